@@ -111,7 +111,8 @@ class HookMiddleware:
             await self.app(scope, receive, send)
             return
         if has_dot_segment(scope["path"]):
-            await _send_refusal(send, HTTPStatus.BAD_REQUEST, "The path has a segment '.' or '..'; resolve it first.")
+            problem = "The path has a segment '.' or '..'; resolve it first."
+            await _send_result(send, _problem(HTTPStatus.BAD_REQUEST, problem))
             return
         path = self.normal_path(scope["path"])
         if path != scope["path"]:
@@ -242,7 +243,7 @@ class _Exchange:
         """Send the application's response, or one in its place."""
         denied = outcome.denied
         self.result = outcome.result
-        result: RequestResult = outcome.result if denied is None else _problem(denied, outcome)
+        result: RequestResult = outcome.result if denied is None else _refusal(denied, outcome)
         if self.shown is None:
             self.error = None  # of an application whose failure a hook has taken upon itself
         if not self.reached and denied is None:
@@ -253,16 +254,9 @@ class _Exchange:
                 self.start["headers"] = _lines(result.headers, self.start["headers"])
             self.decided.set()
             return
-        headers = {name.lower(): value for name, value in result.headers.items()}
-        if result.body:
-            headers["content-length"] = str(len(result.body))
-        elif result.status not in (204, 304):
-            headers.setdefault("content-length", "0")
-        lines = _lines(headers, ())
         self.withheld = True
         self.decided.set()
-        await self.send({"type": "http.response.start", "status": result.status, "headers": lines})
-        await self.send({"type": "http.response.body", "body": result.body})
+        await _send_result(self.send, result)
 
     def start_beside(self, chains: Iterable[Chain], call: RequestCall) -> None:
         """Run hooks with `wait=False` in the background."""
@@ -281,20 +275,35 @@ class _Exchange:
             self.group.start_soon(run, chain)
 
 
-def _problem(denied: Denial, outcome: Outcome) -> RequestResult:
+def _refusal(denied: Denial, outcome: Outcome) -> RequestResult:
     """Return a denial as problem details. The failure of a hook is only logged."""
-    failed = outcome.refusal is not None and outcome.refusal.__cause__ is not None
-    status = HTTPStatus.INTERNAL_SERVER_ERROR if failed else HTTPStatus.FORBIDDEN
-    problem = {
-        "type": "about:blank",
-        "title": status.phrase,
-        "status": status.value,
-        "detail": "A hook that had to judge this request failed." if failed else denied.reason,
-        "hook": denied.hook_id,
-        "operation_id": outcome.call.operation_id,
-    }
+    ids = {"hook": denied.hook_id, "operation_id": outcome.call.operation_id}
+    if outcome.refusal is not None and outcome.refusal.__cause__ is not None:
+        return _problem(HTTPStatus.INTERNAL_SERVER_ERROR, "A hook that had to judge this request failed.", **ids)
+    return _problem(HTTPStatus.FORBIDDEN, denied.reason, **ids)
+
+
+def _problem(status: HTTPStatus, detail: str, **more: str) -> RequestResult:
+    """Return problem details (RFC 9457)."""
+    problem = {"type": "about:blank", "title": status.phrase, "status": status.value, "detail": detail, **more}
     headers = {"content-type": "application/problem+json"}
     return RequestResult(status=status.value, headers=headers, body=msgspec.json.encode(problem))
+
+
+async def _send_result(send: Send, result: RequestResult) -> None:
+    """Send a result as the whole response.
+
+    Raises:
+        HookUsageError: If one of its headers cannot be sent.
+    """
+    headers = {name.lower(): value for name, value in result.headers.items()}
+    if result.body:
+        headers["content-length"] = str(len(result.body))
+    elif result.status not in (204, 304):
+        headers.setdefault("content-length", "0")
+    lines = _lines(headers, ())
+    await send({"type": "http.response.start", "status": result.status, "headers": lines})
+    await send({"type": "http.response.body", "body": result.body})
 
 
 def _rewrite_scope(scope: Scope, seen: RequestCall, call: RequestCall) -> Scope:
@@ -310,15 +319,6 @@ def _rewrite_scope(scope: Scope, seen: RequestCall, call: RequestCall) -> Scope:
 def _places(path: str) -> dict[str, Any]:
     """Return the entries of a scope that hold the path."""
     return {"path": path, "raw_path": quote(path, safe="/:@!$&'()*+,;=").encode()}
-
-
-async def _send_refusal(send: Send, status: HTTPStatus, detail: str) -> None:
-    """Send problem details for a request that is refused before any hook."""
-    problem = {"type": "about:blank", "title": status.phrase, "status": status.value, "detail": detail}
-    body = msgspec.json.encode(problem)
-    headers = [(b"content-type", b"application/problem+json"), (b"content-length", b"%d" % len(body))]
-    await send({"type": "http.response.start", "status": status.value, "headers": headers})
-    await send({"type": "http.response.body", "body": body})
 
 
 def _join_headers(lines: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
