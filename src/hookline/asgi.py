@@ -154,19 +154,28 @@ class _Exchange:
     def __init__(self, owner: HookMiddleware, scope: Scope, receive: Receive, send: Send) -> None:
         self.owner, self.scope, self.receive, self.send = owner, scope, receive, send
         self.since = perf_counter_ns()
-        self.life = anyio.CancelScope()  # the application's
-        self.begun = anyio.Event()  # the application has begun its answer, or ended
-        self.decided = anyio.Event()  # the hooks have looked at that, for good or bad
-        self.opened = anyio.Event()  # it has gone out, or never will
+        self.life = anyio.CancelScope()
+        """The application's scope."""
+        self.begun = anyio.Event()
+        """Set when the application has begun its response, or ended."""
+        self.decided = anyio.Event()
+        """Set when the hooks have let the response pass, or replaced it."""
+        self.opened = anyio.Event()
+        """Set when the start of the response was sent, or will not be."""
         self.start: Message | None = None
-        """How the application begins its answer; once decided, as the hooks have changed it."""
+        """The start of the application's response; once decided, as the hooks have changed it."""
         self.shown: RequestResult | None = None
-        """The same, as the hooks were shown it."""
+        """That start as the hooks saw it."""
         self.result: RequestResult | None = None
         self.error: BaseException | None = None
         self.reached = self.withheld = False
 
     async def lead(self, call: RequestCall) -> None:
+        """Run the request through the hooks, and send what comes of it.
+
+        Raises:
+            BaseException: What the application, or a hook's changed response, raised.
+        """
         self.call = call
         async with anyio.create_task_group() as self.group:
             try:
@@ -191,7 +200,7 @@ class _Exchange:
             )
         scope = _rewrite_scope(self.scope, self.call, call)
         scope.setdefault("state", {})["hookline"] = call
-        self.group.start_soon(self.live, scope)
+        self.group.start_soon(self.run_app, scope)
         self.start_beside(self.owner.beside, call)
         try:
             await self.begun.wait()
@@ -206,8 +215,8 @@ class _Exchange:
         self.shown = RequestResult(status=self.start["status"], headers=headers, duration_ms=duration_ms)
         return self.shown
 
-    async def live(self, scope: Scope) -> None:
-        """Run the application."""
+    async def run_app(self, scope: Scope) -> None:
+        """Run the application in a task of its own, up to its end."""
         with self.life:
             try:
                 await self.owner.app(scope, self.receive, self.forward)
@@ -234,6 +243,7 @@ class _Exchange:
         await self.pass_on(message)
 
     async def pass_on(self, message: Message) -> None:
+        """Send a message of the application, unless a hook has answered in its place."""
         if self.withheld:
             await anyio.lowlevel.checkpoint()
         else:

@@ -165,8 +165,9 @@ async def no_child(parent: Run, agent: Agent, instruction: str, operation_id: st
 class AdapterRun:
     """One run of another framework, or the segment of one that goes on after a person was asked.
 
-    `async with` it around the framework's own run; or, where the framework calls back from tasks of its own, say `open`
-    and `close`. It ends by `finish`, else as the block was left: done, interrupted by a cancellation, or in error.
+    Put `async with` around the framework's own run; where the framework calls back from tasks of its own, call `open`
+    and `close` instead. It ends as `finish` says, else as the block was left: done, interrupted by a cancellation, or
+    in error.
 
     Args:
         hooks: Hooks of this run; those of a `parent` with `inherit=True` come first.
@@ -182,7 +183,7 @@ class AdapterRun:
         dispatcher: An open dispatcher to share; that of the parent, else one of its own unless given.
         store: Where it is kept while it waits for a person.
         drain_timeout: Seconds that queued observers may take at the end.
-        best_effort: Whether hooks that the framework cannot drive are only told of in the log.
+        best_effort: Whether hooks that the framework cannot drive are only logged.
         allow_missing_hooks: Whether one that waits for a person may go on without interceptors that it was given
             before, with a warning in the log.
 

@@ -25,8 +25,8 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         framework: Its name, as errors and the matrix of the docs show it.
-        events: The events that observers may wait for.
-        calls: For each class of calls the kinds of interceptors that may stand in its way.
+        events: The events that observers can be registered for.
+        calls: The kinds of interceptors that it calls, by class of call.
         asks: Whether a person can be asked about a tool call; where not, an `Ask` is a denial.
     """
 
@@ -42,7 +42,7 @@ def check_driven(hooks: Iterable[AnyHook], capabilities: Capabilities, *, best_e
     Args:
         hooks: What was given to a run.
         capabilities: What the framework can drive.
-        best_effort: Whether hooks that it cannot drive are only told of in the log.
+        best_effort: Whether hooks that it cannot call are only logged.
 
     Raises:
         UnsupportedHookError: For the first of them.

@@ -112,8 +112,9 @@ def check_decisions(state: OperationState, decisions: Sequence[Approve | Reject]
     checked: list[Decision] = []
     for decision in decisions:
         if not isinstance(decision, Approve | Reject):
-            problem = f"a decision is an Approve or a Reject; got {quote(decision)}"
-            raise DecisionError(state.operation_id, problem, open_ids)
+            raise DecisionError(
+                state.operation_id, f"a decision is an Approve or a Reject; got {quote(decision)}", open_ids
+            )
         if decision.tool_call_id not in open_ids:
             raise DecisionError(state.operation_id, f"no call {decision.tool_call_id!r} is pending", open_ids)
         if any(other.tool_call_id == decision.tool_call_id for other in checked):

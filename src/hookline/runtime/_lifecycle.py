@@ -175,7 +175,7 @@ class Lifecycle(msgspec.Struct, eq=False):
     Attributes:
         run: The segment.
         claims: Whether the store knows of the segment from its start on; else it is stored only if it pauses.
-        reason: Why the segment ends; as long as nobody has said more, by a cancellation.
+        reason: Why the segment ends; `"interrupted"` until the work sets it, since only a cancellation leaves it so.
         error: What it failed with. Set on entering if a broken store could not claim it: the work is then left out.
     """
 

@@ -243,7 +243,7 @@ class OperationStore(Protocol):
     """A store for the states of operations. Implementations must make `save` atomic."""
 
     async def load(self, operation_id: str) -> OperationState | None:
-        """The last state that was saved, or `None`."""
+        """Return the last state that was saved, or `None`."""
         ...
 
     async def save(self, state: OperationState, *, expected_version: int | None) -> None:
@@ -292,7 +292,7 @@ class DurableStore(abc.ABC):
 
     @abc.abstractmethod
     async def load(self, operation_id: str) -> OperationState | None:
-        """The last state that was saved, or `None`."""
+        """Return the last state that was saved, or `None`."""
 
     async def save(self, state: OperationState, *, expected_version: int | None) -> None:
         """Write a state if the stored one is of the expected version; see `OperationStore`."""
@@ -510,7 +510,7 @@ class SessionMemory(Protocol):
     """A store for the conversations of sessions, from one task and process to the next."""
 
     async def load(self, key: str) -> Sequence[Message] | None:
-        """The conversation that was saved last under a session's id, or `None`."""
+        """Return the conversation that was saved last under a session's id, or `None`."""
         ...
 
     async def save(self, key: str, messages: Sequence[Message]) -> None:
@@ -525,7 +525,7 @@ class InMemoryHistory:
         self._conversations: dict[str, tuple[Message, ...]] = {}
 
     async def load(self, key: str) -> Sequence[Message] | None:
-        """The conversation that was saved last under a session's id, or `None`."""
+        """Return the conversation that was saved last under a session's id, or `None`."""
         return self._conversations.get(key)
 
     async def save(self, key: str, messages: Sequence[Message]) -> None:
