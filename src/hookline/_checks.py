@@ -26,6 +26,7 @@ __all__ = [
     "check_tool",
     "format_record",
     "has_wildcard",
+    "module_of",
     "name_of",
     "public_name",
     "quote",

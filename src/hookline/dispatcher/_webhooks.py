@@ -22,7 +22,6 @@ __all__ = [
     "LazyDelivery",
     "RequiredDeliveries",
     "control_interceptor",
-    "default_delivery",
     "has_webhooks",
     "hooks_of_this_process",
     "with_delivering_observers",

@@ -19,11 +19,11 @@ from hookline.runtime._state import OfferedTool
 from hookline.runtime._tools import Tool, ToolSource, is_source, tool
 
 __all__ = [
+    "AGENT_IDENTIFIER",
     "Agent",
     "Compaction",
     "find_offered",
     "remember_tools",
-    "request_for",
     "restore_tools",
     "storable_tools",
 ]

@@ -46,7 +46,7 @@ from hookline.runtime._state import Decision, OperationResult
 from hookline.runtime._tool_calls import INTERRUPTED
 from hookline.runtime._tools import open_sources
 
-__all__ = ["Lifecycle", "exec_run", "run_agent"]
+__all__ = ["Lifecycle", "exec_run"]
 
 logger = logging.getLogger("hookline")
 

@@ -31,13 +31,11 @@ from hookline.errors import (
 from hookline.interceptors import Chain
 
 __all__ = [
-    "GROUP",
     "RETRY",
     "Model",
     "ModelRetry",
     "OnToken",
     "Release",
-    "RunText",
     "ScriptedModel",
     "StreamingModel",
     "copy_lists",

@@ -22,7 +22,6 @@ __all__ = [
     "LOST_HERE",
     "await_required_deliveries",
     "checkpoint",
-    "confirm_write",
     "has_lost_store",
     "is_end_stored",
     "let_go_when_cancelled",

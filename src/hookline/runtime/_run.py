@@ -55,15 +55,7 @@ from hookline.runtime._state import (
 from hookline.runtime._tools import Tool
 from hookline.webhooks import HookData
 
-__all__ = [
-    "Run",
-    "after_step",
-    "attach_travelling_hooks",
-    "before_step",
-    "compile_chain",
-    "end_events",
-    "live",
-]
+__all__ = ["Run", "after_step", "before_step", "end_events", "live"]
 
 
 _NO_CALLS: frozenset[type[Call]] = frozenset()
