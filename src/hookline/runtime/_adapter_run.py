@@ -37,7 +37,7 @@ from hookline.errors import (
 from hookline.events import CompletionReason, Event, PendingTool
 from hookline.hooks import AnyHook, Hooks, hook_batch
 from hookline.runtime._agent import Agent
-from hookline.runtime._approvals import begin_pause, emit_decision, emit_stop, rejection_text
+from hookline.runtime._approvals import emit_decision, emit_pause, emit_stop, note_pending, rejection_text
 from hookline.runtime._capabilities import Capabilities, check_driven
 from hookline.runtime._compaction import compact, emit_compacted
 from hookline.runtime._inputs import RunOptions, check_ids, check_operation_id, new_operation_id
@@ -482,7 +482,8 @@ class AdapterRun:
         run, step = self._opened, self.step
         run.open_calls = list(step.calling)
         known = {each.tool_call_id: each for each in (*pending, *step.asked.values())}
-        begin_pause(run, step, list(known.values()))
+        note_pending(run, step, list(known.values()))
+        emit_pause(run, step)
         self.finish("waiting_for_human")
 
     def refused(self, calling: ToolRequest, decision: Reject) -> str:

@@ -26,11 +26,12 @@ __all__ = [
     "Action",
     "action_of",
     "ask_person",
-    "begin_pause",
     "decision_of",
     "emit_decision",
+    "emit_pause",
     "emit_stop",
     "note_decisions",
+    "note_pending",
     "rejection_text",
     "resume_step",
 ]
@@ -129,26 +130,26 @@ async def resume_step(run: Run, step: Step, decisions: Sequence[Decision]) -> Co
 
 async def ask_person(run: Run, step: Step) -> CompletionReason:
     """Pause the run, because a person must decide about some of the step's calls."""
+    note_pending(
+        run, step, [step.asked[calling.tool_call_id] for calling in step.calling if calling.tool_call_id in step.asked]
+    )
     if not step.ran:
         await run.move(Phase.AWAITING_TOOL_APPROVAL)
-    asked = [step.asked[calling.tool_call_id] for calling in step.calling if calling.tool_call_id in step.asked]
-    begin_pause(run, step, asked)
+    emit_pause(run, step)
     return "waiting_for_human"
 
 
-def begin_pause(run: Run, step: Step, pending: list[PendingTool]) -> None:
-    """Let calls wait for a person, and emit the event of that.
-
-    Args:
-        run: The run.
-        step: The step that the calls are of.
-        pending: The calls.
-    """
+def note_pending(run: Run, step: Step, pending: list[PendingTool]) -> None:
+    """Note which calls of a step wait for a person from now on."""
     step.type = "request_human_approve"
     run.pending = pending
     run.waiting_since_unix_nano = time_ns()
+
+
+def emit_pause(run: Run, step: Step) -> None:
+    """Emit the event of a run that waits for a person."""
     if run.hooked(BeforeHumanIntervention):
-        run.emit(BeforeHumanIntervention(**run.ids, step_index=step.index, pending_tools=pending))
+        run.emit(BeforeHumanIntervention(**run.ids, step_index=step.index, pending_tools=run.pending))
 
 
 def emit_stop(run: Run, decision: Reject) -> None:
