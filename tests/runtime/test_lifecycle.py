@@ -32,7 +32,7 @@ from hookline import (
 )
 from hookline.errors import HookUsageError, OperationExistsError, StaleStateError
 from hookline.instrumentation import Instrumentation, SegmentInfo
-from hookline.runtime import AdapterRun, Capabilities, JournalEntry, OperationState, interrupt, tool
+from hookline.runtime import AdapterRun, Capabilities, JournalEntry, OperationState, _lifecycle, interrupt, tool
 from hookline.runtime._run import live
 
 from .durable import Disk, DyingStore
@@ -214,6 +214,34 @@ async def test_a_run_that_somebody_else_has_taken_over_is_left_to_them_wherever_
     assert told[BeforeStep] == told[AfterStep]
     assert told[BeforeCallAgent] == told[AfterCallAgent] + told[OnCallAgentError] <= 1
     assert told[OnComplete] == 1
+
+
+@pytest.mark.parametrize("when", ["as a tool runs", "as its end is stored"])
+async def test_a_cancelled_run_whose_end_cannot_be_stored_in_time_is_left_to_others(
+    when: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class HangingDisk(DyingStore):
+        async def commit(self, state: OperationState, **given: Any) -> None:
+            if state.status != "running":
+                scope.cancel()
+                await anyio.sleep_forever()
+            await super().commit(state, **given)
+
+    @tool
+    async def hang() -> str:
+        scope.cancel()
+        await anyio.sleep_forever()
+        raise AssertionError
+
+    monkeypatch.setattr(_lifecycle, "LAST_SAVE_SECONDS", 0.01)
+    store, seen = HangingDisk(Disk()), Recorder()
+    turns = [calls(call("hang"))] if when == "as a tool runs" else [says()]
+
+    with anyio.CancelScope() as scope:
+        await exec_agent(agent_of(*turns, tools=[hang]), "go", operation_id="op", store=store, hooks=[seen.hooks])
+
+    assert (store.disk.state("op").status, store.disk.owners["op"]) == ("running", None)
+    assert seen.names()[-1] == "onComplete"
 
 
 @pytest.mark.parametrize("way", WAYS)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import math
 import os
 from collections.abc import Coroutine, Sequence
 from time import perf_counter_ns
@@ -164,6 +163,9 @@ def last_user_message(run: Run) -> list[Message]:
 LAST_SAVE_SECONDS = 5.0
 """How long a store may take to save a run that was cancelled from outside; the cancellation waits for that."""
 
+RELEASE_SECONDS = 1.0
+"""How long it may then take to release the operation."""
+
 
 class Lifecycle(msgspec.Struct, eq=False):
     """The life of one segment, from its claim in the store to its end, of own runs and of those of other frameworks.
@@ -225,11 +227,10 @@ class Lifecycle(msgspec.Struct, eq=False):
     ) -> None:
         try:
             if error is None:
-                await self._end(math.inf)
+                await self._end()
             else:
-                cancelled = not isinstance(error, Exception)
                 with anyio.CancelScope(shield=True):
-                    await self._end(LAST_SAVE_SECONDS if cancelled else math.inf, cancelled=cancelled)
+                    await self._end(cancelled=not isinstance(error, Exception))
         finally:
             self._forget()
 
@@ -258,12 +259,11 @@ class Lifecycle(msgspec.Struct, eq=False):
         else:
             run.claimed = True
 
-    async def _end(self, save_timeout: float, *, cancelled: bool = False) -> None:
+    async def _end(self, *, cancelled: bool = False) -> None:
         """Store the end and announce it.
 
         Args:
-            save_timeout: Seconds that the store may take.
-            cancelled: Whether the segment was cancelled from outside.
+            cancelled: Whether the segment was cancelled from outside, so that the store may not take long.
         """
         run = self.run
         run.finishing, run.ended = True, perf_counter_ns()
@@ -277,11 +277,7 @@ class Lifecycle(msgspec.Struct, eq=False):
                 await self._leave()
             elif (self.claims or self.reason == "waiting_for_human") and (run.claimed or run.version is None):
                 # A resume that the store did not take note of is left out: the operation goes on waiting there.
-                if save_timeout == math.inf:
-                    await self._store_end()
-                else:
-                    with anyio.move_on_after(save_timeout):
-                        await self._store_end(again=False)
+                await (self._store_end_in_time() if cancelled else self._store_end())
         except BaseException:
             with anyio.CancelScope(shield=True):  # or the observers that are queued would be cancelled too
                 await self._announce()
@@ -314,22 +310,32 @@ class Lifecycle(msgspec.Struct, eq=False):
             logger.error("Operation %s cannot go on here, and is left to others: %s", self.run.operation_id, self.error)
         await release(self.run)
 
-    async def _store_end(self, *, again: bool = True) -> None:
-        """Store how the segment ends; an end that cannot be stored is an error.
+    async def _store_end(self) -> None:
+        """Store how the segment ends, also if a cancellation cuts the write short."""
+        try:
+            await self._save_end()
+        except anyio.get_cancelled_exc_class():
+            await self._store_end_in_time()
+            raise
 
-        Args:
-            again: Whether to try again if a cancellation cuts the write short. Otherwise the store would say for ever
-                that the operation runs.
+    async def _store_end_in_time(self) -> None:
+        """Store how a segment ends that was cancelled from outside, unless the store takes too long.
+
+        Then the operation is released. Otherwise the store would say for ever that it runs in this process.
         """
+        run = self.run
+        with anyio.move_on_after(LAST_SAVE_SECONDS, shield=True) as limit:
+            if not await is_end_stored(run, self.reason):
+                await self._save_end()
+        if limit.cancelled_caught:
+            with anyio.move_on_after(RELEASE_SECONDS, shield=True):
+                await release(run)
+
+    async def _save_end(self) -> None:
+        """Save how the segment ends; an end that cannot be saved is an error."""
         run = self.run
         try:
             await save_end(run, self.reason, self.error)
-        except anyio.get_cancelled_exc_class():
-            if again:
-                with anyio.move_on_after(LAST_SAVE_SECONDS, shield=True):
-                    if not await is_end_stored(run, self.reason):
-                        await self._store_end(again=False)
-            raise
         except Exception as unsaved:
             if run.journal.durable and await is_end_stored(run, self.reason):
                 return

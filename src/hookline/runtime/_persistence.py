@@ -200,14 +200,11 @@ async def return_claim(run: Run, version: int | None) -> None:
 
 async def is_end_stored(run: Run, reason: CompletionReason) -> bool:
     """Whether the end is stored, although the write raised an error."""
-    attempted = run.attempted
+    if run.attempted is None:
+        return False
     with contextlib.suppress(Exception):
         stored = await run.store.load(run.operation_id)
-        return (
-            attempted is not None
-            and stored is not None
-            and (stored.version, stored.status) == (attempted.version, reason)
-        )
+        return stored is not None and (stored.version, stored.status) == (run.attempted.version, reason)
     return False
 
 
