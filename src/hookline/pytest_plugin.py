@@ -141,9 +141,6 @@ MARKERS = (
 )
 
 
-# No dataclasses in here: making one takes longer than all the rest of this module.
-
-
 class Use:
     """The mocks, cassette and recorder that a running test uses, and its outcome."""
 
