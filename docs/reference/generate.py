@@ -21,6 +21,7 @@ from hookline import (
     evals,
     events,
     interceptors,
+    loop,
     otel,
     phases,
     registry,
@@ -528,6 +529,12 @@ def runtime_page() -> Iterator[str]:
     yield from methods_table(runtime.AdapterRun)
     for kind in (runtime.Capabilities, runtime.ToolDone, runtime.AgentDone):
         yield from struct_entry(kind)
+    yield "## Loops of your own\n"
+    yield "From `hookline.loop`; see [Hooks in a loop of your own](../how-to/own-loop.md).\n"
+    yield from function_entry(loop.wrap, heading="###")
+    for run in (loop.LoopRun, loop.SyncLoopRun):
+        yield from class_entry(run)
+        yield from methods_table(run)
 
 
 def real_parts_page() -> Iterator[str]:

@@ -36,6 +36,7 @@ MODULES = [
         "hookline.builtin",
         "hookline.registry",
         "hookline.runtime",
+        "hookline.loop",
         "hookline.runtime._state",
         "hookline.server",
         "hookline.store",
