@@ -69,6 +69,9 @@ ELSEWHERE = {
     "CancelledError",
     "StrEnum",
     "HookRunner",
+    "AsyncOpenAI",
+    "Anthropic",
+    "OpenAI",
 }
 """Names of others that the pages may mention."""
 TELEMETRY = set(re.findall(r'"((?:gen_ai|hookline)\.[\w.]+)"', inspect.getsource(_attributes)))

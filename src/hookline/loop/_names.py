@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import msgspec
 
@@ -12,10 +14,13 @@ from hookline._checks import quote
 from hookline.errors import HookUsageError
 from hookline.runtime import Tool, tool
 
-__all__ = ["AnyTools", "ToolNames", "collect_tools"]
+__all__ = ["AnyTools", "ToolNames", "collect_tools", "make_tool"]
 
 AnyTools = Iterable[Callable[..., Any]] | Mapping[str, Callable[..., Any]]
 """Tools as `wrap` takes them: functions and `Tool`s, or by the names that the model calls them."""
+
+_tools: WeakKeyDictionary[Callable[..., Any], dict[tuple[str | None, bool], Tool]] = WeakKeyDictionary()
+"""Tools by their function."""
 
 _INVALID = re.compile(r"[^a-zA-Z0-9_-]")
 
@@ -85,5 +90,25 @@ def _make_tool(name: str | None, entry: Any) -> Tool:
             f"A tool is a function or a `Tool`; got {quote(entry)}. Give the JSON Schemas of your tools to the client, "
             "as before, and the functions to `tools=`; or use `run.tools`, which are the schemas of the functions."
         )
-    made: Tool = tool(entry, name=name)
+    return make_tool(entry, name)
+
+
+def make_tool(function: Callable[..., Any], name: str | None, *, in_thread: bool = True) -> Tool:
+    """Return the tool of a function. One that is wrapped in every run is described once: that takes long.
+
+    Args:
+        function: The function.
+        name: What the model calls it; the function's name unless given.
+        in_thread: Whether a plain function runs in a worker thread.
+    """
+    if not inspect.isfunction(function):  # a bound method is another object each time, and would be gone at once
+        return _describe(function, name, in_thread)
+    kept = _tools.setdefault(function, {})
+    if (name, in_thread) not in kept:
+        kept[name, in_thread] = _describe(function, name, in_thread)
+    return kept[name, in_thread]
+
+
+def _describe(function: Callable[..., Any], name: str | None, in_thread: bool) -> Tool:
+    made: Tool = tool(function, name=name, in_thread=in_thread)
     return made

@@ -15,6 +15,7 @@ from hookline.events import PendingTool
 from hookline.execution import Portal, calling_thread, is_async_handler, open_portal, run_in_caller
 from hookline.loop._binding import Decide, LoopBinding
 from hookline.loop._client import Exchange
+from hookline.loop._names import make_tool
 from hookline.loop._run import RunBase
 from hookline.loop._streams import OpenStream, watch_sync
 from hookline.runtime import AgentDone, Approve, Reject, Tool, tool
@@ -256,7 +257,7 @@ def _make_runner(tool_: Tool) -> Callable[[Mapping[str, Any]], Coroutine[Any, An
             return await tool_.run(args)
 
         return run
-    plain = tool(function, name=tool_.name, in_thread=False)
+    plain = make_tool(function, tool_.name, in_thread=False)
 
     async def run_plain(args: Mapping[str, Any]) -> object:
         return await run_in_caller(lambda: _finish(plain.run(args)))
