@@ -9,7 +9,7 @@ from typing import Any
 import anyio
 import pytest
 
-from hookline import AfterToolCall, Deny, Hooks, ModelResponse, ToolCall, ToolRequest, tool
+from hookline import Deny, Hooks, ModelResponse, OnComplete, ToolCall, ToolRequest, tool
 from hookline.errors import HookUsageError, RunStopped
 from tests.adapters.provider import function, says
 
@@ -123,16 +123,31 @@ async def test_plain_tools_of_a_sync_loop_run_in_the_thread_of_the_caller(way: W
 @pytest.mark.anyio
 @pytest.mark.parametrize("sync", [True], ids=["sync"])
 async def test_ctrl_c_in_a_tool_ends_a_sync_run(way: Way) -> None:
-    ends: list[Any] = []
+    ends: list[OnComplete] = []
     watch = Hooks("watch")
-    watch.on(AfterToolCall)(ends.append)
+    watch.on(OnComplete)(ends.append)
 
     def press() -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         await told(way, ToolRequest("press", tool_call_id="c1"), tools=[press], hooks=[watch])
-    assert "hookline-portal" not in {each.name for each in threading.enumerate() if each.is_alive()} or ends == []
+    assert [event.reason for event in ends] == ["interrupted"]
+    assert "hookline-portal" not in {each.name for each in threading.enumerate()}
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("sync", [True], ids=["sync"])
+async def test_a_hook_that_exits_ends_a_sync_run(way: Way) -> None:
+    exits = Hooks("exits")
+
+    @exits.guard(ToolCall)
+    def leave(call: ToolCall) -> None:
+        raise SystemExit(3)
+
+    with pytest.raises(SystemExit):
+        await told(way, ToolRequest("echo", tool_call_id="c1"), tools={"echo": lambda: ""}, hooks=[exits])
+    assert "hookline-portal" not in {each.name for each in threading.enumerate()}
 
 
 @pytest.mark.anyio
