@@ -253,7 +253,7 @@ def plain(value: Any) -> Any:
         return {key: plain(each) for key, each in value.items() if given(each) is not None or each is None}
     dump = getattr(value, "model_dump", None)
     if callable(dump):
-        return dump(mode="json", by_alias=True, exclude_unset=True)
+        return dump(mode="json", by_alias=True, exclude_unset=True, warnings=False)
     if isinstance(value, Iterable):
         return [plain(each) for each in value]
     return str(value)
