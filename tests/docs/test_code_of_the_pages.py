@@ -24,6 +24,7 @@ NEEDS = {
     "google-adk": "google.adk",
     "langchain": "langgraph",
     "openai-agents": "agents",
+    "own-loop": "anthropic",
     "pydantic-ai": "pydantic_ai",
     "strands": "strands",
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pathlib
 from typing import Any
 
 import pytest
@@ -24,6 +25,7 @@ from hookline import (
 )
 from hookline.errors import DecisionError, HookUsageError, MissingHooksError, RunPaused, RunStopped
 from hookline.events import PendingTool
+from hookline.store import SqlStore
 
 from .conftest import Way
 from .stage import settled
@@ -206,3 +208,25 @@ async def test_wrong_decisions_are_refused(way: Way) -> None:
         await settled(run.resume([Approve("c1")]))
         with pytest.raises(HookUsageError, match="waits for nobody"):
             await settled(run.resume([Approve("c1")]))
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("sync", [False], ids=["async"])  # a database belongs to the event loop that opened it
+async def test_a_paused_run_goes_on_from_a_database(way: Way, tmp_path: pathlib.Path) -> None:
+    url, shop = f"sqlite+aiosqlite:///{tmp_path / 'runs.db'}", Shop()
+    way.provider.script(way.dialect.says(BOTH), way.dialect.says(DONE))
+    async with SqlStore(url) as store:
+        with pytest.raises(RunPaused):
+            async with way.wrapped([asking()], shop.tools, store=store, operation_id="paused") as run:
+                await way.loop(run)
+    async with SqlStore(url) as store:
+        async with way.wrapped([asking()], shop.tools, store=store, operation_id="paused") as run:
+            messages = run.messages
+            messages += await run.resume([Approve("c1")])
+            messages = await way.loop(run, messages)
+        state = await store.load("paused")
+    assert way.dialect.results(messages) == ["paid 5", "seen"]
+    assert (shop.paid, shop.looked) == ([5], 1)
+    assert state is not None
+    assert (state.status, state.steps) == ("done", 3)
+    assert "both" in [message.content for message in state.messages]

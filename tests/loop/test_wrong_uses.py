@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import threading
 import warnings
 from typing import Any
@@ -220,3 +222,10 @@ def test_a_forked_process_is_told_to_open_a_run_of_its_own(provider: Any) -> Non
         _, status = os.waitpid(child, 0)
     client.close()
     assert os.waitstatus_to_exitcode(status) == 7
+
+
+def test_importing_hookline_loop_imports_no_client() -> None:
+    program = "import sys, hookline.loop; print([name for name in ('openai', 'anthropic') if name in sys.modules])"
+
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout.strip() == "[]"

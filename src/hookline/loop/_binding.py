@@ -209,7 +209,8 @@ class LoopBinding:
         self._asking += 1
         try:
             self._name_model(exchange)
-            if not self.run.leads(ModelCall):
+            # A durable store keeps the conversation, so that it has to be known.
+            if not self.run.leads(ModelCall) and not self.run.run.journal.durable:
                 return await self._ask_directly(exchange)
             if exchange.streams and not self.run.may_change_result(ModelCall):
                 return await self._ask_for_stream(exchange)
