@@ -9,7 +9,7 @@ if (location.protocol === "file:") {
 
       const inside = this.frame.contentWindow
       inside.document.open()
-      inside.postMessage = (data) => this.onmessage?.({ data })
+      inside.postMessage = (data) => this.deliver(data, (copy) => this.onmessage?.({ data: copy }))
       const started = new Promise((resolve) => { inside.started = resolve })
       inside.document.write(`<script src="${new URL(url, location.href)}" onload="started()"></script>`)
       inside.document.close()
@@ -18,7 +18,13 @@ if (location.protocol === "file:") {
 
     postMessage(data) {
       const inside = this.frame.contentWindow
-      this.started.then(() => inside.dispatchEvent(new MessageEvent("message", { data })))
+      this.deliver(data, (copy) => inside.dispatchEvent(new MessageEvent("message", { data: copy })))
+    }
+
+    // As between a page and its worker: a copy, made at once, that arrives later and in order.
+    deliver(data, take) {
+      const copy = structuredClone(data)
+      this.started.then(() => take(copy))
     }
 
     terminate() {
