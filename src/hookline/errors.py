@@ -90,6 +90,7 @@ __all__ = [
     "TransientModelError",
     "UnknownToolError",
     "UnsupportedHookError",
+    "install_command",
     "message_of",
 ]
 
@@ -495,7 +496,36 @@ class EventEncodeError(HooklineError, ValueError):
     reason: str
 
 
-@define_error("{needed_for} needs an extra that is not installed: pip install 'hookline[{extra}]'")
+def install_command(extra: str) -> str:
+    """Return the command that installs an extra of hookline from where hookline itself was installed.
+
+    Source:
+        PEP 610: `direct_url.json` says whether that was a folder, an archive or a repository; an index leaves no such
+        file.
+    """
+    from importlib.metadata import PackageNotFoundError, distribution  # most programs need none of these
+    from json import loads
+    from shlex import quote
+    from urllib.parse import urlsplit
+    from urllib.request import url2pathname
+
+    try:
+        installed = distribution("hookline")
+        installer = (installed.read_text("INSTALLER") or "").strip()
+        origin = loads(installed.read_text("direct_url.json") or "{}")
+    except (PackageNotFoundError, ValueError):
+        installer, origin = "", {}
+    pip = "uv pip install" if installer == "uv" else "pip install"
+    url, folder, repository = origin.get("url", ""), origin.get("dir_info"), origin.get("vcs_info")
+    if folder is not None:
+        path = url2pathname(urlsplit(url).path)
+        return f"{pip} {'-e ' if folder.get('editable') else ''}{quote(f'{path}[{extra}]')}"
+    if repository is not None:
+        url = f"{repository['vcs']}+{url}@{repository.get('requested_revision') or repository['commit_id']}"
+    return f"{pip} {quote(f'hookline[{extra}] @ {url}' if url else f'hookline[{extra}]')}"
+
+
+@define_error()
 class MissingExtraError(HooklineError, ImportError):
     """An optional part of hookline is used, and the packages that it needs are not installed.
 
@@ -506,6 +536,9 @@ class MissingExtraError(HooklineError, ImportError):
 
     extra: str
     needed_for: str
+
+    def __str__(self) -> str:
+        return f"{self.needed_for} needs an extra that is not installed: {install_command(self.extra)}"
 
 
 @define_error("{where}: {problem}")

@@ -53,6 +53,19 @@ _ARGUMENTS: dict[str, str] = {
 }
 
 
+EVENTS_OF_CALLS: dict[str, tuple[str, ...]] = {
+    "AgentCall": ("OnComplete", "OnError"),
+    "StepCall": ("BeforeStep", "AfterStep"),
+    "ModelCall": ("AfterStep",),
+    "ToolCall": ("BeforeToolCall", "AfterToolCall", "OnToolCallError"),
+    "CompactCall": ("BeforeCompact", "AfterCompact", "OnCompactError"),
+    "SubAgentCall": ("BeforeCallAgent", "AfterCallAgent", "OnCallAgentError"),
+    "RequestCall": (),
+    "MemoryCall": (),
+}
+"""By call, the events that tell what becomes of it. Users easily give one where the other is meant."""
+
+
 class Hook(msgspec.Struct, frozen=True, kw_only=True):
     """An observer: a handler, and the event to call it for. `Hooks.on` makes these.
 
@@ -148,6 +161,34 @@ def meets_approved(interceptor: Interceptor) -> Interceptor:
     return ControlInterceptor(**msgspec.structs.asdict(interceptor))
 
 
+def _wrong_event(given: object) -> str:
+    """Say why something is no event, and what was meant if it is a call."""
+    name = _class_name(given)
+    if name not in EVENTS_OF_CALLS:
+        return (
+            f"{quote(given)} is not one of the sixteen events: {', '.join(event.__name__ for event in EVENTS.values())}"
+        )
+    events = " or ".join(f"hooks.on({event})" for event in EVENTS_OF_CALLS[name])
+    observe = f"to observe it, use {events}" if events else "it has no events"
+    return f"{quote(given)} is a call, not an event; {observe}; to decide about it, use hooks.guard({name})"
+
+
+def _wrong_call(given: object, kind: str) -> str:
+    """Say why something is no call, and what was meant if it is an event."""
+    name = _class_name(given)
+    for call, events in EVENTS_OF_CALLS.items():
+        if name == call:
+            return f"give the class itself, {call}; got {quote(given)}"
+        if name in events:
+            return f"{quote(given)} is an event, not a call; you mean hooks.{kind}({call})"
+    return f"{quote(given)} is not one of the eight calls: {', '.join(EVENTS_OF_CALLS)}"
+
+
+def _class_name(given: object) -> str:
+    name = given if isinstance(given, str) else getattr(given, "__name__", "")
+    return name if isinstance(name, str) else ""
+
+
 def check_hook(hook: Hook, where: str) -> None:
     """Refuse an observer that could never work.
 
@@ -162,11 +203,7 @@ def check_hook(hook: Hook, where: str) -> None:
     check_tenant(hook.tenant_id, where)
     known = hook.type in EVENTS if isinstance(hook.type, str) else hook.type in EVENTS.values()
     if not known:
-        raise HookDefinitionError(
-            where,
-            f"{quote(hook.type)} is not one of the sixteen events: "
-            f"{', '.join(kind.__name__ for kind in EVENTS.values())}",
-        )
+        raise HookDefinitionError(where, _wrong_event(hook.type))
     if hook.webhook is not None:
         webhook = webhook_of(hook.webhook, where)
         check_webhook(webhook, hook.event, where)
@@ -193,9 +230,7 @@ def check_interceptor(hook: Interceptor, where: str) -> None:
     """
     check_id(hook.id, where)
     if not any(hook.call is call for call in CALLS):
-        raise HookDefinitionError(
-            where, f"{quote(hook.call)} is not one of the eight calls: {', '.join(kind.__name__ for kind in CALLS)}"
-        )
+        raise HookDefinitionError(where, _wrong_call(hook.call, hook.kind))
     if not isinstance(hook.kind, str) or hook.kind not in _ARGUMENTS:
         raise HookDefinitionError(where, f"`kind` is one of {', '.join(map(repr, _ARGUMENTS))}; got {quote(hook.kind)}")
     if not isinstance(hook.on_error, str) or hook.on_error not in ("open", "closed"):

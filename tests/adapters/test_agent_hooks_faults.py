@@ -14,7 +14,7 @@ from agent_hooks import HostRegistry, Verdict
 
 from hookline import Agent, Message, ScriptedModel, exec_agent, tool
 from hookline.adapters.agent_hooks import PolicyHooks, PolicyTransformError, host_surface
-from hookline.errors import HookDefinitionError
+from hookline.errors import HookDefinitionError, install_command
 
 from .policies import AsyncPolicy, Context, Policy, Sums, agent, asks, says, told, transform
 
@@ -317,7 +317,7 @@ except hookline.errors.MissingExtraError as missing:
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
 
     assert done.stdout.strip() == (
-        "hookline.adapters.agent_hooks needs an extra that is not installed: pip install 'hookline[agent-hooks]'"
+        f"hookline.adapters.agent_hooks needs an extra that is not installed: {install_command('agent-hooks')}"
     )
 
 

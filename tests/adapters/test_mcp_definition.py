@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from hookline.adapters.mcp import mcp_server
-from hookline.errors import AgentDefinitionError
+from hookline.errors import AgentDefinitionError, install_command
 
 
 @pytest.mark.parametrize(
@@ -68,4 +68,4 @@ def test_without_the_package_the_extra_is_named() -> None:
 
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
 
-    assert "pip install 'hookline[mcp]'" in run.stderr.splitlines()[-1]
+    assert install_command("mcp") in run.stderr.splitlines()[-1]

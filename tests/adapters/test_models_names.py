@@ -14,7 +14,7 @@ from pydantic_ai.models.test import TestModel
 
 from hookline import Agent, HooklineError, Message, ModelCall, TransientModelError, exec_agent, tool
 from hookline.adapters.models import MissingProviderError, ModelNameError, PydanticModel, model_named
-from hookline.errors import AgentDefinitionError, HookUsageError, ModelError
+from hookline.errors import AgentDefinitionError, HookUsageError, ModelError, install_command
 from tests.runtime.scenes import AT_ONCE, tool_texts
 
 from .provider import (
@@ -217,7 +217,7 @@ for use in (lambda: __import__("hookline.adapters.models"), lambda: Agent(id="a"
 
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
 
-    assert done.stdout.count("pip install 'hookline[models]'") == 2
+    assert done.stdout.count(install_command("models")) == 2
 
 
 @pytest.mark.parametrize(

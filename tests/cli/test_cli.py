@@ -14,6 +14,7 @@ from typer.testing import CliRunner, Result
 
 from hookline.cli._app import app
 from hookline.cli.eval._evaluation import Evaluation, evaluate, find_suite
+from hookline.errors import install_command
 from tests.signals import default_signals
 
 HOOKLINE = str(Path(sys.executable).with_name("hookline"))
@@ -160,7 +161,7 @@ def test_without_the_extra_it_says_what_to_install(package: str) -> None:
     assert done.returncode == 1
     assert done.stdout == ""
     assert done.stderr.count("\n") == 1
-    assert "pip install 'hookline[cli]'" in done.stderr
+    assert install_command("cli") in done.stderr
 
 
 def test_without_agentdojo_it_says_what_to_install() -> None:
@@ -171,7 +172,7 @@ def test_without_agentdojo_it_says_what_to_install() -> None:
     )
 
     assert done.returncode == 1
-    assert "pip install 'hookline[agentdojo]'" in done.stderr
+    assert install_command("agentdojo") in done.stderr
     assert "Traceback" not in done.stderr
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from hookline.errors import install_command
 from tests.cli.operated import database, define, denying, leave_dead, lines, log_runs, on, paused, run
 from tests.cli.terminals import Terminal
 
@@ -87,7 +88,7 @@ def test_a_missing_extra_is_told_in_one_line() -> None:
     told, codes = done.stderr.splitlines()[::2], done.stderr.splitlines()[1::2]
     assert (done.stdout, codes) == ("", ["1"] * len(commands))
     for line in told:
-        assert line.endswith("needs an extra that is not installed: pip install 'hookline[server]'")
+        assert line.endswith(f"needs an extra that is not installed: {install_command('server')}")
 
 
 @pytest.mark.parametrize("store", ["sqlite://", "sqlite:///:memory:"])

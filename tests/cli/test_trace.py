@@ -20,6 +20,7 @@ from cli.scenes import SPANS, Tape, a_recorded_run, run
 from hookline import BeforeToolCall
 from hookline.cli import _app
 from hookline.cli.trace._recorded import EventRecording
+from hookline.errors import install_command
 from hookline.evals import write_events
 from tests.signals import hearing_ctrl_c
 
@@ -156,7 +157,7 @@ def test_without_the_extra_it_says_what_to_install(package: str, recorded: Path)
 
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.count("\n") == 1
-    assert "pip install 'hookline[otel]'" in done.stderr
+    assert install_command("otel") in done.stderr
 
 
 def test_what_traces_nothing_needs_no_sdk() -> None:

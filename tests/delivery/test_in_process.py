@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from hookline import BeforeStep
 from hookline.delivery import ControlAnswer, Envelope, InProcess, KeyRing, Sender, default_delivery, generate_key
 from hookline.dispatcher import HookDispatcher
-from hookline.errors import DeliveryError, HookDefinitionError, HookUsageError
+from hookline.errors import DeliveryError, HookDefinitionError, HookUsageError, install_command
 from hookline.hooks import Hook
 
 from .envelopes import envelope_to
@@ -349,7 +349,7 @@ import asyncio, sys
 for name in ("aiohttp", "cryptography", "multidict", "sqlalchemy"):
     sys.modules[name] = None
 from hookline.delivery import Envelope, HookData, InProcess, KeyRing, Webhook, WebhookGuard, generate_key, sign, verify
-from hookline.errors import DeliveryError, MissingExtraError
+from hookline.errors import DeliveryError, MissingExtraError, install_command
 
 secret = generate_key()
 carrier = InProcess(keys=KeyRing({"": [secret]}))
@@ -366,7 +366,7 @@ async def main():
     try:
         await carrier.publish([envelope("https://example.com")])
     except DeliveryError as error:
-        assert error.code == "configuration" and "pip install 'hookline[server]'" in str(error)
+        assert error.code == "configuration" and install_command("server") in str(error)
 asyncio.run(main())
 try:
     from hookline.delivery import Sender
@@ -376,7 +376,7 @@ except MissingExtraError as error:
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
 
     assert ran.returncode == 0, ran.stderr
-    assert "hookline[server]" in ran.stdout
+    assert install_command("server") in ran.stdout
 
 
 @settings(max_examples=30, deadline=None)

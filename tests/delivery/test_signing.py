@@ -138,7 +138,7 @@ class TestAsymmetricKeys:
     def test_without_cryptography_it_says_what_to_install(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(__import__("sys").modules, "cryptography.hazmat.primitives.asymmetric", None)
 
-        with pytest.raises(MissingExtraError, match=r"hookline\[server\]"):
+        with pytest.raises(MissingExtraError, match=r"pip install .*\[server\]"):
             KeyRing({"": [PRIVATE]})
 
 

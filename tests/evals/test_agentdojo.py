@@ -11,6 +11,7 @@ import anyio
 import pytest
 
 from hookline import AfterToolCall, BeforeToolCall, Hooks, OnToolCallError
+from hookline.errors import install_command
 from hookline.evals import EventRecorder, ForbiddenToolError, SuiteRun, TaskOutcome, UnknownSuiteError, UnknownTaskError
 from hookline.evals.suites.agentdojo import SUITES, VERSION, AgentDojoSuite, load_suite
 from hookline.events import EVENTS
@@ -167,7 +168,7 @@ def test_without_agentdojo_the_error_names_the_extra() -> None:
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
 
     assert shown.startswith("agentdojo | ")
-    assert "pip install 'hookline[agentdojo]'" in shown
+    assert install_command("agentdojo") in shown
 
 
 def test_importing_the_suites_does_not_import_agentdojo() -> None:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import builtins
 import pathlib
 import pickle
+import re
 from typing import Any
 
 import pytest
 
-from hookline.errors import MissingExtraError
+from hookline.errors import MissingExtraError, install_command
 from hookline.evals.errors import FaultFileError
 from hookline.evals.faults import (
     FailedResult,
@@ -213,5 +214,7 @@ def test_without_pyyaml_the_extra_to_install_is_named(tmp_path: pathlib.Path, mo
 
     monkeypatch.setattr(builtins, "__import__", without_yaml)
 
-    with pytest.raises(MissingExtraError, match=r"Reading faults from a file needs .* pip install 'hookline\[evals\]'"):
+    with pytest.raises(
+        MissingExtraError, match=f"Reading faults from a file needs .* {re.escape(install_command('evals'))}"
+    ):
         load(tmp_path, GOOD)

@@ -29,6 +29,7 @@ from hookline import (
     exec_agent,
     tool,
 )
+from hookline.errors import install_command
 from hookline.evals import ReportError, SuiteRun, TaskOutcome, ToolMocks, cases_of, compare, record, replay
 from hookline.evals.faults import EmptyResult, FaultSpec
 from hookline.evals.reports._report import duration, render_report, write_report
@@ -360,7 +361,7 @@ def test_without_the_extra_the_error_names_it() -> None:
 
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
 
-    assert "pip install 'hookline[cli]'" in shown
+    assert install_command("cli") in shown
 
 
 @pytest.mark.parametrize(

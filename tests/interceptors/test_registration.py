@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from hookline import Hook
-from hookline.calls import Call, Deny, ModelCall, ToolCall, ToolResult
+from hookline.calls import CALLS as CALL_CLASSES
+from hookline.calls import Call, Deny, ModelCall, RequestCall, ToolCall, ToolResult
 from hookline.errors import (
     HookDefinitionError,
     HookDenied,
@@ -20,8 +21,8 @@ from hookline.errors import (
     HookTimeoutError,
     HookUsageError,
 )
-from hookline.events import AfterStep
-from hookline.hooks import Hooks
+from hookline.events import EVENTS, AfterCallAgent, AfterStep, BeforeToolCall
+from hookline.hooks import EVENTS_OF_CALLS, Hooks
 from hookline.interceptors import Chain, Interceptor
 
 from .calls import CALLS, Tool, after, around, before, guard, hook, lead, run, statuses, tool_call, turns
@@ -305,7 +306,7 @@ def test_an_option_that_makes_no_sense_is_refused_by_name(kind: str, name: str, 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
     "call",
-    [Call, Nobody, MyToolCall, AfterStep, ToolResult, "ToolCall", None, tool_call()],
+    [Call, Nobody, MyToolCall, ToolResult, "BeforeLunch", None, tool_call()],
     ids=lambda value: getattr(value, "__name__", type(value).__name__),
 )
 def test_only_the_eight_calls_can_be_intercepted(kind: str, call: Any) -> None:
@@ -313,6 +314,40 @@ def test_only_the_eight_calls_can_be_intercepted(kind: str, call: Any) -> None:
 
     with pytest.raises(HookDefinitionError, match="eight calls"):
         getattr(bundle, kind)(call)(lambda *args: None)
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [
+        (BeforeToolCall, r"an event, not a call; you mean hooks\.guard\(ToolCall\)"),
+        ("AfterToolCall", r"an event, not a call; you mean hooks\.guard\(ToolCall\)"),
+        (AfterCallAgent, r"an event, not a call; you mean hooks\.guard\(SubAgentCall\)"),
+        ("ToolCall", r"give the class itself, ToolCall; got 'ToolCall'"),
+    ],
+)
+def test_an_event_in_place_of_a_call_is_refused_with_the_call_that_is_meant(given: Any, meant: str) -> None:
+    with pytest.raises(HookDefinitionError, match=meant):
+        Hooks().guard(given)(lambda call: None)
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [
+        (ToolCall, r"hooks\.on\(BeforeToolCall\) or hooks\.on\(AfterToolCall\).*; .* hooks\.guard\(ToolCall\)"),
+        (ModelCall, r"to observe it, use hooks\.on\(AfterStep\); to decide about it, use hooks\.guard\(ModelCall\)"),
+        (RequestCall, r"it has no events; to decide about it, use hooks\.guard\(RequestCall\)"),
+    ],
+)
+def test_a_call_in_place_of_an_event_is_refused_with_the_events_that_are_meant(given: Any, meant: str) -> None:
+    with pytest.raises(HookDefinitionError, match=meant):
+        Hooks().on(given)(lambda event: None)
+
+
+def test_every_call_and_every_event_of_a_call_has_its_suggestion() -> None:
+    events = {name for names in EVENTS_OF_CALLS.values() for name in names}
+
+    assert list(EVENTS_OF_CALLS) == [call.__name__ for call in CALL_CLASSES]
+    assert events == {event.__name__ for event in EVENTS.values() if "HumanIntervention" not in event.__name__}
 
 
 @pytest.mark.parametrize("kind", ["guard", "around"])

@@ -169,6 +169,9 @@ class Chain:
         Raises:
             HookUsageError: If that is no call.
         """
+        compiled = self._of_all_tenants.get(call.__class__)
+        if compiled is not None:
+            return compiled
         if call.__class__ not in self._placed:
             raise HookUsageError(
                 f"A chain takes one of the eight calls, {', '.join(kind.__name__ for kind in CALLS)}; "
@@ -218,11 +221,11 @@ class Chain:
             BaseException: What the terminal raises, unchanged.
         """
         started = perf_counter()
-        compiled = self._of_all_tenants.get(call.__class__) or self._compiled_for(call)
+        compiled = self._of_all_tenants.get(call.__class__) or self._compiled_for(call)  # one frame less, mostly
         if not compiled.hooks:
             result = await terminal(call)
             return Outcome(call=call, result=result, duration_ms=(perf_counter() - started) * 1e3)
-        traversal = await self._traverse(call, terminal)
+        traversal = await self._traverse(compiled, call, terminal)
         executions = executions_of(traversal) if self._record else []
         duration_ms = (perf_counter() - started) * 1e3
         if traversal.refusal is None and not traversal.continues:
@@ -239,10 +242,13 @@ class Chain:
             refusal=traversal.refusal,
         )
 
-    async def _traverse(self, call: Call, terminal: Terminal, policy: RunPolicy | None = None) -> Traversal:
+    async def _traverse(
+        self, compiled: CompiledChain, call: Call, terminal: Terminal, policy: RunPolicy | None = None
+    ) -> Traversal:
         """Lead a call through the hooks.
 
         Args:
+            compiled: The hooks of the call.
             call: What is about to happen.
             terminal: What the hooks wrap.
             policy: The rules of the run that the call belongs to.
@@ -251,10 +257,8 @@ class Chain:
             The traversal at its end. A denial is not raised: it is the traversal's `refusal`.
 
         Raises:
-            HookUsageError: If that is no call.
             BaseException: What the terminal raises, unchanged.
         """
-        compiled = self._of_all_tenants.get(call.__class__) or self._compiled_for(call)
         on_asyncio = runs_on_asyncio()
         kind = Clock if on_asyncio else ScopedClock
         clock = kind(compiled.hooks, compiled.marks.copy(), self._budget, self._limited)
@@ -284,13 +288,13 @@ class Chain:
         except HookDenied as refusal:
             if refusal is not traversal.refusal:
                 raise
+            asker = traversal.asked_by
+            if asker is not None:  # ids need not be unique
+                traversal.asked_nth = sum(hook.id == asker.id for hook in compiled.hooks[: asker.index])
         finally:
             if announcing and chain_ran.receivers and traversal.started:
                 denied = None if traversal.asked is not None else traversal.denied
                 announce_chain(traversal.call, executions_of(traversal), denied, began, traversal.sender)
-        asker = traversal.asked_by
-        if asker is not None:  # ids need not be unique
-            traversal.asked_nth = sum(hook.id == asker.id for hook in compiled.hooks[: asker.index])
         return traversal
 
     async def _traverse_with_background(self, compiled: CompiledChain, traversal: Traversal) -> None:

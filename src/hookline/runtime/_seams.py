@@ -30,7 +30,9 @@ __all__ = [
 async def run_through_chain(run: Run, call: Call, terminal: Terminal, control: RunControl | None = None) -> Traversal:
     """Run a call through the interceptors of a run; callers ask `run.intercepted` first."""
     assert run.chain is not None
-    traversal = await run.chain._traverse(call, terminal, control or RunControl(run, run.watch))
+    traversal = await run.chain._traverse(
+        run.chain._compiled_for(call), call, terminal, control or RunControl(run, run.watch)
+    )
     if run.begun:
         _tell_bundles(run, traversal)
     return traversal
