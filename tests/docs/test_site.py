@@ -15,8 +15,11 @@ from html import unescape
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
+import msgspec
 import pytest
 from filelock import FileLock
+
+from hookline.events import EVENTS
 
 from .markdown import PAGES, ROOT, anchors, links
 
@@ -121,6 +124,37 @@ def test_the_list_for_language_models_has_every_page_as_markdown(site: pathlib.P
     assert sorted(listed) == sorted(NAV)
     assert all((site / name).is_file() for name in listed)
     assert (site / "llms-full.txt").stat().st_size > 100_000
+
+
+@pytest.mark.parametrize("kind", EVENTS.values(), ids=lambda kind: kind.__name__)
+def test_the_reference_shows_every_field_of_an_event(site: pathlib.Path, kind: type[msgspec.Struct]) -> None:
+    section = section_of(site / "reference" / "events.html", f"hookline.{kind.__name__}")
+
+    shown = {cells[0] for cells in cells_of(section) if cells}
+
+    assert shown >= {field.name for field in msgspec.structs.fields(kind)}
+
+
+def test_the_reference_shows_type_default_and_wire_name_of_a_field(site: pathlib.Path) -> None:
+    section = section_of(site / "reference" / "events.html", "hookline.AfterToolCall")
+    rows = {cells[0]: cells[1:] for cells in cells_of(section) if cells}
+
+    assert rows["tool_name"] == ["str", "The tool's name there. On the wire: apiName.", "required"]
+    assert rows["mocked"][-1] == "False"
+    assert rows["answered_by"][0] == "str | None"
+    assert rows["time_unix_nano"][-1] == "time.time_ns()"
+
+
+def section_of(page: pathlib.Path, name: str) -> str:
+    """The part of a page from the heading of a name to the next heading of that kind."""
+    return page.read_text().partition(f'<h3 id="{name}"')[2].partition("<h3 ")[0]
+
+
+def cells_of(section: str) -> Iterator[list[str]]:
+    """The texts of the cells of tables, row by row."""
+    for row in re.findall(r"<tr\b.*?</tr>", section, re.DOTALL):
+        cells = re.findall(r"<td\b[^>]*>(.*?)</td>", row, re.DOTALL)
+        yield [" ".join(unescape(re.sub(r"<[^>]+>", "", cell)).split()) for cell in cells]
 
 
 def references_of(page: pathlib.Path) -> Iterator[str]:
