@@ -174,7 +174,7 @@ def webhook_of(given: object, where: str) -> Webhook:
     fields = msgspec.structs.asdict(given) if isinstance(given, Webhook) else given  # a struct checks no types itself
     if not isinstance(fields, Mapping):
         raise HookDefinitionError(where, f"`webhook` is a Webhook or a mapping with a `url`; got {quote(given)}")
-    spelled = {_camel(key) if isinstance(key, str) else key: value for key, value in fields.items()}
+    spelled = {to_camel(key) if isinstance(key, str) else key: value for key, value in fields.items()}
     try:
         return msgspec.convert(spelled, Webhook)
     except msgspec.ValidationError as error:
@@ -287,6 +287,7 @@ def delivery_id(operation_id: str, number: int | str, hook_id: str, nth: int) ->
     return f"msg_{sha256(told.encode(errors='surrogatepass')).hexdigest()[:32]}"
 
 
-def _camel(key: str) -> str:
+def to_camel(key: str) -> str:
+    """Return the camelCase spelling of a snake_case key; one that is in camelCase already stays as it is."""
     first, *rest = key.split("_")
     return first + "".join(word.title() for word in rest)

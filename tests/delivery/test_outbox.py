@@ -13,8 +13,8 @@ import msgspec
 import pytest
 from sqlalchemy import text
 
-from hookline.delivery import KeyRing, Outbox, Sender, generate_key
-from hookline.errors import DeliveryError, HookUsageError
+from hookline.delivery import KeyRing, MasterKeyError, Outbox, Sender, generate_key
+from hookline.errors import DeliveryError, HookUsageError, StoreUnavailableError
 from hookline.store import Breaker, DeliveryFilter, DeliveryLog, SqlStore
 from hookline.webhooks import ControlAnswer, Envelope, delivery_id
 from tests.databases import Server, administer
@@ -180,6 +180,31 @@ async def dead(store: SqlStore, count: int) -> bool:
     return (await DeliveryLog(store).counts())["dead"] == count
 
 
+async def test_what_fails_an_operation_waits_for_its_commit_before_it_locks_any_delivery(postgresql_url: str) -> None:
+    async with opened(postgresql_url) as store:
+        asked, go = asyncio.Event(), asyncio.Event()
+
+        async def fail(_: Envelope) -> None:
+            asked.set()
+            await go.wait()
+            raise ValueError("no")
+
+        async def is_waiting_for_a_lock() -> bool:
+            async with store.reading() as connection:
+                return bool((await connection.execute(text("SELECT 1 FROM pg_locks WHERE NOT granted"))).first())
+
+        async with outbox(store, schedule=(0.0,)) as box, box.serve("jobs", fail):
+            await store.commit(state("op"), expected_version=None, entries=[])
+            await box.publish([told("op", 1, "local://jobs", fallback="none")])
+            await asyncio.wait_for(asked.wait(), 10)
+            async with store.writing() as connection:  # as a commit does: the operation first, then its deliveries
+                await connection.execute(text("SELECT 1 FROM operations FOR UPDATE"))
+                go.set()
+                await until(is_waiting_for_a_lock)
+                await connection.execute(text("SELECT 1 FROM deliveries FOR SHARE NOWAIT"))
+            await until(lambda: dead(store, 1))
+
+
 async def test_a_key_that_is_rotated_between_attempts_signs_the_next_one() -> None:
     new = generate_key()
     keys = KeyRing({"": [SECRET]})
@@ -247,6 +272,28 @@ async def test_a_function_in_a_process_takes_what_is_for_its_name_once_it_is_ser
 
         assert len(taken) == 3
         assert taken[0] == taken[1]
+
+
+@pytest.mark.parametrize(
+    "raised",
+    [TimeoutError("its own database"), StoreUnavailableError("theirs", "it is down"), MasterKeyError("not here")],
+    ids=lambda error: type(error).__name__,
+)
+async def test_a_function_that_fails_as_the_reading_of_a_secret_does_is_given_up_like_any_other(
+    raised: Exception,
+) -> None:
+    calls: list[str] = []
+
+    async def fail(envelope: Envelope) -> None:
+        calls.append(envelope.id)
+        raise raised
+
+    async with opened() as store, outbox(store, schedule=(0.0, 0.02)) as box, box.serve("jobs", fail):
+        await box.publish([told("op", 1, "local://jobs")])
+        await until(lambda: dead(store, 1))
+
+        assert len(calls) == 2
+        assert len(await DeliveryLog(store).attempts(calls[0])) == 2
 
 
 async def test_a_control_is_asked_at_once_over_http_and_in_the_process() -> None:

@@ -137,7 +137,7 @@ async def test_spans_carry_what_the_conventions_require(scene: Scene) -> None:
         "gen_ai.tool.description": "Add two numbers.",
         "gen_ai.tool.call.id": "t1",
         "gen_ai.agent.name": "tester",
-        "hookline.tool.toolset": "local",
+        "hookline.tool.identifier": "local",
         "hookline.operation.id": result.operation_id,
     }
 

@@ -128,3 +128,23 @@ async def test_a_registry_is_not_opened_on_a_database_that_is_gone(database_url:
 
     with pytest.raises(StoreUnavailableError):
         await Registry(store).__aenter__()
+
+
+@pytest.mark.parametrize("at", ["opening", "reading"])
+async def test_a_database_that_answers_too_slowly_is_one_that_cannot_be_reached(
+    monkeypatch: pytest.MonkeyPatch, at: str
+) -> None:
+    async def hang(*_: object) -> None:
+        await asyncio.sleep(60)
+
+    monkeypatch.setattr("hookline.registry._registry.LONGEST_REFRESH", 0.05)
+    async with SqlStore("sqlite:///:memory:") as store:
+        if at == "opening":
+            monkeypatch.setattr("hookline.registry._registry.read_changes", hang)
+            with pytest.raises(StoreUnavailableError, match="took"):
+                await Registry(store).__aenter__()
+            return
+        async with Registry(store) as registry:
+            monkeypatch.setattr("hookline.registry._registry.read_changes", hang)
+            with pytest.raises(StoreUnavailableError, match="took"):
+                await registry.get("unknown")

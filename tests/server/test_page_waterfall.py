@@ -47,6 +47,15 @@ def bars(events: list[Event], rows: list[ExecutionRow] = [], now_ms: float = 100
     return waterfall_body(journal(*events), rows, now=(BEGAN + now_ms * MS) / 1e9).bars
 
 
+def test_what_a_newer_version_has_written_is_left_out() -> None:
+    entries = journal(at(BeforeStep, 0, step_index=0), at(BeforeStep, 1, step_index=1))
+    entries[1] = msgspec.structs.replace(entries[1], wire=b'{"type": "beforeSomethingNew", "operationId": "op"}')
+
+    body = waterfall_body(entries, [], now=BEGAN / 1e9)
+
+    assert [bar.name for bar in body.bars] == ["Step 1"]
+
+
 def test_a_hook_is_inside_of_its_tool_call_and_that_inside_of_its_step() -> None:
     events = [
         at(BeforeStep, 0, step_index=0),

@@ -14,6 +14,7 @@ import pytest
 from hookline import Deny
 from hookline.calls import RequestCall
 from hookline.hooks import Hooks
+from hookline.server._feed import OperationFeed
 from hookline.store import SqlStore
 from tests.server.site import Site, key, operation
 from tests.server.test_hooks import problem
@@ -124,6 +125,28 @@ async def test_who_comes_back_is_told_what_has_changed_meanwhile(site: Site, sto
         found = await some(stream, 3)
 
     assert [each.data["operationId"] for each in found] == ids
+
+
+async def test_an_odd_error_of_one_look_does_not_end_the_stream(
+    site: Site, store: SqlStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    look = OperationFeed._poll
+    failures = [ValueError("odd")]
+
+    async def fail_once(self: OperationFeed, *state: Any) -> Any:
+        if failures:
+            raise failures.pop()
+        return await look(self, *state)
+
+    monkeypatch.setattr(OperationFeed, "_poll", fail_once)
+    async with site.client(await key(store)) as client, told(client, "/v1/stream") as stream:
+        probing = asyncio.create_task(some(stream, 1))
+        while not probing.done():
+            await operation(store, "acme")
+            await asyncio.sleep(0.2)
+
+    assert not failures
+    assert probing.result()[0].data["tenantId"] == "acme"
 
 
 async def test_a_stream_ends_within_a_second_of_its_key(site: Site, store: SqlStore) -> None:

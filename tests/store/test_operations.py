@@ -303,7 +303,7 @@ async def test_operations_are_listed_in_pages_the_newest_first(store: SqlStore) 
     assert (await store.operations("nobody")).items == []
 
 
-@pytest.mark.parametrize("cursor", ["", "x", "äöü", "W10=", "WzEsIDFd", "bnVsbA=="])
+@pytest.mark.parametrize("cursor", ["", "x", "äöü", "W10=", "WzEsIDFd", "bnVsbA==", "WzEsIlx1MDAwMCJd"])
 async def test_a_cursor_that_was_not_given_is_refused(store: SqlStore, cursor: str) -> None:
     with pytest.raises(HookUsageError, match="`cursor`"):
         await store.operations(cursor=cursor)

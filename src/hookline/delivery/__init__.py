@@ -10,6 +10,9 @@ import importlib
 import os
 from typing import TYPE_CHECKING
 
+from hookline.delivery._control_answers import check_known_keys as check_known_keys
+from hookline.delivery._control_answers import find_misplaced_field as find_misplaced_field
+from hookline.delivery._control_answers import parse_answer_object as parse_answer_object
 from hookline.delivery._in_process import InProcess
 from hookline.delivery._master_keys import MASTER_KEY as MASTER_KEY
 from hookline.delivery._master_keys import MasterKeyError, MasterKeys
@@ -89,9 +92,13 @@ def default_delivery() -> InProcess:
         WebhookKeyError: If a key cannot be read.
         HookDefinitionError: If a network cannot be read.
     """
+    return InProcess(keys=KeyRing.from_environment(), allow_private=networks_from_environment())
+
+
+def networks_from_environment() -> list[str]:
+    """Return the private networks of `HOOKLINE_WEBHOOK_ALLOW_PRIVATE`, as they are written there."""
     given = os.environ.get("HOOKLINE_WEBHOOK_ALLOW_PRIVATE", "").split(",")
-    networks = [network.strip() for network in given if network.strip()]
-    return InProcess(keys=KeyRing.from_environment(), allow_private=networks)
+    return [network.strip() for network in given if network.strip()]
 
 
 if not TYPE_CHECKING:

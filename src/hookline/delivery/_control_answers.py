@@ -12,7 +12,7 @@ from hookline.calls import as_tool_result
 from hookline.errors import DeliveryError, HookUsageError
 from hookline.webhooks import ControlAnswer
 
-__all__ = ["check_answer", "read_answer"]
+__all__ = ["check_answer", "check_known_keys", "find_misplaced_field", "parse_answer_object", "read_answer"]
 
 SPECIFIC = {"permissionDecision", "permissionDecisionReason", "updatedInput", "additionalContext", "hookEventName"}
 """Keys that LobeHub's `hookSpecificOutput` may have."""
@@ -32,15 +32,10 @@ def read_answer(hook_id: str, body: bytes) -> ControlAnswer:
         DeliveryError: `"invalid_response"`, if the body is not a valid answer.
     """
     try:
-        msgspec.json.decode(body)  # stricter about JSON than the standard library
-        given = json.loads(body, object_pairs_hook=_reject_duplicate_keys)
-        if not isinstance(given, dict):
-            raise ValueError(f"it is no JSON object but {type(given).__name__}")
+        given = parse_answer_object(body)
         if "hookSpecificOutput" in given:
             given = _flatten_hook_specific_output(given)
-        unknown = sorted(set(given) - set(ControlAnswer.__struct_encode_fields__))
-        if unknown:
-            raise ValueError(f"it has the unknown key {unknown[0]!r:.100}")
+        check_known_keys(given)
         if "reason" in given and "decision" not in given:
             raise ValueError("it has a `reason` and no `decision`")
         answer = msgspec.convert(given, ControlAnswer)
@@ -69,13 +64,9 @@ def check_answer(hook_id: str, answer: object) -> ControlAnswer:
         )
     if not isinstance(answer.reason, str) or not isinstance(answer.stop, bool):
         raise _invalid_answer_error(hook_id, "`reason` is text, and `stop` true or false")
-    for name, given, wanted in (
-        ("args", answer.args is not None, "allow"),
-        ("result", answer.result is not None, "answer"),
-        ("stop", answer.stop, "deny"),
-    ):
-        if given and answer.decision != wanted:
-            raise _invalid_answer_error(hook_id, f"`{name}` goes with {wanted!r}, not with {answer.decision!r}")
+    misplaced = find_misplaced_field(answer)
+    if misplaced is not None:
+        raise _invalid_answer_error(hook_id, misplaced)
     if answer.decision == "answer":
         try:
             as_tool_result(answer.result)
@@ -84,6 +75,43 @@ def check_answer(hook_id: str, answer: object) -> ControlAnswer:
     if answer.args is not None and not isinstance(answer.args, dict):
         raise _invalid_answer_error(hook_id, f"`args` is an object; got {type(answer.args).__name__}")
     return answer
+
+
+def parse_answer_object(body: bytes) -> dict[str, Any]:
+    """Parse the JSON object of an answer, whose keys are not checked yet.
+
+    Raises:
+        ValueError: If it is no JSON, no object, or has a key twice.
+        RecursionError: If it is nested too deeply.
+    """
+    msgspec.json.decode(body)  # stricter about JSON than the standard library
+    given = json.loads(body, object_pairs_hook=_reject_duplicate_keys)
+    if not isinstance(given, dict):
+        raise ValueError(f"it is no JSON object but {type(given).__name__}")
+    return given
+
+
+def check_known_keys(given: Mapping[str, Any]) -> None:
+    """Check that an answer has only keys of `ControlAnswer`.
+
+    Raises:
+        ValueError: If it has another one.
+    """
+    unknown = sorted(set(given) - set(ControlAnswer.__struct_encode_fields__))
+    if unknown:
+        raise ValueError(f"it has the unknown key {unknown[0]!r:.100}")
+
+
+def find_misplaced_field(answer: ControlAnswer) -> str | None:
+    """Return what is wrong with an answer of which a field does not go with its decision; `None` if all fields do."""
+    for name, given, wanted in (
+        ("args", answer.args is not None, "allow"),
+        ("result", answer.result is not None, "answer"),
+        ("stop", answer.stop, "deny"),
+    ):
+        if given and answer.decision != wanted:
+            return f"`{name}` goes with {wanted!r}, not with {answer.decision!r}"
+    return None
 
 
 def _reject_duplicate_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

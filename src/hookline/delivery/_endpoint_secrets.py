@@ -13,13 +13,23 @@ from typing import Any, Literal
 from urllib.parse import urlsplit
 
 import msgspec
-from sqlalchemy import Row, delete, insert, select, text, update
+from sqlalchemy import Row, delete, insert, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from hookline.delivery._master_keys import MASTER_KEY, MasterKeyError, MasterKeys
 from hookline.delivery._signing import KeyRing, generate_key
 from hookline.errors import HookUsageError
-from hookline.store import SqlStore, after_commit, audit, endpoint_secrets, is_storable, master_keys, revisions
+from hookline.store import (
+    SqlStore,
+    after_commit,
+    endpoint_secrets,
+    is_storable,
+    master_keys,
+    raise_revision,
+    read_clock,
+    read_revision,
+    write_audit,
+)
 from hookline.webhooks import HookData
 
 __all__ = ["EndpointSecret", "EndpointSecrets", "NewEndpointSecret", "normalize_endpoint"]
@@ -32,17 +42,11 @@ MOST = 5
 DAY = 86_400.0
 LONGEST_OVERLAP = 366 * DAY
 COUNTER = "secrets"
+"""Name of the revision by which all processes see that their caches are stale."""
 ENVIRONMENT = "environment"
 """Stands in the column of the master key's id: the unnamed key of the environment signs for this endpoint too."""
 CURRENT = "current"
 DEFAULT_PORTS = {"http": ":80", "https": ":443"}
-
-# The transaction that raises the revision holds the row until it ends: secrets are changed by one transaction at a
-# time, and all processes see that their caches are stale.
-BUMP_REVISION = text(
-    "INSERT INTO revisions (name, revision) VALUES (:name, 1) "
-    "ON CONFLICT (name) DO UPDATE SET revision = revisions.revision + 1"
-)
 
 
 class EndpointSecret(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -120,7 +124,7 @@ class EndpointSecrets:
             current = await _read_current_key_id(connection)
         if current is None and self.master is not None:
             async with self._store.writing() as connection:
-                await connection.execute(BUMP_REVISION, {"name": COUNTER})
+                await raise_revision(connection, COUNTER)
                 await self._sealing_key(connection)
         elif current is not None:
             self._check_key_id(current)
@@ -185,8 +189,8 @@ class EndpointSecrets:
         column = endpoint_secrets.c
         here = (column.tenant_id == tenant_id) & (column.endpoint == endpoint)
         async with self._store.writing() as connection:
-            await connection.execute(BUMP_REVISION, {"name": COUNTER})
-            now = await self._now(connection)
+            await raise_revision(connection, COUNTER)
+            now = await read_clock(connection)
             end = now + overlap_seconds
             gone = column.expires_at.is_not(None) & (column.expires_at <= now)
             unseen = here & column.shown.is_(False)
@@ -199,7 +203,7 @@ class EndpointSecrets:
                 await connection.execute(delete(endpoint_secrets).where(column.id.in_(old)))
             made = await self._insert(connection, (tenant_id, endpoint), now=now, shown=True)
             detail = {"url": endpoint, "overlapSeconds": overlap_seconds}
-            await _write_audit(connection, tenant_id, actor, "endpoint.secret.rotate", made.id, now=now, detail=detail)
+            await write_audit(connection, tenant_id, actor, "endpoint.secret.rotate", made.id, now=now, detail=detail)
             after_commit(connection, self._expire_cache)
         return made
 
@@ -245,14 +249,14 @@ class EndpointSecrets:
         if tenant_id is not None:
             its = its & (endpoint_secrets.c.tenant_id == tenant_id)
         async with self._store.writing() as connection:
-            await connection.execute(BUMP_REVISION, {"name": COUNTER})
+            await raise_revision(connection, COUNTER)
             row = (await connection.execute(select(endpoint_secrets).where(its))).first()
             if row is None:
                 return False
             await connection.execute(delete(endpoint_secrets).where(its))
-            now = await self._now(connection)
+            now = await read_clock(connection)
             detail = {"url": row.endpoint}
-            await _write_audit(connection, row.tenant_id, actor, "endpoint.secret.revoke", id, now=now, detail=detail)
+            await write_audit(connection, row.tenant_id, actor, "endpoint.secret.revoke", id, now=now, detail=detail)
             after_commit(connection, self._expire_cache)
         return True
 
@@ -268,7 +272,7 @@ class EndpointSecrets:
         """
         master = self._require_master()
         async with self._store.writing() as connection:
-            await connection.execute(BUMP_REVISION, {"name": COUNTER})
+            await raise_revision(connection, COUNTER)
             current = await _read_current_key_id(connection)
             if current is not None:
                 self._check_key_id(current)
@@ -284,8 +288,8 @@ class EndpointSecrets:
             await connection.execute(delete(master_keys).where(master_keys.c.name == CURRENT))
             await connection.execute(insert(master_keys).values(name=CURRENT, key_id=new))
             detail = {"from": current, "to": new, "count": len(rows)}
-            await _write_audit(
-                connection, "", actor, "master_key.rotate", new, now=await self._now(connection), detail=detail
+            await write_audit(
+                connection, "", actor, "master_key.rotate", new, now=await read_clock(connection), detail=detail
             )
         return len(rows)
 
@@ -315,8 +319,7 @@ class EndpointSecrets:
             return
         began = monotonic()
         async with self._store.reading() as connection:
-            query = select(revisions.c.revision).where(revisions.c.name == COUNTER)
-            revision = (await connection.execute(query)).scalar() or 0
+            revision = await read_revision(connection, COUNTER)
             has_master = await _read_current_key_id(connection) is not None
         if revision != self._revision:
             self._cached.clear()
@@ -361,8 +364,8 @@ class EndpointSecrets:
     async def _create_first(self, place: tuple[str, str]) -> None:
         """Create a secret for an endpoint that has none; of several processes, only one does."""
         async with self._store.writing() as connection:
-            await connection.execute(BUMP_REVISION, {"name": COUNTER})
-            now = await self._now(connection)
+            await raise_revision(connection, COUNTER)
+            now = await read_clock(connection)
             column = endpoint_secrets.c
             lasting = column.expires_at.is_(None) | (column.expires_at > now)
             there = select(column.id).where(
@@ -371,7 +374,7 @@ class EndpointSecrets:
             if (await connection.execute(there.limit(1))).first() is None:
                 made = await self._insert(connection, place, now=now, shown=False)
                 detail = {"url": place[1]}
-                await _write_audit(
+                await write_audit(
                     connection, place[0], "hookline", "endpoint.secret.create", made.id, now=now, detail=detail
                 )
             after_commit(connection, self._expire_cache)
@@ -412,9 +415,6 @@ class EndpointSecrets:
             raise MasterKeyError(f"this process has no master key; set {MASTER_KEY}, or name a file that holds it")
         return self.master
 
-    async def _now(self, connection: AsyncConnection) -> float:
-        return float((await connection.execute(select(self._store.now_sql()))).scalar_one())
-
     def __repr__(self) -> str:
         return f"EndpointSecrets({self._store!r})"
 
@@ -452,11 +452,3 @@ async def _read_current_key_id(connection: AsyncConnection) -> str | None:
     query = select(master_keys.c.key_id).where(master_keys.c.name == CURRENT)
     found: str | None = (await connection.execute(query)).scalar()
     return found
-
-
-async def _write_audit(
-    connection: AsyncConnection, tenant_id: str, actor: str, action: str, target: str, *, now: float, detail: object
-) -> None:
-    """Write an entry of the audit log, in the transaction of the change."""
-    row = {"tenant_id": tenant_id, "actor": actor.replace("\0", "")[:400], "action": action, "target": target}
-    await connection.execute(insert(audit).values(**row, detail=msgspec.json.encode(detail), created_at=now))

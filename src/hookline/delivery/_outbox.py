@@ -15,13 +15,12 @@ from typing import TypeGuard
 
 import anyio
 import msgspec
-from sqlalchemy import select
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from hookline.delivery._endpoint_secrets import EndpointSecrets
 from hookline.delivery._in_process import InProcess, LocalFunctions, is_local
 from hookline.delivery._master_keys import MasterKeyError, MasterKeys
-from hookline.delivery._sender import Sender
+from hookline.delivery._sender import LONGEST_WAIT, Sender
 from hookline.delivery._signing import KeyRing
 from hookline.errors import DeliveryError, HookUsageError, StoreUnavailableError, message_of
 from hookline.store import (
@@ -37,7 +36,7 @@ from hookline.store import (
     extend_claims,
     has_due_deliveries,
     insert_deliveries,
-    lock_deliveries,
+    read_clock,
     release_claims,
     release_uncertain_claims,
     replace_unstorable,
@@ -46,7 +45,6 @@ from hookline.store import (
 from hookline.webhooks import ControlAnswer, Envelope, ServedBy
 
 __all__ = [
-    "LONGEST_WAIT",
     "STANDARD_SCHEDULE",
     "ClaimedBatch",
     "DeliveryWorker",
@@ -64,8 +62,6 @@ STANDARD_SCHEDULE: tuple[float, ...] = (0.0, 5.0, 300.0, 1800.0, 7200.0, 18000.0
 Source:
     Standard Webhooks 1.0.0, "Deliverability and reliability".
 """
-LONGEST_WAIT = 86400.0
-"""Seconds that a receiver may ask for in `Retry-After`."""
 
 
 def check_schedule(schedule: Sequence[float], jitter: float) -> tuple[float, ...]:
@@ -371,15 +367,16 @@ class DeliveryWorker:
         loop = asyncio.get_running_loop()
         async with self._store.writing() as connection:
             began = loop.time()
-            now = (await connection.execute(select(self._store.now_sql()))).scalar_one()
+            now = await read_clock(connection)
             outcomes = [outcome for batch in ended for outcome in batch.outcomes]
-            settled = {outcome.claimed.seq for outcome in outcomes} | {batch.seq for batch in ended}
-            await lock_deliveries(connection, settled | (self._batches.keys() if renew else set()))
+            changing = {batch.seq for batch in ended} | (self._batches.keys() if renew else set())
+            await settle_deliveries(
+                connection, outcomes, now=now, worker=worker, breaker=options.breaker, others=changing
+            )
             if uncertain_ends:
                 await release_uncertain_claims(
                     connection, uncertain_ends, kept=self._batches.keys(), now=now, worker=worker
                 )
-            await settle_deliveries(connection, outcomes, now=now, worker=worker, breaker=options.breaker)
             untried = [batch.seq for batch in ended if not batch.outcomes]
             if untried:
                 await release_claims(connection, untried, now=now, worker=worker)
@@ -498,7 +495,8 @@ def log_dead_deliveries(batch: ClaimedBatch) -> None:
             )
 
 
-COMPLAINTS_EVERY = 60.0
+REPORT_SECONDS = 60.0
+"""Seconds between two log records about deliveries that wait for their signing secrets."""
 WITHOUT_KEY, WITHOUT_STORE = 5.0, 1.0
 """Seconds until the next try of a delivery whose signing secret cannot be decrypted, or could not be read."""
 
@@ -585,7 +583,8 @@ class Outbox:
             ),
         )
         self._task: asyncio.Task[None] | None = None
-        self._waits_since: float | None = None
+        self._reported_at = -math.inf
+        """When (by `monotonic`) it was last logged that deliveries wait for their signing secrets."""
 
     async def publish(self, envelopes: Sequence[Envelope]) -> None:
         """Write envelopes into the store for delivery, in order; an envelope whose id is stored already is skipped.
@@ -652,7 +651,7 @@ class Outbox:
         while True:
             if self._worker.idle:
                 async with self.store.reading() as connection:
-                    now = (await connection.execute(select(self.store.now_sql()))).scalar_one()
+                    now = await read_clock(connection)
                     if not await has_due_deliveries(connection, now=now, served=self._names) and self._worker.idle:
                         return
                 self.wake()
@@ -685,20 +684,16 @@ class Outbox:
         if claimed.refused is not None:
             return DeliveryOutcome(claimed=claimed, status="dead", attempted=False, error=claimed.refused)
         began, code = monotonic(), None
+        local = is_local(claimed.envelope.hook)
         try:
-            if is_local(claimed.envelope.hook):
+            if local:
                 await self._functions.call(claimed.envelope, claimed.envelope.hook.webhook.timeout)
             else:
                 code = (await self._sender.send(claimed.envelope)).status_code
         except DeliveryError as error:
-            if isinstance(error.__cause__, MasterKeyError | StoreUnavailableError | TimeoutError):
-                # The receiver is not to blame for a missing secret, so this is not counted as a failed attempt.
-                if self._waits_since is None or monotonic() - self._waits_since > COMPLAINTS_EVERY:
-                    self._waits_since = monotonic()
-                    logger.error("Deliveries wait for their signing secrets: %s", error.problem)
-                why = replace_unstorable(f"waits for its signing secret: {error.problem}")
-                delay = WITHOUT_KEY if isinstance(error.__cause__, MasterKeyError) else WITHOUT_STORE
-                return DeliveryOutcome(claimed=claimed, status="pending", attempted=False, delay=delay, error=why)
+            # A function of this process may raise the same errors as the reading of a secret; those are failures.
+            if not local and isinstance(error.__cause__, MasterKeyError | StoreUnavailableError | TimeoutError):
+                return self._unsigned_outcome(claimed, error)
             return self._failed_outcome(claimed, error, began)
         except Exception as error:
             logger.exception("Delivery %s failed in an unexpected way", claimed.envelope.id)
@@ -706,6 +701,19 @@ class Outbox:
             return self._failed_outcome(claimed, problem, began)
         took = (monotonic() - began) * 1e3
         return DeliveryOutcome(claimed=claimed, status="delivered", began=began, duration_ms=took, status_code=code)
+
+    def _unsigned_outcome(self, claimed: ClaimedDelivery, error: DeliveryError) -> DeliveryOutcome:
+        """Postpone a delivery that cannot be signed. The receiver is not to blame, so no attempt is counted."""
+        if monotonic() - self._reported_at > REPORT_SECONDS:
+            self._reported_at = monotonic()
+            logger.error("Deliveries wait for their signing secrets: %s", error.problem)
+        return DeliveryOutcome(
+            claimed=claimed,
+            status="pending",
+            attempted=False,
+            delay=WITHOUT_KEY if isinstance(error.__cause__, MasterKeyError) else WITHOUT_STORE,
+            error=replace_unstorable(f"waits for its signing secret: {error.problem}"),
+        )
 
     def _failed_outcome(self, claimed: ClaimedDelivery, error: DeliveryError, began: float) -> DeliveryOutcome:
         # Functions of the process may raise errors with any values; one odd value would keep the whole group of

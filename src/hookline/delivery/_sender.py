@@ -60,7 +60,7 @@ except ImportError:
 if TYPE_CHECKING:
     from hookline.delivery._endpoint_secrets import EndpointSecrets
 
-__all__ = ["Sender", "Sent"]
+__all__ = ["LONGEST_WAIT", "Sender", "Sent"]
 
 LONGEST_WAIT = 86_400.0
 """Longest wait, in seconds, that a receiver may ask for with `Retry-After`; longer ones are cut to a day."""

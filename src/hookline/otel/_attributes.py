@@ -125,7 +125,7 @@ STEP_TYPE: Final = "hookline.step.type"
 STEP_SHOULD_CONTINUE: Final = "hookline.step.should_continue"
 STEP_TOOL_CALLS: Final = "hookline.step.tool_calls"
 
-TOOL_IDENTIFIER: Final = "hookline.tool.toolset"
+TOOL_IDENTIFIER: Final = "hookline.tool.identifier"
 TOOL_OUTCOME: Final = "hookline.tool.outcome"
 MOCKED: Final = "hookline.tool.mocked"
 ANSWERED_BY: Final = "hookline.tool.answered_by"

@@ -42,6 +42,7 @@ STOPPED = ("interrupted", "max_steps", "cost_limit", "waiting_for_human")
 
 
 def before_step(spans: OperationSpans, event: BeforeStep, content: Content) -> None:
+    """Begin the span of a step."""
     key = ("step", event.step_index)
     attributes = {names.OPERATION_ID: spans.id, names.STEP_INDEX: event.step_index}
     step = spans.begin(key, names.AGENT_STEP, names.AGENT_STEP, spans.root, event.time_unix_nano, attributes)
@@ -49,6 +50,7 @@ def before_step(spans: OperationSpans, event: BeforeStep, content: Content) -> N
 
 
 def after_step(spans: OperationSpans, event: AfterStep, content: Content) -> None:
+    """End the span of a step, and those under it that are still open."""
     spans.input_tokens = event.total_input_tokens - spans.totals_from[0]
     spans.output_tokens = event.total_output_tokens - spans.totals_from[1]
     step = spans.open.get(("step", event.step_index))
@@ -79,6 +81,7 @@ def tool_key(event: BeforeToolCall | AfterToolCall | OnToolCallError) -> tuple[o
 
 
 def before_tool_call(spans: OperationSpans, event: BeforeToolCall, content: Content) -> None:
+    """Begin the span of a tool call."""
     if not spans.common.tool_spans:
         return
     name = clean(event.tool_name)
@@ -103,15 +106,16 @@ def before_tool_call(spans: OperationSpans, event: BeforeToolCall, content: Cont
 
 
 def after_tool_call(spans: OperationSpans, event: AfterToolCall, content: Content) -> None:
+    """End the span of a tool call that has a result, or was denied or answered by a hook."""
     opened = spans.open.get(tool_key(event))
     if opened is None:
-        tell_step(spans, event, content)
+        record_on_step(spans, event, content)
         return
     attributes = answer_attributes(event)
     denied = event.answered_by is not None and not event.mocked
     if denied:
-        told = Denial(hook_id=event.answered_by or "", reason=event.content)
-        denial, cause = spans.denials.pop(event.tool_call_id, (told, None))
+        unexplained = Denial(hook_id=event.answered_by or "", reason=event.content)
+        denial, cause = spans.denials.pop(event.tool_call_id, (unexplained, None))
         attributes[names.TOOL_OUTCOME] = "denied"
         attributes |= denial_attributes(names.EXECUTE_TOOL, ToolCall, denial, cause, content)
     elif content.on_spans:
@@ -121,9 +125,10 @@ def after_tool_call(spans: OperationSpans, event: AfterToolCall, content: Conten
 
 
 def on_tool_call_error(spans: OperationSpans, event: OnToolCallError, content: Content) -> None:
+    """End the span of a tool call that failed or was interrupted."""
     opened = spans.open.get(tool_key(event))
     if opened is None:
-        tell_step(spans, event, content)
+        record_on_step(spans, event, content)
         return
     attributes = answer_attributes(event)
     if is_interrupted(event):
@@ -134,7 +139,7 @@ def on_tool_call_error(spans: OperationSpans, event: OnToolCallError, content: C
     spans.end(opened, event.time_unix_nano, attributes, error_type=error_type(event.error_type), message=message)
 
 
-def tell_step(spans: OperationSpans, event: AfterToolCall | OnToolCallError, content: Content) -> None:
+def record_on_step(spans: OperationSpans, event: AfterToolCall | OnToolCallError, content: Content) -> None:
     """Add the denial or the answer of a tool call to the step's span, where tool calls have no spans."""
     if spans.common.tool_spans or event.answered_by is None:
         return
@@ -144,8 +149,8 @@ def tell_step(spans: OperationSpans, event: AfterToolCall | OnToolCallError, con
         attributes = {**call, **answer_attributes(event), names.ANSWER_HOOK: clean(event.answered_by)}
         attributes[names.ANSWER_CALL] = ToolCall.__name__
     elif isinstance(event, AfterToolCall):
-        told = Denial(hook_id=event.answered_by, reason=event.content)
-        denial, cause = spans.denials.pop(event.tool_call_id, (told, None))
+        unexplained = Denial(hook_id=event.answered_by, reason=event.content)
+        denial, cause = spans.denials.pop(event.tool_call_id, (unexplained, None))
         name = names.DENIED_EVENT
         attributes = {**call, **denial_attributes(names.AGENT_STEP, ToolCall, denial, cause, content)}
     else:
@@ -165,6 +170,7 @@ def answer_attributes(event: AfterToolCall | OnToolCallError) -> dict[str, Any]:
 
 
 def before_human_intervention(spans: OperationSpans, event: BeforeHumanIntervention, content: Content) -> None:
+    """Begin the span of a wait for a person."""
     attributes = {
         names.OPERATION_ID: spans.id,
         names.HUMAN_KIND: "tool_approval",
@@ -177,11 +183,13 @@ def before_human_intervention(spans: OperationSpans, event: BeforeHumanIntervent
 
 
 def after_human_intervention(spans: OperationSpans, event: AfterHumanIntervention, content: Content) -> None:
+    """Record a person's decision."""
     record_decision(spans, event, content, event.action)
 
 
 def on_stop_by_human_intervention(spans: OperationSpans, event: OnStopByHumanIntervention, content: Content) -> None:
-    if event.tool_call_id not in spans.decided:  # its decision was told already
+    """Record the rejection that stopped the run, unless that is done."""
+    if event.tool_call_id not in spans.decided:  # its own event has told the decision already
         record_decision(spans, event, content, "reject")
 
 
@@ -218,6 +226,7 @@ def record_decision(
 
 
 def before_compact(spans: OperationSpans, event: BeforeCompact, content: Content) -> None:
+    """Begin the span of a compaction."""
     attributes = {
         names.OPERATION_ID: spans.id,
         names.MESSAGES_BEFORE: event.message_count,
@@ -230,6 +239,7 @@ def before_compact(spans: OperationSpans, event: BeforeCompact, content: Content
 
 
 def after_compact(spans: OperationSpans, event: AfterCompact, content: Content) -> None:
+    """End the span of a compaction that succeeded."""
     spans.compacted = True
     opened = spans.open.get(("compact", event.step_index))
     if opened is None:
@@ -241,6 +251,7 @@ def after_compact(spans: OperationSpans, event: AfterCompact, content: Content) 
 
 
 def on_compact_error(spans: OperationSpans, event: OnCompactError, content: Content) -> None:
+    """End the span of a compaction that failed, was denied or was interrupted."""
     opened = spans.open.get(("compact", event.step_index))
     denied = spans.denials.pop(CompactCall, None)
     if opened is None:
@@ -256,6 +267,7 @@ def on_compact_error(spans: OperationSpans, event: OnCompactError, content: Cont
 
 
 def before_call_agent(spans: OperationSpans, event: BeforeCallAgent, content: Content) -> None:
+    """Begin the span of a sub-agent call."""
     callee = clean(event.callee_id)
     attributes: dict[str, Any] = {names.OPERATION_ID: spans.id, names.CALLEE: callee}
     if content.on_spans:
@@ -274,7 +286,10 @@ def before_call_agent(spans: OperationSpans, event: BeforeCallAgent, content: Co
 
 
 def after_call_agent(spans: OperationSpans, event: AfterCallAgent, content: Content) -> None:
-    opened = call_of(spans, event.callee_id, event.sub_operation_id, unrun=spans.own and not event.sub_operation_id)
+    """End the span of a sub-agent call that has a result."""
+    opened = find_agent_call(
+        spans, event.callee_id, event.sub_operation_id, unrun=spans.own and not event.sub_operation_id
+    )
     if opened is None:
         return
     attributes: dict[str, Any] = {}
@@ -282,7 +297,7 @@ def after_call_agent(spans: OperationSpans, event: AfterCallAgent, content: Cont
         attributes[names.SUB_OPERATION_ID] = clean(event.sub_operation_id)
     outcome = opened.outcome
     if outcome is None and spans.own and not event.success:
-        outcome = "interrupted"  # a run of this package tells of a failure by the other event
+        outcome = "interrupted"  # a run of this package reports a failure by the other event
     if outcome is not None:
         attributes[names.OUTCOME] = outcome
     failed = not event.success and outcome in (None, "error")
@@ -290,8 +305,9 @@ def after_call_agent(spans: OperationSpans, event: AfterCallAgent, content: Cont
 
 
 def on_call_agent_error(spans: OperationSpans, event: OnCallAgentError, content: Content) -> None:
+    """End the span of a sub-agent call that failed or was denied."""
     denied = spans.denials.pop(SubAgentCall, None)
-    opened = call_of(spans, event.callee_id, None, unrun=denied is not None)
+    opened = find_agent_call(spans, event.callee_id, None, unrun=denied is not None)
     if opened is None:
         return
     if denied is not None:
@@ -308,12 +324,12 @@ def on_call_agent_error(spans: OperationSpans, event: OnCallAgentError, content:
     spans.end(opened, event.time_unix_nano, attributes, error_type=kind, message=message)
 
 
-def call_of(spans: OperationSpans, callee_id: str, child: str | None, *, unrun: bool) -> OpenSpan | None:
-    """Find the open span of the sub-agent call that an event is about.
+def find_agent_call(spans: OperationSpans, callee_id: str, child: str | None, *, unrun: bool) -> OpenSpan | None:
+    """Find the open span of the sub-agent call that an event is about; `None` if there is none.
 
-    One in whose place a hook has spoken begins and ends at once, so that it is the newest. In a run of this package the
-    context says so: the event is dispatched inside of the call. Elsewhere the child's operation id does; and where
-    there is none, it is the call whose work has just failed, or whose child has, or the one that began first.
+    In a run of this package it is the call in the context, since the event is dispatched inside of it. Otherwise a call
+    that never ran is the newest, since it begins and ends at once; any other is found by the operation id of its child.
+    Without one it is the call whose work has just failed, or whose child has, or the one that began first.
     """
     current = get_value(spans.common.key)
     if isinstance(current, OpenSpan) and spans.open.get(current.key) is current and current.callee == callee_id:
@@ -358,7 +374,7 @@ ACTIONS: dict[type[Event], Callable[[OperationSpans, Any, Content], None]] = {
     AfterCallAgent: after_call_agent,
     OnCallAgentError: on_call_agent_error,
 }
-"""What each event does to the open spans; `OnComplete` and `OnError` end the segment, see `tracing.py`."""
+"""What each event does to the open spans; `OnComplete` and `OnError` end the segment, in `TracingHooks`."""
 
 
 def begin_chat(spans: OperationSpans, call: ModelCall, content: Content) -> OpenSpan | None:

@@ -142,10 +142,10 @@ def attributes_of(execution: HookExecution, content: Content, *, in_log: bool = 
 
 def parent_of(spans: OperationSpans, execution: HookExecution) -> OpenSpan | None:
     """Return the innermost open span that a hook ran in."""
-    over = ENDS.get(execution.hook_type, 0)
+    ended = ENDS.get(execution.hook_type, 0)
     tool = spans.open.get(("tool", execution.tool_call_id)) if execution.tool_call_id else None
     step = spans.open.get(("step", execution.step_index)) if execution.step_index is not None else spans.step
-    for each in (tool, step, spans.root)[over:]:
+    for each in (tool, step, spans.root)[ended:]:
         if each is None or each.began > execution.time_unix_nano:
             continue
         if each is spans.root or spans.open.get(each.key) is each:

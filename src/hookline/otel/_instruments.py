@@ -37,7 +37,7 @@ class Failures:
     def __init__(self, bundle: str, instruments: Instruments) -> None:
         self._bundle = bundle
         self._instruments = instruments
-        self._told: set[str] = set()
+        self._logged: set[str] = set()
 
     def note(self, where: str, error: BaseException) -> None:
         """Count a failure in a callback, and log the first one of each callback."""
@@ -45,8 +45,8 @@ class Failures:
             attributes = {names.CALLBACK: where, names.ERROR_TYPE: clean(type(error).__name__)}
             self._instruments.counters["errors"].add(1, attributes)
         with contextlib.suppress(Exception):  # a handler of the log may be broken too
-            if where not in self._told:
-                self._told.add(where)
+            if where not in self._logged:
+                self._logged.add(where)
                 logger.warning(
                     "Telemetry of %r failed in %s; the run goes on, and further failures there are only counted",
                     self._bundle,
@@ -129,7 +129,7 @@ class Instruments:
 
     def _open_spans(self, options: CallbackOptions) -> Iterable[Observation]:
         kinds = Tally(kind for table in self._copy(self._tables) for kind in table.open_kinds())
-        self._kinds.update(kinds)  # one that was ever seen is told of when there is none, or a back end keeps the last
+        self._kinds.update(kinds)  # one that has ended is reported as 0: a back end would keep its last value
         return [Observation(kinds[kind], {names.SPAN_KIND: kind}) for kind in sorted(self._kinds)]
 
     def _queued(self, options: CallbackOptions) -> Iterable[Observation]:

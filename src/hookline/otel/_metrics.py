@@ -27,7 +27,7 @@ from hookline.hooks import Hook
 from hookline.instrumentation import Instrumentation, SegmentInfo
 from hookline.otel import _attributes as names
 from hookline.otel._attributes import clean, error_type
-from hookline.otel._context import flags, positive, provider
+from hookline.otel._context import check_flags, check_positive, check_provider
 from hookline.otel._hook_spans import error_type_of, executions, unregistrations
 from hookline.otel._instruments import Failures, instruments_of, is_idle
 from hookline.signals import HookExecution
@@ -41,23 +41,42 @@ UNKNOWN_TOOL = "UnknownToolError"
 refused in the tool's place nobody has looked for the tool, so its name must be one of those that were offered."""
 
 
-class Counted:
-    """A segment that is being measured."""
+class SegmentMeasures:
+    """A segment that is being measured.
+
+    Attributes:
+        operation_id: Its operation.
+        began: When it began, in nanoseconds since 1970.
+        agent: Its agent, as attributes have it.
+        model: The model that it was begun with.
+        provider: The provider of that model.
+        resumed: Whether it goes on after a pause.
+        llm_calls: Model calls of earlier segments.
+        tool_calls: Tool calls of earlier segments.
+        waiting_since: The beginning of a wait for a person, in nanoseconds since 1970.
+        tools: Names of the tools that were offered to the model.
+        learns: Whether `tools` grows with the model calls: tools of another framework are known from those only.
+        last_event: The event that came last: two registrations of a bundle get each event twice.
+        last_request: The model that was asked last, and the attributes of its metrics.
+        failed_with: The error type of the model call that ended the step.
+        compacting: When a compaction began, in nanoseconds since 1970; 0 while there is none.
+        compact_error: The error type of a compaction that fails; `None` if it was denied or interrupted.
+    """
 
     __slots__ = (
         "agent",
-        "asked",
         "began",
         "compact_error",
         "compacting",
         "failed_with",
+        "last_event",
+        "last_request",
         "learns",
         "llm_calls",
         "model",
         "operation_id",
         "provider",
         "resumed",
-        "told",
         "tool_calls",
         "tools",
         "waiting_since",
@@ -75,10 +94,8 @@ class Counted:
         self.waiting_since = segment.waiting_since_unix_nano
         self.tools = {tool.name for tool in segment.tools}
         self.learns = not self.tools
-        """Whether the tools that are offered become known with the model calls: those of another framework do."""
-        self.told: Event | None = None
-        self.asked: tuple[str, dict[str, str]] | None = None
-        """The model that was asked last, and what its metrics say."""
+        self.last_event: Event | None = None
+        self.last_request: tuple[str, dict[str, str]] | None = None
         self.failed_with: str | None = None
         self.compacting = 0
         self.compact_error: str | None = names.OTHER
@@ -121,10 +138,10 @@ class MetricsHooks(Instrumentation):
         id: str = "metrics",  # noqa: A002
     ) -> None:
         super().__init__(id, inherit=True)
-        provider("meter_provider", meter_provider, "get_meter")
-        flags(agent_metrics=agent_metrics, model_metrics=model_metrics)
-        flags(tool_metrics=tool_metrics, hook_metrics=hook_metrics)
-        positive("max_values", max_values, whole=True)
+        check_provider("meter_provider", meter_provider, "get_meter")
+        check_flags(agent_metrics=agent_metrics, model_metrics=model_metrics)
+        check_flags(tool_metrics=tool_metrics, hook_metrics=hook_metrics)
+        check_positive("max_values", max_values, whole=True)
         self._provider, self._instruments = instruments_of(meter_provider)
         self._record = self._instruments.histograms
         self._failures = Failures(id, self._instruments)
@@ -140,76 +157,78 @@ class MetricsHooks(Instrumentation):
         )
         self._tools, self._errors = limited(names.TOOL_NAME, max_values), limited(names.ERROR_TYPE, max_values)
         self._hooks, self._types = limited(names.HOOK_ID, max_values), limited(names.HOOK_TYPE, max_values)
-        self._operations: dict[str, Counted] = {}
+        self._operations: dict[str, SegmentMeasures] = {}
         self.observers = tuple(
             Hook(id=f"{id}.{kind.hook_type}", type=kind, handler=self._observe) for kind in self._actions
         )
 
     # What a run of this package does with the bundle.
 
-    def begin(self, segment: SegmentInfo) -> tuple[Counted | None, bool]:
+    def begin(self, segment: SegmentInfo) -> tuple[SegmentMeasures | None, bool]:
         """Begin to measure a segment, unless metrics go nowhere."""
         try:
             if is_idle(self._provider):
                 return None, False
-            counted = self._counted(segment, time_ns())
+            measures = self._begin_measuring(segment, time_ns())
             if segment.dispatcher is not None:
                 self._instruments.observe_lanes(segment.dispatcher)
-            return counted, True
+            return measures, True
         except Exception as error:
             self._failures.note("begin", error)
             return None, False
 
-    def end(self, begun: Counted | None) -> None:
+    def end(self, begun: SegmentMeasures | None) -> None:
         """Stop measuring a segment."""
         if begun is None:
             return
         try:
-            executions.unwatch(begun.operation_id, self._executed)
+            executions.unwatch(begun.operation_id, self._receive_execution)
             if self._operations.get(begun.operation_id) is begun:
                 del self._operations[begun.operation_id]
         except Exception as error:
             self._failures.note("end", error)
 
-    def enter(self, call: Call) -> tuple[Counted, float, Call] | None:
+    def enter(self, call: Call) -> tuple[SegmentMeasures, float, Call] | None:
         """Note the start of a model call."""
-        counted = self._operations.get(call.operation_id)
-        if counted is None:
+        measures = self._operations.get(call.operation_id)
+        if measures is None:
             return None
-        if counted.learns and isinstance(call, ModelCall):
-            counted.tools.update(tool.name for tool in call.tools)
-        return counted, perf_counter(), call
+        if measures.learns and isinstance(call, ModelCall):
+            measures.tools.update(tool.name for tool in call.tools)
+        return measures, perf_counter(), call
 
-    def leave(self, entered: tuple[Counted, float, Call] | None, result: object, error: BaseException | None) -> None:
+    def leave(
+        self, entered: tuple[SegmentMeasures, float, Call] | None, result: object, error: BaseException | None
+    ) -> None:
         """Measure a model call, unless it was interrupted, and count a compaction."""
         if entered is None:
             return
         try:
-            counted, began, call = entered
+            measures, began, call = entered
             interrupted = error is not None and not isinstance(error, Exception)
             if isinstance(call, CompactCall):
-                counted.compact_error = None if interrupted else error_type(type(error).__name__)
+                measures.compact_error = None if interrupted else error_type(type(error).__name__)
             elif isinstance(call, ModelCall) and not interrupted:
                 # It ends the step, unless another runtime asks again.
-                counted.failed_with = None if error is None else self._errors(error_type(type(error).__name__))
-                self._model(counted, call, perf_counter() - began, result, error)
+                measures.failed_with = None if error is None else self._errors(error_type(type(error).__name__))
+                self._record_model_call(measures, call, perf_counter() - began, result, error)
         except Exception as problem:
             self._failures.note("leave", problem)
 
     def refused(self, call: Call, denial: Denial, *, cause: BaseException | None, ran: bool, stop: bool) -> None:
         """Note that a compaction was denied by a hook, which is no failure."""
-        counted = self._operations.get(call.operation_id)
-        if counted is not None and isinstance(call, CompactCall):
-            counted.compact_error = None
+        measures = self._operations.get(call.operation_id)
+        if measures is not None and isinstance(call, CompactCall):
+            measures.compact_error = None
 
-    def _model(
-        self, counted: Counted, call: ModelCall, seconds: float, result: object, error: BaseException | None
+    def _record_model_call(
+        self, measures: SegmentMeasures, call: ModelCall, seconds: float, result: object, error: BaseException | None
     ) -> None:
         if not self._model_metrics:
             return
-        if counted.asked is None or counted.asked[0] != call.model:
-            counted.asked = call.model, self._chat_attributes(counted, call.model)
-        attributes = counted.asked[1]
+        if measures.last_request is None or measures.last_request[0] != call.model:
+            measures.last_request = call.model, self._chat_attributes(measures, call.model)
+        attributes = measures.last_request[1]
         if isinstance(result, ModelResponse):
             if result.model:
                 attributes = {**attributes, names.RESPONSE_MODEL: self._models(clean(result.model))}
@@ -221,9 +240,9 @@ class MetricsHooks(Instrumentation):
             attributes = {**attributes, names.ERROR_TYPE: self._errors(error_type(type(error).__name__))}
         self._record["model"].record(seconds, attributes)
 
-    def _chat_attributes(self, counted: Counted, model: str) -> dict[str, str]:
-        attributes = {names.OPERATION_NAME: names.CHAT, names.PROVIDER_NAME: counted.provider}
-        name = clean(model) or counted.model
+    def _chat_attributes(self, measures: SegmentMeasures, model: str) -> dict[str, str]:
+        attributes = {names.OPERATION_NAME: names.CHAT, names.PROVIDER_NAME: measures.provider}
+        name = clean(model) or measures.model
         if name:
             attributes[names.REQUEST_MODEL] = self._models(name)
         return attributes
@@ -232,88 +251,90 @@ class MetricsHooks(Instrumentation):
 
     def _observe(self, event: Event) -> None:
         try:
-            counted = self._operations.get(event.operation_id)
-            if counted is None:
+            measures = self._operations.get(event.operation_id)
+            if measures is None:
                 if event.__class__ is not BeforeStep or is_idle(self._provider):
                     return
                 segment = SegmentInfo(operation_id=event.operation_id, agent_id=event.agent_id)
-                counted = self._counted(segment, event.time_unix_nano)
-                unregistrations.watch(event.operation_id, self._unregistered)
-            if event is not counted.told:  # two registrations of this bundle tell it twice
-                counted.told = event
-                self._actions[event.__class__](self, counted, event)
+                measures = self._begin_measuring(segment, event.time_unix_nano)
+                unregistrations.watch(event.operation_id, self._forget_unregistered)
+            if event is not measures.last_event:  # two registrations of this bundle get it twice
+                measures.last_event = event
+                self._actions[event.__class__](self, measures, event)
         except Exception as error:
             self._failures.note(str(event.hook_type), error)
 
-    def _counted(self, segment: SegmentInfo, at: int) -> Counted:
-        counted = Counted(segment, at, self._agents(clean(segment.agent_id)))
-        counted.provider = self._providers(counted.provider)
-        self._operations[segment.operation_id] = counted
+    def _begin_measuring(self, segment: SegmentInfo, at: int) -> SegmentMeasures:
+        measures = SegmentMeasures(segment, at, self._agents(clean(segment.agent_id)))
+        measures.provider = self._providers(measures.provider)
+        self._operations[segment.operation_id] = measures
         if self._hook_metrics:
-            executions.watch(segment.operation_id, self._executed)
-        return counted
+            executions.watch(segment.operation_id, self._receive_execution)
+        return measures
 
-    def _before_step(self, counted: Counted, event: BeforeStep) -> None:
+    def _before_step(self, measures: SegmentMeasures, event: BeforeStep) -> None:
         """Do nothing: a step is measured at its end."""
 
-    def _after_step(self, counted: Counted, event: AfterStep) -> None:
-        attributes = {names.AGENT_NAME: counted.agent}
-        if counted.failed_with is not None:
-            attributes[names.ERROR_TYPE], counted.failed_with = counted.failed_with, None
+    def _after_step(self, measures: SegmentMeasures, event: AfterStep) -> None:
+        attributes = {names.AGENT_NAME: measures.agent}
+        if measures.failed_with is not None:
+            attributes[names.ERROR_TYPE], measures.failed_with = measures.failed_with, None
         self._record["step"].record(event.execution_time_ms / 1e3, attributes)
 
-    def _after_tool_call(self, counted: Counted, event: AfterToolCall) -> None:
+    def _after_tool_call(self, measures: SegmentMeasures, event: AfterToolCall) -> None:
         denied = event.answered_by is not None and not event.mocked
-        self._tool(counted, event, None if event.success or denied else "tool_error")
+        self._record_tool_call(measures, event, None if event.success or denied else "tool_error")
 
-    def _on_tool_call_error(self, counted: Counted, event: OnToolCallError) -> None:
-        self._tool(counted, event, None if is_interrupted(event) else error_type(event.error_type))
+    def _on_tool_call_error(self, measures: SegmentMeasures, event: OnToolCallError) -> None:
+        self._record_tool_call(measures, event, None if is_interrupted(event) else error_type(event.error_type))
 
-    def _tool(self, counted: Counted, event: AfterToolCall | OnToolCallError, error_type: str | None) -> None:
+    def _record_tool_call(
+        self, measures: SegmentMeasures, event: AfterToolCall | OnToolCallError, error_type: str | None
+    ) -> None:
         if not self._tool_metrics:
             return
-        real = event.tool_name in counted.tools or (error_type != UNKNOWN_TOOL and event.answered_by is None)
+        real = event.tool_name in measures.tools or (error_type != UNKNOWN_TOOL and event.answered_by is None)
         tool = self._tools(clean(event.tool_name)) if real else names.OTHER
-        attributes = {names.TOOL_NAME: tool, names.TOOL_TYPE: "function", names.AGENT_NAME: counted.agent}
+        attributes = {names.TOOL_NAME: tool, names.TOOL_TYPE: "function", names.AGENT_NAME: measures.agent}
         if error_type is not None:
             attributes[names.ERROR_TYPE] = self._errors(error_type)
         self._record["tool"].record(event.execution_time_ms / 1e3, attributes)
 
-    def _before_human_intervention(self, counted: Counted, event: BeforeHumanIntervention) -> None:
-        counted.waiting_since = event.time_unix_nano
+    def _before_human_intervention(self, measures: SegmentMeasures, event: BeforeHumanIntervention) -> None:
+        measures.waiting_since = event.time_unix_nano
 
-    def _after_human_intervention(self, counted: Counted, event: AfterHumanIntervention) -> None:
-        if counted.waiting_since is not None:
+    def _after_human_intervention(self, measures: SegmentMeasures, event: AfterHumanIntervention) -> None:
+        if measures.waiting_since is not None:
             action = event.action if event.action in ACTIONS else names.OTHER
-            waited = max(0, event.time_unix_nano - counted.waiting_since) / 1e9
-            self._record["human"].record(waited, {names.HUMAN_DECISION: action, names.AGENT_NAME: counted.agent})
+            waited = max(0, event.time_unix_nano - measures.waiting_since) / 1e9
+            self._record["human"].record(waited, {names.HUMAN_DECISION: action, names.AGENT_NAME: measures.agent})
 
-    def _before_compact(self, counted: Counted, event: BeforeCompact) -> None:
-        counted.compacting = event.time_unix_nano
+    def _before_compact(self, measures: SegmentMeasures, event: BeforeCompact) -> None:
+        measures.compacting = event.time_unix_nano
 
-    def _after_compact(self, counted: Counted, event: AfterCompact | OnCompactError) -> None:
-        began, counted.compacting = counted.compacting, 0
-        error_type, counted.compact_error = counted.compact_error, names.OTHER
+    def _after_compact(self, measures: SegmentMeasures, event: AfterCompact | OnCompactError) -> None:
+        began, measures.compacting = measures.compacting, 0
+        error_type, measures.compact_error = measures.compact_error, names.OTHER
         if began:
-            attributes = {names.AGENT_NAME: counted.agent}
+            attributes = {names.AGENT_NAME: measures.agent}
             if isinstance(event, OnCompactError) and error_type is not None:
                 attributes[names.ERROR_TYPE] = self._errors(error_type)
             self._record["compaction"].record(max(0, event.time_unix_nano - began) / 1e9, attributes)
 
-    def _on_complete(self, counted: Counted, event: OnComplete) -> None:
+    def _on_complete(self, measures: SegmentMeasures, event: OnComplete) -> None:
         if self._operations.pop(event.operation_id, None) is None or not self._agent_metrics:
             return
-        agent = {names.AGENT_NAME: counted.agent}
+        agent = {names.AGENT_NAME: measures.agent}
         attributes: dict[str, Any] = dict(agent)
-        if counted.model:
-            attributes[names.REQUEST_MODEL] = self._models(counted.model)
-        if counted.resumed:
+        if measures.model:
+            attributes[names.REQUEST_MODEL] = self._models(measures.model)
+        if measures.resumed:
             attributes[names.RESUMED] = True
         if event.reason == "error":
             attributes[names.ERROR_TYPE] = self._errors(error_type(event.error_type))
-        self._record["agent"].record(max(0, event.time_unix_nano - counted.began) / 1e9, attributes)
-        self._record["inferences"].record(event.llm_calls - counted.llm_calls, agent)
-        self._record["tool_calls"].record(event.tool_calls - counted.tool_calls, agent)
+        self._record["agent"].record(max(0, event.time_unix_nano - measures.began) / 1e9, attributes)
+        self._record["inferences"].record(event.llm_calls - measures.llm_calls, agent)
+        self._record["tool_calls"].record(event.tool_calls - measures.tool_calls, agent)
 
     _actions: dict[type[Event], Any] = {  # noqa: RUF012  (read only)
         BeforeStep: _before_step,
@@ -330,7 +351,7 @@ class MetricsHooks(Instrumentation):
 
     # Hooks.
 
-    def _executed(self, operation_id: str, execution: HookExecution | None) -> None:
+    def _receive_execution(self, operation_id: str, execution: HookExecution | None) -> None:
         if execution is None:
             return
         try:
@@ -349,8 +370,8 @@ class MetricsHooks(Instrumentation):
         except Exception as error:
             self._failures.note("hook_executed", error)
 
-    def _unregistered(self, operation_id: str, execution: HookExecution | None) -> None:
+    def _forget_unregistered(self, operation_id: str, execution: HookExecution | None) -> None:
         """Drop an operation of another runtime that was unregistered."""
-        unregistrations.unwatch(operation_id, self._unregistered)
-        executions.unwatch(operation_id, self._executed)
+        unregistrations.unwatch(operation_id, self._forget_unregistered)
+        executions.unwatch(operation_id, self._receive_execution)
         self._operations.pop(operation_id, None)

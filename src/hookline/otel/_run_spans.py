@@ -97,11 +97,11 @@ def find_parent(segment: SegmentInfo, at: int, operations: Operations, key: str,
             base = set_span_in_context(under.span, current if own else parent.base)
             return SegmentParent(base, parent.at(at), [], parent, under, call)
     if inside is not None:
-        current = among_bundles(inside, current, operations)
+        current = find_own_context(inside, current, operations)
     return find_enclosing_parent(current, at, own=own)
 
 
-def among_bundles(inside: OpenSpan, current: Context, operations: Operations) -> Context:
+def find_own_context(inside: OpenSpan, current: Context, operations: Operations) -> Context:
     """Return the context of a segment inside a traced run that another bundle traces as well.
 
     What is current is the span of whichever bundle was last; under that of another one, whose back end may be another,
@@ -133,9 +133,9 @@ def find_enclosing_parent(current: Context, at: int, *, own: bool) -> SegmentPar
     begin before the one above it, or outlive it.
     """
     span = get_current_span(current)
-    over = get_value(OPERATION, current) is not None and getattr(span, "end_time", None) is not None
+    has_ended = get_value(OPERATION, current) is not None and getattr(span, "end_time", None) is not None
     began = getattr(span, "start_time", None) or 0
-    if not over and (own or began <= at):
+    if not has_ended and (own or began <= at):
         return SegmentParent(current, max(at, began), [])
     link = Link(span.get_span_context(), {names.LINK: "started_by"})
     return SegmentParent(set_span_in_context(INVALID_SPAN, current), at, [link])
@@ -168,7 +168,7 @@ class Segments:
     """The open and ended segments of one bundle.
 
     Args:
-        failures: Told of what goes wrong, and of what is cut.
+        failures: Counts what goes wrong, and what is cut.
         max_age_ns: After how long without an event another runtime's segment is ended.
 
     Attributes:
@@ -180,8 +180,8 @@ class Segments:
         self._failures = failures
         self._max_age_ns = max_age_ns
         self._next_sweep = 0.0
-        self._over: OrderedDict[str, EndedSegment] = OrderedDict()
-        self._silent: OrderedDict[str, None] = OrderedDict()
+        self._ended: OrderedDict[str, EndedSegment] = OrderedDict()
+        self._not_sampled: OrderedDict[str, None] = OrderedDict()
         """Operations of other runtimes that are not sampled."""
         self._cut_early: set[str] = set()
         """Runs of this package that were cut before they were over: further events begin nothing."""
@@ -192,11 +192,11 @@ class Segments:
         if before is not None:
             self.cut(before, "restarted", spans.latest)
         now = monotonic_ns()
-        spans.heard = now
+        spans.last_event_at = now
         if now > self._next_sweep:
             self._next_sweep = now + min(SWEEP_NS, self._max_age_ns)
             for each in list(self.open.values()):
-                if not each.own and now - each.heard > self._max_age_ns:
+                if not each.own and now - each.last_event_at > self._max_age_ns:
                     self.cut(each, "expired", each.latest)
         self.open[spans.operation_id] = spans
 
@@ -228,24 +228,24 @@ class Segments:
         latest = traceparent_of(root)
         traceparents = (*spans.traceparents[:1], latest) if latest is not None else spans.traceparents
         tokens = (spans.totals_from[0] + spans.input_tokens, spans.totals_from[1] + spans.output_tokens)
-        _remember(self._over, spans.operation_id, EndedSegment(spans.latest, root, traceparents, tokens))
+        _remember(self._ended, spans.operation_id, EndedSegment(spans.latest, root, traceparents, tokens))
 
-    def over(self, operation_id: str) -> EndedSegment | None:
+    def find_ended(self, operation_id: str) -> EndedSegment | None:
         """Return the latest ended segment of an operation, if there is one."""
-        return self._over.get(operation_id)
+        return self._ended.get(operation_id)
 
-    def silence(self, operation_id: str) -> None:
+    def ignore(self, operation_id: str) -> None:
         """Ignore an operation of another runtime, which is not sampled."""
-        _remember(self._silent, operation_id, None)
+        _remember(self._not_sampled, operation_id, None)
 
     def forget(self, operation_id: str) -> None:
         """Forget an operation: what comes under its id from now on is a new one."""
-        self._silent.pop(operation_id, None)
+        self._not_sampled.pop(operation_id, None)
         self._cut_early.discard(operation_id)
 
-    def is_deaf(self, operation_id: str) -> bool:
+    def is_ignored(self, operation_id: str) -> bool:
         """Whether events of an operation are ignored."""
-        return operation_id in self._silent or operation_id in self._cut_early
+        return operation_id in self._not_sampled or operation_id in self._cut_early
 
     def open_kinds(self) -> list[str]:
         """Return the kind of each open span."""
@@ -264,7 +264,7 @@ def note_event_time(spans: OperationSpans) -> None:
     now = monotonic_ns()
     each: OperationSpans | None = spans
     while each is not None:
-        each.heard = now
+        each.last_event_at = now
         each = each.parent
 
 
@@ -313,7 +313,7 @@ class Roots:
             segment: What is known of it.
             at: When it began.
             operations: The segments that are open.
-            own: Whether it is a run of this package, or one that only events tell of.
+            own: Whether it is a run of this package, or one that is known from events only.
         """
         base, at, links, parent, under, call = find_parent(segment, at, operations, self._common.key, own=own)
         goes_on = False
@@ -482,12 +482,12 @@ def descriptions(tools: Sequence[ToolSpec]) -> dict[str, str]:
     return {tool.name: clean(tool.description, DESCRIPTION_CHARACTERS) for tool in tools}
 
 
-def segment_of_event(event: Event, over: EndedSegment | None) -> SegmentInfo:
+def segment_of_event(event: Event, ended: EndedSegment | None) -> SegmentInfo:
     """Return what the first event of an operation says about its segment, where no run has announced it.
 
     Args:
         event: The event.
-        over: The operation's segment before, if there was one here.
+        ended: The operation's segment before, if there was one here.
     """
     return SegmentInfo(
         operation_id=event.operation_id,
@@ -495,10 +495,10 @@ def segment_of_event(event: Event, over: EndedSegment | None) -> SegmentInfo:
         user_id=event.user_id,
         tenant_id=event.tenant_id,
         parent_operation_id=event.parent_operation_id,
-        resumed=over is not None,
-        traceparents=over.traceparents if over is not None else (),
-        input_tokens=over.tokens[0] if over is not None else 0,
-        output_tokens=over.tokens[1] if over is not None else 0,
+        resumed=ended is not None,
+        traceparents=ended.traceparents if ended is not None else (),
+        input_tokens=ended.tokens[0] if ended is not None else 0,
+        output_tokens=ended.tokens[1] if ended is not None else 0,
     )
 
 

@@ -52,7 +52,7 @@ class OpenSpan:
         child: The operation that this became.
         outcome: Why that ended.
         error_type: What it failed with.
-        left: Of a call of a sub-agent: whether its work has failed, and only the event that tells of it is to come.
+        left: Of a call of a sub-agent: whether its work has failed, and only its event is still to come.
         around: Where agents have no spans: the span of somebody else that it is under.
     """
 
@@ -114,7 +114,7 @@ class Common:
 
     Args:
         tracer: Makes the spans.
-        failures: Told of what goes wrong.
+        failures: Counts what goes wrong.
         kinds: What OpenInference calls each kind of span, where that is wanted.
         cut: Ends a segment in place of its own events: the segment, why, when.
         agent_spans: Whether runs of agents have spans.
@@ -151,7 +151,7 @@ class OperationSpans:
         open: The spans under the root, by key, in the order in which they began.
         root: The span of the segment; where agents have none, what stands for it is the span that it began in.
         latest: The latest time seen: time never runs backwards in a trace, whatever the machine's clock does.
-        denials: What hooks have denied, by the class of the call or a tool call's id, until the event that tells of it.
+        denials: What hooks have denied, by the class of the call or a tool call's id, until its event comes.
     """
 
     __slots__ = (
@@ -166,9 +166,10 @@ class OperationSpans:
         "descriptions",
         "finish_reason",
         "fixed",
-        "heard",
         "id",
         "input_tokens",
+        "last_event",
+        "last_event_at",
         "latest",
         "model",
         "next_call",
@@ -186,7 +187,6 @@ class OperationSpans:
         "step",
         "stopped_by",
         "token",
-        "told",
         "totals_from",
         "traceparents",
         "under",
@@ -199,10 +199,10 @@ class OperationSpans:
         self.common = common
         self.own = own
         """Whether a run of this package has begun it, and will end it."""
-        self.heard = 0
+        self.last_event_at = 0
         """Of another runtime's: when the last event came, on this process's own clock."""
-        self.told: object = None
-        """The event that was told last: two registrations of a bundle tell it twice."""
+        self.last_event: object = None
+        """The event that came last: two registrations of a bundle get each event twice."""
         self.base = base
         """The context that the segment began in."""
         self.open: dict[Hashable, OpenSpan] = {}

@@ -27,11 +27,11 @@ from hookline.otel._context import (
     PLACE,
     Activation,
     attach,
+    check_flags,
+    check_one_of,
+    check_positive,
+    check_provider,
     detach,
-    flags,
-    one_of,
-    positive,
-    provider,
     set_value,
     traceparent_of,
 )
@@ -89,7 +89,7 @@ class TracingHooks(Instrumentation):
         conversation_id: Of runs that are no task of a session, which has one itself.
         user_ids: Whether `user.id` is recorded; it is personal data.
         openinference: Whether spans also say their `openinference.span.kind`, for viewers that know no other.
-        max_span_age: Seconds after which another runtime's segment of which nothing more is heard is ended.
+        max_span_age: Seconds without any event after which another runtime's segment is ended.
         id: Name of the bundle.
 
     Raises:
@@ -120,16 +120,16 @@ class TracingHooks(Instrumentation):
         id: str = "tracing",  # noqa: A002
     ) -> None:
         super().__init__(id, inherit=True)
-        provider("tracer_provider", tracer_provider, "get_tracer")
-        provider("meter_provider", meter_provider, "get_meter")
-        provider("logger_provider", logger_provider, "get_logger")
-        flags(agent_spans=agent_spans, model_spans=model_spans, tool_spans=tool_spans)
-        flags(user_ids=user_ids, openinference=openinference)
-        one_of("hook_spans", hook_spans, (True, False, "spans", "events"))
-        one_of("resume", resume, ("link", "same_trace"))
-        one_of("aggregate_usage", aggregate_usage, ("off", "hookline", "gen_ai"))
-        positive("max_content_chars", max_content_chars, whole=True)
-        positive("max_span_age", max_span_age)
+        check_provider("tracer_provider", tracer_provider, "get_tracer")
+        check_provider("meter_provider", meter_provider, "get_meter")
+        check_provider("logger_provider", logger_provider, "get_logger")
+        check_flags(agent_spans=agent_spans, model_spans=model_spans, tool_spans=tool_spans)
+        check_flags(user_ids=user_ids, openinference=openinference)
+        check_one_of("hook_spans", hook_spans, (True, False, "spans", "events"))
+        check_one_of("resume", resume, ("link", "same_trace"))
+        check_one_of("aggregate_usage", aggregate_usage, ("off", "hookline", "gen_ai"))
+        check_positive("max_content_chars", max_content_chars, whole=True)
+        check_positive("max_span_age", max_span_age)
         if conversation_id is not None and not isinstance(conversation_id, str):
             raise HookUsageError(f"`conversation_id` is text or None; got {conversation_id!r}.")
         if redact is not None and not callable(redact):
@@ -140,7 +140,7 @@ class TracingHooks(Instrumentation):
         self._failures = Failures(id, self._instruments)
         self._content = Content(capture_mode(capture_content), redact, max_content_chars, self._failures.note)
         kinds = names.OPENINFERENCE_KINDS if openinference else {}
-        self._error_told: OnError | None = None
+        self._logged_error: OnError | None = None
         self._segments = Segments(self._failures, max_span_age * 1e9)
         self._common = Common(
             self._tracer,
@@ -201,7 +201,7 @@ class TracingHooks(Instrumentation):
             if begun.token is not None:
                 detach(begun.token)
             if self._hook_spans:
-                executions.unwatch(begun.operation_id, self._executed)
+                executions.unwatch(begun.operation_id, self._receive_execution)
             self._segments.cut(begun, "unfinished", time_ns())
             self._segments.forget(begun.operation_id)
         except Exception as error:
@@ -310,10 +310,10 @@ class TracingHooks(Instrumentation):
                 at = event.time_unix_nano
                 if at.__class__ is not int or not 0 <= at < END_OF_TIME:  # it would spoil a whole batch of spans
                     event = structs.replace(event, time_unix_nano=time_ns())
-                spans = find(event.operation_id) or self._unannounced(event)
-                if spans is None or spans.told is event:
+                spans = find(event.operation_id) or self._begin_unannounced(event)
+                if spans is None or spans.last_event is event:
                     return
-                spans.told = event
+                spans.last_event = event
                 if not spans.own:
                     note_event_time(spans)
                 action(spans, event, content)
@@ -322,33 +322,36 @@ class TracingHooks(Instrumentation):
 
         return observe
 
-    def _unannounced(self, event: Event) -> OperationSpans | None:
-        """Handle an event of an operation that no run has begun here: another runtime's, or one that is over."""
+    def _begin_unannounced(self, event: Event) -> OperationSpans | None:
+        """Begin a segment by an event of another runtime; `None` if the event begins none.
+
+        An error that is reported after the end of its operation is logged.
+        """
         operation_id = event.operation_id
-        over = self._segments.over(operation_id)
-        if isinstance(event, OnError) and over is not None and event is not self._error_told:
-            self._error_told = event
-            self._logs.run_failed(event, over.root, self._content)
+        ended = self._segments.find_ended(operation_id)
+        if isinstance(event, OnError) and ended is not None and event is not self._logged_error:
+            self._logged_error = event
+            self._logs.run_failed(event, ended.root, self._content)
         begins = str(event.hook_type).startswith("before")
-        if over is not None:
-            begins = begins and event.time_unix_nano > over.at
+        if ended is not None:
+            begins = begins and event.time_unix_nano > ended.at
         else:
             begins = begins or isinstance(event, OnComplete | OnError)
-        if not begins or self._segments.is_deaf(operation_id):
+        if not begins or self._segments.is_ignored(operation_id):
             return None
-        segment = segment_of_event(event, over)
+        segment = segment_of_event(event, ended)
         spans = self._roots.begin(segment, event.time_unix_nano, self._segments.open, own=False)
         if not spans.recording:
-            self._segments.silence(operation_id)
+            self._segments.ignore(operation_id)
             return None
         self._keep(spans)
-        unregistrations.watch(operation_id, self._unregistered)
+        unregistrations.watch(operation_id, self._end_unregistered)
         return spans
 
     def _keep(self, spans: OperationSpans) -> None:
         self._segments.keep(spans)
         if self._hook_spans:
-            executions.watch(spans.operation_id, self._executed)
+            executions.watch(spans.operation_id, self._receive_execution)
 
     def _complete(self, spans: OperationSpans, event: OnComplete | OnError, content: Content) -> None:
         if not self._segments.take(spans):
@@ -362,13 +365,17 @@ class TracingHooks(Instrumentation):
         if isinstance(event, OnError):
             self._logs.run_failed(event, spans.root.span.get_span_context(), self._content)
 
-    def _executed(self, operation_id: str, execution: HookExecution | None) -> None:
+    def _receive_execution(self, operation_id: str, execution: HookExecution | None) -> None:
         if execution is None:
             return
         try:
             spans = self._segments.open.get(operation_id)
-            over = self._segments.over(operation_id)
-            root = spans.root.span.get_span_context() if spans is not None else over.root if over is not None else None
+            ended = self._segments.find_ended(operation_id)
+            root = None
+            if spans is not None:
+                root = spans.root.span.get_span_context()
+            elif ended is not None:
+                root = ended.root
             if self._hook_spans == "events":
                 hook_event(self._logs, execution, spans, root, self._content)
             else:
@@ -376,11 +383,11 @@ class TracingHooks(Instrumentation):
         except Exception as error:
             self._failures.note("hook_executed", error)
 
-    def _unregistered(self, operation_id: str, execution: HookExecution | None) -> None:
+    def _end_unregistered(self, operation_id: str, execution: HookExecution | None) -> None:
         """End the spans of an operation that another runtime has unregistered."""
         try:
-            unregistrations.unwatch(operation_id, self._unregistered)
-            executions.unwatch(operation_id, self._executed)
+            unregistrations.unwatch(operation_id, self._end_unregistered)
+            executions.unwatch(operation_id, self._receive_execution)
             self._segments.forget(operation_id)
             spans = self._segments.open.get(operation_id)
             if spans is not None and not spans.own:

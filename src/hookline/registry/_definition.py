@@ -15,7 +15,7 @@ from hookline.errors import HookDefinitionError
 from hookline.events import EVENTS, TOOL_EVENTS
 from hookline.hooks import EventClass, Kind, OnError
 from hookline.registry._errors import DefinitionError
-from hookline.webhooks import Webhook, check_webhook
+from hookline.webhooks import Webhook, check_webhook, to_camel
 
 __all__ = [
     "POINTS",
@@ -181,8 +181,7 @@ def normalize_keys(given: Mapping[str, Any]) -> dict[str, Any]:
     for key, value in given.items():
         if not isinstance(key, str):
             raise DefinitionError("invalid", "$", f"a key is text; got {key!r:.100}")
-        first, *rest = key.split("_")
-        wire = first + "".join(word.title() for word in rest) if first else key
+        wire = key if key.startswith("_") else to_camel(key)
         if wire in found:
             raise DefinitionError("invalid", f"$.{wire}", f"`{wire}` is given in two spellings; leave one out")
         found[wire] = normalize_keys(value) if wire == "webhook" and isinstance(value, Mapping) else value

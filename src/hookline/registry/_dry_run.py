@@ -245,7 +245,7 @@ async def _run_interceptor(
 ) -> DryRun:
     call, result = sample.subject, sample.result
     if point.kind == "after":
-        said = await _call_handler(handler, call, result)
+        returned = await _call_handler(handler, call, result)
     elif point.kind == "around":
         inner: list[Call] = []
 
@@ -253,17 +253,17 @@ async def _run_interceptor(
             inner.append(changed)
             return result
 
-        said = await _call_handler(handler, call, call_next)
-        if said is None and not inner:
+        returned = await _call_handler(handler, call, call_next)
+        if returned is None and not inner:
             raise HookUsageError("it returned None without an outcome of `call_next`")
-        if inner and (said is None or said is result):
+        if inner and (returned is None or returned is result):
             return _interpret_answer(definition, point, call, inner[0], result)
     else:
-        said = await _call_handler(handler, call)
-    return _interpret_answer(definition, point, call, said, result)
+        returned = await _call_handler(handler, call)
+    return _interpret_answer(definition, point, call, returned, result)
 
 
-def _interpret_answer(definition: HookDefinition, point: Point, call: Call, said: Any, result: Any) -> DryRun:
+def _interpret_answer(definition: HookDefinition, point: Point, call: Call, returned: Any, result: Any) -> DryRun:
     """Convert the return value of an interceptor into a report.
 
     Raises:
@@ -271,26 +271,26 @@ def _interpret_answer(definition: HookDefinition, point: Point, call: Call, said
     """
     before, after = point.kind in ("before", "around"), point.kind in ("after", "around")
     kind = CALLS[type(call)]
-    if said is None or said is call or (after and said is result):
+    if returned is None or returned is call or (after and returned is result):
         return _report(definition, "passed")
-    if isinstance(said, Deny):
-        return _report(definition, "denied", reason=said.reason)
-    if isinstance(said, Ask) and point.kind != "after":
-        return _report(definition, "asked", reason=said.prompt)
-    if isinstance(said, Respond) and before:
-        return _report(definition, "answered", result=_to_plain(result_of(kind, said.answer)))
-    if isinstance(said, type(call)) and before:
-        problem = check_changed(said, call)
+    if isinstance(returned, Deny):
+        return _report(definition, "denied", reason=returned.reason)
+    if isinstance(returned, Ask) and point.kind != "after":
+        return _report(definition, "asked", reason=returned.prompt)
+    if isinstance(returned, Respond) and before:
+        return _report(definition, "answered", result=_to_plain(result_of(kind, returned.answer)))
+    if isinstance(returned, type(call)) and before:
+        problem = check_changed(returned, call)
         if problem is None:
-            return _report(definition, "changed", call=_to_plain(said))
-    elif isinstance(said, kind) and after:
-        problem = check_result(said)
+            return _report(definition, "changed", call=_to_plain(returned))
+    elif isinstance(returned, kind) and after:
+        problem = check_result(returned)
         if problem is None:
-            return _report(definition, "changed", result=_to_plain(said))
-    elif isinstance(said, Continue) and point.name == "AgentCall.after":
-        return _report(definition, "continued", reason=said.input)
+            return _report(definition, "changed", result=_to_plain(returned))
+    elif isinstance(returned, Continue) and point.name == "AgentCall.after":
+        return _report(definition, "continued", reason=returned.input)
     else:
-        problem = f"returned a {type(said).__name__}, which a {point.kind} of a {type(call).__name__} may not"
+        problem = f"returned a {type(returned).__name__}, which a {point.kind} of a {type(call).__name__} may not"
     raise HookUsageError(f"it {problem}")
 
 
@@ -298,8 +298,8 @@ async def _call_handler(handler: Callable[..., Any], *arguments: Any) -> Any:
     """Call a handler. A plain function runs in a thread, so that it cannot block the event loop."""
     if inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(getattr(handler, "__call__", None)):  # noqa: B004
         return await handler(*arguments)
-    said = await asyncio.to_thread(handler, *arguments)
-    return await said if inspect.isawaitable(said) else said
+    returned = await asyncio.to_thread(handler, *arguments)
+    return await returned if inspect.isawaitable(returned) else returned
 
 
 def _to_plain(value: Any) -> Any:

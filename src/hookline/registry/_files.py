@@ -370,9 +370,9 @@ def _parse_toml(file: str, data: bytes) -> list[FileEntry]:
         line = data.count(b"\n", 0, error.start) + 1
         raise DefinitionFileError("invalid", "$", "not text in UTF-8", file, line) from None
     except tomllib.TOMLDecodeError as error:
-        said, place = message_of(error), PLACE.search(message_of(error))
+        message, place = message_of(error), PLACE.search(message_of(error))
         line = int(place[1]) if place and place[1] else text.count("\n") + 1
-        raise DefinitionFileError("invalid", "$", f"not TOML: {PLACE.sub('', said)}", file, line) from None
+        raise DefinitionFileError("invalid", "$", f"not TOML: {PLACE.sub('', message)}", file, line) from None
     except RecursionError:
         raise DefinitionFileError("invalid", "$", "nested too deeply", file) from None
     except ValueError as error:  # Python's error for a number with too many digits

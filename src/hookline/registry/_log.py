@@ -250,7 +250,8 @@ FLUSH_EVERY = 0.2
 """Seconds between two writes of the queue."""
 SUMS_EVERY = 1.0
 """Seconds after which statistics are written even if more rows wait."""
-COMPLAINTS_EVERY = 60.0
+REPORT_EVERY = 60.0
+"""Seconds between two log records about dropped records."""
 TRIES = 5
 """How often a batch gets new keys if another process used one of its keys in the same microsecond."""
 
@@ -279,7 +280,7 @@ class LogWriter:
         self._sums_due = 0.0
         self._spare = count(secrets.randbelow(1 << 11))
         self._write_lock = asyncio.Lock()
-        self._reported_at = -COMPLAINTS_EVERY
+        self._reported_at = -REPORT_EVERY
         self._reported = 0
         self._waits = False
         self.dropped = self.written = 0
@@ -378,12 +379,11 @@ class LogWriter:
 
     def _log_dropped(self, *, last: bool = False) -> None:
         """Log once a minute how many records were dropped."""
-        if self.dropped > self._reported and (last or monotonic() - self._reported_at >= COMPLAINTS_EVERY):
+        if self.dropped > self._reported and (last or monotonic() - self._reported_at >= REPORT_EVERY):
             logger.warning("The log of hook executions has dropped %d of them", self.dropped - self._reported)
             self._reported, self._reported_at = self.dropped, monotonic()
 
 
-LONGEST_PAGE = 1000
 PRUNE_EVERY = 60.0
 """Seconds between two rounds of pruning."""
 CLOSING = 5.0
@@ -516,7 +516,7 @@ class ExecutionLog:
             HookUsageError: If an argument is invalid.
             StoreUnavailableError: If the database cannot be reached.
         """
-        check_limit(limit, LONGEST_PAGE)
+        check_limit(limit)
         which = build_query(
             tenant_id,
             hook_id=hook_id,

@@ -484,7 +484,7 @@ class Registry:
         """Look for changes now. Errors are logged once, and the last known definitions stay in force."""
         try:
             await self._read_changes()
-        except (StoreUnavailableError, TimeoutError) as error:
+        except StoreUnavailableError as error:
             self._set_problem("store", f"the last known definitions stay in force: {message_of(error)}")
         except Exception as error:
             if "store" not in self._problems:
@@ -504,10 +504,14 @@ class Registry:
     async def _read_changes(self) -> None:
         if self._store is None:
             return
-        async with self._refreshing, asyncio.timeout(LONGEST_REFRESH):
-            changes = await read_changes(self._store, self._snapshot.revision, self._snapshot.stored_keys)
-            if changes is not None:
-                self._snapshot.apply_changes(changes)
+        try:
+            async with self._refreshing, asyncio.timeout(LONGEST_REFRESH):
+                changes = await read_changes(self._store, self._snapshot.revision, self._snapshot.stored_keys)
+                if changes is not None:
+                    self._snapshot.apply_changes(changes)
+        except TimeoutError as error:
+            problem = f"reading the definitions took longer than {LONGEST_REFRESH:g} s"
+            raise StoreUnavailableError(repr(self._store), problem) from error
 
     async def _refresh_periodically(self) -> None:
         while True:
@@ -540,14 +544,11 @@ class Registry:
         """
         try:
             await self._read_changes()
-        except (StoreUnavailableError, TimeoutError) as error:
+        except StoreUnavailableError as error:
             try:
                 return self._find(id, tenant_id)
             except DefinitionNotFoundError:
-                if isinstance(error, StoreUnavailableError):
-                    raise error from None
-                problem = "reading the definitions took too long"
-                raise StoreUnavailableError(self._require_store()._address.name, problem) from error
+                raise error from None
         return self._find(id, tenant_id)
 
     def _find(self, id: str, tenant_id: str | None) -> HookDefinition:  # noqa: A002

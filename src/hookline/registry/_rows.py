@@ -8,11 +8,11 @@ from contextlib import asynccontextmanager
 from typing import Any, NamedTuple
 
 import msgspec
-from sqlalchemy import Row, delete, func, insert, select, text, update
+from sqlalchemy import Row, delete, func, insert, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from hookline.registry._definition import POINTS, HookDefinition, check_definition
-from hookline.store import SqlStore, audit, definitions, revisions
+from hookline.store import SqlStore, definitions, raise_revision, read_clock, read_revision, write_audit
 
 __all__ = ["ChangeTransaction", "DefinitionChanges", "Key", "open_change", "read_changes"]
 
@@ -24,12 +24,6 @@ COUNTER = "definitions"
 SWITCH = "switch"
 """Value of `source` in a row that only stores whether a definition of a file is enabled."""
 
-# The transaction that raises the revision holds the row until it ends, so that changes come one after another:
-# revisions become visible in order, and of two changes that would exceed a quota the second one sees the first.
-NEXT_REVISION = text(
-    "INSERT INTO revisions (name, revision) VALUES (:name, 1) "
-    "ON CONFLICT (name) DO UPDATE SET revision = revisions.revision + 1 RETURNING revision"
-)
 _decode = msgspec.json.Decoder(HookDefinition).decode
 
 
@@ -68,9 +62,7 @@ async def read_changes(store: SqlStore, revision: int, known: KeysView[Key]) -> 
     """
     async with store.reading() as connection:
         # The revision first: a change between the two queries is then read twice, and never missed.
-        newest = (
-            await connection.execute(select(revisions.c.revision).where(revisions.c.name == COUNTER))
-        ).scalar() or 0
+        newest = await read_revision(connection, COUNTER)
         if newest == revision:
             return None
         # A lower revision means that the database was restored from a backup.
@@ -208,15 +200,8 @@ class ChangeTransaction:
             "changed": changed,
             "enabled": definition.enabled,
         }
-        await self._connection.execute(
-            insert(audit).values(
-                tenant_id=definition.tenant_id,
-                actor=self._actor,
-                action=action,
-                target=definition.id,
-                detail=msgspec.json.encode(detail),
-                created_at=self.now,
-            )
+        await write_audit(
+            self._connection, definition.tenant_id, self._actor, action, definition.id, now=self.now, detail=detail
         )
 
 
@@ -232,9 +217,9 @@ async def open_change(store: SqlStore, actor: str) -> AsyncIterator[ChangeTransa
         StoreUnavailableError: If the database cannot be reached.
     """
     async with store.writing() as connection:
-        revision = (await connection.execute(NEXT_REVISION, {"name": COUNTER})).scalar_one()
-        now = (await connection.execute(select(store.now_sql()))).scalar_one()
-        yield ChangeTransaction(connection, actor.replace("\x00", "")[:400], revision, float(now))
+        # First: of two changes that would exceed a quota together, the second one then sees the first.
+        revision = await raise_revision(connection, COUNTER)
+        yield ChangeTransaction(connection, actor, revision, await read_clock(connection))
 
 
 def _same_row(definition: HookDefinition) -> Any:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import logging
 import os
 import re
@@ -23,12 +22,13 @@ import psutil
 
 from hookline._readonly import read_only
 from hookline.calls import CALLS, Ask, Call, Deny, Respond, ToolCall, ToolSpec
+from hookline.delivery import check_known_keys, find_misplaced_field, parse_answer_object
 from hookline.errors import HookUsageError, message_of
 from hookline.events import Event
 from hookline.interceptors import result_of
 from hookline.registry._definition import HookDefinition, Point
 from hookline.registry._errors import DefinitionError, ScriptError
-from hookline.webhooks import ControlAnswer
+from hookline.webhooks import ControlAnswer, to_camel
 
 __all__ = ["DEFAULT_TIMEOUT", "ProcessResult", "Scripts", "parse_decision", "run_process"]
 
@@ -75,29 +75,13 @@ def parse_decision(hook_id: str, point: Point, call: Call, result: Any, written:
 def _parse_answer(hook_id: str, written: bytes) -> ControlAnswer | None:
     """Parse the JSON of an answer; `None` for an empty object."""
     try:
-        msgspec.json.decode(written)  # stricter about JSON than the standard library
-        given = json.loads(written, object_pairs_hook=_reject_duplicate_keys)
-        if not isinstance(given, dict):
-            raise ValueError(f"it is no JSON object but {type(given).__name__}")
-        unknown = sorted(set(given) - set(ControlAnswer.__struct_encode_fields__))
-        if unknown:
-            raise ValueError(f"it has the unknown key {unknown[0]!r:.100}")
+        given = parse_answer_object(written)
+        check_known_keys(given)
         if given and "decision" not in given:
             raise ValueError("it has no `decision`")
         return msgspec.convert(given, ControlAnswer) if given else None
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise _invalid_answer_error(hook_id, str(error) or type(error).__name__) from None
-
-
-def _reject_duplicate_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Build a JSON object, refusing duplicate keys: of two contradicting answers neither may count.
-
-    Raises:
-        ValueError: If a key stands there twice.
-    """
-    if len({key for key, _ in pairs}) < len(pairs):
-        raise ValueError("it has a key twice")
-    return dict(pairs)
 
 
 def _check_answer(hook_id: str, point: Point, answer: ControlAnswer) -> None:
@@ -106,13 +90,9 @@ def _check_answer(hook_id: str, point: Point, answer: ControlAnswer) -> None:
         raise _invalid_answer_error(
             hook_id, f"at {point.name} `decision` is one of {', '.join(allowed)}; got {answer.decision!r}"
         )
-    for name, given, wanted in (
-        ("args", answer.args is not None, "allow"),
-        ("result", answer.result is not None, "answer"),
-        ("stop", answer.stop, "deny"),
-    ):
-        if given and answer.decision != wanted:
-            raise _invalid_answer_error(hook_id, f"`{name}` goes with {wanted!r}, not with {answer.decision!r}")
+    misplaced = find_misplaced_field(answer)
+    if misplaced is not None:
+        raise _invalid_answer_error(hook_id, misplaced)
     if answer.decision == "answer" and answer.result is None:
         raise _invalid_answer_error(hook_id, "'answer' comes with a `result`")
     if answer.args is not None and not (point.call is ToolCall and point.kind == "before"):
@@ -380,10 +360,10 @@ class Scripts:
         async def judge_result(call: Call, result: Any) -> Any:
             return await self._decide(definition, point, call, result)
 
-        async def tell(event: Event) -> None:
+        async def observe(event: Event) -> None:
             await self._run(definition, {"event": msgspec.to_builtins(event)})
 
-        return tell if point.event is not None else judge_result if point.kind == "after" else judge
+        return observe if point.event is not None else judge_result if point.kind == "after" else judge
 
     @staticmethod
     def timeout_of(definition: HookDefinition) -> float:
@@ -482,9 +462,4 @@ def _to_wire(struct: Any) -> Any:
         shown = [ToolSpec(**{name: getattr(each, name) for name in ToolSpec.__struct_fields__}) for each in tools]
         struct = msgspec.structs.replace(struct, tools=shown)
     plain = msgspec.to_builtins(struct, enc_hook=str)
-    return {_camel(key): value for key, value in plain.items()} if isinstance(plain, dict) else plain
-
-
-def _camel(key: str) -> str:
-    first, *rest = key.split("_")
-    return first + "".join(word.title() for word in rest)
+    return {to_camel(key): value for key, value in plain.items()} if isinstance(plain, dict) else plain

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import binascii
 import logging
-from base64 import urlsafe_b64decode, urlsafe_b64encode
 from bisect import bisect_right
 from collections.abc import Iterable, KeysView, Mapping
 from itertools import islice
@@ -12,18 +10,16 @@ from itertools import islice
 import msgspec
 
 from hookline._checks import has_wildcard
-from hookline.errors import HookUsageError
 from hookline.hooks import AnyHook
 from hookline.registry._build import Builder
 from hookline.registry._definition import HookDefinition
 from hookline.registry._rows import DefinitionChanges, FileSwitch, Key
-from hookline.store import Page
+from hookline.store import Page, check_limit, encode_cursor, parse_cursor
 
 __all__ = ["Snapshot"]
 
 logger = logging.getLogger("hookline")
 
-LONGEST_PAGE = 1000
 ListPosition = tuple[str, float, str]
 """The sort key of a definition in the list: its tenant, time of creation, and id."""
 
@@ -167,15 +163,14 @@ class Snapshot:
         Raises:
             HookUsageError: If the cursor or the limit is invalid.
         """
-        if isinstance(limit, bool) or not isinstance(limit, int) or not 1 <= limit <= LONGEST_PAGE:
-            raise HookUsageError(f"`limit` is a whole number from 1 to {LONGEST_PAGE}; got {limit!r}.")
+        check_limit(limit)
         places, definitions = self._sort(tenant_id)
-        start = 0 if cursor is None else bisect_right(places, _parse_cursor(cursor))
+        start = 0 if cursor is None else bisect_right(places, parse_cursor(cursor, tuple[str, float, str]))
         found: list[HookDefinition] = []
         for definition in islice(definitions, start, None):
             if (point is None or definition.point == point) and (enabled is None or definition.enabled is enabled):
                 if len(found) == limit:
-                    return Page(items=found, cursor=_cursor_after(found[-1]))
+                    return Page(items=found, cursor=encode_cursor(_position(found[-1])))
                 found.append(self.with_problem(definition))
         return Page(items=found)
 
@@ -192,15 +187,3 @@ class Snapshot:
 
 def _position(definition: HookDefinition) -> ListPosition:
     return definition.tenant_id, definition.created_at, definition.id
-
-
-def _cursor_after(last: HookDefinition) -> str:
-    return urlsafe_b64encode(msgspec.json.encode(_position(last))).decode()
-
-
-def _parse_cursor(cursor: str) -> ListPosition:
-    try:
-        return msgspec.json.decode(urlsafe_b64decode(cursor.encode()), type=tuple[str, float, str])
-    except (binascii.Error, msgspec.MsgspecError, ValueError) as error:
-        problem = "`cursor` is not one that this list returned; leave it out to start from the beginning."
-        raise HookUsageError(problem) from error

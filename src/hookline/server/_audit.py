@@ -1,4 +1,4 @@
-"""The audit log: record who changed what, in the same transaction as the change."""
+"""The audit log: read it, and write entries about changes that were committed elsewhere."""
 
 from __future__ import annotations
 
@@ -6,14 +6,11 @@ from collections.abc import Mapping
 from typing import Any
 
 import msgspec
-from sqlalchemy import insert, select
-from sqlalchemy.ext.asyncio import AsyncConnection
+from sqlalchemy import select
 
-from hookline.store import Page, SqlStore, audit
+from hookline.store import Page, SqlStore, audit, write_audit
 
-__all__ = ["AuditEntry", "read_audit", "write_audit", "write_audit_alone"]
-
-LONGEST_TARGET = 800
+__all__ = ["AuditEntry", "read_audit", "write_audit_alone"]
 
 
 class AuditEntry(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -36,32 +33,6 @@ class AuditEntry(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     target: str
     detail: dict[str, Any]
     created_at: float
-
-
-async def write_audit(
-    connection: AsyncConnection,
-    tenant_id: str,
-    actor: str,
-    action: str,
-    target: str,
-    *,
-    now: object,
-    detail: Mapping[str, Any] | None = None,
-) -> None:
-    """Write an entry of the audit log.
-
-    Args:
-        connection: The transaction of the change.
-        tenant_id: The tenant that owns the object.
-        actor: Who makes the change.
-        action: The action.
-        target: The id of the object.
-        now: The time of the database.
-        detail: Further details, without secrets.
-    """
-    row = {"tenant_id": tenant_id, "actor": actor, "action": action, "target": target[:LONGEST_TARGET]}
-    encoded = msgspec.json.encode(detail or {})
-    await connection.execute(insert(audit).values(**row, detail=encoded, created_at=now))
 
 
 async def write_audit_alone(

@@ -1,6 +1,6 @@
 """Bound what one connection may take: bytes of headers, time for headers, bodies and answers, and how many are open.
 
-uvicorn bounds neither of these for the parser that it uses here, and its `limit_concurrency` counts a connection only
+uvicorn bounds none of these for the parser that it uses here. Its `limit_concurrency` counts a connection only
 once its headers are complete, so that silent clients could take every descriptor of the process.
 """
 

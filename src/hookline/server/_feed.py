@@ -11,7 +11,7 @@ from sqlalchemy import or_, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from hookline.errors import StoreUnavailableError
-from hookline.store import SqlStore, StoredOperation, operation_from_row, operations
+from hookline.store import LIVE, SqlStore, StoredOperation, operation_from_row, operations, read_clock
 
 __all__ = ["Change", "OperationFeed"]
 
@@ -22,7 +22,6 @@ OVERLAP = 5.0
 """Seconds before the last poll from which rows are read again, since transactions may have ended out of order."""
 RESUMABLE = 86_400.0
 """Longest age, in seconds, of operations whose end is reported to a listener that reconnects after a position."""
-LIVE = ("running", "waiting_for_human")
 MOST_WAITING = 10_000
 BATCH_SIZE = 500
 
@@ -125,6 +124,10 @@ class OperationFeed:
                 if not failing:
                     logger.warning("Streams of operations wait for the store: %s", error)
                 failing = True
+            except Exception:  # one that ended this task would silence all streams
+                if not failing:
+                    logger.exception("Streams of operations could not look for changes")
+                failing = True
             await asyncio.sleep(POLL_SECONDS)
 
     async def _poll(
@@ -132,12 +135,9 @@ class OperationFeed:
     ) -> tuple[float, dict[str, SeenOperation], list[StoredOperation]]:
         """Find the operations that changed since the last poll: live ones, ended ones, and new ones."""
         async with self._store.reading() as connection:
-            now = await self._now(connection)
+            now = await read_clock(connection)
             young = operations.c.created_at >= (position or now) - OVERLAP
-            query = select(
-                operations.c.operation_id, operations.c.version, operations.c.status, operations.c.missing_hooks
-            )
-            rows = (await connection.execute(query.where(or_(operations.c.status.in_(LIVE), young)))).all()
+            rows = (await connection.execute(select(*_seen).where(or_(operations.c.status.in_(LIVE), young)))).all()
             found = {
                 row.operation_id: SeenOperation(row.version, row.status in LIVE, row.missing_hooks) for row in rows
             }
@@ -156,12 +156,9 @@ class OperationFeed:
         if tenant_id is not None:
             query = query.where(operations.c.tenant_id == tenant_id)
         async with self._store.reading() as connection:
-            now = await self._now(connection)
+            now = await read_clock(connection)
             rows = await connection.execute(query.order_by(operations.c.updated_at.desc()).limit(MOST_WAITING))
             return now, [operation_from_row(row) for row in rows][::-1]
-
-    async def _now(self, connection: AsyncConnection) -> float:
-        return float((await connection.execute(select(self._store.now_sql()))).scalar_one())
 
 
 async def _read_operations(connection: AsyncConnection, ids: Sequence[str]) -> list[StoredOperation]:

@@ -9,14 +9,12 @@ from typing import Any
 
 import msgspec
 from sqlalchemy import Delete, Update, delete, select, update
-from sqlalchemy.dialects import postgresql, sqlite
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from hookline.asgi import App, Message, Receive, Scope, Send
 from hookline.errors import StoreUnavailableError
 from hookline.server._callers import Caller
 from hookline.server._problems import ApiError
-from hookline.store import SqlStore, idempotency
+from hookline.store import SqlStore, idempotency, insert_into, read_clock
 
 __all__ = ["Idempotency"]
 
@@ -79,12 +77,12 @@ class Idempotency:
             ApiError: If the key belongs to another request, or its response is not there yet.
         """
         async with self._store.writing() as connection:
-            now = float((await connection.execute(select(self._store.now_sql()))).scalar_one())
+            now = await read_clock(connection)
             column = idempotency.c
             lost = (column.status_code == UNDER_WAY) & (column.created_at < now - BUSY_SECONDS)
             await connection.execute(delete(idempotency).where((column.created_at < now - KEPT_SECONDS) | lost))
             row = {"tenant_id": place[0], "key": place[1], "fingerprint": fingerprint}
-            taken = _insert(connection).values(**row, status_code=UNDER_WAY, body=b"", created_at=now)
+            taken = insert_into(connection, idempotency).values(**row, status_code=UNDER_WAY, body=b"", created_at=now)
             if (await connection.execute(taken.on_conflict_do_nothing())).rowcount:
                 return None
             found = (await connection.execute(select(idempotency).where(_same_row(place)))).one()
@@ -184,7 +182,3 @@ def remove_secret(body: bytes) -> bytes:
 
 def _same_row(place: tuple[str, str]) -> Any:
     return (idempotency.c.tenant_id == place[0]) & (idempotency.c.key == place[1])
-
-
-def _insert(connection: AsyncConnection) -> postgresql.Insert | sqlite.Insert:
-    return postgresql.insert(idempotency) if connection.dialect.name == "postgresql" else sqlite.insert(idempotency)

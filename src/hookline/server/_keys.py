@@ -14,13 +14,12 @@ from time import monotonic
 from typing import Any
 
 import msgspec
-from sqlalchemy import Row, insert, select, text, update
+from sqlalchemy import Row, insert, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from hookline.errors import StoreUnavailableError
-from hookline.server._audit import write_audit
 from hookline.server._callers import SCOPES, Caller, Scope
-from hookline.store import Page, SqlStore, api_keys
+from hookline.store import Page, SqlStore, api_keys, raise_revision, read_clock, write_audit
 
 __all__ = ["ApiKey", "KeyStore", "NewApiKey"]
 
@@ -32,11 +31,6 @@ REMEMBERED = 10_000
 USED_SECONDS = 60.0
 """Precision, in seconds, of the time at which a key was last used."""
 TOKEN = re.compile(r"hk_([0-9a-f]{16})_([A-Za-z0-9_-]{43})")
-# The transaction that creates the first key holds this row until it ends, so that there are never two first keys.
-BUMP_REVISION = text(
-    "INSERT INTO revisions (name, revision) VALUES ('keys', 1) "
-    "ON CONFLICT (name) DO UPDATE SET revision = revisions.revision + 1"
-)
 
 
 class ApiKey(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -149,7 +143,7 @@ class KeyStore:
             StoreUnavailableError: If the database cannot be reached.
         """
         async with self._store.writing() as connection:
-            now = await self._now(connection)
+            now = await read_clock(connection)
             asked = None if expires_in_seconds is None else now + expires_in_seconds
             expires_at = min((end for end in (asked, latest_end) if end is not None), default=None)
             return await _insert(connection, name, tenant_id, scopes, now=now, expires_at=expires_at, actor=actor)
@@ -161,8 +155,8 @@ class KeyStore:
             StoreUnavailableError: If the database cannot be reached.
         """
         async with self._store.writing() as connection:
-            await connection.execute(BUMP_REVISION)
-            now = await self._now(connection)
+            await raise_revision(connection, "keys")  # one at a time, so that there are never two first keys
+            now = await read_clock(connection)
             lasting = api_keys.c.expires_at.is_(None) | (api_keys.c.expires_at > now)
             query = select(api_keys.c.scopes).where(
                 api_keys.c.tenant_id == "", api_keys.c.revoked_at.is_(None), lasting
@@ -212,15 +206,12 @@ class KeyStore:
             owner = (await connection.execute(select(api_keys.c.tenant_id).where(its))).scalar()
             if owner is None:
                 return False
-            now = await self._now(connection)
+            now = await read_clock(connection)
             ended = update(api_keys).where(its, api_keys.c.revoked_at.is_(None)).values(revoked_at=now)
             if (await connection.execute(ended)).rowcount:
                 await write_audit(connection, owner, actor, "key.revoke", id, now=now)
         self._cached.pop(id, None)
         return True
-
-    async def _now(self, connection: AsyncConnection) -> float:
-        return float((await connection.execute(select(self._store.now_sql()))).scalar_one())
 
     async def _load(self, id: str) -> _CachedKey | None:  # noqa: A002
         """Read a key from the database; concurrent callers share one query."""

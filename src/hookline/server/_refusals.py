@@ -9,8 +9,7 @@ from time import monotonic
 import msgspec
 
 from hookline.errors import StoreUnavailableError
-from hookline.server._audit import write_audit
-from hookline.store import SqlStore
+from hookline.store import SqlStore, write_audit
 
 __all__ = ["AUDITED", "Attempt", "Refusals"]
 

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import ipaddress
 import logging
-import os
 import signal
 import socket
 from collections.abc import Callable, Generator, Sequence
@@ -16,7 +15,7 @@ from typing import Literal, Self
 
 import uvicorn
 
-from hookline.delivery import MASTER_KEY, MasterKeyError, MasterKeys, Outbox
+from hookline.delivery import MASTER_KEY, MasterKeyError, MasterKeys, Outbox, networks_from_environment
 from hookline.errors import HookUsageError
 from hookline.hooks import AnyHook
 from hookline.registry import ExecutionLog, Registry
@@ -151,8 +150,7 @@ class Server:
             endpoint_secrets=True,
         )
         self.log = ExecutionLog(self.store, observers=observers, retention_hours=retention_hours)
-        networks = os.environ.get("HOOKLINE_WEBHOOK_ALLOW_PRIVATE", "").split(",")
-        self.outbox = Outbox(self.store, allow_private=[each.strip() for each in networks if each.strip()])
+        self.outbox = Outbox(self.store, allow_private=networks_from_environment())
         self._host, self._port = host, port
         self._url, self._master_key = url, master_key
         self._parts = ServerParts(self.store, registry=self.registry, log=self.log, outbox=self.outbox, hooks=hooks)

@@ -10,10 +10,15 @@ try:
 except ImportError as error:
     raise MissingExtraError("server", "A store in a database") from error
 
+from hookline.store._changes import raise_revision as raise_revision
+from hookline.store._changes import read_revision as read_revision
+from hookline.store._changes import write_audit as write_audit
 from hookline.store._database import StoreVersionError
 from hookline.store._database import after_commit as after_commit
+from hookline.store._database import insert_into as insert_into
 from hookline.store._database import limit_waiting as limit_waiting
 from hookline.store._database import parse_address as parse_address
+from hookline.store._database import read_clock as read_clock
 from hookline.store._decisions import StoredDecision
 from hookline.store._decisions import make_seen_token as make_seen_token
 from hookline.store._deliveries import Breaker
@@ -28,16 +33,18 @@ from hookline.store._delivery_claims import claim_deliveries as claim_deliveries
 from hookline.store._delivery_claims import correct_due_times as correct_due_times
 from hookline.store._delivery_claims import extend_claims as extend_claims
 from hookline.store._delivery_claims import has_due_deliveries as has_due_deliveries
-from hookline.store._delivery_claims import lock_deliveries as lock_deliveries
 from hookline.store._delivery_claims import release_claims as release_claims
 from hookline.store._delivery_claims import release_uncertain_claims as release_uncertain_claims
 from hookline.store._delivery_log import DeliveryFilter, DeliveryLog, StoredAttempt, StoredDelivery, StoredEndpoint
 from hookline.store._delivery_log import DeliveryStatus as DeliveryStatus
 from hookline.store._event_log import EventLog
+from hookline.store._reading import LIVE as LIVE
 from hookline.store._reading import Page, StoredOperation
 from hookline.store._reading import check_limit as check_limit
 from hookline.store._reading import cursor_after as cursor_after
+from hookline.store._reading import encode_cursor as encode_cursor
 from hookline.store._reading import operation_from_row as operation_from_row
+from hookline.store._reading import parse_cursor as parse_cursor
 from hookline.store._rows import decode_state as decode_state
 from hookline.store._rows import is_storable as is_storable
 from hookline.store._rows import replace_unstorable as replace_unstorable
@@ -56,7 +63,6 @@ from hookline.store._tables import executions as executions
 from hookline.store._tables import idempotency as idempotency
 from hookline.store._tables import master_keys as master_keys
 from hookline.store._tables import operations as operations
-from hookline.store._tables import revisions as revisions
 from hookline.store._tables import statistics as statistics
 from hookline.store._worker import Worker
 

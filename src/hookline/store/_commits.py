@@ -23,6 +23,7 @@ from hookline.runtime import FORMAT
 from hookline.store._database import FIRST_PAUSE, LONGEST_PAUSE, Database, is_transient
 from hookline.store._decisions import link_events
 from hookline.store._deliveries import insert_deliveries
+from hookline.store._lease import build_release
 from hookline.store._rows import is_storable, replace_unstorable
 from hookline.store._tables import events, operations
 
@@ -233,8 +234,8 @@ def copy_error(error: StoreUnavailableError) -> StoreUnavailableError:
 
 def unstorable_commit_error(operation_id: str, problem: Exception) -> HookUsageError:
     """Build the error for a commit that the database refuses."""
-    told = message_of(problem.orig) if isinstance(problem, SQLAlchemyError) and hasattr(problem, "orig") else problem
-    error = HookUsageError(f"Operation {operation_id!r} cannot be stored: {told}. Nothing of this commit was written.")
+    why = message_of(problem.orig) if isinstance(problem, SQLAlchemyError) and hasattr(problem, "orig") else problem
+    error = HookUsageError(f"Operation {operation_id!r} cannot be stored: {why}. Nothing of this commit was written.")
     error.__cause__ = problem
     return error
 
@@ -355,6 +356,5 @@ async def release_operation(database: Database, operation_id: str, worker_id: st
     """Clear the owner of a running operation, if the owner is this process."""
     if not is_storable(operation_id):
         return
-    its = (operations.c.operation_id == operation_id) & (operations.c.owner == worker_id)
     async with database.writing() as connection:
-        await connection.execute(update(operations).where(its).values(owner=None))
+        await connection.execute(build_release(operation_id, worker_id))

@@ -21,7 +21,8 @@ from typing import Any, Literal, TypeAlias, TypeVar
 from uuid import uuid4
 
 import msgspec
-from sqlalchemy import ColumnElement, Double, cast, event, func, literal_column, select
+from sqlalchemy import ColumnElement, Double, Table, cast, event, func, literal_column, select
+from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, DisconnectionError, InterfaceError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
@@ -38,9 +39,11 @@ __all__ = [
     "Durability",
     "StoreVersionError",
     "after_commit",
+    "insert_into",
     "is_transient",
     "limit_waiting",
     "parse_address",
+    "read_clock",
     "silence_driver_debug",
     "translate_errors",
     "unavailable_error",
@@ -277,6 +280,22 @@ def after_commit(connection: AsyncConnection, effect: Callable[[], object]) -> N
     effects.append(effect)
 
 
+async def read_clock(connection: AsyncConnection) -> float:
+    """Read the database's clock in a transaction, in unix seconds."""
+    return float((await connection.execute(select(_now_sql(connection.dialect.name)))).scalar_one())
+
+
+def insert_into(connection: AsyncConnection, table: Table) -> postgresql.Insert | sqlite.Insert:
+    """Return the INSERT of a connection's dialect, which can say what to do about a row that is there already."""
+    return postgresql.insert(table) if connection.dialect.name == "postgresql" else sqlite.insert(table)
+
+
+def _now_sql(dialect: str) -> ColumnElement[float]:
+    if dialect == "postgresql":
+        return cast(func.extract("epoch", func.statement_timestamp()), Double)
+    return literal_column("((julianday('now') - 2440587.5) * 86400.0)", Double)
+
+
 class Database:
     """The connections to one database.
 
@@ -392,18 +411,16 @@ class Database:
 
     def now_sql(self) -> ColumnElement[float]:
         """Return the SQL expression for the database's present time, in unix seconds."""
-        if self.dialect == "postgresql":
-            return cast(func.extract("epoch", func.statement_timestamp()), Double)
-        return literal_column("((julianday('now') - 2440587.5) * 86400.0)", Double)
+        return _now_sql(self.dialect)
 
     async def now(self) -> float:
         """Read the database's clock, in unix seconds."""
 
-        async def read_clock() -> float:
+        async def read_now() -> float:
             async with self.reading() as connection:
-                return float((await connection.execute(select(self.now_sql()))).scalar_one())
+                return await read_clock(connection)
 
-        return await self.retry(read_clock)
+        return await self.retry(read_now)
 
     async def aclose(self) -> None:
         """Close the connections."""

@@ -19,6 +19,7 @@ from hookline.errors import (
 from hookline.events import AfterHumanIntervention, BeforeHumanIntervention, HookType, PendingTool, decode
 from hookline.runtime import DECIDED, FORMAT, Action, Approve, OperationState, Reject, action_of, decision_of
 from hookline.store._database import Database
+from hookline.store._reading import state_columns
 from hookline.store._rows import check_text, decode_state, is_storable
 from hookline.store._tables import decisions, events, operations
 
@@ -39,7 +40,6 @@ ASKING = (HookType.BEFORE_HUMAN_INTERVENTION, HookType.AFTER_HUMAN_INTERVENTION)
 
 _decode = msgspec.json.Decoder(Approve | Reject).decode
 _decode_call = msgspec.json.Decoder(PendingTool).decode
-_state_columns = (operations.c.operation_id, operations.c.format, operations.c.state)
 
 
 class StoredDecision(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -110,12 +110,10 @@ async def store_decision(
         raise OperationNotFoundError(operation_id)
     check_text(operation_id, "`by`", by)
     async with database.writing() as connection:
-        query = select(*_state_columns).where(operations.c.operation_id == operation_id)
+        query = select(*state_columns).where(operations.c.operation_id == operation_id)
         if tenant_id is not None:
             query = query.where(operations.c.tenant_id == tenant_id)
-        if database.dialect == "postgresql":
-            query = query.with_for_update()
-        row = (await connection.execute(query)).first()
+        row = (await connection.execute(query.with_for_update())).first()  # SQLite locks the whole database instead
         if row is None:
             raise OperationNotFoundError(operation_id)
         state = decode_state(*row)
@@ -165,11 +163,11 @@ async def find_decided_operations(
     connection: AsyncConnection, *, agent_ids: Sequence[str], limit: int, exclude: Container[str] = ()
 ) -> list[tuple[OperationState, list[Approve | Reject]]]:
     """Find operations of some agents that can be resumed, with the decisions about them."""
-    untold = select(decisions.c.operation_id).where(decisions.c.event_number.is_(None))
+    without_event = select(decisions.c.operation_id).where(decisions.c.event_number.is_(None))
     query = (
-        select(*_state_columns)
+        select(*state_columns)
         .where(operations.c.status == "waiting_for_human", operations.c.agent_id.in_(agent_ids))
-        .where(operations.c.operation_id.in_(untold), operations.c.format <= FORMAT)
+        .where(operations.c.operation_id.in_(without_event), operations.c.format <= FORMAT)
         .order_by(operations.c.operation_id)
         .limit(BATCH_SIZE)
     )
@@ -205,10 +203,8 @@ async def select_decisions(connection: AsyncConnection, state: OperationState) -
 async def delete_void_decisions(database: Database, operation_id: str) -> None:
     """Delete decisions that never took effect, except those about a pause that still lasts."""
     async with database.writing() as connection:
-        query = select(*_state_columns).where(operations.c.operation_id == operation_id)
-        if database.dialect == "postgresql":
-            query = query.with_for_update()
-        row = (await connection.execute(query)).first()
+        query = select(*state_columns).where(operations.c.operation_id == operation_id)
+        row = (await connection.execute(query.with_for_update())).first()  # SQLite locks the whole database instead
         void = delete(decisions).where(decisions.c.operation_id == operation_id, decisions.c.event_number.is_(None))
         if row is not None:
             with contextlib.suppress(StateFormatError):  # a process of a newer version has resumed it
@@ -241,8 +237,8 @@ async def link_events(connection: AsyncConnection, rows: Iterable[dict[str, Any]
             & decisions.c.event_number.is_(None)
         )
         newest = select(func.max(decisions.c.pause)).where(same).scalar_subquery()
-        told = update(decisions).where(same, decisions.c.pause == newest)
-        await connection.execute(told.values(event_number=row["number"]))
+        linked = update(decisions).where(same, decisions.c.pause == newest)
+        await connection.execute(linked.values(event_number=row["number"]))
 
 
 async def list_decisions(connection: AsyncConnection, operation_id: str) -> list[StoredDecision]:
@@ -253,7 +249,7 @@ async def list_decisions(connection: AsyncConnection, operation_id: str) -> list
     """
     if not is_storable(operation_id):
         return []
-    row = (await connection.execute(select(*_state_columns).where(operations.c.operation_id == operation_id))).first()
+    row = (await connection.execute(select(*state_columns).where(operations.c.operation_id == operation_id))).first()
     pause = _present_pause(row) if row is not None else None
     kept = select(decisions).where(
         decisions.c.operation_id == operation_id,

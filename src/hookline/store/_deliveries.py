@@ -8,17 +8,17 @@ a delivery whose worker has died falls due again by itself.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from time import monotonic
 from typing import Any, Literal, TypeAlias
 from urllib.parse import urlsplit
 
 import msgspec
 from sqlalchemy import ColumnElement, bindparam, delete, func, insert, select, update
-from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from hookline.store._delivery_claims import ClaimedDelivery
+from hookline.store._database import insert_into
+from hookline.store._delivery_claims import UNCLAIMED, ClaimedDelivery, lock_deliveries
 from hookline.store._rows import stream_name
 from hookline.store._tables import attempts, deliveries, endpoints, operations
 from hookline.webhooks import Envelope
@@ -43,11 +43,6 @@ BATCH_SIZE = 1000
 
 # Not `IN`: SQLAlchemy cannot expand it in a statement that is executed with many sets of parameters.
 _unsettled = (deliveries.c.status == "pending") | (deliveries.c.status == "waiting")
-_inserts: dict[str, postgresql.Insert | sqlite.Insert] = {
-    "sqlite": sqlite.insert(deliveries).on_conflict_do_nothing(index_elements=["id"]),
-    "postgresql": postgresql.insert(deliveries).on_conflict_do_nothing(index_elements=["id"]),
-}
-_free: dict[str, None] = {"claimed_by": None, "claimed_until": None}
 
 
 class DeliveryOutcome(msgspec.Struct, frozen=True, kw_only=True):
@@ -117,8 +112,8 @@ async def insert_deliveries(connection: AsyncConnection, rows: Rows, *, now: flo
     """
     if not rows:
         return
-    statement = _inserts[connection.dialect.name].values(status="waiting", next_attempt_at=now, created_at=now)
-    await connection.execute(statement, rows)
+    statement = insert_into(connection, deliveries).on_conflict_do_nothing(index_elements=["id"])
+    await connection.execute(statement.values(status="waiting", next_attempt_at=now, created_at=now), rows)
     await promote_waiting(connection, {row["stream"] for row in rows}, now=now)
 
 
@@ -149,11 +144,12 @@ async def promote_waiting(
             if connection.dialect.name == "sqlite":
                 break
             # A stream that was neither locked nor promoted is settled, or its worker has just moved to the next one.
-            rest = set(left) - promoted
-            found = await connection.execute(
-                select(deliveries.c.stream).distinct().where(deliveries.c.stream.in_(rest), _unsettled)
-            )
-            left = sorted(found.scalars()) if rest else []
+            left = sorted(set(left) - promoted)
+            if left:
+                found = await connection.execute(
+                    select(deliveries.c.stream).distinct().where(deliveries.c.stream.in_(left), _unsettled)
+                )
+                left = sorted(found.scalars())
 
 
 async def _promote(connection: AsyncConnection, streams: Sequence[str], now: float | ColumnElement[float]) -> set[str]:
@@ -178,7 +174,7 @@ _delivered = (
         last_status_code=bindparam("code"),
         last_error=None,
         settled_at=bindparam("now"),
-        **_free,
+        **UNCLAIMED,
     )
 )
 _not_delivered = (
@@ -192,7 +188,7 @@ _not_delivered = (
         last_status_code=bindparam("code"),
         last_error=bindparam("error"),
         settled_at=bindparam("settled"),
-        **_free,
+        **UNCLAIMED,
     )
 )
 
@@ -204,6 +200,7 @@ async def settle_deliveries(
     now: float,
     worker: str,
     breaker: Breaker,
+    others: Collection[int] = (),
 ) -> None:
     """Write the outcomes of deliveries, and make the next deliveries of their streams pending.
 
@@ -215,14 +212,13 @@ async def settle_deliveries(
         now: The time of the database.
         worker: The id of the worker that made the attempts.
         breaker: When deliveries to failing endpoints pause.
+        others: Keys of further deliveries that the transaction will change. They are locked here too, since a
+            transaction locks operations first, and then all its deliveries at once.
     """
+    await _fail_operations(connection, outcomes)
+    await lock_deliveries(connection, {outcome.claimed.seq for outcome in outcomes}.union(others))
     if not outcomes:
         return
-    await _fail_operations(connection, outcomes)
-    if connection.dialect.name == "postgresql":
-        seqs = [outcome.claimed.seq for outcome in outcomes]
-        rows = select(deliveries.c.seq).where(deliveries.c.seq.in_(seqs)).order_by(deliveries.c.seq)
-        await connection.execute(rows.with_for_update())
     made = [_attempt_row(outcome, now, worker) for outcome in outcomes if outcome.attempted]
     if made:
         await connection.execute(insert(attempts), made)
@@ -233,9 +229,9 @@ async def settle_deliveries(
     ]
     if delivered:
         await connection.execute(_delivered, delivered)
-    others = [_failure_values(outcome, now) for outcome in outcomes if outcome.status != "delivered"]
-    if others:
-        await connection.execute(_not_delivered, others)
+    failed = [_failure_values(outcome, now) for outcome in outcomes if outcome.status != "delivered"]
+    if failed:
+        await connection.execute(_not_delivered, failed)
     for streams in _split_into_batches(sorted({o.claimed.stream for o in outcomes if o.status != "pending"})):
         await _promote(connection, streams, now)
     await update_endpoints(connection, outcomes, now=now, breaker=breaker)
@@ -284,10 +280,6 @@ def _split_into_batches(names: Sequence[str]) -> Iterator[list[str]]:
         yield list(names[start : start + BATCH_SIZE])
 
 
-def _insert_endpoint(connection: AsyncConnection) -> postgresql.Insert | sqlite.Insert:
-    return postgresql.insert(endpoints) if connection.dialect.name == "postgresql" else sqlite.insert(endpoints)
-
-
 class Breaker(msgspec.Struct, frozen=True, kw_only=True):
     """Settings of the circuit breaker, which pauses deliveries to an endpoint that fails.
 
@@ -331,7 +323,7 @@ async def update_endpoints(
     failing = sorted(key for key, their in by_endpoint.items() if their[-1].status != "delivered")
     if failing:
         new = [{"tenant_id": tenant, "url": url, "failures": 0} for tenant, url in failing]
-        await connection.execute(_insert_endpoint(connection).on_conflict_do_nothing(), new)
+        await connection.execute(insert_into(connection, endpoints).on_conflict_do_nothing(), new)
     known = select(endpoints).where(
         endpoints.c.tenant_id.in_(sorted({tenant for tenant, _ in by_endpoint})),
         endpoints.c.url.in_(sorted({url for _, url in by_endpoint})),
@@ -387,7 +379,7 @@ async def disable_endpoint(connection: AsyncConnection, tenant_id: str, url: str
         now: The time of the database.
     """
     row = {"failures": 0, "closed_until": None, "disabled_at": now, "reason": reason}
-    statement = _insert_endpoint(connection).values(tenant_id=tenant_id, url=url, **row)
+    statement = insert_into(connection, endpoints).values(tenant_id=tenant_id, url=url, **row)
     await connection.execute(statement.on_conflict_do_update(index_elements=["tenant_id", "url"], set_=row))
     # Workers give the deliveries up one by one, as they fall due, so that each is logged like any other.
     theirs = (deliveries.c.tenant_id == tenant_id) & (deliveries.c.endpoint == url)

@@ -15,6 +15,7 @@ from hookline.webhooks import Envelope, HookData
 
 __all__ = [
     "LONGEST_LEASE",
+    "UNCLAIMED",
     "ClaimedDelivery",
     "DeliveryRun",
     "claim_deliveries",
@@ -33,6 +34,9 @@ UNREADABLE_SECONDS = 60.0
 UNREADABLE = "its hook cannot be read by this version of hookline; a newer one has written it, or it was damaged"
 LONGEST_LEASE = 3600.0
 """Longest lease, in seconds. A claim that ends later than this from now was made while the clock was wrong."""
+
+UNCLAIMED: dict[str, None] = {"claimed_by": None, "claimed_until": None}
+"""Values of the columns of a delivery that no worker has claimed."""
 
 LANES = """
 WITH RECURSIVE lane(seq) AS (
@@ -224,8 +228,8 @@ def _decode_stream(rows: Iterable[Row[Any]]) -> DeliveryRun:
 
 async def _postpone_unreadable(connection: AsyncConnection, seqs: Collection[int], *, now: float) -> None:
     """Postpone deliveries that a newer version of hookline has written, so that a worker of that version takes them."""
-    free = {"claimed_by": None, "claimed_until": None, "next_attempt_at": now + UNREADABLE_SECONDS}
-    changed = update(deliveries).where(deliveries.c.seq.in_(seqs)).values(**free, last_error=UNREADABLE)
+    changed = update(deliveries).where(deliveries.c.seq.in_(seqs))
+    changed = changed.values(**UNCLAIMED, next_attempt_at=now + UNREADABLE_SECONDS, last_error=UNREADABLE)
     for delivery_id in (await connection.execute(changed.returning(deliveries.c.id))).scalars():
         logger.error("Delivery %s is postponed for %g s: %s", delivery_id, UNREADABLE_SECONDS, UNREADABLE)
 
@@ -296,9 +300,7 @@ async def release_claims(connection: AsyncConnection, seqs: Collection[int], *, 
         worker: The id of the worker that held the claims.
     """
     mine = (deliveries.c.seq.in_(seqs)) & (deliveries.c.claimed_by == worker) & (deliveries.c.status == "pending")
-    await connection.execute(
-        update(deliveries).where(mine).values(claimed_by=None, claimed_until=None, next_attempt_at=now)
-    )
+    await connection.execute(update(deliveries).where(mine).values(**UNCLAIMED, next_attempt_at=now))
 
 
 async def release_uncertain_claims(
@@ -315,9 +317,7 @@ async def release_uncertain_claims(
     """
     theirs = deliveries.c.claimed_until.in_(ends) & (deliveries.c.claimed_by == worker)
     lost = theirs & (deliveries.c.status == "pending") & deliveries.c.seq.not_in(kept)
-    await connection.execute(
-        update(deliveries).where(lost).values(claimed_by=None, claimed_until=None, next_attempt_at=now)
-    )
+    await connection.execute(update(deliveries).where(lost).values(**UNCLAIMED, next_attempt_at=now))
 
 
 async def correct_due_times(connection: AsyncConnection, *, now: float, longest_delay: float) -> int:

@@ -8,8 +8,9 @@ from sqlalchemy import ColumnElement, Select, delete, exists, func, select, upda
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from hookline.errors import HookUsageError
+from hookline.store._database import read_clock
 from hookline.store._deliveries import disable_endpoint, enable_endpoint, promote_waiting, reopen_endpoints
-from hookline.store._reading import Page
+from hookline.store._reading import Page, check_limit, cursor_error
 from hookline.store._tables import attempts, deliveries, endpoints
 
 if TYPE_CHECKING:
@@ -21,7 +22,6 @@ DeliveryStatus: TypeAlias = Literal["waiting", "pending", "delivered", "dead"]
 
 BATCH_SIZE = 500
 """Deliveries that are changed in one transaction at most, so that other transactions do not wait for long."""
-LONGEST_PAGE = 1000
 
 
 class DeliveryFilter(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
@@ -167,8 +167,7 @@ class DeliveryLog:
         Raises:
             HookUsageError: If the cursor or the limit is invalid.
         """
-        if isinstance(limit, bool) or not isinstance(limit, int) or not 1 <= limit <= LONGEST_PAGE:
-            raise HookUsageError(f"`limit` is 1 to {LONGEST_PAGE}; got {limit!r}.")
+        check_limit(limit)
         query = select(deliveries.c.seq, *_shown).where(*(which or DeliveryFilter()).conditions())
         if cursor is not None:
             query = query.where(deliveries.c.seq < _parse_cursor(cursor))
@@ -225,7 +224,7 @@ class DeliveryLog:
             these = deliveries.c.id.in_(list(ids[start : start + BATCH_SIZE]))
             which = these if tenant_id is None else these & (deliveries.c.tenant_id == tenant_id)
             async with self._store.writing() as connection:
-                now = (await connection.execute(select(self._store.now_sql()))).scalar_one()
+                now = await read_clock(connection)
                 free = (deliveries.c.status == "pending") & deliveries.c.claimed_by.is_(None)
                 soon = update(deliveries).where(which, free).values(next_attempt_at=now)
                 found = await connection.execute(soon.returning(deliveries.c.tenant_id, deliveries.c.endpoint))
@@ -255,7 +254,7 @@ class DeliveryLog:
                 seqs = list((await connection.execute(some.order_by(deliveries.c.seq).limit(BATCH_SIZE))).scalars())
                 if not seqs:
                     break
-                now = (await connection.execute(select(self._store.now_sql()))).scalar_one()
+                now = await read_clock(connection)
                 count += await _requeue(connection, deliveries.c.seq.in_(seqs) & settled, now=now)
                 last = seqs[-1]
         return count
@@ -323,7 +322,7 @@ class DeliveryLog:
             reason: Why, to be shown to people.
         """
         async with self._store.writing() as connection:
-            now = (await connection.execute(select(self._store.now_sql()))).scalar_one()
+            now = await read_clock(connection)
             await disable_endpoint(connection, tenant_id, url, reason=reason, now=now)
 
     async def _read_first(self, query: Select[Any]) -> Any:
@@ -345,4 +344,4 @@ async def _requeue(connection: AsyncConnection, which: ColumnElement[bool], *, n
 def _parse_cursor(cursor: str) -> int:
     if isinstance(cursor, str) and cursor.isascii() and cursor.isdigit() and len(cursor) < 19:
         return int(cursor)
-    raise HookUsageError("`cursor` is not one that this list returned; leave it out to start from the beginning.")
+    raise cursor_error()

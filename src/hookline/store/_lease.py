@@ -8,7 +8,7 @@ import socket
 from collections.abc import Callable
 from functools import partial
 
-from sqlalchemy import ColumnElement, and_, delete, exists, insert, or_, select, update
+from sqlalchemy import ColumnElement, Update, and_, delete, exists, insert, or_, select, update
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -17,7 +17,7 @@ from hookline.store._database import Database, after_commit
 from hookline.store._rows import is_storable
 from hookline.store._tables import operations, workers
 
-__all__ = ["Lease", "generate_worker_id", "is_orphaned", "is_orphaned_sql"]
+__all__ = ["Lease", "build_release", "generate_worker_id", "is_orphaned", "is_orphaned_sql"]
 
 logger = logging.getLogger("hookline")
 
@@ -28,6 +28,12 @@ REMEMBERED = 100
 def generate_worker_id() -> str:
     """Generate a unique id for this process."""
     return f"{socket.gethostname()[:40]}-{os.getpid()}-{secrets.token_hex(6)}"
+
+
+def build_release(operation_id: str, worker_id: str) -> Update:
+    """Build the statement that clears the owner of an operation, if the owner is this process."""
+    its = (operations.c.operation_id == operation_id) & (operations.c.owner == worker_id)
+    return update(operations).where(its).values(owner=None)
 
 
 class Lease:
@@ -71,8 +77,7 @@ class Lease:
     async def _release_abandoned(self, connection: AsyncConnection) -> None:
         for operation_id in sorted(self.abandoned):
             if operation_id in self.abandoned and not self._is_writing(operation_id):
-                theirs = (operations.c.operation_id == operation_id) & (operations.c.owner == self.worker_id)
-                await connection.execute(update(operations).where(theirs).values(owner=None))
+                await connection.execute(build_release(operation_id, self.worker_id))
                 after_commit(connection, partial(self.abandoned.discard, operation_id))
 
     async def run(self) -> None:

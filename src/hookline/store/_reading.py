@@ -20,6 +20,11 @@ from hookline.store._tables import attempts, decisions, deliveries, events, oper
 __all__ = ["Page", "StoredOperation", "prune_operations"]
 
 T = TypeVar("T")
+P = TypeVar("P", bound=tuple[object, ...])
+
+LONGEST_PAGE = 1000
+LIVE = ("running", "waiting_for_human")
+"""Statuses of operations that have not ended."""
 
 
 class StoredOperation(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -80,14 +85,14 @@ class Page(msgspec.Struct, Generic[T], frozen=True, kw_only=True, rename="camel"
 
 
 _summary_columns = tuple(operations.c[name] for name in StoredOperation.__struct_fields__)
-_state_columns = (operations.c.operation_id, operations.c.format, operations.c.state)
+state_columns = (operations.c.operation_id, operations.c.format, operations.c.state)
 
 
 async def load_state(connection: AsyncConnection, operation_id: str) -> OperationState | None:
     """Load the state of an operation; `None` if there is no such operation."""
     if not is_storable(operation_id):
         return None
-    query = select(*_state_columns).where(operations.c.operation_id == operation_id)
+    query = select(*state_columns).where(operations.c.operation_id == operation_id)
     row = (await connection.execute(query)).one_or_none()
     return None if row is None else decode_state(*row)
 
@@ -95,9 +100,9 @@ async def load_state(connection: AsyncConnection, operation_id: str) -> Operatio
 async def load_children(connection: AsyncConnection, operation_id: str) -> list[OperationState]:
     """Load the states of the sub-agent operations of an operation that have not ended."""
     query = (
-        select(*_state_columns)
+        select(*state_columns)
         .where(operations.c.parent_operation_id == operation_id)
-        .where(operations.c.status.in_(("running", "waiting_for_human")))
+        .where(operations.c.status.in_(LIVE))
         .order_by(operations.c.created_at, operations.c.operation_id)
     )
     return [decode_state(*row) for row in await connection.execute(query)]
@@ -146,7 +151,10 @@ async def read_page(
         if value is not None:
             query = query.where(operations.c[name] == value)
     if cursor is not None:
-        query = query.where(tuple_(operations.c.created_at, operations.c.operation_id) < tuple_(*parse_cursor(cursor)))
+        query = query.where(
+            tuple_(operations.c.created_at, operations.c.operation_id)
+            < tuple_(*parse_cursor(cursor, tuple[float, str]))
+        )
     query = query.order_by(operations.c.created_at.desc(), operations.c.operation_id.desc()).limit(limit + 1)
     found = [operation_from_row(row) for row in await connection.execute(query)]
     more = len(found) > limit
@@ -190,24 +198,39 @@ async def read_missing_hooks(connection: AsyncConnection, *, limit: int) -> dict
 
 def cursor_after(last: StoredOperation) -> str:
     """Return the cursor of the page that begins after an operation."""
-    return urlsafe_b64encode(msgspec.json.encode((last.created_at, last.operation_id))).decode()
+    return encode_cursor((last.created_at, last.operation_id))
 
 
-def parse_cursor(cursor: str) -> tuple[float, str]:
-    """Parse a cursor into the creation time and id of the last operation before the page.
+def encode_cursor(position: tuple[str | float, ...]) -> str:
+    """Return the cursor of the page that begins after a position: the sort key of the last item before the page."""
+    return urlsafe_b64encode(msgspec.json.encode(position)).decode()
+
+
+def parse_cursor(cursor: str, kind: type[P]) -> P:
+    """Parse a cursor into the position after which the page begins.
+
+    Args:
+        cursor: The cursor.
+        kind: The type of the position, such as `tuple[float, str]`.
 
     Raises:
         HookUsageError: If the cursor is invalid.
     """
     try:
-        return msgspec.json.decode(urlsafe_b64decode(cursor.encode()), type=tuple[float, str])
+        position = msgspec.json.decode(urlsafe_b64decode(cursor.encode()), type=kind)
     except (binascii.Error, msgspec.MsgspecError, ValueError) as error:
-        raise HookUsageError(
-            "`cursor` is not one that this list returned; leave it out to start from the beginning."
-        ) from error
+        raise cursor_error() from error
+    if not all(is_storable(part) for part in position if isinstance(part, str)):
+        raise cursor_error()
+    return position
 
 
-def check_limit(limit: int, longest: int) -> None:
+def cursor_error() -> HookUsageError:
+    """Build the error for a cursor that no page has returned."""
+    return HookUsageError("`cursor` is not one that this list returned; leave it out to start from the beginning.")
+
+
+def check_limit(limit: int, longest: int = LONGEST_PAGE) -> None:
     """Raise unless the size of a page is a whole number from 1 to the largest allowed one.
 
     Raises:
@@ -232,7 +255,6 @@ async def prune_operations(database: Database, older_than: float) -> int:
     Returns:
         The number of deleted operations.
     """
-    open_statuses = ("running", "waiting_for_human")
     undelivered = exists().where(
         deliveries.c.operation_id == operations.c.operation_id, deliveries.c.status.in_(UNSETTLED)
     )
@@ -241,7 +263,7 @@ async def prune_operations(database: Database, older_than: float) -> int:
         async with database.writing() as connection:
             query = (
                 select(operations.c.operation_id)
-                .where(operations.c.status.not_in(open_statuses))
+                .where(operations.c.status.not_in(LIVE))
                 .where(operations.c.updated_at < database.now_sql() - older_than, ~undelivered)
                 .limit(BATCH_SIZE)
             )

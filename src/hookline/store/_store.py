@@ -59,7 +59,7 @@ def check_settings(
 
 T = TypeVar("T")
 
-LONGEST_PAGE, LONGEST_EVENTS = 1000, 10_000
+LONGEST_EVENTS = 10_000
 CLOSING = 5.0
 """Seconds that closing may take at most, after the waiting commits are written."""
 
@@ -289,7 +289,7 @@ class SqlStore(DurableStore):
             agent_ids: Only operations of these agents.
             exclude: Ids to leave out.
         """
-        reading.check_limit(limit, LONGEST_PAGE)
+        reading.check_limit(limit)
         return await self._read(
             partial(reading.find_orphans, self._database, limit=limit, agent_ids=agent_ids, exclude=exclude)
         )
@@ -314,7 +314,7 @@ class SqlStore(DurableStore):
         Args:
             limit: Number of operations at most.
         """
-        reading.check_limit(limit, LONGEST_PAGE)
+        reading.check_limit(limit)
         return await self._read(partial(reading.read_missing_hooks, limit=limit))
 
     async def children(self, operation_id: str) -> list[OperationState]:
@@ -350,7 +350,7 @@ class SqlStore(DurableStore):
         Raises:
             HookUsageError: If the cursor or the limit is invalid.
         """
-        reading.check_limit(limit, LONGEST_PAGE)
+        reading.check_limit(limit)
         wanted = {"tenant_id": tenant_id, "status": status, "agent_id": agent_id}
         return await self._read(partial(reading.read_page, wanted=wanted, cursor=cursor, limit=limit))
 

@@ -36,6 +36,7 @@ __all__ = [
     "metadata",
     "operations",
     "revisions",
+    "statistics",
     "workers",
 ]
 

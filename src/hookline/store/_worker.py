@@ -154,17 +154,17 @@ class Worker:
             agent = self._agents.get(stored.agent_id) if stored is not None else None
             if agent is not None:
                 self._start(agent, operation_id, None)
-        for state, found in await self.store.decided(list(self._agents), exclude=exclude):
+        for state, decisions in await self.store.decided(list(self._agents), exclude=exclude):
             if state.operation_id not in self._running and state.operation_id not in self._postponed_until:
-                self._start(self._agents[state.agent_id], state.operation_id, found)
+                self._start(self._agents[state.agent_id], state.operation_id, decisions)
 
-    def _start(self, agent: Agent, operation_id: str, found: Sequence[Approve | Reject] | None) -> None:
+    def _start(self, agent: Agent, operation_id: str, decisions: Sequence[Approve | Reject] | None) -> None:
         assert self._group is not None
         self._running.add(operation_id)
-        self._group.start_soon(self._continue_operation, agent, operation_id, found)
+        self._group.start_soon(self._continue_operation, agent, operation_id, decisions)
 
     async def _continue_operation(
-        self, agent: Agent, operation_id: str, found: Sequence[Approve | Reject] | None
+        self, agent: Agent, operation_id: str, decisions: Sequence[Approve | Reject] | None
     ) -> None:
         """Resume one operation, and decide what its failure means."""
         try:
@@ -172,13 +172,13 @@ class Worker:
                 if self._stop.is_set():
                     return
                 let_go_when_cancelled.set(True)
-                result = await self._run_segment(agent, operation_id, found)
+                result = await self._run_segment(agent, operation_id, decisions)
                 if result.error is not None:
                     # The operation may not have ended in the store. After an outage, try again at the next poll.
                     lost = isinstance(result.error, StoreUnavailableError)
                     self._postponed_until[operation_id] = monotonic() + (self._poll_seconds if lost else RETRY_SECONDS)
                 self._reported.discard(operation_id)
-                if found is not None:
+                if decisions is not None:
                     await self.store.forget_decisions(operation_id)
         except MissingHooksError as error:
             self._postponed_until[operation_id] = monotonic() + HOOKS_SECONDS
@@ -199,7 +199,7 @@ class Worker:
             self._running.discard(operation_id)
 
     async def _run_segment(
-        self, agent: Agent, operation_id: str, found: Sequence[Approve | Reject] | None
+        self, agent: Agent, operation_id: str, decisions: Sequence[Approve | Reject] | None
     ) -> OperationResult:
         stored = await self.store.operation(operation_id)
         if stored is None:
@@ -207,20 +207,20 @@ class Worker:
         given = list(self._hooks(stored.tenant_id))
         hooks = [*(entry for entry in await self._find_inherited_hooks(stored, agent) if entry not in given), *given]
         try:
-            if found is None:
+            if decisions is None:
                 return await recover_agent(
                     agent,
                     operation_id,
                     store=self.store,
                     hooks=hooks,
                     dispatcher=self._dispatcher,
-                    abandon=await self._is_abandoned_child(operation_id),
+                    abandon=await self._is_abandoned_child(stored),
                     allow_missing_hooks=self._allow_missing_hooks,
                 )
             return await resume_agent(
                 agent,
                 operation_id,
-                found,
+                decisions,
                 store=self.store,
                 hooks=hooks,
                 dispatcher=self._dispatcher,
@@ -248,12 +248,11 @@ class Worker:
             found = [entry for entry in hooks_of_child(found, caller) if isinstance(entry, Hooks) and entry.inherit]
         return [entry for entry in found if entry not in agent.hooks]
 
-    async def _is_abandoned_child(self, operation_id: str) -> bool:
+    async def _is_abandoned_child(self, stored: StoredOperation) -> bool:
         """Return whether an operation is a sub-agent's whose parent has ended without it."""
-        state = await self.store.load(operation_id)
-        if state is None or state.parent_operation_id is None:
+        if stored.parent_operation_id is None:
             return False
-        parent = await self.store.operation(state.parent_operation_id)
+        parent = await self.store.operation(stored.parent_operation_id)
         return parent is not None and parent.status != "running"
 
 

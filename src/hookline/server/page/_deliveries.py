@@ -47,8 +47,8 @@ async def show_deliveries(request: Req) -> Response[str]:
     context = context_of(request)
     names = ("status", "endpoint", "operation", "hook", "tenant", "cursor")
     asked = {name: request.query_params.get(name) or None for name in names}
-    tenant_id = caller_of(request).tenant(asked["tenant"])
     caller = caller_of(request)
+    tenant_id = caller.tenant(asked["tenant"])
     which = DeliveryFilter(
         tenant_id=tenant_id,
         owner_id=None if caller.sees_all else caller.tenant_id,

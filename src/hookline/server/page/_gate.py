@@ -96,10 +96,10 @@ class _HeldAnswer:
         """Convert the response that was held back into an error."""
         assert self.refused is not None
         try:
-            told = msgspec.json.decode(self._body, type=_ProblemDetail)
+            problem = msgspec.json.decode(self._body, type=_ProblemDetail)
         except msgspec.MsgspecError:
-            told = _ProblemDetail()
-        return ApiError(self.refused["status"], "denied", told.detail)
+            problem = _ProblemDetail()
+        return ApiError(self.refused["status"], "denied", problem.detail)
 
 
 def _cookie(header: bytes) -> str | None:

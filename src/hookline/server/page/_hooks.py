@@ -13,6 +13,7 @@ from hookline.registry import POINTS, DefinitionError, DryRun, HookDefinition, b
 from hookline.server._callers import Req, caller_of
 from hookline.server.page._context import context_of
 from hookline.server.routes import Id, Switching, Trial, list_hooks, read_visible, toggle_hook, try_hook
+from hookline.webhooks import to_camel
 
 __all__ = ["ROUTES", "first_sample"]
 
@@ -39,7 +40,7 @@ def first_sample(definition: HookDefinition) -> dict[str, Any]:
 
 
 def _visible_fields(subject: object) -> dict[str, Any]:
-    fields = {_camel(name): value for name, value in msgspec.to_builtins(subject).items()}
+    fields = {to_camel(name): value for name, value in msgspec.to_builtins(subject).items()}
     return {name: value for name, value in fields.items() if name not in FILLED_IN and value is not None}
 
 
@@ -55,10 +56,6 @@ def _example_tool(pattern: str | None) -> tuple[str, str]:
         if matches("/".join(tool)):
             return tool
     return TOOL
-
-
-def _camel(name: str) -> str:
-    return re.sub(r"_(.)", lambda found: found[1].upper(), name)
 
 
 ROWS = 100

@@ -15,12 +15,12 @@ from markupsafe import Markup
 from sqlalchemy import func, select
 
 from hookline.errors import StoreUnavailableError
-from hookline.events import HookType, OnError, decode
+from hookline.events import OnError
 from hookline.registry import ExecutionRow
 from hookline.server._callers import Caller, Req, caller_of
 from hookline.server._problems import ApiError
 from hookline.server.page._context import PageContext, context_of
-from hookline.server.page._waterfall import waterfall_body
+from hookline.server.page._waterfall import read_events, waterfall_body
 from hookline.server.routes import (
     PING,
     SILENCE_SECONDS,
@@ -31,7 +31,7 @@ from hookline.server.routes import (
     read_visible_operation,
     stream_response,
 )
-from hookline.store import Page, StoredOperation, operations
+from hookline.store import LIVE, Page, StoredOperation, operations
 
 __all__ = ["MOST_MARKS", "ROUTES", "call_mark", "digest", "stream_renderings"]
 
@@ -45,16 +45,15 @@ CALM = 0.5
 MOST_MARKS = 500
 """Calls whose marks fit into an address; with more, it would be longer than servers accept."""
 READS = {"scope": "operations:read"}
-LIVE = ("running", "waiting_for_human")
 
 
 @get("/operations", opt=READS)
 async def show_operations(request: Req) -> Response[str]:
     """Show the list of operations, newest first."""
     context = context_of(request)
-    told = await _read_list(context, request)
-    listed = context.render(request, "operations_list.html", **told)
-    return context.render_page(request, "operations.html", listed=Markup(listed), seen=digest(listed), **told)
+    listing = await _read_list(context, request)
+    listed = context.render(request, "operations_list.html", **listing)
+    return context.render_page(request, "operations.html", listed=Markup(listed), seen=digest(listed), **listing)
 
 
 @get("/operations/live", opt=READS)
@@ -141,8 +140,7 @@ async def _find_failure(context: PageContext, operation: StoredOperation) -> OnE
     last = await context.parts.store.events_of(
         operation.operation_id, after=max(operation.events - LAST_EVENTS, 0), limit=LAST_EVENTS
     )
-    told = (decode(entry.wire) for entry in reversed(last) if entry.type == HookType.ON_ERROR)
-    return next((event for event in told if isinstance(event, OnError)), None)
+    return next((event for event in read_events(reversed(last)) if isinstance(event, OnError)), None)
 
 
 async def _read_list(context: PageContext, request: Req) -> dict[str, Any]:

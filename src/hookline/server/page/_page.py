@@ -165,18 +165,18 @@ def _add_headers(response: Response[Any]) -> Response[Any]:
 
 def _render_error(request: Req, error: Exception) -> Response[Any]:
     """Render an error as a page, or as JSON for scripts."""
-    told = as_api_error(error) or unexpected_error(error, str(request.scope["state"].get("hookline_request_id", "")))
-    if isinstance(error, HTTPException) and told.status == 500:
-        told = ApiError(error.status_code, "refused", error.detail)
-    add_refusal_code(request.scope, told)
+    refusal = as_api_error(error) or unexpected_error(error, str(request.scope["state"].get("hookline_request_id", "")))
+    if isinstance(error, HTTPException) and refusal.status == 500:
+        refusal = ApiError(error.status_code, "refused", error.detail)
+    add_refusal_code(request.scope, refusal)
     if request.scope["path"].endswith((".json", "/live")):
-        body = {"code": told.code, "detail": told.detail}
-        answer: Response[Any] = Response(body, status_code=told.status, media_type=MediaType.JSON)
-    elif told.code == "no_session":
+        body = {"code": refusal.code, "detail": refusal.detail}
+        answer: Response[Any] = Response(body, status_code=refusal.status, media_type=MediaType.JSON)
+    elif refusal.code == "no_session":
         answer = _redirect_to_sign_in(request)
     else:
-        answer = context_of(request).render_page(request, "problem.html", status=told.status, told=told)
-    answer.headers.update(told.headers)
+        answer = context_of(request).render_page(request, "problem.html", status=refusal.status, refusal=refusal)
+    answer.headers.update(refusal.headers)
     return _add_headers(answer)
 
 

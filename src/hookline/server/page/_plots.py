@@ -67,10 +67,10 @@ def column_plot(
     parts = [_axis(top, width, whole=whole)]
     for place, label in enumerate(labels):
         below = 0.0
-        told = ", ".join(f"{each.values[place]:g} {each.name}" for each in series if each.values[place])
-        if not told:
+        values = ", ".join(f"{each.values[place]:g} {each.name}" for each in series if each.values[place])
+        if not values:
             continue
-        parts.append(f"<g><title>{escape(f'{label}: {told}')}</title>")
+        parts.append(f"<g><title>{escape(f'{label}: {values}')}</title>")
         for each in series:
             value = each.values[place]
             if value:

@@ -5,10 +5,9 @@ from __future__ import annotations
 from time import monotonic
 
 from sqlalchemy import delete, literal, select
-from sqlalchemy.dialects import postgresql, sqlite
 
 from hookline.server.page._sessions import PageSession
-from hookline.store import SqlStore, ended_sessions
+from hookline.store import SqlStore, ended_sessions, insert_into
 
 __all__ = ["SignOuts"]
 
@@ -37,8 +36,9 @@ class SignOuts:
             StoreUnavailableError: If the database cannot be reached.
         """
         async with self._store.writing() as connection:
-            insert = postgresql.insert if connection.dialect.name == "postgresql" else sqlite.insert
-            ended = insert(ended_sessions).values(id=session.nonce, until=session.ends + MARGIN_SECONDS)
+            ended = insert_into(connection, ended_sessions).values(
+                id=session.nonce, until=session.ends + MARGIN_SECONDS
+            )
             await connection.execute(ended.on_conflict_do_nothing())
             await connection.execute(delete(ended_sessions).where(ended_sessions.c.until < self._store.now_sql()))
         self._checked.pop(session.nonce, None)

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Iterator
 
 import msgspec
 
+from hookline.errors import EventDecodeError
 from hookline.evals import BarKind, BarStatus, Waterfall, draw_run
-from hookline.events import decode
+from hookline.events import Event, decode
 from hookline.registry import ExecutionRow
 from hookline.runtime import JournalEntry
 from hookline.signals import HookExecution
 
-__all__ = ["BarBody", "WaterfallBody", "waterfall_body"]
+__all__ = ["BarBody", "WaterfallBody", "read_events", "waterfall_body"]
 
 LONGEST_NOTE = 300
 
@@ -55,6 +57,13 @@ class WaterfallBody(msgspec.Struct, frozen=True, kw_only=True):
     truncated: bool = False
 
 
+def read_events(entries: Iterable[JournalEntry]) -> Iterator[Event]:
+    """Yield the events of entries, without those that a newer version has written and this one cannot read."""
+    for entry in entries:
+        with contextlib.suppress(EventDecodeError):
+            yield decode(entry.wire)
+
+
 def waterfall_body(
     entries: Iterable[JournalEntry], rows: Iterable[ExecutionRow], *, now: float, truncated: bool = False
 ) -> WaterfallBody:
@@ -67,7 +76,7 @@ def waterfall_body(
         truncated: Whether there are more events or executions than those given.
     """
     executions = (execution for row in rows for execution in _executions_of(row))
-    waterfall = draw_run((decode(entry.wire) for entry in entries), executions, now=int(now * 1e9))
+    waterfall = draw_run(read_events(entries), executions, now=int(now * 1e9))
     return WaterfallBody(
         duration=_ms(waterfall.duration_ns),
         bars=[

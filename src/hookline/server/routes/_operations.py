@@ -105,11 +105,11 @@ async def read_visible_operation(parts: ServerParts, caller: Caller, id: str) ->
     return found
 
 
-async def check_events_visible(parts: ServerParts, caller: Caller, id: str) -> Literal["kept", "heard"]:  # noqa: A002
-    """Raise unless the caller may see the events of an operation.
+async def check_events_visible(parts: ServerParts, caller: Caller, id: str) -> bool:  # noqa: A002
+    """Check that the caller may see the events of an operation.
 
     Returns:
-        `"kept"` if the state of the operation is stored here, `"heard"` if only its events are.
+        Whether the state of the operation is stored here too, by which its end is known.
 
     Raises:
         ApiError: 404, if there are no such events, or they are another tenant's.
@@ -117,14 +117,14 @@ async def check_events_visible(parts: ServerParts, caller: Caller, id: str) -> L
     operation = await parts.store.operation(id)
     if operation is not None:
         caller.check_visible(operation.tenant_id)
-        return "kept"
+        return True
     async with parts.store.reading() as connection:
         query = select(events.c.tenant_id).where(events.c.operation_id == id).limit(1)
         tenant_id = (await connection.execute(query)).scalar()
     if tenant_id is None:
         raise not_found_error()
     caller.check_visible(tenant_id)
-    return "heard"
+    return False
 
 
 OPERATION_ROUTES = [list_operations, read_operation, list_events]

@@ -18,6 +18,7 @@ from hookline.server._parts import ServerParts, parts_of
 from hookline.server._problems import ApiError
 from hookline.server.routes._operations import After, check_events_visible
 from hookline.server.routes._shared import Id, TenantId, route
+from hookline.store import LIVE
 
 __all__ = ["STREAM_ROUTES", "operation_changes", "operation_events", "stream_response"]
 
@@ -26,7 +27,6 @@ POLL_SECONDS = 0.25
 SILENCE_SECONDS = 15.0
 """Seconds of silence after which a comment is sent, so that no proxy closes the connection."""
 BATCH_SIZE = 500
-LIVE = ("running", "waiting_for_human")
 PING = b": ping\n\n"
 
 LastEventId = Annotated[
@@ -54,13 +54,13 @@ async def stream_operation(
     The stream ends with an event `end` when the operation has ended; a client that reconnects after it gets 204.
     """
     parts, caller = parts_of(request), caller_of(request)
-    kept = await check_events_visible(parts, caller, id) == "kept"
+    has_state = await check_events_visible(parts, caller, id)
     after = max(after, _parse_number(last_event_id))
-    if kept and last_event_id is not None:
+    if has_state and last_event_id is not None:
         operation = await parts.store.operation(id)
         if operation is not None and operation.status not in LIVE and operation.events <= after:
             return Stream((), status_code=204)
-    return stream_response(request, operation_events(parts, caller, id, after=after, kept=kept))
+    return stream_response(request, operation_events(parts, caller, id, after=after, has_state=has_state))
 
 
 @route(
@@ -98,7 +98,7 @@ async def operation_events(
     id: str,  # noqa: A002
     *,
     after: int,
-    kept: bool,
+    has_state: bool,
 ) -> AsyncIterator[bytes]:
     """Yield the events of an operation as server-sent events.
 
@@ -107,29 +107,29 @@ async def operation_events(
         caller: The listener; the stream ends when its key expires or is revoked.
         id: The id of the operation.
         after: Only events with a greater number.
-        kept: Whether the state of the operation is stored, so that its end is known.
+        has_state: Whether the state of the operation is stored, so that its end is known.
     """
     yield b"retry: 1000\n\n"
-    heard = monotonic()
+    sent_at = monotonic()
     while not parts.closing.is_set():
         try:
             if not await parts.keys.still(caller):
                 return
             # The operation is read before its events, so that no event between the two queries is missed.
-            operation = await parts.store.operation(id) if kept else None
+            operation = await parts.store.operation(id) if has_state else None
             found = await parts.store.events_of(id, after=after, limit=BATCH_SIZE)
         except StoreUnavailableError:
             return
         for entry in found:
             yield b"id: %d\nevent: %b\ndata: %b\n\n" % (entry.number, entry.type.encode(), entry.wire)
-            after, heard = entry.number, monotonic()
+            after, sent_at = entry.number, monotonic()
         if len(found) == BATCH_SIZE:
             continue
         if operation is not None and operation.status not in LIVE:
             yield b"id: %d\nevent: end\ndata: %b\n\n" % (after, msgspec.json.encode(operation))
             return
-        if monotonic() - heard > SILENCE_SECONDS:
-            heard = monotonic()
+        if monotonic() - sent_at > SILENCE_SECONDS:
+            sent_at = monotonic()
             yield PING
         await asyncio.sleep(POLL_SECONDS)
 
@@ -146,7 +146,7 @@ async def operation_changes(
         since: Start with the changes since this position.
     """
     yield b"retry: 1000\n\n"
-    heard = monotonic()
+    sent_at = monotonic()
     try:
         async with aclosing(parts.feed.changes(tenant_id, since=since)) as changes:
             async for change in changes:
@@ -155,10 +155,10 @@ async def operation_changes(
                 if change is not None:
                     position, operation = change
                     yield b"id: %.6f\nevent: operation\ndata: %b\n\n" % (position, msgspec.json.encode(operation))
-                    heard = monotonic()
-                elif monotonic() - heard > SILENCE_SECONDS:
+                    sent_at = monotonic()
+                elif monotonic() - sent_at > SILENCE_SECONDS:
                     yield PING
-                    heard = monotonic()
+                    sent_at = monotonic()
     except StoreUnavailableError:
         return
 

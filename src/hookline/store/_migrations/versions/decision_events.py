@@ -11,7 +11,11 @@ def upgrade() -> None:
     """Add the columns. Older decisions have no call, and none has an event: until now, they were deleted on resume."""
     op.add_column("decisions", sa.Column("call", sa.LargeBinary()))
     op.add_column("decisions", sa.Column("event_number", sa.BigInteger()))
-    untold = sa.text("event_number IS NULL")
+    without_event = sa.text("event_number IS NULL")
     op.create_index(
-        "ix_decisions_operation_id", "decisions", ["operation_id"], sqlite_where=untold, postgresql_where=untold
+        "ix_decisions_operation_id",
+        "decisions",
+        ["operation_id"],
+        sqlite_where=without_event,
+        postgresql_where=without_event,
     )

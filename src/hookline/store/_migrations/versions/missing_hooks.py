@@ -10,7 +10,11 @@ down_revision = "0002_decisions"
 def upgrade() -> None:
     """Add the column, and an index of the few operations in which it is set."""
     op.add_column("operations", sa.Column("missing_hooks", sa.Text()))
-    said = sa.text("missing_hooks IS NOT NULL")
+    is_waiting = sa.text("missing_hooks IS NOT NULL")
     op.create_index(
-        "ix_operations_missing_hooks", "operations", ["operation_id"], sqlite_where=said, postgresql_where=said
+        "ix_operations_missing_hooks",
+        "operations",
+        ["operation_id"],
+        sqlite_where=is_waiting,
+        postgresql_where=is_waiting,
     )
