@@ -148,6 +148,14 @@ def test_the_reference_shows_type_default_and_wire_name_of_a_field(site: pathlib
     assert rows["time_unix_nano"][-1] == "time.time_ns()"
 
 
+def test_the_reference_spells_out_the_values_that_a_parameter_may_have(site: pathlib.Path) -> None:
+    section = section_of(site / "reference" / "runtime.html", "hookline.exec_agent")
+    rows = {cells[0]: cells[1:] for cells in cells_of(section) if cells}
+
+    assert rows["release"][0] == "Literal['checked', 'incremental']"
+    assert rows["hooks"][0] == "Iterable[AnyHook]"
+
+
 def section_of(page: pathlib.Path, name: str) -> str:
     """The part of a page from the heading of a name to the next heading of that kind."""
     return page.read_text().partition(f'<h3 id="{name}"')[2].partition("<h3 ")[0]

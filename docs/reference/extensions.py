@@ -1,9 +1,11 @@
-"""A table of fields for each struct and dataclass in the API reference, with types and defaults.
+"""What mkdocstrings shows of types and fields: two extensions of Griffe, which `zensical.toml` names.
 
-mkdocstrings shows the `Attributes` of a docstring with their types. It does not know msgspec, so it would leave out the
-defaults, and the fields that a struct inherits. `zensical.toml` names this extension of Griffe.
+It shows the `Attributes` of a docstring with their types. It does not know msgspec, so it would leave out the defaults
+of fields, and the fields that a struct inherits; and it would show a type as `OnError` where a caller needs to know
+`Literal["open", "closed"]`.
 """
 
+import dataclasses
 from collections.abc import Iterable, Iterator
 
 import griffe
@@ -11,6 +13,61 @@ import griffe
 FROZEN = {"NO_DICT": "{}", "NO_LIST": "[]"}
 """Read-only values that stand in for an empty default."""
 QUOTES = "\"'"
+
+
+class SpelledAliases(griffe.Extension):
+    """Write out types that have a name of their own, where readers do not know the name."""
+
+    def on_package(self, *, pkg: griffe.Module, **_: object) -> None:
+        """Go through a package that has been loaded.
+
+        Args:
+            pkg: The package.
+        """
+        for member in members_of(pkg):
+            if isinstance(member, griffe.Attribute):
+                member.annotation = spell_out(member.annotation, pkg)
+            else:
+                member.returns = spell_out(member.returns, pkg)
+                for signature in (member, *(member.overloads or ())):
+                    for parameter in signature.parameters:
+                        parameter.annotation = spell_out(parameter.annotation, pkg)
+
+
+def members_of(owner: griffe.Module | griffe.Class) -> Iterator[griffe.Attribute | griffe.Function]:
+    """Find the attributes and functions of a package or class and of what is in it."""
+    for member in owner.members.values():
+        if isinstance(member, griffe.Module | griffe.Class):
+            yield from members_of(member)
+        elif isinstance(member, griffe.Attribute | griffe.Function):
+            yield member
+
+
+def spell_out(annotation: str | griffe.Expr | None, pkg: griffe.Module) -> str | griffe.Expr | None:
+    """Replace the aliases in a type by what they stand for: those of literals, and all of private modules."""
+    if isinstance(annotation, griffe.ExprName):
+        return meaning_of(annotation, pkg) or annotation
+    if isinstance(annotation, griffe.Expr):
+        for field in dataclasses.fields(annotation):
+            value = getattr(annotation, field.name)
+            if isinstance(value, griffe.Expr):
+                setattr(annotation, field.name, spell_out(value, pkg))
+            elif isinstance(value, list):
+                setattr(annotation, field.name, [spell_out(each, pkg) for each in value])
+    return annotation
+
+
+def meaning_of(name: griffe.ExprName, pkg: griffe.Module) -> griffe.Expr | None:
+    """Return what an alias stands for; `None` for every other name."""
+    try:
+        found = pkg.modules_collection[name.canonical_path]
+    except (KeyError, griffe.AliasResolutionError):
+        return None
+    if not isinstance(found, griffe.Attribute) or not isinstance(found.parent, griffe.Module):
+        return None
+    is_literal = isinstance(found.value, griffe.ExprSubscript) and found.value.canonical_path == "typing.Literal"
+    is_private = found.parent.name.startswith("_") and isinstance(found.value, griffe.ExprSubscript | griffe.ExprBinOp)
+    return found.value if is_literal or is_private else None
 
 
 class FieldTables(griffe.Extension):
