@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import assert_type
 
 from anthropic import Anthropic, AsyncAnthropic
 from openai import AsyncOpenAI, OpenAI
 
 from hookline.loop import LoopRun, SyncLoopRun, wrap
+from hookline.loop._api import WrapOptions
 
 
 def test_the_types_of_runs_are_those_of_their_clients() -> None:
@@ -20,3 +22,9 @@ def test_the_types_of_runs_are_those_of_their_clients() -> None:
     assert_type(wrap(sync_messages, hooks=[], agent_id="one"), SyncLoopRun[Anthropic])
     sync_chat.close()
     sync_messages.close()
+
+
+def test_a_type_checker_knows_every_option() -> None:
+    taken = inspect.signature(wrap).parameters.keys() - {"client"}
+
+    assert WrapOptions.__annotations__.keys() == taken

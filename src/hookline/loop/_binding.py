@@ -167,7 +167,7 @@ class LoopBinding:
         Raises:
             RunStopped: If a hook or a person has ended it, or it was interrupted.
             RunPaused: If it waits for a person since then.
-            HookUsageError: If its block has not begun, or has ended.
+            HookUsageError: If its block has not begun, or has ended, or this is another thread's.
         """
         if self.paused is not None:
             raise self.paused
@@ -187,6 +187,7 @@ class LoopBinding:
                 f"Run {self.run.operation_id!r} waits for a person to decide about {names}. Before it goes on, call "
                 "`messages = run.messages` and `messages += run.resume([Approve(...)])`."
             )
+        self._surroundings.reader()  # raises in a thread that the run does not belong to
 
     async def end_streams(self, *, of: object = None) -> None:
         """Close the streams that were not read to their end.
