@@ -156,12 +156,14 @@ class AsyncSurroundings:
     def __init__(self) -> None:
         self._thread = threading.get_ident()
 
-    def reader(self) -> object:
+    def check_thread(self) -> None:
         if threading.get_ident() != self._thread:
             raise HookUsageError(
                 "This run was opened in the event loop of another thread, and cannot be used in this one. Open a run "
                 "in each thread, with `async with wrap(...)`."
             )
+
+    def reader(self) -> object:
         return anyio.get_current_task().id
 
     async def send(self, exchange: Exchange, body: Mapping[str, Any]) -> Any:

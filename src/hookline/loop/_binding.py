@@ -63,6 +63,10 @@ DETAILS_KEY = "hookline.loop"
 class Surroundings(Protocol):
     """What is done differently in an async and in a sync loop."""
 
+    def check_thread(self) -> None:
+        """Check that the run may be used in this thread."""
+        ...
+
     def reader(self) -> object:
         """Return the task or thread that makes a call."""
         ...
@@ -187,7 +191,7 @@ class LoopBinding:
                 f"Run {self.run.operation_id!r} waits for a person to decide about {names}. Before it goes on, call "
                 "`messages = run.messages` and `messages += run.resume([Approve(...)])`."
             )
-        self._surroundings.reader()  # raises in a thread that the run does not belong to
+        self._surroundings.check_thread()
 
     async def end_streams(self, *, of: object = None) -> None:
         """Close the streams that were not read to their end.
@@ -204,7 +208,8 @@ class LoopBinding:
     async def ask_model(self, exchange: Exchange) -> Any:
         """Make a model call through the hooks, and return what the client's method would."""
         self.check()
-        await self.end_streams(of=self._surroundings.reader())
+        if self._streams:
+            await self.end_streams(of=self._surroundings.reader())
         if not self._asking and not self._streams:
             self._begin_step()
         self._asking += 1

@@ -204,6 +204,9 @@ class SyncSurroundings:
         for scope in list(self._scopes):
             scope.cancel()
 
+    def check_thread(self) -> None:
+        """Any thread may use a sync run."""
+
     def reader(self) -> object:
         return calling_thread()
 
