@@ -144,6 +144,8 @@ async def test_a_paused_run_goes_on_elsewhere_and_runs_nothing_twice(way: Way) -
         assert [each.tool_call_id for each in run.pending] == ["c1"]
         messages = json.loads(json.dumps(run.messages))
         messages += await settled(run.resume([Approve("c1")]))
+        assert run.messages == messages[: len(run.messages)]
+        assert run.pending == []
         messages = await way.loop(run, messages)
     assert way.dialect.results(messages) == ["paid 5", "seen"]
     assert (second.paid, second.looked) == ([5], 0)

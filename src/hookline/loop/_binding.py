@@ -158,6 +158,7 @@ class LoopBinding:
         self._asking = 0
         self._step_begun = False
         self._resumed = False
+        self._stored: StoredConversation | None = None
         self._streams: list[OpenStream] = []
         self._stepped: set[SteppedCall] = set()
         self._ran: set[tuple[int, str]] = set()
@@ -512,17 +513,17 @@ class LoopBinding:
         return [*messages[:-1], msgspec.structs.replace(messages[-1], details=own)]
 
     def stored(self) -> StoredConversation | None:
-        """Return the conversation of a run that waits for a person; `None` if it waits for nobody."""
-        if not self.run.run.pending:
-            return None
+        """Return the conversation of a run that waited for a person when it was opened; `None` if it did not."""
+        if self._stored is not None or not self.run.run.pending:
+            return self._stored
         for message in reversed(self.run.run.messages):
             own = message.details.get(DETAILS_KEY)
             format_ = format_named(str(own["format"])) if own is not None else None
             if own is not None and format_ is not None:
-                return StoredConversation(
-                    format=format_, entries=writable(own["entries"]), answered=int(own["answered"])
-                )
-        return None
+                entries, answered = writable(own["entries"]), int(own["answered"])
+                self._stored = StoredConversation(format=format_, entries=entries, answered=answered)
+                break
+        return self._stored
 
     async def resume(self, decisions: Sequence[Approve | Reject]) -> list[Any]:
         """Apply what a person decided, and return what the model is to be told of all calls of the paused step."""

@@ -104,7 +104,7 @@ class RunBase(Generic[C]):
     def messages(self) -> list[Any]:
         """Of a run that goes on after it waited for a person: the conversation, in the client's own JSON."""
         stored = self._binding.stored()
-        return stored.entries if stored is not None else []
+        return list(stored.entries) if stored is not None else []
 
     @property
     def pending(self) -> list[PendingTool]:
