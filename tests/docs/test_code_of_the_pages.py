@@ -136,7 +136,7 @@ def test_every_python_block_runs_and_prints_what_the_page_shows(
 def test_every_block_has_a_language_and_every_marker_is_known(path: pathlib.Path) -> None:
     for block in blocks(path.read_text()):
         where = f"{title(path)}:{block.line}"
-        assert block.language in ("python", "sh", "text", "json", "toml", "yaml"), where
+        assert block.language in ("python", "sh", "text", "json", "toml", "yaml", "ts", "dockerfile", "ini"), where
         known = block.marker in ("", "output", "run") or block.marker.startswith(("file:", "generated"))
         assert known, f"{where}: {block.marker}"
         if block.marker == "output":
