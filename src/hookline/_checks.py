@@ -26,6 +26,7 @@ __all__ = [
     "check_tool",
     "format_record",
     "has_wildcard",
+    "module_of",
     "name_of",
     "public_name",
     "quote",
@@ -177,8 +178,7 @@ def check_signature(handler: object, arguments: str, where: str) -> None:
     """
     if not callable(handler):
         raise HookDefinitionError(where, f"`handler` must be callable; got {quote(handler)}")
-    inner = inspect.unwrap(handler)
-    inner = getattr(inner, "func", inner)
+    inner = _unwrap(handler)
     for body in (inner, type(inner).__call__):
         if inspect.isgeneratorfunction(body) or inspect.isasyncgenfunction(body):
             raise HookDefinitionError(
@@ -250,13 +250,17 @@ def _decision_in(annotation: object) -> type | None:
 
 def module_of(handler: object) -> str:
     """Return the module in which a handler was defined."""
-    inner = inspect.unwrap(handler) if callable(handler) else handler
-    inner = getattr(inner, "func", inner)
+    inner = _unwrap(handler)
     return str(getattr(inner, "__module__", None) or type(inner).__module__)
 
 
 def name_of(handler: object) -> str:
     """Return the name of a handler."""
-    inner = inspect.unwrap(handler) if callable(handler) else handler
-    inner = getattr(inner, "func", inner)
+    inner = _unwrap(handler)
     return getattr(inner, "__name__", type(inner).__name__)
+
+
+def _unwrap(handler: object) -> Any:
+    """Return the function inside of a decorated one or of a partial."""
+    inner: Any = inspect.unwrap(handler) if callable(handler) else handler
+    return getattr(inner, "func", inner)

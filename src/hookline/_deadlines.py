@@ -24,9 +24,13 @@ __all__ = [
     "CoroutineAlarm",
     "HandlerCancelledError",
     "HandlerTimeoutError",
+    "bounded_anyio",
+    "bounded_asyncio",
     "bounded_for_this_backend",
     "finish_asyncio",
     "new_scope",
+    "own_cancellation",
+    "runs_on_asyncio",
 ]
 
 

@@ -17,8 +17,8 @@ __all__ = [
     "check_finite",
     "freeze_dict",
     "freeze_list",
+    "keep_jsonable",
     "read_only",
-    "read_only_list",
     "read_only_value",
     "writable",
 ]
@@ -103,11 +103,6 @@ def read_only(value: Mapping[str, Any]) -> ReadOnlyDict:
     return ReadOnlyDict({key: read_only_value(item) for key, item in value.items()})
 
 
-def read_only_list(value: Sequence[Any]) -> ReadOnlyList:
-    """Return a read-only copy of a list, with its items as they are."""
-    return value if value.__class__ is ReadOnlyList else ReadOnlyList(value)
-
-
 NO_LIST = ReadOnlyList()
 NO_DICT = ReadOnlyDict()
 """Defaults that all structs share."""
@@ -154,3 +149,16 @@ def check_finite(path: str, value: object) -> None:
     elif isinstance(value, list | tuple):
         for index, item in enumerate(value):
             check_finite(f"{path}[{index}]", item)
+
+
+def keep_jsonable(given: dict[str, Any]) -> dict[str, Any]:
+    """Return the entries of a mapping that JSON can carry, as they are after it."""
+    if not given:
+        return {}
+    carried = {}
+    for key, value in given.items():
+        try:
+            carried[key] = msgspec.json.decode(msgspec.json.encode({key: value}))[key]
+        except (TypeError, ValueError, RecursionError, KeyError):
+            continue
+    return carried

@@ -111,7 +111,8 @@ class HookMiddleware:
             await self.app(scope, receive, send)
             return
         if has_dot_segment(scope["path"]):
-            await _send_refusal(send, HTTPStatus.BAD_REQUEST, "The path has a segment '.' or '..'; resolve it first.")
+            problem = "The path has a segment '.' or '..'; resolve it first."
+            await _send_result(send, _problem(HTTPStatus.BAD_REQUEST, problem))
             return
         path = self.normal_path(scope["path"])
         if path != scope["path"]:
@@ -153,19 +154,28 @@ class _Exchange:
     def __init__(self, owner: HookMiddleware, scope: Scope, receive: Receive, send: Send) -> None:
         self.owner, self.scope, self.receive, self.send = owner, scope, receive, send
         self.since = perf_counter_ns()
-        self.life = anyio.CancelScope()  # the application's
-        self.begun = anyio.Event()  # the application has begun its answer, or ended
-        self.decided = anyio.Event()  # the hooks have looked at that, for good or bad
-        self.opened = anyio.Event()  # it has gone out, or never will
+        self.life = anyio.CancelScope()
+        """The application's scope."""
+        self.begun = anyio.Event()
+        """Set when the application has begun its response, or ended."""
+        self.decided = anyio.Event()
+        """Set when the hooks have let the response pass, or replaced it."""
+        self.opened = anyio.Event()
+        """Set when the start of the response was sent, or will not be."""
         self.start: Message | None = None
-        """How the application begins its answer; once decided, as the hooks have changed it."""
+        """The start of the application's response; once decided, as the hooks have changed it."""
         self.shown: RequestResult | None = None
-        """The same, as the hooks were shown it."""
+        """That start as the hooks saw it."""
         self.result: RequestResult | None = None
         self.error: BaseException | None = None
         self.reached = self.withheld = False
 
     async def lead(self, call: RequestCall) -> None:
+        """Run the request through the hooks, and send what comes of it.
+
+        Raises:
+            BaseException: What the application, or a hook's changed response, raised.
+        """
         self.call = call
         async with anyio.create_task_group() as self.group:
             try:
@@ -190,7 +200,7 @@ class _Exchange:
             )
         scope = _rewrite_scope(self.scope, self.call, call)
         scope.setdefault("state", {})["hookline"] = call
-        self.group.start_soon(self.live, scope)
+        self.group.start_soon(self.run_app, scope)
         self.start_beside(self.owner.beside, call)
         try:
             await self.begun.wait()
@@ -205,8 +215,8 @@ class _Exchange:
         self.shown = RequestResult(status=self.start["status"], headers=headers, duration_ms=duration_ms)
         return self.shown
 
-    async def live(self, scope: Scope) -> None:
-        """Run the application."""
+    async def run_app(self, scope: Scope) -> None:
+        """Run the application in a task of its own, up to its end."""
         with self.life:
             try:
                 await self.owner.app(scope, self.receive, self.forward)
@@ -233,6 +243,7 @@ class _Exchange:
         await self.pass_on(message)
 
     async def pass_on(self, message: Message) -> None:
+        """Send a message of the application, unless a hook has answered in its place."""
         if self.withheld:
             await anyio.lowlevel.checkpoint()
         else:
@@ -242,7 +253,7 @@ class _Exchange:
         """Send the application's response, or one in its place."""
         denied = outcome.denied
         self.result = outcome.result
-        result: RequestResult = outcome.result if denied is None else _problem(denied, outcome)
+        result: RequestResult = outcome.result if denied is None else _refusal(denied, outcome)
         if self.shown is None:
             self.error = None  # of an application whose failure a hook has taken upon itself
         if not self.reached and denied is None:
@@ -253,16 +264,9 @@ class _Exchange:
                 self.start["headers"] = _lines(result.headers, self.start["headers"])
             self.decided.set()
             return
-        headers = {name.lower(): value for name, value in result.headers.items()}
-        if result.body:
-            headers["content-length"] = str(len(result.body))
-        elif result.status not in (204, 304):
-            headers.setdefault("content-length", "0")
-        lines = _lines(headers, ())
         self.withheld = True
         self.decided.set()
-        await self.send({"type": "http.response.start", "status": result.status, "headers": lines})
-        await self.send({"type": "http.response.body", "body": result.body})
+        await _send_result(self.send, result)
 
     def start_beside(self, chains: Iterable[Chain], call: RequestCall) -> None:
         """Run hooks with `wait=False` in the background."""
@@ -281,20 +285,35 @@ class _Exchange:
             self.group.start_soon(run, chain)
 
 
-def _problem(denied: Denial, outcome: Outcome) -> RequestResult:
+def _refusal(denied: Denial, outcome: Outcome) -> RequestResult:
     """Return a denial as problem details. The failure of a hook is only logged."""
-    failed = outcome.refusal is not None and outcome.refusal.__cause__ is not None
-    status = HTTPStatus.INTERNAL_SERVER_ERROR if failed else HTTPStatus.FORBIDDEN
-    problem = {
-        "type": "about:blank",
-        "title": status.phrase,
-        "status": status.value,
-        "detail": "A hook that had to judge this request failed." if failed else denied.reason,
-        "hook": denied.hook_id,
-        "operation_id": outcome.call.operation_id,
-    }
+    ids = {"hook": denied.hook_id, "operation_id": outcome.call.operation_id}
+    if outcome.refusal is not None and outcome.refusal.__cause__ is not None:
+        return _problem(HTTPStatus.INTERNAL_SERVER_ERROR, "A hook that had to judge this request failed.", **ids)
+    return _problem(HTTPStatus.FORBIDDEN, denied.reason, **ids)
+
+
+def _problem(status: HTTPStatus, detail: str, **more: str) -> RequestResult:
+    """Return problem details (RFC 9457)."""
+    problem = {"type": "about:blank", "title": status.phrase, "status": status.value, "detail": detail, **more}
     headers = {"content-type": "application/problem+json"}
     return RequestResult(status=status.value, headers=headers, body=msgspec.json.encode(problem))
+
+
+async def _send_result(send: Send, result: RequestResult) -> None:
+    """Send a result as the whole response.
+
+    Raises:
+        HookUsageError: If one of its headers cannot be sent.
+    """
+    headers = {name.lower(): value for name, value in result.headers.items()}
+    if result.body:
+        headers["content-length"] = str(len(result.body))
+    elif result.status not in (204, 304):
+        headers.setdefault("content-length", "0")
+    lines = _lines(headers, ())
+    await send({"type": "http.response.start", "status": result.status, "headers": lines})
+    await send({"type": "http.response.body", "body": result.body})
 
 
 def _rewrite_scope(scope: Scope, seen: RequestCall, call: RequestCall) -> Scope:
@@ -310,15 +329,6 @@ def _rewrite_scope(scope: Scope, seen: RequestCall, call: RequestCall) -> Scope:
 def _places(path: str) -> dict[str, Any]:
     """Return the entries of a scope that hold the path."""
     return {"path": path, "raw_path": quote(path, safe="/:@!$&'()*+,;=").encode()}
-
-
-async def _send_refusal(send: Send, status: HTTPStatus, detail: str) -> None:
-    """Send problem details for a request that is refused before any hook."""
-    problem = {"type": "about:blank", "title": status.phrase, "status": status.value, "detail": detail}
-    body = msgspec.json.encode(problem)
-    headers = [(b"content-type", b"application/problem+json"), (b"content-length", b"%d" % len(body))]
-    await send({"type": "http.response.start", "status": status.value, "headers": headers})
-    await send({"type": "http.response.body", "body": body})
 
 
 def _join_headers(lines: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:

@@ -303,7 +303,7 @@ class OperationFinishedError(OperationError):
 
 @define_error(
     "Operation {operation_id!r} is being run or resumed already; wait for that to return. If the process that did it "
-    "has died, `recover_agent` or a `Worker` goes on with it, given a store that knows."
+    "has died, `recover_agent` or a `Worker` goes on with it, if its store is a durable one."
 )
 class OperationBusyError(OperationError):
     """The operation is being run or resumed at this moment."""

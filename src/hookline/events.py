@@ -16,8 +16,8 @@ from typing import Any, ClassVar, Literal, TypeAlias, get_args
 
 import msgspec
 
-from hookline._readonly import check_finite, read_only, read_only_list
-from hookline.calls import ToolRequest, as_tool_result
+from hookline._readonly import check_finite, freeze_dict, freeze_list
+from hookline.calls import ToolCall, ToolRequest, as_tool_result
 from hookline.errors import EventDecodeError, EventEncodeError
 
 __all__ = [
@@ -112,7 +112,7 @@ class PendingTool(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omi
     prompt: str = ""
 
     def __post_init__(self) -> None:
-        msgspec.structs.force_setattr(self, "args", read_only(self.args))
+        freeze_dict(self, "args", self.args)
 
 
 class EventFields(msgspec.Struct, frozen=True, kw_only=True, rename="camel", tag_field="type"):
@@ -135,11 +135,6 @@ class EventFields(msgspec.Struct, frozen=True, kw_only=True, rename="camel", tag
     user_id: str = ""
     tenant_id: str = ""
     parent_operation_id: str | None = None
-
-
-def freeze_list(event: EventFields, name: str, value: list[Any]) -> None:
-    """Replace a list field of a new event by a read-only copy."""
-    msgspec.structs.force_setattr(event, name, read_only_list(value))
 
 
 INTERRUPTED = "The run was interrupted before the tool had finished."
@@ -173,7 +168,19 @@ class ToolEventFields(EventFields, frozen=True, kw_only=True):
     tool_call_id: str
 
     def __post_init__(self) -> None:
-        msgspec.structs.force_setattr(self, "args", read_only(self.args))
+        freeze_dict(self, "args", self.args)
+
+
+def tool_event_fields(call: ToolCall) -> dict[str, Any]:
+    """Return the fields that a call gives to each of its events."""
+    return {
+        "toolset": call.toolset,
+        "tool_name": call.tool_name,
+        "args": call.args,
+        "call_index": call.call_index,
+        "step_index": call.step_index,
+        "tool_call_id": call.tool_call_id,
+    }
 
 
 class BeforeToolCall(ToolEventFields, frozen=True, kw_only=True, tag="beforeToolCall", dict=True):
@@ -245,8 +252,8 @@ class AfterToolCall(ToolEventFields, frozen=True, kw_only=True, tag="afterToolCa
     execution_time_ms: float = 0.0
 
     def __post_init__(self) -> None:
-        msgspec.structs.force_setattr(self, "args", read_only(self.args))
-        msgspec.structs.force_setattr(self, "metadata", read_only(self.metadata))
+        freeze_dict(self, "args", self.args)
+        freeze_dict(self, "metadata", self.metadata)
 
 
 class OnToolCallError(ToolEventFields, frozen=True, kw_only=True, tag="onToolCallError"):
@@ -271,8 +278,8 @@ class OnToolCallError(ToolEventFields, frozen=True, kw_only=True, tag="onToolCal
     execution_time_ms: float = 0.0
 
     def __post_init__(self) -> None:
-        msgspec.structs.force_setattr(self, "args", read_only(self.args))
-        msgspec.structs.force_setattr(self, "metadata", read_only(self.metadata))
+        freeze_dict(self, "args", self.args)
+        freeze_dict(self, "metadata", self.metadata)
 
 
 def is_interrupted(event: OnToolCallError) -> bool:

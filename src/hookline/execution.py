@@ -5,46 +5,41 @@ Dispatcher and chain decide who is called and in which order; everything that a 
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import inspect
 import logging
 import math
 import traceback
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from contextvars import Context
 from functools import cache
+from math import inf as _NEVER  # noqa: N812  a global of its own is found faster than an attribute
 from time import perf_counter, perf_counter_ns, time_ns
 from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 
-from hookline._checks import tool_matcher
-from hookline._deadlines import HandlerCancelledError, HandlerTimeoutError
-from hookline._phase import PhaseTransition
-from hookline.calls import Denial
-from hookline.errors import DeliveryError, message_of
-from hookline.events import Event
-from hookline.hooks import Hook
-from hookline.signals import ChainRun, ExecutionStatus, HookExecution, announce, chain_ran, hook_executed
-
-if TYPE_CHECKING:
-    from hookline.redaction import Redacting
-import asyncio
-from collections.abc import Mapping
-from contextvars import Context
-from math import inf as _NEVER  # noqa: N812  a global of its own is found faster than an attribute
-
-from hookline._checks import quote
+from hookline._checks import quote, tool_matcher
 from hookline._deadlines import (
     Bounded,
     CoroutineAlarm,
+    HandlerCancelledError,
+    HandlerTimeoutError,
     bounded_asyncio,
     bounded_for_this_backend,
     finish_asyncio,
     own_cancellation,
 )
-from hookline.calls import DECISIONS, Deny, ToolResult
-from hookline.errors import HookUsageError
-from hookline.events import BeforeToolCall
+from hookline._phase import PhaseTransition
+from hookline.calls import DECISIONS, Denial, Deny, ToolResult
+from hookline.errors import DeliveryError, HookUsageError, message_of
+from hookline.events import BeforeToolCall, Event
+from hookline.hooks import Hook
+from hookline.signals import ChainRun, ExecutionStatus, HookExecution, announce, chain_ran, hook_executed
+
+if TYPE_CHECKING:
+    from hookline.redaction import Redacting
 
 __all__ = [
     "ask",
@@ -58,6 +53,8 @@ __all__ = [
     "run_queued",
     "run_timed",
 ]
+
+logger = logging.getLogger("hookline")
 
 
 class Observer(msgspec.Struct, frozen=True, kw_only=True, eq=False):
@@ -133,9 +130,6 @@ def matcher(tool: str | None, tenant_id: str) -> Callable[[Any], object] | None:
     return matches
 
 
-logger = logging.getLogger("hookline")
-
-
 def record_dropped(observers: Sequence[Observer], event: Event, sender: object, why: str) -> None:
     """Log and record that an event was dropped before observers got it."""
     logger.warning(
@@ -153,20 +147,28 @@ def record_dropped(observers: Sequence[Observer], event: Event, sender: object, 
 
 def report(observer: Observer, event: Event, error: Exception, timeout: float = math.inf) -> None:
     """Log the failure of an observer."""
+    report_at(f"{event.hook_type} of operation {event.operation_id}", observer, error, timeout)
+
+
+def report_at(place: str, observer: Observer, error: Exception, timeout: float) -> None:
+    """Log the failure of an observer or a phase hook.
+
+    Args:
+        place: The event or the move for which it ran, in words.
+        observer: The hook.
+        error: Its failure.
+        timeout: Seconds that it had.
+    """
     if isinstance(error, HandlerTimeoutError):
         logger.error(
-            "Hook %r on %s of operation %s was cancelled: it was still running after its timeout of %g s",
-            observer.id,
-            event.hook_type,
-            event.operation_id,
-            timeout,
+            "Hook %r on %s was cancelled: it was still running after its timeout of %g s", observer.id, place, timeout
         )
-        return
-    log_error("Hook %r on %s of operation %s raised %s", observer.id, event.hook_type, event.operation_id, error=error)
+    else:
+        log_error("Hook %r on %s raised %s", observer.id, place, error=error)
 
 
 def report_failure(hook_id: str, point: str, operation_id: str, error: Exception) -> None:
-    """Log the failure of an interceptor or a phase hook."""
+    """Log the failure of an interceptor."""
     log_error("Hook %r on %s of operation %s failed: %s", hook_id, point, operation_id, error=error)
 
 

@@ -1,8 +1,8 @@
 """Instrument runs: bundles that are called before and after the work of a run, as telemetry is.
 
-Observers are told what happened, in whatever context the run is in. Whoever wants code inside of a tool or a model call
-to find something in that context (the current span) must set it in the run's own task, around that work, and take it
-away in the same place. That is what a run does for the bundles of this kind.
+A value such as the current span is seen by the code of a tool or a model call only if it is set in the task of the run,
+before that work, and reset in the same task after it. Observers are called at other moments. So a run calls the bundles
+of this kind around its work.
 """
 
 from collections.abc import Sequence
@@ -27,7 +27,7 @@ class SegmentInfo(msgspec.Struct, frozen=True, kw_only=True):
         parent_operation_id: The run that called this one as a sub-agent.
         conversation_id: The session that it is a task of.
         model: Name of the agent's model.
-        provider: Who runs that.
+        provider: Provider of the model.
         resumed: Whether the operation waited for a person before.
         traceparents: Of the operation's first and latest segments, where they were traced.
         waiting_since_unix_nano: When it began to wait for a person.
@@ -38,7 +38,7 @@ class SegmentInfo(msgspec.Struct, frozen=True, kw_only=True):
         input: What the segment was given to work on; nothing on a resume.
         instructions: The system message.
         tools: What the model may call.
-        dispatcher: Whose lanes the run's async observers are in.
+        dispatcher: The dispatcher that calls the run's observers.
     """
 
     operation_id: str
@@ -77,7 +77,7 @@ class Instrumentation(Hooks):
         """Handle the beginning of a segment, before its first event.
 
         Returns:
-            What `end` is given, and whether the bundle wants to hear anything of this segment.
+            A value for `end`, and whether the bundle is to be called for the calls and events of this segment.
         """
         return None, True
 
@@ -95,7 +95,7 @@ class Instrumentation(Hooks):
         """Handle the beginning of a call's own work: a step, a model call, a tool, a sub-agent, a compaction.
 
         Returns:
-            What `leave` is given.
+            A value for `leave`.
         """
         return None
 
@@ -110,7 +110,7 @@ class Instrumentation(Hooks):
 
         Args:
             call: The call.
-            denial: By whom, and why.
+            denial: The hook that denied it, and its reason.
             cause: The failure of the hook, if it did not decide but fail.
             ran: Whether the call has happened all the same, and only its result is withheld.
             stop: Whether the run ends because of it.

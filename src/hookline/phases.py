@@ -13,22 +13,17 @@ from time import perf_counter_ns
 
 import msgspec
 
-from hookline._deadlines import (
-    Bounded,
-    HandlerTimeoutError,
-    bounded_for_this_backend,
-)
+from hookline._deadlines import Bounded, bounded_for_this_backend
 from hookline._phase import TRANSITIONS, Phase, PhaseHandler, PhaseHook, PhaseTransition
 from hookline.errors import HookUsageError, PhaseTransitionError
 from hookline.execution import (
     Observer,
     awaiting,
     is_async_handler,
-    log_error,
-    logger,
     record,
     refuse_decision,
     refuse_return,
+    report_at,
     run_timed,
 )
 from hookline.hooks import AnyHook, Hooks, hook_batch, phase_handler
@@ -168,7 +163,7 @@ class PhaseMachine:
             if hook_executed.receivers:
                 record(hook, transition, self, started, failure)
             if failure is not None:
-                _report(hook, transition, failure, timeout)
+                report_at(_place_of(transition), hook, failure, timeout)
 
     def _announce(self) -> None:
         """Announce finished moves, up to the first one whose hooks still run."""
@@ -212,13 +207,7 @@ def _phase_named(name: str) -> Phase:
         raise HookUsageError(f"{name!r} is not a phase; the phases are {', '.join(Phase)}.") from None
 
 
-def _report(hook: Observer, transition: PhaseTransition, error: Exception, timeout: float) -> None:
+def _place_of(transition: PhaseTransition) -> str:
+    """Return a move in words, for the log."""
     move = f"{transition.source} -> {transition.target} of agent {transition.agent_id!r}"
-    if transition.operation_id:
-        move += f" in operation {transition.operation_id}"
-    if isinstance(error, HandlerTimeoutError):
-        logger.error(
-            "Hook %r on %s was cancelled: it was still running after its timeout of %g s", hook.id, move, timeout
-        )
-    else:
-        log_error("Hook %r on %s raised %s", hook.id, move, error=error)
+    return f"{move} in operation {transition.operation_id}" if transition.operation_id else move

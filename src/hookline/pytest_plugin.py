@@ -55,7 +55,7 @@ class Tape:
         self.name_or_path = name_or_path
         said = {"mode": mode, "matching": matching, "ignore": ignore}
         self.options: dict[str, Any] = {name: value for name, value in said.items() if value is not None}
-        """What it says about the cassette, other than where it is."""
+        """Keyword arguments for the cassette."""
 
 
 class Mocking:
@@ -139,9 +139,6 @@ MARKERS = (
     "tool_mocks(*, strict=None, seed=None, allow_refused=False, hookline_unused_ok=False): "
     "how the fixture `tool_mocks` treats this test's calls (hookline)",
 )
-
-
-# No dataclasses in here: making one takes longer than all the rest of this module.
 
 
 class Use:

@@ -94,8 +94,11 @@ QUOTE = re.compile(r"""\\*(?:\"{3}|["'])""")
 HARMLESS = ("true", "false", "null", "none", "True", "False", "None")
 """What a field with a secret's name may say without telling it."""
 
-BRACKETS = re.compile(r"""[\[{(\]})]|"[^"\\\n]*(?:\\.[^"\\\n]*)*"|'[^'\\\n]*(?:\\.[^'\\\n]*)*'""")
-"""What opens and closes a list or a mapping, and texts, in which it does not."""
+BRACKETS = re.compile(r"""[\[{(\]})]|\\+["']?|"[^"\\\n]*(?:\\.[^"\\\n]*)*"|'[^'\\\n]*(?:\\.[^'\\\n]*)*'""")
+"""What opens and closes a list or a mapping, and texts, in which it does not.
+
+An escaped quote begins no text, or a line with many of them would be searched to its end from each of them.
+"""
 
 NAME = re.compile(r"\S{1,200}")
 """What names a header or a variable, and is no title such as "Reset my password"."""

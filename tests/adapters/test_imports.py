@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 
@@ -35,5 +36,5 @@ def test_an_adapter_without_its_framework_says_what_to_install(adapter: str) -> 
     code = f"import hookline.adapters.{adapter}"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
 
-    assert "MissingExtraError" in done.stderr
-    assert f"hookline[{adapter.replace('_', '-')}]" in done.stderr
+    # The line names the package or, as in a checkout, the folder that hookline was installed from.
+    assert re.search(rf"MissingExtraError: .*pip install .*\[{adapter.replace('_', '-')}\]", done.stderr)

@@ -261,6 +261,7 @@ async def test_a_completion_that_somebody_else_tells_counts_too() -> None:
         ({"n": 1, "per": 0}, "`per` is a number above 0"),
         ({"n": 1, "per": float("nan")}, "`per` is a number above 0"),
         ({"n": 1, "per": None}, "`per` is a number above 0"),
+        ({"n": 1, "per": []}, "`per` is a number above 0"),
         ({"n": 1, "tool": ""}, "name tools by globs"),
         ({"n": 1, "priority": 2000}, "`priority`"),
     ],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from typing import Any
 
 import pytest
@@ -165,6 +166,37 @@ def test_a_field_of_a_query_is_redacted_and_a_piece_of_a_path_is_not() -> None:
 
     assert redaction.text("https://a.org/?x=1&token=abc&y=2") == "https://a.org/?x=1&token=[redacted]&y=2"
     assert redaction.text("https://a.org/reset/token=abc") == "https://a.org/reset/token=abc"
+
+
+LONG_TEXTS = {
+    "escaped quotes in a list that was cut off": ('password: ["', '\\"x '),
+    "escaped quotes in a mapping": ("password: {", "\\'x "),
+    "brackets that never close": ("password: [", "["),
+    "quotes in a list": ("password: [", '"'),
+    "a quoted value that was cut off": ('token: "', "a\\"),
+    "a value in three quotes": ('secret = """', '"x'),
+    "a value in escaped quotes": ('token: \\"', "\\\\x"),
+    "names without values": ("", "password password_ "),
+    "names with values": ("", "password=x "),
+    "a key that was cut off": ("-----BEGIN PRIVATE KEY-----", "-x"),
+    "urls": ("", "://a:"),
+    "spaces": ("password", "   "),
+}
+
+
+@pytest.mark.parametrize("shape", LONG_TEXTS)
+def test_the_time_grows_with_the_length_of_a_text_and_not_with_its_square(shape: str) -> None:
+    redaction, (start, repeated) = Redaction(), LONG_TEXTS[shape]
+
+    def seconds(times: int) -> float:
+        text, took = start + repeated * times, []
+        for _ in range(3):
+            began = time.process_time()
+            redaction.text(text)
+            took.append(time.process_time() - began)
+        return min(took)
+
+    assert seconds(16_000) < 48 * max(seconds(1_000), 1e-4)  # 16 would be linear, 256 quadratic
 
 
 def test_names_patterns_and_the_replacement_can_be_chosen() -> None:

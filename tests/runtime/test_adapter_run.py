@@ -12,8 +12,10 @@ from hookline import (
     Agent,
     AgentCall,
     Ask,
+    BeforeStep,
     BeforeToolCall,
     Deny,
+    Hook,
     Hooks,
     Message,
     ModelCall,
@@ -241,6 +243,14 @@ async def test_hooks_that_would_never_be_called_are_refused(caplog: pytest.LogCa
         AdapterRun([Recorder().hooks], few)
     AdapterRun([hooks], DRIVES, best_effort=True)
     assert "would never be called" in caplog.text
+
+
+@pytest.mark.parametrize("spelled", [BeforeStep, HookType.BEFORE_STEP, "beforeStep"])
+async def test_a_hook_that_would_never_be_called_is_refused_however_its_event_is_spelled(spelled: Any) -> None:
+    few = Capabilities(framework="little", events=frozenset({HookType.ON_COMPLETE}))
+
+    with pytest.raises(UnsupportedHookError, match="little cannot drive beforeStep"):
+        AdapterRun([Hook(id="steps", type=spelled, handler=lambda event: None)], few)
 
 
 async def test_before_it_is_open_it_says_so() -> None:

@@ -292,6 +292,22 @@ async def test_a_delivery_that_it_is_for_fails_it() -> None:
     assert not live
 
 
+async def test_a_delivery_that_fails_as_the_framework_is_cancelled_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    async def fail(envelope: Envelope) -> None:
+        raise ConnectionError("down")
+
+    hook = Hook(id="bridge", type=AfterStep, webhook={"url": "local://bridge", "fallback": "none"})
+    delivery = InProcess(tries=1)
+    async with delivery.serve("bridge", fail), HookDispatcher(delivery=delivery) as dispatcher:
+        with anyio.CancelScope() as scope:
+            async with run_of(InMemoryStore(), hook, dispatcher=dispatcher) as run:
+                await step(run)
+                scope.cancel()
+                await anyio.lowlevel.checkpoint()
+
+    assert any("ended with interrupted, but Hook 'bridge' could not be delivered" in line for line in caplog.messages)
+
+
 async def test_only_its_own_framework_goes_on_with_one_that_waits() -> None:
     disk = Disk()
     await paused(DyingStore(disk))

@@ -12,24 +12,31 @@ import anyio.lowlevel
 import pytest
 
 from hookline import (
+    AfterCallAgent,
     AfterStep,
+    AgentSession,
+    Approve,
+    BeforeCallAgent,
     BeforeStep,
     HookDispatcher,
     Hooks,
     InMemoryStore,
     Message,
     ModelResponse,
+    OnCallAgentError,
     OnComplete,
+    SubAgentCall,
     ToolCall,
+    ToolRequest,
     exec_agent,
 )
-from hookline.errors import HookUsageError, OperationExistsError
+from hookline.errors import HookUsageError, OperationExistsError, StaleStateError
 from hookline.instrumentation import Instrumentation, SegmentInfo
-from hookline.runtime import AdapterRun, Capabilities, JournalEntry, OperationState, interrupt, tool
+from hookline.runtime import AdapterRun, Capabilities, JournalEntry, OperationState, _lifecycle, interrupt, tool
 from hookline.runtime._run import live
 
 from .durable import Disk, DyingStore
-from .scenes import Recorder, agent_of, call, calls, says
+from .scenes import Recorder, agent_of, ask, call, calls, says
 
 pytestmark = pytest.mark.anyio
 
@@ -135,21 +142,106 @@ STORES: dict[str, Callable[[Fault], Any]] = {"volatile": FaultyMemory, "durable"
 async def test_a_segment_ends_once_and_leaves_nothing_behind_whatever_a_write_does(
     way: str, store: str, at: int, kind: str
 ) -> None:
-    fault, seen, ledger = Fault(at, kind), Recorder(), Ledger()
+    fault, seen, ledger, queued = Fault(at, kind), Recorder(), Ledger(), Hooks()
     kept = STORES[store](fault)
+    heard: list[str] = []
+
+    @queued.on(OnComplete)
+    async def hear(event: OnComplete) -> None:
+        await anyio.lowlevel.checkpoint()
+        heard.append(event.reason)
 
     async with HookDispatcher() as dispatcher:
         with fault.scope, contextlib.suppress(DiskFullError):
-            await WAYS[way](hooks=[seen.hooks, ledger], dispatcher=dispatcher, store=kept)
+            await WAYS[way](hooks=[seen.hooks, ledger, queued], dispatcher=dispatcher, store=kept)
         left = list(dispatcher.operations)
 
     told = Counter(type(event) for event in seen.events)
     assert told[BeforeStep] == told[AfterStep]
     assert told[OnComplete] == 1 or (not seen.events and at == 1)  # a claim that failed: nothing has begun
+    assert len(heard) == told[OnComplete]
     assert ledger.begun == ledger.ended
     assert (left, live, interrupt("op")) == ([], {}, False)
     state = await kept.load("op")
     assert state is None or state.status != "running"
+
+
+class StolenDisk(DyingStore):
+    """A store in which somebody else goes on with the operation `op` from one of its writes on."""
+
+    def __init__(self, at: int) -> None:
+        super().__init__(Disk())
+        self.at = at
+
+    async def commit(
+        self, state: OperationState, *, expected_version: int | None, entries: Sequence[JournalEntry]
+    ) -> None:
+        if self.writes + 1 >= self.at and state.operation_id == "op":
+            self.writes += 1
+            raise StaleStateError("op", expected_version, 99)
+        await super().commit(state, expected_version=expected_version, entries=entries)
+
+
+WORK: dict[str, list[ToolRequest]] = {
+    "a tool": [call("add", number=1)],
+    "three tools": [call("add", f"t{n}", number=n) for n in range(3)],
+    "a sub-agent": [ask("helper")],
+    "a tool and a sub-agent": [call("add", number=1), ask("helper", "t2")],
+}
+
+
+@pytest.mark.parametrize("at", range(2, 8))
+@pytest.mark.parametrize("intercepted", [False, True])
+@pytest.mark.parametrize("work", WORK)
+async def test_a_run_that_somebody_else_has_taken_over_is_left_to_them_wherever_a_write_finds_out(
+    work: str, intercepted: bool, at: int
+) -> None:
+    store, seen, watch = StolenDisk(at), Recorder(), Hooks(inherit=True)
+    if intercepted:
+        watch.after(ToolCall)(lambda call, result: None)
+        watch.after(SubAgentCall)(lambda call, result: None)
+    helper = agent_of(calls(call("add", number=1)), says(), tools=[add], id="helper")
+    agent = agent_of(calls(*WORK[work]), says(), tools=[add], sub_agents=[helper])
+
+    result = await exec_agent(agent, "go", operation_id="op", store=store, hooks=[seen.hooks, watch])
+
+    if store.writes < at:
+        assert result.reason == "done"
+        return
+    assert isinstance(result.error, StaleStateError)
+    assert store.disk.owners["op"] is None
+    told = Counter(type(event) for event in seen.events if event.operation_id == "op")
+    assert told[BeforeStep] == told[AfterStep]
+    assert told[BeforeCallAgent] == told[AfterCallAgent] + told[OnCallAgentError] <= 1
+    assert told[OnComplete] == 1
+
+
+@pytest.mark.parametrize("when", ["as a tool runs", "as its end is stored"])
+async def test_a_cancelled_run_whose_end_cannot_be_stored_in_time_is_left_to_others(
+    when: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class HangingDisk(DyingStore):
+        async def commit(self, state: OperationState, **given: Any) -> None:
+            if state.status != "running":
+                scope.cancel()
+                await anyio.sleep_forever()
+            await super().commit(state, **given)
+
+    @tool
+    async def hang() -> str:
+        scope.cancel()
+        await anyio.sleep_forever()
+        raise AssertionError
+
+    monkeypatch.setattr(_lifecycle, "LAST_SAVE_SECONDS", 0.01)
+    store, seen = HangingDisk(Disk()), Recorder()
+    turns = [calls(call("hang"))] if when == "as a tool runs" else [says()]
+
+    with anyio.CancelScope() as scope:
+        await exec_agent(agent_of(*turns, tools=[hang]), "go", operation_id="op", store=store, hooks=[seen.hooks])
+
+    assert (store.disk.state("op").status, store.disk.owners["op"]) == ("running", None)
+    assert seen.names()[-1] == "onComplete"
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -202,6 +294,32 @@ async def test_a_run_whose_hooks_cannot_be_registered_is_not_left_running(way: s
     state = await kept.load("op")
     assert (live, interrupt("op")) == ({}, False)
     assert state is None or state.status == "interrupted"
+
+
+async def test_a_task_whose_hooks_cannot_be_registered_at_its_resume_goes_on_waiting() -> None:
+    class BrokenOnce(Ledger):
+        broken = False
+
+        def begin(self, segment: SegmentInfo) -> tuple[Any, bool]:
+            if self.broken:
+                self.broken = False
+                raise ZeroDivisionError
+            return super().begin(segment)
+
+    @tool(needs_approval=True)
+    async def pay() -> str:
+        return "paid"
+
+    hooks = BrokenOnce()
+    async with AgentSession(agent_of(calls(call("pay")), says(), tools=[pay]), hooks=[hooks]) as session:
+        await session.run("Pay")
+
+        hooks.broken = True
+        with pytest.raises(ZeroDivisionError):
+            await session.resume([Approve("t1")])
+        result = await session.resume([Approve("t1")])
+
+    assert result.reason == "done"
 
 
 @pytest.mark.parametrize("inner", WAYS)

@@ -1,7 +1,10 @@
 """An operation outlives its process: wherever that dies, another one goes on, and nothing happens twice."""
 
 from collections import Counter
+from typing import Any
 
+import anyio
+import anyio.lowlevel
 import pytest
 
 from hookline import (
@@ -237,6 +240,27 @@ async def test_two_processes_that_recover_at_once_have_one_winner() -> None:
         with pytest.raises(OperationFinishedError):  # it has gone on, and waits for a person
             await recover_agent(world.agent(), "op", store=other)
         assert won == ["first waiting_for_human"]
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("dies_at", [1, 2, 4])
+async def test_a_recovery_that_is_cancelled_while_it_takes_the_operation_leaves_it_to_the_next(dies_at: int) -> None:
+    class Hanging(DyingStore):
+        async def commit(self, *args: Any, **given: Any) -> None:
+            await super().commit(*args, **given)
+            if self.writes == 1:
+                scope.cancel()
+                await anyio.lowlevel.checkpoint()
+
+    world, disk = World(), Disk()
+    await live(world, disk, dies_at=dies_at, written=True)
+
+    with anyio.CancelScope() as scope:
+        await recover_agent(world.agent(), "op", store=Hanging(disk))
+
+    result, _ = await live(world, disk, dies_at=None, written=False)
+    assert result is not None
+    check(world, disk, result)
 
 
 @pytest.mark.anyio

@@ -509,6 +509,9 @@ class TestIterator:
                 async for _piece in text:
                     pass
 
+        with pytest.raises(HookUsageError, match=r"no result because it could not begin: A prompt is text"):
+            _ = text.result
+
     async def test_it_is_entered_once_and_read_inside(self) -> None:
         text = stream_agent(agent(Pieces([said("a")])), "hi")
         with pytest.raises(HookUsageError, match="inside"):

@@ -1,14 +1,15 @@
-"""Conversions that several adapters share: changed messages, and the text of a refusal."""
+"""Conversions that several adapters share: changed messages, copies of arguments, pending calls, refusals."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from hookline.calls import Message
+from hookline.calls import Message, ToolRequest
+from hookline.events import PendingTool
 from hookline.runtime import Reject
 
-__all__ = ["rejection_text", "restore_messages"]
+__all__ = ["copy_json", "rejection_text", "restore_messages", "to_pending_tool"]
 
 
 def restore_messages(
@@ -23,13 +24,44 @@ def restore_messages(
         known: Each original message of the framework, with the messages that it was converted to.
         convert: Converts a message that a hook wrote.
     """
+    originals = {id(ours[0]): (theirs, ours) for theirs, ours in known if ours}
+    # Messages of the same text may differ in what hookline cannot see, such as images, so a message is first looked up
+    # by identity. Equal messages that a hook has built anew stand for the remaining originals, in order.
+    left = {id(message) for message in messages}
+    remaining = [own for first, own in originals.items() if first not in left]
     found: list[Any] = []
     at = 0
     while at < len(messages):
-        own = next(((theirs, ours) for theirs, ours in known if messages[at : at + len(ours)] == ours), None)
-        at += len(own[1]) if own is not None else 1
-        found.append(own[0] if own is not None else convert(messages[at - 1]))
+        same = originals.get(id(messages[at]))
+        candidates = remaining if same is None else [same]
+        own = next((each for each in candidates if messages[at : at + len(each[1])] == each[1]), None)
+        if own is None:
+            found.append(convert(messages[at]))
+            at += 1
+            continue
+        found.append(own[0])
+        at += len(own[1])
+        remaining = [each for each in remaining if each is not own]
     return found
+
+
+def copy_json(value: Any) -> Any:
+    """Return a JSON value with every object and list copied, so that its reader may edit it."""
+    if isinstance(value, Mapping):
+        return {key: copy_json(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [copy_json(item) for item in value]
+    return value
+
+
+def to_pending_tool(request: ToolRequest) -> PendingTool:
+    """Return a call as it is shown to the person who decides; arguments that are not an object are left out."""
+    return PendingTool(
+        toolset=request.toolset,
+        tool_name=request.tool_name,
+        tool_call_id=request.tool_call_id,
+        args=copy_json(request.args) if isinstance(request.args, Mapping) else {},
+    )
 
 
 def rejection_text(decision: Reject) -> str:

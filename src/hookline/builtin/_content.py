@@ -85,10 +85,10 @@ def redact(
     Args:
         patterns: Names of `PATTERNS`, regular expressions, or compiled ones. An empty match is none.
         replacement: What stands in their place; it is not searched again.
-        tool_results: In what tools and sub-agents answer.
-        output: In what the model says, and what the agent answers.
-        messages: In what the model is sent; the conversation that the run keeps stays as it is.
-        args: In the arguments of tool calls, nested ones too. A tool that needs the secret will miss it.
+        tool_results: Whether to redact what tools and sub-agents answer.
+        output: Whether to redact what the model says, and what the agent answers.
+        messages: Whether to redact what the model is sent; the conversation that the run keeps stays as it is.
+        args: Whether to redact the arguments of tool calls, nested ones too. A tool that needs the secret misses it.
         **options: Of the bundle, see `BundleOptions`.
 
     Raises:
@@ -98,15 +98,15 @@ def redact(
     hooks = Hooks(**with_defaults("redact", 30, options))
     inner = 1000 - hooks.priority
     if tool_results:
-        hooks.after(ToolCall, id=hooks.id)(redaction.tool_result)
-        hooks.after(SubAgentCall, id=hooks.id)(redaction.answer)
+        hooks.after(ToolCall, id=hooks.id)(redaction.redact_tool_result)
+        hooks.after(SubAgentCall, id=hooks.id)(redaction.redact_answer)
     if output:
-        hooks.after(ModelCall, id=hooks.id)(redaction.response)
-        hooks.after(AgentCall, id=hooks.id)(redaction.answer)
+        hooks.after(ModelCall, id=hooks.id)(redaction.redact_response)
+        hooks.after(AgentCall, id=hooks.id)(redaction.redact_answer)
     if messages:
-        hooks.before(ModelCall, priority=inner, id=hooks.id)(redaction.sent)
+        hooks.before(ModelCall, priority=inner, id=hooks.id)(redaction.redact_messages)
     if args:
-        hooks.before(ToolCall, priority=inner, id=hooks.id)(redaction.called)
+        hooks.before(ToolCall, priority=inner, id=hooks.id)(redaction.redact_args)
     return hooks
 
 
@@ -123,36 +123,36 @@ class _Redaction:
             raise HookDefinitionError("redact", f"give at least one pattern, or a name: {', '.join(PATTERNS)}")
         self.replacement = replacement
 
-    def text(self, text: str) -> str:
+    def redact_text(self, text: str) -> str:
         return replace_passages(
             text, (found.span() for each in self.patterns for found in each.finditer(text)), self.replacement
         )
 
-    def fields(self, struct: Any, *names: str) -> Any:
-        changed = {name: in_every_text(getattr(struct, name), self.text) for name in names}
+    def redact_fields(self, struct: Any, *names: str) -> Any:
+        changed = {name: in_every_text(getattr(struct, name), self.redact_text) for name in names}
         same = all(changed[name] is getattr(struct, name) for name in names)
         return None if same else replace(struct, **changed)
 
-    def tool_result(self, call: ToolCall, result: ToolResult) -> ToolResult | None:
-        return self.fields(result, "content") if isinstance(result.content, str) else None  # type: ignore[no-any-return]
+    def redact_tool_result(self, call: ToolCall, result: ToolResult) -> ToolResult | None:
+        return self.redact_fields(result, "content") if isinstance(result.content, str) else None  # type: ignore[no-any-return]
 
-    def answer(self, call: AgentCall | SubAgentCall, result: AgentResult) -> AgentResult | None:
-        return self.fields(result, "output")  # type: ignore[no-any-return]
+    def redact_answer(self, call: AgentCall | SubAgentCall, result: AgentResult) -> AgentResult | None:
+        return self.redact_fields(result, "output")  # type: ignore[no-any-return]
 
-    def response(self, call: ModelCall, response: ModelResponse) -> ModelResponse | None:
-        return self.fields(response, "content", "reasoning")  # type: ignore[no-any-return]
+    def redact_response(self, call: ModelCall, response: ModelResponse) -> ModelResponse | None:
+        return self.redact_fields(response, "content", "reasoning")  # type: ignore[no-any-return]
 
-    def called(self, call: ToolCall) -> ToolCall | None:
-        return self.fields(call, "args")  # type: ignore[no-any-return]
+    def redact_args(self, call: ToolCall) -> ToolCall | None:
+        return self.redact_fields(call, "args")  # type: ignore[no-any-return]
 
-    def sent(self, call: ModelCall) -> ModelCall | None:
-        sent = [self.message(message) for message in call.messages]
+    def redact_messages(self, call: ModelCall) -> ModelCall | None:
+        sent = [self.redact_message(message) for message in call.messages]
         same = all(new is old for new, old in zip(sent, call.messages, strict=True))
         return None if same else replace(call, messages=sent)
 
-    def message(self, message: Message) -> Message:
-        asked = [self.fields(calling, "args") or calling for calling in message.tool_calls]
-        changed: Message = self.fields(message, "content") or message
+    def redact_message(self, message: Message) -> Message:
+        asked = [self.redact_fields(calling, "args") or calling for calling in message.tool_calls]
+        changed: Message = self.redact_fields(message, "content") or message
         same = all(new is old for new, old in zip(asked, message.tool_calls, strict=True))
         return changed if same else replace(changed, tool_calls=asked)
 

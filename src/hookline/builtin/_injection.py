@@ -209,7 +209,7 @@ class _Scanner:
             return Deny(f"the input {_looks_like([each for own in found for each in own])}")
         if self.action == "flag":
             return None
-        return replace(call, input=[self.cleaned(message, "content", own) for message, own in pairs])
+        return replace(call, input=[self.cut_out(message, "content", own) for message, own in pairs])
 
     def tool_result(self, call: ToolCall, result: ToolResult) -> Any:
         answer = self.answer(call, result)
@@ -226,9 +226,9 @@ class _Scanner:
         _note(call, _list_findings(text, found))
         if self.action == "deny":
             return Deny(f"the answer of {'/'.join(name_of(call))} {_looks_like(found)}")
-        return None if self.action == "flag" else self.cleaned(result, field, found)
+        return None if self.action == "flag" else self.cut_out(result, field, found)
 
-    def cleaned(self, holder: Any, field: str, found: list[Finding]) -> Any:
+    def cut_out(self, holder: Any, field: str, found: list[Finding]) -> Any:
         if not found:
             return holder
         spans = [(each.start, each.end) for each in found]

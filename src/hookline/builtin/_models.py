@@ -45,7 +45,7 @@ def budget(*, cost_usd: float | None = None, tokens: int | None = None, **option
     @hooks.guard(ModelCall, id=hooks.id)
     def judge(call: ModelCall) -> Deny | None:
         with purses.lock:
-            return _overdrawn(purses.of(call.operation_id).usage, cost_usd, tokens)
+            return _refuse_overdrawn(purses.of(call.operation_id).usage, cost_usd, tokens)
 
     @hooks.after(ModelCall, id=hooks.id)
     def pay(call: ModelCall, response: ModelResponse) -> None:
@@ -63,7 +63,7 @@ def _check_limits(cost_usd: float | None, tokens: int | None) -> None:
         check_number("budget", "tokens", tokens, least=1, whole=True)
 
 
-def _overdrawn(spent: Usage, cost_usd: float | None, tokens: int | None) -> Deny | None:
+def _refuse_overdrawn(spent: Usage, cost_usd: float | None, tokens: int | None) -> Deny | None:
     used = spent.input_tokens + spent.output_tokens
     if cost_usd is not None and spent.cost_usd >= cost_usd:
         return Deny(f"the budget of ${cost_usd:g} is used up: ${spent.cost_usd:.6g} were spent")

@@ -63,17 +63,17 @@ def require_provenance(
     if on_violation not in ("deny", "ask"):
         raise HookDefinitionError("require_provenance", f"`on_violation` is 'deny' or 'ask'; got {on_violation!r}")
     guarded = Globs("require_provenance", side_effects)
-    hooks, requests = Hooks(**with_defaults("require_provenance", 40, options)), _Requests(_free(free))
+    hooks, requests = Hooks(**with_defaults("require_provenance", 40, options)), _Requests(_compile_names(free))
 
     @hooks.guard(ToolCall, id=hooks.id)
     def judge(call: ToolCall) -> Deny | Ask | None:
         if guarded.match(*name_of(call)) is None:
             return None
-        strange = requests.strange(call)
-        if not strange:
+        foreign = requests.find_foreign_values(call)
+        if not foreign:
             return None
         tool = "/".join(name_of(call))
-        shown = ", ".join(f"{name}={value!r:.{SHOWN_CHARACTERS}}" for name, value in strange)
+        shown = ", ".join(f"{name}={value!r:.{SHOWN_CHARACTERS}}" for name, value in foreign)
         if on_violation == "ask":
             return Ask(f"May {tool} be called with what does not come from the user's request: {shown}?")
         return Deny(f"{tool} has side effects, and these arguments do not come from the user's request: {shown}")
@@ -84,7 +84,7 @@ def require_provenance(
     return hooks
 
 
-def _free(names: Iterable[str]) -> re.Pattern[str] | None:
+def _compile_names(names: Iterable[str]) -> re.Pattern[str] | None:
     globs = [names] if isinstance(names, str) else list(names)
     for glob in globs:
         if not isinstance(glob, str) or not glob:
@@ -96,18 +96,19 @@ class _Request:
     """The user's request, in a form that values can be looked up in."""
 
     def __init__(self, texts: Sequence[str]) -> None:
-        self.text = _plain(APART.join(texts))
+        self.text = _normalize(APART.join(texts))
         self.numbers = frozenset(Decimal(found.replace(",", "")) for found in NUMBER.findall(self.text))
 
     def says(self, value: object) -> bool:
-        """Whether a value comes from what the user said."""
+        """Return whether a value comes from what the user said."""
         if value is None or isinstance(value, bool):
             return True
         if isinstance(value, int | float):
             return Decimal(str(value)) in self.numbers
-        return isinstance(value, str) and self._has(_plain(value))
+        return isinstance(value, str) and self._has_whole(_normalize(value))
 
-    def _has(self, wanted: str) -> bool:
+    def _has_whole(self, wanted: str) -> bool:
+        """Return whether a text stands in the request, and not as a part of a longer name."""
         start = self.text.find(wanted)
         while wanted and start >= 0:
             end = start + len(wanted)
@@ -117,12 +118,12 @@ class _Request:
         return not wanted
 
 
-def _plain(text: str) -> str:
+def _normalize(text: str) -> str:
     return " ".join(unicodedata.normalize("NFC", text).lower().split())
 
 
 def _goes_on(beyond: str) -> bool:
-    """Whether the two characters beyond the end of a text make it a part of a longer name; nearer one first."""
+    """Return whether the two characters beyond the end of a text make it a part of a longer name; nearer one first."""
     return _in_a_word(beyond[:1]) or (beyond[:1] in JOINERS and _in_a_word(beyond[1:]))
 
 
@@ -132,11 +133,11 @@ def _in_a_word(character: str) -> bool:
 
 
 class _Operation:
-    """The request and the parent of an operation.
+    """The request of an operation, and the tools that its model is offered.
 
     Attributes:
         request: What its user asked for; `None` as long as that is not known.
-        schemas: Of its tools.
+        schemas: The schema of each tool, by toolset and name.
     """
 
     request: _Request | None = None
@@ -166,8 +167,8 @@ class _Requests:
             if event.parent_operation_id in self.kept:
                 self.kept.of(event.operation_id).request = self.kept.of(event.parent_operation_id).request
 
-    def strange(self, call: ToolCall) -> list[tuple[str, object]]:
-        """Return the names of arguments that do not come from the request."""
+    def find_foreign_values(self, call: ToolCall) -> list[tuple[str, object]]:
+        """Return the values in a call's arguments that do not come from the request, each with its path."""
         with self.kept.lock:
             known = call.operation_id in self.kept
             operation = self.kept.of(call.operation_id) if known else _Operation()

@@ -60,7 +60,7 @@ class Globs:
         self._tests = [(glob, tool_test(glob)) for glob in globs]
 
     def __str__(self) -> str:
-        return ", ".join(glob for glob, *_ in self._tests)
+        return ", ".join(glob for glob, _ in self._tests)
 
     def match(self, toolset: str, tool_name: str) -> str | None:
         """Return the first glob that matches a tool; `None` if none does."""
@@ -76,8 +76,8 @@ def name_of(call: ToolCall | SubAgentCall) -> tuple[str, str]:
 T = TypeVar("T")
 
 MOST = 100_000
-"""How much is kept at most. Runs let go when they end; this is for those that wait for a person who never comes, and
-for chains outside of a run, where nobody says that an operation has ended."""
+"""Most values that are kept. A run drops its own when it ends; the limit is for runs that wait for a person who never
+comes, and for chains outside of a run, where nobody says that an operation has ended."""
 
 
 class PerOperation(Generic[T]):
@@ -314,11 +314,11 @@ class _Tally:
 
     def __init__(self, n: int, per: Per, tool: str, clock: Callable[[], float]) -> None:
         check_number("limit_calls", "n", n, least=1, whole=True)
-        if per not in _UNITS:
-            if isinstance(per, str):
-                known = ", ".join(map(repr, _UNITS))
-                raise HookDefinitionError("limit_calls", f"`per` is {known}, or a number of seconds; got {per!r}")
+        if not isinstance(per, str):
             check_number("limit_calls", "per", per)
+        elif per not in _UNITS:
+            known = ", ".join(map(repr, _UNITS))
+            raise HookDefinitionError("limit_calls", f"`per` is {known}, or a number of seconds; got {per!r}")
         self.n, self.per, self.clock = n, per, clock
         self.counted = Globs("limit_calls", (tool,))
         self.window = math.inf if isinstance(per, str) else per

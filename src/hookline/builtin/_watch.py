@@ -74,10 +74,10 @@ class _Watch(Hooks, abc.ABC):
         self._mark = f"hookline.{id}.{object.__hash__(self)}"
         for kind in CALLS:
             self.around(kind, id=self.id, on_error="open", timeout=math.inf)(self._watch)
-            self.guard(kind, id=self.id, on_error="open", timeout=math.inf)(self._reached)
+            self.guard(kind, id=self.id, on_error="open", timeout=math.inf)(self._mark_reached)
         self.interceptors = tuple(meets_approved(each) for each in self.interceptors)
 
-    def _reached(self, call: Call) -> None:
+    def _mark_reached(self, call: Call) -> None:
         call.metadata[self._mark] = call
 
     async def _watch(self, call: Call, call_next: Callable[[Call], Awaitable[Any]]) -> Any:

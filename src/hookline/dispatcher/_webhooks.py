@@ -14,7 +14,7 @@ import msgspec
 from hookline._readonly import read_only
 from hookline.calls import Ask, Deny, Respond, ToolCall
 from hookline.errors import CriticalDeliveryError, DeliveryError, MissingExtraError
-from hookline.events import BeforeToolCall, Event, encode
+from hookline.events import BeforeToolCall, Event, encode, tool_event_fields
 from hookline.hooks import AnyHook, ControlInterceptor, Hook, Hooks, Interceptor
 from hookline.webhooks import ControlAnswer, Delivery, Envelope, HookData, payload_of
 
@@ -22,7 +22,6 @@ __all__ = [
     "LazyDelivery",
     "RequiredDeliveries",
     "control_interceptor",
-    "default_delivery",
     "has_webhooks",
     "hooks_of_this_process",
     "with_delivering_observers",
@@ -96,12 +95,7 @@ def _before_tool_call_of(call: ToolCall) -> BeforeToolCall:
         agent_id=call.agent_id,
         user_id=call.user_id,
         tenant_id=call.tenant_id,
-        toolset=call.toolset,
-        tool_name=call.tool_name,
-        args=call.args,
-        call_index=call.call_index,
-        step_index=call.step_index,
-        tool_call_id=call.tool_call_id,
+        **tool_event_fields(call),
     )
 
 
@@ -164,15 +158,11 @@ class RequiredDeliveries:
         self._under_way[hook.id] -= 1
         if not self._under_way[hook.id]:
             del self._under_way[hook.id]
-        if error is not None and self.failure is None:
-            known = isinstance(error, DeliveryError)
-            self.failure = CriticalDeliveryError(
-                hook.id,
-                error.code if isinstance(error, DeliveryError) else "timeout",
-                error.problem if isinstance(error, DeliveryError) else "the run ended before it was delivered",
-                status_code=error.status_code if isinstance(error, DeliveryError) else None,
-            )
-            self.failure.__cause__ = error if known else None
+        if isinstance(error, DeliveryError) and self.failure is None:
+            self.failure = CriticalDeliveryError(hook.id, error.code, error.problem, status_code=error.status_code)
+            self.failure.__cause__ = error
+        elif error is not None and self.failure is None:
+            self.failure = CriticalDeliveryError(hook.id, "timeout", "the run ended before it was delivered")
         if not self._under_way:
             self._settled.set()
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
-from time import time_ns
 from types import TracebackType
 from typing import Any, Self
 
@@ -34,50 +34,33 @@ from hookline.errors import (
     OperationMismatchError,
     message_of,
 )
-from hookline.events import (
-    AfterHumanIntervention,
-    BeforeHumanIntervention,
-    CompletionReason,
-    Event,
-    OnStopByHumanIntervention,
-    PendingTool,
-    ToolOutcome,
-)
+from hookline.events import CompletionReason, Event, PendingTool
 from hookline.hooks import AnyHook, Hooks, hook_batch
 from hookline.runtime._agent import Agent
-from hookline.runtime._approvals import decision_event, rejection_text
+from hookline.runtime._approvals import emit_decision, emit_pause, emit_stop, note_pending, rejection_text
 from hookline.runtime._capabilities import Capabilities, check_driven
 from hookline.runtime._compaction import compact, emit_compacted
 from hookline.runtime._inputs import RunOptions, check_ids, check_operation_id, new_operation_id
 from hookline.runtime._lifecycle import Lifecycle
 from hookline.runtime._loop import lead_model_call
 from hookline.runtime._missing_hooks import check_interceptors
-from hookline.runtime._persistence import (
-    LOST_HERE,
-)
+from hookline.runtime._persistence import LOST_HERE
 from hookline.runtime._run import Run, after_step, before_step, live
-from hookline.runtime._seams import (
-    RunControl,
-    instrument,
-    run_through_chain,
-    tell_failed_step,
-)
+from hookline.runtime._seams import RunControl, instrument, run_through_chain, tell_failed_step
 from hookline.runtime._state import Approve, OperationState, OperationStore, Reject, Step, default_store
 from hookline.runtime._sub_agents import (
     emit_called,
     emit_completed,
     emit_failed,
-    emit_unrun_pair,
+    emit_unrun_agent,
     lead_agent_call,
 )
-from hookline.runtime._tool_calls import make_call, tool_job
+from hookline.runtime._tool_calls import failed_outcome, make_call, tool_job
 from hookline.runtime._tools import Tool, as_result
 
-__all__ = [
-    "AdapterRun",
-    "AgentDone",
-    "ToolDone",
-]
+__all__ = ["AdapterRun", "AgentDone", "ToolDone"]
+
+logger = logging.getLogger("hookline")
 
 
 class ToolDone(msgspec.Struct, frozen=True, kw_only=True):
@@ -182,8 +165,9 @@ async def no_child(parent: Run, agent: Agent, instruction: str, operation_id: st
 class AdapterRun:
     """One run of another framework, or the segment of one that goes on after a person was asked.
 
-    `async with` it around the framework's own run; or, where the framework calls back from tasks of its own, say `open`
-    and `close`. It ends by `finish`, else as the block was left: done, interrupted by a cancellation, or in error.
+    Put `async with` around the framework's own run; where the framework calls back from tasks of its own, call `open`
+    and `close` instead. It ends as `finish` says, else as the block was left: done, interrupted by a cancellation, or
+    in error.
 
     Args:
         hooks: Hooks of this run; those of a `parent` with `inherit=True` come first.
@@ -199,7 +183,7 @@ class AdapterRun:
         dispatcher: An open dispatcher to share; that of the parent, else one of its own unless given.
         store: Where it is kept while it waits for a person.
         drain_timeout: Seconds that queued observers may take at the end.
-        best_effort: Whether hooks that the framework cannot drive are only told of in the log.
+        best_effort: Whether hooks that the framework cannot drive are only logged.
         allow_missing_hooks: Whether one that waits for a person may go on without interceptors that it was given
             before, with a warning in the log.
 
@@ -393,8 +377,17 @@ class AdapterRun:
         finally:
             if self._own_dispatcher is not None:
                 await self._own_dispatcher.__aexit__(None, None, None)
-        if error is None and life.error is not None and life.error is not known:
+        if life.error is None or life.error is known:
+            return
+        if error is None:
             raise life.error  # the end could not be stored, or a delivery that the run is for failed
+        logger.error(
+            "Operation %s of %s ended with %s, but %s",
+            self.operation_id,
+            self.capabilities.framework,
+            reason,
+            message_of(life.error),
+        )
 
     def _end_open_step(self, run: Run, reason: CompletionReason, failure: Exception | None) -> None:
         """End the step that is under way, if there is one, and let the instrumentation know what ended it."""
@@ -487,13 +480,10 @@ class AdapterRun:
             pending: The calls that wait; those about which hooks have asked come by themselves.
         """
         run, step = self._opened, self.step
-        step.type = "request_human_approve"
-        known = {each.tool_call_id: each for each in (*pending, *step.asked.values())}
-        run.pending = list(known.values())
         run.open_calls = list(step.calling)
-        run.waiting_since_unix_nano = time_ns()
-        if run.hooked(BeforeHumanIntervention):
-            run.emit(BeforeHumanIntervention(**run.ids, step_index=step.index, pending_tools=run.pending))
+        known = {each.tool_call_id: each for each in (*pending, *step.asked.values())}
+        note_pending(run, step, list(known.values()))
+        emit_pause(run, step)
         self.finish("waiting_for_human")
 
     def refused(self, calling: ToolRequest, decision: Reject) -> str:
@@ -509,30 +499,17 @@ class AdapterRun:
         step, content = self.step, rejection_text(decision)
         step.type = "call_tool"
         step.calling.append(calling)
-        step.outcomes[calling.tool_call_id] = ToolOutcome(
-            toolset=calling.toolset,
-            tool_name=calling.tool_name,
-            tool_call_id=calling.tool_call_id,
-            content=content,
-            success=False,
-        )
+        step.outcomes[calling.tool_call_id] = failed_outcome(calling, content)
         return content
 
     def decided(self, decisions: Iterable[Approve | Reject]) -> None:
         """Tell the hooks what a person decided; a plain `Reject` stops the run."""
         run, stopped = self._opened, False
         for decision in decisions:
-            reject = decision if isinstance(decision, Reject) else None
-            if run.hooked(AfterHumanIntervention):
-                run.emit(decision_event(run, decision))
-            if reject is not None and not reject.and_continue and not stopped:
+            emit_decision(run, decision)
+            if isinstance(decision, Reject) and not decision.and_continue and not stopped:
                 stopped, self.step.type = True, "request_human_approve"
-                if run.hooked(OnStopByHumanIntervention):
-                    run.emit(
-                        OnStopByHumanIntervention(
-                            **run.ids, tool_call_id=reject.tool_call_id, rejection_reason=reject.reason or None
-                        )
-                    )
+                emit_stop(run, decision)
 
     # Calls.
 
@@ -742,7 +719,7 @@ class AdapterRun:
         traversal = await lead_agent_call(run, call, terminal)
         denied = traversal.denied
         if not traversal.reached:
-            return AgentDone(output=emit_unrun_pair(run, traversal).output, ran=False, changed=True, denied=denied)
+            return AgentDone(output=emit_unrun_agent(run, traversal).output, ran=False, changed=True, denied=denied)
         if denied is not None:
             return AgentDone(output=denied.reason, ran=True, changed=True, denied=denied)
         output = traversal.result.output

@@ -19,12 +19,11 @@ from hookline.runtime._state import OfferedTool
 from hookline.runtime._tools import Tool, ToolSource, is_source, tool
 
 __all__ = [
+    "AGENT_IDENTIFIER",
     "Agent",
     "Compaction",
     "find_offered",
-    "jsonable",
     "remember_tools",
-    "request_for",
     "restore_tools",
     "storable_tools",
 ]
@@ -270,19 +269,6 @@ def find_offered(agent: Agent, offered: Sequence[ToolSpec], calling: ToolRequest
 def request_for(spec: ToolSpec) -> ToolRequest:
     """Return a request for a tool, to look the tool up by."""
     return ToolRequest(toolset=spec.toolset, tool_name=spec.name, tool_call_id="")
-
-
-def jsonable(metadata: dict[str, Any]) -> dict[str, Any]:
-    """Return the entries of a mapping that JSON can carry."""
-    if not metadata:
-        return {}
-    carried = {}
-    for key, value in metadata.items():
-        try:
-            carried[key] = msgspec.json.decode(msgspec.json.encode({key: value}))[key]
-        except (TypeError, ValueError, RecursionError, KeyError):
-            continue
-    return carried
 
 
 def _runs(found: object) -> object:

@@ -13,15 +13,28 @@ from hookline.events import (
     CompletionReason,
     OnStopByHumanIntervention,
     PendingTool,
-    ToolOutcome,
 )
 from hookline.phases import Phase
 from hookline.runtime._run import Run
 from hookline.runtime._state import Approve, Decision, Reject, Step
-from hookline.runtime._tool_calls import INTERRUPTED, Job, make_call, run_overlapping, tool_job
+from hookline.runtime._tool_calls import INTERRUPTED, Job, failed_outcome, make_call, run_overlapping, tool_job
 from hookline.runtime._tools import Tool
 
-__all__ = ["DECIDED", "DECISIONS", "Action", "action_of", "ask_person", "decision_of", "note_decisions", "resume_step"]
+__all__ = [
+    "DECIDED",
+    "DECISIONS",
+    "Action",
+    "action_of",
+    "ask_person",
+    "decision_of",
+    "emit_decision",
+    "emit_pause",
+    "emit_stop",
+    "note_decisions",
+    "note_pending",
+    "rejection_text",
+    "resume_step",
+]
 
 Action: TypeAlias = Literal["approve", "reject", "rejectAndContinue"]
 
@@ -69,8 +82,7 @@ def note_decisions(run: Run, step: Step, decisions: Sequence[Decision]) -> None:
     step.type = "request_human_approve"
     for decision in decisions:
         run.decisions[decision.tool_call_id] = decision
-        if run.hooked(AfterHumanIntervention):
-            run.emit(decision_event(run, decision))
+        emit_decision(run, decision)
     run.journal.settle_decisions()
 
 
@@ -93,7 +105,7 @@ async def resume_step(run: Run, step: Step, decisions: Sequence[Decision]) -> Co
         decision = run.decisions[pending.tool_call_id]
         calling = to_request(pending)
         if isinstance(decision, Reject):
-            refused = refused_outcome(pending, rejection_text(decision))
+            refused = failed_outcome(pending, rejection_text(decision))
             run.outcomes[pending.tool_call_id] = step.outcomes[pending.tool_call_id] = refused
             continue
         found = run.find(calling)
@@ -118,40 +130,46 @@ async def resume_step(run: Run, step: Step, decisions: Sequence[Decision]) -> Co
 
 async def ask_person(run: Run, step: Step) -> CompletionReason:
     """Pause the run, because a person must decide about some of the step's calls."""
-    step.type = "request_human_approve"
-    run.pending = [step.asked[calling.tool_call_id] for calling in step.calling if calling.tool_call_id in step.asked]
-    run.waiting_since_unix_nano = time_ns()
+    note_pending(
+        run, step, [step.asked[calling.tool_call_id] for calling in step.calling if calling.tool_call_id in step.asked]
+    )
     if not step.ran:
         await run.move(Phase.AWAITING_TOOL_APPROVAL)
-    if run.hooked(BeforeHumanIntervention):
-        run.emit(BeforeHumanIntervention(**run.ids, step_index=step.index, pending_tools=run.pending))
+    emit_pause(run, step)
     return "waiting_for_human"
 
 
-def stop_run(run: Run, decision: Reject) -> None:
-    """End the run because a person refused; the conversation says what became of every call."""
+def note_pending(run: Run, step: Step, pending: list[PendingTool]) -> None:
+    """Note which calls of a step wait for a person from now on."""
+    step.type = "request_human_approve"
+    run.pending = pending
+    run.waiting_since_unix_nano = time_ns()
+
+
+def emit_pause(run: Run, step: Step) -> None:
+    """Emit the event of a run that waits for a person."""
+    if run.hooked(BeforeHumanIntervention):
+        run.emit(BeforeHumanIntervention(**run.ids, step_index=step.index, pending_tools=run.pending))
+
+
+def emit_stop(run: Run, decision: Reject) -> None:
+    """Emit the event of a rejection that ends the run."""
     if run.hooked(OnStopByHumanIntervention):
         run.emit(
             OnStopByHumanIntervention(
                 **run.ids, tool_call_id=decision.tool_call_id, rejection_reason=decision.reason or None
             )
         )
+
+
+def stop_run(run: Run, decision: Reject) -> None:
+    """End the run because a person refused; the conversation says what became of every call."""
+    emit_stop(run, decision)
     for pending in run.pending:
         own = run.decisions.get(pending.tool_call_id)
         if isinstance(own, Reject):
-            run.outcomes[pending.tool_call_id] = refused_outcome(pending, rejection_text(own))
+            run.outcomes[pending.tool_call_id] = failed_outcome(pending, rejection_text(own))
     run.close_step("Not run, because a person stopped the run.")
-
-
-def refused_outcome(pending: PendingTool, content: str) -> ToolOutcome:
-    """Return the outcome of a call that did not run."""
-    return ToolOutcome(
-        toolset=pending.toolset,
-        tool_name=pending.tool_name,
-        tool_call_id=pending.tool_call_id,
-        content=content,
-        success=False,
-    )
 
 
 def to_request(pending: PendingTool) -> ToolRequest:
@@ -169,9 +187,12 @@ def rejection_text(decision: Reject) -> str:
     return f"A person refused this call: {decision.reason}" if decision.reason else "A person refused this call."
 
 
-def decision_event(run: Run, decision: Decision) -> AfterHumanIntervention:
-    """Return the event of one decision."""
-    reason = decision.reason or None if isinstance(decision, Reject) else None
-    return AfterHumanIntervention(
-        **run.ids, action=action_of(decision), tool_call_id=decision.tool_call_id, rejection_reason=reason
-    )
+def emit_decision(run: Run, decision: Decision) -> None:
+    """Emit the event of one decision."""
+    if run.hooked(AfterHumanIntervention):
+        reason = decision.reason or None if isinstance(decision, Reject) else None
+        run.emit(
+            AfterHumanIntervention(
+                **run.ids, action=action_of(decision), tool_call_id=decision.tool_call_id, rejection_reason=reason
+            )
+        )

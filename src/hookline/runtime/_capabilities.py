@@ -25,8 +25,8 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         framework: Its name, as errors and the matrix of the docs show it.
-        events: The events that observers may wait for.
-        calls: For each class of calls the kinds of interceptors that may stand in its way.
+        events: The events that observers can be registered for.
+        calls: The kinds of interceptors that it calls, by class of call.
         asks: Whether a person can be asked about a tool call; where not, an `Ask` is a denial.
     """
 
@@ -42,7 +42,7 @@ def check_driven(hooks: Iterable[AnyHook], capabilities: Capabilities, *, best_e
     Args:
         hooks: What was given to a run.
         capabilities: What the framework can drive.
-        best_effort: Whether hooks that it cannot drive are only told of in the log.
+        best_effort: Whether hooks that it cannot call are only logged.
 
     Raises:
         UnsupportedHookError: For the first of them.
@@ -60,7 +60,7 @@ def _find_undriven(hooks: Iterable[AnyHook], capabilities: Capabilities) -> Iter
         watches = every_event or (isinstance(entry, Hooks) and not entry.recorded)
         observers = entry.observers if isinstance(entry, Hooks) else [entry] if isinstance(entry, Hook) else []
         for hook in () if watches else observers:
-            kind = hook.type if isinstance(hook.type, HookType) else hook.type.hook_type
+            kind = hook.event.hook_type
             if kind not in capabilities.events:
                 yield UnsupportedHookError(hook.id, str(kind), capabilities.framework)
         interceptors = (

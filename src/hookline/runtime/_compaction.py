@@ -8,6 +8,7 @@ from typing import Any
 
 import anyio
 
+from hookline._checks import quote
 from hookline._deadlines import own_cancellation
 from hookline.calls import CompactCall, CompactResult, Message
 from hookline.errors import message_of
@@ -119,7 +120,7 @@ async def write_summary(summarize: Callable[[list[Message]], Awaitable[str]], ca
             raise RuntimeError("`summarize` ended as cancelled although nobody had cancelled it") from error
         raise
     if not isinstance(summary, str):
-        raise TypeError(f"`summarize` must return text; it returned {summary!r:.200}")
+        raise TypeError(f"`summarize` must return text; it returned {quote(summary)}")
     return CompactResult(summary=summary)
 
 

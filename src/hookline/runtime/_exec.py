@@ -20,6 +20,7 @@ from hookline.errors import (
     OperationMismatchError,
     OperationNotFoundError,
     StoreUnavailableError,
+    message_of,
 )
 from hookline.hooks import AnyHook, hook_batch
 from hookline.runtime._agent import Agent
@@ -86,7 +87,7 @@ async def exec_agent(
             by those hooks.
 
     Returns:
-        What the run came to, for every reason. An error of the model is in `error`, not raised.
+        The result, whatever the reason for the end. An error of the model is in `error`, not raised.
 
     Raises:
         HookDefinitionError: If a hook cannot work.
@@ -97,7 +98,7 @@ async def exec_agent(
         raise HookUsageError(f"exec_agent runs an Agent; got {quote(agent)}.")
     check_ids(user_id=user_id, tenant_id=tenant_id)
     if isinstance(store, DurableStore):
-        with contextlib.suppress(StoreUnavailableError):  # which the run comes to
+        with contextlib.suppress(StoreUnavailableError):  # the run reports it
             store.check_open()
     state = OperationState(
         operation_id=check_operation_id(operation_id),
@@ -215,7 +216,7 @@ async def recover_agent(
     """
     if not isinstance(agent, Agent) or not isinstance(store, DurableStore):
         raise HookUsageError(
-            f"recover_agent takes an Agent and a store that outlives processes; got {agent!r:.80}, {store!r:.80}."
+            f"recover_agent takes an Agent and a store that outlives processes; got {quote(agent)}, {quote(store)}."
         )
     options = RunOptions(
         hooks=[*agent.hooks, *hook_batch(hooks)],
@@ -420,12 +421,14 @@ class TextStream:
         Raises:
             HookUsageError: As long as the run goes on, and if it could not begin or was cancelled.
         """
-        if self._result is None:
-            raise HookUsageError(
-                f"Operation {self.operation_id!r} has no result {'because it was cancelled' if self._over else 'yet'}: "
-                "read the stream to its end, or leave its `async with`."
-            )
-        return self._result
+        if self._result is not None:
+            return self._result
+        why = "yet: read the stream to its end, or leave its `async with`."
+        if self._error is not None:
+            why = f"because it could not begin: {message_of(self._error)}"
+        elif self._over:
+            why = "because it was cancelled."
+        raise HookUsageError(f"Operation {self.operation_id!r} has no result {why}") from self._error
 
     async def __aenter__(self) -> Self:
         if self._group is not None:

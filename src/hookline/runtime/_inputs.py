@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
+from hookline._checks import quote
 from hookline.calls import Message
 from hookline.dispatcher import HookDispatcher
 from hookline.errors import DecisionError, HookUsageError
@@ -68,7 +69,7 @@ def opening_messages(agent: Agent, prompt: str | Sequence[Message]) -> list[Mess
     elif isinstance(given, Sequence) and given and all(isinstance(message, Message) for message in given):
         messages = list(given)
     else:
-        raise HookUsageError(f"A prompt is text, or a non-empty list of Messages; got {given!r:.200}.")
+        raise HookUsageError(f"A prompt is text, or a non-empty list of Messages; got {quote(given)}.")
     system = system_message(agent.instructions)
     return [system, *messages] if agent.instructions and system not in messages else messages
 
@@ -82,7 +83,7 @@ def check_operation_id(operation_id: str | None) -> str:
     if operation_id is None:
         return new_operation_id()
     if not isinstance(operation_id, str) or not operation_id:
-        raise HookUsageError(f"`operation_id` is a non-empty string or None; got {operation_id!r}.")
+        raise HookUsageError(f"`operation_id` is a non-empty string or None; got {quote(operation_id)}.")
     return operation_id
 
 
@@ -94,7 +95,7 @@ def check_ids(**ids: object) -> None:
     """
     for name, value in ids.items():
         if not isinstance(value, str):
-            raise HookUsageError(f"`{name}` is a string; got {value!r}.")
+            raise HookUsageError(f"`{name}` is a string; got {quote(value)}.")
 
 
 def check_decisions(state: OperationState, decisions: Sequence[Approve | Reject]) -> list[Decision]:
@@ -106,12 +107,14 @@ def check_decisions(state: OperationState, decisions: Sequence[Approve | Reject]
     open_ids = [call.tool_call_id for call in state.pending if call.tool_call_id not in state.decisions]
     if isinstance(decisions, Approve | Reject) or not isinstance(decisions, Iterable):
         raise DecisionError(
-            state.operation_id, f"`decisions` is a list of Approve and Reject; got {decisions!r}", open_ids
+            state.operation_id, f"`decisions` is a list of Approve and Reject; got {quote(decisions)}", open_ids
         )
     checked: list[Decision] = []
     for decision in decisions:
         if not isinstance(decision, Approve | Reject):
-            raise DecisionError(state.operation_id, f"a decision is an Approve or a Reject; got {decision!r}", open_ids)
+            raise DecisionError(
+                state.operation_id, f"a decision is an Approve or a Reject; got {quote(decision)}", open_ids
+            )
         if decision.tool_call_id not in open_ids:
             raise DecisionError(state.operation_id, f"no call {decision.tool_call_id!r} is pending", open_ids)
         if any(other.tool_call_id == decision.tool_call_id for other in checked):

@@ -8,11 +8,12 @@ from typing import Any
 import anyio
 import msgspec
 
+from hookline._readonly import keep_jsonable
 from hookline.calls import Message, ModelResponse, SubAgentCall, ToolRequest, ToolResult
 from hookline.dispatcher import HookDispatcher
 from hookline.errors import EventEncodeError
 from hookline.events import AfterToolCall, BeforeToolCall, Event, OnToolCallError, ToolOutcome, encode
-from hookline.runtime._agent import AGENT_IDENTIFIER, jsonable
+from hookline.runtime._agent import AGENT_IDENTIFIER
 from hookline.runtime._state import BegunCall, Decision, JournalEntry, OpenStep, OperationState, Step
 
 __all__ = ["NO_JOURNAL", "Journal", "NullJournal", "storable_text"]
@@ -32,10 +33,11 @@ class Journal:
         entries: The events that are not written yet.
         numbered: How many events the operation has had.
         begun: Calls of tools and sub-agents whose outcome is not in the conversation yet, by tool call id.
+        orphaned: Whether the process that ran it has died.
         recovered: Whether the next step continues what the last process left.
         left: The step that the last process left, until it is continued.
         taking: The decisions of a person that observers have not been notified of yet.
-        lost: Whether the store became unreachable, so that parallel calls must stop too.
+        lost: Whether the run cannot go on in this process, so that the sub-agents that it has called are left too.
     """
 
     durable = True
@@ -46,6 +48,7 @@ class Journal:
         self.entries: list[JournalEntry] = []
         self.numbered = state.events
         self.begun: dict[str, BegunCall] = dict(state.begun)
+        self.orphaned = recovered
         self.recovered = recovered and state.steps > 0
         self.left: OpenStep | None = state.open_step if recovered else None
         self.taking: list[Decision] = list(state.taking) if recovered else []
@@ -69,7 +72,7 @@ class Journal:
             call=ToolRequest(
                 toolset=event.toolset,
                 tool_name=event.tool_name,
-                args=jsonable(event.args),
+                args=keep_jsonable(event.args),
                 tool_call_id=event.tool_call_id,
             ),
             call_index=event.call_index,
@@ -201,7 +204,7 @@ class NullJournal(Journal):
 
     def __init__(self) -> None:
         self.entries, self.numbered, self.begun, self.taking = [], 0, {}, []
-        self.recovered, self.left, self.lost = False, None, False
+        self.orphaned, self.recovered, self.left, self.lost = False, False, None, False
 
     def note(self, event: Event) -> None:
         pass
@@ -260,7 +263,7 @@ def _encode_storable(event: Event) -> bytes:
     try:
         return encode(event)
     except EventEncodeError:  # what JSON cannot carry is left out, or escaped, rather than the event
-        given = {name: jsonable(getattr(event, name)) for name in ("args", "metadata") if hasattr(event, name)}
+        given = {name: keep_jsonable(getattr(event, name)) for name in ("args", "metadata") if hasattr(event, name)}
         return msgspec.json.encode(_escape(msgspec.to_builtins(msgspec.structs.replace(event, **given))))
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import math
 import os
 from collections.abc import Coroutine, Sequence
 from time import perf_counter_ns
@@ -46,7 +45,7 @@ from hookline.runtime._state import Decision, OperationResult
 from hookline.runtime._tool_calls import INTERRUPTED
 from hookline.runtime._tools import open_sources
 
-__all__ = ["Lifecycle", "exec_run", "run_agent"]
+__all__ = ["Lifecycle", "exec_run"]
 
 logger = logging.getLogger("hookline")
 
@@ -164,6 +163,9 @@ def last_user_message(run: Run) -> list[Message]:
 LAST_SAVE_SECONDS = 5.0
 """How long a store may take to save a run that was cancelled from outside; the cancellation waits for that."""
 
+RELEASE_SECONDS = 1.0
+"""How long it may then take to release the operation."""
+
 
 class Lifecycle(msgspec.Struct, eq=False):
     """The life of one segment, from its claim in the store to its end, of own runs and of those of other frameworks.
@@ -175,7 +177,7 @@ class Lifecycle(msgspec.Struct, eq=False):
     Attributes:
         run: The segment.
         claims: Whether the store knows of the segment from its start on; else it is stored only if it pauses.
-        reason: Why the segment ends; as long as nobody has said more, by a cancellation.
+        reason: Why the segment ends; `"interrupted"` until the work sets it, since only a cancellation leaves it so.
         error: What it failed with. Set on entering if a broken store could not claim it: the work is then left out.
     """
 
@@ -212,6 +214,7 @@ class Lifecycle(msgspec.Struct, eq=False):
             if run.claimed:  # a hook could not be registered: nothing runs
                 with anyio.CancelScope(shield=True), contextlib.suppress(Exception):
                     await return_claim(run, version)
+                run.claimed = False
             self._forget()
             raise
         live[operation_id] = run
@@ -224,11 +227,10 @@ class Lifecycle(msgspec.Struct, eq=False):
     ) -> None:
         try:
             if error is None:
-                await self._end(math.inf)
+                await self._end()
             else:
-                cancelled = not isinstance(error, Exception)
                 with anyio.CancelScope(shield=True):
-                    await self._end(LAST_SAVE_SECONDS if cancelled else math.inf, cancelled=cancelled)
+                    await self._end(cancelled=not isinstance(error, Exception))
         finally:
             self._forget()
 
@@ -257,12 +259,11 @@ class Lifecycle(msgspec.Struct, eq=False):
         else:
             run.claimed = True
 
-    async def _end(self, save_timeout: float, *, cancelled: bool = False) -> None:
+    async def _end(self, *, cancelled: bool = False) -> None:
         """Store the end and announce it.
 
         Args:
-            save_timeout: Seconds that the store may take.
-            cancelled: Whether the segment was cancelled from outside.
+            cancelled: Whether the segment was cancelled from outside, so that the store may not take long.
         """
         run = self.run
         run.finishing, run.ended = True, perf_counter_ns()
@@ -276,13 +277,12 @@ class Lifecycle(msgspec.Struct, eq=False):
                 await self._leave()
             elif (self.claims or self.reason == "waiting_for_human") and (run.claimed or run.version is None):
                 # A resume that the store did not take note of is left out: the operation goes on waiting there.
-                if save_timeout == math.inf:
-                    await self._store_end()
-                else:
-                    with anyio.move_on_after(save_timeout):
-                        await self._store_end(again=False)
-        finally:
-            await self._announce()
+                await (self._store_end_in_time() if cancelled else self._store_end())
+        except BaseException:
+            with anyio.CancelScope(shield=True):  # or the observers that are queued would be cancelled too
+                await self._announce()
+            raise
+        await self._announce()
         if leaves or run.framework:
             return  # it was logged as left, or the framework raises it
         if self.reason == "error" and self.error is not None:
@@ -310,22 +310,32 @@ class Lifecycle(msgspec.Struct, eq=False):
             logger.error("Operation %s cannot go on here, and is left to others: %s", self.run.operation_id, self.error)
         await release(self.run)
 
-    async def _store_end(self, *, again: bool = True) -> None:
-        """Store how the segment ends; an end that cannot be stored is an error.
+    async def _store_end(self) -> None:
+        """Store how the segment ends, also if a cancellation cuts the write short."""
+        try:
+            await self._save_end()
+        except anyio.get_cancelled_exc_class():
+            await self._store_end_in_time()
+            raise
 
-        Args:
-            again: Whether to try again if a cancellation cuts the write short. Otherwise the store would say for ever
-                that the operation runs.
+    async def _store_end_in_time(self) -> None:
+        """Store how a segment ends that was cancelled from outside, unless the store takes too long.
+
+        Then the operation is released. Otherwise the store would say for ever that it runs in this process.
         """
+        run = self.run
+        with anyio.move_on_after(LAST_SAVE_SECONDS, shield=True) as limit:
+            if not await is_end_stored(run, self.reason):
+                await self._save_end()
+        if limit.cancelled_caught:
+            with anyio.move_on_after(RELEASE_SECONDS, shield=True):
+                await release(run)
+
+    async def _save_end(self) -> None:
+        """Save how the segment ends; an end that cannot be saved is an error."""
         run = self.run
         try:
             await save_end(run, self.reason, self.error)
-        except anyio.get_cancelled_exc_class():
-            if again:
-                with anyio.move_on_after(LAST_SAVE_SECONDS, shield=True):
-                    if not await is_end_stored(run, self.reason):
-                        await self._store_end(again=False)
-            raise
         except Exception as unsaved:
             if run.journal.durable and await is_end_stored(run, self.reason):
                 return

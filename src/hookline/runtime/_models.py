@@ -31,13 +31,11 @@ from hookline.errors import (
 from hookline.interceptors import Chain
 
 __all__ = [
-    "GROUP",
     "RETRY",
     "Model",
     "ModelRetry",
     "OnToken",
     "Release",
-    "RunText",
     "ScriptedModel",
     "StreamingModel",
     "copy_lists",
@@ -198,7 +196,7 @@ class ScriptedModel:
         name: str = "scripted",
     ) -> None:
         if not callable(turns) and (not isinstance(turns, Iterable) or isinstance(turns, str)):
-            raise HookUsageError(f"ScriptedModel plays a list of turns, or is given a function; got {turns!r:.200}.")
+            raise HookUsageError(f"ScriptedModel plays a list of turns, or is given a function; got {quote(turns)}.")
         self.name = name
         self._answer = turns if callable(turns) else None
         self._turns = [] if callable(turns) else list(turns)
@@ -277,24 +275,24 @@ def copy_lists(call: ModelCall) -> ModelCall:
     return own
 
 
-def _is_finite(cost: object) -> bool:
-    return isinstance(cost, int | float) and math.isfinite(cost)
+def _is_finite(number: object) -> bool:
+    return isinstance(number, int | float) and math.isfinite(number)
 
 
 def _check_response(model: Model, answer: object) -> ModelResponse:
     if not isinstance(answer, ModelResponse):
-        raise ModelAnswerError(model.name, f"it answered {answer!r:.200}")
+        raise ModelAnswerError(model.name, f"it answered {quote(answer)}")
     if not isinstance(answer.content, str):
-        raise ModelAnswerError(model.name, f"its `content` is {answer.content!r:.200}")
+        raise ModelAnswerError(model.name, f"its `content` is {quote(answer.content)}")
     if not isinstance(answer.usage, Usage):
-        raise ModelAnswerError(model.name, f"its `usage` is {answer.usage!r:.200}")
-    if not _is_finite(answer.usage.cost_usd):
-        raise ModelAnswerError(model.name, f"its `usage` says that it cost {answer.usage.cost_usd!r:.200}")
+        raise ModelAnswerError(model.name, f"its `usage` is {quote(answer.usage)}")
+    if not all(map(_is_finite, msgspec.structs.astuple(answer.usage))):
+        raise ModelAnswerError(model.name, f"its `usage` is {quote(answer.usage)}, and counts are finite numbers")
     if not isinstance(answer.tool_calls, Sequence):
-        raise ModelAnswerError(model.name, f"its `tool_calls` is {answer.tool_calls!r:.200}")
+        raise ModelAnswerError(model.name, f"its `tool_calls` is {quote(answer.tool_calls)}")
     for calling in answer.tool_calls:
         if not isinstance(calling, ToolRequest) or not isinstance(calling.tool_name, str):
-            raise ModelAnswerError(model.name, f"one of its `tool_calls` is {calling!r:.200}")
+            raise ModelAnswerError(model.name, f"one of its `tool_calls` is {quote(calling)}")
     return answer
 
 

@@ -10,9 +10,10 @@ from typing import Literal, cast
 
 import msgspec
 
+from hookline._readonly import keep_jsonable
 from hookline.errors import OperationBusyError, StaleStateError, StateFormatError, StoreUnavailableError, message_of
 from hookline.events import CompletionReason, OnError
-from hookline.runtime._agent import jsonable, storable_tools
+from hookline.runtime._agent import storable_tools
 from hookline.runtime._journal import storable_text
 from hookline.runtime._run import Run, end_events
 from hookline.runtime._state import DurableStore, InMemoryStore, OperationState, Steering
@@ -21,7 +22,6 @@ __all__ = [
     "LOST_HERE",
     "await_required_deliveries",
     "checkpoint",
-    "confirm_write",
     "has_lost_store",
     "is_end_stored",
     "let_go_when_cancelled",
@@ -135,7 +135,7 @@ def make_steering(run: Run) -> Steering:
         instructions=run.instructions if run.instructions != run.agent.instructions else None,
         continues=run.continues,
         waiting=dict(run.waiting),
-        metadata=jsonable(run.metadata),
+        metadata=keep_jsonable(run.metadata),
         offered=storable_tools(run.agent, run.offered) if run.offered is not None else None,
         offer=run.offer,
         said_from=run.said_from,
@@ -189,7 +189,7 @@ async def return_claim(run: Run, version: int | None) -> None:
     if run.version == version:
         return
     run.attempted = None
-    if run.journal.durable and (run.recovering or (version is not None and let_go_when_cancelled.get())):
+    if run.journal.orphaned or (run.journal.durable and version is not None and let_go_when_cancelled.get()):
         await release(run)
     elif version is None:
         await save_end(run, "interrupted", None)
@@ -200,24 +200,19 @@ async def return_claim(run: Run, version: int | None) -> None:
 
 async def is_end_stored(run: Run, reason: CompletionReason) -> bool:
     """Whether the end is stored, although the write raised an error."""
-    attempted = run.attempted
+    if run.attempted is None:
+        return False
     with contextlib.suppress(Exception):
         stored = await run.store.load(run.operation_id)
-        return (
-            attempted is not None
-            and stored is not None
-            and (stored.version, stored.status) == (attempted.version, reason)
-        )
+        return stored is not None and (stored.version, stored.status) == (run.attempted.version, reason)
     return False
 
 
 async def save_minimal_end(run: Run, unsaved: Exception) -> None:
     """Store the least of an end that could not be written: its error alone, without what may have been the reason."""
-    if isinstance(unsaved, StoreUnavailableError):
+    if isinstance(unsaved, LOST_HERE):
         await release(run)
         return
-    if isinstance(unsaved, StaleStateError):
-        return  # it is somebody else's
     run.messages, run.last_content, run.data, run.attempted = [], "", [], None
     run.pending, run.open_calls, run.outcomes, run.decisions = [], [], {}, {}
     run.steered, run.step = False, None

@@ -14,14 +14,13 @@ from hookline.errors import (
     OperationBusyError,
     OperationExistsError,
     RunFailedError,
-    StoreUnavailableError,
     UnknownToolError,
 )
-from hookline.events import LOST, LOST_TYPE, CompletionReason, ToolOutcome
+from hookline.events import LOST, LOST_TYPE, CompletionReason
 from hookline.runtime._agent import AGENT_IDENTIFIER, Agent
 from hookline.runtime._approvals import resume_step
 from hookline.runtime._loop import lead_step, limit_reached, make_job, model_step, run_jobs, run_step
-from hookline.runtime._persistence import save
+from hookline.runtime._persistence import LOST_HERE, save
 from hookline.runtime._run import Run, after_step
 from hookline.runtime._seams import RunControl
 from hookline.runtime._state import BegunCall, Decision, OpenStep, OperationResult, OperationState, Reject, Step
@@ -32,7 +31,7 @@ from hookline.runtime._sub_agents import (
     lead_to_result,
     record_agent_result,
 )
-from hookline.runtime._tool_calls import Job, emit_result
+from hookline.runtime._tool_calls import Job, emit_result, failed_outcome
 
 __all__ = ["run_segment"]
 
@@ -168,14 +167,7 @@ def settle_begun_calls(run: Run, step: Step) -> list[Job]:
             emit_result(run, call, ToolResult(content=LOST, success=False, error_type=LOST_TYPE), perf_counter_ns())
             content = f"{LOST_TYPE}: {LOST}"
         step.ran = True
-        outcome = ToolOutcome(
-            toolset=begun.call.toolset,
-            tool_name=begun.call.tool_name,
-            tool_call_id=name,
-            content=content,
-            success=False,
-        )
-        run.outcomes[name] = step.outcomes[name] = journal.close_call(outcome)
+        run.outcomes[name] = step.outcomes[name] = journal.close_call(failed_outcome(begun.call, content))
     return jobs
 
 
@@ -231,7 +223,7 @@ async def continue_agent(run: Run, call: SubAgentCall, begun: BegunCall) -> Agen
     else:
         outcome = await load_or_run_child(run, agent, call.instruction, child_id)
         error = outcome.error or RunFailedError("", "")
-        if isinstance(error, StoreUnavailableError):
+        if isinstance(error, LOST_HERE):
             raise error
     announced, name = begun.ended, begun.call.tool_call_id
     run.journal.end_call(name)

@@ -55,15 +55,7 @@ from hookline.runtime._state import (
 from hookline.runtime._tools import Tool
 from hookline.webhooks import HookData
 
-__all__ = [
-    "Run",
-    "after_step",
-    "attach_travelling_hooks",
-    "before_step",
-    "compile_chain",
-    "end_events",
-    "live",
-]
+__all__ = ["Run", "after_step", "before_step", "end_events", "live"]
 
 
 _NO_CALLS: frozenset[type[Call]] = frozenset()
@@ -101,9 +93,12 @@ UNSTEERED = Steering()
 class Run:
     """One segment of an operation: from `exec_agent` or `resume_agent` to its return."""
 
-    can_ask = True  # a person, about a tool call
-    framework = ""  # that runs it, if it is another one
-    has_foreign_scope = False  # whether somebody else may cancel its scope, of which it is not told
+    can_ask = True
+    """Whether a person can be asked about a tool call."""
+    framework = ""
+    """Name of the other framework that runs it, if one does."""
+    has_foreign_scope = False
+    """Whether a framework may cancel its scope without calling `interrupt`."""
 
     # Slots, because a run has more attributes than Python shares the keys of.
     __slots__ = (
@@ -204,7 +199,7 @@ class Run:
         self.parent = parent
         self.phases = phases
         self.remember = remember
-        """Told when the operation ends: keeps the conversation of a session."""
+        """Keeps the conversation of a session; called when the operation ends."""
         self.history = history
         """How many of the first messages are no input of this run: a session's conversation so far."""
         self.journal: Journal = NO_JOURNAL
@@ -217,7 +212,7 @@ class Run:
             self.journal = Journal(state, dispatcher, recovered=recovered)
             self.emit, self.ask_observers = self.journal.emit, self.journal.ask_observers
         self.critical: RequiredDeliveries | None = None
-        """Watches the deliveries that the operation is for, where this process makes them."""
+        """The deliveries without which the operation fails, where this process makes them."""
         self.interceptors = all_interceptor_keys(state, hooks)
         """The interceptors without which nobody may go on with it."""
         self.data = state.hooks
@@ -226,10 +221,10 @@ class Run:
             hooks = self.hooks
         self.chain, self.intercepted = compile_chain(hooks, dispatcher)
         self.text = make_run_text(options.on_token, options.release, self.chain, state.tenant_id)
-        """Where the text of its model calls goes while it is written."""
+        """Takes the text of its model calls while it is written."""
         self.begun: list[tuple[Instrumentation, Any]] = []
         self.enclosing: dict[type[Call], tuple[Instrumentation, ...]] = {}
-        """The bundles that stand around its work, by its call."""
+        """The bundles that instrument its calls, by class of call."""
         self.exec_child = exec_child
         self.store = store
         self.drain_timeout = options.drain_timeout

@@ -202,7 +202,7 @@ class AgentSession:
             release: When it is given away; see `exec_agent`.
 
         Returns:
-            What the task came to, as from `exec_agent`. The session is idle again, whatever it was.
+            The result, as of `exec_agent`. The session is idle again, whatever the reason for the end.
 
         Raises:
             HookUsageError: Outside of `async with`, while another task runs, or while one waits for a person.

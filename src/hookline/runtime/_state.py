@@ -15,18 +15,23 @@ from hookline.webhooks import HookData
 __all__ = [
     "FORMAT",
     "Approve",
+    "BegunCall",
     "Decision",
     "DurableStore",
     "InMemoryHistory",
     "InMemoryStore",
     "InterceptorKey",
     "JournalEntry",
+    "OfferedTool",
+    "OpenStep",
     "OperationResult",
     "OperationState",
     "OperationStore",
     "Reject",
     "SessionMemory",
+    "Steering",
     "Step",
+    "WaitingCall",
     "default_store",
     "tool_message",
 ]
@@ -243,7 +248,7 @@ class OperationStore(Protocol):
     """A store for the states of operations. Implementations must make `save` atomic."""
 
     async def load(self, operation_id: str) -> OperationState | None:
-        """The last state that was saved, or `None`."""
+        """Return the last state that was saved, or `None`."""
         ...
 
     async def save(self, state: OperationState, *, expected_version: int | None) -> None:
@@ -292,7 +297,7 @@ class DurableStore(abc.ABC):
 
     @abc.abstractmethod
     async def load(self, operation_id: str) -> OperationState | None:
-        """The last state that was saved, or `None`."""
+        """Return the last state that was saved, or `None`."""
 
     async def save(self, state: OperationState, *, expected_version: int | None) -> None:
         """Write a state if the stored one is of the expected version; see `OperationStore`."""
@@ -510,7 +515,7 @@ class SessionMemory(Protocol):
     """A store for the conversations of sessions, from one task and process to the next."""
 
     async def load(self, key: str) -> Sequence[Message] | None:
-        """The conversation that was saved last under a session's id, or `None`."""
+        """Return the conversation that was saved last under a session's id, or `None`."""
         ...
 
     async def save(self, key: str, messages: Sequence[Message]) -> None:
@@ -525,7 +530,7 @@ class InMemoryHistory:
         self._conversations: dict[str, tuple[Message, ...]] = {}
 
     async def load(self, key: str) -> Sequence[Message] | None:
-        """The conversation that was saved last under a session's id, or `None`."""
+        """Return the conversation that was saved last under a session's id, or `None`."""
         return self._conversations.get(key)
 
     async def save(self, key: str, messages: Sequence[Message]) -> None:

@@ -7,12 +7,12 @@ from collections.abc import Awaitable, Callable
 import msgspec
 
 from hookline.calls import AgentResult, SubAgentCall, ToolRequest
-from hookline.errors import StoreUnavailableError, ToolArgumentsError, UnknownToolError, message_of
+from hookline.errors import ToolArgumentsError, UnknownToolError, message_of
 from hookline.events import AfterCallAgent, BeforeCallAgent, OnCallAgentError, ToolOutcome
 from hookline.interceptors import Traversal
 from hookline.runtime._agent import AGENT_IDENTIFIER, Agent
 from hookline.runtime._inputs import new_operation_id
-from hookline.runtime._persistence import checkpoint
+from hookline.runtime._persistence import LOST_HERE, checkpoint
 from hookline.runtime._run import Run
 from hookline.runtime._seams import RunControl, instrument, run_through_chain
 from hookline.runtime._state import OperationResult, Step
@@ -24,7 +24,7 @@ __all__ = [
     "emit_called",
     "emit_completed",
     "emit_failed",
-    "emit_unrun_pair",
+    "emit_unrun_agent",
     "failed_result",
     "lead_agent_call",
     "lead_to_result",
@@ -97,13 +97,13 @@ async def lead_to_result(
     """
     try:
         traversal = await lead_agent_call(run, call, terminal, control)
-    except StoreUnavailableError:
+    except LOST_HERE:
         raise
     except Exception as error:  # the terminal raises none: a hook has answered with it
         emit_called(run, call)
         return failed_result(run, call, error)
     if not traversal.reached:
-        return emit_unrun_pair(run, traversal)
+        return emit_unrun_agent(run, traversal)
     if traversal.denied is not None:
         output = f"The agent ran, but hook {traversal.denied.hook_id!r} withheld its answer: {traversal.denied.reason}"
         return AgentResult(output=output, reason="interrupted")
@@ -124,7 +124,7 @@ async def lead_agent_call(
     return traversal
 
 
-def emit_unrun_pair(run: Run, traversal: Traversal) -> AgentResult:
+def emit_unrun_agent(run: Run, traversal: Traversal) -> AgentResult:
     """Emit the pair of events of a call that a hook denied or answered.
 
     Returns:
@@ -198,11 +198,10 @@ async def run_sub_agent(run: Run, call: SubAgentCall, problem: str | None, child
                 f"{AGENT_IDENTIFIER}/{call.callee_id}", [f"{spec.toolset}/{spec.name}" for spec in run.specs]
             )
         result = await run.exec_child(run, agent, call.instruction, child_id, None)
-        if result.reason == "error":
-            raise result.error or RuntimeError("unknown error")
+        result.raise_for_error()
     except Exception as error:
         answer = failed_result(run, call, error)
-        if run.journal.durable and isinstance(error, StoreUnavailableError):
+        if run.journal.durable and isinstance(error, LOST_HERE):
             raise  # the parent cannot go on either, and both are gone on with elsewhere
         return answer
     except BaseException:

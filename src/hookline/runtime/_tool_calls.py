@@ -10,9 +10,9 @@ from typing import Any
 import anyio
 import msgspec
 
-from hookline._readonly import ReadOnlyDict, read_only
+from hookline._readonly import ReadOnlyDict, keep_jsonable, read_only
 from hookline.calls import Ask, Denial, ToolCall, ToolRequest, ToolResult, tool_failure
-from hookline.errors import StoreUnavailableError, ToolArgumentsError, UnknownToolError
+from hookline.errors import ToolArgumentsError, UnknownToolError
 from hookline.events import (
     INTERRUPTED,
     INTERRUPTED_TYPE,
@@ -21,10 +21,11 @@ from hookline.events import (
     OnToolCallError,
     PendingTool,
     ToolOutcome,
+    tool_event_fields,
 )
 from hookline.interceptors import Traversal
-from hookline.runtime._agent import Agent, jsonable
-from hookline.runtime._persistence import checkpoint
+from hookline.runtime._agent import Agent
+from hookline.runtime._persistence import LOST_HERE, checkpoint
 from hookline.runtime._run import Run
 from hookline.runtime._seams import RunControl, instrument, run_through_chain
 from hookline.runtime._state import Step, WaitingCall
@@ -33,6 +34,8 @@ from hookline.runtime._tools import Tool, as_result
 __all__ = [
     "INTERRUPTED",
     "Job",
+    "emit_result",
+    "failed_outcome",
     "freeze_args",
     "make_call",
     "parse_args",
@@ -103,7 +106,7 @@ async def run_overlapping(run: Run, jobs: list[Job]) -> None:
             for job in jobs:
                 group.start_soon(partial(_run_and_write, run, job) if run.journal.durable else job)
     except BaseExceptionGroup as failures:
-        lost: BaseException | None = failures.subgroup(StoreUnavailableError)
+        lost: BaseException | None = failures.subgroup(LOST_HERE)
         while isinstance(lost, BaseExceptionGroup):
             lost = lost.exceptions[0]
         if lost is not None:
@@ -118,7 +121,7 @@ async def _run_and_write(run: Run, job: Job) -> None:
     try:
         await job()
         await checkpoint(run)
-    except StoreUnavailableError:
+    except LOST_HERE:
         run.journal.lost = True
         raise
 
@@ -198,7 +201,7 @@ class InterceptedToolJob(msgspec.Struct, eq=False):
             result = traversal.result if traversal.denied is None else withheld_result(traversal.denied)
         else:
             run.tool_calls += 1
-            result = await emit_unrun_pair(run, step, final, traversal)
+            result = await emit_unrun_tool(run, step, final, traversal)
         record_outcome(run, step, self.request, final, result)
 
     def _reach_tool(self, final: ToolCall) -> Awaitable[ToolResult]:
@@ -231,7 +234,7 @@ class InterceptedToolJob(msgspec.Struct, eq=False):
         early = asker is not None and asker.kind in ("before", "around")
         self.run.waiting[self.request.tool_call_id] = WaitingCall(
             call_index=final.call_index,
-            metadata=jsonable(final.metadata),
+            metadata=keep_jsonable(final.metadata),
             asked_by=(asker.id, traversal.asked_nth) if asker is not None and early else None,
         )
         self.step.asked[self.request.tool_call_id] = to_pending(final, asked.prompt)
@@ -287,7 +290,7 @@ def to_pending(call: ToolCall, prompt: str = "") -> PendingTool:
         toolset=call.toolset,
         tool_name=call.tool_name,
         tool_call_id=call.tool_call_id,
-        args=jsonable(call.args),  # as every store keeps them: what a person sees is what runs
+        args=keep_jsonable(call.args),  # as every store keeps them: what a person sees is what runs
         prompt=prompt,
     )
 
@@ -299,7 +302,23 @@ def withheld_result(denial: Denial) -> ToolResult:
     )
 
 
-async def emit_unrun_pair(run: Run, step: Step, call: ToolCall, traversal: Traversal) -> ToolResult:
+def failed_outcome(request: ToolRequest | PendingTool, content: str) -> ToolOutcome:
+    """Return the outcome of a call that did not run, or whose result is lost.
+
+    Args:
+        request: The call.
+        content: What the model is told of it.
+    """
+    return ToolOutcome(
+        toolset=request.toolset,
+        tool_name=request.tool_name,
+        tool_call_id=request.tool_call_id,
+        content=content,
+        success=False,
+    )
+
+
+async def emit_unrun_tool(run: Run, step: Step, call: ToolCall, traversal: Traversal) -> ToolResult:
     """Emit the pair of events of a call that a hook denied or answered.
 
     Returns:
@@ -316,7 +335,7 @@ async def emit_unrun_pair(run: Run, step: Step, call: ToolCall, traversal: Trave
         answered_by = traversal.denied.hook_id
     try:
         if run.hooked(BeforeToolCall):
-            event = BeforeToolCall(**run.ids, **_call_fields(call))
+            event = BeforeToolCall(**run.ids, **tool_event_fields(call))
             event.__dict__["standing"] = True  # observers see the call; their mocks come too late
             denial = await run.ask_observers(event)
             if denial is not None and traversal.denied is None:
@@ -352,7 +371,7 @@ async def call_tool(run: Run, step: Step, call: ToolCall, tool: Tool | None, pro
     try:
         result = None
         if run.hooked(BeforeToolCall):
-            event = BeforeToolCall(**run.ids, **_call_fields(call))
+            event = BeforeToolCall(**run.ids, **tool_event_fields(call))
             result = await run.ask_observers(event)
         if result is None:
             event = None
@@ -403,22 +422,13 @@ def emit_result(
     }
     if result.error_type is None:
         run.emit(
-            AfterToolCall(**run.ids, **_call_fields(call), content=result.content, success=result.success, **further)
+            AfterToolCall(
+                **run.ids, **tool_event_fields(call), content=result.content, success=result.success, **further
+            )
         )
     else:
         run.emit(
             OnToolCallError(
-                **run.ids, **_call_fields(call), error=result.content, error_type=result.error_type, **further
+                **run.ids, **tool_event_fields(call), error=result.content, error_type=result.error_type, **further
             )
         )
-
-
-def _call_fields(call: ToolCall) -> dict[str, Any]:
-    return {
-        "toolset": call.toolset,
-        "tool_name": call.tool_name,
-        "args": call.args,
-        "call_index": call.call_index,
-        "step_index": call.step_index,
-        "tool_call_id": call.tool_call_id,
-    }

@@ -19,7 +19,7 @@ from hookline._readonly import writable
 from hookline.calls import ToolCall, ToolResult, ToolSpec, as_tool_result
 from hookline.errors import AgentDefinitionError, HookUsageError, ToolArgumentsError, ToolResultError
 
-__all__ = ["Tool", "ToolSource", "is_source", "open_sources", "tool"]
+__all__ = ["Tool", "ToolSource", "as_result", "is_source", "open_sources", "tool"]
 
 logger = logging.getLogger("hookline")
 

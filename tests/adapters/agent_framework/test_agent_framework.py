@@ -239,6 +239,18 @@ async def test_a_hook_may_have_the_run_go_on() -> None:
         assert names(seen) == ["beforeStep", "afterStep"] * 2 + ["onComplete"]
 
 
+async def test_a_run_that_a_hook_answered_goes_on_behind_that_answer() -> None:
+    hooks, asked = Hooks("answers"), list[str]()
+    answers, again = iter([Respond("from a hook"), None]), iter([Continue("again"), None])
+    hooks.before(AgentCall)(lambda call: next(answers))
+    hooks.after(AgentCall, priority=10)(lambda call, result: next(again))
+
+    response = await agent_of("a", Scene(turns=[DONE, DONE]), asked).run("go", middleware=[HooklineMiddleware([hooks])])
+
+    assert asked == ["\ngo\nfrom a hook\nagain"]
+    assert response.text == "done"
+
+
 async def test_an_interrupt_ends_it() -> None:
     hooks, seen = listening()
 

@@ -14,6 +14,7 @@ from agent_framework import (
     ChatMiddleware,
     ChatResponse,
     ChatResponseUpdate,
+    Content,
     FunctionMiddleware,
     Message,
     MiddlewareTermination,
@@ -236,6 +237,31 @@ async def test_a_response_keeps_what_a_hook_that_writes_its_text_does_not_know()
     assert (response.response_id, response.additional_properties) == ("r1", {"region": "eu"})
     assert response.usage_details == {"input_token_count": 3}
     assert "secret" not in response.to_json() + str(response.raw_representation)
+
+
+class SeesImages(ChatMiddleware):
+    """Notes the images that the model is sent, inside of all hooks."""
+
+    def __init__(self) -> None:
+        self.images: list[str] = []
+
+    async def process(self, context: Any, call_next: Any) -> None:
+        self.images = [str(each.uri) for message in context.messages for each in message.contents if each.uri]
+        await call_next()
+
+
+async def test_a_hook_that_cuts_the_conversation_leaves_each_image_where_it_was() -> None:
+    hooks, seen = Hooks("cuts"), SeesImages()
+    hooks.before(ModelCall)(lambda call: replace(call, messages=call.messages[1:]))
+    agent: Agent[Any] = Agent(client=Scripted([ModelResponse(content="a cat")]), middleware=[seen])
+    prompt = [
+        Message("user", [Content.from_uri(f"https://example.com/{name}.png", media_type="image/png")])
+        for name in ("first", "second", "third")
+    ]
+
+    await agent.run(prompt, middleware=[HooklineMiddleware([hooks])])
+
+    assert seen.images == ["https://example.com/second.png", "https://example.com/third.png"]
 
 
 class Sum(BaseModel):

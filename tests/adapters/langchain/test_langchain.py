@@ -477,6 +477,32 @@ async def test_a_hook_may_let_the_run_go_on() -> None:
 
 
 @pytest.mark.anyio
+async def test_a_run_that_a_hook_answered_goes_on_behind_that_answer() -> None:
+    hooks, seen = Hooks("answers"), Recorder()
+    answers, again = iter([Respond("from a hook"), None]), iter([Continue("and again"), None])
+    hooks.before(AgentCall)(lambda call: next(answers))
+    hooks.after(AgentCall, priority=10)(lambda call, result: next(again))
+
+    agent = agent_of(Scene(turns=[says("done")]))
+    result = await hooked(agent, hooks=[hooks, seen.hooks]).ainvoke(GO, thread())
+
+    assert [each.text for each in result["messages"]] == ["go", "from a hook", "and again", "done"]
+    assert seen.names() == ["beforeStep", "afterStep", "onComplete"]
+
+
+@pytest.mark.anyio
+async def test_an_answer_of_a_hook_to_a_continued_run_stands_behind_the_conversation() -> None:
+    hooks = Hooks("answers")
+    answers, again = iter([None, Respond("from a hook")]), iter([Continue("and again"), None])
+    hooks.before(AgentCall)(lambda call: next(answers))
+    hooks.after(AgentCall, priority=10)(lambda call, result: next(again))
+
+    result = await hooked(agent_of(Scene(turns=[says("done")])), hooks=[hooks]).ainvoke(GO, thread())
+
+    assert [each.text for each in result["messages"]] == ["go", "done", "and again", "from a hook"]
+
+
+@pytest.mark.anyio
 async def test_a_denied_call_that_stops_ends_the_agent_with_its_reason() -> None:
     hooks, seen = Hooks("guard"), Recorder()
     hooks.guard(ToolCall)(lambda call: Deny("enough", stop=True))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import pickle
 from collections import Counter
 from collections.abc import Iterator
@@ -464,6 +465,20 @@ async def test_a_hook_may_let_the_run_go_on() -> None:
 
     assert "and again" in str(result.to_input_list())
     assert seen.names() == ["beforeStep", "afterStep", "beforeStep", "afterStep", "onComplete"]
+
+
+@pytest.mark.parametrize("prompt", ["go", [{"role": "user", "content": "go"}]])
+async def test_a_run_that_a_hook_answered_goes_on_behind_that_answer(prompt: Any) -> None:
+    hooks, asked = Hooks("answers"), list[str]()
+    answers, again = iter([Respond("from a hook"), None]), iter([Continue("and again"), None])
+    hooks.before(AgentCall)(lambda call: next(answers))
+    hooks.after(AgentCall, priority=10)(lambda call, result: next(again))
+    agent = Agent(name="t", model=Script([says("done")], asked))
+
+    result = await HooklineRunner([hooks]).run(agent, prompt, run_config=QUIET)
+
+    assert [each["content"] for each in json.loads(asked[0])] == ["go", "from a hook", "and again"]
+    assert result.final_output == "done"
 
 
 async def test_a_hook_may_change_what_the_model_is_offered_and_how_it_is_asked() -> None:

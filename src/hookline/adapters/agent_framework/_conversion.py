@@ -9,7 +9,7 @@ from typing import Any
 from agent_framework import AgentResponse, ChatResponse, Content, FunctionTool, normalize_tools
 from agent_framework import Message as Theirs
 
-from hookline.adapters._conversion import restore_messages
+from hookline.adapters._conversion import restore_messages, to_pending_tool
 from hookline.calls import Message, ModelResponse, ToolRequest, ToolSpec, Usage
 from hookline.events import PendingTool
 from hookline.runtime import Approve, Reject
@@ -214,15 +214,8 @@ def replace_output(response: AgentResponse[Any], output: str, response_format: A
 def to_pending_tools(response: AgentResponse[Any], tools: Mapping[str, str]) -> list[PendingTool]:
     """Return the calls that wait for a person."""
     asked = [each for each in response.user_input_requests if each.type == "function_approval_request"]
-    found = [to_tool_request(each.function_call, tools) for each in asked if each.function_call is not None]
     return [
-        PendingTool(
-            toolset=each.toolset,
-            tool_name=each.tool_name,
-            tool_call_id=each.tool_call_id,
-            args=each.args if isinstance(each.args, dict) else {},
-        )
-        for each in found
+        to_pending_tool(to_tool_request(each.function_call, tools)) for each in asked if each.function_call is not None
     ]
 
 

@@ -18,8 +18,8 @@ from agent_framework import (
 )
 from agent_framework import Message as Theirs
 
-from hookline.adapters._held_streams import must_hold_stream
 from hookline.adapters._stepping import GeneratorBridge, emit
+from hookline.adapters._streams import must_hold_stream
 from hookline.adapters.agent_framework import _conversion as convert
 from hookline.adapters.agent_framework._run_binding import AgentFrameworkBinding, Next, call_until_terminated
 from hookline.calls import Message, ModelCall, ModelResponse
@@ -52,7 +52,7 @@ class ModelCallMiddleware(ChatMiddleware):
         binding.begin_step(context)
         terminations = list[MiddlewareTermination]()
         call = partial(call_until_terminated, context, call_next, terminations)
-        hooked = ModelCall in run.run.intercepted or ModelCall in run.run.enclosing
+        hooked = run.leads(ModelCall)
         if hooked and context.stream:
             context.result = await self._stream_through_hooks(context, call)
         elif hooked:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Mapping, MutableMapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, MutableMapping
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from typing import Any
 
-import anyio
 from agent_framework import (
     AgentContext,
     AgentMiddleware,
@@ -19,7 +17,7 @@ from agent_framework import (
 )
 from agent_framework import Message as Theirs
 
-from hookline.adapters._held_streams import must_hold_stream
+from hookline.adapters._streams import must_hold_stream, stream_values
 from hookline.adapters.agent_framework import _conversion as convert
 from hookline.adapters.agent_framework._compaction import HookedCompactionStrategy
 from hookline.adapters.agent_framework._models import ModelCallMiddleware
@@ -82,40 +80,10 @@ def _stream_operation(
 ) -> ResponseStream[AgentResponseUpdate, AgentResponse[Any]]:
     final: list[AgentResponse[Any]] = []
 
-    async def updates() -> AsyncGenerator[AgentResponseUpdate, None]:
-        send, receive = anyio.create_memory_object_stream[Any](0)
+    async def run(emit: EmitUpdate) -> None:
+        final.append(await _run_agent(binding, call_next, emit))
 
-        async def run() -> None:
-            with send:
-                final.append(await _run_agent(binding, call_next, send.send))
-
-        with receive:
-            # A task of its own, because a generator may be closed in another task than the one that started it.
-            task = asyncio.create_task(run())
-            try:
-                async for update in receive:
-                    yield update
-                await task
-            finally:
-                task.cancel()
-                await _wait_for_end(task)
-
-    return ResponseStream(updates(), finalizer=lambda _: final[0])
-
-
-async def _wait_for_end(task: asyncio.Task[None]) -> None:
-    """Wait until a cancelled run has ended, even if this task is cancelled again meanwhile.
-
-    The framework cancels a tool call twice and would otherwise leave the run behind.
-    """
-    cancelled: asyncio.CancelledError | None = None
-    while not task.done():
-        try:
-            await asyncio.wait([task])
-        except asyncio.CancelledError as error:
-            cancelled = error
-    if cancelled is not None:
-        raise cancelled
+    return ResponseStream(stream_values(run), finalizer=lambda _: final[0])
 
 
 async def _run_agent(binding: AgentFrameworkBinding, call_next: Next, emit: EmitUpdate | None) -> AgentResponse[Any]:
@@ -226,7 +194,8 @@ async def _call_agent_with_hooks(
                 raise HookDenied(done.denied.hook_id, done.denied.reason)
             if not done.continues:
                 break
-            earlier = [] if context.session is not None else [*context.messages, *own.messages]
+            said = own.messages if done.ran else [Theirs("assistant", [done.output])]
+            earlier = [] if context.session is not None else [*context.messages, *said]
             context.messages = [*earlier, Theirs("user", ["\n\n".join(done.continues)])]
             changed.append(context.messages)
     finally:

@@ -59,22 +59,7 @@ from hookline.errors import HookDefinitionError, HookUsageError
 from hookline.events import OnComplete
 from hookline.instrumentation import Instrumentation, SegmentInfo
 
-__all__ = [
-    "Approvals",
-    "PolicyHooks",
-    "PolicyPoints",
-    "Profile",
-    "RunPoints",
-    "ToolPoints",
-    "check_composition",
-    "check_identity",
-    "check_interceptor",
-    "check_mode",
-    "check_points",
-    "check_resolver",
-    "check_seconds",
-    "read_declaration",
-]
+__all__ = ["PolicyHooks"]
 
 Approvals = Literal["ask"] | ApprovalResolver | None
 Profile = Literal["sequential/first_deny", "sequential/run_all", "parallel/strictest", "parallel/unanimous"]
@@ -453,7 +438,7 @@ class ToolPoints:
         """Finish the judgement of a call that a person approved: ask only the policies not asked before."""
         policies = self._policies
         earlier = json.loads(waiting)
-        context = session.renumber(earlier["context"])
+        context = session.number(earlier["context"])
         judgement = await policies.emitter.finish(context, earlier["verdicts"])
         if judgement.denied:
             return policies.to_denial(judgement)

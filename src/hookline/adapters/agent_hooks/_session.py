@@ -7,8 +7,8 @@ from typing import Any
 
 from agent_hooks import AgentContextBuilder
 
+from hookline.adapters._conversion import copy_json
 from hookline.adapters.agent_hooks._wire import (
-    copy_json,
     to_wire_message,
     to_wire_response,
     to_wire_tools,
@@ -101,17 +101,17 @@ class PolicySession:
     def startup(self, tools: Sequence[ToolSpec]) -> dict[str, Any]:
         """Build the context of `agent_startup`."""
         self.started = True
-        return self._number(
+        return self.number(
             self._builder.agent_startup(tools_registered=[tool_name(spec.toolset, spec.name) for spec in tools])
         )
 
     def input(self, message: Message) -> dict[str, Any]:
         """Build the context of `input`."""
-        return self._number(self._builder.input(content=message.content, role="user"))
+        return self.number(self._builder.input(content=message.content, role="user"))
 
     def before_model(self, call: ModelCall) -> dict[str, Any]:
         """Build the context of `pre_model_call`."""
-        return self._number(
+        return self.number(
             self._builder.pre_model_call(
                 model_id=call.model,
                 messages=[to_wire_message(message) for message in call.messages],
@@ -121,7 +121,7 @@ class PolicySession:
 
     def after_model(self, call: ModelCall, response: ModelResponse) -> dict[str, Any]:
         """Build the context of `post_model_call`."""
-        return self._number(
+        return self.number(
             self._builder.post_model_call(
                 model_id=call.model,
                 usage={
@@ -180,11 +180,11 @@ class PolicySession:
 
     def output(self, text: str) -> dict[str, Any]:
         """Build the context of `output`."""
-        return self._number(self._builder.output(content=text))
+        return self.number(self._builder.output(content=text))
 
     def shutdown(self, event: OnComplete) -> dict[str, Any]:
         """Build the context of `agent_shutdown`."""
-        return self._number(
+        return self.number(
             self._builder.agent_shutdown(
                 reason="error" if self.blocked else SHUTDOWN_REASONS.get(event.reason, "error"),
                 tool_calls=event.tool_calls,
@@ -192,18 +192,15 @@ class PolicySession:
             )
         )
 
-    def renumber(self, context: dict[str, Any]) -> dict[str, Any]:
-        """Give a context that was judged before the next number of the sequence."""
-        return self._number(context)
-
     def _number_tool_context(self, toolset: str, context: dict[str, Any]) -> dict[str, Any]:
         if toolset != "local":
             extensions = context.get("extensions", {})
             own = {**extensions.get(FRAMEWORK, {}), "identifier": toolset}
             context["extensions"] = {**extensions, FRAMEWORK: own}
-        return self._number(context)
+        return self.number(context)
 
-    def _number(self, context: dict[str, Any]) -> dict[str, Any]:
+    def number(self, context: dict[str, Any]) -> dict[str, Any]:
+        """Give a context the next number of the sequence."""
         context["sequence"] = self.next_sequence()
         return context
 

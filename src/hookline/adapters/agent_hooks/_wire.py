@@ -9,12 +9,12 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
+from hookline.adapters._conversion import copy_json
 from hookline.adapters.agent_hooks._errors import PolicyTransformError
 from hookline.calls import Message, ModelResponse, ToolCall, ToolRequest, ToolSpec
 
 __all__ = [
     "content_text",
-    "copy_json",
     "decided_call",
     "from_wire_args",
     "from_wire_messages",
@@ -35,15 +35,6 @@ LARGEST_EXACT_INTEGER = 2**53 - 1
 """The largest integer that every JSON parser reads as the same number."""
 
 ROLES = ("system", "user", "assistant", "tool")
-
-
-def copy_json(value: Any) -> Any:
-    """Return a JSON value with every object and list copied, so that its reader may edit it."""
-    if isinstance(value, Mapping):
-        return {key: copy_json(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [copy_json(item) for item in value]
-    return value
 
 
 def tool_name(toolset: str, name: str) -> str:

@@ -35,9 +35,6 @@ EmitEvent = Callable[[Event], Awaitable[Any]]
 PLUGIN = HookPlugin()
 """The plugin of every hooked runner; what belongs to one run is in a context variable."""
 
-MAX_CONTINUES = 3
-"""How often hooks may continue a run after the agent is done, as in a run of hookline itself."""
-
 
 def hooked(runner: Runner, *, hooks: Iterable[AnyHook], **attach: Any) -> Runner:
     """Return a copy of a runner whose every run is an operation with these hooks; the given runner is not changed.
@@ -111,7 +108,7 @@ class _HookedRunner(Runner):
             if self._report_decisions(binding, decisions):
                 await self._run_agent(binding, invocation, emit)
                 return
-            for _ in range(1 + MAX_CONTINUES):
+            for _ in range(1 + run.run.agent.max_continues):
                 binding.finished, asked = False, {**invocation, "new_message": message}
                 if AgentCall not in run.run.intercepted:
                     await self._run_agent(binding, asked, emit)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import msgspec
@@ -16,15 +16,16 @@ from google.adk.tools.tool_confirmation import ToolConfirmation
 from google.genai import types
 
 from hookline._readonly import writable
+from hookline.adapters._conversion import restore_messages
 from hookline.calls import Denial, Message, ModelCall, ModelResponse, ToolRequest, ToolResult, ToolSpec, Usage
 from hookline.errors import ToolResultError
-from hookline.events import PendingTool
 from hookline.runtime import Approve, Reject, as_result
 
 __all__ = [
     "AdkModelRequest",
     "call_ids_to_confirm",
     "denied_response",
+    "from_content",
     "from_llm_response",
     "instruction_of",
     "model_identity",
@@ -34,7 +35,6 @@ __all__ = [
     "text_content",
     "text_of",
     "to_llm_response",
-    "to_pending_tool",
     "to_tool_result",
     "toolset_of",
 ]
@@ -145,17 +145,8 @@ class AdkModelRequest:
         if system != "".join(each.content for each in self._system):
             self._request.config.system_instruction = system or None
         names = {call.tool_call_id: call.tool_name for each in messages for call in each.tool_calls}
-        remaining, known = [each for each in messages if each.role != "system"], list(self._contents)
-        found: list[types.Content] = []
-        while remaining:
-            same = next((at for at, (_, ours) in enumerate(known) if ours and remaining[: len(ours)] == ours), None)
-            if same is None:
-                found.append(_to_content(remaining.pop(0), names))
-            else:
-                given, ours = known.pop(same)
-                found.append(given)
-                del remaining[: len(ours)]
-        self._request.contents = found
+        rest = [each for each in messages if each.role != "system"]
+        self._request.contents = restore_messages(rest, self._contents, partial(_to_content, names=names))
 
     def _offer_only(self, names: set[str]) -> None:
         for tool in self._request.config.tools or ():
@@ -259,16 +250,6 @@ def replace_args(args: dict[str, Any], final: Mapping[str, Any]) -> None:
 
 
 # Decisions of people.
-
-
-def to_pending_tool(calling: ToolRequest) -> PendingTool:
-    """Return a call as it is shown to the person who decides."""
-    return PendingTool(
-        toolset=calling.toolset,
-        tool_name=calling.tool_name,
-        tool_call_id=calling.tool_call_id,
-        args=writable(calling.args),
-    )
 
 
 def call_ids_to_confirm(event: Any) -> list[str]:

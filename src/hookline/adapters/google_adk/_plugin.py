@@ -1,7 +1,5 @@
 """The plugin through which Google ADK reports a run to hookline.
 
-One plugin serves all runs; it finds the present one in a context variable.
-
 One plugin serves every run: it finds the present one in a context variable.
 """
 
@@ -19,7 +17,7 @@ from google.adk.tools.agent_tool import AgentTool
 from google.genai import types
 
 from hookline._readonly import writable
-from hookline.adapters._conversion import rejection_text
+from hookline.adapters._conversion import rejection_text, to_pending_tool
 from hookline.adapters._stepping import SteppedCall
 from hookline.adapters.google_adk import _conversion as convert
 from hookline.calls import (
@@ -229,11 +227,8 @@ class HookPlugin(BasePlugin):
         return convert.to_llm_response(answer, None) if answer is not None else None
 
     async def before_tool_callback(self, *, tool: Any, tool_args: dict[str, Any], tool_context: Any) -> Any:
-        binding, confirmation, call_id = (
-            current_binding.get(),
-            tool_context.tool_confirmation,
-            tool_context.function_call_id,
-        )
+        binding = current_binding.get()
+        confirmation, call_id = tool_context.tool_confirmation, tool_context.function_call_id
         _current_call.set(None)
         if binding is None:
             return None
@@ -244,7 +239,7 @@ class HookPlugin(BasePlugin):
             toolset=convert.toolset_of(tool), tool_name=tool.name, args=tool_args, tool_call_id=call_id
         )
         if confirmation is None and await tool.check_require_confirmation(tool_args, tool_context) is True:
-            binding.questions[call_id] = binding, convert.to_pending_tool(request)
+            binding.questions[call_id] = binding, to_pending_tool(request)
             return None
         call, is_agent = SteppedCall(binding.open_calls), isinstance(tool, AgentTool)
         hooked_call: Coroutine[Any, Any, Any]

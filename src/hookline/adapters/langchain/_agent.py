@@ -15,6 +15,7 @@ from langgraph.prebuilt import ToolNode
 from langgraph.pregel import Pregel
 from langgraph.types import Command, GraphOutput
 
+from hookline.adapters._streams import wait_for_end
 from hookline.adapters.langchain._conversion import messages_in, to_pending_tools
 from hookline.adapters.langchain._run_binding import HELD_TAG, drop_held_output, identify_as_local
 from hookline.adapters.langchain._runs import GraphRunner
@@ -195,7 +196,7 @@ class HookedAgent(Pregel[Any, Any, Any, Any]):
         finally:
             if not work.done():
                 work.cancel()
-                await asyncio.gather(work, return_exceptions=True)
+                await wait_for_end(work)
 
     def stream(self, input: Any, config: Any = None, **options: Any) -> Iterator[Any]:  # noqa: A002
         """Run the agent and stream from sync code. Closing the stream early ends the run."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from langchain.agents.middleware.types import ModelRequest, ModelResponse, ToolCallRequest
@@ -20,6 +21,7 @@ from langchain_core.runnables import RunnableBinding
 from langgraph.prebuilt.tool_node import INVALID_TOOL_NAME_ERROR_TEMPLATE, TOOL_INVOCATION_ERROR_TEMPLATE
 from langgraph.types import Command, Interrupt
 
+from hookline.adapters._conversion import restore_messages
 from hookline.calls import Message, ModelCall, ToolRequest, ToolResult, ToolSpec, Usage
 from hookline.calls import ModelResponse as Answer
 from hookline.events import PendingTool
@@ -39,11 +41,9 @@ __all__ = [
     "read_decisions",
     "replace_args",
     "to_ai_message",
-    "to_langchain_message",
+    "to_langchain_messages",
     "to_model_response",
     "to_pending_tools",
-    "to_tool_call",
-    "to_tool_requests",
     "to_tool_result",
     "to_tool_specs",
     "tool_message",
@@ -118,6 +118,24 @@ def to_langchain_message(message: Message, names: Mapping[tuple[str, str], str])
     return AIMessage(message.content, tool_calls=[to_tool_call(each, names) for each in message.tool_calls])
 
 
+def to_langchain_messages(
+    messages: Sequence[Message],
+    given: Sequence[Message],
+    originals: Sequence[BaseMessage],
+    names: Mapping[tuple[str, str], str],
+) -> list[BaseMessage]:
+    """Convert messages that hooks may have changed; see `restore_messages`.
+
+    Args:
+        messages: The messages that hooks left.
+        given: The messages that hooks were given.
+        originals: LangChain's message for each of those.
+        names: The model's name for each tool, by toolset and name.
+    """
+    known = [(theirs, [ours]) for theirs, ours in zip(originals, given, strict=True)]
+    return restore_messages(messages, known, partial(to_langchain_message, names=names))
+
+
 def to_tool_call(calling: ToolRequest, names: Mapping[tuple[str, str], str]) -> Any:
     """Convert a tool request to LangChain's form."""
     args = calling.args if not isinstance(calling.args, str) else json.loads(calling.args)
@@ -136,12 +154,8 @@ def apply_model_call(
     changes: dict[str, Any] = {}
     if call.messages != given:
         first = [] if request.system_message is None else [request.system_message]
-        known = list(zip(given, (*first, *request.messages), strict=True))
         names = tool_names(request.tools, named)
-        found: list[BaseMessage] = []
-        for message in call.messages:
-            at = next((at for at, (each, _) in enumerate(known) if each == message), None)
-            found.append(to_langchain_message(message, names) if at is None else known.pop(at)[1])
+        found = to_langchain_messages(call.messages, given, (*first, *request.messages), names)
         system = found.pop(0) if found and isinstance(found[0], SystemMessage) else None
         changes |= {"messages": found, "system_message": system}
     if call.tools != specs:
@@ -320,9 +334,8 @@ def replace_args(request: ToolCallRequest, args: Mapping[str, Any]) -> ToolCallR
 def model_name(request: ModelRequest[Any]) -> str:
     """Return the name of the requested model, if it has one."""
     model: Any = request.model.bound if isinstance(request.model, RunnableBinding) else request.model
-    if not isinstance(
-        model, BaseChatModel
-    ):  # a configurable model of `init_chat_model` may create a model on each attribute access
+    # A configurable model of `init_chat_model` may create a model on each attribute access.
+    if not isinstance(model, BaseChatModel):
         return ""
     found = (getattr(model, name, None) for name in ("model", "model_name"))
     return next((each for each in found if each and isinstance(each, str)), "")

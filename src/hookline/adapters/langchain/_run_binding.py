@@ -19,7 +19,7 @@ from langgraph.constants import TAG_NOSTREAM
 from langgraph.errors import GraphInterrupt
 from langgraph.types import interrupt
 
-from hookline.adapters._held_streams import must_hold_stream
+from hookline.adapters._streams import must_hold_stream
 from hookline.adapters.langchain._conversion import (
     apply_model_call,
     argument_error,
@@ -31,7 +31,7 @@ from hookline.adapters.langchain._conversion import (
     model_name,
     replace_args,
     to_ai_message,
-    to_langchain_message,
+    to_langchain_messages,
     to_model_response,
     to_pending_tools,
     to_tool_result,
@@ -82,9 +82,8 @@ def hold_stream(run: AdapterRun, call: type[Call]) -> Iterator[None]:
         return
     config = ensure_config()
     callbacks = config.get("callbacks")
-    if isinstance(
-        callbacks, BaseCallbackManager
-    ):  # unlike the tags of a config, those of a manager survive a model's own
+    # Unlike the tags of a config, those of a manager survive a model's own.
+    if isinstance(callbacks, BaseCallbackManager):
         callbacks = callbacks.copy()
         callbacks.add_tags([TAG_NOSTREAM, HELD_TAG])
     token = var_child_runnable_config.set({**config, "callbacks": callbacks})
@@ -328,11 +327,7 @@ class LangChainBinding:
         failures: list[Exception] = []
 
         async def work(given: list[Message]) -> str:
-            left = list(zip(shown, messages, strict=True))
-            own = [
-                next((theirs for each, theirs in left if each == one), None) or to_langchain_message(one, {})
-                for one in given
-            ]
+            own = to_langchain_messages(given, shown, messages, {})
             try:
                 with hold_stream(self.run, CompactCall):
                     return await summarize(own)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
-from dataclasses import replace as changed_output
+from dataclasses import dataclass, replace
 from typing import Any
 
 from langchain_core.messages import AIMessage, HumanMessage
@@ -18,7 +17,7 @@ from hookline.adapters.langchain._conversion import (
     from_langchain_message,
     messages_in,
     read_decisions,
-    to_langchain_message,
+    to_langchain_messages,
     to_pending_tools,
 )
 from hookline.adapters.langchain._run_binding import (
@@ -94,9 +93,8 @@ class GraphRunner:
         async with AdapterRun(self.hooks, DRIVES, agent_id=self.agent_id, parent=parent, **options) as run:
             binding = LangChainBinding(run)
             if waiting is not None and resume is not None and _report_decisions(run, resume, waiting):
-                if (
-                    resume is not given and SCRATCHPAD_KEY in around
-                ):  # otherwise the outer graph's next interrupt would consume it
+                # Otherwise the outer graph's next interrupt would consume it.
+                if resume is not given and SCRATCHPAD_KEY in around:
                     around[SCRATCHPAD_KEY].get_null_resume(consume=True)
                 return waiting.values
             if is_stored:
@@ -195,32 +193,30 @@ async def _run_with_hooks(
     async def work(call: AgentCall) -> str:
         final = following
         if call.input != prompt and following is given:
-            known = list(zip(prompt, asked, strict=True))
-            changed = [
-                next((old for each, old in known if each == one), None) or to_langchain_message(one, {})
-                for one in call.input
-            ]
-            final = {**given, "messages": changed}
+            final = {**given, "messages": to_langchain_messages(call.input, prompt, asked, {})}
         binding.instructions = call.instructions or None
         results.append(await _run_once(binding, final, config, run_graph, get_state))
         return binding.output_text(_state_of(results[-1]))
 
     done = await run.lead_run(prompt, work)
-    while done.continues and results[-1] is not None and run.run.continues < run.run.agent.max_continues:
+    while done.continues and run.run.continues < run.run.agent.max_continues:
+        if done.ran and results[-1] is None:
+            break  # the result of a stream is not known
         run.run.continues += 1
-        following = {"messages": [*messages_in(_state_of(results[-1])), HumanMessage("\n\n".join(done.continues))]}
+        before = messages_in(_state_of(results[-1])) if done.ran else [*messages_in(following), AIMessage(done.output)]
+        following = {"messages": [*before, HumanMessage("\n\n".join(done.continues))]}
         done = await run.lead_run(prompt, work)
     if done.denied is not None:
         return {"messages": asked}
-    if not results:
+    if not done.ran:
         run.finish("done", done.output)
-        return {"messages": [*asked, AIMessage(done.output)]}
+        return {"messages": [*messages_in(following), AIMessage(done.output)]}
     result, values = results[-1], _state_of(results[-1])
     if not done.changed or not isinstance(values, Mapping):
         return result
     *before, last = messages_in(values)
     changed = {**values, "messages": [*before, last.model_copy(update={"content": done.output})]}
-    return changed_output(result, value=changed) if isinstance(result, GraphOutput) else changed
+    return replace(result, value=changed) if isinstance(result, GraphOutput) else changed
 
 
 def _state_of(result: Any) -> Any:

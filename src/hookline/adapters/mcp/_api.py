@@ -198,7 +198,7 @@ class McpServer:
         approved = [] if isinstance(asked, bool | str) or callable(asked) else asked
         for title, globs in (("tools", self._globs or ()), ("needs_approval", approved)):
             for glob in globs:
-                if not any(tool_test(glob)(f"{self.toolset}/{name}") for name in names):
+                if not any(self._matches([glob], name) for name in names):
                     raise McpToolsError(
                         self.toolset, f"has no tool that matches {glob!r} in `{title}`. It has {quote(names)}."
                     )
@@ -234,7 +234,6 @@ class McpServer:
 def _check_globs(where: str, title: str, globs: object) -> None:
     if globs is None and title == "tools":
         return
-    if isinstance(globs, str) or not isinstance(globs, Sequence) or not globs:
-        raise AgentDefinitionError(where, f"`{title}` must be a list of globs over tool names; got {quote(globs)}")
-    if not all(isinstance(glob, str) and glob for glob in globs):
+    listed: Sequence[object] = globs if isinstance(globs, Sequence) and not isinstance(globs, str) else ()
+    if not listed or not all(isinstance(glob, str) and glob for glob in listed):
         raise AgentDefinitionError(where, f"`{title}` must be a list of globs over tool names; got {quote(globs)}")

@@ -28,6 +28,7 @@ from openai.types.responses import (
 )
 from pydantic_core import to_json
 
+from hookline.adapters._conversion import restore_messages
 from hookline.calls import Message, ToolRequest, ToolSpec, Usage
 from hookline.calls import ModelResponse as Answer
 from hookline.errors import HookUsageError
@@ -228,21 +229,18 @@ def to_items(
     messages: Sequence[Message], known: ItemsByMessage, instructions: str | None
 ) -> tuple[str | None, list[Any]]:
     """Convert messages that hooks may have changed to instructions and items; unchanged messages keep their items."""
-    items: list[Any] = []
-    left = list(known)
     first = messages[0] if messages and messages[0].role == "system" and instructions else None
-    for message in messages[1:] if first is not None else messages:
-        at = next((at for at, (each, _) in enumerate(left) if each == message), None)
-        if at is not None:
-            items.extend(left.pop(at)[1])
-        elif message.role == "tool":
-            output = {"type": "function_call_output", "call_id": message.tool_call_id, "output": message.content}
-            items.append(output)
-        else:
-            if message.content or not message.tool_calls:
-                items.append({"role": message.role, "content": message.content})
-            items.extend(_to_function_call(calling).model_dump(exclude_none=True) for calling in message.tool_calls)
-    return (first.content if first is not None else None), items
+    rest = messages[1:] if first is not None else messages
+    found = restore_messages(rest, [(items, [message]) for message, items in known], _message_items)
+    return (first.content if first is not None else None), [item for items in found for item in items]
+
+
+def _message_items(message: Message) -> list[Any]:
+    """Return the items of a message that a hook wrote."""
+    if message.role == "tool":
+        return [{"type": "function_call_output", "call_id": message.tool_call_id, "output": message.content}]
+    text = [{"role": message.role, "content": message.content}] if message.content or not message.tool_calls else []
+    return [*text, *(_to_function_call(calling).model_dump(exclude_none=True) for calling in message.tool_calls)]
 
 
 def _to_function_call(calling: ToolRequest, name: str | None = None) -> ResponseFunctionToolCall:

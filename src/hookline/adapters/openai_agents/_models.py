@@ -11,7 +11,7 @@ from agents import Agent, Model, ModelBehaviorError, ModelResponse, RunConfig, U
 from agents.util._error_tracing import get_current_task_model_timeout_error, mark_model_timeout_task
 from openai.types.responses import ResponseCompletedEvent, ResponseOutputItemDoneEvent
 
-from hookline.adapters._held_streams import must_hold_stream
+from hookline.adapters._streams import must_hold_stream
 from hookline.adapters.openai_agents._conversion import (
     completed_event,
     from_items,
@@ -64,10 +64,8 @@ def wrap_get_model(get_model: Callable[..., Model]) -> Callable[..., Model]:
         if binding is None:
             return model
         binding.asking_agent = agent
-        for (
-            known,
-            found,
-        ) in binding.substitutes:  # the SDK identifies models by identity to clean up after each one once
+        # The same model has the same substitute: the SDK tells models apart by identity, to close each of them once.
+        for known, found in binding.substitutes:
             if known is model:
                 return found  # type: ignore[no-any-return]
         found = _substitute_model(binding, model)

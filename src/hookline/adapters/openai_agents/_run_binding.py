@@ -82,9 +82,8 @@ class OpenAIBinding:
 
     @property
     def hooks_model_calls(self) -> bool:
-        """Whether interceptors or telemetry wrap model calls; for observers alone, the answer suffices."""
-        run = self.run.run
-        return ModelCall in run.intercepted or bool(run.begun)
+        """Whether model calls must go through the hooks; for observers alone, the answer suffices."""
+        return self.run.leads(ModelCall)
 
     def claim_run(self, agent: Agent[Any]) -> bool:
         """Return whether the run that begins now is the awaited run of this agent."""
@@ -134,9 +133,8 @@ class OpenAIBinding:
         """
         run, own, parsed = self.run, list[Any](), parse_arguments(text)
         changeable = ToolCall in run.run.intercepted
-        shown = (
-            parsed if isinstance(parsed, dict) else {}
-        )  # the tool itself decides what to do with text that is not an object
+        # The tool itself decides what to do with text that is not an object.
+        shown = parsed if isinstance(parsed, dict) else {}
         cancelled: list[asyncio.CancelledError] = []
 
         async def work(args: Mapping[str, Any]) -> ToolResult:

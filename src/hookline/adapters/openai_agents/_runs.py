@@ -177,10 +177,18 @@ async def _run_with_hooks(
     done = await run.lead_run(prompt, work, instructions=instructions)
     while done.continues and run.run.continues < run.run.agent.max_continues:
         run.run.continues += 1
-        message_to_add = {"role": "user", "content": "\n\n".join(done.continues)}
-        following = [*results[-1].to_input_list(), message_to_add]
+        answered = [*_input_items(following), {"role": "assistant", "content": done.output}]  # by a hook, with no run
+        before = results[-1].to_input_list() if done.ran else answered
+        following = [*before, {"role": "user", "content": "\n\n".join(done.continues)}]
         done = await run.lead_run(prompt, work, instructions=instructions)
     return done.output if done.changed else None
+
+
+def _input_items(given: Input) -> list[Any]:
+    """Return the items of a run's input; a state brings its own conversation along."""
+    if isinstance(given, RunState):
+        return []
+    return [{"role": "user", "content": given}] if isinstance(given, str) else given
 
 
 def _result_from_hook(agent: Agent[Any], given: Input, options: Mapping[str, Any], output: object) -> RunResult:

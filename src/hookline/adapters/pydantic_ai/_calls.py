@@ -15,7 +15,7 @@ from pydantic_ai.messages import ModelResponse, ToolCallPart
 from pydantic_ai.models import ModelRequestContext
 from pydantic_ai.tools import RunContext, ToolDefinition
 
-from hookline.adapters._held_streams import must_hold_stream
+from hookline.adapters._streams import must_hold_stream
 from hookline.adapters.pydantic_ai import _conversion as convert
 from hookline.adapters.pydantic_ai._conversion import RequestMessages
 from hookline.adapters.pydantic_ai._models import CompactingModel, HeldStream, can_compact

@@ -34,6 +34,7 @@ from pydantic_ai.toolsets import ToolsetTool, WrapperToolset
 from pydantic_core import to_json, to_jsonable_python
 
 from hookline import calls
+from hookline.adapters._conversion import copy_json
 from hookline.calls import Message, ToolRequest, ToolSpec, Usage
 
 __all__ = [
@@ -91,7 +92,7 @@ def final_args(
 
 async def validate_args(ctx: RunContext[Any], tool: ToolsetTool[Any], final: Mapping[str, Any]) -> dict[str, Any]:
     """Validate arguments that a hook changed, and return them as the tool takes them."""
-    validated = _parse_args(ctx, tool, _to_mutable(final))
+    validated = _parse_args(ctx, tool, copy_json(final))
     if tool.args_validator_func is not None:
         outcome = tool.args_validator_func(ctx, **validated)
         if inspect.isawaitable(outcome):
@@ -112,13 +113,6 @@ def _parse_args(ctx: RunContext[Any], tool: ToolsetTool[Any], args: str | dict[s
 def _to_json_values(args: Mapping[str, Any]) -> dict[str, Any]:
     plain: dict[str, Any] = to_jsonable_python(dict(args), bytes_mode="base64", fallback=str)
     return plain
-
-
-def _to_mutable(value: Any) -> Any:
-    """Return a copy of arguments with lists and objects that can be changed."""
-    if isinstance(value, Mapping):
-        return {key: _to_mutable(each) for key, each in value.items()}
-    return [_to_mutable(each) for each in value] if isinstance(value, list | tuple) else value
 
 
 class RequestMessages:
@@ -221,9 +215,8 @@ class RequestMessages:
         if message == shown:
             return was
         before = calls.ModelResponse(content=shown.content, tool_calls=list(shown.tool_calls))
-        was = replace(
-            was, parts=[part for part in was.parts if not isinstance(part, ThinkingPart)]
-        )  # reasoning is text as well
+        # The reasoning may repeat the text that a hook has changed, so it is left out.
+        was = replace(was, parts=[part for part in was.parts if not isinstance(part, ThinkingPart)])
         return apply_changes(answer, before, was, self._toolset_of)
 
 
@@ -390,9 +383,8 @@ def apply_changes(
         return not isinstance(part, TextPart | ToolCallPart) or answer.content == before.content
 
     outputs = [part for part in was.parts if isinstance(part, ToolCallPart) and toolset_of(part.tool_name) == ""]
-    if answer.content and [part.args_as_json_str() for part in outputs] == [
-        before.content
-    ]:  # the answer is the output, with no text
+    only_output = [part.args_as_json_str() for part in outputs] == [before.content]
+    if answer.content and only_output:  # the content is the arguments of an output tool, with no text beside them
         changed = replace(outputs[0], args=answer.content)
         was = replace(was, parts=[changed if part is outputs[0] else part for part in was.parts])
         before = msgspec.structs.replace(before, content=answer.content)

@@ -8,16 +8,15 @@ from dataclasses import replace
 from typing import Any
 
 from pydantic_ai import CallToolsNode, ModelRequestNode, UserPromptNode
-from pydantic_ai.messages import ToolCallPart
 from pydantic_ai.run import AgentRunResult
 from pydantic_ai.tools import DeferredToolRequests, RunContext, ToolApproved, ToolDenied
 
+from hookline.adapters._conversion import to_pending_tool
 from hookline.adapters.pydantic_ai import _conversion as convert
 from hookline.adapters.pydantic_ai._approvals import RunRejected, ToolDeniedAndStopped
 from hookline.adapters.pydantic_ai._calls import CallHooks, OpenCall, RunScope, current_caller
 from hookline.calls import AgentCall, Message
 from hookline.errors import HookDenied, HookUsageError, UnknownToolError
-from hookline.events import PendingTool
 from hookline.hooks import AnyHook
 from hookline.runtime import AdapterRun, Approve, Capabilities, Reject
 
@@ -126,7 +125,7 @@ class PydanticAIBinding(CallHooks):
             return output
         if isinstance(output, DeferredToolRequests):
             waiting = [part for part in (*output.approvals, *output.calls) if part.tool_call_id not in run.step.asked]
-            run.pause([self._to_pending_tool(part) for part in waiting])
+            run.pause([to_pending_tool(self._to_tool_request(part)) for part in waiting])
             run.end_step(should_continue=False)
             return ""
         text = convert.text_of(output)
@@ -168,15 +167,6 @@ class PydanticAIBinding(CallHooks):
             if isinstance(each, Reject) and not each.and_continue:
                 self._run.finish("interrupted")
                 raise RunRejected(each.tool_call_id, each.reason)
-
-    def _to_pending_tool(self, part: ToolCallPart) -> PendingTool:
-        request = convert.to_tool_request(part, self._toolset_of)
-        return PendingTool(
-            toolset=request.toolset,
-            tool_name=request.tool_name,
-            tool_call_id=request.tool_call_id,
-            args=part.args_as_dict(),
-        )
 
 
 def _agent_name(ctx: RunContext[Any]) -> str:

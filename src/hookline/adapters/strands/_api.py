@@ -10,9 +10,8 @@ import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
+from functools import partial
 from typing import Any
-
-import anyio
 
 from hookline.dispatcher import HookDispatcher
 from hookline.errors import MissingExtraError
@@ -24,6 +23,7 @@ try:
 except ImportError as error:
     raise MissingExtraError("strands", "The adapter of Strands") from error
 
+from hookline.adapters._streams import stream_values
 from hookline.adapters.strands._calls import attach
 from hookline.adapters.strands._compaction import hook_compactions
 from hookline.adapters.strands._conversion import (
@@ -105,7 +105,7 @@ class HookedAgent:
         """
         return await self._run(prompt, given, None)
 
-    async def stream_async(self, prompt: Any = None, **given: Any) -> AsyncGenerator[Any, None]:
+    def stream_async(self, prompt: Any = None, **given: Any) -> AsyncGenerator[Any, None]:
         """Run the agent and yield its events as they come; closing the generator interrupts the run.
 
         Args:
@@ -115,22 +115,7 @@ class HookedAgent:
         Raises:
             HookDenied: If a hook denied the run.
         """
-        send, receive = anyio.create_memory_object_stream[Any](0)
-
-        async def run() -> None:
-            with send:
-                await self._run(prompt, given, send.send)
-
-        with receive:
-            # A task of its own, because a generator may be closed in another task than the one that started it.
-            task = asyncio.create_task(run())
-            try:
-                async for event in receive:
-                    yield event
-                await task
-            finally:
-                task.cancel()
-                await asyncio.wait([task])
+        return stream_values(partial(self._run, prompt, given))
 
     async def _run(self, prompt: Any, given: Mapping[str, Any], emit: Callable[[Any], Awaitable[None]] | None) -> Any:
         agent, outer, responses = self._agent, open_binding(), read_responses(prompt)

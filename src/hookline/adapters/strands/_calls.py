@@ -16,7 +16,7 @@ from strands.hooks import AfterNodeCallEvent, BeforeNodeCallEvent
 from strands.interrupt import InterruptException
 from strands.middleware import ExecuteToolStage, InvokeModelStage, ToolResultEvent, TypedEvent
 
-from hookline.adapters._conversion import rejection_text
+from hookline.adapters._conversion import rejection_text, to_pending_tool
 from hookline.adapters._stepping import GeneratorBridge, emit
 from hookline.adapters.strands import _conversion as convert
 from hookline.adapters.strands._compaction import hook_compactions
@@ -30,10 +30,9 @@ from hookline.adapters.strands._run_binding import (
     waiting_operations,
 )
 from hookline.calls import AgentCall, Message, ToolResult
-from hookline.events import PendingTool
 from hookline.runtime import Reject
 
-__all__ = ["after_node", "attach", "before_node"]
+__all__ = ["attach"]
 
 
 async def before_node(event: BeforeNodeCallEvent) -> None:
@@ -123,15 +122,7 @@ def after_tools(event: strands_hooks.AfterToolsEvent) -> None:
     results = {block["toolResult"]["toolUseId"] for block in event.message["content"]}
     uses = [block["toolUse"] for block in event.agent.messages[-1]["content"] if "toolUse" in block]
     asked = [convert.to_tool_request(event.agent, use) for use in uses if use["toolUseId"] not in results]
-    binding.pending = [
-        PendingTool(
-            toolset=each.toolset,
-            tool_name=each.tool_name,
-            tool_call_id=each.tool_call_id,
-            args=each.args if isinstance(each.args, dict) else {},
-        )
-        for each in asked
-    ]
+    binding.pending = [to_pending_tool(each) for each in asked]
     if asked:
         return
     denied = binding.run.denied
@@ -146,10 +137,8 @@ async def after_tool(event: strands_hooks.AfterToolCallEvent[Any]) -> None:
     binding = binding_of(event.agent)
     if binding is None or event.cancel_message is None:
         return
-    request, has_decision = (
-        convert.to_tool_request(event.agent, event.tool_use),
-        event.tool_use["toolUseId"] not in binding.unreported,
-    )
+    request = convert.to_tool_request(event.agent, event.tool_use)
+    has_decision = request.tool_call_id not in binding.unreported
     decision = binding.decision_for(request, cancelled=event.cancel_message)
     if isinstance(decision, Reject):
         content = binding.record_refusal(request, decision, None if has_decision else event.cancel_message)

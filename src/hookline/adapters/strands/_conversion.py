@@ -215,9 +215,9 @@ def agent_result(agent: Any, own: Any, output: str, reason: Any = "end_turn") ->
 
     Args:
         agent: The agent.
-        own: What it has given itself, if it ran.
-        output: The last convert.
-        reason: Why it stopped.
+        own: The agent's own result, if it ran.
+        output: The output.
+        reason: Why the run stopped, if it has no result of its own.
     """
     message: Any = {"role": "assistant", "content": [{"text": output}]}
     if isinstance(own, AgentResult):

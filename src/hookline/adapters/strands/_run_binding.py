@@ -11,8 +11,8 @@ import msgspec
 from strands import Agent
 
 from hookline.adapters._conversion import rejection_text
-from hookline.adapters._held_streams import must_hold_stream
 from hookline.adapters._stepping import GeneratorBridge
+from hookline.adapters._streams import must_hold_stream
 from hookline.adapters.strands._conversion import (
     InterruptResponses,
     agent_name,
@@ -82,8 +82,8 @@ class StrandsBinding:
         """Tool calls whose decision has not been reported to hooks yet."""
         self.resumption_reported = by_call or not self.answers.given
         """Whether the person's decisions have been reported to hooks, or there are none."""
-        self.hooks_model_calls = ModelCall in run.run.intercepted or ModelCall in run.run.enclosing
-        """Whether interceptors or telemetry wrap its model calls; for observers alone, events suffice."""
+        self.hooks_model_calls = run.leads(ModelCall)
+        """Whether model calls must go through the hooks; for observers alone, events suffice."""
         self.model_pending = False
         """Whether the model call of the present step is still open."""
         self.projected_tokens = 0

@@ -1,0 +1,72 @@
+"""Streams of runs: values that a run emits in a task of its own, and answers that wait for hooks."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from typing import Any
+
+import anyio
+
+from hookline.calls import Call
+from hookline.hooks import Hooks, Interceptor
+from hookline.runtime import AdapterRun
+
+__all__ = ["must_hold_stream", "stream_values", "wait_for_end"]
+
+Emit = Callable[[Any], Awaitable[None]]
+
+
+def must_hold_stream(run: AdapterRun, call: type[Call]) -> bool:
+    """Return whether an `after` or `around` hook may still change or withhold the result of such calls.
+
+    If so, nothing of the result may be shown before the call has ended.
+
+    Args:
+        run: The run.
+        call: The class of the calls.
+    """
+    entries = [entry.interceptors if isinstance(entry, Hooks) else [entry] for entry in run.run.hooks]
+    found = [each for entry in entries for each in entry if isinstance(each, Interceptor) and each.call is call]
+    return any(each.kind in ("after", "around") for each in found)
+
+
+async def stream_values(work: Callable[[Emit], Awaitable[None]]) -> AsyncGenerator[Any, None]:
+    """Yield the values that a coroutine emits; closing the generator cancels the coroutine and waits for its end.
+
+    Args:
+        work: Takes the function that emits a value, which returns when the value is taken.
+    """
+    send, receive = anyio.create_memory_object_stream[Any](0)
+
+    async def run() -> None:
+        with send:
+            await work(send.send)
+
+    with receive:
+        # A task of its own, because a generator may be closed in another task than the one that started it.
+        task = asyncio.create_task(run())
+        try:
+            async for value in receive:
+                yield value
+            await task
+        finally:
+            task.cancel()
+            await wait_for_end(task)
+
+
+async def wait_for_end(task: asyncio.Future[Any]) -> None:
+    """Wait until a cancelled run has ended, even if this task is cancelled again meanwhile.
+
+    A framework may cancel what it runs more than once, and would otherwise leave the run behind.
+    """
+    cancelled: asyncio.CancelledError | None = None
+    while not task.done():
+        try:
+            await asyncio.wait([task])
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if not task.cancelled():
+        task.exception()  # mark as retrieved, or asyncio would log it
+    if cancelled is not None:
+        raise cancelled
