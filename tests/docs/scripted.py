@@ -30,7 +30,7 @@ def openai_agents() -> Any:
     from agents import set_tracing_disabled
     from agents.testing import ScriptedModel, assistant_message, function_call
 
-    set_tracing_disabled(True)
+    set_tracing_disabled(True)  # without a key the SDK logs that it cannot send its trace
     calls = [[function_call("get_weather", {"city": city}, call_id=city)] for city in CITIES]
     return ScriptedModel([*calls, [assistant_message(ANSWER)]])
 

@@ -168,5 +168,7 @@ def test_every_block_has_a_language_and_every_marker_is_known(path: pathlib.Path
         kinds = ("file:", "generated", "needs:", "offline:")
         known = block.marker in ("", "output", "run") or block.marker.startswith(kinds)
         assert known, f"{where}: {block.marker}"
+        if block.marker.startswith("needs:"):
+            assert block.marker.removeprefix("needs:").strip() in NEEDS.values(), where
         if block.marker == "output":
             assert block.language in ("text", "json"), where
