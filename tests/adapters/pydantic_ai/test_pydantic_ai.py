@@ -49,8 +49,8 @@ from hookline import (
     ToolCall,
     interrupt,
 )
-from hookline.adapters.pydantic_ai import Hookline, agent_tool, deferred_results
-from hookline.errors import HookDefinitionError, HookDenied, HookUsageError
+from hookline.adapters.pydantic_ai import Hookline, agent_tool, answers
+from hookline.errors import HookDefinitionError, HookUsageError, RunStopped
 from hookline.evals.adapter_contract import Witness
 
 from .stage import PydanticAIStage
@@ -373,7 +373,7 @@ async def test_a_denied_model_call_raises_who_denied_it() -> None:
     hooks, witness = Hooks("guard"), watch()
     hooks.guard(ModelCall, id="budget")(lambda call: Deny("too dear"))
 
-    with pytest.raises(HookDenied, match="too dear"):
+    with pytest.raises(RunStopped, match="too dear"):
         await adder().run("go", capabilities=[Hookline([hooks, witness.hooks])])
     assert witness.of(OnComplete)[0].reason == "interrupted"
 
@@ -672,7 +672,7 @@ async def test_one_call_of_several_waits_and_the_others_run() -> None:
 
     result = await agent.run(
         message_history=paused.all_messages(),
-        deferred_tool_results=deferred_results([Approve("t1")]),
+        deferred_tool_results=answers(paused, [Approve("t1")]),
         capabilities=[hookline],
     )
 
