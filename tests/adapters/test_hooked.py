@@ -201,3 +201,22 @@ def test_no_framework_is_imported_to_look_at_an_object() -> None:
 def test_decisions_that_make_no_sense_are_refused(decisions: Any, problem: str) -> None:
     with pytest.raises(HookUsageError, match=problem):
         decisions_by_call(decisions, ["t1", "t2"])
+
+
+def test_an_adapter_without_its_framework_says_what_to_install() -> None:
+    packages = [
+        *("pydantic_ai", "agents", "langchain", "strands", "agent_framework", "google.adk", "fastmcp"),
+        "claude_agent_sdk",
+    ]
+    adapters = ["openai_agents" if each == "agents" else each.replace(".", "_") for each in packages]
+    program = (
+        "import importlib, sys\n"
+        f"sys.modules.update(dict.fromkeys({packages}))\n"
+        f"for name in {adapters}:\n"
+        "    try:\n        importlib.import_module(f'hookline.adapters.{name}')\n"
+        "    except Exception as error:\n        print(name, type(error).__name__)\n"
+    )
+
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+
+    assert ran.stdout.splitlines() == [f"{name} MissingExtraError" for name in adapters]

@@ -3,7 +3,7 @@
 In the framework's own way: `agent.run("go", middleware=[HooklineMiddleware([hooks])])`.
 """
 
-from hookline.adapters.agent_framework._agent import HookedAgent, hooked
 from hookline.adapters.agent_framework._api import DRIVES, HooklineMiddleware, answers
+from hookline.adapters.agent_framework._hooked import HookedAgent, hooked
 
 __all__ = ["DRIVES", "HookedAgent", "HooklineMiddleware", "answers", "hooked"]

@@ -3,7 +3,7 @@
 In the SDK's own way: `HooklineRunner([hooks])` in place of `Runner`.
 """
 
-from hookline.adapters.openai_agents._agent import HookedAgent, hooked
 from hookline.adapters.openai_agents._api import DRIVES, HooklineRunner, OpenAIRunStopped, answers
+from hookline.adapters.openai_agents._hooked import HookedAgent, hooked
 
 __all__ = ["DRIVES", "HookedAgent", "HooklineRunner", "OpenAIRunStopped", "answers", "hooked"]

@@ -3,7 +3,7 @@
 In the framework's own way: `agent.run("go", capabilities=[Hookline([hooks])])`.
 """
 
-from hookline.adapters.pydantic_ai._agent import HookedAgent, hooked
 from hookline.adapters.pydantic_ai._api import DRIVES, Hookline, agent_tool, answers
+from hookline.adapters.pydantic_ai._hooked import HookedAgent, hooked
 
 __all__ = ["DRIVES", "HookedAgent", "Hookline", "agent_tool", "answers", "hooked"]
