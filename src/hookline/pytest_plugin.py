@@ -55,7 +55,7 @@ class Tape:
         self.name_or_path = name_or_path
         said = {"mode": mode, "matching": matching, "ignore": ignore}
         self.options: dict[str, Any] = {name: value for name, value in said.items() if value is not None}
-        """What it says about the cassette, other than where it is."""
+        """Keyword arguments for the cassette."""
 
 
 class Mocking:

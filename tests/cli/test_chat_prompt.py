@@ -109,7 +109,7 @@ def test_commands_tell_of_the_agent_and_of_what_was_said() -> None:
         (["nothing.py"], "agent nothing.py cannot be used: there is no file nothing.py."),
         (["no_such_package.agents:agent"], "there is no module 'no_such_package.agents' in "),
         ([f"{ACTOR}:nobody"], "'chat_agents' has no 'nobody'."),
-        ([f"{ACTOR}:HOSTILE"], "it is no Agent, nor a function that makes one, but '\\x1b[2J"),
+        ([f"{ACTOR}:HOSTILE"], "it is not an Agent or a function that makes one, but '\\x1b[2J"),
         ([f"{ACTOR}:broken"], "calling it fails: OSError: no disk."),
         ([ACTOR, "--hooks", f"{ACTOR}:note"], "calling it fails: TypeError: note() missing"),
         ([ACTOR, "--hooks", f"{ACTOR}:agent"], "expected a `Hooks` bundle"),
@@ -120,7 +120,7 @@ def test_commands_tell_of_the_agent_and_of_what_was_said() -> None:
         ([ACTOR, "--mcp", "shop=http://:s3cret"], "--mcp shop cannot be used: "),
         ([ACTOR, "--trace", "/no/such/folder/x"], "Nothing can be written to /no/such/folder/x: "),
         ([ACTOR, "--cassette", ACTOR], f"--cassette {ACTOR} cannot be used: "),
-        ([ACTOR, "--otlp-endpoint", "nowhere"], "'nowhere' is no OTLP/HTTP endpoint."),
+        ([ACTOR, "--otlp-endpoint", "nowhere"], "'nowhere' is not an OTLP/HTTP endpoint:"),
     ],
 )
 def test_what_makes_no_sense_is_told_in_one_line_before_anything_runs(args: list[str], told: str) -> None:

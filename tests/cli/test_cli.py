@@ -140,7 +140,7 @@ def test_a_task_that_fails_its_check_gives_exit_code_one(monkeypatch: pytest.Mon
     result = run("eval", "agentdojo:banking", "--task", "user_task_1")
 
     assert result.exit_code == 1
-    assert "✗ (a) real tools: banking/user_task_1: the suite's own check is not content" in result.stdout
+    assert "✗ (a) real tools: banking/user_task_1: the suite's own check failed" in result.stdout
 
 
 def test_help_and_version_are_given() -> None:

@@ -170,7 +170,10 @@ def test_options_may_stand_before_the_suite() -> None:
     ("args", "told"),
     [
         (["attack", "agentdojo:bank"], "There is no suite 'agentdojo:bank'"),
-        (["attack", "agentdojo:all", "--policy", "hope"], "'hope' is no policy of an attack; there are: 'no guard'"),
+        (
+            ["attack", "agentdojo:all", "--policy", "hope"],
+            "There is no policy of attacks named 'hope'; there are: 'no guard'",
+        ),
     ],
 )
 def test_an_attack_that_makes_no_sense_is_told_in_one_line(args: list[str], told: str) -> None:

@@ -46,7 +46,7 @@ def test_a_store_that_is_not_there_is_not_made_by_looking_into_it(tmp_path: Path
     [
         ("mysql://root:geheim@host/x", 2, "begins with 'mysql', which is no store"),
         ("postgresql://me:geheim@127.0.0.1:9/x", 1, "The store postgresql://me@127.0.0.1:9/x cannot be used now"),
-        ("sqlite:////", 2, "is no store: there is something else than an SQLite database"),
+        ("sqlite:////", 2, "is not a store: it is something other than an SQLite database"),
     ],
     ids=["no-store", "nobody-listens", "a-folder"],
 )
@@ -65,7 +65,7 @@ def test_a_file_that_is_no_database_is_told_in_one_line(tmp_path: Path) -> None:
     result = run("hooks", url=f"sqlite:///{tmp_path / 'notes.txt'}")
 
     assert (result.exit_code, result.stdout) == (2, "")
-    assert "is no store: there is something else than an SQLite database" in result.stderr
+    assert "is not a store: it is something other than an SQLite database" in result.stderr
     assert result.stderr.count("\n") == 1
 
 
@@ -167,22 +167,22 @@ def test_colours_are_for_terminals_that_want_them(url: str, tmp_path: Path) -> N
     [
         (["operations", "--limit", "0"], "--limit"),
         (["operations", "show"], "OPERATION"),
-        (["operations", "--status", "lost"], "'lost' is none of running"),
-        (["deliveries", "--status", "lost"], "'lost' is none of"),
-        (["deliveries", "--since", "soon"], "'soon' is no time"),
+        (["operations", "--status", "lost"], "'lost' is not one of running"),
+        (["deliveries", "--status", "lost"], "'lost' is not one of"),
+        (["deliveries", "--since", "soon"], "'soon' is not a time"),
         (["deliveries", "replay"], "Say which"),
         (["logs", "--status", "lost"], "`status` is one of"),
-        (["logs", "--point", "ToolCall.guard"], "is no point, such as ToolCall or onComplete"),
-        (["logs", "stats", "--point", "nowhere"], "'nowhere' is no point"),
+        (["logs", "--point", "ToolCall.guard"], "is not a point, such as ToolCall or onComplete"),
+        (["logs", "stats", "--point", "nowhere"], "'nowhere' is not a point"),
         (["logs", "stats", "--by", "day"], "`by` is one of hook, point, tenant, minute; got 'day'"),
-        (["logs", "stats", "--since", "soon"], "'soon' is no time"),
-        (["hooks", "--point", "ToolCall"], "is no point, such as ToolCall.guard or onComplete"),
+        (["logs", "stats", "--since", "soon"], "'soon' is not a time"),
+        (["hooks", "--point", "ToolCall"], "is not a point, such as ToolCall.guard or onComplete"),
         (["hooks", "test", "id", "--call", "[1]"], "It is an object"),
-        (["hooks", "test", "id", "--call", "{"], "It is no JSON"),
+        (["hooks", "test", "id", "--call", "{"], "It is not JSON"),
         (["keys", "create", "x"], "--scope"),
-        (["keys", "create", "x", "--scope", "all"], "'all' is none of"),
+        (["keys", "create", "x", "--scope", "all"], "'all' is not one of"),
         (["keys", "create", "x\x1b", "--scope", "hooks:read"], "printable"),
-        (["keys", "create", "x", "--scope", "hooks:read", "--expires", "soon"], "no span of time"),
+        (["keys", "create", "x", "--scope", "hooks:read", "--expires", "soon"], "not a span of time"),
         (["serve", "--port", "70000"], "--port"),
         (["serve", "--quota", "-1"], "--quota"),
         (["serve", "--retention-hours", "0"], "--retention-hours"),

@@ -77,7 +77,7 @@ def test_the_master_key_of_the_environment_is_replaced_by_the_one_before_it(url:
     ("args", "told"),
     [
         (["rotate", "ftp://x"], "begins with http"),
-        (["rotate", URL, "--overlap", "soon"], "no span of time"),
+        (["rotate", URL, "--overlap", "soon"], "not a span of time"),
         (["rotate", URL, "--overlap", "9999d"], "`overlap_seconds`"),
     ],
 )

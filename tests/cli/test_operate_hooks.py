@@ -130,7 +130,7 @@ def test_what_is_shown_as_json_can_be_stored_again(url: str) -> None:
         ("a.toml", None, "it cannot be read"),
         ("a.json", None, "it cannot be read"),
         ("a.toml", "[[hooks]]\nname = \n", "line 2: not TOML"),
-        ("a.json", "{", "it is no JSON"),
+        ("a.json", "{", "it is not JSON"),
         ("a.json", "3", "it holds a definition, a list of them, or an object"),
         ("a.json", "[3]", "a definition is a mapping"),
         ("a.json", '{"name": "x", "point": "afterStep", "handler": "deny", "what": 1}', "unknown field"),

@@ -135,7 +135,7 @@ def test_spans_go_to_the_usual_path_unless_one_is_given(endpoint: str, url: str)
     ],
 )
 def test_what_spans_cannot_be_sent_to_is_refused(endpoint: str) -> None:
-    with pytest.raises(EndpointError, match=r"One is a URL, such as http://127\.0\.0\.1:6006"):
+    with pytest.raises(EndpointError, match=r"give a URL, such as http://127\.0\.0\.1:6006"):
         traces_url(endpoint)
 
 

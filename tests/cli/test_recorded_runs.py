@@ -55,7 +55,7 @@ def test_a_recorded_run_says_that_model_calls_are_missing(recorded: Path) -> Non
 
     assert result.exit_code == 0
     assert "✗ execute_tool fetch  OSError" in result.stdout
-    assert result.stdout.endswith("A recorded run shows no model calls: no event tells of them.\n")
+    assert result.stdout.endswith("A recorded run shows no model calls: there are no events for them.\n")
 
 
 def test_a_recording_without_an_end_ends_with_its_last_event(tmp_path: Path) -> None:
@@ -109,8 +109,8 @@ def test_a_recording_of_a_mock_that_nobody_answers_is_not_asked_again(tmp_path: 
 @pytest.mark.parametrize(
     ("content", "told"),
     [
-        (b"", "cannot be traced: there is no event in it."),
-        (b"\n\n", "cannot be traced: there is no event in it."),
+        (b"", "cannot be traced: it has no events."),
+        (b"\n\n", "cannot be traced: it has no events."),
         (b"hello\n", "Line 1 of {path} cannot be read: JSON is malformed: invalid character (byte 0) at $."),
         (b"\x7fELF\x02\x01\x01\x00", "Line 1 of {path} cannot be read: JSON is malformed"),
         (b'{"type":"beforeStep","opera', "Line 1 of {path} cannot be read: it is cut off in the middle."),
@@ -137,7 +137,7 @@ def test_a_recording_of_ends_alone_is_told_to_show_nothing(tmp_path: Path) -> No
     result = run("trace", str(path))
 
     assert (result.exit_code, result.stdout) == (2, "")
-    assert "no span came of it" in result.stderr
+    assert "it gave no spans" in result.stderr
 
 
 def test_a_file_that_may_not_be_read_is_told_in_one_line(recorded: Path) -> None:

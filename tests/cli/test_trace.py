@@ -117,7 +117,7 @@ def test_with_json_what_else_is_told_goes_to_stderr(tmp_path: Path) -> None:
         (["/tmp"], "/tmp cannot be read: Is a directory."),
         (["agentdojo:bank"], "There is no suite 'agentdojo:bank'. Suites: agentdojo:banking, "),
         (["agentdojo:banking", "--task", "user_task_99"], "no task 'user_task_99'"),
-        (["agentdojo:banking", "--otlp-endpoint", "nowhere"], "'nowhere' is no OTLP/HTTP endpoint."),
+        (["agentdojo:banking", "--otlp-endpoint", "nowhere"], "'nowhere' is not an OTLP/HTTP endpoint:"),
         (["agentdojo:banking", "--otlp-json", "/no/such/file"], "Nothing can be written to /no/such/file: "),
         (["agentdojo:banking", "--record", "/"], "Nothing can be written to /: it is a folder."),
     ],
@@ -201,7 +201,7 @@ def test_a_full_disk_behind_stdout_is_told_in_one_line(option: str, recorded: Pa
     done = launched("sh", "-c", f"{quote(HOOKLINE)} trace {quote(str(recorded))} {option} > /dev/full")
 
     assert done.returncode == 1
-    assert done.stderr == "hookline: what there is to show cannot be written: No space left on device\n"
+    assert done.stderr == "hookline: the output cannot be written: No space left on device\n"
 
 
 def test_a_recorded_run_may_come_through_a_pipe(recorded: Path) -> None:
@@ -238,4 +238,4 @@ def test_help_tells_of_exit_codes_and_of_what_recordings_lack() -> None:
     text = " ".join(run("trace", "--help", width=200).stdout.split())
 
     assert "with 4 if spans did not arrive where they were sent" in text
-    assert "No event tells of a model call or of a hook, so a recorded run shows neither." in text
+    assert "There are no events for model calls and hooks, so a recorded run shows neither." in text

@@ -12,9 +12,10 @@ import anyio
 import pytest
 from msgspec.structs import replace
 from rich.console import Console
+from typer.testing import CliRunner
 
 from hookline import Deny, Hooks, ToolCall
-from hookline.cli.eval._attacks import attack as attack_command
+from hookline.cli._app import app
 from hookline.cli.eval._attacks import attack_policies, run_attacks, show_attacks
 from hookline.evals import UnknownSuiteError, UnknownTaskError
 from hookline.evals.suites.agentdojo import (
@@ -188,13 +189,17 @@ def test_all_pairs_are_those_of_the_suites(suites: list[AgentDojoSuite]) -> None
 
 
 def test_what_there_is_not_is_refused_with_what_there_is(suites: list[AgentDojoSuite]) -> None:
-    with pytest.raises(UnknownAttackChoiceError, match=r"'rude' is no wording of an attack; there are: 'ignore', "):
+    with pytest.raises(
+        UnknownAttackChoiceError, match=r"There is no wording of attacks named 'rude'; there are: 'ignore', "
+    ):
         anyio.run(partial(attack, suites[0], policies=attack_policies(), wording="rude"))
     with pytest.raises(UnknownTaskError, match="injection_task_99"):
         anyio.run(partial(attack, suites[0], policies=attack_policies(), pairs=[(READS_A_BILL, "injection_task_99")]))
     with pytest.raises(UnknownTaskError, match="user_task_99"):
         anyio.run(partial(attack, suites[0], policies=attack_policies(), pairs=[("user_task_99", SENDS_MONEY)]))
-    with pytest.raises(UnknownAttackChoiceError, match=r"'hope' is no policy .*'no guard'"):
+    with pytest.raises(
+        UnknownAttackChoiceError, match=r"There is no policy of attacks named 'hope'; there are: 'no guard'"
+    ):
         run_attacks(["agentdojo:banking"], policies=["hope"])
     with pytest.raises(UnknownSuiteError, match="agentdojo:travel"):
         run_attacks(["agentdojo:bank"])
@@ -220,15 +225,16 @@ def test_the_table_fits_into_80_columns_and_has_a_row_per_policy(run: AttackRun)
     assert rows["scan + provenance: ask"][:1] == ["0"]
 
 
-def test_the_command_prints_json_and_nothing_else(capsys: pytest.CaptureFixture[str]) -> None:
-    policies = ["no guard", "provenance: deny"]
+def test_the_command_prints_json_and_nothing_else() -> None:
+    policies = ["--policy", "no guard", "--policy", "provenance: deny"]
 
-    ok = attack_command(
-        Console(), ["agentdojo:slack"], policies=policies, tasks=["user_task_0"], processes=1, as_json=True
+    done = CliRunner().invoke(
+        app,
+        ["eval", "attack", "agentdojo:slack", *policies, "--task", "user_task_0", "--processes", "1", "--json"],
     )
 
-    told = json.loads(capsys.readouterr().out)
-    assert ok
+    assert (done.exit_code, done.stderr) == (0, "")
+    told = json.loads(done.stdout)
     assert [(row["policy"], row["pairs"], row["goals"]) for row in told["rows"]] == [
         ("no guard", 5, 5),
         ("provenance: deny", 5, 0),

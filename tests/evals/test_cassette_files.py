@@ -16,7 +16,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from hookline import AfterToolCall, BeforeToolCall
-from hookline.errors import HooklineError
+from hookline.errors import HooklineError, install_command
 from hookline.evals.cassettes import Cassette
 from hookline.evals.cassettes._cassette import (
     CassetteConflictError,
@@ -477,4 +477,4 @@ def test_without_pyyaml_a_file_needs_the_extra_and_memory_does_not() -> None:
     )
 
     assert "Cassette files needs an extra" in done.stdout
-    assert "hookline[evals]" in done.stdout
+    assert install_command("evals") in done.stdout

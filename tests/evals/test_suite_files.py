@@ -290,7 +290,7 @@ def test_a_suite_tells_its_tools_prompts_and_ground_truth() -> None:
         suite.prompt("coffee")
     with pytest.raises(HookUsageError, match="leave `tools` out"):
         UserSuite("shop", tools=tools, agent=Agent(id="a", model=ScriptedModel([])), tasks=[])
-    with pytest.raises(HookUsageError, match="arguments for one tool"):
+    with pytest.raises(HookUsageError, match="arguments for one tool by name; give several calls as ToolRequests"):
         asks("price", "order", item="tea")
 
 

@@ -176,6 +176,37 @@ def test_a_run_that_waits_for_a_person_keeps_its_question_open() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("decisions", "status", "note", "ended"),
+    [
+        ([("c1", "approve", None)], "waiting", "approved", None),
+        ([("c1", "approve", None), ("c2", "approve", None)], "ok", "approved · approved", 21),
+        (
+            [("c2", "rejectAndContinue", "no"), ("c1", "approve", None)],
+            "denied",
+            "rejected and continued: no · approved",
+            21,
+        ),
+        ([("c1", "reject", "no")], "denied", "rejected and stopped: no", 20),
+        ([(None, "approve", None)], "ok", "approved", 20),
+    ],
+    ids=["one of two", "both", "one of them rejected", "a rejection that stops", "a decision without a call"],
+)
+def test_a_question_about_two_calls_ends_when_both_are_decided(
+    decisions: Any, status: str, note: str, ended: int | None
+) -> None:
+    pending = [PendingTool(toolset="bank", tool_name="pay", tool_call_id=call, args={}) for call in ("c1", "c2")]
+    events: list[Event] = [at(BeforeHumanIntervention, 1, step_index=0, pending_tools=pending)]
+    for place, (call, action, reason) in enumerate(decisions):
+        decided = at(AfterHumanIntervention, 20 + place, action=action, tool_call_id=call, rejection_reason=reason)
+        events.append(decided)
+
+    (bar,) = draw_run(events, now=BEGAN + 50 * MS).bars
+
+    assert (bar.status, bar.note) == (status, note)
+    assert bar.end == (None if ended is None else BEGAN + ended * MS)
+
+
 def test_own_time_is_what_is_left_beside_the_bars_inside() -> None:
     outer = Bar("step", "s", 0, 100)
     outer.inner = [Bar("tool", "one", 10, 40), Bar("tool", "two", 30, 60), Bar("hook", "late", 90, 200)]

@@ -7,6 +7,7 @@ from time import perf_counter
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import pytest
 
 from hookline.calls import Deny
@@ -108,6 +109,18 @@ async def test_plain_handlers_use_up_the_budget_too() -> None:
     assert statuses(outcome)[0] == ("0", "ok")
     assert statuses(outcome)[-1][1] == "timeout"
     assert len(outcome.executions) <= 3
+
+
+async def test_an_around_that_blocks_after_it_has_waited_is_on_the_budget() -> None:
+    async def greedy(call: Any, call_next: Any) -> Any:
+        result = await call_next(call)
+        await anyio.lowlevel.checkpoint()
+        keep_busy(0.2)
+        return result
+
+    outcome = await run([around(greedy)], budget=0.05)
+
+    assert statuses(outcome) == [("around", "timeout")]
 
 
 async def test_the_work_that_hooks_surround_is_not_on_the_budget() -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import time
 from typing import Any
 
 import anyio
@@ -148,6 +150,16 @@ async def test_own_times_are_those_of_each_hook_alone() -> None:
     assert own["quick"] < 15 < own["slow"]
     assert own["busy"] >= 9
     assert sum(own.values()) < outcome.duration_ms
+
+
+@pytest.mark.parametrize("listening", [False, True])
+async def test_a_record_says_when_its_hook_began(listening: bool) -> None:
+    with recorded() if listening else contextlib.nullcontext():
+        outcome = await run([before(lambda call: None), around(through)])
+
+    first, second = outcome.executions
+    assert abs(first.time_unix_nano - time.time_ns()) < 60e9
+    assert first.time_unix_nano <= second.time_unix_nano
 
 
 async def test_the_duration_of_an_outcome_includes_the_call_itself() -> None:

@@ -145,9 +145,9 @@ def test_a_page_that_cannot_be_written_stops_the_run_before_the_first_test(proje
 def test_a_page_without_its_extra_stops_the_run_before_the_first_test(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from hookline.evals.reports import _session_report
+    from hookline.evals.reports import _report
 
-    _session_report._template.cache_clear()
+    _report.load_template.cache_clear()
     monkeypatch.setitem(sys.modules, "jinja2", None)
 
     result = project.run("--hookline-report=report.html")

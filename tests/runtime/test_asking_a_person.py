@@ -549,7 +549,8 @@ async def test_an_approval_does_not_silence_a_before_that_was_not_heard_when_the
     assert heard.count("refuses") == 1
 
 
-async def test_each_before_is_heard_once_over_the_pause_and_none_rewrites_after_it() -> None:
+@pytest.mark.parametrize("ids", [("a", "b", "c"), ("c", "b", "a"), ("same", "same", "same")], ids=" ".join)
+async def test_each_before_is_heard_once_over_the_pause_and_none_rewrites_after_it(ids: tuple[str, str, str]) -> None:
     heard: list[int] = []
 
     def rewrites(to: int, *, asks: bool = False) -> Any:
@@ -560,9 +561,9 @@ async def test_each_before_is_heard_once_over_the_pause_and_none_rewrites_after_
         return handler
 
     office = Office(
-        before(ToolCall, rewrites(1), priority=100),
-        before(ToolCall, rewrites(2, asks=True), priority=200),
-        before(ToolCall, rewrites(3), priority=300),
+        before(ToolCall, rewrites(1), priority=100, id=ids[0]),
+        before(ToolCall, rewrites(2, asks=True), priority=200, id=ids[1]),
+        before(ToolCall, rewrites(3), priority=300, id=ids[2]),
     )
     result = await office.start()
     assert result.pending[0].args == {"amount": 1}

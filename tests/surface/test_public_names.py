@@ -85,7 +85,10 @@ def refuse(register: Callable[[], object]) -> str:
 
 WRONG: dict[str, tuple[Callable[[], Any], str]] = {
     "a call in place of an event": (lambda: Hooks().on(ToolCall)(print), "the class hookline.ToolCall is a call"),  # type: ignore[type-var]
-    "an event in place of a call": (lambda: Hooks().guard(AfterStep)(print), "the class hookline.AfterStep is an event"),  # type: ignore[type-var]
+    "an event in place of a call": (
+        lambda: Hooks().guard(AfterStep)(print),
+        "the class hookline.AfterStep is an event",
+    ),  # type: ignore[type-var]
     "a class in place of a bundle": (lambda: Chain([Hooks]), "got the class hookline.Hooks"),  # type: ignore[list-item]
     "a dispatcher in place of a bundle": (lambda: Chain([HookDispatcher()]), "got <hookline.HookDispatcher object>"),  # type: ignore[list-item]
     "a bundle in place of an id": (lambda: Hooks(id=Chain), "got the class hookline.Chain"),  # type: ignore[arg-type]

@@ -131,8 +131,8 @@ def trace(
 ) -> None:
     """Show runs as a tree of spans: what was slow, what failed, what was denied, mocked or waited for.
 
-    A recorded run is a file with one event per line, as --record writes it. No event tells of a model call or of a
-    hook, so a recorded run shows neither.
+    A recorded run is a file with one event per line, as --record writes it. There are no events for model calls and
+    hooks, so a recorded run shows neither.
 
     Exits with 0 whatever became of the runs, with 2 for a wrong name or a file that cannot be read, with 4 if spans
     did not arrive where they were sent, with 1 if anything else went wrong.
@@ -152,15 +152,15 @@ def trace(
                 titles = {each.operation_id: each.name for each in evaluation.runs[0].results}
             else:
                 replay_events(tracing.hooks, load_events(target))
-        finally:  # after Ctrl-C too: what a run hung in is what one wants to see then
+        finally:  # after Ctrl-C too, to show where the run was hanging
             tracing.hooks.close()
             if tracing.spans:
                 print_spans(tracing, titles, as_json=as_json)
         if not tracing.spans:
-            raise TraceTargetError(target, "no span came of it")
+            raise TraceTargetError(target, "it gave no spans")
         console = Console(highlight=False, stderr=as_json)
         if not suite and not as_json:
-            console.print("A recorded run shows no model calls: no event tells of them.", style="dim")
+            console.print("A recorded run shows no model calls: there are no events for them.", style="dim")
         write_otlp(console, tracing, otlp_file)
         write_recording(console, kept, record)
         arrived = send_spans(console, tracing)

@@ -69,7 +69,7 @@ def was_terminated() -> bool:
 
 
 def interrupted_code() -> int:
-    """The exit code of a command that a signal has ended."""
+    """Return the exit code of a command that a signal has ended."""
     return TERMINATED if _terminated else INTERRUPTED
 
 

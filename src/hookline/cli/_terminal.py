@@ -82,7 +82,7 @@ T = TypeVar("T")
 JOINERS = "\N{ZERO WIDTH JOINER}\N{ZERO WIDTH NON-JOINER}"
 """Format characters that writing and emojis need, and that cannot deceive about the order of a text."""
 LONGEST = 400
-"""Characters of a text that are looked at for one cell."""
+"""Characters of a text that are read for one cell."""
 
 
 class _VisibleCharacters(dict[int, int]):
@@ -121,9 +121,9 @@ def make_one_line(text: object) -> str:
 # Tables and single records.
 
 GAP = 2
-"""Between two columns."""
+"""Blank columns of the terminal between two columns of the table."""
 LEAST = 12
-"""Columns of the terminal that a text keeps when it is cut."""
+"""Columns of the terminal that a cut text keeps at least."""
 
 STATUS_STYLES: Mapping[str, str] = {
     "running": "cyan",
@@ -158,7 +158,7 @@ class Column(Generic[T]):
         name: Its heading.
         cell: Returns the text of an entry, which is made harmless, or a `Text` of its own style.
         rank: Columns with a greater rank are left out first; those of rank 0 never.
-        cut: Whether its text may be cut, as that of an id may not.
+        cut: Whether its text may be cut; people copy the others, such as an id.
         right: Whether it holds figures.
     """
 
@@ -316,7 +316,7 @@ def parse_option(option: str, text: str | None, parse: Callable[[str], T]) -> T 
         parse: Returns the value, or raises a `ValueError` that says what is expected.
 
     Raises:
-        typer.BadParameter: If the text is no such value.
+        typer.BadParameter: If the text is not such a value.
     """
     try:
         return None if text is None else parse(text)
@@ -331,11 +331,11 @@ def parse_span(text: str) -> float:
         text: `"30s"`, `"10m"`, `"2h"` or `"7d"`.
 
     Raises:
-        ValueError: If it is none.
+        ValueError: If it is anything else.
     """
     match = SPAN.fullmatch(text.strip())
     if match is None:
-        raise ValueError(f"{text!r:.60} is no span of time, such as 30s, 10m, 2h or 7d.")
+        raise ValueError(f"{text!r:.60} is not a span of time, such as 30s, 10m, 2h or 7d.")
     return float(match[1]) * UNITS[match[2]]
 
 
@@ -343,10 +343,10 @@ def parse_time(text: str) -> float:
     """Return a time in seconds since 1970.
 
     Args:
-        text: How long ago, a date and time of ISO 8601 (the local time, unless it says which), or the seconds.
+        text: How long ago, a date and time of ISO 8601 (the local time, unless it has an offset), or the seconds.
 
     Raises:
-        ValueError: If it is none.
+        ValueError: If it is anything else.
     """
     if SPAN.fullmatch(text.strip()):
         return max(0.0, time() - parse_span(text))
@@ -358,7 +358,7 @@ def parse_time(text: str) -> float:
         except (ValueError, OverflowError, OSError):
             found = math.nan
     if not 0 <= found <= LATEST:
-        raise ValueError(f"{text!r:.60} is no time, such as 10m (ago), 2026-01-31T12:00, or seconds since 1970.")
+        raise ValueError(f"{text!r:.60} is not a time, such as 10m (ago), 2026-01-31T12:00, or seconds since 1970.")
     return found
 
 
@@ -441,7 +441,7 @@ def report_errors(*, interrupt: str = "hookline: interrupted") -> Iterator[None]
     except OSError as error:
         if error.errno != errno.ENOSPC:
             raise
-        typer.echo(f"hookline: what there is to show cannot be written: {error.strerror}", err=True)
+        typer.echo(f"hookline: the output cannot be written: {error.strerror}", err=True)
         raise typer.Exit(FAILED) from None
     except KeyboardInterrupt:
         if interrupt:

@@ -56,7 +56,7 @@ class EndpointError(HooklineError, ValueError):
     endpoint: str
 
     def __str__(self) -> str:
-        return f"{without_password(self.endpoint)!r} is no OTLP/HTTP endpoint. One is a URL, such as http://127.0.0.1:6006."
+        return f"{without_password(self.endpoint)!r} is not an OTLP/HTTP endpoint: give a URL, such as http://127.0.0.1:6006."
 
 
 @define_error("Nothing can be written to {path}: {reason}. Name a file in a folder that exists.")
@@ -147,7 +147,7 @@ class StoreMissingError(HooklineError):
 
 
 @define_error(
-    "{store} is no store: there is something else than an SQLite database. Name the one that your agents use by "
+    "{store} is not a store: it is something other than an SQLite database. Name the one that your agents use by "
     "--store or HOOKLINE_STORE."
 )
 class NotAStoreError(HooklineError):

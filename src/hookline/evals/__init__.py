@@ -1,12 +1,13 @@
 """Evaluating agents: mocking, recording, replaying and breaking tool calls; running suites; judging what agents did.
 
-Each name is imported from its home when it is first used.
+Each name is imported when it is first used.
 """
 
 import importlib
 from typing import TYPE_CHECKING
 
 from hookline.evals._canonical import canonical as canonical
+from hookline.redaction import Redaction
 
 if TYPE_CHECKING:
     from hookline.evals import faults
@@ -86,7 +87,6 @@ if TYPE_CHECKING:
         read_events,
         write_events,
     )
-    from hookline.redaction import Redaction
 
 __all__ = [
     "AlignedCall",
@@ -167,93 +167,23 @@ __all__ = [
     "write_junit",
 ]
 
-_HOMES = {
-    "_waterfall": ("Bar", "BarKind", "BarStatus", "Waterfall", "draw_run"),
-    "cassettes": ("Cassette",),
-    "errors": (
-        "AnswerError",
-        "CassetteConflictError",
-        "CassetteError",
-        "CassetteFileError",
-        "CassetteFolderError",
-        "CassetteVersionError",
-        "CassetteWriteError",
-        "EventFileError",
-        "EventWaitError",
-        "FaultDefinitionError",
-        "FaultFileError",
-        "ForbiddenToolError",
-        "NeverMatchingRuleWarning",
-        "NotOneOperationError",
-        "ReportError",
-        "RunFileError",
-        "SuiteFileError",
-        "UnknownSuiteError",
-        "UnknownTaskError",
-        "UnrecordedOperationError",
-        "UnseenEventError",
-    ),
-    "faults": ("FaultSpec", "RealClock", "VirtualClock", "faults", "load_faults"),
-    "matching": ("ArgumentRule", "Matcher", "match"),
-    "mocking": ("Answer", "Fake", "FaultRule", "FaultStrike", "MockedCall", "Rule", "ToolMocks"),
-    "reports": (
-        "DiffThresholds",
-        "RunDiff",
-        "SavedRun",
-        "TaskDiff",
-        "agentevals_messages",
-        "diff_runs",
-        "inspect_log",
-        "junit_xml",
-        "load_run",
-        "save_run",
-        "write_inspect_log",
-        "write_junit",
-    ),
-    "running": (
-        "CheckResult",
-        "Comparison",
-        "Difference",
-        "Suite",
-        "SuiteRun",
-        "SuiteRunner",
-        "TaskOutcome",
-        "TaskResult",
-        "cases_of",
-        "compare",
-        "record",
-        "replay",
-    ),
-    "trajectories": (
-        "AlignedCall",
-        "CallRow",
-        "Coverage",
-        "EventRecorder",
-        "Limits",
-        "MatchType",
-        "RecordedOperation",
-        "TimedExecution",
-        "Trajectory",
-        "TrajectoryMatch",
-        "TrajectoryStep",
-        "assert_trajectory",
-        "read_events",
-        "write_events",
-    ),
-    "hookline.redaction": ("Redaction",),
-}
-_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+_HOMES = ("errors", "matching", "faults", "cassettes", "_waterfall", "mocking", "trajectories", "running", "reports")
+"""Modules of the names above, in the order of their layers: to look a name up loads those below its module at most."""
+_SHARED = frozenset({"Bar", "BarKind", "BarStatus", "Waterfall", "draw_run"})
+"""Names for other packages of hookline."""
 
+if not TYPE_CHECKING:
 
-def __getattr__(name: str) -> object:
-    home = _HOME_OF.get(name)
-    if home is None:
+    def __getattr__(name: str) -> object:
+        if name == "faults":
+            return importlib.import_module(f"{__name__}.faults")
+        if name in __all__ or name in _SHARED:
+            for home in _HOMES:
+                module = importlib.import_module(f"{__name__}.{home}")
+                if hasattr(module, name):
+                    value = globals()[name] = getattr(module, name)
+                    return value
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    module = importlib.import_module(home if home.startswith("hookline.") else f"{__name__}.{home}")
-    found = module if home == name else getattr(module, name)
-    globals()[name] = found
-    return found
 
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *__all__})

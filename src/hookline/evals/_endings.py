@@ -26,18 +26,18 @@ class OperationEndings:
         forget: Called with each operation that is over, once or more often.
 
     Attributes:
-        heard: Whether any operation has called a tool or ended.
+        used: Whether any operation has called a tool or ended.
     """
 
     def __init__(self, forget: Callable[[str], None]) -> None:
         self._forget = forget
-        self.heard = False
+        self.used = False
         self._parents: dict[str, str | None] = {}
         self._waiting: set[str] = set()
 
     def attend(self, event: BeforeToolCall | AfterToolCall | OnToolCallError) -> None:
         """Watch for the end of an event's operation, and of the operation that called it as a sub-agent."""
-        self.heard = True
+        self.used = True
         if event.operation_id in self._parents:
             return
         parent = event.parent_operation_id
@@ -50,7 +50,7 @@ class OperationEndings:
 
     def completed(self, event: OnComplete) -> None:
         """Handle the end of a run or of one of its segments."""
-        self.heard = True
+        self.used = True
         if event.reason == "waiting_for_human":
             self._waiting.add(event.operation_id)
         else:

@@ -201,6 +201,14 @@ def draw_run(events: Iterable[Event], executions: Iterable[HookExecution] = (), 
     return Waterfall(story.bars, now=now)
 
 
+class _Question:
+    """The bar of a question to a person, with the calls that are not decided yet."""
+
+    def __init__(self, bar: Bar, calls: set[str | None]) -> None:
+        self.bar, self.calls = bar, calls
+        self.rejected = False
+
+
 class _WaterfallBuilder:
     """The bars of a run while its events are read, with what is needed to find the bar that an event ends."""
 
@@ -208,7 +216,7 @@ class _WaterfallBuilder:
         self.bars: list[Bar] = []
         self._steps: dict[int, Bar] = {}
         self._tools: dict[tuple[int | None, str], Bar] = {}
-        self._questions: list[Bar] = []
+        self._questions: list[_Question] = []
         self._agents: dict[str, list[Bar]] = {}
         self._compactions: list[Bar] = []
 
@@ -229,11 +237,11 @@ class _WaterfallBuilder:
             case BeforeHumanIntervention(pending_tools=pending):
                 names = ", ".join(each.tool_name for each in pending)
                 bar = Bar("person", f"A person decides: {names}", time, status="waiting")
-                self._questions.append(self._add(bar))
-            case AfterHumanIntervention(action=action, rejection_reason=reason):
-                self._end_question(time, action, reason)
-            case OnStopByHumanIntervention(rejection_reason=reason):
-                self._end_question(time, "reject", reason)
+                self._questions.append(_Question(self._add(bar), {each.tool_call_id for each in pending}))
+            case AfterHumanIntervention(tool_call_id=call, action=action, rejection_reason=reason):
+                self._decide(time, call, action, reason)
+            case OnStopByHumanIntervention(tool_call_id=call, rejection_reason=reason):
+                self._decide(time, call, "reject", reason)
             case OnComplete() | OnError():
                 self._end_run(event)
             case _:
@@ -299,12 +307,19 @@ class _WaterfallBuilder:
             status = "denied" if event.answered_by else "failed"
         bar.close(event.time_unix_nano, status, " · ".join(part for part in (by, bar.note, f"→ {answer}") if part))
 
-    def _end_question(self, time: int, action: str, reason: str | None) -> None:
-        note = f"{DECIDED[action]}: {reason}" if reason else DECIDED[action]
-        for bar in self._questions:
-            if bar.end is None:
-                bar.close(time, "ok" if action == "approve" else "denied", note)
-                return
+    def _decide(self, time: int, call: str | None, action: str, reason: str | None) -> None:
+        """Note a decision on the bar of its question, and end the bar once all calls of the question are decided."""
+        waiting = [each for each in self._questions if each.bar.end is None]
+        question = next((each for each in waiting if call in each.calls), waiting[0] if waiting else None)
+        if question is None:
+            return
+        bar, note = question.bar, f"{DECIDED[action]}: {reason}" if reason else DECIDED[action]
+        bar.note = f"{bar.note} · {note}" if bar.note else note
+        question.rejected |= action != "approve"
+        # A decision that names no pending call is about all of them; a plain rejection stops the run.
+        question.calls = question.calls - {call} if call in question.calls and action != "reject" else set()
+        if not question.calls:
+            bar.close(time, "denied" if question.rejected else "ok")
 
     def _end_run(self, event: OnComplete | OnError) -> None:
         if isinstance(event, OnError):

@@ -20,7 +20,7 @@ HooklineError
 ├── HookUsageError
 │   └── ToolNameError                   a check names a tool that the agent does not have
 ├── SuiteFileError (ValueError)         the file of a suite cannot be used
-├── RunFileError (ValueError)           a saved run cannot be read or written
+├── RunFileError (ValueError)           a saved run cannot be read
 ├── CassetteFolderError (ValueError)    a folder of cassettes cannot be used, or has none for a task
 ├── UnknownAttackChoiceError            no policy or wording of attacks has that name
 ├── ReportError (OSError)               the report cannot be written
@@ -200,8 +200,7 @@ class CassetteFileError(CassetteError, ValueError):
     line: int | None = None
 
     def __str__(self) -> str:
-        where = self.path if self.line is None else f"{self.path}, line {self.line}"
-        return f"The cassette {where} cannot be used: {self.problem}. Nothing was written."
+        return f"The cassette {_place(self.path, self.line)} cannot be used: {self.problem}. Nothing was written."
 
 
 class CassetteVersionError(CassetteFileError):
@@ -337,6 +336,14 @@ def _list_events(seen: list[str]) -> str:
     return "\nSeen:\n" + "\n".join(f"  {line}" for line in seen)
 
 
+def _place(path: str, line: int | None) -> str:
+    return path if line is None else f"{path}, line {line}"
+
+
+def _end_sentence(text: str) -> str:
+    return text if text.endswith("?") else f"{text}."
+
+
 MAX_SECONDS = 1e9
 """About thirty years: far beyond any run, and sums of it stay exact enough to compare."""
 
@@ -371,8 +378,7 @@ class FaultFileError(HooklineError, ValueError):
     line: int | None = None
 
     def __str__(self) -> str:
-        where = self.path if self.line is None else f"{self.path}, line {self.line}"
-        return f"{where}: {self.problem}."
+        return f"{_place(self.path, self.line)}: {self.problem}."
 
 
 def check_seconds(fault: str, field: str, value: object, *, positive: bool = False) -> None:
@@ -442,8 +448,7 @@ class SuiteFileError(HooklineError, ValueError):
     line: int | None = None
 
     def __str__(self) -> str:
-        where = self.path if self.line is None else f"{self.path}, line {self.line}"
-        return f"{where}: {self.problem}{'' if self.problem.endswith('?') else '.'}"
+        return f"{_place(self.path, self.line)}: {_end_sentence(self.problem)}"
 
 
 @define_error()
@@ -463,7 +468,7 @@ class ToolNameError(HookUsageError):
     problem: str
 
     def __str__(self) -> str:
-        return f"Task {self.task!r}, {self.what}: {self.problem}{'' if self.problem.endswith('?') else '.'}"
+        return f"Task {self.task!r}, {self.what}: {_end_sentence(self.problem)}"
 
 
 @define_error("{path} is not a saved run: {reason}. `hookline eval SUITE --save FILE` writes one.")
@@ -510,4 +515,5 @@ class UnknownAttackChoiceError(HooklineError, LookupError):
     known: Sequence[str]
 
     def __str__(self) -> str:
-        return f"{self.given!r} is no {self.choice} of an attack; there are: {', '.join(map(repr, self.known))}."
+        known = ", ".join(map(repr, self.known))
+        return f"There is no {self.choice} of attacks named {self.given!r}; there are: {known}."

@@ -25,12 +25,13 @@ CONTEXT = 15
 """How much of two long values is shown in front of the place where they differ."""
 
 
-class _Absent:
+class _Missing:
     def __repr__(self) -> str:
         return "nothing"
 
 
-ABSENT = _Absent()
+MISSING: Final = _Missing()
+"""Stands for a missing field."""
 
 
 class NamesTool(Protocol):
@@ -101,22 +102,18 @@ def argument_differences(expected: object, actual: object, *, more: bool = False
 
 
 def _differences(path: str, expected: object, actual: object, more: bool, fewer: bool) -> Iterator[str]:
-    if (expected is ABSENT and more) or (actual is ABSENT and fewer):
+    if (expected is MISSING and more) or (actual is MISSING and fewer):
         return
-    if expected is not ABSENT and actual is not ABSENT:
+    if expected is not MISSING and actual is not MISSING:
         if expected == actual:
             return
         if isinstance(expected, Mapping) and isinstance(actual, Mapping):
             for key in {**expected, **actual}:
                 below = f"{path}.{key}" if path else str(key)
-                yield from _differences(below, expected.get(key, ABSENT), actual.get(key, ABSENT), more, fewer)
+                yield from _differences(below, expected.get(key, MISSING), actual.get(key, MISSING), more, fewer)
             return
     wanted, got = _format_apart(expected, actual)
     yield f"{path or 'arguments'}: expected {wanted}, got {got}"
-
-
-MISSING: Final = object()
-"""Stands for a missing field."""
 
 
 def value_at(value: Any, dotted: str) -> Any:
@@ -450,7 +447,7 @@ class ToolIs(Matcher):
 
     def explain(self, call: SeenCall) -> str | None:
         """Name the call's tool and the pattern if they do not fit."""
-        path = f"{call.toolset}/{call.tool_name}"
+        path = path_of(call)
         return None if self.test(path) else f"the tool is {path}, not {_format_pattern(self.pattern)}"
 
     def matches(self, call: SeenCall) -> bool:
@@ -858,9 +855,7 @@ def _rule(given: object) -> ArgumentRule:
 
 
 def _rank(pattern: str) -> tuple[int, int]:
-    if any(char in pattern for char in "*?["):
-        return 0, len(pattern)
-    return (2 if "/" in pattern else 1), len(pattern)
+    return GLOB if has_wildcard(pattern) else EXACT if "/" in pattern else NAME, len(pattern)
 
 
 def _without_keys(args: Any, fields: Sequence[str]) -> Any:

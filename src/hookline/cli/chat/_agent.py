@@ -11,11 +11,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from hookline._phase import PhaseHook
 from hookline.cli.errors import ChatArgumentError
 from hookline.errors import HooklineError, MissingExtraError, message_of
 from hookline.evals.suites import ImportProblem, import_object
 from hookline.hooks import AnyHook, Hook, Hooks, Interceptor, hook_batch
+from hookline.phases import PhaseHook
 from hookline.runtime import Agent, ToolSource
 
 __all__ = ["AgentArguments", "load_hooks", "make_agent"]
@@ -91,7 +91,7 @@ def _load_agent(target: str) -> Agent:
     if not isinstance(value, Agent) and callable(value):
         value = _call_factory(argument, value)
     if not isinstance(value, Agent):
-        raise ChatArgumentError(argument, f"it is no Agent, nor a function that makes one, but {value!r:.100}")
+        raise ChatArgumentError(argument, f"it is not an Agent or a function that makes one, but {value!r:.100}")
     return value
 
 

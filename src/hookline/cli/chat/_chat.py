@@ -111,7 +111,7 @@ def _hold_chat(
         stack.enter_context(show_warnings(screen, foreground.later))
         portal = stack.enter_context(start_blocking_portal())
         if agent.sources:
-            screen.note(f"Opening {', '.join(source.toolset for source in agent.sources)} …")
+            screen.show_note(f"Opening {', '.join(source.toolset for source in agent.sources)} …")
         _open_session(stack, agent, portal.wrap_async_context_manager(session))
         stack.enter_context(foreground)
         talk = Talk(portal, session, screen, keyboard, kept, foreground, approves=approves, release=release)
@@ -122,7 +122,7 @@ def _hold_chat(
             _print_files(screen, kept)
             _exit_now(interrupted_code())
         except AgentExitError as error:
-            screen.trouble(error)
+            screen.show_error(error)
             _print_files(screen, kept)
             _exit_now(FAILED)
     foreground.catch_up()
@@ -143,7 +143,7 @@ def _open_session(stack: ExitStack, agent: Agent, session: AbstractContextManage
 def _converse(talk: Talk, prompt: str | None) -> int:
     """Have the conversation, or print the one answer alone on stdout; return the exit code."""
     if prompt is None:
-        talk.go_on()
+        talk.answer_until_exit()
         return interrupted_code() if was_terminated() else FAILED if talk.unattended else DONE
     result = talk.answer(prompt, streams=False)
     if result is None:
@@ -157,7 +157,7 @@ def _converse(talk: Talk, prompt: str | None) -> int:
 
 def _print_files(screen: Screen, kept: ChatFiles) -> None:
     for line in kept.files():
-        screen.note(line)
+        screen.show_note(line)
 
 
 def _exit_now(code: int) -> NoReturn:

@@ -26,7 +26,7 @@ class ChatFiles:
 
     Raises:
         OutputFileError: If a file cannot be written.
-        ChatArgumentError: If there is a file that is no cassette.
+        ChatArgumentError: If the file is not a cassette.
         MissingExtraError: If a cassette needs what is not installed.
     """
 
@@ -70,7 +70,7 @@ class ChatFiles:
         """
         events = self._recording.events[self._begun :]
         if not events:
-            raise TraceTargetError("The chat", "nothing was answered yet")
+            raise TraceTargetError("The chat", "it has no answer yet")
         tracing = Tracing(None, content=True)
         replay_events(tracing.hooks, events)
         tracing.hooks.close()

@@ -43,123 +43,122 @@ class Screen:
 
     # Text and events of the agent.
 
-    def text(self, piece: str) -> None:
+    def show_text(self, piece: str) -> None:
         """Show text of the model, at once."""
         shown = make_harmless(piece)
         self.console.file.write(shown)
         self.console.file.flush()
         self._fresh = shown.endswith("\n") if shown else self._fresh
 
-    def step(self, event: BeforeStep) -> None:
+    def show_step(self, event: BeforeStep) -> None:
         """Show that a step begins, unless it is the first one."""
         if event.step_index:
-            self.line(Text(f"· step {event.step_index + 1}", "dim"), self._depth(event))
+            self.show_line(Text(f"· step {event.step_index + 1}", "dim"), self._depth(event))
 
-    def tool_begins(self, event: BeforeToolCall) -> None:
+    def show_tool_start(self, event: BeforeToolCall) -> None:
         """Show that a tool call begins."""
-        self.line(
+        self.show_line(
             lines.format_tool_start(lines.format_tool_name(event.toolset, event.tool_name), event.args),
             self._depth(event),
         )
 
-    def tool_ended(self, event: AfterToolCall | OnToolCallError) -> None:
+    def show_tool_end(self, event: AfterToolCall | OnToolCallError) -> None:
         """Show that a tool call ended."""
         text, whole = lines.format_tool_end(event)
-        self.line(text, self._depth(event), whole=whole)
+        self.show_line(text, self._depth(event), whole=whole)
 
-    def agent_begins(self, event: BeforeCallAgent) -> None:
+    def show_agent_start(self, event: BeforeCallAgent) -> None:
         """Show that a call of a sub-agent begins."""
         name = f"agent/{lines.shorten(event.callee_id, 80)}"
         said = (f"  {lines.shorten(event.instruction)}", "dim")
-        self.line(Text.assemble(("→ ", "cyan"), (name, "bold cyan"), said), self._depth(event))
+        self.show_line(Text.assemble(("→ ", "cyan"), (name, "bold cyan"), said), self._depth(event))
 
-    def agent_ended(self, event: AfterCallAgent) -> None:
+    def show_agent_end(self, event: AfterCallAgent) -> None:
         """Show that a call of a sub-agent ended."""
         mark = OK if event.success else FAILED
-        self.line(
-            Text.assemble((f"{mark.glyph} ", mark.style), (f"agent/{lines.shorten(event.callee_id, 80)}", "cyan"))
-        )
+        name = f"agent/{lines.shorten(event.callee_id, 80)}"
+        self.show_line(Text.assemble((f"{mark.glyph} ", mark.style), (name, "cyan")), self._depth(event))
 
-    def agent_failed(self, event: OnCallAgentError) -> None:
+    def show_agent_error(self, event: OnCallAgentError) -> None:
         """Show that a sub-agent could not be called, or ended with an error."""
         said = f"{FAILED.glyph} agent/{lines.shorten(event.callee_id, 80)}  {lines.shorten(event.error)}"
-        self.line(Text(said, "red"), self._depth(event))
+        self.show_line(Text(said, "red"), self._depth(event))
 
-    def compacted(self, event: AfterCompact | OnCompactError) -> None:
+    def show_compaction(self, event: AfterCompact | OnCompactError) -> None:
         """Show that the conversation was compacted, or that compaction failed."""
         if isinstance(event, AfterCompact):
             said = Text(f"· {event.messages_before} messages became {event.messages_after}", "dim")
         else:
             said = Text(f"{FAILED.glyph} compaction failed: {lines.shorten(event.error)}", "red")
-        self.line(said, self._depth(event))
+        self.show_line(said, self._depth(event))
 
-    def over(self, result: OperationResult, nanoseconds: int) -> None:
+    def show_end(self, result: OperationResult, nanoseconds: int) -> None:
         """Show that an answer ended, why if it is not complete, and what it took."""
         self._depths.clear()
         why = lines.format_ending(result)
         if why is not None:
-            self.line(why, whole=True)
-        self.line(Text(lines.format_totals(result.usage, result.tool_calls, nanoseconds), "dim"))
+            self.show_line(why, whole=True)
+        self.show_line(Text(lines.format_totals(result.usage, result.tool_calls, nanoseconds), "dim"))
 
     # Questions and remarks of the chat itself.
 
-    def question(self, pending: PendingTool, choices: str) -> None:
+    def show_question(self, pending: PendingTool, choices: str) -> None:
         """Show a person the whole call to decide about, what a hook asks about it, and what can be answered."""
         name = lines.format_tool_name(pending.toolset, pending.tool_name)
-        self.line(Text.assemble((f"{WAITING.glyph} ", WAITING.style), (name, "bold"), " needs your approval"))
+        self.show_line(Text.assemble((f"{WAITING.glyph} ", WAITING.style), (name, "bold"), " needs your approval"))
         given = list(lines.format_arguments(pending.args))
         column = max((len(key) for key, _ in given), default=0)
         for key, value in given:
-            self.line(Text.assemble((f"{key:{column}}  ", "dim"), value), 1, whole=True)
+            self.show_line(Text.assemble((f"{key:{column}}  ", "dim"), value), 1, whole=True)
         if pending.prompt:
-            self.line(Text(lines.shorten(pending.prompt, lines.MAX_SHOWN), WAITING.style), 1, whole=True)
-        self.line(Text(choices, "dim"), 1, whole=True)
+            self.show_line(Text(lines.shorten(pending.prompt, lines.MAX_SHOWN), WAITING.style), 1, whole=True)
+        self.show_line(Text(choices, "dim"), 1, whole=True)
 
-    def decided(self, pending: PendingTool, said: str, *, approved: bool) -> None:
+    def show_decision(self, pending: PendingTool, said: str, *, approved: bool) -> None:
         """Show a decision that was made without a person, and why."""
         mark, name = OK if approved else DENIED, lines.format_tool_name(pending.toolset, pending.tool_name)
-        self.line(Text.assemble((f"{mark.glyph} ", mark.style), (name, "cyan"), (f"  {said}", mark.style)))
+        self.show_line(Text.assemble((f"{mark.glyph} ", mark.style), (name, "cyan"), (f"  {said}", mark.style)))
 
-    def totals(self, usage: Usage, tool_calls: int, answers: int) -> None:
+    def show_totals(self, usage: Usage, tool_calls: int, answers: int) -> None:
         """Show what all answers so far took."""
         counted = f"{answers} answer{'' if answers == 1 else 's'}"
-        self.line(Text(" · ".join(filter(None, [counted, lines.format_totals(usage, tool_calls)]))))
+        self.show_line(Text(" · ".join(filter(None, [counted, lines.format_totals(usage, tool_calls)]))))
 
-    def note(self, said: str) -> None:
+    def show_note(self, said: str) -> None:
         """Show a dim remark, which the terminal may break anywhere: paths can be copied."""
-        self.fresh()
+        self.start_line()
         self.console.print(fit(Text(make_harmless(said), "dim"), self.console.options), soft_wrap=True)
 
-    def row(self, said: str) -> None:
+    def show_row(self, said: str) -> None:
         """Show a dim line of a list, cut where the terminal ends."""
-        self.line(Text(make_harmless(said), "dim"))
+        self.show_line(Text(make_harmless(said), "dim"))
 
-    def warning(self, said: str) -> None:
+    def show_warning(self, said: str) -> None:
         """Show a log record of a warning or an error."""
-        self.line(Text(f"! {lines.shorten(said, lines.MAX_SHOWN)}", "yellow"), whole=True)
+        self.show_line(Text(f"! {lines.shorten(said, lines.MAX_SHOWN)}", "yellow"), whole=True)
 
-    def trouble(self, error: BaseException) -> None:
+    def show_error(self, error: BaseException) -> None:
         """Show an error that does not end the chat."""
-        self.line(lines.format_error(error), whole=True)
+        self.show_line(lines.format_error(error), whole=True)
 
-    def blank(self) -> None:
+    def show_blank(self) -> None:
         """Show an empty line."""
-        self.fresh()
+        self.start_line()
         self.console.line()
 
-    def disturbed(self) -> None:
-        """Note that something else has written, such as the terminal its ^C."""
+    def expect_other_output(self) -> None:
+        """Note that something else writes too, such as the terminal its ^C: the next line starts anew."""
         self._fresh = False
 
-    def fresh(self) -> None:
-        """Go to the beginning of a line."""
+    def start_line(self) -> None:
+        """Go to the beginning of a line, unless the screen is there."""
         if not self._fresh:
             self.console.line()
             self._fresh = True
 
-    def line(self, text: Text, depth: int = 0, *, whole: bool = False) -> None:
-        """Show a line of its own; it is cut where the terminal ends, unless all of it is to be seen."""
-        self.fresh()
+    def show_line(self, text: Text, depth: int = 0, *, whole: bool = False) -> None:
+        """Show a text on a line of its own, cut at the width of the terminal unless `whole` is set."""
+        self.start_line()
         indent = 2 * depth
         text = fit(text, self.console.options)
         room = max(MIN_ROOM, self.console.width - indent)

@@ -82,20 +82,20 @@ class Talk:
         self.interrupted = False
         self.unattended = 0
 
-    def go_on(self) -> None:
+    def answer_until_exit(self) -> None:
         """Greet, and answer until the person leaves."""
         assert self._keyboard is not None
         agent, specs = self._session.agent, self._session.specs
         tools = f"{len(specs)} tool{'' if len(specs) == 1 else 's'}"
-        self._screen.note(f"{agent.id} · {getattr(agent.model, 'name', '?')} · {tools} · /help")
-        self._screen.blank()
+        self._screen.show_note(f"{agent.id} · {getattr(agent.model, 'name', '?')} · {tools} · /help")
+        self._screen.show_blank()
         while not was_terminated():
             self._foreground.catch_up()
             try:
                 with self._foreground.reading():
                     said = self._keyboard.line().strip()
                 if not self._keyboard.is_terminal:
-                    self._screen.note(f"> {said}")
+                    self._screen.show_note(f"> {said}")
             except (EOFError, KeyboardInterrupt):
                 return
             command = said.partition(" ")[0].lower()
@@ -104,10 +104,10 @@ class Talk:
             if command in COMMANDS:
                 self._command(command)
             elif re.fullmatch(r"/\w*", said):
-                self._screen.note(f"There is no {said}. {' '.join(COMMANDS)}")
+                self._screen.show_note(f"There is no {said}. {' '.join(COMMANDS)}")
             elif said:
                 self.answer(said)
-                self._screen.blank()
+                self._screen.show_blank()
 
     def answer(self, said: str, *, streams: bool = True) -> OperationResult | None:
         """Have the agent answer, and ask the person where it has to ask.
@@ -136,11 +136,11 @@ class Talk:
         except (AgentExitError, InterruptedTwice):
             raise
         except Exception as error:
-            self._screen.trouble(error)
+            self._screen.show_error(error)
             return None
         finally:
             self._keep()
-        self._screen.over(result, self._worked)
+        self._screen.show_end(result, self._worked)
         used, more = self._usage, result.usage
         self._usage = Usage(
             input_tokens=used.input_tokens + more.input_tokens,
@@ -152,13 +152,13 @@ class Talk:
         return result
 
     def _take(self, piece: str) -> None:
-        self._foreground.later(partial(self._screen.text, piece))
+        self._foreground.later(partial(self._screen.show_text, piece))
 
     def _wait(self, work: Callable[[], Awaitable[OperationResult]]) -> OperationResult:
         """Run something in the agent's thread, and show events until it returns."""
         started = perf_counter_ns()
         future = self._start_task(_catch_exit, work)
-        self._foreground.until(future, self._interrupt, partial(self._screen.note, "Ctrl-C again leaves at once."))
+        self._foreground.until(future, self._interrupt, partial(self._screen.show_note, "Ctrl-C again leaves at once."))
         self._worked += perf_counter_ns() - started
         self.interrupted |= self._foreground.pressed
         try:
@@ -182,7 +182,7 @@ class Talk:
             raise AgentExitError("an exception in one of several tasks") from error
 
     def _interrupt(self) -> bool:
-        self._screen.disturbed()
+        self._screen.expect_other_output()
         return self._session.interrupt()  # which waits for nothing, and may be called from this thread
 
     def _decide(self, pending: Sequence[PendingTool]) -> list[Approve | Reject]:
@@ -197,15 +197,15 @@ class Talk:
 
     def _ask(self, call: PendingTool) -> Approve | Reject:
         if self._approves:
-            self._screen.decided(call, "approved, as --yes says", approved=True)
+            self._screen.show_decision(call, "approved, as --yes says", approved=True)
             return Approve(call.tool_call_id)
         if self._keyboard is None or not self._keyboard.is_terminal:
             self.unattended += 1
-            self._screen.decided(
+            self._screen.show_decision(
                 call, "rejected and continued: nobody is there who could approve it (--yes does)", approved=False
             )
             return Reject(call.tool_call_id, NOBODY, and_continue=True)
-        self._screen.question(call, CHOICES)
+        self._screen.show_question(call, CHOICES)
         while True:
             try:
                 with self._foreground.reading():
@@ -226,7 +226,7 @@ class Talk:
         try:
             self._kept.save()
         except (HooklineError, OSError) as error:
-            self._screen.trouble(error)
+            self._screen.show_error(error)
 
     def _command(self, command: str) -> None:
         screen = self._screen
@@ -235,30 +235,30 @@ class Talk:
         elif command == "/history":
             for message in self._session.history:
                 asked = ", ".join(lines.format_tool_name(each.toolset, each.tool_name) for each in message.tool_calls)
-                screen.row(f"{message.role:9}  {lines.shorten(message.content) or f'→ {asked}'}")
+                screen.show_row(f"{message.role:9}  {lines.shorten(message.content) or f'→ {asked}'}")
         elif command == "/trace":
             try:
                 self._kept.show(screen.console)
-                screen.note("No event tells of model calls; --otlp-endpoint sends them too.")
+                screen.show_note("Events do not show model calls; the spans that --otlp-endpoint sends do.")
             except (HooklineError, OSError) as error:
-                screen.trouble(error)
+                screen.show_error(error)
         elif command == "/usage":
-            screen.totals(self._usage, self._tool_calls, self._answers)
+            screen.show_totals(self._usage, self._tool_calls, self._answers)
         elif command == "/reset":
             self._session.history.clear()
-            screen.note("Forgotten.")
+            screen.show_note("Forgotten.")
         else:
             for name, meaning in COMMANDS.items():
-                screen.row(f"{name:9}  {meaning}")
-        screen.blank()
+                screen.show_row(f"{name:9}  {meaning}")
+        screen.show_blank()
 
     def _show_tools(self) -> None:
         for spec in self._session.specs:
             first = lines.shorten(spec.description.partition("\n")[0], 80)
             asked = "  asks first" if getattr(spec, "needs_approval", False) else ""
-            self._screen.row(f"{lines.format_tool_name(spec.toolset, spec.name)}{asked}  {first}")
+            self._screen.show_row(f"{lines.format_tool_name(spec.toolset, spec.name)}{asked}  {first}")
         if not self._session.specs:
-            self._screen.note("It has none.")
+            self._screen.show_note("The agent has no tools.")
 
 
 async def _catch_exit(work: Callable[[], Awaitable[OperationResult]]) -> OperationResult:

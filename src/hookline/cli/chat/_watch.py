@@ -31,15 +31,15 @@ Later = Callable[[Callable[[], None]], None]
 def make_watcher(screen: Screen, later: Later) -> Hooks:
     """Return a bundle that shows the steps, tool calls and sub-agents of a run."""
     shown: dict[Any, Callable[[Any], None]] = {
-        BeforeStep: screen.step,
-        BeforeToolCall: screen.tool_begins,
-        AfterToolCall: screen.tool_ended,
-        OnToolCallError: screen.tool_ended,
-        BeforeCallAgent: screen.agent_begins,
-        AfterCallAgent: screen.agent_ended,
-        OnCallAgentError: screen.agent_failed,
-        AfterCompact: screen.compacted,
-        OnCompactError: screen.compacted,
+        BeforeStep: screen.show_step,
+        BeforeToolCall: screen.show_tool_start,
+        AfterToolCall: screen.show_tool_end,
+        OnToolCallError: screen.show_tool_end,
+        BeforeCallAgent: screen.show_agent_start,
+        AfterCallAgent: screen.show_agent_end,
+        OnCallAgentError: screen.show_agent_error,
+        AfterCompact: screen.show_compaction,
+        OnCompactError: screen.show_compaction,
     }
     hooks = Hooks("chat", inherit=True)
     for kind, show in shown.items():
@@ -69,7 +69,7 @@ class _Warnings(logging.Handler):
         error = record.exc_info[1] if record.exc_info else None
         if error is not None and str(error) not in said:
             said = f"{said}: {type(error).__name__}: {error}"
-        self._later(partial(self._screen.warning, said))
+        self._later(partial(self._screen.show_warning, said))
 
 
 @contextmanager

@@ -9,7 +9,6 @@ from typing import TypeAlias
 
 import anyio
 import anyio.to_process
-import typer
 from anyio import CapacityLimiter
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -25,14 +24,13 @@ from hookline.evals.suites.agentdojo import (
     AttackPolicy,
     AttackRow,
     AttackRun,
-    Follows,
     UnknownAttackChoiceError,
     attack_pairs,
     load_suite,
 )
 from hookline.evals.suites.agentdojo import attack as attack_suite
 
-__all__ = ["attack", "attack_policies", "run_attacks", "show_attacks"]
+__all__ = ["attack_policies", "run_attacks", "show_attacks"]
 
 
 def attack_policies() -> list[AttackPolicy]:
@@ -81,56 +79,29 @@ Work: TypeAlias = Callable[[str, list[tuple[str, str]], bool], Awaitable[AttackR
 """Runs a job."""
 
 
-def attack(
-    console: Console,
-    targets: Sequence[str],
-    *,
-    policies: Sequence[str] = (),
-    tasks: Sequence[str] = (),
-    wording: str = "ignore",
-    follows: Follows = "shown",
-    processes: int | None = None,
-    as_json: bool = False,
-) -> bool:
-    """Attack suites under policies, and print the results: a table, or JSON on stdout.
-
-    Args:
-        console: Where the table goes.
-        targets: `agentdojo:SUITE`, or `agentdojo:all` for all four.
-        policies: By name; the first is what the others are compared with. All of them unless given.
-        tasks: User tasks; all of them unless given.
-        wording: How the injected texts speak to the model.
-        follows: When the model follows them.
-        processes: How many work at the same time; as many as the machine has processors unless given.
-        as_json: Whether JSON is printed, and nothing else.
-
-    Returns:
-        Whether every attempt ran to its end.
-
-    Raises:
-        UnknownSuiteError: That says which suites there are.
-        UnknownTaskError: That says which tasks there are.
-        UnknownAttackChoiceError: That says which policies and wordings there are.
-        MissingExtraError: If AgentDojo is not installed.
-    """
-    run = run_attacks(targets, policies=policies, tasks=tasks, wording=wording, follows=follows, processes=processes)
-    if as_json:
-        typer.echo(run.as_json())
-    else:
-        show_attacks(console, run)
-    return all(attempt.reason == "done" for attempt in run.attempts)
-
-
 def run_attacks(
     targets: Sequence[str],
     *,
     policies: Sequence[str] = (),
     tasks: Sequence[str] = (),
     wording: str = "ignore",
-    follows: Follows = "shown",
     processes: int | None = None,
 ) -> AttackRun:
-    """Attack suites in several processes, with a progress bar on stderr where that is a terminal; see `attack`."""
+    """Attack suites in several processes, with a progress bar on stderr where that is a terminal.
+
+    Args:
+        targets: `agentdojo:SUITE`, or `agentdojo:all` for all four.
+        policies: By name; the first is what the others are compared with. All of them unless given.
+        tasks: User tasks; all of them unless given.
+        wording: How the injected texts speak to the model.
+        processes: The number of processes that work at the same time; the number of processors by default.
+
+    Raises:
+        UnknownSuiteError: If there is no such suite. The message lists the suites.
+        UnknownTaskError: If there is no such task. The message lists the tasks.
+        UnknownAttackChoiceError: If there is no such policy or wording. The message lists what there is.
+        MissingExtraError: If AgentDojo is not installed.
+    """
     known = [policy.name for policy in attack_policies()]
     for policy in policies:
         if policy not in known:
@@ -138,7 +109,7 @@ def run_attacks(
     if wording not in WORDINGS:
         raise UnknownAttackChoiceError("wording", wording, list(WORDINGS))
     jobs = [job for suite in _find_suites(targets) for job in _make_jobs(suite, tasks)]
-    work = partial(_run_job, policies=list(policies) or known, wording=wording, follows=follows)
+    work = partial(_run_job, policies=list(policies) or known, wording=wording)
     columns = (TextColumn("attacking"), BarColumn(bar_width=32), MofNCompleteColumn(), TimeElapsedColumn())
     console = Console(stderr=True)
     with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
@@ -146,7 +117,7 @@ def run_attacks(
         runs = anyio.run(
             partial(_run_jobs, jobs, work, processes or os.cpu_count() or 1, partial(progress.advance, bar))
         )
-    return AttackRun(wording=wording, follows=follows, attempts=[attempt for run in runs for attempt in run.attempts])
+    return AttackRun(wording=wording, follows="shown", attempts=[attempt for run in runs for attempt in run.attempts])
 
 
 def _find_suites(targets: Sequence[str]) -> list[str]:
@@ -191,13 +162,11 @@ def _run_in_process(work: Work, job: Job) -> AttackRun:
 
 
 async def _run_job(
-    suite: str, pairs: list[tuple[str, str]], clean: bool, *, policies: list[str], wording: str, follows: Follows
+    suite: str, pairs: list[tuple[str, str]], clean: bool, *, policies: list[str], wording: str
 ) -> AttackRun:
     by_name = {policy.name: policy for policy in attack_policies()}
     chosen = [by_name[name] for name in policies]
-    return await attack_suite(
-        load_suite(suite), policies=chosen, pairs=pairs, wording=wording, follows=follows, clean=clean
-    )
+    return await attack_suite(load_suite(suite), policies=chosen, pairs=pairs, wording=wording, clean=clean)
 
 
 def show_attacks(console: Console, run: AttackRun) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 import typer
 from rich.console import Console
@@ -25,6 +25,8 @@ __all__ = [
     "show_diff",
     "thresholds_of",
 ]
+
+T = TypeVar("T")
 
 MEAN = "mean:"
 
@@ -74,17 +76,17 @@ def thresholds_of(
     """Read the options: `0.1` is about each task, `mean:0.1` about the mean of all tasks.
 
     Raises:
-        typer.BadParameter: If one of them is no number, or is given twice.
+        typer.BadParameter: If one of them is not a number, or is given twice.
     """
     task_score, mean_score = _parse_limits("--min-score", min_score, parse_score)
     task_drop, mean_drop = _parse_limits("--max-score-drop", max_score_drop, parse_score)
-    task_cost, mean_cost = _parse_limits("--max-cost-increase", max_cost_increase, parse_increase)
-    task_calls, mean_calls = _parse_limits("--max-calls-increase", max_calls_increase, parse_increase)
+    task_cost, mean_cost = _parse_limits("--max-cost-increase", max_cost_increase, _check_increase)
+    task_calls, mean_calls = _parse_limits("--max-calls-increase", max_calls_increase, _check_increase)
     return DiffThresholds(
-        min_score=None if task_score is None else parse_score(task_score),
-        min_mean_score=None if mean_score is None else parse_score(mean_score),
-        max_score_drop=None if task_drop is None else parse_score(task_drop),
-        max_mean_score_drop=None if mean_drop is None else parse_score(mean_drop),
+        min_score=task_score,
+        min_mean_score=mean_score,
+        max_score_drop=task_drop,
+        max_mean_score_drop=mean_drop,
         max_cost_increase=task_cost,
         max_mean_cost_increase=mean_cost,
         max_calls_increase=task_calls,
@@ -93,16 +95,18 @@ def thresholds_of(
     )
 
 
-def _parse_limits(
-    option: str, given: Sequence[str] | None, parse: Callable[[object], object]
-) -> tuple[str | None, str | None]:
+def _check_increase(text: str) -> str:
+    parse_increase(text)
+    return text
+
+
+def _parse_limits(option: str, given: Sequence[str] | None, parse: Callable[[str], T]) -> tuple[T | None, T | None]:
     """Return the limit that an option gives for each task, and the one for the mean of all tasks."""
-    found: dict[bool, str] = {}
+    found: dict[bool, T] = {}
     for text in given or ():
         mean = text.startswith(MEAN)
-        value = text.removeprefix(MEAN)
         try:
-            parse(value)
+            value = parse(text.removeprefix(MEAN))
         except ValueError as error:
             problem = f"{error}. In front of it, mean: makes it about the mean of all tasks."
             raise typer.BadParameter(problem, param_hint=f"'{option}'") from None

@@ -14,7 +14,7 @@ from hookline.cli._exit_codes import DONE, FAILED, NOT_JUDGED, exit_code_of
 from hookline.cli._options import Concurrency, Endpoint, RecordFile, Tasks
 from hookline.cli._outputs import OutputFiles, resolve_output, send_spans, write_recording
 from hookline.cli._terminal import report_errors
-from hookline.cli.eval._attacks import attack as attack_suites
+from hookline.cli.eval._attacks import run_attacks, show_attacks
 from hookline.cli.eval._diff import (
     AllowMissing,
     MaxCallsIncrease,
@@ -39,7 +39,7 @@ SUITE = "suite"
 
 
 class SuiteOrCommand(typer.core.TyperGroup):
-    """A group in which a first word that is no command is a suite."""
+    """A group that takes its first word as a suite unless it names a command."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Put the command that runs a suite in front, unless another one is called."""
@@ -182,7 +182,8 @@ def diff(
     the options also one that costs more or makes more calls. A number is about each task; mean:0.02 is about the mean
     of all tasks. An increase is a number, or a share of what it was: 10%.
 
-    Exits with 1 if anything is worse, with 2 for a file that is no saved run, with 3 if A and B have no task in common.
+    Exits with 1 if anything is worse, with 2 for a file that is not a saved run, with 3 if A and B have no task in
+    common.
     """
     thresholds = thresholds_of(
         min_score=min_score,
@@ -218,16 +219,12 @@ def attack(
     Exits with 1 if an attempt did not run to its end, with 2 for a wrong name.
     """
     with report_errors():
-        finished = attack_suites(
-            Console(highlight=False),
-            [target.removesuffix(":all") for target in targets],
-            policies=policy or [],
-            tasks=task or [],
-            wording=wording,
-            processes=processes,
-            as_json=as_json,
-        )
-    raise typer.Exit(exit_code_of(ok=finished))
+        run = run_attacks(targets, policies=policy or [], tasks=task or [], wording=wording, processes=processes)
+        if as_json:
+            typer.echo(run.as_json())
+        else:
+            show_attacks(Console(highlight=False), run)
+    raise typer.Exit(exit_code_of(ok=all(attempt.reason == "done" for attempt in run.attempts)))
 
 
 def _check_options(mode: EvalMode | None, *, mocked: bool, cassettes: Path | None) -> None:

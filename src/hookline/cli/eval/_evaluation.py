@@ -102,7 +102,7 @@ def find_suite(target: str) -> RunsTasks:
     """Return the suite that a target such as `agentdojo:banking` names; the first, if it names several.
 
     Raises:
-        UnknownSuiteError: That says which there are.
+        UnknownSuiteError: If there is no such suite. The message lists the suites.
         SuiteFileError: If it is a file that cannot be used.
         MissingExtraError: If AgentDojo is not installed.
     """
@@ -113,7 +113,7 @@ def find_cases(targets: Iterable[str], tasks: Sequence[str]) -> list[Case]:
     """Return the tasks that are asked for; a spinner shows that AgentDojo is being loaded, where stderr is a terminal.
 
     Raises:
-        UnknownSuiteError: That says which there are.
+        UnknownSuiteError: If there is no such suite. The message lists the suites.
         UnknownTaskError: If a suite has no such task.
         SuiteFileError: If a target is a file that cannot be used.
         MissingExtraError: If AgentDojo is not installed.

@@ -176,7 +176,9 @@ def try_hook(
 @hooks_app.command("toggle")
 def toggle_hook(
     id: HookId,  # noqa: A002
-    to: Annotated[bool | None, typer.Option("--on/--off", help="Which of the two; the other one unless given.")] = None,
+    to: Annotated[
+        bool | None, typer.Option("--on/--off", help="Switch it on or off; unless given, to the other state.")
+    ] = None,
     store: StoreUrl = DEFAULT_STORE,
     tenant: Tenant = None,
     files: Files = None,
@@ -192,7 +194,7 @@ def toggle_hook(
             id,
             not before.enabled if to is None else to,
             tenant_id=before.tenant_id if tenant is None else tenant,
-            # Two people who toggle at the same time are not to undo each other's doing.
+            # Without `--on` or `--off`, two people who toggle at the same time would undo each other's change.
             if_revision=before.revision if to is None else None,
             actor=actor(),
         )
@@ -261,7 +263,7 @@ def _read_definitions(file: Path) -> list[tuple[Any, FileEntry | None]]:
     except OSError as error:
         raise InputFileError(name, f"it cannot be read ({error.strerror or error})") from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise InputFileError(name, f"it is no JSON ({error}); other files end in .toml, .yaml or .yml") from None
+        raise InputFileError(name, f"it is not JSON ({error}); other files end in .toml, .yaml or .yml") from None
     if isinstance(found, dict):
         found = found["hooks"] if set(found) == {"hooks"} else [found]
     if not isinstance(found, list):
@@ -281,7 +283,7 @@ def _parse_sample(text: str) -> dict[str, Any]:
     try:
         found = msgspec.json.decode(sys.stdin.read() if text == "-" else text)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise typer.BadParameter(f"It is no JSON: {error}", param_hint="'--call'") from None
+        raise typer.BadParameter(f"It is not JSON: {error}", param_hint="'--call'") from None
     if not isinstance(found, dict):
         raise typer.BadParameter('It is an object, such as {"apiName": "pay"}.', param_hint="'--call'")
     return found

@@ -72,7 +72,7 @@ def create_key(
         unknown = sorted(set(scope) - set(SCOPES))
         if unknown:
             known = ", ".join(SCOPES)
-            raise typer.BadParameter(f"{unknown[0]!r} is none of {known}.", param_hint="'--scope'")
+            raise typer.BadParameter(f"{unknown[0]!r} is not one of {known}.", param_hint="'--scope'")
         return await KeyStore(store).create(
             name=name,
             tenant_id=tenant,

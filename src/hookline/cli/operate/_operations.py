@@ -269,16 +269,11 @@ async def _find_operation(store: SqlStore, id: str, tenant: str | None) -> Store
 
 async def _waiting_calls(store: SqlStore, id: str) -> list[Any]:  # noqa: A002
     """List the calls of an operation that still wait for a decision."""
-    from sqlalchemy import select
-
-    from hookline.store import decisions
-
     state = await store.load(id)
     if state is None or state.status != "waiting_for_human":
         return []
-    its = (decisions.c.operation_id == id) & (decisions.c.pause == (state.waiting_since_unix_nano or 0))
-    async with store.reading() as connection:
-        decided = {*state.decisions, *(await connection.execute(select(decisions.c.tool_call_id).where(its))).scalars()}
+    pause = str(state.waiting_since_unix_nano or 0)
+    decided = {*state.decisions, *(each.tool_call_id for each in await store.decisions_of(id) if each.pause == pause)}
     return [call for call in state.pending if call.tool_call_id not in decided]
 
 

@@ -194,7 +194,7 @@ def check_word(option: str, word: str | None, words: Sequence[str]) -> str | Non
         typer.BadParameter: If it is another one.
     """
     if word is not None and word not in words:
-        raise typer.BadParameter(f"{word!r} is none of {', '.join(words)}.", param_hint=f"'{option}'")
+        raise typer.BadParameter(f"{word!r} is not one of {', '.join(words)}.", param_hint=f"'{option}'")
     return word
 
 
@@ -206,7 +206,7 @@ def check_point(point: str | None, *, logged: bool = False) -> None:
         logged: Whether it is a point of the log, which has calls without the kind of hook: `ToolCall`.
 
     Raises:
-        typer.BadParameter: If it is none.
+        typer.BadParameter: If there is no such point.
     """
     if point is None:
         return
@@ -214,7 +214,9 @@ def check_point(point: str | None, *, logged: bool = False) -> None:
         from hookline.registry import POINTS
     if point not in ((each.partition(".")[0] for each in POINTS) if logged else POINTS):
         known_one = "ToolCall" if logged else "ToolCall.guard"
-        raise typer.BadParameter(f"{point!r} is no point, such as {known_one} or onComplete.", param_hint="'--point'")
+        raise typer.BadParameter(
+            f"{point!r} is not a point, such as {known_one} or onComplete.", param_hint="'--point'"
+        )
 
 
 def find_modules(modules: Sequence[str] | None) -> None:

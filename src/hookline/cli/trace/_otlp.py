@@ -115,7 +115,7 @@ def traces_url(endpoint: str) -> str:
     """Return the URL for traces of an endpoint: `/v1/traces`, unless the endpoint has a path itself.
 
     Raises:
-        EndpointError: If it is no URL that OTLP/HTTP can be sent to.
+        EndpointError: If OTLP/HTTP cannot be sent to it.
     """
     try:
         parts = urlsplit(endpoint)

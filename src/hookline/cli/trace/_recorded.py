@@ -38,13 +38,13 @@ def load_events(target: str) -> list[Event]:
 
     Raises:
         TraceTargetError: If there is no such file, or nothing in it.
-        EventFileError: If a line of it is no event.
+        EventFileError: If a line of it is not an event.
     """
     if not Path(target).exists():
         raise TraceTargetError(target, "there is no such file, and a suite is written agentdojo:banking")
     events = read_events(target)
     if not events:
-        raise TraceTargetError(target, "there is no event in it")
+        raise TraceTargetError(target, "it has no events")
     return events
 
 

@@ -36,16 +36,16 @@ __all__ = [
 ]
 
 MAX_TEXT = 2000
-"""Characters of content that are looked at for one line of the terminal."""
+"""Characters of content that are read for one line of the terminal."""
 
 
 class Mark(NamedTuple):
     """How a span ended.
 
     Attributes:
-        glyph: What stands before its name.
-        style: In which colour.
-        word: What a summary calls it.
+        glyph: The character before the name of the span.
+        style: The colour.
+        word: The word for it in the summary.
     """
 
     glyph: str
@@ -54,11 +54,11 @@ class Mark(NamedTuple):
 
 
 class Note(NamedTuple):
-    """Something to say behind the name of a span.
+    """A remark behind the name of a span.
 
     Attributes:
-        text: What.
-        style: In which colour.
+        text: The remark.
+        style: The colour.
     """
 
     text: str
@@ -83,7 +83,7 @@ KINDS: dict[str, BarKind] = {
     names.COMPACT_CONTEXT: "compact",
     names.HOOK: "hook",
 }
-"""What spans stand for, by the first word of their names."""
+"""The kind of work of a span, by the first word of its name."""
 
 ENDINGS = {
     "error": "ended with an error",
@@ -112,7 +112,7 @@ CONTENT = {
     names.DENIAL_REASON: "reason",
     names.HOOK_ERROR: "error",
 }
-"""What content is called in front of it."""
+"""The word in front of each kind of content."""
 
 
 def bar_of(span: ReadableSpan) -> Bar:
@@ -236,7 +236,7 @@ def _count(number: Any, what: str) -> str:
 
 
 def content_lines(span: ReadableSpan) -> list[tuple[str, str]]:
-    """The content of a span, where it was recorded: what it is, and its beginning in one line."""
+    """Return the recorded content of a span: a word for each part, and the beginning of its text in one line."""
     found = span.attributes or {}
     return [(word, make_plain(_text_of(name, found[name]))) for name, word in CONTENT.items() if found.get(name)]
 
@@ -260,14 +260,14 @@ def _part(part: Any) -> str:
 
 
 def make_plain(value: object) -> str:
-    """A text in one line that a terminal shows and does not obey: no control codes, no reversed writing."""
+    """Return a text in one line without control codes and reversed writing, which a terminal would obey."""
     return "".join(
         each if each.isprintable() else " " if each.isspace() else "\N{REPLACEMENT CHARACTER}" for each in str(value)
     )
 
 
 def format_duration(nanoseconds: int) -> str:
-    """A time as a person reads it, to three digits and in at most seven characters."""
+    """Format a time to three digits, in at most seven characters."""
     if nanoseconds <= 0:
         return "0 µs"
     for unit, size in (("µs", 1e3), ("ms", 1e6), ("s", 1e9)):
@@ -354,7 +354,7 @@ class Line:
 
 
 def pack_lines(console: Console, pieces: Iterable[Text], width: int) -> list[Text]:
-    """Pieces of text on as few lines as they need; one that is longer than a line is broken."""
+    """Put pieces of text on as few lines as possible; one that is longer than a line is broken."""
     lines = [Text()]
     for piece in pieces:
         if lines[-1] and lines[-1].cell_len + 2 + piece.cell_len > width:
@@ -371,12 +371,12 @@ def pack_lines(console: Console, pieces: Iterable[Text], width: int) -> list[Tex
 
 
 def show_spans(console: Console, spans: Sequence[ReadableSpan], titles: Mapping[str, str]) -> None:
-    """Print spans as one tree for each trace, and what they come to.
+    """Print spans as one tree for each trace, and a summary.
 
     Args:
-        console: Where to.
+        console: The console to print to.
         spans: The spans.
-        titles: What each operation is called; its id unless it is there.
+        titles: The title of each operation; its id by default.
     """
     traces = draw_traces(spans)
     numbers = {key_of(trace.bars[0].source.get_span_context()): number for number, trace in enumerate(traces, start=1)}
@@ -432,7 +432,7 @@ def render_tree(trace: Waterfall, numbers: Mapping[tuple[int, int], int], slowes
         if later:
             pieces.append(Text("after the end", style="dim"))
         under = [Text.assemble((f"{word}: ", "dim"), (text, "dim italic")) for word, text in content_lines(span)]
-        if not later:  # what all in here goes on from is said once, at the top
+        if not later:  # links that the whole trace shares are shown once, at the top
             links = [link for link in span.links if bar is root or key_of(link.context) not in known]
             under += [link_label(link, numbers) for link in links]
         took = trace.duration_of(bar)
@@ -523,13 +523,13 @@ def key_of(context: SpanContext | None) -> tuple[int, int]:
 
 
 def bar_width(width: int) -> int:
-    """Columns of the time bar; none in a narrow terminal."""
+    """Return the number of columns of the time bar; 0 in a narrow terminal."""
     bar = min(MAX_BAR, (width - 40) * 2 // 5)
     return bar if bar >= MIN_BAR else 0
 
 
 def draw_bar(width: int, start: float, end: float, style: str) -> tuple[str, str]:
-    """A bar between two shares of a width, to half a column, and never nothing."""
+    """Draw a bar between two shares of a width, to half a column, and at least that long."""
     first = min(2 * width - 1, round(2 * width * start))
     last = max(first + 1, round(2 * width * end))
     halves = [first <= half < last for half in range(2 * width)]
@@ -538,7 +538,7 @@ def draw_bar(width: int, start: float, end: float, style: str) -> tuple[str, str
 
 
 def fit(text: Text, options: ConsoleOptions) -> Text:
-    """A text in characters that the terminal knows."""
+    """Return a text in characters that the terminal knows."""
     if options.ascii_only:
         text.plain = text.plain.translate(ASCII)
     return text

@@ -71,7 +71,7 @@ def check_equal(what: str, got: object, expected: object) -> None:
     """Raise an error unless two values are equal.
 
     Raises:
-        ContractError: If it is not.
+        ContractError: If they are not.
     """
     if got != expected:
         raise ContractError(what, repr(expected), repr(got))
@@ -84,7 +84,7 @@ def check_true(what: str, fact: bool) -> None:
         ContractError: If it is not.
     """
     if not fact:
-        raise ContractError(what, "so it is", "so it is not")
+        raise ContractError(what, "true", "false")
 
 
 class Witness:

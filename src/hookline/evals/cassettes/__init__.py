@@ -2,6 +2,7 @@
 
 from hookline.evals.cassettes._cassette import Cassette
 from hookline.evals.cassettes._cassette import CassetteError as CassetteError
+from hookline.evals.cassettes._recordings import Matching as Matching
 from hookline.evals.cassettes._recordings import to_json_value as to_json_value
 
 __all__ = ["Cassette"]

@@ -202,7 +202,7 @@ class Cassette:
     @property
     def attached(self) -> bool:
         """Whether an operation with this cassette has called a tool or ended."""
-        return self._used or self._endings.heard
+        return self._used or self._endings.used
 
     @property
     def changed(self) -> bool:

@@ -12,9 +12,10 @@ from typing import Any, NoReturn, get_args
 
 import msgspec
 
+from hookline._yaml import BadLine, LinedDict, LinedList
 from hookline.errors import MissingExtraError
 from hookline.evals.cassettes._recordings import Matching, RecordedCall
-from hookline.evals.cassettes._yaml import BadYamlError, Located, LocatedList, check_installed, read_yaml, write_yaml
+from hookline.evals.cassettes._yaml import check_installed, read_yaml, write_yaml
 from hookline.evals.errors import CassetteConflictError, CassetteFileError, CassetteVersionError, CassetteWriteError
 
 __all__ = [
@@ -148,7 +149,7 @@ def _digest(data: bytes) -> str:
     return hashlib.blake2b(data, digest_size=16).hexdigest()
 
 
-def _parse_document(path: str, data: bytes) -> Located:
+def _parse_document(path: str, data: bytes) -> LinedDict:
     """Parse a file as YAML, and raise an error unless it begins like a cassette and is complete."""
     restore = "restore it from version control, or delete it and record again"
     try:
@@ -160,18 +161,18 @@ def _parse_document(path: str, data: bytes) -> Located:
         raise CassetteFileError(path, "it is empty; delete it, and it will be recorded", 1)
     try:
         document = read_yaml(text)
-    except BadYamlError as error:
+    except BadLine as error:
         raise CassetteFileError(path, f"{error.problem}; mend that line, or {restore}", error.line) from None
-    if not isinstance(document, Located) or "hookline_cassette" not in document:
+    if not isinstance(document, LinedDict) or "hookline_cassette" not in document:
         problem = "it does not begin with `hookline_cassette`, so it is some other file; name another path"
-        raise CassetteFileError(path, problem, document.line if isinstance(document, Located) else 1)
+        raise CassetteFileError(path, problem, document.line if isinstance(document, LinedDict) else 1)
     if not text.endswith("\n"):
         # Every complete file ends with a newline; without one it was cut off, even if it is valid YAML.
         raise CassetteFileError(path, f"it is cut off in its last line; {restore}", text.count("\n") + 1)
     return document
 
 
-def _parse_cassette(path: str, document: Located, digest: str) -> CassetteFile:
+def _parse_cassette(path: str, document: LinedDict, digest: str) -> CassetteFile:
     def wrong(problem: str, line: int) -> NoReturn:
         raise CassetteFileError(path, problem, line)
 
@@ -187,7 +188,7 @@ def _parse_cassette(path: str, document: Located, digest: str) -> CassetteFile:
     calls = document.get("calls")
     if "calls" not in document:
         wrong("it has no `calls`; write `calls: []` for none", document.line)
-    if not isinstance(calls, LocatedList):
+    if not isinstance(calls, LinedList):
         wrong(f"`calls` is a list; got {_describe(calls)}", document.lines["calls"])
     name, matching = document.get("name"), document.get("matching")
     if not isinstance(name, str | None):
@@ -199,7 +200,7 @@ def _parse_cassette(path: str, document: Located, digest: str) -> CassetteFile:
 
 
 def _parse_recording(call: Any, line: int, wrong: Callable[[str, int], NoReturn]) -> RecordedCall:
-    if not isinstance(call, Located):
+    if not isinstance(call, LinedDict):
         wrong(f"a call is a mapping with {', '.join(REQUIRED)}; got {_describe(call)}", line)
     for field, value in call.items():
         kind = KINDS.get(field)

@@ -78,15 +78,18 @@ class RecordedCall(msgspec.Struct, frozen=True, kw_only=True):
 
 def recording_of(event: AfterToolCall | OnToolCallError, scope: ReplayScope, redaction: Redacting) -> RecordedCall:
     """Make a recording of a call that has ended, without secrets."""
-    error = event if isinstance(event, OnToolCallError) else None
-    said = {key: value for key, value in event.metadata.items() if key not in PROVENANCE}
+    if isinstance(event, OnToolCallError):
+        result, success, raised = event.error, False, event.error_type
+    else:
+        result, success, raised = event.content, event.success, None
+    metadata = {key: value for key, value in event.metadata.items() if key not in PROVENANCE}
     return RecordedCall(
         tool=f"{event.toolset}/{event.tool_name}",
         args=redaction.value(to_json_value(event.args)),
-        result=redaction.text(event.error if isinstance(event, OnToolCallError) else event.content),
-        success=False if isinstance(event, OnToolCallError) else event.success,
-        raised=error.error_type if error else None,
-        metadata=redaction.value(to_json_value(said)) if said else {},
+        result=redaction.text(result),
+        success=success,
+        raised=raised,
+        metadata=redaction.value(to_json_value(metadata)) if metadata else {},
         step=event.step_index,
         call_index=event.call_index,
         agent=scope.agent,

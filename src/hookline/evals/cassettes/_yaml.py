@@ -8,9 +8,10 @@ import re
 from collections.abc import Iterator
 from typing import Any, NoReturn
 
+from hookline._yaml import BadLine, LinedDict, LinedList
 from hookline.errors import MissingExtraError
 
-__all__ = ["BadYamlError", "Located", "LocatedList", "check_installed", "read_yaml", "write_yaml"]
+__all__ = ["check_installed", "read_yaml", "write_yaml"]
 
 MAX_DEPTH = 64
 """Levels of nesting that a file may have. The parser needs time quadratic in them, and none in the middle of a file."""
@@ -34,51 +35,6 @@ RESERVED = re.compile(r"(?i:yes|no|on|off|true|false|null|nan|inf)")
 BLOCK = re.compile(r"[\t\n\x20-\x7e\xa0-\u2027\u202a-\ud7ff\ue000-\ufefe\uff00-\ufffd\U00010000-\U0010ffff]+")
 ESCAPED = re.compile(r"[\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]")
 SURROGATE = re.compile(r"[\ud800-\udfff]")
-
-
-class BadYamlError(Exception):
-    """A text is not valid YAML of a cassette. The caller turns it into an error that names the file.
-
-    Attributes:
-        problem: The problem, and how to fix it.
-        line: The line of the problem, from 1.
-    """
-
-    def __init__(self, problem: str, line: int) -> None:
-        super().__init__(problem, line)
-        self.problem, self.line = problem, line
-
-
-class Located(dict[str, Any]):
-    """A mapping of a file.
-
-    Attributes:
-        line: The line on which it begins, from 1.
-        lines: The line of each key.
-    """
-
-    __slots__ = ("line", "lines")
-
-    def __init__(self, line: int) -> None:
-        super().__init__()
-        self.line = line
-        self.lines: dict[str, int] = {}
-
-
-class LocatedList(list[Any]):
-    """A list of a file.
-
-    Attributes:
-        line: The line on which it begins, from 1.
-        lines: The line of each item.
-    """
-
-    __slots__ = ("line", "lines")
-
-    def __init__(self, line: int) -> None:
-        super().__init__()
-        self.line = line
-        self.lines: list[int] = []
 
 
 def check_installed() -> None:
@@ -183,10 +139,10 @@ def _json(value: Any) -> str:
 
 
 def read_yaml(text: str) -> Any:
-    """Read a YAML text. Mappings become `Located`, lists become `LocatedList`, both with their lines.
+    """Read a YAML text. The outer mappings are `LinedDict`s and the outer lists `LinedList`s.
 
     Raises:
-        BadYamlError: If it is not YAML, is nested too deeply, has a key twice, or has several documents, aliases or
+        BadLine: If it is not YAML, is nested too deeply, has a key twice, or has several documents, aliases or
             tags.
         MissingExtraError: If PyYAML is not installed.
     """
@@ -197,11 +153,11 @@ def read_yaml(text: str) -> Any:
     except yaml.reader.ReaderError as error:
         character = error.character if isinstance(error.character, str) else chr(error.character)
         problem = f"it holds the character {character!r}, which YAML does not allow"
-        raise BadYamlError(problem, text.count("\n", 0, max(text.find(character), 0)) + 1) from None
+        raise BadLine(text.count("\n", 0, max(text.find(character), 0)) + 1, problem) from None
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         said = ", ".join(filter(None, (error.context, error.problem)))
-        raise BadYamlError(f"it is not YAML ({said})", mark.line + 1 if mark else 1) from None
+        raise BadLine(mark.line + 1 if mark else 1, f"it is not YAML ({said})") from None
 
 
 def _build(events: Iterator[Any]) -> Any:
@@ -231,7 +187,7 @@ def _build(events: Iterator[Any]) -> Any:
             root.append(value)
         elif isinstance(stack[-1], list):
             stack[-1].append(value)
-            if isinstance(stack[-1], LocatedList):
+            if isinstance(stack[-1], LinedList):
                 stack[-1].lines.append(event.start_mark.line + 1)
         else:
             key, keys[-1] = keys[-1], None
@@ -251,7 +207,7 @@ def _open_collection(event: Any, is_mapping: bool, depth: int) -> Any:
         _refuse(event, f"it is nested more than {MAX_DEPTH} levels deep")
     if depth >= LOCATED_DEPTH:
         return {} if is_mapping else []
-    return Located(event.start_mark.line + 1) if is_mapping else LocatedList(event.start_mark.line + 1)
+    return LinedDict(event.start_mark.line + 1) if is_mapping else LinedList(event.start_mark.line + 1)
 
 
 def _key(owner: dict[str, Any], event: Any) -> str:
@@ -260,7 +216,7 @@ def _key(owner: dict[str, Any], event: Any) -> str:
         _refuse(event, f"the tag {event.tag} is not one of a key")
     if key in owner:
         _refuse(event, f"`{key:.100}` is given twice; leave one of them out")
-    if isinstance(owner, Located):
+    if isinstance(owner, LinedDict):
         owner.lines[key] = event.start_mark.line + 1
     owner[key] = None
     return key
@@ -297,4 +253,4 @@ def _number(event: Any, kind: type[int] | type[float]) -> int | float:
 
 
 def _refuse(event: Any, problem: str) -> NoReturn:
-    raise BadYamlError(problem, event.start_mark.line + 1)
+    raise BadLine(event.start_mark.line + 1, problem)

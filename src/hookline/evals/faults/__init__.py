@@ -3,27 +3,27 @@
 from hookline.evals.faults._clocks import Clock as Clock
 from hookline.evals.faults._clocks import RealClock as RealClock
 from hookline.evals.faults._clocks import VirtualClock as VirtualClock
-from hookline.evals.faults._faults import (
+from hookline.evals.faults._content_faults import (
     DuplicatedResult,
     EmptyResult,
+    MalformedJson,
+    Oversize,
+    TruncatedJson,
+    WrongSchema,
+)
+from hookline.evals.faults._faults import (
     FailedResult,
     Fault,
     FaultSpec,
     Latency,
-    LogNormal,
-    MalformedJson,
-    Normal,
-    Oversize,
     RaiseError,
     RateLimit,
     Timeout,
-    TruncatedJson,
-    Uniform,
-    WrongSchema,
     draw_for,
     strikes,
 )
 from hookline.evals.faults._files import load_faults as load_faults
+from hookline.evals.faults._times import LogNormal, Normal, Uniform
 
 __all__ = [
     "DuplicatedResult",

@@ -1,4 +1,4 @@
-"""Inject faults into tool calls, the same ones in every run: errors, delays, rate limits and damaged answers."""
+"""Faults that answer or delay a tool call, and the random draw that decides which calls a fault strikes."""
 
 from __future__ import annotations
 
@@ -14,34 +14,17 @@ from hookline._checks import quote
 from hookline.calls import ToolResult
 from hookline.evals.errors import MAX_SECONDS, FaultDefinitionError, check_count, check_probability, check_seconds
 from hookline.evals.faults._clocks import OperationClock
-from hookline.evals.faults._content_faults import (
-    DuplicatedResult,
-    EmptyResult,
-    MalformedJson,
-    Oversize,
-    TruncatedJson,
-    WrongSchema,
-)
 from hookline.evals.faults._times import LogNormal, Normal, Uniform
 from hookline.evals.matching import SeenCall
 
 __all__ = [
-    "DuplicatedResult",
-    "EmptyResult",
     "FailedResult",
     "Fault",
     "FaultSpec",
     "Latency",
-    "LogNormal",
-    "MalformedJson",
-    "Normal",
-    "Oversize",
     "RaiseError",
     "RateLimit",
     "Timeout",
-    "TruncatedJson",
-    "Uniform",
-    "WrongSchema",
     "draw_for",
     "strikes",
 ]

@@ -20,26 +20,18 @@ import msgspec
 from hookline._checks import quote
 from hookline._yaml import BadLine, LinedDict, LinedList, plain, read_lined
 from hookline.evals.errors import FaultDefinitionError, FaultFileError, check_probability
-from hookline.evals.faults._faults import (
+from hookline.evals.faults._content_faults import (
     DuplicatedResult,
     EmptyResult,
-    FailedResult,
-    Fault,
-    FaultSpec,
-    Latency,
-    LogNormal,
     MalformedJson,
-    Normal,
     Oversize,
-    RaiseError,
-    RateLimit,
-    Timeout,
     TruncatedJson,
-    Uniform,
     WrongSchema,
 )
+from hookline.evals.faults._faults import FailedResult, Fault, FaultSpec, Latency, RaiseError, RateLimit, Timeout
+from hookline.evals.faults._times import LogNormal, Normal, Uniform
 
-__all__ = ["FaultSpec", "load_faults"]
+__all__ = ["load_faults"]
 
 
 def load_faults(path: str | Path) -> list[FaultSpec]:

@@ -1,6 +1,7 @@
 """Mock tools: rules that answer tool calls in the tools' place, and faults that strike them."""
 
 from hookline.evals.mocking._answers import Answer, Fake
+from hookline.evals.mocking._answers import Then as Then
 from hookline.evals.mocking._assertions import assert_called as assert_called
 from hookline.evals.mocking._assertions import assert_called_before as assert_called_before
 from hookline.evals.mocking._assertions import assert_called_once_with as assert_called_once_with
@@ -9,6 +10,7 @@ from hookline.evals.mocking._assertions import assert_not_called as assert_not_c
 from hookline.evals.mocking._assertions import calls_of as calls_of
 from hookline.evals.mocking._assertions import table as table
 from hookline.evals.mocking._mocks import FaultRule, FaultStrike, MockedCall, ToolMocks
+from hookline.evals.mocking._mocks import Outcome as Outcome
 from hookline.evals.mocking._rules import Rule
 
 __all__ = ["Answer", "Fake", "FaultRule", "FaultStrike", "MockedCall", "Rule", "ToolMocks"]

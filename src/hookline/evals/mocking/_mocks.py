@@ -5,40 +5,27 @@ from __future__ import annotations
 import asyncio
 import inspect
 import random
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Iterable, Mapping
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import msgspec
 
 from hookline._deadlines import own_cancellation
-from hookline.calls import ToolCall, ToolResult, tool_failure
+from hookline.calls import ToolCall, ToolResult, ToolSpec, tool_failure
 from hookline.errors import HookUsageError, ToolResultError, message_of
 from hookline.evals._canonical import canonical
 from hookline.evals._endings import OperationEndings
-from hookline.evals.errors import AnswerError, check_name, check_seconds
-from hookline.evals.faults import Clock, Fault, draw_for, strikes
-from hookline.evals.matching import Matcher, SeenCall
-from hookline.evals.mocking._answers import PASS, CassetteAnswer, Passthrough
-from hookline.evals.mocking._rules import Rule, RuleTable
-from hookline.events import AfterToolCall, BeforeToolCall, OnToolCallError, is_interrupted, is_settled
-from hookline.runtime import as_result
-
-if TYPE_CHECKING:
-    from hookline.evals.cassettes import Cassette
-import warnings
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, TypeVar
-
-from hookline.calls import ToolSpec
-from hookline.evals.errors import NeverMatchingRuleWarning
-from hookline.evals.faults import RealClock, VirtualClock
-from hookline.evals.matching import match
+from hookline.evals.errors import AnswerError, NeverMatchingRuleWarning, check_name, check_seconds
+from hookline.evals.faults import Clock, Fault, RealClock, VirtualClock, draw_for, strikes
+from hookline.evals.matching import Matcher, SeenCall, match, path_of
 from hookline.evals.mocking import _assertions as assertions
-from hookline.evals.mocking._answers import Fake, FakeMethod, as_cassette
-from hookline.evals.mocking._rules import never_matches
-from hookline.events import OnComplete
+from hookline.evals.mocking._answers import PASS, CassetteAnswer, Fake, FakeMethod, Passthrough, as_cassette
+from hookline.evals.mocking._rules import Rule, RuleTable, never_matches
+from hookline.events import AfterToolCall, BeforeToolCall, OnComplete, OnToolCallError, is_interrupted, is_settled
 from hookline.hooks import Hook, Hooks
+from hookline.runtime import as_result
 
 if TYPE_CHECKING:
     import re
@@ -98,7 +85,7 @@ class MockedCall(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     @property
     def path(self) -> str:
         """The tool, as `toolset/tool_name`."""
-        return f"{self.toolset}/{self.tool_name}"
+        return path_of(self)
 
 
 class FaultStrike(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -161,7 +148,7 @@ SEARCHED = 2_000
 
 def unanswered_result(table: RuleTable, call: SeenCall) -> ToolResult:
     """Return the failed result of a call that nothing answers in a strict run."""
-    path = f"{call.toolset}/{call.tool_name}"
+    path = path_of(call)
     content = (
         f"No mock answers {path} with {_cut(canonical(call.args))} (call {call.call_index} of it, step "
         f"{call.step_index}), and this run is strict: the real tool was not run. {_describe_nearest(table, call)}"
@@ -172,7 +159,7 @@ def unanswered_result(table: RuleTable, call: SeenCall) -> ToolResult:
 
 def failed_mock_result(call: SeenCall, rule: Rule | None, error: Exception) -> ToolResult:
     """Return the failed result of a call whose mock could not answer."""
-    path = f"{call.toolset}/{call.tool_name}"
+    path = path_of(call)
     what = f"Rule {rule.name!r}" if rule is not None else "A mock"
     kind = "" if isinstance(error, AnswerError) else f"{type(error).__name__}: "
     content = f"{what} could not answer {path}: {kind}{message_of(error)}. The real tool was not run."
@@ -182,7 +169,7 @@ def failed_mock_result(call: SeenCall, rule: Rule | None, error: Exception) -> T
 
 def explain_rules(table: RuleTable, call: SeenCall) -> str:
     """Explain which rule answers a call, and why the other rules for its tool do not."""
-    path = f"{call.toolset}/{call.tool_name}"
+    path = path_of(call)
     winner, problem = _winner(table, call)
     lines = [f"{path} with {_cut(canonical(call.args))}, call {call.call_index} of it, step {call.step_index}:"]
     rules = table.of_tool(path)
@@ -222,7 +209,7 @@ def _reason(rule: Rule, call: SeenCall) -> str | None:
 
 
 def _describe_nearest(table: RuleTable, call: SeenCall) -> str:
-    path = f"{call.toolset}/{call.tool_name}"
+    path = path_of(call)
     reasons = [(rule, _reason(rule, call) or "") for rule in table.of_tool(path)[:50]]
     if reasons:
         rule, reason = min(reasons, key=lambda each: len(each[1]))
@@ -336,7 +323,7 @@ class Decider:
         decision = Decision(self.calls)
         if is_settled(event):
             decision.outcome = "elsewhere"
-            operation.others.setdefault(_path(event), []).append(event.call_index)
+            operation.others.setdefault(path_of(event), []).append(event.call_index)
             self._keep(event, decision)
             return None
         try:
@@ -432,7 +419,7 @@ class Decider:
         return operation
 
     def _strike(self, event: BeforeToolCall, decision: Decision) -> None:
-        path = _path(event)
+        path = path_of(event)
         clock = self.clock.of(event.operation_id)
         clock.enter(event.step_index)
         operation = event.operation_id if self.case is None else self.case
@@ -471,7 +458,7 @@ class Decider:
             rule.hits += 1
             strike = FaultStrike(
                 fault=rule.name,
-                tool=_path(event),
+                tool=path_of(event),
                 call_index=event.call_index,
                 step_index=event.step_index,
                 operation_id=event.operation_id,
@@ -480,7 +467,7 @@ class Decider:
 
     def _answer(self, operation: MockedOperation, event: BeforeToolCall, decision: Decision) -> None:
         rule = self.table.find(event)
-        path = _path(event)
+        path = path_of(event)
         others = operation.others.setdefault(path, [])
         if rule is None:
             others.append(event.call_index)
@@ -532,11 +519,8 @@ class Decider:
 
     def _refuse(self, decision: Decision, result: ToolResult) -> None:
         decision.value, decision.outcome = result, "refused"
-        decision.faults, decision.changes, decision.delay_s = (
-            [],
-            [],
-            0.0,
-        )  # a refused call has no answer that they could change
+        # A refused call has no answer that faults could change.
+        decision.faults, decision.changes, decision.delay_s = [], [], 0.0
 
     def _result(self, event: BeforeToolCall, decision: Decision, value: object) -> ToolResult:
         try:
@@ -584,11 +568,7 @@ class Decider:
 
 def _key(call: ToolCall | BeforeToolCall | AfterToolCall | OnToolCallError) -> CallKey:
     # By id, since an interceptor may have turned the call into one of another tool.
-    return (str(call.step_index), call.tool_call_id) if call.tool_call_id else (_path(call), call.call_index)
-
-
-def _path(call: ToolCall | BeforeToolCall | AfterToolCall | OnToolCallError) -> str:
-    return f"{call.toolset}/{call.tool_name}"
+    return (str(call.step_index), call.tool_call_id) if call.tool_call_id else (path_of(call), call.call_index)
 
 
 def _change_of(fault: Fault, draw: random.Random) -> Change:
@@ -809,7 +789,7 @@ class ToolMocks(Hooks):
     @property
     def attached(self) -> bool:
         """Whether an operation with these mocks has called a tool or ended."""
-        return self._decider.endings.heard or bool(self._decider.calls)
+        return self._decider.endings.used or bool(self._decider.calls)
 
     @property
     def clock(self) -> Clock:

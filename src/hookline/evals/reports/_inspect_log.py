@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Protocol
@@ -19,7 +19,7 @@ from hookline.events import ToolOutcome
 __all__ = ["HasResults", "inspect_log", "write_inspect_log"]
 
 VERSION = 2
-"""Of the log format: the one that Inspect AI 0.3 writes and reads."""
+"""The version of the log format that Inspect AI 0.3 writes and reads."""
 NO_MODEL = "none/none"
 """Inspect's name for a task that asks no model."""
 
@@ -208,15 +208,10 @@ def _means(samples: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
             "scorer": name,
             "scored_samples": len(each),
             "unscored_samples": len(samples) - len(each),
-            "metrics": {"mean": {"name": "mean", "value": _mean(each)}},
+            "metrics": {"mean": {"name": "mean", "value": sum(each) / len(each)}},
         }
         for name, each in values.items()
     ]
-
-
-def _mean(values: Iterable[float]) -> float:
-    numbers = list(values)
-    return sum(numbers) / len(numbers)
 
 
 def _time(moment: datetime) -> str:

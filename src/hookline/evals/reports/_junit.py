@@ -7,8 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from xml.etree.ElementTree import Element, SubElement, indent, tostring
 
-from hookline.evals.errors import ReportError
-from hookline.evals.reports._report import check_writable
+from hookline.evals.reports._report import write_text
 from hookline.evals.running import SuiteRun, TaskResult
 
 __all__ = ["junit_xml", "write_junit"]
@@ -32,12 +31,7 @@ def write_junit(path: str | Path, runs: Sequence[SuiteRun]) -> Path:
     Raises:
         ReportError: If the file cannot be written.
     """
-    target = check_writable(path)
-    try:
-        target.write_text(junit_xml(runs), encoding="utf-8")
-    except OSError as error:
-        raise ReportError(str(target), error.strerror or str(error)) from error
-    return target
+    return write_text(path, junit_xml(runs))
 
 
 def junit_xml(runs: Sequence[SuiteRun]) -> str:

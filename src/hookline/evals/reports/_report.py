@@ -7,7 +7,7 @@ import hashlib
 import importlib.resources
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,15 @@ from hookline.evals.reports._timeline import Timeline, shorten, timeline_of
 from hookline.evals.running import Comparison, Difference, Mode, SuiteRun, TaskResult
 from hookline.evals.trajectories import CallRow, Coverage, RecordedOperation
 
-__all__ = ["check_writable", "render_report", "write_report", "write_whole"]
+__all__ = [
+    "check_writable",
+    "duration",
+    "load_template",
+    "render_report",
+    "write_report",
+    "write_text",
+    "write_whole",
+]
 
 NAMES: dict[Mode, str] = {
     "real": "(a) real tools",
@@ -112,13 +120,7 @@ def write_report(path: str | Path, runs: Sequence[SuiteRun], comparison: Compari
         ReportError: If the file cannot be written.
         MissingExtraError: If the extra `cli` is not installed.
     """
-    target = check_writable(path)
-    page = render_report(runs, comparison)
-    try:
-        target.write_text(page, encoding="utf-8", errors="backslashreplace")
-    except OSError as error:
-        raise ReportError(str(target), error.strerror or str(error)) from error
-    return target
+    return write_text(path, render_report(runs, comparison))
 
 
 def check_writable(path: str | Path) -> Path:
@@ -136,6 +138,21 @@ def check_writable(path: str | Path) -> Path:
         if not os.access(target if target.exists() else target.parent, os.W_OK):
             raise ReportError(str(target), "permission denied")
     except OSError as error:  # a name that no file can have
+        raise ReportError(str(target), error.strerror or str(error)) from error
+    return target
+
+
+def write_text(path: str | Path, text: str) -> Path:
+    """Write the text of a report to a file, and return its absolute path.
+
+    Raises:
+        ReportError: If the file cannot be written.
+    """
+    target = check_writable(path)
+    try:
+        # Models and tools may return lone surrogates, which UTF-8 does not have.
+        target.write_text(text, encoding="utf-8", errors="backslashreplace")
+    except OSError as error:
         raise ReportError(str(target), error.strerror or str(error)) from error
     return target
 
@@ -175,7 +192,7 @@ def render_report(runs: Sequence[SuiteRun], comparison: Comparison | None = None
         MissingExtraError: If the extra `cli` is not installed.
     """
     rows = _rows(runs, comparison)
-    page: str = _template().render(
+    page: str = load_template("report.html.j2", duration=duration, shorten=shorten).render(
         runs=[
             {
                 "mode": run.mode,
@@ -254,7 +271,16 @@ def duration(milliseconds: float) -> str:
 
 
 @functools.cache
-def _template() -> Any:
+def load_template(name: str, **filters: Callable[..., str]) -> Any:
+    """Load a Jinja template of this package.
+
+    Args:
+        name: The name of its file.
+        filters: Filters that the template uses, by name.
+
+    Raises:
+        MissingExtraError: If the extra `cli` is not installed.
+    """
     try:
         import jinja2
     except ModuleNotFoundError as error:
@@ -262,6 +288,6 @@ def _template() -> Any:
     environment = jinja2.Environment(
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    environment.filters.update(duration=duration, shorten=shorten)
-    source = importlib.resources.files("hookline.evals.reports").joinpath("report.html.j2").read_text(encoding="utf-8")
+    environment.filters.update(filters)
+    source = importlib.resources.files("hookline.evals.reports").joinpath(name).read_text(encoding="utf-8")
     return environment.from_string(source)

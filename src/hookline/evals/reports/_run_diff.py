@@ -3,26 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Literal
 
 import msgspec
 
 from hookline.errors import HookUsageError
 from hookline.evals.reports._saved_runs import SavedRun, contradiction_in
-from hookline.evals.running import TaskResult
+from hookline.evals.running import REPLAYS, TaskResult
 
 __all__ = [
-    "TOLERANCE",
     "DiffThresholds",
-    "Increase",
     "RunDiff",
     "TaskDiff",
     "diff_runs",
-    "exceeds",
     "parse_increase",
     "parse_score",
-    "rises_beyond",
 ]
 
 Increase = float | str
@@ -114,7 +110,7 @@ def parse_increase(value: object) -> tuple[float, bool]:
     return (found / 100, True) if share else (found, False)
 
 
-def rises_beyond(before: float, after: float, limit: Increase | None) -> bool:
+def _rises_beyond(before: float, after: float, limit: Increase | None) -> bool:
     """Whether a figure rises by more than the limit.
 
     Args:
@@ -125,10 +121,10 @@ def rises_beyond(before: float, after: float, limit: Increase | None) -> bool:
     if limit is None:
         return False
     allowed, share = parse_increase(limit)
-    return exceeds(after - before, allowed * before if share else allowed)
+    return _exceeds(after - before, allowed * before if share else allowed)
 
 
-def exceeds(value: float, limit: float) -> bool:
+def _exceeds(value: float, limit: float) -> bool:
     """Whether a number is above a limit by more than rounding errors."""
     return value > limit and not math.isclose(value, limit, rel_tol=TOLERANCE, abs_tol=TOLERANCE if limit else 0.0)
 
@@ -155,9 +151,6 @@ Change = Literal["worse", "better", "changed", "same", "new", "gone", "not run"]
 
 Decline = Literal["missing", "not judged", "fails", "score", "cost", "calls"]
 """A way in which a task can be worse."""
-
-REPLAYS = ("replay", "replayed")
-"""The modes in which the recording judges, because real tools changed nothing that the suite could check."""
 
 
 class TaskDiff(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -239,18 +232,18 @@ class RunDiff(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     @property
     def declines(self) -> list[str]:
         """Everything that got worse within the thresholds, in words; empty if nothing did."""
-        tasks = {kind: [task for task in self.tasks if kind in task.tolerated] for kind in SENTENCES}
-        found = [_count(len(each), *SENTENCES[kind]) for kind, each in tasks.items() if each]
-        cost = sum((task.cost_usd[1] or 0.0) - (task.cost_usd[0] or 0.0) for task in tasks["cost"])
-        calls = sum((task.tool_calls[1] or 0) - (task.tool_calls[0] or 0) for task in tasks["calls"])
-        return [
-            f"{each}, by {cost:.4g} USD in all"
-            if each.endswith("more money")
-            else f"{each}, {calls} in all"
-            if each.endswith("more calls")
-            else each
-            for each in found
-        ]
+        found: list[str] = []
+        for kind, (one, several) in SENTENCES.items():
+            tasks = [task for task in self.tasks if kind in task.tolerated]
+            if not tasks:
+                continue
+            more = ""
+            if kind == "cost":
+                more = f", by {_rise(task.cost_usd for task in tasks):.4g} USD in all"
+            elif kind == "calls":
+                more = f", {_rise(task.tool_calls for task in tasks)} in all"
+            found.append(f"{len(tasks)} {one if len(tasks) == 1 else several}{more}")
+        return found
 
 
 SENTENCES: dict[Decline, tuple[str, str]] = {
@@ -359,13 +352,13 @@ def _compare_tasks(
         did_not = "did not run in B" if a is None else "ran in A and is missing in B"
         note("missing", did_not, allowed=limits.allow_missing)
         return problems, tolerated
-    if limits.min_score is not None and b.score is not None and exceeds(limits.min_score, b.score):
+    if limits.min_score is not None and b.score is not None and _exceeds(limits.min_score, b.score):
         problems.append(f"scores {b.score:.4g}, and {limits.min_score:.4g} is the least")
     if a is None:
         return problems, tolerated
     drop = a.score - b.score if a.score is not None and b.score is not None else 0.0
     drop = 0.0 if math.isclose(drop, 0.0, abs_tol=TOLERANCE) else drop  # rounding errors
-    may_drop = limits.allowed_drop is None or not exceeds(drop, limits.allowed_drop)
+    may_drop = limits.allowed_drop is None or not _exceeds(drop, limits.allowed_drop)
     if a.sound and not b.sound:  # a run that broke or was refused is worse, whatever its score
         problems.append(f"{'passed in A and fails' if a.ok else 'ended well in A and does not'} in B: {b.failure}")
     elif a.ok and not b.ok:
@@ -374,11 +367,11 @@ def _compare_tasks(
         note("score", f"its score fell from {a.score:.4g} to {b.score:.4g}", allowed=may_drop)
     elif a.score is not None and b.score is None:
         note("not judged", "was judged in A and is not judged in B", allowed=limits.allow_missing or replays)
-    if exceeds(b.cost_usd, a.cost_usd):
-        allowed = not rises_beyond(a.cost_usd, b.cost_usd, limits.max_cost_increase)
+    if _exceeds(b.cost_usd, a.cost_usd):
+        allowed = not _rises_beyond(a.cost_usd, b.cost_usd, limits.max_cost_increase)
         note("cost", f"costs {b.cost_usd:.4g} USD after {a.cost_usd:.4g}", allowed=allowed)
     if b.tool_calls > a.tool_calls:
-        allowed = not rises_beyond(a.tool_calls, b.tool_calls, limits.max_calls_increase)
+        allowed = not _rises_beyond(a.tool_calls, b.tool_calls, limits.max_calls_increase)
         note("calls", f"makes {b.tool_calls} tool calls after {a.tool_calls}", allowed=allowed)
     return problems, tolerated
 
@@ -390,20 +383,20 @@ def _compare_means(tasks: Sequence[TaskDiff], b: SavedRun, limits: DiffThreshold
     mean = _mean(scores)
     if mean is None and (limits.min_score is not None or limits.min_mean_score is not None):
         found.append("No task of B has a score, and a least score is asked for")
-    elif mean is not None and limits.min_mean_score is not None and exceeds(limits.min_mean_score, mean):
+    elif mean is not None and limits.min_mean_score is not None and _exceeds(limits.min_mean_score, mean):
         found.append(f"The mean score of B is {mean:.4g}, and {limits.min_mean_score:.4g} is the least")
     judged = [task.score for task in tasks if None not in task.score]
     before, after = (_mean([pair[side] or 0.0 for pair in judged]) or 0.0 for side in (0, 1))
-    if limits.max_mean_score_drop is not None and exceeds(before - after, limits.max_mean_score_drop):
+    if limits.max_mean_score_drop is not None and _exceeds(before - after, limits.max_mean_score_drop):
         found.append(f"The mean score fell from {before:.4g} to {after:.4g}")
     ran = [task for task in tasks if None not in task.passed]
     if not ran:
         return found
     costs = [sum(task.cost_usd[side] or 0.0 for task in ran) / len(ran) for side in (0, 1)]
-    if rises_beyond(costs[0], costs[1], limits.max_mean_cost_increase):
+    if _rises_beyond(costs[0], costs[1], limits.max_mean_cost_increase):
         found.append(f"The mean cost of a task rose from {costs[0]:.4g} to {costs[1]:.4g} USD")
     calls = [sum(task.tool_calls[side] or 0 for task in ran) / len(ran) for side in (0, 1)]
-    if rises_beyond(calls[0], calls[1], limits.max_mean_calls_increase):
+    if _rises_beyond(calls[0], calls[1], limits.max_mean_calls_increase):
         found.append(f"The mean number of tool calls of a task rose from {calls[0]:.4g} to {calls[1]:.4g}")
     return found
 
@@ -429,9 +422,9 @@ def _scores(results: Sequence[TaskResult]) -> list[float]:
     return [result.score for result in results if result.score is not None]
 
 
+def _rise(pairs: Iterable[tuple[float | None, float | None]]) -> float:
+    return sum((after or 0) - (before or 0) for before, after in pairs)
+
+
 def _mean(values: Sequence[float]) -> float | None:
     return sum(values) / len(values) if values else None
-
-
-def _count(number: int, one: str, several: str) -> str:
-    return f"{number} {one if number == 1 else several}"

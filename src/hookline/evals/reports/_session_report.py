@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import functools
-import importlib.resources
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hookline.errors import MissingExtraError
-from hookline.evals.errors import ReportError
-from hookline.evals.reports._report import check_writable
-from hookline.evals.reports._sessions import TestRecord, unused_of
+from hookline.evals.reports._report import check_writable, load_template, write_text
+from hookline.evals.reports._sessions import TestRecord, count_of, unused_of
 
 __all__ = ["prepare_report", "render_session_report", "write_session_report"]
 
@@ -53,7 +49,7 @@ class SessionTotals:
 
 
 def prepare_report(path: str | Path) -> Path:
-    """Return the absolute path of a report that can be written, and create its folder. Nothing is written yet.
+    """Return the absolute path of a report if it can be written there. Nothing is written yet.
 
     Args:
         path: The file.
@@ -81,13 +77,7 @@ def write_session_report(path: str | Path, records: Sequence[TestRecord], *, tes
         ReportError: If the file cannot be written.
         MissingExtraError: If the extra `cli` is not installed.
     """
-    target = check_writable(path)
-    page = render_session_report(records, tests=tests)
-    try:
-        target.write_text(page, encoding="utf-8", errors="backslashreplace")
-    except OSError as error:
-        raise ReportError(str(target), error.strerror or str(error)) from error
-    return target
+    return write_text(path, render_session_report(records, tests=tests))
 
 
 def render_session_report(records: Sequence[TestRecord], *, tests: int = 0) -> str:
@@ -132,23 +122,5 @@ def _seconds(value: float) -> str:
     return f"{value * 1000:.0f} ms" if value < 1 else f"{value:.2f} s"
 
 
-def _plural(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"
-
-
-@functools.cache
 def _template() -> Any:
-    try:
-        import jinja2
-    except ModuleNotFoundError as error:
-        raise MissingExtraError("cli", "Writing an HTML report") from error
-    environment = jinja2.Environment(
-        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
-    environment.filters.update(seconds=_seconds, plural=_plural)
-    source = (
-        importlib.resources.files("hookline.evals.reports")
-        .joinpath("session_report.html.j2")
-        .read_text(encoding="utf-8")
-    )
-    return environment.from_string(source)
+    return load_template("session_report.html.j2", seconds=_seconds, plural=count_of)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import Any, TypeAlias
 
 import msgspec
 
@@ -13,6 +13,8 @@ from hookline.calls import ToolResult
 from hookline.errors import message_of
 from hookline.evals._canonical import canonical
 from hookline.evals.cassettes import Cassette, to_json_value
+from hookline.evals.mocking import MockedCall, Outcome, ToolMocks
+from hookline.evals.trajectories import EventRecorder
 from hookline.events import AfterToolCall, BeforeToolCall, OnToolCallError
 from hookline.redaction import Redacting, Redaction
 
@@ -22,6 +24,7 @@ __all__ = [
     "SessionCall",
     "TestRecord",
     "WatchedCassette",
+    "count_of",
     "decode_record",
     "encode_record",
     "record_of",
@@ -55,14 +58,6 @@ class WatchedCassette(Cassette):
         self.asked.append((event, result))
         return result
 
-
-if TYPE_CHECKING:
-    from hookline.calls import ToolResult
-    from hookline.evals.cassettes import Cassette
-    from hookline.evals.mocking import MockedCall, ToolMocks
-    from hookline.evals.trajectories import EventRecorder
-
-Outcome = Literal["mocked", "real", "refused", "elsewhere"]
 
 Key = tuple[str, str, int]
 """Operation, tool and call index, which identify a call."""
@@ -274,7 +269,7 @@ def use_of(cassette: Cassette, *, path: str, mode: str, written: bool) -> Casset
         mode=mode,
         recordings=len(cassette),
         written=written,
-        unused=list(cassette.unused()),
+        unused=cassette.unused(),
         misses=list(cassette.misses),
     )
 
@@ -300,17 +295,17 @@ def summary_of(records: Sequence[TestRecord]) -> str:
     refused = sum(each.refused for each in records)
     elsewhere = sum(each.elsewhere for each in records)
     answered = f", {elsewhere} answered elsewhere" if elsewhere else ""
-    parts = [f"{_count(mocked, 'call')} mocked, {real} real, {refused} refused{answered}"]
+    parts = [f"{count_of(mocked, 'call')} mocked, {real} real, {refused} refused{answered}"]
     if faults := sum(len(each.faults) for each in records):
         seeds = sorted({each.seed for each in records if each.faults and each.seed is not None})
-        parts.append(f"{_count(faults, 'fault')} struck (seed {', '.join(map(str, seeds))})")
+        parts.append(f"{count_of(faults, 'fault')} struck (seed {', '.join(map(str, seeds))})")
     used = [each.cassette for each in records if each.cassette is not None]
     if written := {each.path for each in used if each.written}:
-        parts.append(f"{_count(len(written), 'cassette')} written")
+        parts.append(f"{count_of(len(written), 'cassette')} written")
     if misses := sum(len(each.misses) for each in used):
-        parts.append(f"{_count(misses, 'call')} not recorded")
+        parts.append(f"{count_of(misses, 'call')} not recorded")
     if unused := len(unused_of(records)):
-        parts.append(f"{_count(unused, 'recording')} unused")
+        parts.append(f"{count_of(unused, 'recording')} unused")
     return "; ".join(parts)
 
 
@@ -331,7 +326,8 @@ def unused_of(records: Sequence[TestRecord]) -> list[str]:
     return [f"{path}: {each} is unused" for path in sorted(left) for each in left[path]]
 
 
-def _count(number: int, noun: str) -> str:
+def count_of(number: int, noun: str) -> str:
+    """Return a number with its noun: `1 call`, `2 calls`."""
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 

@@ -133,8 +133,7 @@ def timeline_of(recorded: RecordedOperation, calls: Sequence[CallRow] = ()) -> T
     """
     executions = (_with_start(timed.execution, timed.started_unix_nano) for timed in recorded.executions)
     last = max((event.time_unix_nano for event in recorded.events), default=0)
-    rows = _Rows(draw_run(recorded.events, executions, now=last), calls)
-    return rows.timeline()
+    return _Rows(draw_run(recorded.events, executions, now=last), calls).timeline()
 
 
 def _with_start(execution: HookExecution, start: int) -> HookExecution:
@@ -150,8 +149,7 @@ class _Rows:
         self._calls: Mapping[CallKey, CallRow] = {(call.tool, call.call_index): call for call in calls}
 
     def timeline(self) -> Timeline:
-        bars = self._waterfall.bars
-        rows, hooks, hook_time_ms = self._rows_of(bars)
+        rows, hooks, hook_time_ms = self._rows_of(self._waterfall.bars)
         return Timeline(
             duration_ms=max(self._waterfall.duration_ns, 1) / 1e6, rows=rows, hooks=hooks, hook_time_ms=hook_time_ms
         )

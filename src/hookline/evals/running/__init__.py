@@ -1,6 +1,8 @@
 """Run the tasks of suites and collect their results."""
 
 from hookline.evals.running._protocol import RunsTasks, Suite
+from hookline.evals.running._protocol import select_tasks as select_tasks
+from hookline.evals.running._results import REPLAYS as REPLAYS
 from hookline.evals.running._results import (
     CheckResult,
     Comparison,

@@ -2,19 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Collection, Iterable, Sequence
+from typing import Protocol
 
 from hookline.calls import ToolRequest, ToolSpec
 from hookline.dispatcher import HookDispatcher
+from hookline.evals.errors import UnknownTaskError
+from hookline.evals.mocking import ToolMocks
+from hookline.evals.running._results import TaskOutcome
 from hookline.hooks import AnyHook
 from hookline.runtime import OperationStore
 
-if TYPE_CHECKING:
-    from hookline.evals.mocking import ToolMocks
-    from hookline.evals.running._results import TaskOutcome
+__all__ = ["RunsTasks", "Suite", "select_tasks"]
 
-__all__ = ["RunsTasks", "Suite"]
+
+def select_tasks(suite: str, known: Collection[str], names: Iterable[str]) -> list[str]:
+    """Return the tasks with these names, each once, or all tasks of a suite if there are no names.
+
+    Args:
+        suite: The name of the suite.
+        known: The names of its tasks.
+        names: The names of the selected tasks.
+
+    Raises:
+        UnknownTaskError: If there is no task of a name.
+    """
+    chosen = list(dict.fromkeys(names)) or list(known)
+    for name in chosen:
+        if name not in known:
+            raise UnknownTaskError(suite, name, list(known))
+    return chosen
 
 
 class RunsTasks(Protocol):

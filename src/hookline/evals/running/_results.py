@@ -13,6 +13,7 @@ from hookline.evals.trajectories import CallRow, Coverage, RecordedOperation, Tr
 from hookline.runtime import OperationResult
 
 __all__ = [
+    "REPLAYS",
     "CheckResult",
     "Comparison",
     "Difference",
@@ -27,7 +28,8 @@ __all__ = [
 Mode = Literal["spy", "record", "replay", "strict", "real", "replayed"]
 """Who answers the tool calls of a run. `"real"` and `"replayed"` are a pair of runs, recorded in memory."""
 
-UNCONTENT = "the suite's own check is not content with what the run achieved"
+REPLAYS = ("replay", "replayed")
+"""The modes in which the recording judges, because real tools changed nothing that a suite could check."""
 
 
 class CheckResult(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -54,7 +56,7 @@ class TaskOutcome(msgspec.Struct, frozen=True, kw_only=True):
         task_id: The task.
         prompt: The user's prompt.
         result: The result of the run.
-        utility: Whether the suite's own check is content; `None` where no real tool ran, so that there is nothing to
+        utility: Whether the suite's own check passed; `None` where no real tool ran, so that there is nothing to
             check.
         tools_run: How many calls reached a real tool.
         forbidden: How many calls would have reached a real tool that was forbidden.
@@ -176,7 +178,7 @@ class TaskResult(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         missed = [
             f"{check.name}: {check.why}" if check.why else check.name for check in self.checks if not check.passed
         ]
-        return "; ".join(missed) or "the suite's own check is not content with what the run achieved"
+        return "; ".join(missed) or "the suite's own check failed"
 
 
 class Totals(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -246,7 +248,7 @@ class SuiteRun:
 
         In a replay the recording judges: a call that it does not have fails its task.
         """
-        replays = self.mode in ("replay", "replayed")
+        replays = self.mode in REPLAYS
         return [
             result.name
             for result in self.results

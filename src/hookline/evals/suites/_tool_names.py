@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Iterator, Sequence
 
+from hookline._checks import has_wildcard
 from hookline.evals.matching import match
 from hookline.runtime import Agent
 
@@ -12,8 +13,6 @@ __all__ = ["EXPECTED", "MOCKS", "AgentTools", "tool_patterns_of"]
 
 EXPECTED, MOCKS = "the expected calls", "the mocks"
 """The parts of a task that name tools, besides its checks."""
-
-GLOB = "*?["
 
 LISTED = 5
 """How many tools a message lists."""
@@ -85,14 +84,14 @@ def _may_come_from(pattern: str, sources: Sequence[str]) -> bool:
     toolset, slash, _ = pattern.rpartition("/")
     if not sources or not slash:
         return bool(sources)
-    return any(char in toolset for char in GLOB) or toolset in sources
+    return has_wildcard(toolset) or toolset in sources
 
 
 def _hint(pattern: str, known: Sequence[str]) -> str:
     if not known:
         return "; the agent has no tools"
     toolset, slash, name = pattern.rpartition("/")
-    bare = not slash or any(char in toolset for char in GLOB)
+    bare = not slash or has_wildcard(toolset)
     names = list(dict.fromkeys(path.rpartition("/")[2] if bare else path for path in known))
     near = difflib.get_close_matches(name if bare else pattern, names, n=1)
     if near:

@@ -7,24 +7,22 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
 from hookline.calls import ModelResponse, ToolRequest, ToolSpec
 from hookline.dispatcher import HookDispatcher
 from hookline.errors import HookUsageError
-from hookline.evals.errors import ForbiddenToolError, ToolNameError, UnknownTaskError
-from hookline.evals.running import CheckResult, TaskOutcome
+from hookline.evals.errors import ForbiddenToolError, ToolNameError
+from hookline.evals.mocking import ToolMocks
+from hookline.evals.running import CheckResult, TaskOutcome, select_tasks
 from hookline.evals.suites._expected import Expected
 from hookline.evals.suites._tool_names import EXPECTED, MOCKS, AgentTools, tool_patterns_of
 from hookline.evals.suites.checks import Check, FinishedTask, name_of, run_check
 from hookline.evals.trajectories import EventRecorder
 from hookline.hooks import AnyHook
 from hookline.runtime import Agent, Model, OperationStore, ScriptedModel, Tool, ToolSource, exec_agent
-
-if TYPE_CHECKING:
-    from hookline.evals.mocking import ToolMocks
 
 __all__ = ["Task", "UserSuite", "asks", "says"]
 
@@ -43,7 +41,7 @@ def asks(*calls: ToolRequest | str, say: str = "", **args: Any) -> ModelResponse
         HookUsageError: If several calls are given with arguments for one.
     """
     if args and (len(calls) != 1 or not isinstance(calls[0], str)):
-        raise HookUsageError("asks() takes arguments for one tool by name; give several calls as ToolCallings.")
+        raise HookUsageError("asks() takes arguments for one tool by name; give several calls as ToolRequests.")
     return ModelResponse(
         content=say,
         tool_calls=[call if isinstance(call, ToolRequest) else tool_request(call, args) for call in calls],
@@ -163,11 +161,7 @@ class UserSuite:
         Raises:
             UnknownTaskError: If there is no such task. The message lists the tasks.
         """
-        chosen = list(dict.fromkeys(names)) or self.task_ids
-        for name in chosen:
-            if name not in self._tasks:
-                raise UnknownTaskError(self.name, name, self.task_ids)
-        return chosen
+        return select_tasks(self.name, self._tasks, names)
 
     def task(self, task_id: str) -> Task:
         """Return a task.
@@ -237,9 +231,8 @@ class UserSuite:
         )
         wanted: list[Check] = [*([] if task.expected is None else [task.expected]), *task.checks]
         checks = [await run_check(check, finished) for check in wanted]
-        if made.sources and (
-            opened or result.reason != "error"
-        ):  # the names of a source are known only once it has opened
+        # The names of a source's tools are known only once it has opened.
+        if made.sources and (opened or result.reason != "error"):
             unknown = _unknown_tools(f"{self.name}/{task_id}", task, AgentTools(made, opened))
             checks += [CheckResult(name=each.what, passed=False, score=0.0, why=each.problem) for each in unknown]
         return TaskOutcome(
@@ -320,8 +313,8 @@ def _unknown_tools(name: str, task: Task, known: AgentTools) -> Iterator[ToolNam
     given: list[tuple[str, object, bool]] = [
         (EXPECTED, task.expected, False),
         (MOCKS, task.mocks, True),
+        *((check_title(check), check, False) for check in task.checks),
     ]
-    given += [(check_title(check), check, False) for check in task.checks]
     for what, thing, sub_agents in given:
         for pattern in tool_patterns_of(thing):
             problem = known.problem_with(pattern, sub_agents=sub_agents)

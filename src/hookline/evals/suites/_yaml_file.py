@@ -17,29 +17,25 @@ tasks:
 from __future__ import annotations
 
 import builtins
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, get_args
 
-from hookline._yaml import BadLine, LinedDict, LinedList, plain
-from hookline.calls import ToolResult
+from hookline._yaml import BadLine, LinedDict, LinedList, plain, read_lined
+from hookline.calls import ModelResponse, ToolRequest, ToolResult
 from hookline.errors import HooklineError
-from hookline.evals.matching import Matcher, match
-from hookline.evals.mocking import Rule
-from hookline.evals.suites._imports import ImportProblem, import_object
-
-if TYPE_CHECKING:
-    from hookline.evals.mocking import ToolMocks
-from hookline._yaml import read_lined
-from hookline.calls import ModelResponse, ToolRequest
+from hookline.evals.cassettes import Matching
 from hookline.evals.errors import SuiteFileError, ToolNameError
+from hookline.evals.matching import ArgumentMode, Matcher, match
+from hookline.evals.mocking import Rule, Then, ToolMocks
 from hookline.evals.suites import checks
 from hookline.evals.suites._expected import Expected, expected_pattern
+from hookline.evals.suites._imports import ImportProblem, import_object
 from hookline.evals.suites._tool_names import EXPECTED, MOCKS, tool_patterns_of
 from hookline.evals.suites._user import Task, UserSuite, check_title, tool_request
-from hookline.evals.trajectories import ExpectedCall
+from hookline.evals.trajectories import ExpectedCall, MatchType
 
-__all__ = ["REQUIRED", "Fields", "MockRules", "parse_mock_rules", "parse_one_key", "read_yaml_suite"]
+__all__ = ["read_yaml_suite"]
 
 REQUIRED: Any = object()
 """The default of a field that must be given."""
@@ -126,29 +122,15 @@ class Fields:
         except ImportProblem as error:
             raise BadLine(self.lines[key], f"`{key}`: {error}") from error.__cause__
 
-    def rest(self) -> list[str]:
-        """List the keys that have not been read."""
-        return [key for key in self._entry if key not in self._taken]
-
     def refuse_rest(self) -> None:
         """Raise an error if a key has not been read."""
-        for key in self.rest():
-            known = ", ".join(f"`{each}`" for each in dict.fromkeys(self._taken))
-            raise BadLine(self.lines[key], f"{self._what} has no key `{key}`; it takes {known}")
+        for key in self._entry:
+            if key not in self._taken:
+                known = ", ".join(f"`{each}`" for each in dict.fromkeys(self._taken))
+                raise BadLine(self.lines[key], f"{self._what} has no key `{key}`; it takes {known}")
 
     def _refuse(self, key: str, expected: str, value: Any) -> None:
         raise BadLine(self.lines[key], f"`{key}` is {expected}; got {plain(value)!r:.100}")
-
-
-def parse_one_key(line: int, entry: Any, what: str, known: Iterable[str]) -> tuple[str, Any]:
-    """Return the key and the value of a mapping that has exactly one of the known keys."""
-    words = list(known)
-    if not isinstance(entry, LinedDict) or len(entry) != 1:
-        raise BadLine(line, f"{what} is a mapping with one key, one of {', '.join(words)}; got {plain(entry)!r:.100}")
-    ((key, value),) = entry.items()
-    if key not in words:
-        raise BadLine(entry.lines[key], f"{what} has no kind `{key}`; it is one of {', '.join(words)}")
-    return key, value
 
 
 GiveAnswer = Callable[[Rule], object]
@@ -172,7 +154,7 @@ class MockRules:
             answer(mocks.when(matcher, name=name))
 
 
-def parse_mock_rules(entries: Sequence[tuple[int, Any]], folder: Path) -> MockRules | None:
+def _parse_rules(entries: Sequence[tuple[int, Any]], folder: Path) -> MockRules | None:
     """Parse the rules of a task.
 
     Args:
@@ -209,7 +191,7 @@ def _parse_rule(line: int, entry: Any, folder: Path) -> tuple[Matcher, str | Non
 def _parse_matcher(fields: Fields) -> Matcher:
     matcher = match.tool(fields.text("tool"))
     args = fields.mapping("args", default=None)
-    mode = fields.one_of("args_mode", ("exact", "subset", "superset", "ignore"), default="exact")
+    mode = fields.one_of("args_mode", get_args(ArgumentMode), default="exact")
     if args is not None:
         matcher &= match.args(args, mode=mode)
     values = fields.mapping("fields", default=None)
@@ -243,7 +225,7 @@ def _parse_fails(fields: Fields, folder: Path) -> GiveAnswer:
 
 def _parse_sequence(fields: Fields, folder: Path) -> GiveAnswer:
     answers = [_parse_answer(line, entry) for line, entry in fields.items("sequence")]
-    then = fields.one_of("then", ("last", "cycle", "error"), default="last")
+    then = fields.one_of("then", get_args(Then), default="last")
     return lambda rule: rule.sequence(answers, then=then)
 
 
@@ -260,10 +242,7 @@ def _parse_template(fields: Fields, folder: Path) -> GiveAnswer:
 
 
 def _parse_runs(fields: Fields, folder: Path) -> GiveAnswer:
-    try:
-        function = import_object(fields.take("runs"), folder)
-    except ImportProblem as error:
-        raise BadLine(fields.lines["runs"], f"`runs`: {error}") from error.__cause__
+    function = fields.import_object("runs", folder)
     return lambda rule: rule.runs(function)
 
 
@@ -361,7 +340,7 @@ def _parse_cassette_options(suite: Fields) -> dict[str, Any]:
     if "cassettes" not in suite:
         return {}
     fields = Fields(suite.take("cassettes"), "`cassettes`", suite.lines["cassettes"])
-    matching = fields.one_of("matching", ("keyed", "sequential"), default="keyed")
+    matching = fields.one_of("matching", get_args(Matching), default="keyed")
     ignore = [_parse_field_name(*item) for item in fields.items("ignore", default=[])]
     fields.refuse_rest()
     return {"matching": matching, "ignore": ignore}
@@ -381,7 +360,7 @@ def _parse_task(line: int, entry: Any, folder: Path, lines: Lines) -> Task:
     script = [_parse_turn(*turn) for turn in fields.items("script", default=None)] if "script" in fields else None
     model = fields.import_object("model", folder, default=None)
     mocks = fields.items("mocks", default=[])
-    rules = parse_mock_rules(mocks, folder)
+    rules = _parse_rules(mocks, folder)
     expected = _parse_expected(fields.lines["expected"], fields.take("expected")) if "expected" in fields else None
     found = [(at, _parse_check(at, check, folder)) for at, check in fields.items("checks", default=[])]
     cassette = fields.text("cassette", default=None)
@@ -440,15 +419,20 @@ def _parse_expected(line: int, entry: Any) -> Expected:
         tool, args = call.text("tool"), call.mapping("args", default=None)
         calls.append(tool if args is None else (tool, args))
         call.refuse_rest()
-    mode = fields.one_of("mode", ("strict", "in_order", "unordered", "subset", "superset"), default="in_order")
-    args = fields.one_of("args", ("exact", "ignore", "subset", "superset"), default="exact")
+    mode = fields.one_of("mode", get_args(MatchType), default="in_order")
+    args = fields.one_of("args", get_args(ArgumentMode), default="exact")
     fields.refuse_rest()
     return Expected(calls=calls, mode=mode, args=args)
 
 
 def _parse_check(line: int, entry: Any, folder: Path) -> checks.Check:
     """Parse a check, a mapping whose one key says what is checked."""
-    kind, value = parse_one_key(line, entry, "a check", CHECKS)
+    known = ", ".join(CHECKS)
+    if not isinstance(entry, LinedDict) or len(entry) != 1:
+        raise BadLine(line, f"a check is a mapping with one key, one of {known}; got {plain(entry)!r:.100}")
+    ((kind, value),) = entry.items()
+    if kind not in CHECKS:
+        raise BadLine(entry.lines[kind], f"a check has no kind `{kind}`; it is one of {known}")
     try:
         return CHECKS[kind](line, value, folder)
     except HooklineError as error:

@@ -428,8 +428,8 @@ class EventRecorder:
         Args:
             kind: One of the sixteen event classes.
             operation_id: Wait only for events of this operation.
-            tool: Select only events of this tool. For classes of tool events.
-            where: Select only events for which this function returns a true value.
+            tool: Wait only for events of this tool. For classes of tool events.
+            where: Wait only for events for which this function returns a true value.
             count: The number of events to wait for, from 1.
             timeout: Seconds to wait at most; `None` for ever.
 

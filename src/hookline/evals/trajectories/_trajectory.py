@@ -8,7 +8,7 @@ from typing import Any, Literal, Protocol, TypeAlias, cast, get_args
 
 import msgspec
 
-from hookline._checks import tool_test
+from hookline._checks import has_wildcard, tool_test
 from hookline.calls import ToolRequest
 from hookline.errors import HookUsageError
 from hookline.evals._canonical import canonical
@@ -440,7 +440,7 @@ class _Comparison:
         """Return a key that only interchangeable calls share, or `None` if equality is not enough."""
         path = path_of(call)
         rule = self.rules.of(path)
-        if not rule.is_equivalence or any(char in path for char in "*?["):
+        if not rule.is_equivalence or has_wildcard(path):
             return None
         if rule.mode == "ignore":
             return path, ""

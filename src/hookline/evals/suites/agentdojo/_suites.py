@@ -11,18 +11,16 @@ import functools
 import warnings
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hookline.calls import ModelResponse, ToolRequest, ToolResult, ToolSpec
 from hookline.dispatcher import HookDispatcher
 from hookline.errors import MissingExtraError, message_of
-from hookline.evals.errors import ForbiddenToolError, UnknownSuiteError, UnknownTaskError
-from hookline.evals.running import CheckResult, TaskOutcome
+from hookline.evals.errors import ForbiddenToolError, UnknownSuiteError
+from hookline.evals.mocking import ToolMocks
+from hookline.evals.running import CheckResult, TaskOutcome, select_tasks
 from hookline.hooks import AnyHook
 from hookline.runtime import Agent, OperationResult, OperationStore, ScriptedModel, Tool, exec_agent
-
-if TYPE_CHECKING:
-    from hookline.evals.mocking import ToolMocks
 
 __all__ = ["SUITES", "VERSION", "AgentDojoSuite", "load_suite"]
 
@@ -141,11 +139,7 @@ class AgentDojoSuite:
         Raises:
             UnknownTaskError: If there is no such task. The message lists the tasks.
         """
-        chosen = list(dict.fromkeys(names)) or self.task_ids
-        for name in chosen:
-            if name not in self._tasks:
-                raise UnknownTaskError(self.name, name, self.task_ids)
-        return chosen
+        return select_tasks(self.name, self._tasks, names)
 
     def task(self, task_id: str) -> AgentDojoTask:
         """Return a task with a fresh environment.
