@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 import sys
 from collections.abc import Callable
@@ -148,6 +149,35 @@ def test_the_runner_of_openai_agents_is_refused_with_the_agent_to_give() -> None
 
     with pytest.raises(HookUsageError, match="Give the agent that you run with it"):
         hooked(agents.Runner, [])
+
+
+def test_an_agent_that_has_hooks_already_is_refused_with_what_to_do() -> None:
+    agents = pytest.importorskip("agents")
+
+    with pytest.raises(HookUsageError, match="It has hooks already: give the agent itself"):
+        hooked(hooked(agents.Agent(name="a"), []), [])
+
+
+def test_hooks_of_a_server_may_come_from_a_generator() -> None:
+    fastmcp, hooks = pytest.importorskip("fastmcp"), Hooks("guard")
+    hooks.guard(ToolCall)(lambda call: Deny("not today"))
+    server = fastmcp.FastMCP("shop")
+    server.tool(lambda: "sold", name="buy")
+
+    async def buy() -> Any:
+        async with fastmcp.Client(server) as client:
+            return await client.call_tool("buy", raise_on_error=False)
+
+    assert hooked(server, (each for each in [hooks])) is server
+    result = asyncio.run(buy())
+    assert (result.is_error, result.content[0].text) == (True, "not today")
+
+
+def test_a_client_is_attached_as_the_loop_around_it() -> None:
+    loop, openai = pytest.importorskip("hookline.loop"), pytest.importorskip("openai")
+    client = openai.AsyncOpenAI(api_key="none")
+
+    assert type(hooked(client, [])) is type(loop.wrap(client, hooks=[]))
 
 
 def test_another_object_of_a_framework_is_refused_with_the_one_to_give() -> None:

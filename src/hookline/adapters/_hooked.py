@@ -157,6 +157,8 @@ def _hint(thing: Any) -> str:
     if isinstance(thing, str):
         return " Create the agent with your framework first."
     for base in type(thing).__mro__:
+        if _is_from(base, "hookline.adapters"):
+            return " It has hooks already: give the agent itself, with all its hooks in one list."
         if _is_from(base, "hookline"):
             return " Agents of hookline take hooks themselves: exec_agent(agent, prompt, hooks=[...])."
         near = next((each for each in _by_package(base)), None)

@@ -76,8 +76,9 @@ def hooked(
         HookDefinitionError: If a hook is invalid.
         HookUsageError: If there is no such option.
     """
-    check_hooked(() if callable(hooks) else hooks, DRIVES, options)
-    server.middleware.insert(0, HooklineMiddleware(hooks, identify=identify, **options))
+    batch = check_hooked(() if callable(hooks) else hooks, DRIVES, options)
+    middleware = HooklineMiddleware(hooks if callable(hooks) else batch, identify=identify, **options)
+    server.middleware.insert(0, middleware)
     return server
 
 

@@ -100,7 +100,9 @@ async def _run_agent(binding: AgentFrameworkBinding, call_next: Next, emit: Emit
             if run.run.parent is None:  # the model of the run that called it reads how a sub-agent ended
                 run.raise_if_stopped()
             return response
-    raise RunStopped("The run was interrupted.")
+    if run.run.parent is None:
+        raise RunStopped("The run was interrupted.")
+    return AgentResponse(messages=[])
 
 
 @contextmanager

@@ -45,7 +45,8 @@ def hooked(runner: Runner, hooks: Iterable[AnyHook] = (), **options: Any) -> Hoo
     paused.
 
     Args:
-        runner: The runner. The plugins of its app run after the hooks.
+        runner: The runner. The plugins of its app run after the hooks. A runner that `hooked` returned keeps its hooks
+            and gets these as well.
         hooks: The hooks of each run.
         options: Options of each run: `operation_id`, `user_id` (the session's unless given), `tenant_id`,
             `dispatcher`, `store`, `drain_timeout`, `best_effort`, `allow_missing_hooks`.
@@ -56,7 +57,10 @@ def hooked(runner: Runner, hooks: Iterable[AnyHook] = (), **options: Any) -> Hoo
         HookUsageError: If there is no such option.
     """
     also = ("conversation_id",)
-    return HookedRunner(runner, check_hooked(hooks, DRIVES, options, also=also), options)
+    batch = check_hooked(hooks, DRIVES, options, also=also)
+    if isinstance(runner, HookedRunner):
+        return HookedRunner(runner._given, [*runner._hooks, *batch], {**runner._attach, **options})
+    return HookedRunner(runner, batch, options)
 
 
 class HookedRunner(Runner):
@@ -75,7 +79,7 @@ class HookedRunner(Runner):
                 compaction = compaction.model_copy(update={"summarizer": _Summarizer(summarizer)})
                 inner.app = runner.app.model_copy(update={"events_compaction_config": compaction})
         self.__dict__.update(vars(inner))
-        self._inner, self._hooks, self._attach = inner, hooks, attach
+        self._given, self._inner, self._hooks, self._attach = runner, inner, hooks, attach
 
     async def run_async(self, **invocation: Any) -> AsyncGenerator[Event, None]:
         """Run the agent as an operation; takes and yields what `Runner.run_async` does."""

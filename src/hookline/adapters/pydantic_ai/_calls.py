@@ -30,16 +30,17 @@ class RunScope:
     """Replaces the cancel scope of a run: cancelling it ends the framework's run.
 
     Attributes:
-        cancel_called: Whether the run was asked to end.
+        cancel_called: Whether the run was asked to end, by hookline or by the application.
+        interrupted: Whether hookline asked it to end.
         ended: Whether the operation has ended.
     """
 
     def __init__(self, ctx: RunContext[Any]) -> None:
-        self._ctx, self.cancel_called, self.ended = ctx, False, False
+        self._ctx, self.cancel_called, self.interrupted, self.ended = ctx, False, False, False
 
     def cancel(self) -> None:
         """Cancel the framework's run."""
-        self.cancel_called = True
+        self.cancel_called = self.interrupted = True
         self._ctx.cancel()
 
 

@@ -75,8 +75,8 @@ class PydanticAIBinding(CallHooks):
             **{"conversation_id": ctx.conversation_id, **self.options, "operation_id": name},
         )
         await run.open()
-        self._started = run
         self._scope = run.run.scope = RunScope(ctx)  # type: ignore[assignment]  # the run's tasks belong to the framework
+        self._started = run
         try:
             result = await self._run_with_hooks(ctx, handler, run)
         except BaseException as error:
@@ -123,8 +123,8 @@ class PydanticAIBinding(CallHooks):
 
     @property
     def interrupted(self) -> bool:
-        """Whether the run was interrupted."""
-        return self._started is not None and self._started.interrupted
+        """Whether `interrupt` ended the run; `False` if the application cancelled it in the framework's way."""
+        return self._started is not None and self._scope.interrupted
 
     def _record_end(self, run: AdapterRun, result: AgentRunResult[Any]) -> str:
         """Record how the framework's run ended, or that it waits for a person; return its output as text."""
