@@ -44,7 +44,10 @@ ATTACHMENTS = (
     Attachment("pydantic_ai", ("AbstractAgent",), "hookline.adapters.pydantic_ai", "an `Agent` of Pydantic AI"),
     Attachment("agents", ("Agent",), "hookline.adapters.openai_agents", "an `Agent` of the OpenAI Agents SDK"),
     Attachment(
-        "langgraph", ("Pregel",), "hookline.adapters.langchain", "an agent of LangChain's `create_agent`, or a graph"
+        "langgraph",
+        ("Pregel",),
+        "hookline.adapters.langchain",
+        "an agent of LangChain's `create_agent`, or a compiled graph",
     ),
     Attachment(
         "strands", ("Agent", "MultiAgentBase"), "hookline.adapters.strands", "an `Agent`, graph or swarm of Strands"
