@@ -36,6 +36,7 @@ ADAPTERS = {
 SHOWN_CALLS = (ToolCall, ModelCall, AgentCall, SubAgentCall, CompactCall)
 KINDS = ("before", "guard", "after", "around")
 ASKS = "a person can be asked"
+STOPS = "a stopped run raises RunStopped"
 UNKNOWN = "?"
 
 INTRODUCTION = """\
@@ -46,7 +47,30 @@ INTRODUCTION = """\
 What each adapter of `hookline.adapters` can drive, as its tests have seen it: each column is written by holding the
 adapter to [the contract of all adapters](../how-to/write-an-adapter.md). A hook that its framework would never call is
 refused with `UnsupportedHookError`, unless `best_effort=True`.
+
+## Attach
+
+`hooked(thing, hooks=[...])` from `hookline.adapters` attaches hooks to what you already have. It takes the same options
+for every framework: `operation_id`, `user_id`, `tenant_id`, `dispatcher`, `store`, `drain_timeout`, `best_effort` and
+`allow_missing_hooks`.
 """
+
+AFTER_ATTACHED = """\
+Each package has `answers(result, decisions)` too: the framework's own value for these decisions, where you start the
+run yourself. One `except hookline.errors.RunStopped` catches every end by a hook, a person or `interrupt`.
+"""
+
+ATTACHED = {
+    "Pydantic AI": ("an `Agent`", "`run`, `run_sync`, `run_stream`, `iter`", "`resume(result, decisions)`"),
+    "OpenAI Agents": ("an `Agent`", "`run`, `run_sync`, `run_streamed`", "`resume(result, decisions)`"),
+    "LangChain": ("an agent or a graph", "`ainvoke`, `invoke`, `astream`", "`resume(result, decisions, config)`"),
+    "Strands": ("an `Agent`, graph or swarm", "`invoke_async`, `stream_async`", "`resume(result, decisions)`"),
+    "Agent Framework": ("an `Agent`", "`run`", "`resume(response, decisions, session=...)`"),
+    "Google ADK": ("a `Runner`", "`run_async`, `run`", "`resume(events, decisions, user_id=..., session_id=...)`"),
+    "FastMCP": ("a server, which is changed", "as before", "nobody can be asked"),
+    "Claude Agent SDK": ("the options", "`query`, `client`", "`resume(result, decisions)`"),
+}
+"""What `hooked` takes, how the object that it returns is run, and how a paused run goes on."""
 
 Column = dict[str, str]
 """What an adapter can do, by row."""
@@ -59,7 +83,7 @@ def stage_of(name: str) -> Any:
     except (ModuleNotFoundError, MissingExtraError):
         return None
     own = [thing for thing in vars(module).values() if isinstance(thing, type) and thing.__module__ == module.__name__]
-    (stage,) = [thing for thing in own if hasattr(thing, "capabilities")]
+    (stage,) = [thing for thing in own if hasattr(thing, "play_many")]
     return stage()
 
 
@@ -71,6 +95,7 @@ def drawn(stage: Any) -> Column:
         kinds = [kind for kind in KINDS if kind in capabilities.calls.get(call, ())]
         column[call.__name__] = "all" if len(kinds) == len(KINDS) else ", ".join(kinds) or "no"
     column[ASKS] = "yes" if capabilities.asks else "no"
+    column[STOPS] = "yes" if capabilities.raises_stopped else "no"
     return column
 
 
@@ -84,6 +109,8 @@ def read(text: str) -> dict[str, Column]:
             heads = []
         elif not heads:
             heads = cells[1:]
+        elif heads != [*ADAPTERS.values()]:
+            continue  # the table of the introduction
         elif not set(line) <= set("|-"):
             for head, cell in zip(heads, cells[1:], strict=True):
                 columns.setdefault(head, {})[cells[0]] = cell
@@ -96,13 +123,23 @@ def render(columns: Mapping[str, Column]) -> str:
     Args:
         columns: What each adapter can do, by its name in the heads.
     """
-    lines = [INTRODUCTION, "## Events", ""]
+    lines = [INTRODUCTION, *attached(), AFTER_ATTACHED, "## Events", ""]
     lines += table("event", [str(kind) for kind in EVENTS], columns)
     lines += ["## Interceptors", "", "The kinds that may stand in the way of each class of calls.", ""]
     lines += table("call", [*(call.__name__ for call in SHOWN_CALLS)], columns)
-    lines += ["## People", ""]
-    lines += table("", [ASKS], columns, code=False)
+    lines += ["## People, and the end of a run", ""]
+    lines += table("", [ASKS, STOPS], columns, code=False)
     return "\n".join(lines).rstrip() + "\n"
+
+
+def attached() -> Iterator[str]:
+    """The table of what `hooked` takes."""
+    yield "| framework | give it | run | go on after a person |"
+    yield "|---|---|---|---|"
+    for name, cells in ATTACHED.items():
+        page = name.lower().replace(" ", "-")
+        yield f"| [{name}](../how-to/{page}.md) | {' | '.join(cells)} |"
+    yield ""
 
 
 def table(first: str, rows: list[str], columns: Mapping[str, Column], *, code: bool = True) -> Iterator[str]:

@@ -27,7 +27,7 @@ HooklineError
 ├── StoreUnavailableError (OSError)         a database cannot be reached, or is full
 │   └── StoreOverloadedError                more writes are waiting than allowed
 ├── RunFailedError                          a run failed in another process
-├── RunStopped                              a hook or a person ended a run of another framework
+├── RunStopped                              a hook, a person or `interrupt` ended a run of another framework
 ├── RunPaused                               a run of another framework waits for a person
 ├── MissingHooksError                       an operation was started with interceptors that are missing here
 └── OperationError                          an operation cannot be run or resumed this way
@@ -651,11 +651,14 @@ class RunFailedError(HooklineError):
 
 @define_error("{reason}")
 class RunStopped(HooklineError):
-    """A hook or a person ended a run of another framework, which has no result for that.
+    """A hook denied a run of another framework, a person rejected one of its calls, or `interrupt` ended it.
+
+    The adapters of all frameworks raise it, so that one `except` is enough. Where a framework has an error class of its
+    own for such an end, the adapter raises a subclass of both.
 
     Attributes:
         reason: The reason.
-        hook_id: The hook's id; `None` if a person ended the run.
+        hook_id: The hook's id; `None` if a person or `interrupt` ended the run.
     """
 
     reason: str

@@ -1,4 +1,6 @@
-"""Hooks on the tools of a FastMCP server: `server.add_middleware(HooklineMiddleware(hooks=[...]))`.
+"""Hooks on the tools of a FastMCP server: `hooked(server, hooks=[hooks])`.
+
+In the framework's own way: `server.add_middleware(HooklineMiddleware([hooks]))`.
 
 A connection is an operation: a client's session as long as it lives, or a single request if the transport has no
 sessions. So calls are counted, mocked and limited per client, as in a run. The server never sees the model, so tool
@@ -14,6 +16,7 @@ import anyio
 import msgspec
 
 from hookline._readonly import writable
+from hookline.adapters._attaching import check_hooked
 from hookline.calls import Denial, ToolCall, ToolRequest, ToolResult
 from hookline.errors import MissingExtraError, UnknownToolError
 from hookline.events import HookType
@@ -22,6 +25,7 @@ from hookline.runtime import KINDS, AdapterRun, Capabilities, ToolDone
 
 try:
     import jsonschema
+    from fastmcp import FastMCP
     from fastmcp.exceptions import NotFoundError, ToolError
     from fastmcp.server.dependencies import get_access_token
     from fastmcp.server.middleware import CallNext, Middleware, MiddlewareContext
@@ -30,12 +34,13 @@ try:
 except ImportError as error:
     raise MissingExtraError("fastmcp", "The adapter of FastMCP") from error
 
-__all__ = ["CALL_ID", "DRIVES", "HooklineMiddleware"]
+__all__ = ["CALL_ID", "DRIVES", "HooklineMiddleware", "hooked"]
 
 DRIVES = Capabilities(
     framework="FastMCP",
     events=frozenset({HookType.BEFORE_TOOL_CALL, HookType.AFTER_TOOL_CALL, HookType.ON_TOOL_CALL_ERROR}),
     calls={ToolCall: KINDS},
+    raises_stopped=False,
 )
 """The hooks that a FastMCP server supports."""
 
@@ -43,6 +48,38 @@ CALL_ID = "hookline/tool_call_id"
 """Key in a request's `_meta` for the model's id of the call; without it, the id of the request is used."""
 
 HooksOrFactory = Iterable[AnyHook] | Callable[[Any], Iterable[AnyHook]]
+
+
+def hooked(
+    server: FastMCP,
+    hooks: HooksOrFactory = (),
+    *,
+    identify: Callable[[Any], Mapping[str, str]] | None = None,
+    **options: Any,
+) -> FastMCP:
+    """Add hooks to a server, outside of the middleware that it has. This changes the server.
+
+    A server is bound to its transports and clients, so a copy of it would not be the one that they call.
+
+    Args:
+        server: The server.
+        hooks: The hooks of every connection, or a function that returns them; see `HooklineMiddleware`.
+        identify: See `HooklineMiddleware`.
+        options: Options of the runs: `operation_id`, `user_id`, `tenant_id`, `dispatcher`, `store`, `drain_timeout`,
+            `best_effort`, `allow_missing_hooks`.
+
+    Returns:
+        The same server.
+
+    Raises:
+        UnsupportedHookError: If a hook would never be called.
+        HookDefinitionError: If a hook is invalid.
+        HookUsageError: If there is no such option.
+    """
+    batch = check_hooked(() if callable(hooks) else hooks, DRIVES, options)
+    middleware = HooklineMiddleware(hooks if callable(hooks) else batch, identify=identify, **options)
+    server.middleware.insert(0, middleware)
+    return server
 
 
 class HooklineMiddleware(Middleware):
@@ -64,7 +101,11 @@ class HooklineMiddleware(Middleware):
     """
 
     def __init__(
-        self, *, hooks: HooksOrFactory, identify: Callable[[Any], Mapping[str, str]] | None = None, **attach: Any
+        self,
+        hooks: HooksOrFactory = (),
+        *,
+        identify: Callable[[Any], Mapping[str, str]] | None = None,
+        **attach: Any,
     ) -> None:
         self._hooks = hooks if callable(hooks) else hook_batch(hooks)
         self._identify = identify

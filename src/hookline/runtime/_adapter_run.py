@@ -32,6 +32,7 @@ from hookline.errors import (
     OperationBusyError,
     OperationExistsError,
     OperationMismatchError,
+    RunStopped,
     message_of,
 )
 from hookline.events import CompletionReason, Event, PendingTool
@@ -241,6 +242,7 @@ class AdapterRun:
         self._resumed = False
         self._ended: tuple[CompletionReason, Exception | None] | None = None
         self._lost: Exception | None = None
+        self._rejected: Reject | None = None
 
     # Its life.
 
@@ -344,6 +346,31 @@ class AdapterRun:
         life = Lifecycle(run, claims=self._resumed or run.journal.durable)
         await life.__aenter__()
         self._run, self._life = run, life
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether a hook denied the run, a person ended it, or it was interrupted."""
+        return self.denied is not None or self._rejected is not None or self.interrupted
+
+    def raise_if_stopped(self, error: type[RunStopped] = RunStopped) -> None:
+        """Raise if a hook denied the run, a person ended it, or it was interrupted; the framework's run is over then.
+
+        Args:
+            error: The class to raise; a subclass where the framework's users expect an error of the framework.
+
+        Raises:
+            RunStopped: With the reason, and the id of the hook if one denied the run.
+        """
+        denied, rejected = self.denied, self._rejected
+        if denied is not None:
+            raise error(denied.reason, denied.hook_id)
+        if rejected is not None:
+            raise error(
+                f"A person rejected the call {rejected.tool_call_id!r} and ended the run: "
+                f"{rejected.reason or 'no reason given'}. Use Reject(..., and_continue=True) to tell the model."
+            )
+        if self.interrupted:
+            raise error("The run was interrupted.")
 
     def finish(self, reason: CompletionReason, output: str | None = None, error: Exception | None = None) -> None:
         """Say how the run ended; `close`, or leaving the block, then announces it.
@@ -508,7 +535,7 @@ class AdapterRun:
         for decision in decisions:
             emit_decision(run, decision)
             if isinstance(decision, Reject) and not decision.and_continue and not stopped:
-                stopped, self.step.type = True, "request_human_approve"
+                stopped, self.step.type, self._rejected = True, "request_human_approve", decision
                 emit_stop(run, decision)
 
     # Calls.

@@ -28,12 +28,14 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
         events: The events that observers can be registered for.
         calls: The kinds of interceptors that it calls, by class of call.
         asks: Whether a person can be asked about a tool call; where not, an `Ask` is a denial.
+        raises_stopped: Whether a run that a hook, a person or `interrupt` ended raises `RunStopped` in its caller.
     """
 
     framework: str
     events: frozenset[HookType] = frozenset(EVENTS)
     calls: Mapping[type[Call], frozenset[str]] = {}
     asks: bool = False
+    raises_stopped: bool = True
 
 
 def check_driven(hooks: Iterable[AnyHook], capabilities: Capabilities, *, best_effort: bool) -> None:

@@ -21,7 +21,8 @@ from agent_framework import (
     tool,
 )
 
-from hookline.adapters.agent_framework import DRIVES, HooklineMiddleware, answers
+from hookline.adapters import hooked
+from hookline.adapters.agent_framework import DRIVES
 from hookline.calls import ModelResponse
 from hookline.evals.adapter_contract import Ran, Scene
 from hookline.hooks import AnyHook
@@ -92,19 +93,18 @@ class AgentFrameworkStage:
         agent = agent_of("tester", scene, asked)
         attach.setdefault("store", InMemoryStore())
         session = agent.create_session()
-        response = await agent.run(scene.prompt, session=session, middleware=[HooklineMiddleware(hooks, **attach)])
+        response = await hooked(agent, hooks, **attach).run(scene.prompt, session=session)
         return self.ran(agent, session, asked, response, attach)
 
     async def play_many(self, scene: Scene, bundles: Sequence[Iterable[AnyHook]]) -> Sequence[Ran]:
         asked: list[str] = []
         agent = agent_of("tester", scene, asked)
-        runs = [agent.run(scene.prompt, middleware=[HooklineMiddleware(hooks)]) for hooks in bundles]
+        runs = [hooked(agent, hooks).run(scene.prompt) for hooks in bundles]
         return [self.ran(agent, None, asked, response, {}) for response in await asyncio.gather(*runs)]
 
     def ran(self, agent: Agent[Any], session: Any, asked: list[str], response: Any, attach: dict[str, Any]) -> Ran:
         async def resume(decisions: Sequence[Approve | Reject], hooks: Iterable[AnyHook]) -> Ran:
-            middleware = [HooklineMiddleware(hooks, **attach)]
-            again = await agent.run(answers(response, decisions), session=session, middleware=middleware)
+            again = await hooked(agent, hooks, **attach).resume(response, decisions, session=session)
             return self.ran(agent, session, asked, again, attach)
 
         contents = [each for message in response.messages for each in message.contents]

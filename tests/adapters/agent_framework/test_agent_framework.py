@@ -24,7 +24,7 @@ from hookline import AgentCall, Ask, Continue, Deny, Hooks, ModelCall, Respond, 
 from hookline.adapters.agent_framework import HooklineMiddleware, answers
 from hookline.calls import AgentResult, CompactCall, ModelResponse, StepCall, ToolRequest
 from hookline.calls import Message as Ours
-from hookline.errors import HookDefinitionError, HookDenied, UnsupportedHookError, install_command
+from hookline.errors import HookDefinitionError, RunStopped, UnsupportedHookError, install_command
 from hookline.evals.adapter_contract import Scene
 from hookline.events import EVENTS, AfterStep, AfterToolCall, BeforeToolCall, OnComplete, OnToolCallError
 from hookline.runtime import Approve, InMemoryStore, Reject, interrupt
@@ -187,9 +187,9 @@ async def test_a_denied_run_raises() -> None:
     hooks.guard(AgentCall)(lambda call: Deny("not today"))
     asked: list[str] = []
 
-    with pytest.raises(HookDenied, match="not today"):
+    with pytest.raises(RunStopped, match="not today"):
         await agent_of("a", PLAIN, asked).run("go", middleware=[HooklineMiddleware([hooks])])
-    with pytest.raises(HookDenied, match="not today"):
+    with pytest.raises(RunStopped, match="not today"):
         await (
             agent_of("a", PLAIN, asked)
             .run("go", stream=True, middleware=[HooklineMiddleware([hooks])])
@@ -198,13 +198,12 @@ async def test_a_denied_run_raises() -> None:
     assert asked == []
 
 
-async def test_a_denied_model_call_ends_the_run_with_the_reason() -> None:
+async def test_a_denied_model_call_stops_the_run() -> None:
     hooks, seen = listening()
     hooks.guard(ModelCall)(lambda call: Deny("too long") if call.step_index else None)
 
-    response = await agent_of("a", PLAIN, []).run("go", middleware=[HooklineMiddleware([hooks])])
-
-    assert response.messages[-1].text == "too long"
+    with pytest.raises(RunStopped, match="too long"):
+        await agent_of("a", PLAIN, []).run("go", middleware=[HooklineMiddleware([hooks])])
     assert seen[-1].reason == "interrupted"
 
 
@@ -261,9 +260,8 @@ async def test_an_interrupt_ends_it() -> None:
         return 0
 
     agent = agent_of("a", Scene(turns=PLAIN.turns, tools={"add": add}), [])
-    response = await agent.run("go", middleware=[HooklineMiddleware([hooks], operation_id="op")])
-
-    assert response.messages == []
+    with pytest.raises(RunStopped, match="interrupted"):
+        await agent.run("go", middleware=[HooklineMiddleware([hooks], operation_id="op")])
     assert seen[-1].reason == "interrupted"
 
 
@@ -299,7 +297,8 @@ async def test_a_sub_agent_is_over_before_the_run_that_called_it_and_is_broken_o
             await run
     else:
         assert interrupt("op")
-        assert (await run).messages == []
+        with pytest.raises(RunStopped, match="interrupted"):
+            await run
 
     ends = [(event.operation_id == "op", event.reason) for event in seen if isinstance(event, OnComplete)]
     assert ends == [(False, "interrupted"), (True, "interrupted")]
@@ -371,8 +370,9 @@ async def test_a_mock_stands_for_an_unknown_tool_and_a_denial_that_stops_ends_th
     assert "made up" in asked[-1]
 
     asked.clear()
-    stopped = await agent.run("go", middleware=[HooklineMiddleware([stop])])
-    assert (stopped.text, len(asked)) == ("enough", 1)
+    with pytest.raises(RunStopped, match="enough"):
+        await agent.run("go", middleware=[HooklineMiddleware([stop])])
+    assert len(asked) == 1
 
 
 async def test_arguments_that_do_not_fit_are_told_as_an_error_of_the_tool() -> None:
@@ -393,16 +393,15 @@ async def test_a_hook_mends_arguments_that_do_not_fit() -> None:
     assert told(await agent_of("a", scene, []).run("go", middleware=[HooklineMiddleware([hooks])])) == ["3"]
 
 
-async def test_a_denial_that_stops_leaves_the_reason_in_the_conversation() -> None:
+async def test_a_denial_that_stops_raises_after_the_stream_too() -> None:
     hooks, seen = listening()
     hooks.guard(ToolCall)(lambda call: Deny("enough", stop=True))
 
     for stream in (False, True):
         seen.clear()
         run: Any = agent_of("a", PLAIN, []).run("go", stream=stream, middleware=[HooklineMiddleware([hooks])])
-        response = await (run.get_final_response() if stream else run)
-
-        assert told(response) == ["enough"]
+        with pytest.raises(RunStopped, match="enough"):
+            await (run.get_final_response() if stream else run)
         assert seen[-1].reason == "interrupted"
 
 

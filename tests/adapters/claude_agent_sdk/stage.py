@@ -1,13 +1,12 @@
 """The stage of the Claude Agent SDK: a stand-in for the CLI calls tools of this process.
 
 A tool that needs approval is deferred by a hook of the options, as the documentation of Claude has it: the task ends,
-and when the session is taken up again that hook says what was decided.
+and `resume` takes the session up again with the decision.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -16,7 +15,8 @@ from claude_agent_sdk import ClaudeAgentOptions, HookMatcher, ResultMessage
 from mcp.server import Server
 from mcp.types import CallToolResult, TextContent
 
-from hookline.adapters.claude_agent_sdk import DRIVES, query
+from hookline.adapters import hooked
+from hookline.adapters.claude_agent_sdk import DRIVES
 from hookline.evals.adapter_contract import Ran, Scene
 from hookline.hooks import AnyHook
 from hookline.runtime import Approve, Reject
@@ -47,45 +47,35 @@ Decisions = Sequence[Approve | Reject]
 
 
 async def ran_of(
-    scene: Scene,
-    options: ClaudeAgentOptions,
-    hooks: Iterable[AnyHook],
-    *,
-    decisions: Decisions | None = None,
-    **attach: Any,
+    scene: Scene, options: ClaudeAgentOptions, hooks: Iterable[AnyHook], *, paused: Any = None, **attach: Any
 ) -> Ran:
-    cli, output, pending = FakeCli(scene, resumed=decisions is not None), "", []
-    attach.setdefault("operation_id", f"claude-{uuid.uuid4().hex}")
-    if scene.approval:
-        options = deferring(options, scene, decisions or ())
-    async for message in query(prompt=scene.prompt, options=options, transport=cli, hooks=hooks, **attach):
+    """Run a scene, or with `paused` (a result and the decisions) take it up again."""
+    cli, output, pending = FakeCli(scene, resumed=paused is not None), "", list[str]()
+    if scene.approval and paused is None:
+        options = deferring(options, scene)
+    claude = hooked(options, hooks, **attach)
+    messages = claude.query(scene.prompt, transport=cli) if paused is None else claude.resume(*paused, transport=cli)
+    result: Any = None
+    async for message in messages:
         if isinstance(message, ResultMessage):
-            output = message.result or ""
+            result, output = message, message.result or ""
             pending = [message.deferred_tool_use.id] if message.deferred_tool_use is not None else []
 
     async def resume(decisions: Decisions, hooks: Iterable[AnyHook]) -> Ran:
-        return await ran_of(scene, options, hooks, decisions=decisions, **attach)
+        return await ran_of(scene, options, hooks, paused=(result, decisions), **attach)
 
     return Ran(output=output, told=cli.told, asked=cli.asked, pending=pending, resume=resume if pending else None)
 
 
-def deferring(options: ClaudeAgentOptions, scene: Scene, decisions: Decisions) -> ClaudeAgentOptions:
-    """The options with a hook that leaves calls to a person, and says what that person decided."""
-    known = {each.tool_call_id: each for each in decisions}
+def deferring(options: ClaudeAgentOptions, scene: Scene) -> ClaudeAgentOptions:
+    """The options with a hook that leaves calls to a person."""
 
-    async def decide(given: Any, call_id: str | None, context: Any) -> Mapping[str, Any]:
-        decision = known.get(call_id or "")
+    async def defer(given: Any, call_id: str | None, context: Any) -> Mapping[str, Any]:
         if given["tool_name"].rpartition("__")[2] not in scene.approval:
             return {}
-        if decision is None:
-            return {"hookSpecificOutput": {"hookEventName": "PreToolUse", "permissionDecision": "defer"}}
-        if isinstance(decision, Approve):
-            return {"hookSpecificOutput": {"hookEventName": "PreToolUse", "permissionDecision": "allow"}}
-        own = {"permissionDecision": "deny", "permissionDecisionReason": decision.reason}
-        stops = {} if decision.and_continue else {"continue_": False, "stopReason": decision.reason}
-        return {**stops, "hookSpecificOutput": {"hookEventName": "PreToolUse", **own}}
+        return {"hookSpecificOutput": {"hookEventName": "PreToolUse", "permissionDecision": "defer"}}
 
-    return dataclasses.replace(options, hooks={"PreToolUse": [HookMatcher(hooks=[decide])]})
+    return dataclasses.replace(options, hooks={"PreToolUse": [HookMatcher(hooks=[defer])]})
 
 
 def options_of(scene: Scene) -> ClaudeAgentOptions:

@@ -20,7 +20,7 @@ from claude_agent_sdk import (
 
 from hookline import AgentCall, Ask, Deny, Hooks, ModelCall, ToolCall, interrupt
 from hookline.adapters.claude_agent_sdk import query
-from hookline.errors import HookDenied, UnsupportedHookError
+from hookline.errors import RunStopped, UnsupportedHookError
 from hookline.evals.adapter_contract import Scene
 from hookline.evals.adapter_contract._scenes import DELEGATING, PLAIN, ask_for, tool_call
 from hookline.events import AfterStep, AfterToolCall, BeforeToolCall, OnComplete, OnToolCallError
@@ -166,7 +166,7 @@ async def test_nobody_reads_the_answer_before_hooks_have_judged_it() -> None:
         async for message in query(prompt="go", options=options_of(PLAIN), transport=FakeCli(PLAIN), hooks=[hooks]):
             read.append(message)  # noqa: PERF401
 
-    with pytest.raises(HookDenied, match="not for you"):
+    with pytest.raises(RunStopped, match="not for you"):
         await reads()
 
     assert not any(isinstance(message, ResultMessage) for message in read)
@@ -197,7 +197,8 @@ async def test_an_interrupt_ends_the_task_at_once() -> None:
     async with anyio.create_task_group() as group:
 
         async def run() -> None:
-            await play(scene, heard.hooks, operation_id="claude-interrupted")
+            with pytest.raises(RunStopped, match="interrupted"):
+                await play(scene, heard.hooks, operation_id="claude-interrupted")
 
         group.start_soon(run)
         await begun.wait()

@@ -12,6 +12,7 @@ import msgspec
 
 from hookline import interrupt
 from hookline.adapters.claude_agent_sdk import query
+from hookline.errors import RunStopped
 from hookline.evals.adapter_contract._scenes import COMPACTING
 from hookline.events import AfterCompact, AfterStep, BeforeCompact, OnCompactError, OnComplete
 
@@ -79,8 +80,9 @@ async def test_a_compaction_in_which_the_run_ends_has_failed() -> None:
 
     options, cli = options_of(COMPACTING), Stuck(COMPACTING)
     given = {"options": options, "transport": cli, "operation_id": "claude-stuck"}
-    async for _ in query(prompt="go", hooks=[heard.hooks], **given):
-        ...
+    with pytest.raises(RunStopped, match="interrupted"):
+        async for _ in query(prompt="go", hooks=[heard.hooks], **given):
+            ...
 
     assert [event.error for event in heard.of(OnCompactError)] == [
         "The run ended before the conversation was compacted."

@@ -19,6 +19,7 @@ from claude_agent_sdk import (
 )
 
 from hookline import Ask, Deny, Hooks, ToolCall
+from hookline.errors import RunStopped
 from hookline.evals.adapter_contract import Scene
 from hookline.evals.adapter_contract._scenes import DELEGATING, PLAIN
 from hookline.events import (
@@ -100,7 +101,9 @@ async def test_a_denial_with_an_interrupt_stops_the_run(scene: Scene) -> None:
     heard = Heard()
     _, options = with_person(scene, PermissionResultDeny(message="enough", interrupt=True))
 
-    cli, _ = await play(scene, heard.hooks, options=options, cli=asking(scene))
+    cli = asking(scene)
+    with pytest.raises(RunStopped, match="enough"):
+        await play(scene, heard.hooks, options=options, cli=cli)
 
     assert [name for name in heard.names() if name in HUMAN] == list(HUMAN)
     assert heard.of(OnStopByHumanIntervention)[0].rejection_reason == "enough"
@@ -187,7 +190,9 @@ async def test_an_ask_that_is_denied_with_an_interrupt_stops_the_run(scene: Scen
     hooks.guard(ToolCall)(lambda call: Ask("may I?"))
     _, options = with_person(scene, PermissionResultDeny(message="no", interrupt=True))
 
-    cli, _ = await play(scene, hooks, heard.hooks, options=options)
+    cli = FakeCli(scene, own=OWN)
+    with pytest.raises(RunStopped, match="no"):
+        await play(scene, hooks, heard.hooks, options=options, cli=cli)
 
     assert [event.reason for event in heard.of(OnComplete)] == ["interrupted"]
     assert len(cli.asked) == 1

@@ -10,7 +10,8 @@ import anyio
 from fastmcp import Client, FastMCP
 
 from hookline import ToolRequest
-from hookline.adapters.fastmcp import CALL_ID, DRIVES, HooklineMiddleware
+from hookline.adapters import hooked
+from hookline.adapters.fastmcp import CALL_ID, DRIVES
 from hookline.evals.adapter_contract import Ran, Scene
 from hookline.hooks import AnyHook
 from tests.adapters.suspending import suspend
@@ -24,13 +25,12 @@ class FastMCPStage:
 
     async def play(self, scene: Scene, hooks: Iterable[AnyHook], **attach: Any) -> Ran:
         ids = {name: attach.pop(name) for name in IDS if name in attach}
-        server = server_of(scene)
-        server.add_middleware(HooklineMiddleware(hooks=hooks, identify=lambda context: ids, **attach))
+        server = hooked(server_of(scene), hooks, identify=lambda context: ids, **attach)
         return await as_client(server, scene)
 
     async def play_many(self, scene: Scene, bundles: Sequence[Iterable[AnyHook]]) -> Sequence[Ran]:
         server, given = server_of(scene), list(bundles)
-        server.add_middleware(HooklineMiddleware(hooks=lambda context: given[context.request_context.meta["number"]]))
+        hooked(server, lambda context: given[context.request_context.meta["number"]])
         return await asyncio.gather(*(as_client(server, scene, number) for number in range(len(given))))
 
 

@@ -19,7 +19,8 @@ from google.adk.tools.agent_tool import AgentTool
 from google.adk.tools.function_tool import FunctionTool
 from google.genai import types
 
-from hookline.adapters.google_adk import DRIVES, hooked
+from hookline.adapters import hooked
+from hookline.adapters.google_adk import DRIVES
 from hookline.calls import ModelResponse
 from hookline.evals.adapter_contract import Ran, Scene
 from hookline.hooks import AnyHook
@@ -136,12 +137,11 @@ async def play_in(
     runner: Runner, message: types.Content, asked: list[str], hooks: Iterable[AnyHook], session: str, **attach: Any
 ) -> Ran:
     user_id = attach.get("user_id", "ann")
-    found = [
-        event
-        async for event in hooked(runner, hooks=hooks, **attach).run_async(
-            user_id=user_id, session_id=session, new_message=message
-        )
-    ]
+    run, ids = hooked(runner, hooks, **attach), {"user_id": user_id, "session_id": session}
+    return ran_of(runner, [event async for event in run.run_async(new_message=message, **ids)], asked, ids)
+
+
+def ran_of(runner: Runner, found: list[Event], asked: list[str], ids: dict[str, str]) -> Ran:
     waits = {
         call.id: call.args["originalFunctionCall"]["id"]
         for event in found
@@ -151,14 +151,8 @@ async def play_in(
     answers = [response for event in found for response in event.get_function_responses()]
 
     async def resume(decisions: Sequence[Approve | Reject], hooks: Iterable[AnyHook]) -> Ran:
-        by_call = {each.tool_call_id: each for each in decisions}
-        parts = [
-            types.Part(
-                function_response=types.FunctionResponse(id=asked_as, name=CONFIRMATION, response=answer(by_call[call]))
-            )
-            for asked_as, call in waits.items()
-        ]
-        return await play_in(runner, types.Content(role="user", parts=parts), asked, hooks, session)
+        again = [event async for event in hooked(runner, hooks).resume(found, decisions, **ids)]
+        return ran_of(runner, again, asked, ids)
 
     return Ran(
         output=next((text for event in reversed(found) if event.is_final_response() and (text := text_of(event))), ""),
@@ -167,12 +161,6 @@ async def play_in(
         pending=list(waits.values()),
         resume=resume,
     )
-
-
-def answer(decision: Approve | Reject) -> dict[str, Any]:
-    if isinstance(decision, Approve):
-        return {"confirmed": True}
-    return {"confirmed": False, "payload": {"reason": decision.reason, "stop": not decision.and_continue}}
 
 
 def text_of(event: Event) -> str:

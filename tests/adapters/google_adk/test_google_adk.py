@@ -18,7 +18,7 @@ from google.genai import types
 
 from hookline import Ask, Deny, Hooks, ModelCall, ModelResponse, Respond, StepCall, SubAgentCall, ToolCall, interrupt
 from hookline.adapters.google_adk import hooked
-from hookline.errors import UnsupportedHookError
+from hookline.errors import RunStopped, UnsupportedHookError
 from hookline.evals.adapter_contract import Scene
 from hookline.evals.adapter_contract._scenes import DONE, PLAIN, add, ask_for, tool_call
 from hookline.events import EVENTS, AfterCallAgent, AfterToolCall, BeforeToolCall, HookType, OnComplete
@@ -297,7 +297,8 @@ async def test_an_interrupt_aborts_the_run() -> None:
     await begun.wait()
 
     assert interrupt("op-interrupted")
-    await running
+    with pytest.raises(RunStopped, match="interrupted"):
+        await running
     assert heard.names() == ["beforeStep", "beforeToolCall", "onToolCallError", "afterStep", "onComplete"]
     assert heard.of(OnComplete)[0].reason == "interrupted"
 

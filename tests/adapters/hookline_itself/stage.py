@@ -19,7 +19,9 @@ from tests.adapters.suspending import suspend
 
 
 class HooklineStage:
-    capabilities = Capabilities(framework="hookline", calls=dict.fromkeys(CALLS, KINDS), asks=True)
+    capabilities = Capabilities(
+        framework="hookline", calls=dict.fromkeys(CALLS, KINDS), asks=True, raises_stopped=False
+    )
 
     async def play(self, scene: Scene, hooks: Iterable[AnyHook], **attach: Any) -> Ran:
         attach.pop("best_effort", None)

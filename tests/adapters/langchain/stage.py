@@ -15,7 +15,8 @@ from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResu
 from langchain_core.tools import StructuredTool
 from langgraph.checkpoint.memory import InMemorySaver
 
-from hookline.adapters.langchain import DRIVES, HooklineMiddleware, HooklineSummarization, answers, hooked
+from hookline.adapters import hooked
+from hookline.adapters.langchain import DRIVES, HooklineMiddleware, HooklineSummarization
 from hookline.calls import ModelResponse
 from hookline.evals.adapter_contract import Ran, Scene
 from hookline.hooks import AnyHook
@@ -131,8 +132,7 @@ def ran_of(result: Any, agent: Any, attach: Mapping[str, Any], config: Any, aske
     """What came of a run, and how it goes on."""
 
     async def resume(decisions: Sequence[Approve | Reject], hooks: Iterable[AnyHook]) -> Ran:
-        command = answers(result, decisions)
-        following = await hooked(agent, hooks=hooks, **attach).ainvoke(command, config)
+        following = await hooked(agent, hooks=hooks, **attach).resume(result, decisions, config)
         return ran_of(following, agent, attach, config, asked)
 
     messages = result["messages"]

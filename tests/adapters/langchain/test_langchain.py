@@ -503,13 +503,12 @@ async def test_an_answer_of_a_hook_to_a_continued_run_stands_behind_the_conversa
 
 
 @pytest.mark.anyio
-async def test_a_denied_call_that_stops_ends_the_agent_with_its_reason() -> None:
+async def test_a_denied_call_that_stops_ends_the_run() -> None:
     hooks, seen = Hooks("guard"), Recorder()
     hooks.guard(ToolCall)(lambda call: Deny("enough", stop=True))
 
-    result = await hooked(agent_of(PLAIN), hooks=[hooks, seen.hooks]).ainvoke(GO, thread())
-
-    assert result["messages"][-1].text == "enough"
+    with pytest.raises(RunStopped, match="enough"):
+        await hooked(agent_of(PLAIN), hooks=[hooks, seen.hooks]).ainvoke(GO, thread())
     assert [(each.reason, each.llm_calls) for each in seen.of(OnComplete)] == [("interrupted", 1)]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -33,6 +34,7 @@ from hookline import (
     ToolCall,
 )
 from hookline.adapters.langchain import HooklineMiddleware, HooklineSummarization, hooked
+from hookline.errors import RunStopped
 from tests.otel.capture import Sink
 
 from .stage import Script, thread
@@ -90,10 +92,13 @@ async def test_what_a_hook_changes_or_withholds_is_in_no_stream(
     hooks.after(ModelCall)(change)
     run = hooked(speaking(says("my secret")), hooks=[hooks])
 
-    if sync:
-        chunks = await asyncio.to_thread(lambda: list(run.stream(GO, stream_mode=mode)))
-    else:
-        chunks = [chunk async for chunk in run.astream(GO, stream_mode=mode)]
+    chunks: list[Any] = []
+    with pytest.raises(RunStopped) if isinstance(change(None, ModelResponse()), Deny) else nullcontext():
+        if sync:
+            await asyncio.to_thread(lambda: chunks.extend(run.stream(GO, stream_mode=mode)))
+        else:
+            async for chunk in run.astream(GO, stream_mode=mode):
+                chunks.append(chunk)  # noqa: PERF401  # what came before the stream raises counts
 
     assert ("***" in repr(chunks), "secret" in repr(chunks)) == (True, False)
 

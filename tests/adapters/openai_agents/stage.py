@@ -23,9 +23,9 @@ from agents.testing import assistant_message, function_call
 from anyio.lowlevel import checkpoint
 from openai.types.responses import Response, ResponseCompletedEvent, ResponseTextDeltaEvent
 
-from hookline.adapters.openai_agents import DRIVES, HooklineRunner
+from hookline.adapters import hooked
+from hookline.adapters.openai_agents import DRIVES
 from hookline.calls import ModelResponse as Answer
-from hookline.errors import RunStopped
 from hookline.evals.adapter_contract import Ran, Scene
 from hookline.hooks import AnyHook
 from hookline.runtime import Approve, Reject
@@ -134,12 +134,12 @@ class OpenAIStage:
         agent = agent_of(scene, asked)
         session: Any = Compacting(fails=scene.summary_fails) if scene.compact else None
         attach.setdefault("operation_id", f"openai-{id(agent)}")
-        result = await HooklineRunner(hooks, **attach).run(agent, scene.prompt, run_config=QUIET, session=session)
+        result = await hooked(agent, hooks, **attach).run(scene.prompt, run_config=QUIET, session=session)
         return ran_of(result, agent, attach, asked)
 
     async def play_many(self, scene: Scene, bundles: Sequence[Iterable[AnyHook]]) -> Sequence[Ran]:
         agent = agent_of(scene)
-        runs = (HooklineRunner(hooks).run(agent, scene.prompt, run_config=QUIET) for hooks in bundles)
+        runs = (hooked(agent, hooks).run(scene.prompt, run_config=QUIET) for hooks in bundles)
         return [ran_of(result, agent, {}, []) for result in await asyncio.gather(*runs)]
 
 
@@ -148,10 +148,7 @@ def ran_of(result: RunResult, agent: Agent[Any], attach: Mapping[str, Any], aske
 
     async def resume(decisions: Sequence[Approve | Reject], hooks: Iterable[AnyHook]) -> Ran:
         state = await RunState.from_string(agent, result.to_state().to_string())
-        try:
-            following = await HooklineRunner(hooks, **attach).resume(agent, state, decisions, run_config=QUIET)
-        except RunStopped:
-            return Ran(asked=asked)
+        following = await hooked(agent, hooks, **attach).resume(state, decisions, run_config=QUIET)
         return ran_of(following, agent, attach, asked)
 
     outputs = {

@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
-from uuid import uuid4
 
 from pydantic_ai import Agent, Tool
 from pydantic_ai.capabilities import AbstractCapability
@@ -26,7 +25,8 @@ from pydantic_ai.run import AgentRunResult
 from pydantic_ai.tools import DeferredToolRequests, RunContext
 
 from hookline import calls
-from hookline.adapters.pydantic_ai import DRIVES, Hookline, agent_tool, deferred_results
+from hookline.adapters import hooked
+from hookline.adapters.pydantic_ai import DRIVES, agent_tool
 from hookline.evals.adapter_contract import Ran, Scene
 from hookline.hooks import AnyHook
 from hookline.runtime import Approve, Reject
@@ -38,27 +38,22 @@ class PydanticAIStage:
     async def play(self, scene: Scene, hooks: Iterable[AnyHook], **attach: Any) -> Ran:
         asked: list[str] = []
         agent = agent_of("tester", scene, asked)
-        hookline = Hookline(hooks, operation_id=attach.pop("operation_id", f"run-{uuid4()}"), **attach)
-        result = await agent.run(scene.prompt, capabilities=[hookline])
-        return ran(agent, result, asked, hookline.operation_id)
+        result = await hooked(agent, hooks, **attach).run(scene.prompt)
+        return ran(agent, result, asked)
 
     async def play_many(self, scene: Scene, bundles: Sequence[Iterable[AnyHook]]) -> Sequence[Ran]:
         asked: list[str] = []
         agent = agent_of("tester", scene, asked)
-        results = await asyncio.gather(*(agent.run(scene.prompt, capabilities=[Hookline(hooks)]) for hooks in bundles))
-        return [ran(agent, result, asked, None) for result in results]
+        results = await asyncio.gather(*(hooked(agent, hooks).run(scene.prompt) for hooks in bundles))
+        return [ran(agent, result, asked) for result in results]
 
 
-def ran(agent: Agent, result: AgentRunResult, asked: list[str], operation_id: str | None) -> Ran:
+def ran(agent: Agent, result: AgentRunResult, asked: list[str]) -> Ran:
     waits = isinstance(result.output, DeferredToolRequests)
 
     async def resume(decisions: Sequence[Approve | Reject], hooks: Iterable[AnyHook]) -> Ran:
-        again = await agent.run(
-            message_history=result.all_messages(),
-            deferred_tool_results=deferred_results(decisions),
-            capabilities=[Hookline(hooks, operation_id=operation_id)],
-        )
-        return ran(agent, again, asked, operation_id)
+        again = await hooked(agent, hooks).resume(result, decisions)
+        return ran(agent, again, asked)
 
     return Ran(
         output="" if waits else result.output,

@@ -19,6 +19,7 @@ from pydantic_ai.exceptions import RunCancelled, ToolFailed, UnexpectedModelBeha
 from pydantic_ai.messages import (
     BinaryContent,
     ModelMessage,
+    ModelMessagesTypeAdapter,
     ModelRequest,
     ModelResponse,
     TextPart,
@@ -29,6 +30,7 @@ from pydantic_ai.messages import (
     UserPromptPart,
 )
 from pydantic_ai.models.function import AgentInfo, DeltaToolCall, FunctionModel
+from pydantic_ai.models.test import TestModel
 from pydantic_ai.tools import DeferredToolRequests, DeferredToolResults
 from pydantic_ai.usage import UsageLimits
 from pydantic_core import PydanticSerializationError
@@ -49,8 +51,8 @@ from hookline import (
     ToolCall,
     interrupt,
 )
-from hookline.adapters.pydantic_ai import Hookline, agent_tool, deferred_results
-from hookline.errors import HookDefinitionError, HookDenied, HookUsageError
+from hookline.adapters.pydantic_ai import Hookline, agent_tool, answers, hooked
+from hookline.errors import HookDefinitionError, HookUsageError, RunStopped
 from hookline.evals.adapter_contract import Witness
 
 from .stage import PydanticAIStage
@@ -373,7 +375,7 @@ async def test_a_denied_model_call_raises_who_denied_it() -> None:
     hooks, witness = Hooks("guard"), watch()
     hooks.guard(ModelCall, id="budget")(lambda call: Deny("too dear"))
 
-    with pytest.raises(HookDenied, match="too dear"):
+    with pytest.raises(RunStopped, match="too dear"):
         await adder().run("go", capabilities=[Hookline([hooks, witness.hooks])])
     assert witness.of(OnComplete)[0].reason == "interrupted"
 
@@ -472,6 +474,33 @@ async def test_an_interrupt_ends_a_hanging_tool_in_the_way_of_the_framework() ->
         await task
     assert names(witness) == ["beforeStep", "beforeToolCall", "onToolCallError", "afterStep", "onComplete"]
     assert witness.of(OnComplete)[0].reason == "interrupted"
+
+
+async def test_a_run_that_the_application_cancels_itself_raises_the_frameworks_error() -> None:
+    agent = Agent(TestModel())
+
+    @agent.tool
+    async def stop(ctx: RunContext[None]) -> None:
+        ctx.cancel()
+        await asyncio.sleep(60)
+
+    with pytest.raises(RunCancelled):
+        await hooked(agent, [watch().hooks]).run("go")
+
+
+async def test_a_paused_run_goes_on_as_the_same_operation_after_its_messages_were_stored() -> None:
+    hooks, witness = Hooks("asks"), watch()
+    hooks.guard(ToolCall)(lambda call: Ask("may I?"))
+    agent = agent_that([call("add", a=1, b=1)], "done", tools=[add], output_type=[str, DeferredToolRequests])
+    run = hooked(agent, [hooks, witness.hooks])
+
+    paused = await run.run("go")
+    stored = ModelMessagesTypeAdapter.validate_json(paused.all_messages_json())
+    assert stored[-1].metadata == paused.all_messages()[-1].metadata
+    result = await run.resume(paused, [Approve("t1")])
+
+    assert result.output == "done"
+    assert len({event.operation_id for event in witness.events}) == 1
 
 
 async def test_a_cancelled_model_call_ends_the_operation_once() -> None:
@@ -672,7 +701,7 @@ async def test_one_call_of_several_waits_and_the_others_run() -> None:
 
     result = await agent.run(
         message_history=paused.all_messages(),
-        deferred_tool_results=deferred_results([Approve("t1")]),
+        deferred_tool_results=answers(paused, [Approve("t1")]),
         capabilities=[hookline],
     )
 

@@ -51,7 +51,7 @@ from hookline import (
 )
 from hookline import ModelResponse as Answer
 from hookline.adapters.pydantic_ai import Hookline
-from hookline.errors import HookDenied, HookUsageError
+from hookline.errors import HookUsageError, RunStopped
 
 from .test_pydantic_ai import adder, agent_that, call, names, watch
 
@@ -102,7 +102,7 @@ async def test_nothing_is_streamed_of_an_answer_that_a_hook_withholds(way: Way) 
     hooks, seen = Hooks("withholds"), list[str]()
     hooks.after(ModelCall)(lambda call, answer: Deny("confidential") if "secret" in answer.content else None)
 
-    with pytest.raises(HookDenied, match="confidential"):
+    with pytest.raises(RunStopped, match="confidential"):
         await way(agent_that("my secret is out"), Hookline([hooks]), seen.append)
     assert "secret" not in str(seen)
 
@@ -157,7 +157,7 @@ async def test_the_stream_of_a_model_that_steps_in_for_another_is_held_back_too(
             raise RetryModelRequest(FunctionModel(stream_function=stream)) if request_context.attempt == 1 else error
 
     agent = Agent(FunctionModel(stream_function=down), capabilities=[StepsIn()])
-    with pytest.raises(HookDenied, match="confidential"):
+    with pytest.raises(RunStopped, match="confidential"):
         await way(agent, Hookline([hooks]), seen)
     assert "secret" not in str(seen)
 

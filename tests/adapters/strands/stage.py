@@ -12,7 +12,8 @@ from strands.agent.conversation_manager import SummarizingConversationManager
 from strands.models.model import Model
 from strands.vended_interventions.hitl import HumanInTheLoop
 
-from hookline.adapters.strands import DRIVES, answers, hooked
+from hookline.adapters import hooked
+from hookline.adapters.strands import DRIVES
 from hookline.calls import ModelResponse
 from hookline.evals.adapter_contract import Ran, Scene
 from hookline.hooks import AnyHook
@@ -120,7 +121,7 @@ class StrandsStage:
 
     def ran(self, agent: Agent, asked: list[str], result: Any, attach: dict[str, Any]) -> Ran:
         async def resume(decisions: Sequence[Approve | Reject], hooks: Iterable[AnyHook]) -> Ran:
-            again = await hooked(agent, hooks=hooks, **attach).invoke_async(answers(result, decisions))
+            again = await hooked(agent, hooks=hooks, **attach).resume(result, decisions)
             return self.ran(agent, asked, again, attach)
 
         blocks = [block for message in agent.messages for block in message["content"] if "toolResult" in block]

@@ -19,7 +19,7 @@ from strands.types.exceptions import ConcurrencyException, ContextWindowOverflow
 from hookline import AgentCall, Ask, Continue, Deny, Hooks, ModelCall, Respond, ToolCall
 from hookline.adapters.strands import answers, attach, hooked
 from hookline.calls import AgentResult, CompactCall, Message, ModelResponse, SubAgentCall, ToolRequest
-from hookline.errors import HookDenied, UnsupportedHookError, install_command
+from hookline.errors import RunStopped, UnsupportedHookError, install_command
 from hookline.evals.adapter_contract import Scene
 from hookline.events import EVENTS, AfterStep, AfterToolCall, BeforeToolCall, OnComplete
 from hookline.runtime import Approve, InMemoryStore, Reject, interrupt
@@ -240,18 +240,20 @@ async def test_a_denied_run_raises() -> None:
     hooks.guard(AgentCall)(lambda call: Deny("not today"))
     agent = agent_of("a", PLAIN, [])
 
-    with pytest.raises(HookDenied, match="not today"):
+    with pytest.raises(RunStopped, match="not today"):
         await hooked(agent, hooks=[hooks]).invoke_async("go")
     assert agent.messages == []
 
 
-async def test_a_denied_model_call_ends_the_turn_with_the_reason() -> None:
+async def test_a_denied_model_call_stops_the_run_and_leaves_the_reason_in_the_conversation() -> None:
     hooks, seen = listening()
     hooks.guard(ModelCall)(lambda call: Deny("too long") if call.step_index else None)
 
-    result = await hooked(agent_of("a", PLAIN, []), hooks=[hooks]).invoke_async("go")
+    agent = agent_of("a", PLAIN, [])
 
-    assert (result.stop_reason, texts(result.message)) == ("end_turn", "too long")
+    with pytest.raises(RunStopped, match="too long"):
+        await hooked(agent, hooks=[hooks]).invoke_async("go")
+    assert texts(agent.messages[-1]) == "too long"
     assert seen[-1].reason == "interrupted"
 
 
@@ -300,7 +302,7 @@ async def test_limits_of_strands_are_why_it_ends() -> None:
     assert seen[-1].reason == "max_steps"
 
 
-async def test_an_interrupt_ends_it_and_the_caller_gets_a_cancelled_result() -> None:
+async def test_an_interrupt_ends_it_and_the_caller_is_told() -> None:
     hooks, seen = listening()
 
     async def add(a: int, b: int) -> int:
@@ -310,9 +312,8 @@ async def test_an_interrupt_ends_it_and_the_caller_gets_a_cancelled_result() -> 
         return 0
 
     agent = agent_of("a", Scene(turns=PLAIN.turns, tools={"add": add}), [])
-    result = await hooked(agent, hooks=[hooks], operation_id="op").invoke_async("go")
-
-    assert result.stop_reason == "cancelled"
+    with pytest.raises(RunStopped, match="interrupted"):
+        await hooked(agent, hooks=[hooks], operation_id="op").invoke_async("go")
     assert seen[-1].reason == "interrupted"
 
 

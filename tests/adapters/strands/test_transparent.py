@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import copy
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -20,6 +21,7 @@ from strands.vended_interventions.hitl import HumanInTheLoop
 from hookline import AgentCall, Ask, Hooks, ModelCall, ToolCall
 from hookline.adapters.strands import answers, hooked
 from hookline.calls import ModelResponse, SubAgentCall, ToolRequest
+from hookline.errors import RunStopped
 from hookline.events import EVENTS, BeforeStep, OnComplete
 from hookline.runtime import Approve, InMemoryStore, Reject
 
@@ -204,7 +206,8 @@ async def test_a_rejection_by_answers_refuses_the_call_whoever_has_asked(asking:
     result = await run.invoke_async("go")
     call = "c1" if "sub-agent" in asking else "t1"
 
-    await run.invoke_async(answers(result, [Reject(call, "not that one", and_continue=and_continue)]))
+    with nullcontext() if and_continue else pytest.raises(RunStopped, match="not that one"):
+        await run.invoke_async(answers(result, [Reject(call, "not that one", and_continue=and_continue)]))
 
     shown = str(agent.messages)
     assert "connected" not in shown

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
+from hookline.adapters._attaching import decisions_by_call
 from hookline.errors import MissingExtraError
 from hookline.hooks import AnyHook, hook_batch
 from hookline.runtime import Approve, Reject
@@ -32,7 +33,7 @@ class HooklineMiddleware(AgentMiddleware):
             `allow_missing_hooks`, …
     """
 
-    def __init__(self, hooks: Iterable[AnyHook], **options: Any) -> None:
+    def __init__(self, hooks: Iterable[AnyHook] = (), **options: Any) -> None:
         self._hooks, self._options = hook_batch(hooks), options
 
     async def process(self, context: AgentContext, call_next: Callable[[], Awaitable[None]]) -> None:
@@ -43,22 +44,25 @@ class HooklineMiddleware(AgentMiddleware):
             call_next: Runs the agent.
 
         Raises:
-            HookDenied: If a hook denied the run.
+            RunStopped: If a hook, a person or `interrupt` ended the run.
             UnsupportedHookError: If a hook would never be called.
         """
         await run_operation(context, call_next, self._hooks, self._options)
 
 
-def answers(response: AgentResponse[Any], decided: Sequence[Approve | Reject]) -> Message:
+def answers(result: AgentResponse[Any], decisions: Iterable[Approve | Reject]) -> Message:
     """Convert a person's decisions into the message that resumes a paused run, in the same session.
 
     Args:
-        response: The response of the paused run.
-        decided: The decisions, in any order.
+        result: The response of the paused run.
+        decisions: The decisions, in any order.
+
+    Raises:
+        HookUsageError: If a decision is about a call that does not wait.
     """
-    by_call = {each.tool_call_id: each for each in decided}
-    contents = []
-    for request in response.user_input_requests:
+    calls = [each.function_call.call_id or "" for each in result.user_input_requests if each.function_call is not None]
+    by_call, contents = decisions_by_call(decisions, calls), []
+    for request in result.user_input_requests:
         decision = by_call.get(request.function_call.call_id or "") if request.function_call is not None else None
         if decision is None:
             continue

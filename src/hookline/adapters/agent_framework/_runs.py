@@ -30,7 +30,7 @@ from hookline.adapters.agent_framework._run_binding import (
 )
 from hookline.adapters.agent_framework._tools import ToolCallMiddleware
 from hookline.calls import AgentCall, Message
-from hookline.errors import HookDenied
+from hookline.errors import RunStopped
 from hookline.hooks import AnyHook
 from hookline.runtime import AdapterRun
 
@@ -89,16 +89,20 @@ def _stream_operation(
 async def _run_agent(binding: AgentFrameworkBinding, call_next: Next, emit: EmitUpdate | None) -> AgentResponse[Any]:
     async with binding.run as run:
         with _install_middleware(binding):
-            stopped = binding.resume() if binding.decisions else ""
-            if stopped:
+            if binding.decisions and binding.resume():
                 run.finish("interrupted")
-                return AgentResponse(messages=[])
+                run.raise_if_stopped()
             if AgentCall not in run.run.intercepted:
                 response = await _call_agent(binding.context, call_next, emit)
                 _record_end(binding, response)
-                return response
-            return await _call_agent_with_hooks(binding, call_next, emit)
-    return AgentResponse(messages=[])  # the operation was interrupted
+            else:
+                response = await _call_agent_with_hooks(binding, call_next, emit)
+            if run.run.parent is None:  # the model of the run that called it reads how a sub-agent ended
+                run.raise_if_stopped()
+            return response
+    if run.run.parent is None:
+        raise RunStopped("The run was interrupted.")
+    return AgentResponse(messages=[])
 
 
 @contextmanager
@@ -190,8 +194,7 @@ async def _call_agent_with_hooks(
             known = [(each, convert.from_agent_framework_message(each, {})) for each in context.messages]
             messages: list[Message] = [ours for _, each in known for ours in each]
             done = await run.lead_run(messages, work, instructions=instructions)
-            if done.denied is not None:
-                raise HookDenied(done.denied.hook_id, done.denied.reason)
+            run.raise_if_stopped()
             if not done.continues:
                 break
             said = own.messages if done.ran else [Theirs("assistant", [done.output])]

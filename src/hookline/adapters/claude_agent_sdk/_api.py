@@ -31,7 +31,7 @@ async def query(
     prompt: str | AsyncIterable[dict[str, Any]],
     options: ClaudeAgentOptions | None = None,
     transport: Any = None,
-    hooks: Iterable[AnyHook],
+    hooks: Iterable[AnyHook] = (),
     **attach: Any,
 ) -> AsyncGenerator[Any, None]:
     """Run a prompt with Claude as one operation with these hooks; yields what `claude_agent_sdk.query` yields.
@@ -47,7 +47,7 @@ async def query(
     Raises:
         UnsupportedHookError: If a hook would never be called.
         HookDefinitionError: If a hook is invalid.
-        HookDenied: If a hook denied the task.
+        RunStopped: If a hook, a person or `interrupt` ended the task.
     """
     options = options or ClaudeAgentOptions()
     run = AdapterRun(hooks, capabilities_for(options), **{**default_run_options(options), **attach})
@@ -65,6 +65,7 @@ async def query(
         try:
             async with run:
                 await run_task(task, prompt, send, queue.put)
+            run.raise_if_stopped()
         except BaseException as error:
             failures.append(error)
             if not isinstance(error, Exception):

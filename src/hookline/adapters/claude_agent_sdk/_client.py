@@ -14,7 +14,7 @@ from hookline.adapters.claude_agent_sdk._background import BackgroundTask, Messa
 from hookline.adapters.claude_agent_sdk._options import add_callbacks, capabilities_for, default_run_options
 from hookline.adapters.claude_agent_sdk._task import ClaudeTask
 from hookline.adapters.claude_agent_sdk._task_run import Prompt, run_task
-from hookline.hooks import AnyHook
+from hookline.hooks import AnyHook, hook_batch
 from hookline.runtime import AdapterRun
 
 __all__ = ["HookedClient"]
@@ -43,13 +43,13 @@ class HookedClient(ClaudeSDKClient):  # type: ignore[misc]
         options: ClaudeAgentOptions | None = None,
         transport: Any = None,
         *,
-        hooks: Iterable[AnyHook],
+        hooks: Iterable[AnyHook] = (),
         **attach: Any,
     ) -> None:
         caller_options = options or ClaudeAgentOptions()
         hooked, self._own_servers = add_callbacks(caller_options, lambda: self._task)
         super().__init__(hooked, transport)
-        self._caller_options, self._hooks = caller_options, tuple(hooks)
+        self._caller_options, self._hooks = caller_options, hook_batch(hooks)
         self._attach = {"conversation_id": uuid.uuid4().hex, **default_run_options(caller_options), **attach}
         self._task: ClaudeTask | None = None
         self._background: BackgroundTask | None = None
@@ -88,7 +88,7 @@ class HookedClient(ClaudeSDKClient):  # type: ignore[misc]
         """Yield Claude's messages, turn by turn.
 
         Raises:
-            HookDenied: If a hook denied a turn.
+            RunStopped: If a hook, a person or `interrupt` ended a turn.
         """
         async for message in self._queue_or_raise():
             if isinstance(message, Exception):
@@ -100,7 +100,7 @@ class HookedClient(ClaudeSDKClient):  # type: ignore[misc]
         """Yield Claude's messages of one turn, up to its result or to where hooks ended it.
 
         Raises:
-            HookDenied: If a hook denied the turn.
+            RunStopped: If a hook, a person or `interrupt` ended the turn.
         """
         async for message in self._queue_or_raise():
             if isinstance(message, Exception):
@@ -173,6 +173,7 @@ class HookedClient(ClaudeSDKClient):  # type: ignore[misc]
             async with run:
                 self._task = ClaudeTask(run, self._caller_options, self._own_servers)
                 await run_task(self._task, prompt, send, deliver)
+            run.raise_if_stopped()
         except Exception as error:
             end, has_result = error, False
         finally:

@@ -9,10 +9,11 @@ from typing import Any
 import msgspec
 from claude_agent_sdk import AssistantMessage, ResultMessage, SystemMessage, UserMessage
 
+from hookline.adapters._attaching import mark_paused
 from hookline.adapters.claude_agent_sdk import _conversion as convert
 from hookline.adapters.claude_agent_sdk._task import ClaudeTask
 from hookline.calls import AgentCall, Message
-from hookline.errors import HookDenied, HookUsageError
+from hookline.errors import HookUsageError
 
 __all__ = ["Prompt", "run_task"]
 
@@ -32,7 +33,7 @@ async def run_task(
         deliver: Passes a message on to the caller.
 
     Raises:
-        HookDenied: If a hook denied the task.
+        RunStopped: If a hook, a person or `interrupt` ended the task.
     """
     run, held = task.run, list[Any]()
     asked = [Message(role="user", content=prompt)] if isinstance(prompt, str) else []
@@ -60,15 +61,15 @@ async def run_task(
             task.compacting.record_message(message)
         async for message in send(final):
             await _record(task, message)
-            hold(message)
+            if not (run.is_stopped and isinstance(message, ResultMessage)):  # an error takes the place of the result
+                hold(message)
         return run.run.last_content
 
     try:
         done = await run.lead_run(asked, work)
     finally:
         await task.close()
-    if done.denied is not None:
-        raise HookDenied(done.denied.hook_id, done.denied.reason)
+    run.raise_if_stopped()
     if done.continues:
         raise HookUsageError(
             "A hook asked to continue, but a task of Claude is one round. Send a further prompt instead."
@@ -103,6 +104,7 @@ def _finish(task: ClaudeTask, message: ResultMessage) -> None:
     if task.approvals.stopped:
         run.finish("interrupted", message.result)
     elif deferred is not None:
+        mark_paused(message, run.operation_id)
         run.pause([convert.to_pending_tool(deferred.name, deferred.input, deferred.id, "")])
     else:
         run.finish(reason, message.result, failure)

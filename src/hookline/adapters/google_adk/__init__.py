@@ -1,5 +1,5 @@
-"""Hooks in Google's Agent Development Kit, per run: `hooked(runner, hooks=[...]).run_async(...)`."""
+"""Hooks in Google's Agent Development Kit: `hooked(runner, hooks=[hooks]).run_async(...)`."""
 
-from hookline.adapters.google_adk._api import DRIVES, hooked
+from hookline.adapters.google_adk._api import DRIVES, HookedRunner, answers, hooked
 
-__all__ = ["DRIVES", "hooked"]
+__all__ = ["DRIVES", "HookedRunner", "answers", "hooked"]

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
-from contextlib import suppress
+from contextlib import aclosing, suppress
 from contextvars import copy_context
 from typing import Any, cast
 
 from hookline._stepping import GeneratorBridge, emit
+from hookline.adapters._attaching import check_hooked, decisions_by_call
 from hookline.calls import AgentCall, Message
 from hookline.errors import MissingExtraError
-from hookline.hooks import AnyHook, hook_batch
-from hookline.runtime import AdapterRun, AgentDone, Approve, Reject, check_driven
+from hookline.hooks import AnyHook
+from hookline.runtime import AdapterRun, AgentDone, Approve, Reject
 
 try:
     from google.adk.agents.llm_agent import LlmAgent
@@ -22,13 +23,14 @@ try:
     from google.adk.events.event_actions import EventActions, EventCompaction
     from google.adk.plugins.plugin_manager import PluginManager
     from google.adk.runners import Runner
+    from google.genai import types
 
     from hookline.adapters.google_adk import _conversion as convert
     from hookline.adapters.google_adk._plugin import DRIVES, OPERATION_KEY, AdkBinding, HookPlugin, current_binding
 except ImportError as error:
     raise MissingExtraError("google-adk", "The adapter of Google ADK") from error
 
-__all__ = ["DRIVES", "hooked"]
+__all__ = ["DRIVES", "HookedRunner", "answers", "hooked"]
 
 EmitEvent = Callable[[Event], Awaitable[Any]]
 
@@ -36,32 +38,33 @@ PLUGIN = HookPlugin()
 """The plugin of every hooked runner; what belongs to one run is in a context variable."""
 
 
-def hooked(runner: Runner, *, hooks: Iterable[AnyHook], **attach: Any) -> Runner:
+def hooked(runner: Runner, hooks: Iterable[AnyHook] = (), **options: Any) -> HookedRunner:
     """Return a copy of a runner whose every run is an operation with these hooks; the given runner is not changed.
 
     Use `run_async`, `run` and `run_debug` as before. A session that waits for a person resumes the operation that
     paused.
 
     Args:
-        runner: The runner. The plugins of its app run after the hooks.
+        runner: The runner. The plugins of its app run after the hooks. A runner that `hooked` returned keeps its hooks
+            and gets these as well.
         hooks: The hooks of each run.
-        attach: Other options of each run: `operation_id`, `user_id` (the session's unless given), `tenant_id`,
+        options: Options of each run: `operation_id`, `user_id` (the session's unless given), `tenant_id`,
             `dispatcher`, `store`, `drain_timeout`, `best_effort`, `allow_missing_hooks`.
 
     Raises:
         UnsupportedHookError: If a hook would never be called.
         HookDefinitionError: If a hook is invalid.
+        HookUsageError: If there is no such option.
     """
-    hooks = hook_batch(hooks)
-    if not attach:
-        check_driven(hooks, DRIVES, best_effort=False)
-    elif not attach.get("best_effort"):
-        AdapterRun(hooks, DRIVES, **attach)  # raises for options that no run accepts
-    return _HookedRunner(runner, hooks, attach)
+    also = ("conversation_id",)
+    batch = check_hooked(hooks, DRIVES, options, also=also)
+    if isinstance(runner, HookedRunner):
+        return HookedRunner(runner._given, [*runner._hooks, *batch], {**runner._attach, **options})
+    return HookedRunner(runner, batch, options)
 
 
-class _HookedRunner(Runner):
-    """A runner whose runs are operations."""
+class HookedRunner(Runner):
+    """A runner whose runs are operations; made by `hooked`."""
 
     def __init__(self, runner: Runner, hooks: Sequence[AnyHook], attach: dict[str, Any]) -> None:
         inner: Any = object.__new__(type(runner))  # `copy.copy` takes several times as long
@@ -76,7 +79,7 @@ class _HookedRunner(Runner):
                 compaction = compaction.model_copy(update={"summarizer": _Summarizer(summarizer)})
                 inner.app = runner.app.model_copy(update={"events_compaction_config": compaction})
         self.__dict__.update(vars(inner))
-        self._inner, self._hooks, self._attach = inner, hooks, attach
+        self._given, self._inner, self._hooks, self._attach = runner, inner, hooks, attach
 
     async def run_async(self, **invocation: Any) -> AsyncGenerator[Event, None]:
         """Run the agent as an operation; takes and yields what `Runner.run_async` does."""
@@ -89,6 +92,24 @@ class _HookedRunner(Runner):
                     await bridge.athrow(asyncio.CancelledError())
                 bridge.work.close()
                 raise
+
+    async def resume(
+        self, events: Iterable[Event], decisions: Iterable[Approve | Reject], **invocation: Any
+    ) -> AsyncGenerator[Event, None]:
+        """Continue a run that waits for a person, as the same operation; yields what `run_async` does.
+
+        Args:
+            events: The events of the paused run.
+            decisions: The decisions.
+            invocation: Other arguments of `run_async`: the `user_id` and the `session_id` of the paused run.
+
+        Raises:
+            RunStopped: If a `Reject` without `and_continue` ends the run.
+            HookUsageError: If a decision is about a call that does not wait.
+        """
+        async with aclosing(self.run_async(new_message=answers(events, decisions), **invocation)) as found:
+            async for event in found:
+                yield event
 
     async def _run_operation(self, invocation: dict[str, Any]) -> None:
         message, outer, aborted = invocation.get("new_message"), current_binding.get(), invocation.get("abort_signal")
@@ -105,10 +126,10 @@ class _HookedRunner(Runner):
         run.run.scope = abort = cast(Any, _Abort(aborted or asyncio.Event()))
         invocation = {**invocation, "abort_signal": abort.signal}
         try:
-            if self._report_decisions(binding, decisions):
+            stops = self._report_decisions(binding, decisions)
+            if stops:
                 await self._run_agent(binding, invocation, emit)
-                return
-            for _ in range(1 + run.run.agent.max_continues):
+            for _ in range(0 if stops else 1 + run.run.agent.max_continues):
                 binding.finished, asked = False, {**invocation, "new_message": message}
                 if AgentCall not in run.run.intercepted:
                     await self._run_agent(binding, asked, emit)
@@ -126,6 +147,7 @@ class _HookedRunner(Runner):
             if abort.signal.is_set():
                 run.finish("interrupted")
             await run.close(failure)
+        run.raise_if_stopped()
 
     async def _run_with_hooks(self, binding: AdkBinding, invocation: dict[str, Any], *, pinned: bool) -> AgentDone:
         """Run one round of the agent through the hooks of `AgentCall`."""
@@ -205,6 +227,23 @@ class _HookedRunner(Runner):
         binding.run.finish("interrupted")
         binding.answer = convert.text_content("model", "A person stopped the run.")
         return True
+
+
+def answers(events: Iterable[Event], decisions: Iterable[Approve | Reject]) -> types.Content:
+    """Convert a person's decisions into the message that resumes a paused run, in the same session.
+
+    Args:
+        events: The events of the paused run.
+        decisions: The decisions. Unlike in ADK, a `Reject` without `and_continue` ends the run.
+
+    Raises:
+        HookUsageError: If a decision is about a call that does not wait.
+    """
+    waiting = {call_id: asked for event in events for call_id, asked in convert.calls_to_confirm(event).items()}
+    decided = decisions_by_call(decisions, waiting)
+    return types.Content(
+        role="user", parts=[convert.to_confirmation(waiting[call_id], each) for call_id, each in decided.items()]
+    )
 
 
 class _Abort:

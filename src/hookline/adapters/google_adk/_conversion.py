@@ -24,6 +24,7 @@ from hookline.runtime import Approve, Reject, as_result
 __all__ = [
     "AdkModelRequest",
     "call_ids_to_confirm",
+    "calls_to_confirm",
     "denied_response",
     "from_content",
     "from_llm_response",
@@ -34,6 +35,7 @@ __all__ = [
     "result_text",
     "text_content",
     "text_of",
+    "to_confirmation",
     "to_llm_response",
     "to_tool_result",
     "toolset_of",
@@ -254,11 +256,25 @@ def replace_args(args: dict[str, Any], final: Mapping[str, Any]) -> None:
 
 def call_ids_to_confirm(event: Any) -> list[str]:
     """Return the ids of the calls that an event asks a person to confirm."""
-    return [
-        call.args["originalFunctionCall"]["id"]
+    return list(calls_to_confirm(event))
+
+
+def calls_to_confirm(event: Any) -> dict[str, str]:
+    """Return the calls that an event asks a person to confirm, with the id of ADK's request for each."""
+    return {
+        call.args["originalFunctionCall"]["id"]: call.id
         for call in event.get_function_calls()
         if call.name == REQUEST_CONFIRMATION_FUNCTION_CALL_NAME
-    ]
+    }
+
+
+def to_confirmation(request_id: str, decision: Approve | Reject) -> types.Part:
+    """Convert a decision into the part of a message that answers ADK's request."""
+    response: dict[str, Any] = {"confirmed": isinstance(decision, Approve)}
+    if isinstance(decision, Reject):
+        response["payload"] = {"reason": decision.reason, "stop": not decision.and_continue}
+    answer = types.FunctionResponse(id=request_id, name=REQUEST_CONFIRMATION_FUNCTION_CALL_NAME, response=response)
+    return types.Part(function_response=answer)
 
 
 def read_confirmations(given: types.Content | None) -> dict[str, ToolConfirmation]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import inspect
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from contextlib import aclosing
 from dataclasses import replace
 from typing import Any
@@ -15,13 +15,14 @@ from langgraph.prebuilt import ToolNode
 from langgraph.pregel import Pregel
 from langgraph.types import Command, GraphOutput
 
+from hookline.adapters._attaching import check_hooked, decisions_by_call
 from hookline.adapters._streams import wait_for_end
 from hookline.adapters.langchain._conversion import messages_in, to_pending_tools
-from hookline.adapters.langchain._run_binding import HELD_TAG, drop_held_output, identify_as_local
+from hookline.adapters.langchain._run_binding import DRIVES, HELD_TAG, drop_held_output, identify_as_local
 from hookline.adapters.langchain._runs import GraphRunner
 from hookline.adapters.langchain._sync import SyncRun
 from hookline.errors import HookUsageError
-from hookline.hooks import AnyHook, hook_batch
+from hookline.hooks import AnyHook
 from hookline.runtime import Approve, Reject
 
 __all__ = ["HookedAgent", "HookedToolNode", "answers", "hooked"]
@@ -70,7 +71,7 @@ def _check_middleware(agent: Any) -> None:
     _checked_agents.add(agent)
 
 
-def hooked(agent: Any, *, hooks: Iterable[AnyHook], agent_id: str = "", **options: Any) -> HookedAgent:
+def hooked(agent: Any, hooks: Iterable[AnyHook] = (), *, agent_id: str = "", **options: Any) -> HookedAgent:
     """Wrap an agent so that each of its runs uses these hooks.
 
     Args:
@@ -82,9 +83,11 @@ def hooked(agent: Any, *, hooks: Iterable[AnyHook], agent_id: str = "", **option
             `store`, `drain_timeout`, `best_effort`, `allow_missing_hooks`.
 
     Raises:
-        HookUsageError: If the agent was built without the middleware.
+        UnsupportedHookError: If a hook would never be called.
+        HookDefinitionError: If a hook is invalid.
+        HookUsageError: If the agent was built without the middleware, or if there is no such option.
     """
-    batch = hook_batch(hooks)
+    batch = check_hooked(hooks, DRIVES, options, also=("conversation_id", "model", "provider", "parent"))
     if isinstance(agent, HookedAgent):
         known = agent._runner
         merged = {**known.options, **options}
@@ -98,20 +101,26 @@ def hooked(agent: Any, *, hooks: Iterable[AnyHook], agent_id: str = "", **option
     return _new_hooked_agent(GraphRunner(agent=agent, hooks=batch, agent_id=agent_id or name, options=options))
 
 
-def answers(result: Mapping[str, Any], decided: Sequence[Approve | Reject]) -> Command[Any]:
+def answers(result: Mapping[str, Any] | GraphOutput[Any], decisions: Iterable[Approve | Reject]) -> Command[Any]:
     """Convert a person's decisions into the command that resumes a paused run.
 
     Args:
         result: The result of the paused run, with its `__interrupt__`.
-        decided: The decisions, each with the id of its tool call, or of the interrupt if that is not about a tool.
+        decisions: The decisions, each with the id of its tool call, or of the interrupt if that is not about a tool.
             Unlike in LangChain, a `Reject` without `and_continue` ends the run.
 
     Raises:
-        HookUsageError: If there is no decision, or if decisions on one interrupt are incomplete.
+        HookUsageError: If a decision is about a call that does not wait, if there is no decision, or if decisions on
+            one interrupt are incomplete.
     """
-    by_call = {each.tool_call_id: each for each in decided}
     found: dict[str, dict[str, list[dict[str, Any]]]] = {}
-    pending = to_pending_tools(result["__interrupt__"], messages_in(result), identify_as_local)
+    interrupts, state = (
+        (result.interrupts, result.value)
+        if isinstance(result, GraphOutput)
+        else (result.get("__interrupt__", ()), result)
+    )
+    pending = to_pending_tools(interrupts, messages_in(state), identify_as_local)
+    by_call = decisions_by_call(decisions, [call.tool_call_id for _, call in pending])
     begun = {interrupt.id for interrupt, call in pending if call.tool_call_id in by_call}
     for interrupt, call in pending:
         decision = by_call.get(call.tool_call_id)
@@ -141,7 +150,7 @@ class HookedAgent(Pregel[Any, Any, Any, Any]):
         """Run the agent; see the agent's `ainvoke`.
 
         Raises:
-            RunStopped: If the run was interrupted.
+            RunStopped: If a hook, a person or `interrupt` ended the run.
             Exception: What the agent raises.
         """
         agent = self._runner.agent
@@ -151,11 +160,28 @@ class HookedAgent(Pregel[Any, Any, Any, Any]):
 
         return _to_output_version(options, await self._runner.run(input, config, run_graph, agent.aget_state))
 
+    async def resume(
+        self, result: Any, decisions: Iterable[Approve | Reject], config: Any = None, **options: Any
+    ) -> Any:
+        """Continue a run that waits for a person, as the same operation.
+
+        Args:
+            result: The result of the paused run, with its interrupts.
+            decisions: The decisions.
+            config: The config of the paused run, with its `thread_id`.
+            options: Other arguments of `ainvoke`.
+
+        Raises:
+            RunStopped: If a `Reject` without `and_continue` ends the run.
+            HookUsageError: If a decision is about a call that does not wait.
+        """
+        return await self.ainvoke(answers(result, decisions), config, **options)
+
     def invoke(self, input: Any, config: Any = None, **options: Any) -> Any:  # noqa: A002
         """Run the agent from sync code; its hooks run in an event loop of another thread.
 
         Raises:
-            RunStopped: If the run was interrupted.
+            RunStopped: If a hook, a person or `interrupt` ended the run.
             Exception: What the agent raises.
         """
         with self._sync_run(input, config) as run:

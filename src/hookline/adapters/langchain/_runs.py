@@ -76,7 +76,7 @@ class GraphRunner:
             get_state: Reads the graph's state.
 
         Raises:
-            RunStopped: If the run was interrupted.
+            RunStopped: If a hook, a person or `interrupt` ended the run.
             Exception: What the graph raises.
         """
         checkpointer, around = self.agent.checkpointer, _configurable(config)
@@ -96,14 +96,15 @@ class GraphRunner:
                 # Otherwise the outer graph's next interrupt would consume it.
                 if resume is not given and SCRATCHPAD_KEY in around:
                     around[SCRATCHPAD_KEY].get_null_resume(consume=True)
-                return waiting.values
+                run.raise_if_stopped()
             if is_stored:
                 config = ensure_config(config)
                 config["metadata"] = {**config.get("metadata", {}), OPERATION_KEY: run.operation_id}
             read = get_state if is_stored else None
-            if AgentCall in run.run.intercepted:
-                return await _run_with_hooks(binding, given, config, run_graph, read)
-            return await _run_once(binding, given, config, run_graph, read)
+            run_operation = _run_with_hooks if AgentCall in run.run.intercepted else _run_once
+            result = await run_operation(binding, given, config, run_graph, read)
+            run.raise_if_stopped()
+            return result
         raise RunStopped("The run was interrupted.")
 
 
@@ -206,8 +207,7 @@ async def _run_with_hooks(
         before = messages_in(_state_of(results[-1])) if done.ran else [*messages_in(following), AIMessage(done.output)]
         following = {"messages": [*before, HumanMessage("\n\n".join(done.continues))]}
         done = await run.lead_run(prompt, work)
-    if done.denied is not None:
-        return {"messages": asked}
+    run.raise_if_stopped()
     if not done.ran:
         run.finish("done", done.output)
         return {"messages": [*messages_in(following), AIMessage(done.output)]}

@@ -1,5 +1,9 @@
-"""Hooks in runs of the OpenAI Agents SDK: use `HooklineRunner` in place of `Runner`."""
+"""Hooks in runs of the OpenAI Agents SDK: `await hooked(agent, hooks=[hooks]).run("go")`.
 
-from hookline.adapters.openai_agents._api import DRIVES, HooklineRunner, OpenAIRunStopped
+In the SDK's own way: `HooklineRunner([hooks])` in place of `Runner`.
+"""
 
-__all__ = ["DRIVES", "HooklineRunner", "OpenAIRunStopped"]
+from hookline.adapters.openai_agents._api import DRIVES, HooklineRunner, OpenAIRunStopped, answers
+from hookline.adapters.openai_agents._hooked import HookedAgent, hooked
+
+__all__ = ["DRIVES", "HookedAgent", "HooklineRunner", "OpenAIRunStopped", "answers", "hooked"]

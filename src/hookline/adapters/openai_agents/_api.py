@@ -1,4 +1,4 @@
-"""Hooks in runs of the OpenAI Agents SDK: use `HooklineRunner` in place of `Runner`.
+"""Hooks in runs of the OpenAI Agents SDK: `HooklineRunner` takes the place of `Runner`.
 
 Agents, tools, models, sessions and states are not changed and may be shared by concurrent runs. The patched functions
 of the SDK find their run in a context variable; see `_patches`.
@@ -9,14 +9,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextvars import ContextVar
 from typing import Any, Unpack
 
 import anyio
 
+from hookline.adapters._attaching import decisions_by_call, mark_paused, paused_operation
 from hookline.dispatcher import HookDispatcher
-from hookline.errors import HookUsageError, MissingExtraError
+from hookline.errors import MissingExtraError
 from hookline.hooks import AnyHook, hook_batch
 from hookline.runtime import AdapterRun, Approve, OperationStore, Reject
 
@@ -27,14 +28,20 @@ try:
     from hookline.adapters.openai_agents._conversion import call_id_of
     from hookline.adapters.openai_agents._models import model_name, wrap_get_model
     from hookline.adapters.openai_agents._patches import install, original
-    from hookline.adapters.openai_agents._run_binding import DRIVES, OpenAIBinding, OpenAIRunStopped, present_binding
+    from hookline.adapters.openai_agents._run_binding import (
+        DRIVES,
+        OpenAIBinding,
+        OpenAIRunStopped,
+        mark_stopping,
+        present_binding,
+    )
     from hookline.adapters.openai_agents._runs import Input, StreamFailedError, end_stream, run_agent, stream_agent
     from hookline.adapters.openai_agents._sessions import wrap_call_session
     from hookline.adapters.openai_agents._tools import wrap_execute_handoffs, wrap_invoke_tool
 except ImportError as error:
     raise MissingExtraError("openai-agents", "The adapter of the OpenAI Agents SDK") from error
 
-__all__ = ["DRIVES", "HooklineRunner", "OpenAIRunStopped"]
+__all__ = ["DRIVES", "HooklineRunner", "OpenAIRunStopped", "answers"]
 
 
 class HooklineRunner(AgentRunner):
@@ -102,50 +109,30 @@ class HooklineRunner(AgentRunner):
             UnsupportedHookError: If a hook would never be called.
             Exception: What `Runner.run` raises.
         """
-        run_as_operation = functools.partial(_run_as_operation, self._new_run(starting_agent, options))
+        run_as_operation = functools.partial(_run_as_operation, self._new_run(starting_agent, input, options))
         result: RunResult = await run_as_operation(self, starting_agent, input, options)
         return result
 
     async def resume(
         self,
         starting_agent: Agent[Any],
-        state: RunState[Any],
-        decisions: Sequence[Approve | Reject],
+        result: RunResult | RunResultStreaming | RunState[Any],
+        decisions: Iterable[Approve | Reject],
         **options: Unpack[RunOptions[Any]],
     ) -> RunResult:
         """Resume a run that waits for a person. Unlike in the SDK, a `Reject` without `and_continue` ends it.
 
         Args:
             starting_agent: The agent that the run started with.
-            state: The state of the paused run; the decisions are applied to it.
+            result: The result of the paused run, or its state.
             decisions: The decisions, each with the id of its tool call.
             options: Options of `Runner.run`.
 
         Raises:
             OpenAIRunStopped: If a person ended the run.
-            HookUsageError: If no call with that id waits for a person.
+            HookUsageError: If a decision is about a call that does not wait.
         """
-        waiting = {call_id_of(item): item for item in state.get_interruptions()}
-        for decision in decisions:
-            item = waiting.get(decision.tool_call_id)
-            if item is None:
-                raise HookUsageError(
-                    f"No call {decision.tool_call_id!r} waits for a person. Waiting calls: {sorted(waiting)}."
-                )
-            if isinstance(decision, Approve):
-                state.approve(item)
-            else:
-                state.reject(item, rejection_message=decision.reason or None)
-        ends = [each for each in decisions if isinstance(each, Reject) and not each.and_continue]
-        if not ends:
-            return await self.run(starting_agent, state, **options)
-        async with self._new_run(starting_agent, options) as run:
-            run.begin_step()
-            run.decided(decisions)
-            run.finish("interrupted")
-        raise OpenAIRunStopped(
-            f"A person refused the call {ends[0].tool_call_id!r}: {ends[0].reason or 'no reason given'}"
-        )
+        return await self.run(starting_agent, answers(result, decisions), **options)
 
     def run_streamed(
         self,
@@ -167,7 +154,7 @@ class HooklineRunner(AgentRunner):
         Raises:
             UnsupportedHookError: If a hook would never be called.
         """
-        run = self._new_run(starting_agent, options)
+        run = self._new_run(starting_agent, input, options)
         return _start_stream(functools.partial(_stream_as_operation, run), self, starting_agent, input, options)
 
     @contextlib.asynccontextmanager
@@ -210,8 +197,39 @@ class HooklineRunner(AgentRunner):
         if result._stored_exception is not None:
             raise result._stored_exception
 
-    def _new_run(self, agent: Agent[Any], options: Mapping[str, Any]) -> AdapterRun:
-        return _new_run(self._hooks, agent, options, **self._options)
+    def _new_run(self, agent: Agent[Any], given: Input, options: Mapping[str, Any]) -> AdapterRun:
+        known = self._options
+        if known["operation_id"] is None:
+            known = {**known, "operation_id": paused_operation(given)}
+        return _new_run(self._hooks, agent, options, **known)
+
+
+def answers(
+    result: RunResult | RunResultStreaming | RunState[Any], decisions: Iterable[Approve | Reject]
+) -> RunState[Any]:
+    """Convert a person's decisions into the state with which the runner resumes a paused run.
+
+    Args:
+        result: The result of the paused run, or its state, to which the decisions are applied.
+        decisions: The decisions, each with the id of its tool call. Unlike in the SDK, a `Reject` without
+            `and_continue` ends the run.
+
+    Raises:
+        HookUsageError: If a decision is about a call that does not wait.
+    """
+    state = result if isinstance(result, RunState) else result.to_state()
+    operation_id = paused_operation(result)
+    if operation_id is not None:
+        mark_paused(state, operation_id)
+    waiting = {call_id_of(item): item for item in state.get_interruptions()}
+    for name, decision in decisions_by_call(decisions, waiting).items():
+        if isinstance(decision, Approve):
+            state.approve(waiting[name])
+        else:
+            state.reject(waiting[name], rejection_message=decision.reason or None)
+            if not decision.and_continue:
+                mark_stopping(state, decision)
+    return state
 
 
 def _new_run(hooks: Iterable[AnyHook], agent: Agent[Any], options: Mapping[str, Any], **given: Any) -> AdapterRun:

@@ -12,6 +12,7 @@ from typing import Any
 import anyio
 from agents import Agent, AgentsException, Model, RunConfig, RunState
 
+from hookline.adapters._attaching import mark_paused
 from hookline.adapters.openai_agents._conversion import (
     call_id_of,
     output_text,
@@ -24,7 +25,7 @@ from hookline.errors import RunStopped, message_of
 from hookline.events import PendingTool
 from hookline.runtime import KINDS, AdapterRun, AgentDone, Approve, Capabilities, Reject
 
-__all__ = ["DRIVES", "OpenAIBinding", "OpenAIRunStopped", "current_binding", "present_binding"]
+__all__ = ["DRIVES", "OpenAIBinding", "OpenAIRunStopped", "current_binding", "mark_stopping", "present_binding"]
 
 DRIVES = Capabilities(
     framework="OpenAI Agents",
@@ -44,6 +45,20 @@ class OpenAIRunStopped(RunStopped, AgentsException):
     def __reduce__(self) -> tuple[Any, ...]:
         # What the SDK hangs on its errors is the whole run, which may not pickle.
         return type(self), (self.reason, self.hook_id), {**vars(self), "run_data": None}
+
+
+_STOPPING_KEY = "_hookline_stopping_rejections"
+
+
+def mark_stopping(state: RunState[Any], rejection: Reject) -> None:
+    """Note in a state a rejection that ends the run; the SDK itself would tell the model and go on."""
+    vars(state)[_STOPPING_KEY] = {**stopping_rejections(state), rejection.tool_call_id: rejection}
+
+
+def stopping_rejections(state: RunState[Any]) -> Mapping[str, Reject]:
+    """Return the rejections in a state that end the run, by the id of their call."""
+    found: Mapping[str, Reject] = getattr(state, _STOPPING_KEY, {})
+    return found
 
 
 class OpenAIBinding:
@@ -104,11 +119,17 @@ class OpenAIBinding:
                 break
             approved = context.is_tool_approved(name, call_id)
             if approved is not None:
+                stopping = stopping_rejections(state).get(call_id)
                 reason = None if approved else context.get_rejection_message(name, call_id, existing_pending=item)
                 decisions.append(
-                    Approve(call_id) if approved else Reject(call_id, reason=reason or "", and_continue=True)
+                    Approve(call_id)
+                    if approved
+                    else stopping or Reject(call_id, reason=reason or "", and_continue=True)
                 )
         self.run.decided(decisions)
+        if any(isinstance(each, Reject) and not each.and_continue for each in decisions):
+            self.run.finish("interrupted")
+            self.run.raise_if_stopped(OpenAIRunStopped)
 
     # Called by the patched functions.
 
@@ -195,6 +216,7 @@ class OpenAIBinding:
         if result.interruptions:
             self.waiting = [to_pending_tool(item) for item in result.interruptions]
             self.run.pause(self.waiting)
+            mark_paused(result, self.run.operation_id)
             self.run.end_step(should_continue=False)
         else:
             self.run.finish("done", output_text(result))
@@ -207,7 +229,7 @@ class OpenAIBinding:
         """
         for run in (self.run, *(parent for parent, _, _ in self.handoffs)):
             if run.denied is not None:
-                raise OpenAIRunStopped(run.denied.reason, run.denied.hook_id)
+                run.raise_if_stopped(OpenAIRunStopped)
 
     @contextmanager
     def activated(self) -> Iterator[None]:

@@ -1,5 +1,9 @@
-"""Hooks in runs of Pydantic AI: `agent.run(prompt, capabilities=[Hookline([hooks])])`."""
+"""Hooks in runs of Pydantic AI: `await hooked(agent, hooks=[hooks]).run("go")`.
 
-from hookline.adapters.pydantic_ai._api import DRIVES, Hookline, RunRejected, agent_tool, deferred_results
+In the framework's own way: `agent.run("go", capabilities=[Hookline([hooks])])`.
+"""
 
-__all__ = ["DRIVES", "Hookline", "RunRejected", "agent_tool", "deferred_results"]
+from hookline.adapters.pydantic_ai._api import DRIVES, Hookline, agent_tool, answers
+from hookline.adapters.pydantic_ai._hooked import HookedAgent, hooked
+
+__all__ = ["DRIVES", "HookedAgent", "Hookline", "agent_tool", "answers", "hooked"]

@@ -26,12 +26,12 @@ try:
 except ImportError as error:
     raise MissingExtraError("pydantic-ai", "hookline.adapters.pydantic_ai") from error
 
-from hookline.adapters.pydantic_ai._approvals import RunRejected, deferred_results
+from hookline.adapters.pydantic_ai._approvals import answers
 from hookline.adapters.pydantic_ai._calls import CALLEE_KEY
 from hookline.adapters.pydantic_ai._models import hold_model
 from hookline.adapters.pydantic_ai._run import PydanticAIBinding
 
-__all__ = ["DRIVES", "Hookline", "RunRejected", "agent_tool", "deferred_results"]
+__all__ = ["DRIVES", "Hookline", "agent_tool", "answers"]
 
 DRIVES = Capabilities(
     framework="Pydantic AI",
@@ -96,6 +96,9 @@ class Hookline(AbstractCapability[Any]):
     def __post_init__(self) -> None:
         self.hooks = hook_batch(self.hooks)
 
+    def _begin_run(self, binding: PydanticAIBinding) -> None:
+        """Take part in a run that begins; for a capability that belongs to one run alone."""
+
     def get_ordering(self) -> CapabilityOrdering:
         """Return the outermost position, so that hooks also see calls that other capabilities answer or refuse."""
         return CapabilityOrdering(position="outermost")
@@ -109,10 +112,13 @@ class Hookline(AbstractCapability[Any]):
             return await handler()
         hooks: list[AnyHook] = []
         options: dict[str, Any] = {}
-        for each in {id(each): each for each in ctx.capabilities.values() if isinstance(each, Hookline)}.values():
+        found = {id(each): each for each in ctx.capabilities.values() if isinstance(each, Hookline)}.values()
+        for each in found:
             hooks.extend(each.hooks)
             options.update(each._set_options())
         binding = PydanticAIBinding(hooks, DRIVES, options)
+        for each in found:
+            each._begin_run(binding)
         token = _current_run.set(_PresentRun(self, binding, ctx.capabilities))
         try:
             return await binding.run(ctx, handler)

@@ -20,7 +20,7 @@ from hookline.adapters.pydantic_ai import _conversion as convert
 from hookline.adapters.pydantic_ai._conversion import RequestMessages
 from hookline.adapters.pydantic_ai._models import CompactingModel, HeldStream, can_compact
 from hookline.calls import Message, ModelCall, ToolRequest, ToolResult
-from hookline.errors import HookDenied
+from hookline.errors import RunStopped
 from hookline.runtime import AdapterRun, ToolDone
 
 __all__ = ["CALLEE_KEY", "CallHooks", "CallingRun", "OpenCall", "RunScope", "current_caller"]
@@ -30,16 +30,17 @@ class RunScope:
     """Replaces the cancel scope of a run: cancelling it ends the framework's run.
 
     Attributes:
-        cancel_called: Whether the run was asked to end.
+        cancel_called: Whether the run was asked to end, by hookline or by the application.
+        interrupted: Whether hookline asked it to end.
         ended: Whether the operation has ended.
     """
 
     def __init__(self, ctx: RunContext[Any]) -> None:
-        self._ctx, self.cancel_called, self.ended = ctx, False, False
+        self._ctx, self.cancel_called, self.interrupted, self.ended = ctx, False, False, False
 
     def cancel(self) -> None:
         """Cancel the framework's run."""
-        self.cancel_called = True
+        self.cancel_called = self.interrupted = True
         self._ctx.cancel()
 
 
@@ -167,7 +168,7 @@ class CallHooks:
             )
         if answer is None:
             assert run.denied is not None
-            raise HookDenied(run.denied.hook_id, run.denied.reason)
+            raise RunStopped(run.denied.reason, run.denied.hook_id)
         if not responses:
             return convert.from_model_response(answer)
         response, own = responses[0]
@@ -241,7 +242,7 @@ class CallHooks:
         if done.asked is not None:
             raise ApprovalRequired()
         if done.stop is not None:
-            raise HookDenied(done.stop.hook_id, done.stop.reason)
+            raise RunStopped(done.stop.reason, done.stop.hook_id)
         if done.error is not None or (raised and isinstance(raised[0], ApprovalRequired | CallDeferred)):
             raise raised[0]  # a call that waits for a person keeps waiting, whatever hooks return
         if not done.changed:
@@ -273,7 +274,7 @@ class CallHooks:
 
         done = await self._run.call_tool(self._to_tool_request(call), work)
         if done.stop is not None:
-            raise HookDenied(done.stop.hook_id, done.stop.reason)
+            raise RunStopped(done.stop.reason, done.stop.hook_id)
         self._run.step.asked.pop(call.tool_call_id, None)
         return done
 
@@ -309,7 +310,7 @@ class CallHooks:
                 metadata[CALLEE_KEY], convert.text_of(args.get("instruction", args)), work
             )
         if self._run.denied is not None:
-            raise HookDenied(self._run.denied.hook_id, self._run.denied.reason)
+            raise RunStopped(self._run.denied.reason, self._run.denied.hook_id)
         if done.denied is not None:
             raise ToolFailed(done.output)
         return done.output if done.changed else values[0]

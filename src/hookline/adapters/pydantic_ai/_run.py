@@ -13,10 +13,10 @@ from pydantic_ai.tools import DeferredToolRequests, RunContext, ToolApproved, To
 
 from hookline.adapters._conversion import to_pending_tool
 from hookline.adapters.pydantic_ai import _conversion as convert
-from hookline.adapters.pydantic_ai._approvals import RunRejected, ToolDeniedAndStopped
+from hookline.adapters.pydantic_ai._approvals import ToolDeniedAndStopped, mark_paused
 from hookline.adapters.pydantic_ai._calls import CallHooks, OpenCall, RunScope, current_caller
 from hookline.calls import AgentCall, Message
-from hookline.errors import HookDenied, HookUsageError, UnknownToolError
+from hookline.errors import HookUsageError, RunStopped, UnknownToolError
 from hookline.hooks import AnyHook
 from hookline.runtime import AdapterRun, Approve, Capabilities, Reject
 
@@ -40,6 +40,7 @@ class PydanticAIBinding(CallHooks):
         self._node: object = None
         self._output_delivered = False
         self._prompt: str | None = None
+        self._started: AdapterRun | None = None
 
     async def run(self, ctx: RunContext[Any], handler: Callable[[], Awaitable[Any]]) -> Any:
         """Run the agent as an operation."""
@@ -58,7 +59,7 @@ class PydanticAIBinding(CallHooks):
 
         done = await caller.run.call_agent(_agent_name(ctx), convert.text_of(ctx.prompt), work)
         if done.denied is not None:
-            raise HookDenied(done.denied.hook_id, done.denied.reason)
+            raise RunStopped(done.denied.reason, done.denied.hook_id)
         return _final_result(results, done.output, changed=done.changed)
 
     async def _run_operation(
@@ -75,6 +76,7 @@ class PydanticAIBinding(CallHooks):
         )
         await run.open()
         self._scope = run.run.scope = RunScope(ctx)  # type: ignore[assignment]  # the run's tasks belong to the framework
+        self._started = run
         try:
             result = await self._run_with_hooks(ctx, handler, run)
         except BaseException as error:
@@ -93,7 +95,7 @@ class PydanticAIBinding(CallHooks):
     ) -> Any:
         if not run.leads(AgentCall):
             result = await handler()
-            self._record_end(run, result.output)
+            self._record_end(run, result)
             return result
         results: list[Any] = []
         given = [Message(role="user", content=convert.text_of(ctx.prompt) if self._prompt is None else self._prompt)]
@@ -102,11 +104,11 @@ class PydanticAIBinding(CallHooks):
             if list(call.input) != given:
                 self._prompt = "\n\n".join(message.content for message in call.input)
             results.append(await handler())
-            return self._record_end(run, results[0].output)
+            return self._record_end(run, results[0])
 
         done = await run.lead_run(given, work)
         if done.denied is not None:
-            raise HookDenied(done.denied.hook_id, done.denied.reason)
+            raise RunStopped(done.denied.reason, done.denied.hook_id)
         if done.continues:
             logger.warning(
                 "A run of Pydantic AI cannot be continued after its end, so this input of a hook is ignored: %r",
@@ -119,14 +121,21 @@ class PydanticAIBinding(CallHooks):
             )
         return _final_result(results, done.output, changed=done.changed)
 
-    def _record_end(self, run: AdapterRun, output: Any) -> str:
+    @property
+    def interrupted(self) -> bool:
+        """Whether `interrupt` ended the run; `False` if the application cancelled it in the framework's way."""
+        return self._started is not None and self._scope.interrupted
+
+    def _record_end(self, run: AdapterRun, result: AgentRunResult[Any]) -> str:
         """Record how the framework's run ended, or that it waits for a person; return its output as text."""
+        output = result.output
         if isinstance(output, str):
             return output
         if isinstance(output, DeferredToolRequests):
             waiting = [part for part in (*output.approvals, *output.calls) if part.tool_call_id not in run.step.asked]
             run.pause([to_pending_tool(self._to_tool_request(part)) for part in waiting])
             run.end_step(should_continue=False)
+            mark_paused(result.all_messages(), run.operation_id)
             return ""
         text = convert.text_of(output)
         run.finish("done", text)
@@ -163,10 +172,9 @@ class PydanticAIBinding(CallHooks):
         self._run.begin_step()
         self._run.decided(decisions)
         self._run.step.type = "call_tool"
-        for each in decisions:
-            if isinstance(each, Reject) and not each.and_continue:
-                self._run.finish("interrupted")
-                raise RunRejected(each.tool_call_id, each.reason)
+        if any(isinstance(each, Reject) and not each.and_continue for each in decisions):
+            self._run.finish("interrupted")
+            self._run.raise_if_stopped()
 
 
 def _agent_name(ctx: RunContext[Any]) -> str:

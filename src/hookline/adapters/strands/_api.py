@@ -7,14 +7,14 @@ they look up the present run in a context variable and do nothing outside of a h
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from functools import partial
 from typing import Any
 
 from hookline.dispatcher import HookDispatcher
-from hookline.errors import MissingExtraError
+from hookline.errors import MissingExtraError, RunStopped
 from hookline.hooks import AnyHook
 from hookline.runtime import AdapterRun, Approve, Reject
 
@@ -23,12 +23,12 @@ try:
 except ImportError as error:
     raise MissingExtraError("strands", "The adapter of Strands") from error
 
+from hookline.adapters._attaching import check_hooked, decisions_by_call
 from hookline.adapters._streams import stream_values
 from hookline.adapters.strands._calls import attach
 from hookline.adapters.strands._compaction import hook_compactions
 from hookline.adapters.strands._conversion import (
     agent_name,
-    agent_result,
     interrupt_response,
     interrupted_call_id,
     model_name,
@@ -45,18 +45,25 @@ from hookline.adapters.strands._run_binding import (
 __all__ = ["DRIVES", "HookedAgent", "answers", "attach", "hooked"]
 
 
-def hooked(agent: Any, *, hooks: Iterable[AnyHook], **options: Any) -> HookedAgent:
+def hooked(agent: Any, hooks: Iterable[AnyHook] = (), **options: Any) -> HookedAgent:
     """Wrap an agent, graph or swarm of Strands so that each of its runs uses these hooks.
 
     Args:
         agent: The agent. It keeps the adapter's callbacks, which do nothing outside of such runs.
         hooks: The hooks of each run that is started through the result.
-        options: Options of `AdapterRun`: `operation_id`, `user_id`, `tenant_id`, `store`, `best_effort`, …
+        options: Options of the runs: `operation_id`, `user_id`, `tenant_id`, `dispatcher`, `store`, `drain_timeout`,
+            `best_effort`, `allow_missing_hooks`.
 
     Returns:
         The wrapped agent. Run it like the agent: call it, or use `invoke_async` or `stream_async`.
+
+    Raises:
+        UnsupportedHookError: If a hook would never be called.
+        HookDefinitionError: If a hook is invalid.
+        HookUsageError: If there is no such option.
     """
-    return HookedAgent(agent, hooks, options)
+    also = ("agent_id", "conversation_id", "model", "provider", "parent")
+    return HookedAgent(agent, check_hooked(hooks, DRIVES, options, also=also), options)
 
 
 class HookedAgent:
@@ -101,7 +108,7 @@ class HookedAgent:
             The agent's result; an `AgentResult` with the hook's output if a hook set it.
 
         Raises:
-            HookDenied: If a hook denied the run.
+            RunStopped: If a hook, a person or `interrupt` ended the run.
         """
         return await self._run(prompt, given, None)
 
@@ -113,9 +120,23 @@ class HookedAgent:
             given: The agent's other arguments.
 
         Raises:
-            HookDenied: If a hook denied the run.
+            RunStopped: If a hook, a person or `interrupt` ended the run.
         """
         return stream_values(partial(self._run, prompt, given))
+
+    async def resume(self, result: Any, decisions: Iterable[Approve | Reject], **given: Any) -> Any:
+        """Continue a run that waits for a person, as the same operation.
+
+        Args:
+            result: The result of the paused run.
+            decisions: The decisions.
+            given: The agent's other arguments.
+
+        Raises:
+            RunStopped: If a `Reject` without `and_continue` ends the run.
+            HookUsageError: If a decision is about a call that does not wait.
+        """
+        return await self.invoke_async(answers(result, decisions), **given)
 
     async def _run(self, prompt: Any, given: Mapping[str, Any], emit: Callable[[Any], Awaitable[None]] | None) -> Any:
         agent, outer, responses = self._agent, open_binding(), read_responses(prompt)
@@ -137,18 +158,22 @@ class HookedAgent:
                 current_binding.set(outer)
                 for bridge in list(binding.node_bridges.values()):
                     await bridge.end(asyncio.CancelledError())
-        return agent_result(agent, None, "", "cancelled")
+        raise RunStopped("The run was interrupted.")
 
 
-def answers(result: Any, decided: Sequence[Approve | Reject]) -> list[Any]:
+def answers(result: Any, decisions: Iterable[Approve | Reject]) -> list[Any]:
     """Convert a person's decisions into the prompt that resumes a paused run.
 
     Args:
         result: The result of the paused run.
-        decided: The decisions, in any order.
+        decisions: The decisions, in any order.
+
+    Raises:
+        HookUsageError: If a decision is about a call that does not wait.
     """
-    by_call = {each.tool_call_id: each for each in decided}
-    asked = [(each.id, by_call.get(interrupted_call_id(each.id))) for each in result.interrupts or ()]
+    interrupts = [(each.id, interrupted_call_id(each.id)) for each in result.interrupts or ()]
+    by_call = decisions_by_call(decisions, [call_id for _, call_id in interrupts])
+    asked = [(interrupt, by_call.get(call_id)) for interrupt, call_id in interrupts]
     return [
         {"interruptResponse": {"interruptId": interrupt, "response": interrupt_response(each)}}
         for interrupt, each in asked

@@ -23,7 +23,6 @@ from hookline.adapters.strands._conversion import (
     to_strands_message,
 )
 from hookline.calls import AgentCall, CompactCall, Message, ModelCall, SubAgentCall, ToolCall, ToolRequest
-from hookline.errors import HookDenied
 from hookline.events import CompletionReason, PendingTool, ToolOutcome
 from hookline.runtime import KINDS, AdapterRun, Approve, Capabilities, Reject
 
@@ -106,13 +105,14 @@ class StrandsBinding:
             emit: Receives the events of the stream; `None` if it is not streamed.
 
         Raises:
-            HookDenied: If a hook denied the run.
+            RunStopped: If a hook or a person ended the run.
         """
         if AgentCall not in self.run.run.intercepted:
             own = await self._stream(prompt, given, emit)
             self.record_end(own)
         else:
             own = await self._run_with_hooks(prompt, given, emit)
+        self.run.raise_if_stopped()
         if emit is not None:
             await emit({**self.last_event, "result": own})
         return own
@@ -146,8 +146,7 @@ class StrandsBinding:
         for _ in range(1 + self.run.run.agent.max_continues):
             messages = from_prompt(self.agent, prompt)
             done = await self.run.lead_run(messages, work, instructions=instructions)
-            if done.denied is not None:
-                raise HookDenied(done.denied.hook_id, done.denied.reason)
+            self.run.raise_if_stopped()
             if not done.continues:
                 break
             prompt = "\n\n".join(done.continues)

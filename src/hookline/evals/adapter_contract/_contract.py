@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Mapping
 
 import msgspec
 
-from hookline.calls import Call, ToolCall
+from hookline.calls import AgentCall, Call, ToolCall
 from hookline.evals.adapter_contract import _events as events
 from hookline.evals.adapter_contract import _interceptors as interceptors
 from hookline.evals.adapter_contract import _people as people
@@ -99,9 +99,11 @@ def _clauses() -> Mapping[str, Clause]:
         Clause(name="ask", play=people.ask, call=ToolCall, kind="guard"),
         Clause(name="compaction", play=events.compaction, scene=COMPACTING, event=compact),
         Clause(name="failing compaction", play=events.failing_compaction, scene=COMPACTING, event=compact),
+        Clause(name="denial of the run", play=interceptors.denied_run, call=AgentCall, kind="guard"),
         Clause(name="denial that stops", play=interceptors.denied_and_stopped, call=ToolCall, kind="guard"),
         Clause(name="fifty runs at once", play=runs.at_once, event=tool),
         Clause(name="cancellation", play=runs.cancellation, event=tool),
+        Clause(name="interruption", play=runs.interruption, event=tool),
         Clause(name="observers that raise", play=runs.raising_observers, event=tool),
         Clause(name="hung observer", play=runs.hung_observer, event=tool),
         Clause(name="tracing", play=runs.tracing, event=tool),

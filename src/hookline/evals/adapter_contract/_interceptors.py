@@ -41,12 +41,13 @@ from hookline.evals.adapter_contract._witness import (
     check_tool_results,
     check_true,
     expect,
+    play_stopped,
     toolset_of,
 )
 from hookline.events import AfterStep, BeforeStep, OnError
 from hookline.hooks import Hooks
 
-__all__ = ["denied_and_stopped", "interceptions"]
+__all__ = ["denied_and_stopped", "denied_run", "interceptions"]
 
 Next = Callable[[Any], Awaitable[Any]]
 Check = Callable[[Stage, Witness, Ran], None]
@@ -262,11 +263,21 @@ CHECKS: dict[type[Any], Callable[[Stage, Witness, Ran, str, str], None]] = {
 }
 
 
+async def denied_run(stage: Stage) -> Witness:
+    """A run that a hook denies raises `RunStopped` with the hook's reason and id."""
+    witness, hooks = Witness(stage), Hooks("guard")
+    hooks.guard(AgentCall, id="hook")(lambda call: Deny("not today"))
+    await play_stopped(stage, PLAIN, [hooks, witness.hooks], "not today", "hook")
+
+    witness.heard([end_event("interrupted", steps=0, llm_calls=0)])
+    return witness
+
+
 async def denied_and_stopped(stage: Stage) -> Witness:
     """`Deny(stop=True)` on a tool call ends the run."""
     witness, hooks = Witness(stage), Hooks("guard")
     hooks.guard(ToolCall, id="hook")(lambda call: Deny("enough", stop=True))
-    ran = await _play_scene(stage, PLAIN, [hooks, witness.hooks], may_fail=True)
+    ran = await play_stopped(stage, PLAIN, [hooks, witness.hooks], "enough", "hook")
 
     pair = tool_events(toolset_of(stage), content="enough", success=False, answered_by="hook")
     stopped = step_events(0, *pair, should_continue=False, total_tool_calls=1)

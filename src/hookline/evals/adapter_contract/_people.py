@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
-
 import msgspec
 
 from hookline.calls import Ask, ToolCall
@@ -23,6 +21,7 @@ from hookline.evals.adapter_contract._witness import (
     check_tool_results,
     check_true,
     expect,
+    expect_stopped,
     toolset_of,
 )
 from hookline.events import AfterStep, BeforeHumanIntervention, BeforeStep, HookType
@@ -53,10 +52,10 @@ async def approve(stage: Stage) -> Witness:
 
 
 async def reject(stage: Stage) -> Witness:
-    """A rejection ends the run, by an exception in some frameworks; the tool does not run."""
+    """A rejection ends the run with `RunStopped`; the tool does not run."""
     witness, ran = await _play_until_pause(stage, APPROVAL)
     witness.forget()
-    with suppress(Exception):
+    with expect_stopped(stage, "not today"):
         await _resume(ran, Reject("t1", reason="not today"), witness)
 
     decision = decision_event("reject", reason="not today")

@@ -10,7 +10,15 @@ import anyio
 
 from hookline.calls import CALLS
 from hookline.errors import MissingExtraError
-from hookline.evals.adapter_contract._scenes import PLAIN, ask_for, end_event, plain_events, tool_call, tool_events
+from hookline.evals.adapter_contract._scenes import (
+    DONE,
+    PLAIN,
+    ask_for,
+    end_event,
+    plain_events,
+    tool_call,
+    tool_events,
+)
 from hookline.evals.adapter_contract._stage import Scene, Stage
 from hookline.evals.adapter_contract._witness import (
     ContractError,
@@ -21,13 +29,14 @@ from hookline.evals.adapter_contract._witness import (
     check_true,
     drives_call,
     expect,
+    play_stopped,
     toolset_of,
 )
-from hookline.events import EVENTS, AfterStep, BeforeStep, BeforeToolCall, OnToolCallError
+from hookline.events import EVENTS, AfterStep, BeforeStep, BeforeToolCall, HookType, OnComplete, OnToolCallError
 from hookline.hooks import Hooks
 from hookline.runtime import KINDS, interrupt
 
-__all__ = ["at_once", "cancellation", "hung_observer", "raising_observers", "refusals", "tracing"]
+__all__ = ["at_once", "cancellation", "hung_observer", "interruption", "raising_observers", "refusals", "tracing"]
 
 RUNS = 50
 
@@ -88,6 +97,26 @@ async def cancellation(stage: Stage) -> Witness:
             end_event("interrupted", steps=1, llm_calls=1, tool_calls=1),
         ]
     )
+    return witness
+
+
+async def interruption(stage: Stage) -> Witness:
+    """An interrupted run starts nothing further and raises `RunStopped`."""
+    witness, asked = Witness(stage), list[bool]()
+
+    async def stop() -> str:
+        """Stop."""
+        asked.append(interrupt("contract-interrupted"))
+        await anyio.sleep(0.01)  # the interrupt arrives here
+        return "stopped"
+
+    scene = Scene(turns=[ask_for(tool_call("stop")), DONE], tools={"stop": stop})
+    await play_stopped(stage, scene, [witness.hooks], "interrupted", None, operation_id="contract-interrupted")
+
+    check_equal("What `interrupt` returned.", asked, [True])
+    ends = [event.reason for event in witness.of(OnComplete)]
+    if HookType.ON_COMPLETE in stage.capabilities.events:
+        check_equal("How the run ended.", ends, ["interrupted"])
     return witness
 
 

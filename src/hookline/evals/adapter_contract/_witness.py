@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import msgspec
 
 from hookline.calls import Call
-from hookline.errors import HooklineError, UnsupportedHookError, define_error
+from hookline.errors import HooklineError, RunStopped, UnsupportedHookError, define_error
 from hookline.evals.adapter_contract._stage import Ran, Scene, Stage
 from hookline.events import EVENTS, Event, HookType
 from hookline.hooks import AnyHook, Hooks
@@ -25,6 +26,8 @@ __all__ = [
     "check_true",
     "drives_call",
     "expect",
+    "expect_stopped",
+    "play_stopped",
     "toolset_of",
 ]
 
@@ -187,6 +190,53 @@ async def check_refusal(stage: Stage, scene: Scene, hooks: Iterable[AnyHook], wh
                 raise ContractError("A refusal that does not say what is refused.", word, str(error)) from error
     else:
         raise ContractError("A hook that the framework would never call.", f"{what} is refused", "it was accepted")
+
+
+@contextmanager
+def expect_stopped(stage: Stage, reason: str, hook_id: str | None = None) -> Iterator[None]:
+    """Raise an error unless the block raises `RunStopped`; a framework that cannot raise it may do as it likes.
+
+    Args:
+        stage: The stage.
+        reason: A text that the reason must contain.
+        hook_id: The hook that ended the run; `None` for a person or `interrupt`.
+
+    Raises:
+        ContractError: If the block returns, or raises something else.
+    """
+    try:
+        yield
+    except Exception as error:
+        if not stage.capabilities.raises_stopped:
+            return
+        if not isinstance(error, RunStopped):
+            raise ContractError("What a stopped run raises.", "RunStopped", repr(error)) from error
+        check_equal("The hook that stopped the run.", error.hook_id, hook_id)
+        check_true(f"The reason {error.reason!r} contains {reason!r}.", reason in error.reason)
+        return
+    check_true("A stopped run raises RunStopped.", not stage.capabilities.raises_stopped)
+
+
+async def play_stopped(
+    stage: Stage, scene: Scene, hooks: Iterable[AnyHook], reason: str, hook_id: str | None, **attach: Any
+) -> Ran | None:
+    """Play a scene that a hook, a person or `interrupt` ends; return what came of it, or `None` if it raised.
+
+    Args:
+        stage: The stage.
+        scene: The scene.
+        hooks: The hooks.
+        reason: A text that the reason must contain.
+        hook_id: The hook that ends the run; `None` for a person or `interrupt`.
+        attach: Further arguments of `Stage.play`.
+
+    Raises:
+        ContractError: If the run does not raise `RunStopped`.
+    """
+    found: list[Ran] = []
+    with expect_stopped(stage, reason, hook_id):
+        found.append(await stage.play(scene, hooks, **attach))
+    return found[0] if found else None
 
 
 def check_tool_results(ran: Ran, *expected: str) -> None:

@@ -1,0 +1,180 @@
+"""`hooked`: attach hooks to an agent of any framework that hookline knows."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterable, Iterator
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, NamedTuple, overload
+
+from hookline.errors import HookUsageError
+from hookline.hooks import AnyHook
+
+if TYPE_CHECKING:
+    # Where a framework is not installed, a type checker takes its classes for `Any` and these overloads for one.
+    from agents import Agent as OpenAIAgent
+    from fastmcp import FastMCP
+    from langgraph.pregel import Pregel
+    from pydantic_ai.agent import AbstractAgent
+
+    from hookline.adapters import langchain, openai_agents, pydantic_ai
+
+__all__ = ["hooked"]
+
+
+class Attachment(NamedTuple):
+    """One kind of object that `hooked` takes.
+
+    Attributes:
+        package: The package whose class it is.
+        names: The names of the class, or of a base class.
+        adapter: The module that attaches hooks to it.
+        attach: The name of the function in that module.
+        shown: How errors name it.
+    """
+
+    package: str
+    names: tuple[str, ...]
+    adapter: str
+    shown: str
+    attach: str = "hooked"
+
+
+ATTACHMENTS = (
+    Attachment("pydantic_ai", ("AbstractAgent",), "hookline.adapters.pydantic_ai", "an `Agent` of Pydantic AI"),
+    Attachment("agents", ("Agent",), "hookline.adapters.openai_agents", "an `Agent` of the OpenAI Agents SDK"),
+    Attachment(
+        "langgraph",
+        ("Pregel",),
+        "hookline.adapters.langchain",
+        "an agent of LangChain's `create_agent`, or a compiled graph",
+    ),
+    Attachment(
+        "strands", ("Agent", "MultiAgentBase"), "hookline.adapters.strands", "an `Agent`, graph or swarm of Strands"
+    ),
+    Attachment(
+        "agent_framework",
+        ("Agent", "BaseAgent"),
+        "hookline.adapters.agent_framework",
+        "an `Agent` of Microsoft Agent Framework",
+    ),
+    Attachment("google.adk", ("Runner",), "hookline.adapters.google_adk", "a `Runner` of Google ADK"),
+    Attachment("fastmcp", ("FastMCP",), "hookline.adapters.fastmcp", "a `FastMCP` server"),
+    Attachment(
+        "claude_agent_sdk",
+        ("ClaudeAgentOptions",),
+        "hookline.adapters.claude_agent_sdk",
+        "the `ClaudeAgentOptions` of the Claude Agent SDK",
+    ),
+    Attachment("openai", ("OpenAI", "AsyncOpenAI"), "hookline.loop", "a client of `openai`", "wrap"),
+    Attachment("anthropic", ("Anthropic", "AsyncAnthropic"), "hookline.loop", "a client of `anthropic`", "wrap"),
+)
+"""What `hooked` takes. Classes are compared by name, so that no framework is imported that the program does not use."""
+
+
+if TYPE_CHECKING:
+
+    @overload
+    def hooked(
+        thing: AbstractAgent[Any, Any], hooks: Iterable[AnyHook] = (), **options: Any
+    ) -> pydantic_ai.HookedAgent[Any, Any]: ...
+    @overload
+    def hooked(thing: OpenAIAgent[Any], hooks: Iterable[AnyHook] = (), **options: Any) -> openai_agents.HookedAgent: ...
+    @overload
+    def hooked(
+        thing: Pregel[Any, Any, Any, Any], hooks: Iterable[AnyHook] = (), **options: Any
+    ) -> langchain.HookedAgent: ...
+    @overload
+    def hooked(thing: FastMCP, hooks: Iterable[AnyHook] = (), **options: Any) -> FastMCP: ...
+    @overload
+    def hooked(thing: Any, hooks: Iterable[AnyHook] = (), **options: Any) -> Any: ...
+
+
+def hooked(thing: Any, hooks: Iterable[AnyHook] = (), **options: Any) -> Any:
+    """Attach hooks to an agent that you already have, whatever framework it was built with.
+
+    Args:
+        thing: An agent of Pydantic AI, the OpenAI Agents SDK, LangChain, Strands or Microsoft Agent Framework; a
+            `Runner` of Google ADK; a `FastMCP` server; the `ClaudeAgentOptions` of the Claude Agent SDK; a client of
+            `openai` or `anthropic`. Only a server is changed; everything else is left as it is.
+        hooks: The hooks of each run.
+        options: Options of the runs: `operation_id`, `user_id`, `tenant_id`, `dispatcher`, `store`, `drain_timeout`,
+            `best_effort`, `allow_missing_hooks`; and those of the framework's own `hooked`.
+
+    Returns:
+        An object with the framework's own run methods: `run` of Pydantic AI, `ainvoke` of LangChain, and so on. Where
+        the framework can ask a person, its `resume(result, decisions)` continues a paused run.
+
+    Raises:
+        HookUsageError: If hooks cannot be attached to this object; the error says which objects are understood.
+        UnsupportedHookError: If a hook would never be called.
+        HookDefinitionError: If a hook is invalid.
+        MissingExtraError: If the adapter needs an extra that is not installed.
+    """
+    found = find_attachment(type(thing))
+    if found is None:
+        raise _not_understood_error(thing)
+    return getattr(import_module(found.adapter), found.attach)(thing, hooks=hooks, **options)
+
+
+def find_attachment(kind: type) -> Attachment | None:
+    """Return how hooks are attached to objects of a class; `None` if they cannot be."""
+    return next(
+        (
+            each
+            for base in kind.__mro__
+            for each in ATTACHMENTS
+            if base.__name__ in each.names and _is_from(base, each.package)
+        ),
+        None,
+    )
+
+
+def _is_from(kind: type, package: str) -> bool:
+    return f"{kind.__module__}.".startswith(f"{package}.")
+
+
+def _not_understood_error(thing: Any) -> HookUsageError:
+    hint = _hint(thing)
+    understood = "; ".join(each.shown for each in ATTACHMENTS)
+    got = f"the class {thing.__qualname__}" if isinstance(thing, type) else f"an object of class {_name(type(thing))}"
+    return HookUsageError(f"hooked(...) cannot attach hooks to {got}.{hint} It takes {understood}.")
+
+
+def _name(kind: type) -> str:
+    return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+
+
+def _hint(thing: Any) -> str:
+    """Return a sentence that says what was probably meant; `""` if nothing is near."""
+    if isinstance(thing, type):
+        if _is_from(thing, "agents") and thing.__name__ == "Runner":
+            return " Give the agent that you run with it: `await hooked(agent, hooks=[...]).run(input)`."
+        if find_attachment(thing) is not None:
+            return f" Create an object of it first: hooked({thing.__name__}(...), hooks=[...])."
+        return " Give an object, not a class."
+    if inspect.isawaitable(thing):
+        return " It is a coroutine that was not awaited: give the agent to hooked(...) and await the run."
+    if isinstance(thing, list | tuple | set | dict):
+        return " Attach hooks to one agent at a time: [hooked(agent, hooks=[...]) for agent in agents]."
+    if isinstance(thing, str):
+        return " Create the agent with your framework first."
+    for base in type(thing).__mro__:
+        if _is_from(base, "hookline.adapters"):
+            return " It has hooks already: give the agent itself, with all its hooks in one list."
+        if _is_from(base, "hookline"):
+            return " Agents of hookline take hooks themselves: exec_agent(agent, prompt, hooks=[...])."
+        near = next((each for each in _by_package(base)), None)
+        if near is not None:
+            return f" From this package it takes {near.shown}."
+    if callable(thing):
+        return " It is a function: call it, and give what it returns."
+    return ""
+
+
+def _by_package(kind: type) -> Iterator[Attachment]:
+    """Yield the attachments from the package of a class; the packages of LangChain all count as one."""
+    package = "langgraph" if kind.__module__.startswith(("langchain", "langgraph")) else kind.__module__
+    for each in ATTACHMENTS:
+        if f"{package}.".startswith(f"{each.package}."):
+            yield each

@@ -1,0 +1,84 @@
+"""Agents of Microsoft Agent Framework whose runs have hooks: `hooked` and `HookedAgent`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from agent_framework import AgentResponse
+
+from hookline.adapters._attaching import check_hooked
+from hookline.adapters.agent_framework._api import HooklineMiddleware, answers
+from hookline.adapters.agent_framework._run_binding import DRIVES
+from hookline.hooks import AnyHook
+from hookline.runtime import Approve, Reject
+
+__all__ = ["HookedAgent", "hooked"]
+
+
+def hooked(agent: Any, hooks: Iterable[AnyHook] = (), **options: Any) -> HookedAgent:
+    """Wrap an agent so that each of its runs uses these hooks; the agent is not changed.
+
+    Args:
+        agent: The agent.
+        hooks: The hooks of each run.
+        options: Options of the runs: `operation_id`, `user_id`, `tenant_id`, `dispatcher`, `store`, `drain_timeout`,
+            `best_effort`, `allow_missing_hooks`.
+
+    Returns:
+        The wrapped agent, with all methods of the agent.
+
+    Raises:
+        UnsupportedHookError: If a hook would never be called.
+        HookDefinitionError: If a hook is invalid.
+        HookUsageError: If there is no such option.
+    """
+    also = ("agent_id", "conversation_id", "model", "provider", "parent")
+    return HookedAgent(agent, HooklineMiddleware(check_hooked(hooks, DRIVES, options, also=also), **options))
+
+
+class HookedAgent:
+    """An agent whose every run has hooks; everything but `run` and `resume` is the agent's own. Made by `hooked`.
+
+    Args:
+        agent: The agent.
+        middleware: The middleware that runs the hooks.
+    """
+
+    def __init__(self, agent: Any, middleware: HooklineMiddleware) -> None:
+        self._agent, self._middleware = agent, middleware
+
+    def run(self, messages: Any = None, *, middleware: Sequence[Any] | None = None, **given: Any) -> Any:
+        """Run the agent, or stream it with `stream=True`; see the agent's `run`.
+
+        Args:
+            messages: As the agent takes them.
+            middleware: Further middleware of this run.
+            given: The agent's other arguments.
+
+        Raises:
+            RunStopped: If a hook, a person or `interrupt` ended the run.
+        """
+        return self._agent.run(messages, middleware=[self._middleware, *(middleware or ())], **given)
+
+    async def resume(
+        self, result: AgentResponse[Any], decisions: Iterable[Approve | Reject], **given: Any
+    ) -> AgentResponse[Any]:
+        """Continue a run that waits for a person, as the same operation.
+
+        Args:
+            result: The response of the paused run.
+            decisions: The decisions.
+            given: Other arguments of `run`, such as the `session` of the paused run.
+
+        Raises:
+            RunStopped: If a `Reject` without `and_continue` ends the run.
+            HookUsageError: If a decision is about a call that does not wait.
+        """
+        response: AgentResponse[Any] = await self.run(answers(result, decisions), **given)
+        return response
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return getattr(self._agent, name)
