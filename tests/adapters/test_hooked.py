@@ -129,7 +129,7 @@ async def run_of_an_agent() -> None: ...
         (3, "an object of class int. It takes an `Agent` of Pydantic AI;"),
         (None, "an object of class NoneType. It takes"),
     ],
-    ids=str,
+    ids=lambda value: value if isinstance(value, str) else type(value).__name__,
 )
 def test_what_it_does_not_understand_is_refused_with_what_was_meant(thing: Any, hint: str) -> None:
     with pytest.raises(HookUsageError, match=hint):
