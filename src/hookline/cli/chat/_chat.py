@@ -66,7 +66,7 @@ def chat(
     ] = None,
     otlp_endpoint: Endpoint = None,
 ) -> None:
-    """Talk to an agent in the terminal, see its tool calls, and approve or reject those that need approval.
+    """Talk to an agent in the terminal, and approve its tool calls.
 
     AGENT is an import path, package.module:name, or a file, agent.py:name. Modules of the current folder can be
     imported. Without AGENT, --model makes one. Ctrl-C interrupts an answer; Ctrl-D leaves.

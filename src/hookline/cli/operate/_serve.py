@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -11,6 +12,7 @@ from hookline.cli._terminal import print_json_lines
 from hookline.cli.operate._endpoints import MasterKeyFile
 from hookline.cli.operate._store import (
     DEFAULT_STORE,
+    IN_MEMORY,
     AsJson,
     Files,
     Modules,
@@ -19,6 +21,7 @@ from hookline.cli.operate._store import (
     check_store,
     find_modules,
     report_errors_only,
+    silence_logger,
 )
 
 if TYPE_CHECKING:
@@ -68,7 +71,7 @@ Origins = Annotated[
     ),
 ]
 Page = Annotated[bool, typer.Option("--page/--no-page", help="Serve the web page too.")]
-Port = Annotated[int, typer.Option(min=0, max=65535, help="The port; 0 for any that is free.")]
+Port = Annotated[int, typer.Option(min=0, max=65535, metavar="PORT", help="The port; 0 for any that is free.")]
 Quota = Annotated[int, typer.Option(min=0, metavar="N", help="How many hook definitions a tenant may store.")]
 Rate = Annotated[
     int, typer.Option(min=0, metavar="N", help="How many requests a minute each key may send; 0 for any number.")
@@ -127,9 +130,9 @@ def serve(
     master_key_file: MasterKeyFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Serve the HTTP API and its web page until Ctrl-C. If the store does not exist, it is made.
+    """Serve the HTTP API and its web page until Ctrl-C.
 
-    The first time, an administrator's key is made and shown once.
+    A store that does not exist is created. The first time, an administrator's key is created and shown once.
 
     HOOKLINE_SESSION_KEY, 32 random characters or more, keeps people signed in. HOOKLINE_MASTER_KEY, 32 random bytes in
     base64, encrypts the signing secrets of endpoints.
@@ -137,37 +140,45 @@ def serve(
     with report_errors_only():
         from hookline.server import RateLimit
 
-        check_store(store, creates=True)
+        exists = check_store(store, creates=True)
         find_modules(modules)
-        _run_server(
-            {
-                "url": store,
-                "host": host,
-                "port": port,
-                "files": files or (),
-                "modules": modules or (),
-                "scripts": scripts,
-                "script_env": script_env or (),
-                "webhook_env": webhook_env or (),
-                "quota": quota,
-                "retention_hours": retention_hours,
-                "observers": observers,
-                "allow_origins": allow_origin or (),
-                "rate_limit": RateLimit(requests=rate_limit) if rate_limit else None,
-                "tenant_rate_limit": _tenant_rate(tenant_rate_limit),
-                "max_body": max_body,
-                "max_headers": max_headers,
-                "header_timeout": header_timeout,
-                "body_timeout": body_timeout,
-                "max_connections": max_connections,
-                "trusted_proxies": trusted_proxies or (),
-                "page": page,
-                "allow_missing_hooks": allow_missing_hooks,
-                "master_key": master_key_file,
-            },
-            agents=agent or (),
-            as_json=as_json,
-        )
+        settings = {
+            "url": store,
+            "host": host,
+            "port": port,
+            "files": files or (),
+            "modules": modules or (),
+            "scripts": scripts,
+            "script_env": script_env or (),
+            "webhook_env": webhook_env or (),
+            "quota": quota,
+            "retention_hours": retention_hours,
+            "observers": observers,
+            "allow_origins": allow_origin or (),
+            "rate_limit": RateLimit(requests=rate_limit) if rate_limit else None,
+            "tenant_rate_limit": _tenant_rate(tenant_rate_limit),
+            "max_body": max_body,
+            "max_headers": max_headers,
+            "header_timeout": header_timeout,
+            "body_timeout": body_timeout,
+            "max_connections": max_connections,
+            "trusted_proxies": trusted_proxies or (),
+            "page": page,
+            "allow_missing_hooks": allow_missing_hooks,
+            "master_key": master_key_file,
+        }
+        if not exists:
+            asyncio.run(_rehearse(settings))
+        _run_server(settings, agents=agent or (), as_json=as_json)
+
+
+async def _rehearse(settings: dict[str, Any]) -> None:
+    """Start the server once on a store in memory, so that settings that are refused leave no file behind."""
+    from hookline.server import Server
+
+    with silence_logger():
+        async with Server(**settings | {"url": IN_MEMORY, "master_key": None, "host": "127.0.0.1", "port": 0}):
+            pass
 
 
 def _tenant_rate(given: int | None) -> RateLimit | Literal["auto"] | None:
