@@ -22,7 +22,7 @@ WORKERS := $(shell n=$$(getconf _NPROCESSORS_ONLN); n=$$((n + (n + 1) / 2)); ech
 # Where it is set, every process that the tests start would compile everything again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test check bench soak mutants adapters peers docs clean
+.PHONY: demo test check bench soak mutants adapters peers docs site clean
 
 demo: $(VENV)/.demo
 	$(VENV)/bin/hookline demo
@@ -56,8 +56,11 @@ peers:
 docs: $(VENV)/.test
 	$(PY) -m pytest tests/docs $(ARGS)
 
+site: $(VENV)/.site
+	$(PY) -m zensical build --clean --strict
+
 clean:
-	rm -rf $(VENV) $(SOAK_VENV) .adapters-venv .peers build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks .import_linter_cache
+	rm -rf $(VENV) $(SOAK_VENV) .adapters-venv .peers .cache build dist site .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks .import_linter_cache
 
 $(VENV)/.pip:
 	python3 -m venv $(VENV)
@@ -69,8 +72,12 @@ $(VENV)/.demo: pyproject.toml | $(VENV)/.pip
 	@touch $@
 
 $(VENV)/.test: pyproject.toml | $(VENV)/.pip
-	$(PIP) install --editable '.[cli,agentdojo,otel,evals,models,mcp,agent-hooks,server,$(FRAMEWORKS)]' --group test --group check
-	@touch $@ $(VENV)/.demo
+	$(PIP) install --editable '.[cli,agentdojo,otel,evals,models,mcp,agent-hooks,server,$(FRAMEWORKS)]' --group test --group check --group docs
+	@touch $@ $(VENV)/.demo $(VENV)/.site
+
+$(VENV)/.site: pyproject.toml | $(VENV)/.pip
+	$(PIP) install --group docs
+	@touch $@
 
 $(VENV)/.check: $(VENV)/.test
 	@touch $@

@@ -32,7 +32,12 @@ MODULES = {
             f"src/hookline/interceptors/{name}.py"
             for name in ("_chain", "_clock", "_failures", "_fold", "_return_values", "_traversal", "_validate")
         ),
-        ("tests/interceptors", "tests/runtime/test_approval.py", "tests/runtime/test_asking_a_person.py"),
+        (
+            "tests/interceptors",
+            "tests/runtime/test_approval.py",
+            "tests/runtime/test_asking_a_person.py",
+            "tests/webhooks/test_controls_on_resume.py",
+        ),
     ),
 }
 """By name: the modules from which a sample is drawn, and their own tests."""

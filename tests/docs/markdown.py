@@ -57,9 +57,22 @@ def links(text: str) -> Iterator[str]:
         yield found[1]
 
 
+def rows(text: str, heading: str) -> list[list[str]]:
+    """The cells of the tables right under a heading, without the first rows, which name the columns."""
+    section = re.split(r"^#{1,6} ", text.partition(f"# {heading}\n")[2], maxsplit=1, flags=re.MULTILINE)[0]
+    tables = re.findall(r"^\|.*\|\n\|[-|]+\n((?:\|.*\|\n?)+)", section, re.MULTILINE)
+    lines = "".join(f"{table.strip()}\n" for table in tables).splitlines()
+    return [[cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in lines]
+
+
+def documented(text: str) -> set[str]:
+    """The names that a page of the reference shows with their docstrings."""
+    return set(re.findall(r"^::: ([\w.]+)$", text, re.MULTILINE))
+
+
 def anchors(text: str) -> set[str]:
-    """The fragments that the page's headings make, as GitHub makes them."""
-    found = set()
+    """The fragments that a page has: of its headings, as GitHub makes them, and of the names that it documents."""
+    found = documented(text)
     for heading in re.finditer(r"^#{1,6} +(.*)$", FENCE.sub("", text), re.MULTILINE):
         words = re.sub(r"[^\w\- ]", "", heading[1].strip().lower())
         found.add(words.replace(" ", "-"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Iterable
 from typing import Any
@@ -47,9 +48,19 @@ from hookline import (
 from hookline.otel import MetricsHooks, TracingHooks
 from hookline.otel import _attributes as names
 
-from .test_reference import generator
+from .markdown import ROOT, rows
 
+PAGE = (ROOT / "docs" / "reference" / "telemetry.md").read_text()
 LONG = "word " * 100
+
+
+def first_of(heading: str) -> set[str]:
+    """The first names of the rows under a heading of the page."""
+    return {row[0].split("`")[1] for row in rows(PAGE, heading)}
+
+
+SPANS = {row[0].partition("(#")[2].rstrip(")") for row in rows(PAGE, "Spans")}
+COMMON = first_of("On every span") | first_of("Denials")
 
 
 class Exported:
@@ -260,38 +271,68 @@ def exported() -> Exported:
     return found
 
 
-@pytest.mark.parametrize("kind", generator.SPAN_ATTRIBUTES)
+@pytest.mark.parametrize("kind", sorted(SPANS))
 def test_the_page_lists_the_attributes_that_a_span_really_has(exported: Exported, kind: str) -> None:
-    common = {*generator.ON_EVERY_SPAN, *generator.DENIAL_ATTRIBUTES, *names.REQUEST_SETTINGS.values()}
+    common = COMMON | set(names.REQUEST_SETTINGS.values())
 
     found = exported.of_spans()[kind]
 
-    assert found - common == set(generator.SPAN_ATTRIBUTES[kind]) - common
+    assert found - common == first_of(kind) - common
 
 
 def test_the_page_lists_what_is_on_every_span_and_what_tells_of_denials(exported: Exported) -> None:
     found = exported.of_spans()
 
-    assert set(found) == set(generator.SPANS)
-    assert {*generator.ON_EVERY_SPAN, *generator.DENIAL_ATTRIBUTES} <= set.union(*found.values())
+    assert set(found) == SPANS
+    assert set.union(*found.values()) >= COMMON
     assert set(names.REQUEST_SETTINGS.values()) <= found[names.CHAT]
     assert {kind for kind in found if names.OPENINFERENCE_KIND in found[kind]} == set(names.OPENINFERENCE_KINDS)
 
 
+def test_the_page_lists_the_settings_of_models_that_are_attributes() -> None:
+    listed = {row[0].strip("`"): row[1].strip("`") for row in rows(PAGE, "Model settings")}
+
+    assert listed == names.REQUEST_SETTINGS
+
+
 def test_the_page_lists_the_attributes_that_a_metric_really_has(exported: Exported) -> None:
-    listed = {
-        metric: {attribute.split("`")[1] for attribute in attributes}
-        for metric, attributes in generator.METRIC_ATTRIBUTES.items()
-    }
+    remark = re.compile(r"\([^()]*(?:\([^()]*\))?[^()]*\)")
+    listed = {row[0].strip("`"): set(re.findall(r"`([^`]+)`", remark.sub("", row[4]))) for row in metrics()}
 
     assert exported.of_metrics == listed
 
 
+def metrics() -> list[list[str]]:
+    return [row for row in rows(PAGE, "Metrics") if len(row) == 5]
+
+
+def test_the_page_lists_kind_unit_and_meaning_of_every_metric() -> None:
+    code = {
+        "histogram": names.HISTOGRAMS.values(),
+        "counter": names.COUNTERS.values(),
+        "up-down counter": (names.OPEN_SPANS, names.LANE_QUEUED),
+        "gauge": (names.LANE_LENGTH,),
+    }
+    instruments = [(kind, *each[:3]) for kind, several in code.items() for each in several]
+
+    listed = [(kind, name.strip("`"), unit.strip("`"), meaning) for name, kind, unit, meaning, _ in metrics()]
+
+    assert sorted(listed) == sorted(instruments)
+
+
+def test_the_page_lists_the_bounds_of_every_histogram() -> None:
+    bounds = {name: tuple(buckets) for name, _, _, buckets in names.HISTOGRAMS.values() if buckets is not None}
+
+    listed = {row[0].strip("`"): tuple(map(float, row[1].split())) for row in rows(PAGE, "Metrics") if len(row) == 2}
+
+    assert listed == bounds
+
+
 def test_the_page_lists_every_event(exported: Exported) -> None:
-    assert {f"`{name}`" for name in exported.events()} == {row[0] for row in generator.EVENTS_SENT}
+    assert exported.events() == first_of("Events")
 
 
 def test_the_page_lists_every_kind_of_link(exported: Exported) -> None:
-    listed = {row[2].split("`")[3] for row in generator.LINKS if names.LINK in row[2]}
+    listed = {row[2].split("`")[3] for row in rows(PAGE, "Links") if names.LINK in row[2]}
 
     assert exported.links() == listed

@@ -351,9 +351,20 @@ async def test_100_arounds_stand_in_one_chain(between: str, options: Any, *, sus
     assert {status for _, status in statuses(outcome)} <= {"ok"}
 
 
-def test_more_arounds_than_the_stack_holds_are_refused_when_the_chain_is_made() -> None:
-    with pytest.raises(HookDefinitionError, match="around"):
-        Chain([around(through, priority=n) for n in range(300)])
+@pytest.mark.parametrize("of_the_tenant", [0, 1, 101])
+def test_more_arounds_than_the_stack_holds_are_refused_when_the_chain_is_made(of_the_tenant: int) -> None:
+    tenants = ["acme"] * of_the_tenant + [""] * (101 - of_the_tenant)
+
+    with pytest.raises(HookDefinitionError, match="more than 100 `around` hooks"):
+        Chain([around(through, tenant_id=tenant) for tenant in tenants])
+
+
+def test_as_many_arounds_as_the_stack_holds_are_taken_of_each_tenant() -> None:
+    tenants = ["acme"] * 60 + ["globex"] * 60 + [""] * 40
+
+    chain = Chain([around(through, tenant_id=tenant) for tenant in tenants])
+
+    assert len(chain.order(ToolCall, tenant_id="acme")) == 100
 
 
 # --- context variables

@@ -549,7 +549,7 @@ async def test_an_approval_does_not_silence_a_before_that_was_not_heard_when_the
     assert heard.count("refuses") == 1
 
 
-@pytest.mark.parametrize("ids", [("first", "second", "third"), ("same", "same", "same")], ids=" ".join)
+@pytest.mark.parametrize("ids", [("a", "b", "c"), ("c", "b", "a"), ("same", "same", "same")], ids=" ".join)
 async def test_each_before_is_heard_once_over_the_pause_and_none_rewrites_after_it(ids: tuple[str, str, str]) -> None:
     heard: list[int] = []
 

@@ -24,7 +24,7 @@ from hookline import AgentCall, Ask, Continue, Deny, Hooks, ModelCall, Respond, 
 from hookline.adapters.agent_framework import HooklineMiddleware, answers
 from hookline.calls import AgentResult, CompactCall, ModelResponse, StepCall, ToolRequest
 from hookline.calls import Message as Ours
-from hookline.errors import HookDefinitionError, HookDenied, UnsupportedHookError
+from hookline.errors import HookDefinitionError, HookDenied, UnsupportedHookError, install_command
 from hookline.evals.adapter_contract import Scene
 from hookline.events import EVENTS, AfterStep, AfterToolCall, BeforeToolCall, OnComplete, OnToolCallError
 from hookline.runtime import Approve, InMemoryStore, Reject, interrupt
@@ -670,7 +670,7 @@ def test_without_the_framework_it_says_what_to_install() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
 
     assert "MissingExtraError" in done.stderr
-    assert "hookline[agent-framework]" in done.stderr
+    assert install_command("agent-framework") in done.stderr
 
 
 async def test_a_bundle_that_is_in_no_list_is_told_how_to_be_given() -> None:

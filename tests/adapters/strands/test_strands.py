@@ -19,7 +19,7 @@ from strands.types.exceptions import ConcurrencyException, ContextWindowOverflow
 from hookline import AgentCall, Ask, Continue, Deny, Hooks, ModelCall, Respond, ToolCall
 from hookline.adapters.strands import answers, attach, hooked
 from hookline.calls import AgentResult, CompactCall, Message, ModelResponse, SubAgentCall, ToolRequest
-from hookline.errors import HookDenied, UnsupportedHookError
+from hookline.errors import HookDenied, UnsupportedHookError, install_command
 from hookline.evals.adapter_contract import Scene
 from hookline.events import EVENTS, AfterStep, AfterToolCall, BeforeToolCall, OnComplete
 from hookline.runtime import Approve, InMemoryStore, Reject, interrupt
@@ -624,4 +624,4 @@ def test_without_strands_it_says_what_to_install() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
 
     assert "MissingExtraError" in done.stderr
-    assert "hookline[strands]" in done.stderr
+    assert install_command("strands") in done.stderr
