@@ -242,7 +242,7 @@ def test_who_was_later_is_told_who_was_first(url: str) -> None:
 def test_no_help_has_a_reject_that_does_not_say_what_becomes_of_the_run() -> None:
     told = " ".join(run("approvals", "reject", "--help", width=200).stdout.split())
 
-    assert "Reject a tool call and stop the run, or with --continue, continue it." in told
+    assert "Reject a tool call, and stop the run or --continue it." in told
     assert "Reject and stop: the run ends. Reject and continue: the model is told, and the run goes on." in told
 
 

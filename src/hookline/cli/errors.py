@@ -136,7 +136,7 @@ class AgentExitError(HooklineError):
 
 @define_error(
     "There is no store {store}; name the one that your agents use by --store or HOOKLINE_STORE. `hookline serve` "
-    "makes a new one."
+    "creates a new one."
 )
 class StoreMissingError(HooklineError):
     """The store that a command should read does not exist.

@@ -52,7 +52,7 @@ def chat(
         typer.Option(metavar="PATH", help="Further hooks, as package.module:name or file.py:name; may be repeated."),
     ] = None,
     prompt: Annotated[
-        str | None, typer.Option(metavar="TEXT", help="Say this, print the answer, and leave: for scripts.")
+        str | None, typer.Option(metavar="TEXT", help="Say this, print the answer and exit: for scripts.")
     ] = None,
     approves: Annotated[bool, typer.Option("--yes", help="Approve every call that has to be approved.")] = False,
     incremental: Annotated[

@@ -19,7 +19,8 @@ PROJECT = ("agent.py", "test_agent.py", "Makefile", "README.md")
 
 def init(
     folder: Annotated[
-        Path, typer.Argument(metavar="FOLDER", help="The folder, which is created; the current one by default.")
+        Path,
+        typer.Argument(metavar="FOLDER", help="The folder to create; the current one by default.", show_default=False),
     ] = Path(),
 ) -> None:
     """Create a small project: an agent, a hook and a test.

@@ -34,7 +34,7 @@ approvals_app = CommandApp(
 )
 
 CallId = Annotated[
-    str | None, typer.Argument(metavar="TOOL_CALL", help="The id of the call; may be left out where only one waits.")
+    str | None, typer.Argument(metavar="TOOL_CALL", help="The id of the call; not needed if only one waits.")
 ]
 
 
@@ -87,7 +87,7 @@ def reject_call(
         bool,
         typer.Option(
             "--continue/--stop",
-            help="Continue the run after the rejection, or stop it. It stops by default.",
+            help="Continue the run, or stop it (the default).",
             show_default=False,
         ),
     ] = False,
@@ -95,7 +95,7 @@ def reject_call(
     tenant: Tenant = None,
     as_json: AsJson = False,
 ) -> None:
-    """Reject a tool call and stop the run, or with --continue, continue it.
+    """Reject a tool call, and stop the run or --continue it.
 
     Reject and stop: the run ends. Reject and continue: the model is told, and the run goes on.
     """

@@ -37,7 +37,7 @@ MasterKeyFile = Annotated[
     typer.Option(
         "--master-key-file",
         metavar="FILE",
-        help="Holds the master key. Unless given, it is HOOKLINE_MASTER_KEY, or hookline.key beside an SQLite file.",
+        help="The file of the master key. By default HOOKLINE_MASTER_KEY, or hookline.key beside an SQLite file.",
     ),
 ]
 
@@ -65,7 +65,7 @@ def list_secrets(
 @endpoints_app.command("rotate")
 def rotate(
     url: Annotated[str, typer.Argument(metavar="URL", help="The address of the endpoint.")],
-    tenant: Annotated[str, typer.Option(metavar="ID", help="Whose it is; the system's unless given.")] = "",
+    tenant: Annotated[str, typer.Option(metavar="ID", help="The tenant that owns it; the system by default.")] = "",
     overlap: Annotated[
         str, typer.Option(metavar="SPAN", help="How long the earlier secrets go on signing: 0s, 12h, 7d.")
     ] = "24h",
@@ -101,7 +101,7 @@ def revoke(
     tenant: Tenant = None,
     as_json: AsJson = False,
 ) -> None:
-    """Revoke a secret: all processes stop signing with it within a second."""
+    """Revoke a secret: within a second, nothing is signed with it."""
 
     async def work(store: SqlStore) -> None:
         from hookline.delivery import EndpointSecrets, KeyRing

@@ -98,7 +98,10 @@ def list_executions(
     limit: Limit = 50,
     as_json: AsJson = False,
 ) -> None:
-    """List executions of hooks, newest first, a row for each call or event."""
+    """List executions of hooks, newest first.
+
+    A row is a call or an event, with all hooks that ran for it.
+    """
     check_point(point, logged=True)
     which = LogFilter(tenant, hook, point, only, operation)
     begin, end = parse_option("--since", since, parse_time), parse_option("--until", until, parse_time)

@@ -98,9 +98,9 @@ def show_hook(
 
 @hooks_app.command("apply")
 def apply_hooks(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="TOML, YAML or JSON; - is JSON on stdin.")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A TOML, YAML or JSON file; - reads JSON from stdin.")],
     store: StoreUrl = DEFAULT_STORE,
-    tenant: Annotated[str, typer.Option(metavar="ID", help="Whose they become; the system's unless given.")] = "",
+    tenant: Annotated[str, typer.Option(metavar="ID", help="The tenant that owns them; the system by default.")] = "",
     prune: Annotated[bool, typer.Option("--prune", help="Delete the tenant's other stored definitions.")] = False,
     modules: Modules = None,
     scripts: Scripts = None,
@@ -136,42 +136,6 @@ def apply_hooks(
         typer.echo(f"There are no hook definitions in {file}.", err=True)
     for each in found:
         typer.echo(f"Stored {make_copyable(each.id)}: {make_one_line(each.name)} at {each.point}, {_state(each)}.")
-
-
-@hooks_app.command("test")
-def try_hook(
-    id: HookId,  # noqa: A002
-    call: Annotated[
-        str, typer.Option(metavar="JSON", help="Fields of the call or event to try it on; - reads them from stdin.")
-    ] = "{}",
-    timeout: Annotated[float, typer.Option(min=0.001, metavar="SECONDS", help="How long it may take.")] = 5.0,
-    store: StoreUrl = DEFAULT_STORE,
-    tenant: Tenant = None,
-    files: Files = None,
-    modules: Modules = None,
-    scripts: Scripts = None,
-    as_json: AsJson = False,
-) -> None:
-    """Test a hook on a sample call.
-
-    Nothing is logged, counted or stored. Exits with 1 if the hook fails. A hook that denies has not failed.
-    """
-    sample = _parse_sample(call)
-
-    async def attempt(registry: Registry) -> DryRun:
-        from hookline.registry import DefinitionError
-
-        try:
-            return await registry.dry_run(id, sample, tenant_id=tenant, timeout=timeout)
-        except DefinitionError as error:
-            if not error.path.startswith("$.sample"):
-                raise
-            raise typer.BadParameter(f"{error.problem}, at {error.path}", param_hint="'--call'") from None
-
-    found = operate(store, _with_registry(attempt, files, modules, scripts))
-    _print_dry_run(found, as_json=as_json)
-    if found.outcome == "failed":
-        raise typer.Exit(FAILED)
 
 
 @hooks_app.command("enable")
@@ -237,6 +201,42 @@ def remove_hook(
 
     found = operate(store, _with_registry(remove, None, None, None))
     print_result(found, f"Removed {make_copyable(found.id)}: {make_one_line(found.name)}", as_json=as_json)
+
+
+@hooks_app.command("test")
+def try_hook(
+    id: HookId,  # noqa: A002
+    call: Annotated[
+        str, typer.Option(metavar="JSON", help="Fields of the call or event to try it on; - reads them from stdin.")
+    ] = "{}",
+    timeout: Annotated[float, typer.Option(min=0.001, metavar="SECONDS", help="How long it may take.")] = 5.0,
+    store: StoreUrl = DEFAULT_STORE,
+    tenant: Tenant = None,
+    files: Files = None,
+    modules: Modules = None,
+    scripts: Scripts = None,
+    as_json: AsJson = False,
+) -> None:
+    """Test a hook on a sample call.
+
+    Nothing is logged, counted or stored. Exits with 1 if the hook fails. A hook that denies has not failed.
+    """
+    sample = _parse_sample(call)
+
+    async def attempt(registry: Registry) -> DryRun:
+        from hookline.registry import DefinitionError
+
+        try:
+            return await registry.dry_run(id, sample, tenant_id=tenant, timeout=timeout)
+        except DefinitionError as error:
+            if not error.path.startswith("$.sample"):
+                raise
+            raise typer.BadParameter(f"{error.problem}, at {error.path}", param_hint="'--call'") from None
+
+    found = operate(store, _with_registry(attempt, files, modules, scripts))
+    _print_dry_run(found, as_json=as_json)
+    if found.outcome == "failed":
+        raise typer.Exit(FAILED)
 
 
 def _with_registry(

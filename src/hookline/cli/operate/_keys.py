@@ -54,9 +54,9 @@ def create_key(
             "deliveries:replay; may be repeated.",
         ),
     ],
-    tenant: Annotated[str, typer.Option(metavar="ID", help="Whose it is; the system's unless given.")] = "",
+    tenant: Annotated[str, typer.Option(metavar="ID", help="The tenant that owns it; the system by default.")] = "",
     expires: Annotated[
-        str | None, typer.Option(metavar="SPAN", help="After which it ends by itself: 12h, 90d. Never unless given.")
+        str | None, typer.Option(metavar="SPAN", help="Expire after this time: 12h, 90d. Never by default.")
     ] = None,
     store: StoreUrl = DEFAULT_STORE,
     as_json: AsJson = False,

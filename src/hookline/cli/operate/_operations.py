@@ -76,7 +76,7 @@ def show_operation(
     tenant: Tenant = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show an operation, its calls that wait for a person, and who decided about others."""
+    """Show an operation, the calls that wait and the decisions."""
 
     async def look(store: SqlStore) -> tuple[StoredOperation, list[Any], list[MadeDecision]]:
         found = await find_operation(store, id, tenant)

@@ -41,7 +41,7 @@ AllowMissingHooks = Annotated[
     bool,
     typer.Option(
         "--allow-missing-hooks",
-        help="Resume operations here even without interceptors that they were started with; else they wait for a "
+        help="Resume operations even without interceptors that they were started with. Otherwise they wait for a "
         "worker that has them.",
     ),
 ]
@@ -50,7 +50,7 @@ BodyTimeout = Annotated[
     typer.Option(
         min=0.001,
         metavar="SECONDS",
-        help="How long the body of a request, or the reading of an answer, may stand still.",
+        help="How long a request's body, or the reading of a response, may stall.",
     ),
 ]
 HeaderTimeout = Annotated[
@@ -63,11 +63,11 @@ MaxHeaders = Annotated[
     int,
     typer.Option(min=1024, metavar="BYTES", help="The largest address and headers of a request, together."),
 ]
-Observers = Annotated[bool, typer.Option("--observers/--no-observers", help="Log what observers of this process do.")]
+Observers = Annotated[bool, typer.Option("--observers/--no-observers", help="Log executions of observers too.")]
 Origins = Annotated[
     list[str] | None,
     typer.Option(
-        metavar="ORIGIN", help="An origin whose pages may call the API: https://ops.example.com; may be repeated."
+        metavar="ORIGIN", help="An origin whose pages may call the API: https://ops.example.com. May be repeated."
     ),
 ]
 Page = Annotated[bool, typer.Option("--page/--no-page", help="Serve the web page too.")]
@@ -76,7 +76,7 @@ Quota = Annotated[int, typer.Option(min=0, metavar="N", help="How many hook defi
 Rate = Annotated[
     int, typer.Option(min=0, metavar="N", help="How many requests a minute each key may send; 0 for any number.")
 ]
-Retention = Annotated[float, typer.Option(min=0.001, metavar="HOURS", help="How long the log of hooks is kept.")]
+Retention = Annotated[float, typer.Option(min=0.001, metavar="HOURS", help="How long executions of hooks are kept.")]
 ScriptEnv = Annotated[
     list[str] | None, typer.Option(metavar="NAME", help="A variable that scripts may see; may be repeated.")
 ]
@@ -85,7 +85,7 @@ TenantRate = Annotated[
     typer.Option(
         min=0,
         metavar="N",
-        help="How many requests a minute all keys of a tenant may send together: five times --rate-limit unless given; "
+        help="How many requests a minute all keys of a tenant may send together: five times --rate-limit by default; "
         "0 for any number.",
     ),
 ]

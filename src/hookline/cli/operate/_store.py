@@ -62,10 +62,10 @@ StoreUrl = Annotated[
         "--store",
         metavar="URL",
         envvar="HOOKLINE_STORE",
-        help="The store: sqlite:///FILE or postgresql://...",
+        help="The store: sqlite:///FILE or postgresql://HOST/DATABASE.",
     ),
 ]
-Tenant = Annotated[str | None, typer.Option(metavar="ID", help="Show only what belongs to this tenant.")]
+Tenant = Annotated[str | None, typer.Option(metavar="ID", help="Only what belongs to this tenant.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON on stdout, one object per line.")]
 Limit = Annotated[int, typer.Option(min=1, metavar="N", help="Show this many at most.")]
 Since = Annotated[
