@@ -102,7 +102,7 @@ class CommandApp(typer.Typer):
     def __init__(self, *, cls: type[TyperGroup] = CommandGroup, **settings: Any) -> None:
         super().__init__(cls=cls, rich_markup_mode=None, **settings)
 
-    def command(  # type: ignore[override]  # the settings are those of Typer, whichever its version has
+    def command(
         self, name: str | None = None, *, cls: type[TyperCommand] | None = None, **settings: Any
     ) -> Callable[[F], F]:
         """Register a function as a command."""
