@@ -131,14 +131,13 @@ async def _check_store(url: str, master_key_file: Path | None) -> list[Check]:
         found = await inspect_store(url, retry_seconds=RETRY_SECONDS)
         if found.schema == "missing":
             raise StoreMissingError(name)
-    except StoreMissingError as error:
+    except StoreMissingError:
         if url == DEFAULT_STORE:
             text = f"there is none at {name}, the default"
             fix = "Name the one that your agents use by --store or HOOKLINE_STORE, if they use one."
             return [Check(subject="store", state="note", found=text, fix=fix)]
-        return [
-            Check(subject="store", state="fix", found=f"there is no store {name}", fix=str(error).partition("; ")[2])
-        ]
+        fix = "Name the one that your agents use by --store or HOOKLINE_STORE; `hookline serve` creates a new one."
+        return [Check(subject="store", state="fix", found=f"there is no store {name}", fix=fix)]
     except HooklineError as error:
         return [_failure("store", error)]
     return [check async for check in _check_found_store(url, name, found, master_key_file)]
