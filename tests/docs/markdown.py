@@ -21,8 +21,13 @@ FENCE = re.compile(
 class Block:
     """A fenced code block.
 
-    `marker` is the HTML comment right before it: `output` (of the block before), `file: name` (is to be written to that
-    file), `run` (shell commands that are to be run).
+    `marker` is the HTML comment right before it:
+
+    * `output`: what the block before prints,
+    * `file: name`: is to be written to that file,
+    * `run`: shell commands that are to be run,
+    * `needs: module`: from here to the next such marker, only where that module is installed,
+    * `offline: this is that; this is that`: is run with that in the place of this.
     """
 
     language: str

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import functools
 import importlib.util
@@ -10,10 +11,12 @@ import pathlib
 import shlex
 import subprocess
 import sys
+import warnings
 
 import anyio
 import pytest
 
+from . import scripted
 from .markdown import PAGES, ROOT, Block, blocks, title
 
 NEEDS = {
@@ -35,10 +38,15 @@ class Page:
     def __init__(self, path: pathlib.Path, backend: str) -> None:
         self.path = path
         self.backend = backend
-        self.namespace: dict[str, object] = {"__name__": "__page__"}
+        self.namespace: dict[str, object] = {"__name__": "__page__", "scripted": scripted}
         self.printed: str | None = None
+        self.skips = False
 
     def take(self, block: Block) -> None:
+        if block.marker.startswith("needs:"):
+            self.skips = not is_installed(block.marker.removeprefix("needs:").strip())
+        if self.skips:
+            return
         if block.marker.startswith("file:"):
             pathlib.Path(block.marker.removeprefix("file:").strip()).write_text(block.code)
             self.printed = None
@@ -54,11 +62,23 @@ class Page:
 
     def run_python(self, block: Block) -> str:
         # Blank lines in front make tracebacks name the line of the page.
-        code = compile("\n" * (block.line - 1) + block.code, str(self.path), "exec")
+        code = compile("\n" * (block.line - 1) + self.code_offline(block), str(self.path), "exec")
         out = io.StringIO()
         with contextlib.redirect_stdout(out):
             exec(code, self.namespace)
+        if "run_sync(" in block.code:
+            close_event_loop()
         return out.getvalue()
+
+    def code_offline(self, block: Block) -> str:
+        """The code of a block, with the replacements that its marker names: a scripted model for a real one."""
+        code = block.code
+        if block.marker.startswith("offline:"):
+            for replacement in block.marker.removeprefix("offline:").split("; "):
+                shown, _, run = replacement.strip().partition(" is ")
+                assert code.count(shown) == 1, f"{self.where(block)}: {shown!r} is not there once"
+                code = code.replace(shown, run)
+        return code
 
     def run_command(self, line: str) -> str:
         program, *arguments = shlex.split(line)
@@ -78,6 +98,14 @@ class Page:
 
     def where(self, block: Block) -> str:
         return f"{title(self.path)}:{block.line}"
+
+
+def close_event_loop() -> None:
+    """Close the event loop that `run_sync` of a framework has left in this thread."""
+    with warnings.catch_warnings(), contextlib.suppress(RuntimeError):
+        warnings.simplefilter("ignore", DeprecationWarning)
+        asyncio.get_event_loop().close()
+    asyncio.set_event_loop(None)
 
 
 def _lines(text: str) -> list[str]:
@@ -136,8 +164,11 @@ def test_every_python_block_runs_and_prints_what_the_page_shows(
 def test_every_block_has_a_language_and_every_marker_is_known(path: pathlib.Path) -> None:
     for block in blocks(path.read_text()):
         where = f"{title(path)}:{block.line}"
-        assert block.language in ("python", "sh", "text", "json", "toml", "yaml"), where
-        known = block.marker in ("", "output", "run") or block.marker.startswith(("file:", "generated"))
+        assert block.language in ("python", "sh", "text", "json", "toml", "yaml", "ts", "dockerfile", "ini"), where
+        kinds = ("file:", "generated", "needs:", "offline:")
+        known = block.marker in ("", "output", "run") or block.marker.startswith(kinds)
         assert known, f"{where}: {block.marker}"
+        if block.marker.startswith("needs:"):
+            assert block.marker.removeprefix("needs:").strip() in NEEDS.values(), where
         if block.marker == "output":
             assert block.language in ("text", "json"), where

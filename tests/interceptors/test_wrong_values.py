@@ -13,18 +13,23 @@ from hookline.calls import (
     AgentResult,
     Ask,
     CompactCall,
+    CompactResult,
     Continue,
     Deny,
     MemoryCall,
+    MemoryResult,
     Message,
     ModelCall,
     ModelResponse,
     RequestCall,
+    RequestResult,
     Respond,
+    StepResult,
     ToolCall,
     ToolRequest,
     ToolResult,
     ToolSpec,
+    Usage,
 )
 from hookline.errors import HookExecutionError, HookReturnError, HookUsageError
 
@@ -161,6 +166,44 @@ async def test_only_an_agent_call_can_be_continued(call: Any, result: Any) -> No
     assert outcome.continues == []
     assert outcome.denied is not None
     assert statuses(outcome) == [("after", "error")]
+
+
+WRONG_FIELDS: list[tuple[type, str, Any]] = [
+    (AgentResult, "output", None),
+    (AgentResult, "reason", 1),
+    (StepResult, "should_continue", "yes"),
+    (StepResult, "content", b""),
+    (ModelResponse, "content", None),
+    (ModelResponse, "reasoning", ["x"]),
+    (ModelResponse, "usage", {"input_tokens": 1}),
+    (ModelResponse, "usage", Usage(input_tokens="7")),  # type: ignore[arg-type]
+    (ModelResponse, "finish_reason", 0),
+    (ModelResponse, "tool_calls", ["search"]),
+    (ModelResponse, "tool_calls", None),
+    (CompactResult, "summary", 3),
+    (RequestResult, "status", "200"),
+    (RequestResult, "status", True),
+    (RequestResult, "body", "text"),
+    (MemoryResult, "stored", 1),
+]
+
+
+@pytest.mark.parametrize("kind", ["after", "around"])
+@pytest.mark.parametrize(
+    ("of", "field", "value"), WRONG_FIELDS, ids=lambda value: getattr(value, "__name__", repr(value))
+)
+async def test_a_result_with_a_field_of_another_type_is_the_hooks_failure(
+    of: type, field: str, value: Any, kind: str
+) -> None:
+    call, result = next(pair for pair in CALLS if type(pair[1]) is of)
+
+    async def spoil(led: Any, given: Any) -> Any:
+        return replace(await given(led) if kind == "around" else given, **{field: value})
+
+    outcome = await run([hook(kind, spoil, call=type(call))], call=call, terminal=Tool(answer=result))
+
+    assert outcome.denied is not None
+    assert f"gave a {of.__name__} whose `{field}` " in outcome.denied.reason
 
 
 @pytest.mark.parametrize("value", [None, 42, ["x"]])

@@ -14,6 +14,7 @@ from hookline.cli._commands import CommandApp
 from hookline.cli._exit_codes import MEANINGS, MISUSED, exit_code_of
 from hookline.cli._options import Concurrency, Endpoint, RecordFile, Tasks
 from hookline.cli._outputs import resolve_output, send_spans, write_otlp, write_recording
+from hookline.cli._story import tell_story
 from hookline.cli._terminal import report_errors
 from hookline.cli.chat import chat
 from hookline.cli.errors import TraceTargetError
@@ -100,7 +101,9 @@ def demo(
     concurrency: Concurrency = 8,
     otlp_endpoint: Endpoint = None,
 ) -> None:
-    """Run real tasks twice: with real tools, then from a recording.
+    """Show six short runs with hooks, then run an agent suite twice.
+
+    The second time, every tool call is answered by a recording of the first.
 
     The tasks are AgentDojo's banking and workspace suites. Hooks watch all sixteen events of every operation. The
     second run may touch no real tool and must produce the same results as the first.
@@ -110,9 +113,11 @@ def demo(
     with report_errors():
         check_writable(report)
         tracing = Tracing(otlp_endpoint) if otlp_endpoint is not None else None
+        console = Console(highlight=False)
+        tell_story(console)
+        console.print("Then every task of two AgentDojo suites, with real tools and from a recording:", style="dim")
         evaluation = run(DEMO_SUITES, [], mocked=True, concurrency=concurrency, tracing=tracing)
         written = write_report(report, evaluation.runs, evaluation.comparison)
-        console = Console(highlight=False)
         show_evaluation(console, evaluation, written)
         arrived = send_spans(console, tracing)
         if tracing is None or not arrived:
