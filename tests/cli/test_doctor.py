@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import sqlite3
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -78,6 +80,20 @@ def test_extras_that_are_missing_come_with_the_command_that_installs_one(
 
     assert (code, checks["extras"].state, checks["extras"].found) == (0, "note", "not installed: aaa")
     assert checks["extras"].fix.endswith(install_command("aaa"))
+
+
+@pytest.mark.parametrize(("store", "code"), [("", 0), ("sqlite:///x.db", 1)], ids=["no-store", "a-store"])
+def test_without_the_extra_of_the_store_the_rest_is_checked(tmp_path: Path, store: str, code: int) -> None:
+    program = "import sys; sys.modules['sqlalchemy'] = None; from hookline.cli import main; main()"
+    args = ["doctor", *(["--store", store] if store else [])]
+
+    done = subprocess.run(
+        [sys.executable, "-c", program, *args], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+
+    assert (done.returncode, done.stderr) == (code, "")
+    assert "hookline: " in done.stdout
+    assert f"store: it needs the extra server\n  {install_command('server')}\n" in done.stdout
 
 
 def test_a_key_that_ends_soon_is_named(url: str) -> None:

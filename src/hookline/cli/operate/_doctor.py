@@ -32,7 +32,7 @@ from hookline.cli.operate._store import (
     report_errors_only,
     silence_logger,
 )
-from hookline.errors import HooklineError, install_command
+from hookline.errors import HooklineError, MissingExtraError, install_command
 
 if TYPE_CHECKING:
     from hookline.server import ApiKey
@@ -123,8 +123,12 @@ def is_installed(package: str) -> bool:
 
 async def _check_store(url: str, master_key_file: Path | None) -> list[Check]:
     """Check the store, as far as it can be used."""
-    from hookline.store import inspect_store, parse_address
-
+    try:
+        from hookline.store import inspect_store, parse_address
+    except MissingExtraError:
+        state: State = "note" if url == DEFAULT_STORE else "fix"
+        fix = install_command("server")
+        return [Check(subject="store", state=state, found="it needs the extra server", fix=fix)]
     name = parse_address(url).name
     try:
         check_store(url, creates=False)
