@@ -164,6 +164,17 @@ def test_a_command_that_is_refused_creates_no_store(tmp_path: Path, line: str) -
     assert [each.name for each in tmp_path.iterdir()] == ["broken.toml"]
 
 
+@pytest.mark.parametrize("file", ["broken.key", "missing/master.key"])
+def test_a_server_without_a_usable_master_key_creates_no_store(tmp_path: Path, file: str) -> None:
+    (tmp_path / "broken.key").write_text("not a key")
+
+    refused = run("serve", "--port", "0", "--master-key-file", str(tmp_path / file), url=database(tmp_path))
+
+    assert (refused.exit_code, refused.stdout, refused.stderr.count("\n")) == (1, "", 1)
+    assert file in refused.stderr
+    assert [each.name for each in tmp_path.iterdir()] == ["broken.key"]
+
+
 def test_a_command_that_writes_creates_the_store(tmp_path: Path) -> None:
     (tmp_path / "hooks.toml").write_text(DEFINITION)
 

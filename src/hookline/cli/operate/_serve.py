@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -174,11 +175,17 @@ def serve(
 
 async def _rehearse(settings: dict[str, Any]) -> None:
     """Start the server once on a store in memory, so that settings that are refused leave no file behind."""
-    from hookline.server import Server
+    from hookline.delivery import MasterKeys
+    from hookline.server import Server, default_key_file
 
     with silence_logger():
         async with Server(**settings | {"url": IN_MEMORY, "master_key": None, "host": "127.0.0.1", "port": 0}):
             pass
+    file = settings["master_key"]
+    if file is None and MasterKeys.from_environment() is None:
+        file = default_key_file(settings["url"])
+    if file is not None and (file.exists() or not os.access(file.parent, os.W_OK)):
+        MasterKeys.in_file(file)  # raises what is wrong with it; otherwise it is the server that creates it
 
 
 def _tenant_rate(given: int | None) -> RateLimit | Literal["auto"] | None:
