@@ -17,4 +17,4 @@ Endpoint = Annotated[
 RecordFile = Annotated[
     Path | None, typer.Option("--record", metavar="FILE", help="Write the events there, for `hookline trace FILE`.")
 ]
-Tasks = Annotated[list[str] | None, typer.Option(metavar="TASK", help="Only this task (user_task_0); may be repeated.")]
+Tasks = Annotated[list[str] | None, typer.Option(metavar="TASK", help="Only this task (user_task_0); repeatable.")]

@@ -44,12 +44,12 @@ def chat(
     ] = None,
     mcp: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME=SERVER", help="An MCP server: name='command args' or name=URL; may be repeated."),
+        typer.Option(metavar="NAME=SERVER", help="An MCP server: name='command args' or name=URL; repeatable."),
     ] = None,
     instructions: Annotated[str | None, typer.Option(metavar="TEXT", help="The system message.")] = None,
     hooks: Annotated[
         list[str] | None,
-        typer.Option(metavar="PATH", help="Further hooks, as package.module:name or file.py:name; may be repeated."),
+        typer.Option(metavar="PATH", help="Further hooks, as package.module:name or file.py:name; repeatable."),
     ] = None,
     prompt: Annotated[
         str | None, typer.Option(metavar="TEXT", help="Say this, print the answer and exit: for scripts.")

@@ -212,7 +212,7 @@ def attack(
         list[str], typer.Argument(metavar="SUITE", help="agentdojo:banking (workspace, travel, slack, all).")
     ],
     policy: Annotated[
-        list[str] | None, typer.Option(metavar="POLICY", help="Only this guard policy; may be repeated.")
+        list[str] | None, typer.Option(metavar="POLICY", help="Only this guard policy; repeatable.")
     ] = None,
     task: Tasks = None,
     wording: Annotated[str, typer.Option(metavar="NAME", help="How injected texts speak to the model.")] = "ignore",

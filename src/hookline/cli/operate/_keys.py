@@ -51,7 +51,7 @@ def create_key(
         typer.Option(
             metavar="SCOPE",
             help="What it allows: hooks:read, hooks:manage, hooks:admin, operations:read, approvals:decide or "
-            "deliveries:replay; may be repeated.",
+            "deliveries:replay; repeatable.",
         ),
     ],
     tenant: Annotated[str, typer.Option(metavar="ID", help="The tenant that owns it; the system by default.")] = "",

@@ -35,7 +35,7 @@ Agents = Annotated[
     typer.Option(
         metavar="AGENT",
         help="An agent, as package.module:name or file.py:name, whose operations are resumed here when a person has "
-        "decided; may be repeated.",
+        "decided; repeatable.",
     ),
 ]
 AllowMissingHooks = Annotated[
@@ -67,9 +67,7 @@ MaxHeaders = Annotated[
 Observers = Annotated[bool, typer.Option("--observers/--no-observers", help="Log executions of observers too.")]
 Origins = Annotated[
     list[str] | None,
-    typer.Option(
-        metavar="ORIGIN", help="An origin whose pages may call the API: https://ops.example.com. May be repeated."
-    ),
+    typer.Option(metavar="ORIGIN", help="An origin whose pages may call the API: https://ops.example.com; repeatable."),
 ]
 Page = Annotated[bool, typer.Option("--page/--no-page", help="Serve the web page too.")]
 Port = Annotated[int, typer.Option(min=0, max=65535, metavar="PORT", help="The port; 0 for any that is free.")]
@@ -79,7 +77,7 @@ Rate = Annotated[
 ]
 Retention = Annotated[float, typer.Option(min=0.001, metavar="HOURS", help="How long executions of hooks are kept.")]
 ScriptEnv = Annotated[
-    list[str] | None, typer.Option(metavar="NAME", help="A variable that scripts may see; may be repeated.")
+    list[str] | None, typer.Option(metavar="NAME", help="A variable that scripts may see; repeatable.")
 ]
 TenantRate = Annotated[
     int | None,
@@ -95,12 +93,12 @@ TrustedProxies = Annotated[
     typer.Option(
         "--trusted-proxy",
         metavar="ADDRESS",
-        help="A proxy in front, or a network of them, whose X-Forwarded-For and X-Forwarded-Proto are believed; may be "
-        "repeated.",
+        help="A proxy in front, or a network of them, whose X-Forwarded-For and X-Forwarded-Proto are believed; "
+        "repeatable.",
     ),
 ]
 WebhookEnv = Annotated[
-    list[str] | None, typer.Option(metavar="NAME", help="A variable that headers may name; may be repeated.")
+    list[str] | None, typer.Option(metavar="NAME", help="A variable that headers may name; repeatable.")
 ]
 
 
