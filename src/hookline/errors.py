@@ -28,6 +28,7 @@ HooklineError
 │   └── StoreOverloadedError                more writes are waiting than allowed
 ├── RunFailedError                          a run failed in another process
 ├── RunStopped                              a hook or a person ended a run of another framework
+├── RunPaused                               a run of another framework waits for a person
 ├── MissingHooksError                       an operation was started with interceptors that are missing here
 └── OperationError                          an operation cannot be run or resumed this way
     ├── OperationExistsError                its id is taken
@@ -50,7 +51,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal, TypeVar, dataclass_transform
+from typing import Any, ClassVar, Literal, TypeVar, dataclass_transform
 
 __all__ = [
     "AgentDefinitionError",
@@ -79,6 +80,7 @@ __all__ = [
     "OperationNotFoundError",
     "PhaseTransitionError",
     "RunFailedError",
+    "RunPaused",
     "RunStopped",
     "StaleStateError",
     "StateFormatError",
@@ -658,6 +660,27 @@ class RunStopped(HooklineError):
 
     reason: str
     hook_id: str | None = None
+
+
+@define_error()
+class RunPaused(HooklineError):
+    """A run of another framework, or of a loop of your own, waits for a person to decide about tool calls.
+
+    Attributes:
+        operation_id: The run.
+        pending: The calls, each a `PendingTool`, with the ids to name in `Approve` and `Reject`.
+    """
+
+    operation_id: str
+    pending: Sequence[Any]
+
+    def __str__(self) -> str:
+        names = ", ".join(f"{call.tool_call_id!r} ({call.tool_name})" for call in self.pending)
+        return (
+            f"Run {self.operation_id!r} waits for a person to decide about {names}. To go on, here or in another "
+            f"process, open it again with operation_id={self.operation_id!r} and the same store and hooks, and call "
+            "`run.resume([Approve(...)])` or `run.resume([Reject(...)])`."
+        )
 
 
 @define_error()

@@ -6,7 +6,7 @@ import json
 import socket
 import struct
 import threading
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import aclosing, asynccontextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
@@ -243,20 +243,24 @@ def responds(*output: dict[str, Any], pieces: Iterable[str] = (), status: str = 
         if not exchange.streamed:
             exchange.send_json(200, response(output, status))
             return
-        events = [("response.created", {"response": response((), "in_progress")})]
-        for index, item in enumerate(output):
-            place = {"output_index": index, "item_id": item["id"]}
-            events.append(("response.output_item.added", {**place, "item": {**item, "content": []}}))
-            if item["type"] == "message":
-                for piece in pieces:
-                    delta = {**place, "content_index": 0, "delta": piece, "logprobs": []}
-                    events.append(("response.output_text.delta", delta))
-            events.append(("response.output_item.done", {**place, "item": item}))
-        events.append(("response.completed", {"response": response(output, status)}))
         exchange.begin()
-        for number, (name, event) in enumerate(events):
+        for number, (name, event) in enumerate(events()):
             exchange.event({"type": name, "sequence_number": number, **event}, name)
         exchange.end()
+
+    def events() -> Iterator[tuple[str, dict[str, Any]]]:
+        yield "response.created", {"response": response((), "in_progress")}
+        for index, item in enumerate(output):
+            place = {"output_index": index, "item_id": item["id"]}
+            yield "response.output_item.added", {**place, "item": {**item, "content": []}}
+            if item["type"] == "message":
+                part = {"type": "output_text", "text": "", "annotations": []}
+                yield "response.content_part.added", {**place, "content_index": 0, "part": part}
+                for piece in pieces:
+                    delta = {**place, "content_index": 0, "delta": piece, "logprobs": []}
+                    yield "response.output_text.delta", delta
+            yield "response.output_item.done", {**place, "item": item}
+        yield "response.completed", {"response": response(output, status)}
 
     return play
 
@@ -296,6 +300,78 @@ def call_item(name: str, arguments: str, call_id: str) -> dict[str, Any]:
 def reasoning_item(summary: str, signature: str) -> dict[str, Any]:
     told = [{"type": "summary_text", "text": summary}]
     return {"type": "reasoning", "id": "rs_1", "summary": told, "encrypted_content": signature}
+
+
+def writes(
+    content: str = "",
+    *calls: dict[str, Any],
+    pieces: Iterable[str] | None = None,
+    thinking: str = "",
+    usage: dict[str, int] | None = None,
+    model: str = MODEL,
+) -> Play:
+    """A good answer in Anthropic's protocol, in one piece or streamed as it was asked for.
+
+    Args:
+        content: Its text.
+        calls: Its `tool_use` blocks.
+        pieces: The text as it is streamed; whole unless given.
+        thinking: What it thought first.
+        usage: What it used.
+        model: Who says it.
+    """
+    blocks: list[dict[str, Any]] = []
+    if thinking:
+        blocks.append({"type": "thinking", "thinking": thinking, "signature": "signed"})
+    if content:
+        blocks.append({"type": "text", "text": content})
+    blocks += calls
+    used = {"input_tokens": 11, "output_tokens": 7, **(usage or {})}
+    whole = {"id": "msg_7", "type": "message", "role": "assistant", "model": model, "stop_sequence": None}
+    reason = "tool_use" if calls else "end_turn"
+
+    def play(exchange: Exchange) -> None:
+        if not exchange.streamed:
+            exchange.send_json(200, {**whole, "content": blocks, "stop_reason": reason, "usage": used})
+            return
+
+        def event(kind: str, **fields: Any) -> None:
+            exchange.event({"type": kind, **fields}, kind)
+
+        exchange.begin()
+        begun = {**whole, "content": [], "stop_reason": None, "usage": {**used, "output_tokens": 1}}
+        event("message_start", message=begun)
+        event("ping")
+        for index, block in enumerate(blocks):
+            empty, deltas = cut_block(block, pieces)
+            event("content_block_start", index=index, content_block=empty)
+            for delta in deltas:
+                event("content_block_delta", index=index, delta=delta)
+            event("content_block_stop", index=index)
+        stop = {"stop_reason": reason, "stop_sequence": None}
+        event("message_delta", delta=stop, usage={"output_tokens": used["output_tokens"]})
+        event("message_stop")
+        exchange.end()
+
+    return play
+
+
+def cut_block(block: dict[str, Any], pieces: Iterable[str] | None) -> tuple[dict[str, Any], Iterable[dict[str, Any]]]:
+    """A block as a stream of Anthropic begins it, and the pieces that follow."""
+    if block["type"] == "text":
+        texts = pieces if pieces is not None else [block["text"]]
+        return {**block, "text": ""}, ({"type": "text_delta", "text": piece} for piece in texts)
+    if block["type"] == "thinking":
+        thought = {"type": "thinking_delta", "thinking": block["thinking"]}
+        signed = {"type": "signature_delta", "signature": block["signature"]}
+        return {**block, "thinking": "", "signature": ""}, [thought, signed]
+    text = json.dumps(block["input"])
+    halves = text[: len(text) // 2], text[len(text) // 2 :]
+    return {**block, "input": {}}, [{"type": "input_json_delta", "partial_json": half} for half in halves]
+
+
+def tool_use(name: str, args: dict[str, Any], call_id: str) -> dict[str, Any]:
+    return {"type": "tool_use", "id": call_id, "name": name, "input": args}
 
 
 def completion(choices: list[Any], usage: dict[str, int] | None = USAGE) -> dict[str, Any]:

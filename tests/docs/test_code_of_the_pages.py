@@ -12,6 +12,7 @@ import shlex
 import subprocess
 import sys
 import warnings
+from collections.abc import Iterator
 
 import anyio
 import pytest
@@ -26,10 +27,15 @@ NEEDS = {
     "google-adk": "google.adk",
     "langchain": "langgraph",
     "openai-agents": "agents",
+    "own-loop": "anthropic",
     "pydantic-ai": "pydantic_ai",
     "strands": "strands",
 }
 """Pages of frameworks that are not installed together with all others; `make adapters` runs each in its environment."""
+
+
+SERVED = {"own-loop"}
+"""Pages that call a provider: a scripted one on loopback, whose address the clients read from the environment."""
 
 
 class Page:
@@ -130,6 +136,19 @@ def has_code(path: pathlib.Path) -> bool:
     return any(block.language == "python" or block.marker == "run" for block in blocks(path.read_text()))
 
 
+@contextlib.contextmanager
+def serve_models(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Serve models on loopback that search for the last word of the prompt, and then say what they found."""
+    from .served_models import answer, serve
+
+    with serve(answer) as url:
+        monkeypatch.setenv("OPENAI_BASE_URL", url)
+        monkeypatch.setenv("ANTHROPIC_BASE_URL", url.removesuffix("/v1"))
+        for name in ("OPENAI_API_KEY", "ANTHROPIC_API_KEY"):
+            monkeypatch.setenv(name, "key")
+        yield
+
+
 def runs() -> list[object]:
     """Each page that has code with each loop that it can have: `anyio.run` takes another one, `asyncio.run` does not."""
     return [
@@ -154,8 +173,9 @@ def test_every_python_block_runs_and_prints_what_the_page_shows(
     forget_modules_of(ROOT / "docs" / "examples")
 
     try:
-        for block in blocks(path.read_text()):
-            page.take(block)
+        with serve_models(monkeypatch) if path.stem in SERVED else contextlib.nullcontext():
+            for block in blocks(path.read_text()):
+                page.take(block)
     finally:
         forget_modules_of(tmp_path)
 

@@ -36,6 +36,7 @@ MODULES = [
         "hookline.builtin",
         "hookline.registry",
         "hookline.runtime",
+        "hookline.loop",
         "hookline.runtime._state",
         "hookline.server",
         "hookline.store",
@@ -68,6 +69,9 @@ ELSEWHERE = {
     "CancelledError",
     "StrEnum",
     "HookRunner",
+    "AsyncOpenAI",
+    "Anthropic",
+    "OpenAI",
 }
 """Names of others that the pages may mention."""
 THEIRS = {

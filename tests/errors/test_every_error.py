@@ -23,6 +23,7 @@ from hookline.errors import (
     TransientModelError,
     define_error,
 )
+from hookline.events import PendingTool
 
 SAMPLES = {
     "str": "some {text}",
@@ -31,6 +32,7 @@ SAMPLES = {
     "bool": True,
     "list[str]": ["a", "b"],
     "Sequence[str]": ["a", "b"],
+    "Sequence[Any]": [PendingTool(toolset="local", tool_name="pay", tool_call_id="c1", args={})],
     "Sequence[tuple[str, str, str]]": [("a", "guard", "ToolCall")],
     "DeliveryCode": "gone",
     "ScriptCode": "timeout",

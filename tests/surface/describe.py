@@ -32,7 +32,7 @@ MODULES = (
         "interceptors",
         "dispatcher",
     ),
-    *("runtime", "asgi", "otel", "builtin", "delivery", "store", "registry", "server", "cli", "pytest_plugin"),
+    *("runtime", "loop", "asgi", "otel", "builtin", "delivery", "store", "registry", "server", "cli", "pytest_plugin"),
     *("evals", "evals.errors", "evals.faults", "evals.matching", "evals.suites", "evals.adapter_contract"),
 )
 ADAPTERS = (

@@ -9,7 +9,6 @@ from typing import Any
 import anyio
 
 from hookline.calls import Call
-from hookline.hooks import Hooks, Interceptor
 from hookline.runtime import AdapterRun
 
 __all__ = ["must_hold_stream", "stream_values", "wait_for_end"]
@@ -26,9 +25,7 @@ def must_hold_stream(run: AdapterRun, call: type[Call]) -> bool:
         run: The run.
         call: The class of the calls.
     """
-    entries = [entry.interceptors if isinstance(entry, Hooks) else [entry] for entry in run.run.hooks]
-    found = [each for entry in entries for each in entry if isinstance(each, Interceptor) and each.call is call]
-    return any(each.kind in ("after", "around") for each in found)
+    return run.may_change_result(call)
 
 
 async def stream_values(work: Callable[[Emit], Awaitable[None]]) -> AsyncGenerator[Any, None]:

@@ -12,6 +12,8 @@ from hookline.runtime._approvals import decision_of as decision_of
 from hookline.runtime._capabilities import KINDS, Capabilities
 from hookline.runtime._capabilities import check_driven as check_driven
 from hookline.runtime._exec import TextStream, exec_agent, interrupt, recover_agent, resume_agent, stream_agent
+from hookline.runtime._inputs import check_decisions as check_decisions
+from hookline.runtime._loop import assign_call_ids as assign_call_ids
 from hookline.runtime._missing_hooks import hooks_of_child as hooks_of_child
 from hookline.runtime._models import RETRY as RETRY
 from hookline.runtime._models import Model, ModelRetry, ScriptedModel, StreamingModel
@@ -32,6 +34,7 @@ from hookline.runtime._state import (
     Reject,
     SessionMemory,
 )
+from hookline.runtime._tool_calls import run_overlapping as run_overlapping
 from hookline.runtime._tools import Tool, ToolSource, as_result, tool
 
 __all__ = [

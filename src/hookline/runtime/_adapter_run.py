@@ -35,7 +35,7 @@ from hookline.errors import (
     message_of,
 )
 from hookline.events import CompletionReason, Event, PendingTool
-from hookline.hooks import AnyHook, Hooks, hook_batch
+from hookline.hooks import AnyHook, Hooks, Interceptor, hook_batch
 from hookline.runtime._agent import Agent
 from hookline.runtime._approvals import emit_decision, emit_pause, emit_stop, note_pending, rejection_text
 from hookline.runtime._capabilities import Capabilities, check_driven
@@ -47,7 +47,7 @@ from hookline.runtime._missing_hooks import check_interceptors
 from hookline.runtime._persistence import LOST_HERE
 from hookline.runtime._run import Run, after_step, before_step, live
 from hookline.runtime._seams import RunControl, instrument, run_through_chain, tell_failed_step
-from hookline.runtime._state import Approve, OperationState, OperationStore, Reject, Step, default_store
+from hookline.runtime._state import Approve, OperationState, OperationStore, Reject, Step, WaitingCall, default_store
 from hookline.runtime._sub_agents import (
     emit_called,
     emit_completed,
@@ -55,8 +55,8 @@ from hookline.runtime._sub_agents import (
     emit_unrun_agent,
     lead_agent_call,
 )
-from hookline.runtime._tool_calls import failed_outcome, make_call, tool_job
-from hookline.runtime._tools import Tool, as_result
+from hookline.runtime._tool_calls import failed_outcome, make_call, to_pending, tool_job
+from hookline.runtime._tools import Approval, Tool, as_result
 
 __all__ = ["AdapterRun", "AgentDone", "ToolDone"]
 
@@ -522,6 +522,18 @@ class AdapterRun:
         run = self._opened
         return call in run.intercepted or call in run.enclosing
 
+    def may_change_result(self, call: type[Call]) -> bool:
+        """Whether a hook may still change or withhold the result of a call once it is there.
+
+        If so, nothing of the result may be shown before the hooks have judged it.
+
+        Args:
+            call: The class of the calls.
+        """
+        entries = [entry.interceptors if isinstance(entry, Hooks) else [entry] for entry in self._opened.hooks]
+        found = [each for entry in entries for each in entry if isinstance(each, Interceptor) and each.call is call]
+        return any(each.kind in ("after", "around") for each in found)
+
     def begin_model_call(self) -> None:
         """Count a model call that the framework is about to make alone; see `leads`.
 
@@ -590,6 +602,7 @@ class AdapterRun:
         work: Callable[[Mapping[str, Any]], Awaitable[ToolResult]],
         *,
         approved: bool = False,
+        needs_approval: Approval = False,
     ) -> ToolDone:
         """Call a tool, through the hooks of `ToolCall` and between its pair of events.
 
@@ -597,6 +610,22 @@ class AdapterRun:
             calling: The call as the model asked for it; `toolset` is where the tool comes from.
             work: Runs it with its final arguments. Any `Exception` that it raises is its result.
             approved: Whether a person has let it through.
+            needs_approval: Whether the tool itself asks for a person's approval: a fact, or a function of the
+                `ToolCall`.
+        """
+        return await self.prepare_tool_call(calling, work, approved=approved, needs_approval=needs_approval)()
+
+    def prepare_tool_call(
+        self,
+        calling: ToolRequest,
+        work: Callable[[Mapping[str, Any]], Awaitable[ToolResult]],
+        *,
+        approved: bool = False,
+        needs_approval: Approval = False,
+    ) -> Callable[[], Awaitable[ToolDone]]:
+        """Reserve the index of a tool call, and return a function that makes it as `call_tool` does.
+
+        Calls that overlap are prepared in the model's order, so that their indices do not depend on who starts first.
         """
         run, step = self._opened, self.step
         given: list[ToolResult] = []
@@ -610,20 +639,34 @@ class AdapterRun:
                 raise
             return given[0]
 
-        tool = Tool(toolset=calling.toolset, name=calling.tool_name, run=run_it)
+        tool = Tool(
+            toolset=calling.toolset, name=calling.tool_name, run=run_it, needs_approval=not approved and needs_approval
+        )
         calling = self._named(calling, step)
         run.at_hand[calling.tool_call_id] = tool
-        try:
-            call, problem = make_call(run, step, calling, tool)
-            waiting = run.waiting.get(calling.tool_call_id)
-            asked_by = waiting.asked_by if waiting is not None and approved else None
-            await tool_job(run, step, calling, call, tool, problem, approved=approved, asked_by=asked_by)()
-        except LOST_HERE as error:
-            self._lost = error
-            raise
-        finally:
-            del run.at_hand[calling.tool_call_id]
-        return self._tool_done(step, calling, given, raised)
+        call, problem = make_call(run, step, calling, tool)
+        waiting = run.waiting.get(calling.tool_call_id)
+        asked_by = waiting.asked_by if waiting is not None and approved else None
+        job = tool_job(run, step, calling, call, tool, problem, approved=approved, asked_by=asked_by)
+
+        async def make() -> ToolDone:
+            try:
+                # Where interceptors judge the call, they are asked first, and the tool after them.
+                asks = tool.needs_approval is not False and problem is None and ToolCall not in run.intercepted
+                if asks and await tool.asks_first(call):
+                    step.asked[calling.tool_call_id] = to_pending(call)
+                    run.waiting[calling.tool_call_id] = WaitingCall(call_index=call.call_index)
+                    run.steered = True
+                else:
+                    await job()
+            except LOST_HERE as error:
+                self._lost = error
+                raise
+            finally:
+                del run.at_hand[calling.tool_call_id]
+            return self._tool_done(step, calling, given, raised)
+
+        return make
 
     def _named(self, calling: ToolRequest, step: Step) -> ToolRequest:
         """Add a call to the step, with an id that no other call under way has."""

@@ -18,7 +18,7 @@ from agent_framework import (
 )
 from agent_framework import Message as Theirs
 
-from hookline.adapters._stepping import GeneratorBridge, emit
+from hookline._stepping import GeneratorBridge, emit
 from hookline.adapters._streams import must_hold_stream
 from hookline.adapters.agent_framework import _conversion as convert
 from hookline.adapters.agent_framework._run_binding import AgentFrameworkBinding, Next, call_until_terminated

@@ -8,7 +8,7 @@ from contextlib import suppress
 from contextvars import copy_context
 from typing import Any, cast
 
-from hookline.adapters._stepping import GeneratorBridge, emit
+from hookline._stepping import GeneratorBridge, emit
 from hookline.calls import AgentCall, Message
 from hookline.errors import MissingExtraError
 from hookline.hooks import AnyHook, hook_batch

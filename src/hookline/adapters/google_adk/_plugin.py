@@ -17,8 +17,8 @@ from google.adk.tools.agent_tool import AgentTool
 from google.genai import types
 
 from hookline._readonly import writable
+from hookline._stepping import SteppedCall
 from hookline.adapters._conversion import rejection_text, to_pending_tool
-from hookline.adapters._stepping import SteppedCall
 from hookline.adapters.google_adk import _conversion as convert
 from hookline.calls import (
     AgentCall,

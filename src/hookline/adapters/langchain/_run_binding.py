@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping
 from concurrent.futures import CancelledError, Future
 from contextlib import aclosing, contextmanager
@@ -54,6 +53,7 @@ from hookline.calls import ModelResponse as Answer
 from hookline.errors import HookUsageError, RunStopped, ToolArgumentsError, UnknownToolError
 from hookline.errors import message_of as error_message
 from hookline.events import PendingTool
+from hookline.execution import Portal
 from hookline.runtime import KINDS, AdapterRun, Capabilities, Reject
 
 __all__ = [
@@ -122,7 +122,8 @@ class LangChainBinding:
 
     def __init__(self, run: AdapterRun) -> None:
         self.run = run
-        self.loop, self.thread = asyncio.get_running_loop(), threading.get_ident()
+        self.loop = asyncio.get_running_loop()
+        self._portal = Portal(self.loop)
         self.instructions: str | None = None
         """The system message that hooks set; `None` if they did not."""
         self._owner: Any = None
@@ -143,13 +144,13 @@ class LangChainBinding:
 
     def run_in_loop(self, work: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine in the event loop of the run, from sync code in another thread."""
-        if threading.get_ident() == self.thread:
+        if self._portal.is_own_thread:
             work.close()
             raise HookUsageError(
                 "A sync call of an agent inside a hooked async run would block the event loop that its hooks need. "
                 "Call the inner agent with `ainvoke`."
             )
-        waiting = asyncio.run_coroutine_threadsafe(self._unless_interrupted(work), self.loop)
+        waiting: Future[T] = self._portal.start(self._unless_interrupted, work)
         self._waiting.add(waiting)
         if self._stopped:  # checked after adding it, or `stop` might miss it
             waiting.cancel()

@@ -8,13 +8,13 @@ import queue
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, wait
+from contextlib import ExitStack
 from types import TracebackType
 from typing import Any, Self
 
-import anyio.from_thread
-
 from hookline.adapters.langchain._run_binding import current_binding
 from hookline.adapters.langchain._runs import GraphRunner
+from hookline.execution import open_portal
 
 __all__ = ["GraphCall", "SyncRun"]
 
@@ -85,11 +85,12 @@ class SyncRun:
         self._runner, self._given, self._config = runner, given, config
         self._calls: queue.SimpleQueue[GraphCall | Callable[[], None] | None] = queue.SimpleQueue()
         self._call: GraphCall | None = None
-        self._thread = 0
 
     def __enter__(self) -> Self:
-        self._portal = anyio.from_thread.start_blocking_portal("asyncio")
-        self._work = self._portal.__enter__().start_task_soon(self._run)
+        with ExitStack() as stack:
+            self._portal = stack.enter_context(open_portal())
+            self._work = self._portal.start(self._run)
+            self._stack = stack.pop_all()
         return self
 
     def __iter__(self) -> Iterator[GraphCall]:
@@ -110,7 +111,7 @@ class SyncRun:
     ) -> None:
         # The garbage collector closes an abandoned stream, in any thread. In the thread of the hooks it must not wait
         # for the hooks.
-        if threading.get_ident() == self._thread:
+        if self._portal.is_own_thread:
             threading.Thread(target=self._end).start()
         else:
             self._end()
@@ -123,12 +124,11 @@ class SyncRun:
             elif not self._work.done():
                 self._work.cancel()
         finally:
-            self._portal.__exit__(None, None, None)
+            self._stack.close()
 
     # In the event loop of the hooks.
 
     async def _run(self) -> Any:
-        self._thread = threading.get_ident()
         try:
             return await self._runner.run(self._given, self._config, self._run_graph, self._get_state)
         finally:

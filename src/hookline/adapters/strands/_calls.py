@@ -16,8 +16,8 @@ from strands.hooks import AfterNodeCallEvent, BeforeNodeCallEvent
 from strands.interrupt import InterruptException
 from strands.middleware import ExecuteToolStage, InvokeModelStage, ToolResultEvent, TypedEvent
 
+from hookline._stepping import GeneratorBridge, emit
 from hookline.adapters._conversion import rejection_text, to_pending_tool
-from hookline.adapters._stepping import GeneratorBridge, emit
 from hookline.adapters.strands import _conversion as convert
 from hookline.adapters.strands._compaction import hook_compactions
 from hookline.adapters.strands._conversion import text_of

@@ -9,7 +9,7 @@ from typing import Any
 from strands.hooks import AfterModelCallEvent
 from strands.middleware import ModelStopReason, TypedEvent
 
-from hookline.adapters._stepping import GeneratorBridge, emit
+from hookline._stepping import GeneratorBridge, emit
 from hookline.adapters._streams import must_hold_stream
 from hookline.adapters.strands import _conversion as convert
 from hookline.adapters.strands._run_binding import StrandsBinding, binding_of

@@ -10,8 +10,8 @@ from weakref import WeakKeyDictionary
 import msgspec
 from strands import Agent
 
+from hookline._stepping import GeneratorBridge
 from hookline.adapters._conversion import rejection_text
-from hookline.adapters._stepping import GeneratorBridge
 from hookline.adapters._streams import must_hold_stream
 from hookline.adapters.strands._conversion import (
     InterruptResponses,

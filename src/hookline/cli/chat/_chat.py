@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Annotated, NoReturn
 
 import typer
-from anyio.from_thread import start_blocking_portal
 from rich.console import Console
 
 from hookline.cli._exit_codes import DONE, FAILED, exit_code_of, interrupted_code, was_terminated
@@ -28,6 +27,7 @@ from hookline.cli.chat._watch import make_watcher, show_warnings
 from hookline.cli.errors import AgentExitError, ChatStartError
 from hookline.cli.trace import Tracing
 from hookline.errors import HooklineError, message_of
+from hookline.execution import open_portal
 from hookline.hooks import AnyHook
 from hookline.runtime import Agent, AgentSession, Release
 
@@ -109,10 +109,10 @@ def _hold_chat(
     keyboard = Keyboard(list(COMMANDS), colours=not screen.console.no_color) if prompt is None else None
     with ExitStack() as stack:
         stack.enter_context(show_warnings(screen, foreground.later))
-        portal = stack.enter_context(start_blocking_portal())
+        portal = stack.enter_context(open_portal())
         if agent.sources:
             screen.show_note(f"Opening {', '.join(source.toolset for source in agent.sources)} …")
-        _open_session(stack, agent, portal.wrap_async_context_manager(session))
+        _open_session(stack, agent, portal.open(session))
         stack.enter_context(foreground)
         talk = Talk(portal, session, screen, keyboard, kept, foreground, approves=approves, release=release)
         try:

@@ -13,8 +13,6 @@ from functools import partial
 from time import perf_counter_ns
 from typing import Any
 
-from anyio.from_thread import BlockingPortal
-
 from hookline.cli._exit_codes import was_terminated
 from hookline.cli.chat import _lines as lines
 from hookline.cli.chat._files import ChatFiles
@@ -24,6 +22,7 @@ from hookline.cli.chat._screen import Screen
 from hookline.cli.errors import AgentExitError
 from hookline.errors import HooklineError
 from hookline.events import PendingTool
+from hookline.execution import Portal
 from hookline.runtime import AgentSession, Approve, OperationResult, Reject, Release, Usage
 
 __all__ = ["COMMANDS", "Talk"]
@@ -64,7 +63,7 @@ class Talk:
 
     def __init__(
         self,
-        portal: BlockingPortal,
+        portal: Portal,
         session: AgentSession,
         screen: Screen,
         keyboard: Keyboard | None,
@@ -177,7 +176,7 @@ class Talk:
 
     def _start_task(self, work: Callable[..., Any], *args: object) -> Future[Any]:
         try:
-            return self._portal.start_task_soon(work, *args)
+            return self._portal.start(work, *args)
         except RuntimeError as error:
             raise AgentExitError("an exception in one of several tasks") from error
 

@@ -1,0 +1,135 @@
+"""`wrap`: put hooks around a loop of your own."""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine, Iterable
+from typing import Any, Protocol, TypedDict, TypeVar, Unpack, overload
+
+from hookline.dispatcher import HookDispatcher
+from hookline.errors import HookUsageError
+from hookline.hooks import AnyHook
+from hookline.loop._async import LoopRun
+from hookline.loop._binding import DRIVES, Decide
+from hookline.loop._client import check_client, is_async_client, provider_of
+from hookline.loop._names import AnyTools, collect_tools
+from hookline.loop._run import RunBase
+from hookline.loop._sync import SyncLoopRun
+from hookline.runtime import AdapterRun, OperationStore
+
+__all__ = ["wrap"]
+
+
+class WrapOptions(TypedDict, total=False):
+    """The keyword arguments of `wrap`."""
+
+    hooks: Iterable[AnyHook]
+    tools: AnyTools
+    ask: Decide | None
+    agent_id: str
+    operation_id: str | None
+    user_id: str
+    tenant_id: str
+    parent: RunBase[Any] | AdapterRun | None
+    conversation_id: str | None
+    dispatcher: HookDispatcher | None
+    store: OperationStore | None
+    drain_timeout: float
+    best_effort: bool
+    allow_missing_hooks: bool
+
+
+class AsyncClient(Protocol):
+    """An async client, as a type checker knows it."""
+
+    def close(self) -> Coroutine[Any, Any, None]: ...
+
+
+class SyncClient(Protocol):
+    """A sync client, as a type checker knows it."""
+
+    def close(self) -> None: ...
+
+
+A = TypeVar("A", bound=AsyncClient)
+S = TypeVar("S", bound=SyncClient)
+
+
+@overload
+def wrap(client: A, **options: Unpack[WrapOptions]) -> LoopRun[A]: ...
+@overload
+def wrap(client: S, **options: Unpack[WrapOptions]) -> SyncLoopRun[S]: ...
+def wrap(
+    client: Any,
+    *,
+    hooks: Iterable[AnyHook] = (),
+    tools: AnyTools = (),
+    ask: Decide | None = None,
+    agent_id: str = "agent",
+    operation_id: str | None = None,
+    user_id: str = "",
+    tenant_id: str = "",
+    parent: RunBase[Any] | AdapterRun | None = None,
+    conversation_id: str | None = None,
+    dispatcher: HookDispatcher | None = None,
+    store: OperationStore | None = None,
+    drain_timeout: float = 5.0,
+    best_effort: bool = False,
+    allow_missing_hooks: bool = False,
+) -> Any:
+    """Put hooks around a loop of your own on a client of OpenAI or Anthropic.
+
+    The block around the loop is the run: `async with wrap(AsyncOpenAI(), hooks=[hooks], tools=[search]) as run:`, or
+    `with` for a sync client. Inside of it call the model with `run.client`, and run what it asks for with
+    `run.call_tools`.
+
+    Args:
+        client: The client, such as `AsyncOpenAI()` or `Anthropic()`. It is left as it is.
+        hooks: The hooks of this run.
+        tools: What the model may call: functions and `Tool`s, or a mapping from names to them. In a sync run plain
+            functions run in the thread of the caller.
+        ask: Asks a person about a tool call that needs one: a function, plain or async, that takes the `PendingTool`
+            and returns an `Approve` or a `Reject`. Without it such a call pauses the run, with `RunPaused`.
+        agent_id: The agent's name in events.
+        operation_id: Id of the run; a fresh one unless given. One that waits for a person goes on.
+        user_id: The user for whom it runs.
+        tenant_id: The tenant for whom it runs.
+        parent: The run that called this one as a sub-agent.
+        conversation_id: The session that it belongs to.
+        dispatcher: An open dispatcher to share; that of the parent, else one of its own unless given.
+        store: Where it is kept while it waits for a person.
+        drain_timeout: Seconds that queued observers may take at the end.
+        best_effort: Whether hooks of an `AgentCall` are only told of in the log; a loop cannot drive them.
+        allow_missing_hooks: Whether a run that waited for a person may go on without interceptors that it had before.
+
+    Returns:
+        The run.
+
+    Raises:
+        HookUsageError: If the client or the tools cannot be wrapped.
+        UnsupportedHookError: If a hook would never be called.
+        HookDefinitionError: If a hook cannot work.
+    """
+    check_client(client)
+    names = collect_tools(tools)
+    if ask is not None and not callable(ask):
+        raise HookUsageError(
+            f"`ask` is a function that takes a PendingTool and returns an Approve or a Reject; got {ask!r}."
+        )
+    adapter = AdapterRun(
+        hooks,
+        DRIVES,
+        agent_id=agent_id,
+        provider=provider_of(client),
+        operation_id=operation_id,
+        user_id=user_id,
+        tenant_id=tenant_id,
+        parent=parent._adapter if isinstance(parent, RunBase) else parent,
+        conversation_id=conversation_id,
+        dispatcher=dispatcher,
+        store=store,
+        drain_timeout=drain_timeout,
+        best_effort=best_effort,
+        allow_missing_hooks=allow_missing_hooks,
+    )
+    made = LoopRun if is_async_client(client) else SyncLoopRun
+    return made(client, adapter, names, ask)

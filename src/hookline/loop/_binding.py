@@ -1,0 +1,612 @@
+"""Bind a loop of your own to hookline's `AdapterRun`: its model calls, its tool calls, and what a person decides."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, NoReturn, Protocol, TypeAlias
+
+import msgspec
+
+from hookline._checks import quote
+from hookline._readonly import writable
+from hookline._stepping import SteppedCall
+from hookline.calls import (
+    CompactCall,
+    Denial,
+    Message,
+    ModelCall,
+    ModelResponse,
+    SubAgentCall,
+    ToolCall,
+    ToolRequest,
+    ToolResult,
+)
+from hookline.errors import HookUsageError, RunPaused, RunStopped, UnknownToolError
+from hookline.events import BeforeHumanIntervention, PendingTool, ToolOutcome
+from hookline.loop._client import Exchange, format_named, format_of_answer
+from hookline.loop._format import Format, Told, plain
+from hookline.loop._names import ToolNames
+from hookline.loop._prices import cost_of
+from hookline.loop._streams import OpenStream
+from hookline.runtime import (
+    KINDS,
+    AdapterRun,
+    Approve,
+    Capabilities,
+    OperationState,
+    Reject,
+    Tool,
+    ToolDone,
+    as_result,
+    assign_call_ids,
+    check_decisions,
+    run_overlapping,
+)
+
+__all__ = ["DRIVES", "Decide", "LoopBinding", "Surroundings"]
+
+DRIVES = Capabilities(
+    framework="hookline.loop",
+    calls={ToolCall: KINDS, ModelCall: KINDS, CompactCall: KINDS, SubAgentCall: KINDS},
+    asks=True,
+)
+"""All sixteen events. The prompt belongs to the loop, so that hooks of an `AgentCall` are refused."""
+
+Decide: TypeAlias = Callable[[PendingTool], Approve | Reject | Awaitable[Approve | Reject]]
+"""Asks a person about a tool call."""
+
+DETAILS_KEY = "hookline.loop"
+"""Key in the `details` of a paused run's last message for the conversation in the client's own JSON."""
+
+
+class Surroundings(Protocol):
+    """What is done differently in an async and in a sync loop."""
+
+    def check_thread(self) -> None:
+        """Check that the run may be used in this thread."""
+        ...
+
+    def reader(self) -> object:
+        """Return the task or thread that makes a call."""
+        ...
+
+    async def send(self, exchange: Exchange, body: Mapping[str, Any]) -> Any:
+        """Send a request with the client."""
+        ...
+
+    async def read(self, http: Any) -> bytes:
+        """Read an HTTP response to its end."""
+        ...
+
+    async def make_result(self, exchange: Exchange, answer: Mapping[str, Any]) -> Any:
+        """Make an answer as the client's method would return it."""
+        ...
+
+    async def run_tool(self, tool: Tool, args: Mapping[str, Any]) -> object:
+        """Run a tool."""
+        ...
+
+    async def decide(self, decide: Decide, pending: PendingTool) -> Approve | Reject:
+        """Ask a person."""
+        ...
+
+    def watch(self, stream: OpenStream, end: Callable[[OpenStream, BaseException | None], Awaitable[None]]) -> None:
+        """Have a function called at the end of a stream."""
+        ...
+
+    async def close(self, http: Any) -> None:
+        """Close a stream that nobody reads to its end."""
+        ...
+
+
+class LastAnswer(msgspec.Struct, frozen=True, kw_only=True, eq=False):
+    """The last model call and its answer.
+
+    Attributes:
+        exchange: The model call.
+        body: The request, as hooks left it.
+        answer: The answer, as the client has it or as JSON.
+    """
+
+    exchange: Exchange
+    body: Mapping[str, Any]
+    answer: Any
+
+
+class StoredConversation(msgspec.Struct, frozen=True, kw_only=True):
+    """The conversation of a run that waits for a person.
+
+    Attributes:
+        format: Its protocol.
+        entries: Its entries, in the client's own JSON.
+        answered: How many entries at its end are the answer whose calls wait.
+    """
+
+    format: Format
+    entries: list[Any]
+    answered: int
+
+
+class LoopBinding:
+    """Connects the client of a loop with the hooks of its run.
+
+    Args:
+        run: The run.
+        names: The tools of the run.
+        surroundings: What is done differently in an async and in a sync loop.
+        decide: Asks a person about a tool call; `None` to pause the run instead.
+        native: The protocol in which the client is usually called.
+        provider: Who answers the model calls.
+    """
+
+    def __init__(
+        self,
+        run: AdapterRun,
+        names: ToolNames,
+        surroundings: Surroundings,
+        decide: Decide | None,
+        *,
+        native: Format,
+        provider: str,
+    ) -> None:
+        self.run, self.names, self.native = run, names, native
+        self.last: LastAnswer | None = None
+        self.paused: RunPaused | None = None
+        self._surroundings, self._provider, self._decide = surroundings, provider, decide
+        self._model = ""
+        self._asking = 0
+        self._step_begun = False
+        self._resumed = False
+        self._stored: StoredConversation | None = None
+        self._streams: list[OpenStream] = []
+        self._stepped: set[SteppedCall] = set()
+        self._ran: set[tuple[int, str]] = set()
+        """The calls that `call_tools` has run, by step and id."""
+
+    # Its life.
+
+    def check(self, *, resumes: bool = False) -> None:
+        """Check that the run can go on.
+
+        Raises:
+            RunStopped: If a hook or a person has ended it, or it was interrupted.
+            RunPaused: If it waits for a person since then.
+            HookUsageError: If its block has not begun, or has ended, or this is another thread's.
+        """
+        if self.paused is not None:
+            raise self.paused
+        if not self.run.is_open:
+            raise HookUsageError(
+                f"Run {self.run.operation_id!r} is not open: its client and its methods work inside of its block, "
+                "`async with wrap(client, ...) as run:` or `with` for a sync client. Outside of it use the client that "
+                "you made."
+            )
+        if self.run.denied is not None:
+            raise _stopped_error(self.run.denied)
+        if self.run.interrupted:
+            raise RunStopped("The run was interrupted.")
+        if not resumes and not self._resumed and self.run.run.pending:
+            names = ", ".join(repr(each.tool_call_id) for each in self.run.run.undecided())
+            raise HookUsageError(
+                f"Run {self.run.operation_id!r} waits for a person to decide about {names}. Before it goes on, call "
+                "`messages = run.messages` and `messages += run.resume([Approve(...)])`."
+            )
+        self._surroundings.check_thread()
+
+    async def end_streams(self, *, of: object = None) -> None:
+        """Close the streams that were not read to their end.
+
+        Args:
+            of: Those of one task or thread alone.
+        """
+        for stream in [each for each in self._streams if of is None or each.reader == of]:
+            await self._surroundings.close(stream.http)
+            await self._end_stream(stream, None)
+
+    # Model calls.
+
+    async def ask_model(self, exchange: Exchange) -> Any:
+        """Make a model call through the hooks, and return what the client's method would."""
+        self.check()
+        if self._streams:
+            await self.end_streams(of=self._surroundings.reader())
+        if not self._asking and not self._streams:
+            self._begin_step()
+        self._asking += 1
+        try:
+            self._name_model(exchange)
+            # A durable store keeps the conversation, so that it has to be known.
+            if not self.run.leads(ModelCall) and not self.run.run.journal.durable:
+                return await self._ask_directly(exchange)
+            if exchange.streams and not self.run.may_change_result(ModelCall):
+                return await self._ask_for_stream(exchange)
+            return await self._ask_through_hooks(exchange)
+        finally:
+            self._asking -= 1
+
+    def _begin_step(self) -> None:
+        """Begin a step, unless a compaction has begun it."""
+        if not self._step_begun:
+            self.run.begin_step()
+            self._ran.clear()
+        self._step_begun = False
+
+    def _name_model(self, exchange: Exchange) -> None:
+        model = exchange.body.get("model")
+        if isinstance(model, str) and model != self._model:
+            self._model = model
+            self.run.name_model(model)
+
+    async def _ask_directly(self, exchange: Exchange) -> Any:
+        """Make a model call that no hook wants to see before it is made."""
+        self.run.begin_model_call()
+        body = _with_own_list(exchange.format, exchange.body)
+        result = await self._surroundings.send(exchange, body)
+        http = exchange.http_response(result)
+        if exchange.streams and http is not None:
+            self._watch(exchange, http, body, None)
+            return result
+        answer = result if http is None else self._decode(exchange, http, await self._surroundings.read(http))
+        self._note(exchange, body, answer)
+        self.run.asked_model(self._to_response(exchange.format, answer))
+        return result
+
+    async def _ask_for_stream(self, exchange: Exchange) -> Any:
+        """Make a streamed model call whose hooks only judge the request, so that the stream passes on as it comes."""
+        format_, parts = exchange.format, exchange.format.read_parts(exchange.body, self.names)
+        stepped = SteppedCall(self._stepped)
+        asking = self.run.ask_model(parts.messages, stepped.work, tools=parts.tools, settings=parts.settings)
+        if not await stepped.begin(asking):
+            return await self._make_result(exchange, exchange.body, stepped.result, None)
+        body = _with_own_list(format_, format_.apply(exchange.body, parts, stepped.given, self.names))
+        try:
+            result = await self._surroundings.send(exchange, body)
+        except BaseException as error:
+            await stepped.fail(error)
+            raise
+        self._watch(exchange, exchange.http_response(result), body, stepped)
+        return result
+
+    async def _ask_through_hooks(self, exchange: Exchange) -> Any:
+        """Make a model call through hooks that may change its request and its answer."""
+        format_, parts = exchange.format, exchange.format.read_parts(exchange.body, self.names)
+        own: list[tuple[Any, Mapping[str, Any], Any, ModelResponse]] = []
+
+        async def ask(call: ModelCall) -> ModelResponse:
+            body = _with_own_list(format_, format_.apply(exchange.body, parts, call, self.names))
+            result = await self._surroundings.send(exchange, body)
+            http = exchange.http_response(result)
+            answer = result if http is None else self._decode(exchange, http, await self._surroundings.read(http))
+            own.append((result, body, answer, self._to_response(format_, answer)))
+            return own[0][3]
+
+        response = await self.run.ask_model(parts.messages, ask, tools=parts.tools, settings=parts.settings)
+        if own and response == own[0][3]:
+            self._note(exchange, own[0][1], own[0][2])
+            return own[0][0]
+        if not own:
+            return await self._make_result(exchange, exchange.body, response, None)
+        return await self._make_result(exchange, own[0][1], response, plain(own[0][2]))
+
+    async def _make_result(
+        self, exchange: Exchange, body: Mapping[str, Any], response: ModelResponse | None, own: dict[str, Any] | None
+    ) -> Any:
+        """Make the client's own result of an answer that hooks gave or changed."""
+        if response is None:
+            raise _stopped_error(self.run.denied)
+        calls = assign_call_ids(response.tool_calls, self.run.step.index)
+        if calls != list(response.tool_calls):
+            response = msgspec.structs.replace(response, tool_calls=calls)
+        answer = exchange.format.write_answer(response, own, str(exchange.body.get("model", "")), self.names)
+        self._note(exchange, _with_own_list(exchange.format, body), answer)
+        return await self._surroundings.make_result(exchange, answer)
+
+    def _decode(self, exchange: Exchange, http: Any, data: bytes) -> Any:
+        """Return the JSON of an answer in an HTTP response that was read; `None` if it is none."""
+        if exchange.streams:
+            return exchange.read_stream(data)
+        try:
+            return msgspec.json.decode(data)
+        except (ValueError, RecursionError):
+            return None
+
+    def _note(self, exchange: Exchange, body: Mapping[str, Any], answer: Any) -> None:
+        self.last = LastAnswer(exchange=exchange, body=body, answer=answer)
+
+    def _to_response(self, format_: Format, answer: Any) -> ModelResponse:
+        """Return an answer as hooks see it, with its cost."""
+        response = format_.read_answer(answer, self.names)
+        cost = cost_of(format_.read_usage(answer), response.model or self._model, self._provider)
+        changes: dict[str, Any] = {}
+        if cost:
+            changes["usage"] = msgspec.structs.replace(response.usage, cost_usd=cost)
+        if response.tool_calls:
+            changes["tool_calls"] = assign_call_ids(response.tool_calls, self.run.step.index)
+        return msgspec.structs.replace(response, **changes) if changes else response
+
+    # Streams.
+
+    def _watch(self, exchange: Exchange, http: Any, body: Mapping[str, Any], stepped: SteppedCall | None) -> None:
+        stream = OpenStream(exchange, body, http, self._surroundings.reader(), stepped)
+        self._streams.append(stream)
+        self._surroundings.watch(stream, self._end_stream)
+
+    async def _end_stream(self, stream: OpenStream, error: BaseException | None) -> None:
+        """Note the answer of a stream that was read or closed, or what broke it."""
+        if stream.ended:
+            return
+        stream.ended = True
+        self._streams.remove(stream)
+        if error is not None:
+            if stream.stepped is not None:
+                await stream.stepped.fail(error)
+            return
+        answer = stream.join()
+        self._note(stream.exchange, stream.body, answer)
+        response = self._to_response(stream.exchange.format, answer)
+        if stream.stepped is not None:
+            await stream.stepped.end(response)
+        elif self.run.is_open:
+            self.run.asked_model(response)
+
+    # Tools.
+
+    async def call_tools(self, answer: Any = None) -> list[Any]:
+        """Run the tool calls of an answer, and return what the model is to be told, as the client takes it."""
+        self.check()
+        format_, answer = self._find_answer(answer)
+        given = format_.read_calls(answer)
+        told = await self._call_each(format_, given)
+        return format_.write_results(told)
+
+    async def call_tool(self, call: Any) -> Any:
+        """Run one tool call, and return what the model is to be told of it, as the client takes it."""
+        self.check()
+        format_ = self.last.exchange.format if self.last is not None else self.native
+        (told,) = await self._call_each(format_, [call])
+        return format_.write_result(told)
+
+    def _find_answer(self, answer: Any) -> tuple[Format, Any]:
+        if answer is None:
+            if self.last is None:
+                raise HookUsageError("There are no tool calls yet: `run.client` has not been asked.")
+            return self.last.exchange.format, self.last.answer
+        found = format_of_answer(answer)
+        if found is None:
+            raise HookUsageError(
+                f"`call_tools` takes what the client returned, such as a ChatCompletion, a Response or a Message; got "
+                f"{quote(answer)}. Of a stream, give its final answer, or leave the argument out for the last answer."
+            )
+        return found, answer
+
+    async def _call_each(self, format_: Format, given: Sequence[Any]) -> list[Told]:
+        """Run calls at the same time, and ask a person about those that need it."""
+        step = self.run.step.index
+        requests = assign_call_ids([format_.read_call(call, self.names) for call in given], step)
+        for request in requests:
+            if (step, request.tool_call_id) in self._ran:
+                raise HookUsageError(
+                    f"Tool call {request.tool_call_id!r} ({request.tool_name}) has run already, and would run a "
+                    "second time. Call `run.call_tools` once for each answer."
+                )
+        self._ran.update((step, request.tool_call_id) for request in requests)
+        found = await self._run_all([(request, False) for request in requests])
+        while asked := [done.asked for done in found.values() if done.asked is not None]:
+            if self._decide is None:
+                self._pause(asked)
+            found |= await self._ask_in_place(self._decide, asked)
+        return [
+            Told(call=call, content=done.result.content, success=done.result.success)
+            for call, request in zip(given, requests, strict=True)
+            for done in [found[request.tool_call_id]]
+        ]
+
+    async def _run_all(self, requests: Sequence[tuple[ToolRequest, bool]]) -> dict[str, ToolDone]:
+        """Run calls at the same time.
+
+        Args:
+            requests: The calls, each with whether a person has approved it.
+
+        Raises:
+            RunStopped: If a hook ends the run.
+        """
+        found: dict[str, ToolDone] = {}
+
+        async def make(name: str, call: Callable[[], Awaitable[ToolDone]]) -> None:
+            found[name] = await call()
+
+        calls = [(request.tool_call_id, self._prepare(request, approved=approved)) for request, approved in requests]
+        await run_overlapping(self.run.run, [partial(make, *each) for each in calls])
+        stop = next((done.stop for done in found.values() if done.stop is not None), None)
+        if stop is not None:
+            raise _stopped_error(stop)
+        return found
+
+    def _prepare(self, request: ToolRequest, *, approved: bool) -> Callable[[], Awaitable[ToolDone]]:
+        tool = self.names.tools.get(self.names.name(request.toolset, request.tool_name))
+
+        async def work(args: Mapping[str, Any]) -> ToolResult:
+            if tool is None:
+                known = [f"{each.toolset}/{each.name}" for each in self.names.tools.values()]
+                raise UnknownToolError(f"{request.toolset}/{request.tool_name}", known)
+            return as_result(tool.name, await self._surroundings.run_tool(tool, args))
+
+        approval = tool.needs_approval if tool is not None else False
+        return self.run.prepare_tool_call(request, work, approved=approved, needs_approval=approval)
+
+    # People.
+
+    async def _ask_in_place(self, decide: Decide, asked: Sequence[PendingTool]) -> dict[str, ToolDone]:
+        """Ask a person about calls while the run waits, and run those that are approved."""
+        run, step = self.run.run, self.run.step
+        if run.hooked(BeforeHumanIntervention):
+            run.emit(BeforeHumanIntervention(**run.ids, step_index=step.index, pending_tools=list(asked)))
+        decisions: list[Approve | Reject] = []
+        for pending in asked:
+            decision = await self._surroundings.decide(decide, pending)
+            if not isinstance(decision, Approve | Reject) or decision.tool_call_id != pending.tool_call_id:
+                raise HookUsageError(
+                    f"`ask` must return Approve({pending.tool_call_id!r}) or Reject({pending.tool_call_id!r}, ...); "
+                    f"got {quote(decision)}."
+                )
+            decisions.append(decision)
+            del step.asked[pending.tool_call_id]
+            if isinstance(decision, Reject) and not decision.and_continue:
+                break
+        self.run.decided(decisions)
+        return await self._apply(decisions, asked)
+
+    async def _apply(
+        self, decisions: Sequence[Approve | Reject], pending: Sequence[PendingTool]
+    ) -> dict[str, ToolDone]:
+        """Run the calls that a person approved, and note those that were rejected.
+
+        Raises:
+            RunStopped: If one was rejected to stop the run.
+        """
+        stop = next((each for each in decisions if isinstance(each, Reject) and not each.and_continue), None)
+        if stop is not None:
+            self.run.finish("interrupted")
+            raise RunStopped(stop.reason or "A person rejected a tool call.")
+        waiting = {each.tool_call_id: each for each in pending}
+        approved: list[tuple[ToolRequest, bool]] = []
+        found: dict[str, ToolDone] = {}
+        for decision in decisions:
+            request = _to_request(waiting[decision.tool_call_id])
+            if isinstance(decision, Reject):
+                content = self._refuse(request, decision)
+                found[request.tool_call_id] = ToolDone(result=ToolResult(content=content, success=False), ran=False)
+            else:
+                approved.append((request, True))
+        self.run.step.type = "call_tool"
+        return found | await self._run_all(approved)
+
+    def _refuse(self, request: ToolRequest, decision: Reject) -> str:
+        """Note a rejected call, which may be one that the step knows."""
+        step = self.run.step
+        step.calling = [each for each in step.calling if each.tool_call_id != request.tool_call_id]
+        content = self.run.refused(request, decision)
+        self.run.run.outcomes[request.tool_call_id] = step.outcomes[request.tool_call_id]
+        self.run.run.waiting.pop(request.tool_call_id, None)
+        return content
+
+    def _pause(self, asked: Sequence[PendingTool]) -> NoReturn:
+        """Pause the run until a person has decided.
+
+        Raises:
+            RunPaused: Always.
+        """
+        if self.last is not None:
+            self.run.run.messages = self._storable_conversation(self.last)
+        self.run.pause(asked)
+        self._raise_pause(asked)
+
+    def _storable_conversation(self, last: LastAnswer) -> list[Message]:
+        """Return the conversation for the store: as hooks see it, and in the client's own JSON."""
+        format_ = last.exchange.format
+        answer = format_.write_entries(last.answer)
+        entries = [*plain(format_.list_entries(last.body)), *answer]
+        shown = format_.read_conversation({**last.body, format_.conversation: entries}, self.names)
+        messages = [message for group in shown for message in group.ours]
+        own = {DETAILS_KEY: {"format": format_.name, "entries": entries, "answered": len(answer)}}
+        return [*messages[:-1], msgspec.structs.replace(messages[-1], details=own)]
+
+    def stored(self) -> StoredConversation | None:
+        """Return the conversation of a run that waited for a person when it was opened; `None` if it did not."""
+        if self._stored is not None or not self.run.run.pending:
+            return self._stored
+        for message in reversed(self.run.run.messages):
+            own = message.details.get(DETAILS_KEY)
+            format_ = format_named(str(own["format"])) if own is not None else None
+            if own is not None and format_ is not None:
+                entries, answered = writable(own["entries"]), int(own["answered"])
+                self._stored = StoredConversation(format=format_, entries=entries, answered=answered)
+                break
+        return self._stored
+
+    async def resume(self, decisions: Sequence[Approve | Reject]) -> list[Any]:
+        """Apply what a person decided, and return what the model is to be told of all calls of the paused step."""
+        self.check(resumes=True)
+        run = self.run.run
+        stored = self.stored()
+        if stored is None or self._resumed:
+            raise HookUsageError(
+                f"Run {self.run.operation_id!r} waits for nobody. Give `wrap` the operation_id and the store of a run "
+                "that raised RunPaused, and call `run.resume` once."
+            )
+        checked = check_decisions(
+            OperationState(
+                operation_id=run.operation_id, agent_id=run.agent.id, pending=run.pending, decisions=run.decisions
+            ),
+            decisions,
+        )
+        self._resumed = True
+        self.run.begin_step()
+        self.run.decided(checked)
+        run.decisions |= {decision.tool_call_id: decision for decision in checked}
+        stops = any(isinstance(each, Reject) and not each.and_continue for each in checked)
+        if not stops and run.undecided():
+            self.run.step.type = "request_human_approve"
+            self.run.finish("waiting_for_human")
+            self._raise_pause(run.undecided())
+        open_calls, known = list(run.open_calls), dict(run.outcomes)
+        found = await self._apply(list(run.decisions.values()), run.pending)
+        while asked := [done.asked for done in found.values() if done.asked is not None]:  # a control changed a call
+            if self._decide is None:
+                for each in asked:
+                    del run.decisions[each.tool_call_id]
+                self.run.pause(asked)
+                run.open_calls = open_calls
+                self._raise_pause(asked)
+            found |= await self._ask_in_place(self._decide, asked)
+        run.pending, run.open_calls, run.decisions = [], [], {}
+        calls = stored.format.read_calls(stored.format.join_entries(stored.entries[-stored.answered :]))
+        told: list[Told] = []
+        for call, request in zip(calls, open_calls, strict=True):
+            done = found.get(request.tool_call_id)
+            outcome: ToolResult | ToolOutcome = done.result if done is not None else known[request.tool_call_id]
+            told.append(Told(call=call, content=outcome.content, success=outcome.success))
+        return stored.format.write_results(told)
+
+    def _raise_pause(self, pending: Sequence[PendingTool]) -> NoReturn:
+        self.paused = RunPaused(self.run.operation_id, tuple(pending))
+        raise self.paused
+
+    # Compaction, sub-agents.
+
+    async def compact(
+        self, entries: Sequence[Any], token_count: int, summarize: Callable[[list[Any]], Awaitable[str]]
+    ) -> str | None:
+        """Compact entries of a conversation through the hooks, in the step of the model call that follows."""
+        self.check()
+        format_ = self.last.exchange.format if self.last is not None else self.native
+        groups = format_.read_conversation({format_.conversation: list(entries)}, self.names)
+        messages = [message for group in groups for message in group.ours]
+        self._begin_step()
+        self._step_begun = True
+
+        async def work(given: list[Message]) -> str:
+            if given == messages:
+                return await summarize(list(entries))
+            return await summarize(format_.restore(given, groups, self.names))
+
+        return await self.run.compact(messages, token_count, work)
+
+
+def _with_own_list(format_: Format, body: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a request with a list of messages of its own, as the loop goes on adding to the one that it gave."""
+    entries = body.get(format_.conversation)
+    return {**body, format_.conversation: list(entries)} if isinstance(entries, list) else body
+
+
+def _stopped_error(denial: Denial | None) -> RunStopped:
+    if denial is None:
+        return RunStopped("The run was interrupted.")
+    return RunStopped(denial.reason, denial.hook_id)
+
+
+def _to_request(pending: PendingTool) -> ToolRequest:
+    return ToolRequest(
+        toolset=pending.toolset, tool_name=pending.tool_name, args=pending.args, tool_call_id=pending.tool_call_id
+    )

@@ -1,0 +1,256 @@
+"""OpenAI's chat completions."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Literal
+
+from hookline._readonly import writable
+from hookline.calls import Message, ModelResponse, ToolRequest, ToolSpec, Usage
+from hookline.loop._format import Format, Group, Told, arguments, get, given, plain, text_of
+from hookline.loop._names import ToolNames
+
+__all__ = ["ChatCompletions"]
+
+ROLES: dict[str, Literal["system", "user", "assistant", "tool"]] = {
+    "system": "system",
+    "developer": "system",
+    "assistant": "assistant",
+    "tool": "tool",
+    "function": "tool",
+}
+
+
+class ChatCompletions(Format):
+    """OpenAI's chat completions, which many other providers speak too."""
+
+    name = "chat.completions"
+    path = "/chat/completions"
+    conversation = "messages"
+
+    def read_conversation(self, body: Mapping[str, Any], names: ToolNames) -> list[Group]:
+        return [
+            Group(theirs=entry, ours=[self._read_message(entry, names)]) for entry in given(body.get("messages")) or ()
+        ]
+
+    def _read_message(self, entry: Any, names: ToolNames) -> Message:
+        role = ROLES.get(get(entry, "role", "user"), "user")
+        content = text_of(get(entry, "content")) or get(entry, "refusal", "")
+        if role == "assistant":
+            calls = [self.read_call(call, names) for call in get(entry, "tool_calls", ())]
+            return Message(role=role, content=content, tool_calls=calls)
+        if role == "tool":
+            return Message(role=role, content=content, tool_call_id=get(entry, "tool_call_id", ""))
+        return Message(role=role, content=content)
+
+    def write_message(self, message: Message, names: ToolNames) -> dict[str, Any]:
+        entry: dict[str, Any] = {"role": message.role, "content": message.content}
+        if message.tool_calls:
+            entry["content"] = message.content or None
+            entry["tool_calls"] = [_write_call(call, names) for call in message.tool_calls]
+        if message.role == "tool":
+            entry["tool_call_id"] = message.tool_call_id or ""
+        return entry
+
+    def read_tool(self, tool: Any, names: ToolNames) -> ToolSpec | None:
+        function = get(tool, "function") or get(tool, "custom")
+        if function is None:
+            return None
+        toolset, name = names.identify(get(function, "name", ""))
+        schema = plain(get(function, "parameters", {}))
+        return ToolSpec(toolset=toolset, name=name, description=get(function, "description", ""), schema=schema)
+
+    def write_tool(self, spec: ToolSpec, names: ToolNames) -> dict[str, Any]:
+        function = {"name": names.name(spec.toolset, spec.name), "parameters": writable(spec.schema)}
+        if spec.description:
+            function["description"] = spec.description
+        return {"type": "function", "function": function}
+
+    def wrote(self, answer: object) -> bool:
+        return get(answer, "choices") is not None
+
+    def read_answer(self, answer: Any, names: ToolNames) -> ModelResponse:
+        choice = next(iter(get(answer, "choices", ())), None)
+        message = get(choice, "message")
+        usage = get(answer, "usage")
+        return ModelResponse(
+            content=get(message, "content", "") or get(message, "refusal", ""),
+            tool_calls=[self.read_call(call, names) for call in self.read_calls(answer)],
+            reasoning=_text(get(message, "reasoning_content") or get(message, "reasoning")),
+            usage=Usage(input_tokens=get(usage, "prompt_tokens", 0), output_tokens=get(usage, "completion_tokens", 0)),
+            finish_reason=get(choice, "finish_reason", ""),
+            model=get(answer, "model", ""),
+            response_id=get(answer, "id", ""),
+        )
+
+    def read_calls(self, answer: Any) -> list[Any]:
+        choice = next(iter(get(answer, "choices", ())), None)
+        return list(get(get(choice, "message"), "tool_calls", ()))
+
+    def read_call(self, call: Any, names: ToolNames) -> ToolRequest:
+        custom = get(call, "custom") if get(call, "type") == "custom" else None
+        function = custom if custom is not None else get(call, "function")
+        toolset, name = names.identify(get(function, "name", ""))
+        args = {"input": get(custom, "input", "")} if custom is not None else arguments(get(function, "arguments"))
+        return ToolRequest(toolset=toolset, tool_name=name, args=args, tool_call_id=get(call, "id", ""))
+
+    def read_usage(self, answer: Any) -> dict[str, int]:
+        usage = get(answer, "usage")
+        found = {
+            "input_tokens": get(usage, "prompt_tokens", 0),
+            "output_tokens": get(usage, "completion_tokens", 0),
+            "cache_read_tokens": get(get(usage, "prompt_tokens_details"), "cached_tokens", 0),
+        }
+        return {name: count for name, count in found.items() if count}
+
+    def write_answer(
+        self, answer: ModelResponse, own: Mapping[str, Any] | None, model: str, names: ToolNames
+    ) -> dict[str, Any]:
+        whole = dict(own) if own is not None else _empty_completion(answer, model)
+        choice = dict(next(iter(whole.get("choices") or ()), {"index": 0, "finish_reason": "stop", "logprobs": None}))
+        message = {"role": "assistant", **dict(choice.get("message") or {})}
+        message["content"] = answer.content or (None if answer.tool_calls else "")
+        message.pop("refusal", None)
+        message.pop("parsed", None)
+        known = [(self.read_call(call, names), call) for call in message.pop("tool_calls", None) or ()]
+        calls = [
+            next((call for request, call in known if request == wanted), None) or _write_call(wanted, names)
+            for wanted in answer.tool_calls
+        ]
+        if calls:
+            message["tool_calls"] = calls
+        if answer.reasoning != _text(message.get("reasoning_content") or message.get("reasoning")):
+            message.pop("reasoning", None)
+            message["reasoning_content"] = answer.reasoning
+        if bool(calls) != bool(known) or own is None:
+            stopped = answer.finish_reason if answer.finish_reason not in ("", "tool_calls") else "stop"
+            choice["finish_reason"] = "tool_calls" if calls else stopped
+        choice["message"] = message
+        whole["choices"] = [choice, *list(whole.get("choices") or ())[1:]]
+        return whole
+
+    def write_events(self, answer: Mapping[str, Any], body: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+        head = {
+            "id": answer.get("id", ""),
+            "object": "chat.completion.chunk",
+            "created": answer.get("created", 0),
+            "model": answer.get("model", ""),
+        }
+
+        def chunk(choice: Mapping[str, Any], delta: dict[str, Any], finish: str | None = None) -> tuple[str, Any]:
+            piece = {"index": choice.get("index", 0), "delta": delta, "logprobs": None, "finish_reason": finish}
+            return "", {**head, "choices": [piece]}
+
+        for choice in answer.get("choices") or ():
+            message = choice["message"]
+            yield chunk(choice, {"role": "assistant", "content": ""})
+            for name in ("reasoning_content", "content", "refusal"):
+                if message.get(name):
+                    yield chunk(choice, {name: message[name]})
+            for index, call in enumerate(message.get("tool_calls") or ()):
+                yield chunk(choice, {"tool_calls": [{"index": index, **call}]})
+            yield chunk(choice, {}, choice.get("finish_reason") or "stop")
+        if get(given(body.get("stream_options")), "include_usage") and answer.get("usage"):
+            yield "", {**head, "choices": [], "usage": answer["usage"]}
+        yield "", "[DONE]"
+
+    def join_events(self, events: Iterable[tuple[str, Any]]) -> dict[str, Any] | None:
+        whole: dict[str, Any] | None = None
+        choices: dict[int, dict[str, Any]] = {}
+        for _, chunk in events:
+            if not isinstance(chunk, dict) or "choices" not in chunk:
+                continue
+            if whole is None:
+                whole = {**chunk, "object": "chat.completion"}
+            if chunk.get("usage"):
+                whole["usage"] = chunk["usage"]
+            for piece in chunk["choices"] or ():
+                index = piece.get("index", 0)
+                fresh = {"index": index, "finish_reason": None, "message": {"role": "assistant", "content": None}}
+                choice = choices.setdefault(index, fresh)
+                choice["finish_reason"] = piece.get("finish_reason") or choice["finish_reason"]
+                _add_delta(choice["message"], piece.get("delta") or {})
+        if whole is None:
+            return None
+        for choice in choices.values():
+            calls = choice["message"].get("tool_calls")
+            if calls and choice["finish_reason"] is None:  # it broke off: only calls that came whole are calls
+                choice["message"]["tool_calls"] = [call for call in calls if _is_whole(call)]
+        whole["choices"] = [choices[index] for index in sorted(choices)]
+        return whole
+
+    def write_entries(self, answer: Any) -> list[Any]:
+        choice = next(iter(get(answer, "choices", ())), None)
+        message = plain(get(choice, "message", {"role": "assistant", "content": ""}))
+        message.pop("parsed", None)
+        for call in message.get("tool_calls") or ():
+            if isinstance(call.get("function"), dict):
+                call["function"].pop("parsed_arguments", None)
+        return [message]
+
+    def join_entries(self, entries: Sequence[Any]) -> dict[str, Any]:
+        return {"choices": [{"message": entries[-1]}]}
+
+    def write_result(self, told: Told) -> dict[str, Any]:
+        return {"role": "tool", "tool_call_id": get(told.call, "id", ""), "content": told.content}
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else ""
+
+
+def _write_call(request: ToolRequest, names: ToolNames) -> dict[str, Any]:
+    text = request.args if isinstance(request.args, str) else json.dumps(writable(request.args))
+    function = {"name": names.name(request.toolset, request.tool_name), "arguments": text}
+    return {"id": request.tool_call_id, "type": "function", "function": function}
+
+
+def _empty_completion(answer: ModelResponse, model: str) -> dict[str, Any]:
+    used = answer.usage
+    return {
+        "id": answer.response_id or "hookline",
+        "object": "chat.completion",
+        "created": int(time.time()),
+        "model": answer.model or model,
+        "usage": {
+            "prompt_tokens": used.input_tokens,
+            "completion_tokens": used.output_tokens,
+            "total_tokens": used.input_tokens + used.output_tokens,
+        },
+    }
+
+
+def _add_delta(message: dict[str, Any], delta: Mapping[str, Any]) -> None:
+    """Add a piece of a streamed message."""
+    for name, value in delta.items():
+        if name == "tool_calls":
+            calls = message.setdefault("tool_calls", [])
+            for piece in value or ():
+                index = piece.get("index", len(calls))
+                while len(calls) <= index:
+                    calls.append({"id": "", "type": "function", "function": {"name": "", "arguments": ""}})
+                _add_call(calls[index], piece)
+        elif isinstance(value, str) and name != "role":
+            message[name] = (message.get(name) or "") + value
+        elif value is not None and name != "role":
+            message[name] = value
+
+
+def _add_call(call: dict[str, Any], piece: Mapping[str, Any]) -> None:
+    call["id"] = piece.get("id") or call["id"]
+    call["type"] = piece.get("type") or call["type"]
+    for kind, text in (("function", "arguments"), ("custom", "input")):
+        part = piece.get(kind)
+        if part:
+            if kind == "custom":
+                call.pop("function", None)
+            held = call.setdefault(kind, {"name": "", text: ""})
+            held["name"] = held["name"] or part.get("name") or ""
+            held[text] += part.get(text) or ""
+
+
+def _is_whole(call: Mapping[str, Any]) -> bool:
+    text = get(call.get("function"), "arguments", "")
+    return not text or isinstance(arguments(text), dict)

@@ -1,0 +1,221 @@
+"""Make a client whose model calls go through the hooks, and requests and answers of the client's own classes."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import inspect
+import json
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+from hookline._checks import quote
+from hookline.errors import HookUsageError
+from hookline.loop._chat import ChatCompletions
+from hookline.loop._format import Format, encode_events, read_events
+from hookline.loop._messages import Messages
+from hookline.loop._responses import Responses
+
+__all__ = ["Exchange", "check_client", "hook_client", "is_async_client", "native_format", "provider_of"]
+
+C = TypeVar("C")
+
+FORMATS: tuple[Format, ...] = (ChatCompletions(), Responses(), Messages())
+"""The protocols whose model calls are recognised."""
+
+PACKAGES = ("openai", "anthropic")
+HTTP_LIBRARIES = ("httpx2", "httpx")
+
+PROVIDERS = {"azure": "azure.ai.openai", "bedrock": "aws.bedrock", "vertex": "gcp.vertex_ai"}
+"""Providers as OpenTelemetry names them, by a part of the module of a client that is not its provider's own."""
+
+_MARK = "_hookline_operation_id"
+
+
+def check_client(client: object) -> None:
+    """Check that an object is a client whose calls can be led through hooks.
+
+    Raises:
+        HookUsageError: If it is none, or is one already.
+    """
+    if inspect.isclass(client) or _package_of(client) is None or not callable(getattr(client, "post", None)):
+        raise HookUsageError(
+            f"`wrap` takes a client of the packages openai or anthropic, such as AsyncOpenAI() or Anthropic(); got "
+            f"{quote(client)}. A loop around anything else uses `hookline.runtime.AdapterRun`."
+        )
+    operation_id = vars(client).get(_MARK)
+    if operation_id is not None:
+        raise HookUsageError(
+            f"This client belongs to run {operation_id!r} already, so its calls would go through the hooks of two "
+            "runs. Give `wrap` the client that you made, and `parent=run` if one run calls the other."
+        )
+
+
+def _package_of(client: object) -> str | None:
+    modules = [each.__module__.partition(".")[0] for each in type(client).__mro__]
+    return next((name for name in PACKAGES if name in modules), None)
+
+
+def is_async_client(client: object) -> bool:
+    """Return whether a client's calls are awaited."""
+    return inspect.iscoroutinefunction(type(client).post)  # type: ignore[attr-defined]
+
+
+def provider_of(client: object) -> str:
+    """Return who answers a client's calls, as OpenTelemetry names them."""
+    package = _package_of(client) or ""
+    found = f"{type(client).__module__}.{type(client).__name__}".lower()
+    return next((name for part, name in PROVIDERS.items() if part in found), package)
+
+
+def native_format(client: object) -> Format:
+    """Return the protocol in which a client is usually called."""
+    name = "messages" if _package_of(client) == "anthropic" else "chat.completions"
+    return next(each for each in FORMATS if each.name == name)
+
+
+def format_named(name: str) -> Format | None:
+    """Return a protocol by its name; `None` if there is none."""
+    return next((each for each in FORMATS if each.name == name), None)
+
+
+def format_of_path(path: str) -> Format | None:
+    """Return the protocol of the model calls at a path; `None` if other calls are made there."""
+    path = path.partition("?")[0]
+    return next((each for each in FORMATS if path.endswith(each.path)), None)
+
+
+def format_of_answer(answer: object) -> Format | None:
+    """Return the protocol of an answer; `None` if it is no answer."""
+    return next((each for each in FORMATS if each.wrote(answer)), None)
+
+
+def hook_client(client: C, operation_id: str, call: Callable[[Exchange], Any]) -> C:
+    """Return a copy of a client that shares its connections, and whose model calls are made by a function.
+
+    Args:
+        client: The client; it is left as it is.
+        operation_id: The run that the copy belongs to.
+        call: Makes a model call; it returns an awaitable if the client does.
+    """
+    twin = copy.copy(client)
+    own = vars(twin)
+    for name in [name for name in own if isinstance(getattr(type(twin), name, None), functools.cached_property)]:
+        del own[name]  # resources bind the methods of the client that they were made by
+    bare: Any = client
+
+    def post(path: str, **given: Any) -> Any:
+        format_ = format_of_path(path)
+        if format_ is None or not isinstance(given.get("body"), Mapping):
+            return bare.post(path, **given)
+        return call(Exchange(twin, bare.post, format_, path, given))
+
+    def derive(**options: Any) -> Any:
+        return hook_client(bare.copy(**options), operation_id, call)
+
+    own.update({"post": post, "copy": derive, "with_options": derive, _MARK: operation_id})
+    return twin
+
+
+class Exchange:
+    """One model call of a client, before its request is sent.
+
+    Args:
+        client: The client.
+        post: Sends a request.
+        format_: The protocol.
+        path: The path.
+        given: The other arguments of `post`.
+
+    Attributes:
+        format: The protocol.
+        body: The request.
+        streams: Whether the answer is to be streamed.
+    """
+
+    def __init__(
+        self, client: Any, post: Callable[..., Any], format_: Format, path: str, given: Mapping[str, Any]
+    ) -> None:
+        self._client, self._post, self._path, self._given = client, post, path, given
+        self.format = format_
+        self.body: Mapping[str, Any] = given["body"]
+        self.streams = bool(given.get("stream"))
+
+    def send(self, body: Mapping[str, Any]) -> Any:
+        """Send a request; returns what the client's method would, or an awaitable of it."""
+        return self._post(self._path, **{**self._given, "body": body})
+
+    def http_response(self, result: Any) -> Any:
+        """Return the HTTP response behind a stream or a raw response; `None` for an answer that was parsed."""
+        if isinstance(result, Mapping) or hasattr(result, "model_fields_set"):
+            return None
+        found = getattr(result, "http_response", None)
+        if found is None and self.streams:
+            found = getattr(result, "response", None)
+        return found
+
+    def make_result(self, answer: Mapping[str, Any]) -> Any:
+        """Return an answer as the client's method would: parsed, raw, or as a stream; or an awaitable of it."""
+        if self.streams:
+            content, kind = encode_events(self.format.write_events(answer, self.body)), "text/event-stream"
+        else:
+            content, kind = json.dumps(answer).encode(), "application/json"
+        client, given = self._client, self._given
+        options = sys.modules[f"{_package_of(client)}._models"].FinalRequestOptions.construct(
+            method="post", url=self._path, json_data=self.body, **(given.get("options") or {})
+        )
+        headers = (given.get("options") or {}).get("headers") or {}
+        http = _http_library(client._client)
+        request = http.Request(
+            "POST", client.base_url, headers={name: each for name, each in headers.items() if isinstance(each, str)}
+        )
+        cast_to = given["cast_to"]
+        override = getattr(client, "_maybe_override_cast_to", None)
+        if override is not None:
+            cast_to = override(cast_to, options)
+        return client._process_response(
+            cast_to=cast_to,
+            options=options,
+            response=http.Response(200, headers={"content-type": kind}, content=content, request=request),
+            stream=self.streams,
+            stream_cls=given.get("stream_cls"),
+        )
+
+    def parse(self, answer: Mapping[str, Any]) -> Any:
+        """Return an answer as an object of the client's class."""
+        client = self._client
+        response = _http_library(client._client).Response(200)
+        return client._process_response_data(data=answer, cast_to=self._given["cast_to"], response=response)
+
+    def read_stream(self, data: bytes) -> dict[str, Any] | None:
+        """Return the JSON of the answer that a stream carried, as far as it came; `None` if nothing came."""
+        return self.format.join_events(read_events(data))
+
+    def decode(self, http: Any, raw: bytes) -> bytes:
+        """Return bytes of an HTTP response without their content encoding."""
+        encoding = http.headers.get("content-encoding")
+        if not encoding or encoding == "identity":
+            return raw
+        library = _http_library(self._client._client)
+        try:
+            content: bytes = library.Response(200, headers={"content-encoding": encoding}, content=raw).content
+        except Exception:  # it broke off, so that what came cannot be unpacked
+            return b""
+        return content
+
+
+def byte_stream_class(http: Any, mixin: type, *, is_async: bool) -> type:
+    """Return a class that HTTP responses accept as their stream, with the methods of another class."""
+    return _byte_stream_class(_http_library(http).__name__, mixin, is_async)
+
+
+@functools.cache
+def _byte_stream_class(library: str, mixin: type, is_async: bool) -> type:
+    base = getattr(sys.modules[library], "AsyncByteStream" if is_async else "SyncByteStream")
+    return type(mixin.__name__, (mixin, base), {})
+
+
+def _http_library(value: object) -> Any:
+    modules = [each.__module__.partition(".")[0] for each in type(value).__mro__]
+    return sys.modules[next(name for name in HTTP_LIBRARIES if name in modules)]

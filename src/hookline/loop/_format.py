@@ -1,0 +1,343 @@
+"""What hookline needs to know of a client's JSON: conversations, tools, answers and streams, in both directions."""
+
+from __future__ import annotations
+
+import abc
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from hookline._readonly import writable
+from hookline.calls import Message, ModelCall, ModelResponse, ToolRequest, ToolSpec
+from hookline.loop._names import ToolNames
+
+__all__ = [
+    "Format",
+    "Group",
+    "RequestParts",
+    "Told",
+    "arguments",
+    "encode_events",
+    "get",
+    "given",
+    "plain",
+    "read_events",
+    "text_of",
+]
+
+
+class Told(msgspec.Struct, frozen=True, kw_only=True):
+    """What the model is told of one tool call.
+
+    Attributes:
+        call: The client's own object or JSON of the call.
+        content: The text.
+        success: Whether the tool succeeded.
+    """
+
+    call: Any
+    content: str
+    success: bool = True
+
+
+class Group(msgspec.Struct, frozen=True, kw_only=True):
+    """One entry of a client's conversation with the messages that hooks see of it.
+
+    Attributes:
+        theirs: The entry.
+        ours: The messages; none if hooks see nothing of it.
+        place: The parameter that holds it, where that is not the list of messages.
+    """
+
+    theirs: Any
+    ours: list[Message]
+    place: str = ""
+
+
+class RequestParts(msgspec.Struct, frozen=True, kw_only=True):
+    """What hooks see of a request.
+
+    Attributes:
+        groups: The conversation.
+        messages: Its messages.
+        tools: The tools that the request offers.
+        settings: Its other parameters.
+        model: The model that it asks.
+    """
+
+    groups: list[Group]
+    messages: list[Message]
+    tools: list[ToolSpec]
+    settings: dict[str, Any]
+    model: str
+
+
+class Format(abc.ABC):
+    """One of the protocols that the clients speak.
+
+    Attributes:
+        name: Its name, with which a stored conversation is marked.
+        path: The path of its model calls.
+        conversation: The parameter that holds the messages.
+    """
+
+    name: str
+    path: str
+    conversation: str
+
+    # Requests.
+
+    @abc.abstractmethod
+    def read_conversation(self, body: Mapping[str, Any], names: ToolNames) -> list[Group]:
+        """Return the entries of a request's conversation, each with the messages that hooks see of it."""
+
+    @abc.abstractmethod
+    def write_message(self, message: Message, names: ToolNames) -> Any:
+        """Return the entry for a message that a hook wrote."""
+
+    @abc.abstractmethod
+    def read_tool(self, tool: Any, names: ToolNames) -> ToolSpec | None:
+        """Return a tool that a request offers; `None` for a tool that the provider runs itself."""
+
+    @abc.abstractmethod
+    def write_tool(self, spec: ToolSpec, names: ToolNames) -> dict[str, Any]:
+        """Return a tool as a request offers it."""
+
+    def read_tools(self, body: Mapping[str, Any], names: ToolNames) -> list[ToolSpec]:
+        """Return the tools that a request offers."""
+        found = (self.read_tool(tool, names) for tool in given(body.get("tools")) or ())
+        return [spec for spec in found if spec is not None]
+
+    def read_settings(self, body: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the parameters of a request that are neither conversation, nor tools, nor the model."""
+        left_out = {self.conversation, "tools", "model", "system", "instructions", "stream"}
+        return {name: plain(value) for name, value in body.items() if name not in left_out and given(value) is not None}
+
+    def apply(self, body: Mapping[str, Any], given_call: RequestParts, call: ModelCall, names: ToolNames) -> Any:
+        """Return a request as hooks have left the call; what they left alone stays the client's own JSON.
+
+        Args:
+            body: The request.
+            given_call: What hooks were given of it.
+            call: The call as they left it.
+            names: The names of the tools.
+        """
+        changed = dict(body)
+        if call.messages != given_call.messages:
+            entries = _restore(call.messages, given_call.groups, lambda each: self.write_message(each, names))
+            self.put_conversation(changed, entries)
+        if call.tools != given_call.tools:
+            own = [(self.read_tool(each, names), each) for each in given(body.get("tools")) or ()]
+            kept = [each for spec, each in own if spec is None]
+            offered = [
+                next((each for known, each in own if known == spec), None) or self.write_tool(spec, names)
+                for spec in call.tools
+            ]
+            changed["tools"] = [*offered, *kept]
+            if not changed["tools"]:
+                del changed["tools"]
+        if call.settings != given_call.settings:
+            for name in given_call.settings.keys() - call.settings.keys():
+                del changed[name]
+            for name, value in call.settings.items():
+                if name not in given_call.settings or given_call.settings[name] != value:
+                    changed[name] = writable(value)
+        if call.model != given_call.model:
+            changed["model"] = call.model
+        return changed
+
+    def read_parts(self, body: Mapping[str, Any], names: ToolNames) -> RequestParts:
+        """Return what hooks see of a request."""
+        groups = self.read_conversation(body, names)
+        return RequestParts(
+            groups=groups,
+            messages=[message for group in groups for message in group.ours],
+            tools=self.read_tools(body, names),
+            settings=self.read_settings(body),
+            model=str(given(body.get("model")) or ""),
+        )
+
+    def put_conversation(self, body: dict[str, Any], entries: Sequence[Group]) -> None:
+        """Replace the conversation of a request."""
+        body[self.conversation] = [each.theirs for each in entries]
+
+    def restore(self, messages: Sequence[Message], groups: Sequence[Group], names: ToolNames) -> list[Any]:
+        """Return the entries for messages that hooks may have changed."""
+        body: dict[str, Any] = {}
+        self.put_conversation(body, _restore(messages, groups, lambda each: self.write_message(each, names)))
+        entries: list[Any] = body[self.conversation]
+        return entries
+
+    def list_entries(self, body: Mapping[str, Any]) -> list[Any]:
+        """Return the entries of a request's conversation."""
+        return list(given(body.get(self.conversation)) or ())
+
+    # Answers.
+
+    @abc.abstractmethod
+    def wrote(self, answer: object) -> bool:
+        """Return whether an object is an answer in this protocol."""
+
+    @abc.abstractmethod
+    def read_answer(self, answer: Any, names: ToolNames) -> ModelResponse:
+        """Return an answer as hooks see it; its cost is not known here."""
+
+    @abc.abstractmethod
+    def read_calls(self, answer: Any) -> list[Any]:
+        """Return the tool calls of an answer, in the model's order, as the client has them."""
+
+    @abc.abstractmethod
+    def read_call(self, call: Any, names: ToolNames) -> ToolRequest:
+        """Return a tool call as hooks see it."""
+
+    @abc.abstractmethod
+    def read_usage(self, answer: Any) -> dict[str, int]:
+        """Return the tokens of an answer, by the names that `genai_prices` uses."""
+
+    @abc.abstractmethod
+    def write_answer(
+        self, answer: ModelResponse, own: Mapping[str, Any] | None, model: str, names: ToolNames
+    ) -> dict[str, Any]:
+        """Return the JSON of an answer that hooks gave or changed.
+
+        Args:
+            answer: The answer.
+            own: The JSON of the provider's own answer, if there is one.
+            model: The model that was asked.
+            names: The names of the tools.
+        """
+
+    @abc.abstractmethod
+    def write_events(self, answer: Mapping[str, Any], body: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+        """Yield the events, each with its name, in which the provider would stream an answer."""
+
+    @abc.abstractmethod
+    def join_events(self, events: Iterable[tuple[str, Any]]) -> dict[str, Any] | None:
+        """Return the JSON of the answer that a stream carried, as far as it came; `None` if nothing came."""
+
+    @abc.abstractmethod
+    def write_entries(self, answer: Any) -> list[Any]:
+        """Return the entries with which a conversation goes on after an answer."""
+
+    @abc.abstractmethod
+    def join_entries(self, entries: Sequence[Any]) -> dict[str, Any]:
+        """Return an answer that has the tool calls of the entries that `write_entries` made of one."""
+
+    @abc.abstractmethod
+    def write_result(self, told: Told) -> dict[str, Any]:
+        """Return what the model is told of one tool call."""
+
+    def write_results(self, told: Sequence[Told]) -> list[Any]:
+        """Return the entries that tell the model the results of its calls."""
+        return [self.write_result(each) for each in told]
+
+
+def get(value: Any, name: str, default: Any = None) -> Any:
+    """Return a field of an object of a client or of its JSON; the default also where it is null."""
+    found = value.get(name) if isinstance(value, Mapping) else getattr(value, name, None)
+    return default if found is None else found
+
+
+def given(value: Any) -> Any:
+    """Return a parameter, or `None` where the client left it out with a marker of its own."""
+    return None if type(value).__name__ in ("NotGiven", "Omit") else value
+
+
+def plain(value: Any) -> Any:
+    """Return a value of a client, with its objects, as JSON that nobody else holds."""
+    if isinstance(value, str | int | float | bool | None):
+        return value
+    if isinstance(value, Mapping):
+        return {key: plain(each) for key, each in value.items() if given(each) is not None or each is None}
+    dump = getattr(value, "model_dump", None)
+    if callable(dump):
+        return dump(mode="json", by_alias=True, exclude_unset=True, warnings=False)
+    if isinstance(value, Iterable):
+        return [plain(each) for each in value]
+    return str(value)
+
+
+def arguments(text: Any) -> dict[str, Any] | str:
+    """Return a call's arguments as a JSON object, or the model's own text if they are none."""
+    if isinstance(text, Mapping):
+        return dict(text)
+    if not isinstance(text, str):
+        return {} if text is None else str(text)
+    if not text.strip():
+        return {}
+    try:
+        parsed = msgspec.json.decode(text)
+    except (ValueError, RecursionError):
+        return text
+    return parsed if isinstance(parsed, dict) else text
+
+
+def read_events(data: bytes) -> Iterator[tuple[str, Any]]:
+    """Yield the events of a stream, each with its name; the last one only if it has arrived whole."""
+    *blocks, _ = data.decode(errors="replace").replace("\r\n", "\n").replace("\r", "\n").split("\n\n")
+    for block in blocks:
+        name, parts = "", list[str]()
+        for line in block.split("\n"):
+            field, _, value = line.partition(":")
+            value = value.removeprefix(" ")
+            if field == "event":
+                name = value
+            elif field == "data":
+                parts.append(value)
+        text = "\n".join(parts)
+        if not text or text.startswith("[DONE]"):
+            continue
+        try:
+            yield name, msgspec.json.decode(text)
+        except (ValueError, RecursionError):
+            continue
+
+
+def encode_events(events: Iterable[tuple[str, Any]]) -> bytes:
+    """Return the events of a stream as a provider sends them."""
+    parts = []
+    for name, data in events:
+        head = f"event: {name}\n" if name else ""
+        parts.append(f"{head}data: {data if isinstance(data, str) else json.dumps(data)}\n\n")
+    return "".join(parts).encode()
+
+
+def _restore(messages: Sequence[Message], groups: Sequence[Group], convert: Any) -> list[Group]:
+    """Return the entries for messages that hooks may have changed; what they left alone is the client's own entry."""
+    found: list[Group] = []
+    left = list(groups)
+    at = 0
+    while at < len(messages):
+        nearest = next(
+            (
+                index
+                for index, each in enumerate(left)
+                if each.ours and list(messages[at : at + len(each.ours)]) == each.ours
+            ),
+            None,
+        )
+        if nearest is None:
+            found.append(Group(theirs=convert(messages[at]), ours=[messages[at]]))
+            at += 1
+            continue
+        # Entries of which hooks see nothing, such as reasoning, stay before the entry that they came before.
+        first = nearest
+        while first > 0 and not left[first - 1].ours:
+            first -= 1
+        found += left[first : nearest + 1]
+        at += len(left[nearest].ours)
+        del left[first : nearest + 1]
+    found += [each for each in left if not each.ours and each is groups[-1]]
+    return found
+
+
+def text_of(content: Any) -> str:
+    """Return the text of a message, whose content may be a list of parts."""
+    if isinstance(content, str):
+        return content
+    if content is None or not isinstance(content, Iterable):
+        return ""
+    found = (part if isinstance(part, str) else get(part, "text") or get(part, "refusal") for part in content)
+    return "\n".join(text if isinstance(text, str) else "" for text in found)

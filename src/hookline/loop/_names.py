@@ -1,0 +1,114 @@
+"""The names by which a model calls the tools of a run."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import msgspec
+
+from hookline._checks import quote
+from hookline.errors import HookUsageError
+from hookline.runtime import Tool, tool
+
+__all__ = ["AnyTools", "ToolNames", "collect_tools", "make_tool"]
+
+AnyTools = Iterable[Callable[..., Any]] | Mapping[str, Callable[..., Any]]
+"""Tools as `wrap` takes them: functions and `Tool`s, or by the names that the model calls them."""
+
+_tools: WeakKeyDictionary[Callable[..., Any], dict[tuple[str | None, bool], Tool]] = WeakKeyDictionary()
+"""Tools by their function."""
+
+_INVALID = re.compile(r"[^a-zA-Z0-9_-]")
+
+
+class ToolNames:
+    """The tools of a run by the names that the model calls them.
+
+    A local tool keeps its name; any other is named `toolset__name`.
+
+    Args:
+        tools: The tools, by those names.
+    """
+
+    def __init__(self, tools: Mapping[str, Tool]) -> None:
+        self.tools = tools
+        self._names = {(each.toolset, each.name): name for name, each in tools.items()}
+
+    def identify(self, name: str) -> tuple[str, str]:
+        """Return the toolset and the name of a tool; one that is not known counts as local."""
+        found = self.tools.get(name)
+        return (found.toolset, found.name) if found is not None else ("local", name)
+
+    def name(self, toolset: str, name: str) -> str:
+        """Return the name by which the model calls a tool."""
+        return self._names.get((toolset, name)) or wire_name(toolset, name)
+
+
+def wire_name(toolset: str, name: str) -> str:
+    """Return the name of a tool as providers allow it."""
+    return _INVALID.sub("_", name if toolset == "local" else f"{toolset}__{name}")
+
+
+def collect_tools(tools: AnyTools) -> ToolNames:
+    """Return the tools of `wrap(tools=...)`.
+
+    Raises:
+        HookUsageError: If an entry is no tool, or two have the same name.
+        AgentDefinitionError: If the parameters of a function cannot be described to a model.
+    """
+    given: object = tools
+    if callable(given) or isinstance(given, str) or not isinstance(given, Iterable):
+        raise HookUsageError(
+            f"`tools` takes a list of functions, or a mapping from names to functions; got {quote(tools)}. "
+            "Write tools=[search, pay]."
+        )
+    found: dict[str, Tool] = {}
+    entries: Sequence[tuple[str | None, Any]] = (
+        list(tools.items()) if isinstance(tools, Mapping) else [(None, each) for each in tools]
+    )
+    for name, entry in entries:
+        made = _make_tool(name, entry)
+        wired = wire_name(made.toolset, made.name)
+        if wired in found:
+            raise HookUsageError(
+                f"Two tools are named {wired!r}, so the model could not tell them apart. Name one of them with "
+                "tool(fn, name=...), or give a mapping from names to functions."
+            )
+        found[wired] = made
+    return ToolNames(found)
+
+
+def _make_tool(name: str | None, entry: Any) -> Tool:
+    if isinstance(entry, Tool):
+        return entry if name in (None, entry.name) else msgspec.structs.replace(entry, name=name)
+    if not callable(entry):
+        raise HookUsageError(
+            f"A tool is a function or a `Tool`; got {quote(entry)}. Give the JSON Schemas of your tools to the client, "
+            "as before, and the functions to `tools=`; or use `run.tools`, which are the schemas of the functions."
+        )
+    return make_tool(entry, name)
+
+
+def make_tool(function: Callable[..., Any], name: str | None, *, in_thread: bool = True) -> Tool:
+    """Return the tool of a function. One that is wrapped in every run is described once: that takes long.
+
+    Args:
+        function: The function.
+        name: What the model calls it; the function's name unless given.
+        in_thread: Whether a plain function runs in a worker thread.
+    """
+    if not inspect.isfunction(function):  # a bound method is another object each time, and would be gone at once
+        return _describe(function, name, in_thread)
+    kept = _tools.setdefault(function, {})
+    if (name, in_thread) not in kept:
+        kept[name, in_thread] = _describe(function, name, in_thread)
+    return kept[name, in_thread]
+
+
+def _describe(function: Callable[..., Any], name: str | None, in_thread: bool) -> Tool:
+    made: Tool = tool(function, name=name, in_thread=in_thread)
+    return made

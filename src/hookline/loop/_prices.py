@@ -1,0 +1,54 @@
+"""The cost of a model call, from the price table of `genai_prices` where that is installed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from decimal import Decimal
+from typing import Any
+
+__all__ = ["cost_of"]
+
+MOST_RATES = 256
+
+_rates: dict[tuple[str, str, int], tuple[float, float] | None] = {}
+"""US dollars per input and output token, where they are flat; a look-up in the table takes a hundred times as long."""
+
+
+def cost_of(usage: Mapping[str, int], model: str, provider: str) -> float:
+    """Return the cost of an answer in US dollars; 0 if it is not known.
+
+    Args:
+        usage: Its tokens, by the names that `genai_prices` uses.
+        model: The model that answered.
+        provider: Who answered.
+    """
+    key = model, provider, int(time.time()) // 3600
+    flat = _rates.get(key)
+    if flat is not None and usage.keys() <= {"input_tokens", "output_tokens"}:
+        return usage.get("input_tokens", 0) * flat[0] + usage.get("output_tokens", 0) * flat[1]
+    if not usage or (flat is None and key in _rates):
+        return 0.0
+    calculated = _look_up(usage, model, provider)
+    if len(_rates) >= MOST_RATES:
+        _rates.clear()
+    if calculated is None:
+        _rates[key] = None
+        return 0.0
+    prices = calculated.model_price
+    read, written = getattr(prices, "input_mtok", None), getattr(prices, "output_mtok", None)
+    if isinstance(read, Decimal) and isinstance(written, Decimal):
+        _rates[key] = float(read) / 1e6, float(written) / 1e6
+    return float(calculated.total_price)
+
+
+def _look_up(usage: Mapping[str, int], model: str, provider: str) -> Any:
+    try:
+        from genai_prices import Usage, calc_price
+    except ImportError:
+        return None
+    provider = {"azure.ai.openai": "azure", "aws.bedrock": "aws", "gcp.vertex_ai": "google"}.get(provider, provider)
+    try:
+        return calc_price(Usage(**usage), model, provider_id=provider)
+    except Exception:  # the table lacks the model or this kind of usage, which must not fail the run
+        return None

@@ -1,0 +1,112 @@
+"""What the runs of async and sync loops have in common."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping
+from typing import Any, Generic, TypeVar
+
+from hookline.errors import HookUsageError
+from hookline.events import PendingTool
+from hookline.loop._binding import Decide, LoopBinding, Surroundings
+from hookline.loop._client import Exchange, format_named, hook_client, native_format, provider_of
+from hookline.loop._names import ToolNames
+from hookline.runtime import AdapterRun
+
+__all__ = ["RunBase"]
+
+C = TypeVar("C")
+
+
+class RunBase(Generic[C]):
+    """The run of a loop. `wrap` makes one.
+
+    Args:
+        client: The client that was given.
+        adapter: The run behind it.
+        names: Its tools.
+        decide: Asks a person about a tool call.
+    """
+
+    def __init__(self, client: C, adapter: AdapterRun, names: ToolNames, decide: Decide | None) -> None:
+        self._given_client, self._adapter, self._names, self._decide = client, adapter, names, decide
+        self._bound: LoopBinding | None = None
+        self._is_open = False
+        self.operation_id = adapter.operation_id
+
+    @property
+    def _binding(self) -> LoopBinding:
+        if self._bound is None:
+            raise HookUsageError(
+                f"Run {self.operation_id!r} has not begun: use it inside of `async with wrap(client, ...) as run:`, "
+                "or `with` for a sync client."
+            )
+        return self._bound
+
+    def _begin(self, surroundings: Surroundings) -> LoopBinding:
+        if self._bound is not None:
+            raise HookUsageError(
+                f"Run {self.operation_id!r} was opened already; each run has one block. Call `wrap` again for the "
+                "next run."
+            )
+        native, provider = native_format(self._given_client), provider_of(self._given_client)
+        self._bound = LoopBinding(
+            self._adapter, self._names, surroundings, self._decide, native=native, provider=provider
+        )
+        return self._bound
+
+    def _open_client(self, ask: Callable[[Exchange], Any]) -> None:
+        """Make the client of the run. It does not refer to this object, which shall notice that nobody uses it."""
+        self._client = hook_client(self._given_client, self.operation_id, ask)
+        self._is_open = True
+
+    def _end(self) -> None:
+        self._is_open = False
+
+    def __del__(self) -> None:
+        if getattr(self, "_is_open", False):
+            warnings.warn(
+                f"Run {self.operation_id!r} was never left, so its end was not announced and its hooks are still "
+                "registered. Open it with `async with wrap(...) as run:`, or `with` for a sync client.",
+                ResourceWarning,
+                source=self,
+                stacklevel=2,
+            )
+
+    @property
+    def client(self) -> C:
+        """The client whose model calls go through the hooks."""
+        self._binding  # noqa: B018  (raises before the run has begun)
+        return self._client
+
+    @property
+    def tools(self) -> list[dict[str, Any]]:
+        """The schemas of the tools, as chat completions or Anthropic's messages take them."""
+        native = native_format(self._given_client)
+        return [native.write_tool(tool, self._names) for tool in self._names.tools.values()]
+
+    @property
+    def response_tools(self) -> list[dict[str, Any]]:
+        """The schemas of the tools, as OpenAI's responses take them."""
+        format_ = format_named("responses")
+        assert format_ is not None
+        return [format_.write_tool(tool, self._names) for tool in self._names.tools.values()]
+
+    @property
+    def response(self) -> Any:
+        """The last answer, as an object of the client's class; also of a stream that was read."""
+        last = self._binding.last
+        if last is None or not isinstance(last.answer, Mapping):
+            return last.answer if last is not None else None
+        return last.exchange.parse(last.answer)
+
+    @property
+    def messages(self) -> list[Any]:
+        """Of a run that goes on after it waited for a person: the conversation, in the client's own JSON."""
+        stored = self._binding.stored()
+        return list(stored.entries) if stored is not None else []
+
+    @property
+    def pending(self) -> list[PendingTool]:
+        """Of a run that goes on after it waited for a person: the calls that wait."""
+        return self._binding.run.run.undecided()

@@ -1,0 +1,133 @@
+"""Watch the bytes of a streamed answer on their way to the client, without holding them up."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from typing import Any
+
+import anyio
+
+from hookline._stepping import SteppedCall
+from hookline.loop._client import Exchange, byte_stream_class
+
+__all__ = ["OpenStream", "watch_async", "watch_sync"]
+
+
+class OpenStream:
+    """A streamed answer that its reader has not come to the end of.
+
+    Args:
+        exchange: The model call.
+        body: The request, as hooks left it.
+        http: The HTTP response.
+        reader: The task or thread that asked.
+        stepped: The hooks of the call, which wait for its answer; `None` if it has none.
+
+    Attributes:
+        chunks: The bytes that have come.
+        ended: Whether its end was noted.
+    """
+
+    def __init__(
+        self, exchange: Exchange, body: Mapping[str, Any], http: Any, reader: object, stepped: SteppedCall | None
+    ) -> None:
+        self.exchange, self.body, self.http, self.reader, self.stepped = exchange, body, http, reader, stepped
+        self.chunks: list[bytes] = []
+        self.ended = False
+
+    def join(self) -> dict[str, Any] | None:
+        """Return the JSON of the answer as far as it came; `None` if nothing came."""
+        return self.exchange.read_stream(self.exchange.decode(self.http, b"".join(self.chunks)))
+
+
+class AsyncWatch:
+    """An HTTP response's stream of bytes that keeps them and calls a function at its end."""
+
+    def __init__(self, inner: Any, stream: OpenStream, end: Callable[[BaseException | None], Awaitable[None]]) -> None:
+        self._inner, self._stream, self._end = inner, stream, end
+        self._chunks: AsyncIterator[bytes] | None = None
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        self._chunks = aiter(self._inner)
+        return self
+
+    # No generator: one that is thrown away could not await the end.
+    async def __anext__(self) -> bytes:
+        assert self._chunks is not None
+        try:
+            chunk = await anext(self._chunks)
+        except StopAsyncIteration:
+            await self._end(None)
+            raise
+        except BaseException as error:
+            with anyio.CancelScope(shield=True):
+                await self._end(error)
+            raise
+        self._stream.chunks.append(chunk)
+        return chunk
+
+    async def aclose(self) -> None:
+        try:
+            await self._inner.aclose()
+        finally:
+            with anyio.CancelScope(shield=True):
+                await self._end(None)
+
+
+class SyncWatch:
+    """As `AsyncWatch`, for a sync client."""
+
+    def __init__(self, inner: Any, stream: OpenStream, end: Callable[[BaseException | None], None]) -> None:
+        self._inner, self._stream, self._end = inner, stream, end
+        self._chunks: Iterator[bytes] | None = None
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def __iter__(self) -> Iterator[bytes]:
+        self._chunks = iter(self._inner)
+        return self
+
+    def __next__(self) -> bytes:
+        assert self._chunks is not None
+        try:
+            chunk = next(self._chunks)
+        except StopIteration:
+            self._end(None)
+            raise
+        except BaseException as error:
+            self._end(error)
+            raise
+        self._stream.chunks.append(chunk)
+        return chunk
+
+    def close(self) -> None:
+        try:
+            self._inner.close()
+        finally:
+            self._end(None)
+
+
+def watch_async(stream: OpenStream, end: Callable[[BaseException | None], Awaitable[None]]) -> None:
+    """Watch the stream of an async client.
+
+    Args:
+        stream: The stream.
+        end: Called at its end, with what was raised, and again when it is closed.
+    """
+    watch = byte_stream_class(stream.http, AsyncWatch, is_async=True)
+    stream.http.stream = watch(stream.http.stream, stream, end)
+
+
+def watch_sync(stream: OpenStream, end: Callable[[BaseException | None], None]) -> None:
+    """Watch the stream of a sync client.
+
+    Args:
+        stream: The stream.
+        end: Called at its end, with what was raised, and again when it is closed.
+    """
+    watch = byte_stream_class(stream.http, SyncWatch, is_async=False)
+    stream.http.stream = watch(stream.http.stream, stream, end)

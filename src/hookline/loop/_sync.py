@@ -1,0 +1,278 @@
+"""`SyncLoopRun`: the run of a sync loop, whose hooks run in an event loop of another thread."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from contextlib import ExitStack
+from types import TracebackType
+from typing import Any, Generic, NoReturn, TypeVar
+
+import anyio
+
+from hookline.errors import HookUsageError, RunStopped
+from hookline.events import PendingTool
+from hookline.execution import Portal, calling_thread, is_async_handler, open_portal, run_in_caller
+from hookline.loop._binding import Decide, LoopBinding
+from hookline.loop._client import Exchange
+from hookline.loop._names import make_tool
+from hookline.loop._run import RunBase
+from hookline.loop._streams import OpenStream, watch_sync
+from hookline.runtime import AgentDone, Approve, Reject, Tool, tool
+
+__all__ = ["SyncLoopRun"]
+
+C = TypeVar("C")
+T = TypeVar("T")
+
+
+class SyncLoopRun(RunBase[C], Generic[C]):
+    """The run of a sync loop: `with wrap(OpenAI(), ...) as run:`.
+
+    Requests, plain tools and plain `ask` functions run in the thread of the caller, hooks in an event loop of another
+    thread. Several runs may be open at once, in several threads.
+
+    Attributes:
+        client: The client whose model calls go through the hooks. It is of the same class and shares the connections
+            of the client that `wrap` was given, which is left as it is.
+        operation_id: The run.
+        tools: The schemas of the tools, as chat completions or Anthropic's messages take them.
+        response_tools: The schemas of the tools, as OpenAI's responses take them.
+        response: The last answer, as an object of the client's class; also of a stream that was read.
+        messages: Of a run that goes on after it waited for a person: the conversation, in the client's own JSON.
+        pending: Of such a run: the calls that wait.
+    """
+
+    def __enter__(self) -> SyncLoopRun[C]:
+        with ExitStack() as stack:
+            portal = stack.enter_context(open_portal())
+            surroundings = self._surroundings = SyncSurroundings(portal)
+            binding = self._begin(surroundings)
+            portal.run(self._adapter.open)
+            self._adapter.run.scope = surroundings  # type: ignore[assignment]  # the loop belongs to its own thread
+            self._open_client(lambda exchange: surroundings.run(binding, binding.ask_model, exchange))
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        portal = self._surroundings.portal
+        with self._stack:
+            self._end()
+            try:
+                portal.run(self._binding.end_streams)
+            finally:
+                portal.run(self._adapter.close, error)
+        if self._adapter.interrupted and error is None:
+            raise RunStopped("The run was interrupted.")
+
+    async def __aenter__(self) -> NoReturn:
+        name = type(self._given_client).__name__
+        raise HookUsageError(f"{name} is a sync client: write `with wrap({name}(), ...) as run:`.")
+
+    async def __aexit__(self, *raised: object) -> None:
+        """Never reached; without it Python's own error would come first."""
+
+    def _run(self, function: Callable[..., Awaitable[T]], *args: Any) -> T:
+        return self._surroundings.run(self._binding, function, *args)
+
+    def call_tools(self, answer: Any = None) -> list[Any]:
+        """Run the tool calls of an answer, one after the other; async tools overlap.
+
+        Args:
+            answer: What the client returned; the last answer unless given.
+
+        Returns:
+            What the conversation goes on with, in the model's order, as the client takes it: tool messages of chat
+            completions, `function_call_output` items of responses, or one user message with `tool_result` blocks of
+            Anthropic. What a tool raised, and why a call could not run, is told to the model there.
+
+        Raises:
+            RunStopped: If a hook or a person ended the run.
+            RunPaused: If a person must decide, and `wrap` was given no `ask`.
+            HookUsageError: If a call has run before, or the argument is no answer.
+        """
+        return self._run(self._binding.call_tools, answer)
+
+    def call_tool(self, call: Any) -> Any:
+        """Run one tool call of the last answer.
+
+        Args:
+            call: The call, as the client has it.
+
+        Returns:
+            What the model is to be told: a tool message, a `function_call_output` item, or a `tool_result` block.
+
+        Raises:
+            RunStopped: If a hook or a person ended the run.
+            RunPaused: If a person must decide, and `wrap` was given no `ask`.
+            HookUsageError: If the call has run before.
+        """
+        return self._run(self._binding.call_tool, call)
+
+    def resume(self, decisions: Sequence[Approve | Reject]) -> list[Any]:
+        """Apply what a person decided about the calls that wait.
+
+        What was approved is what runs; guards judge it again. Calls that ran before the pause do not run again.
+
+        Args:
+            decisions: An `Approve` or a `Reject` for each call.
+
+        Returns:
+            What the conversation goes on with: the results of all calls of the paused step.
+
+        Raises:
+            RunStopped: If one was rejected to stop the run.
+            RunPaused: If further calls wait for a decision.
+            DecisionError: If a decision is about no call that waits.
+            HookUsageError: If the run waits for nobody.
+        """
+        return self._run(self._binding.resume, decisions)
+
+    def compact(self, messages: Sequence[Any], token_count: int, summarize: Callable[[list[Any]], str]) -> str | None:
+        """Compact messages of the conversation, through the hooks of `CompactCall` and between its events.
+
+        Args:
+            messages: What the summary will replace, as the client takes it.
+            token_count: The input tokens that made it necessary.
+            summarize: Writes the summary of the messages that it is given.
+
+        Returns:
+            The summary; `None` if it failed or a hook denied it, and the conversation stays as it is.
+        """
+
+        async def work(entries: list[Any]) -> str:
+            return await run_in_caller(lambda: summarize(entries))
+
+        return self._run(self._binding.compact, messages, token_count, work)
+
+    def call_agent(self, callee_id: str, instruction: str, work: Callable[[str, str], str]) -> AgentDone:
+        """Call a sub-agent, through the hooks of `SubAgentCall` and between its events.
+
+        Args:
+            callee_id: The sub-agent.
+            instruction: What it is asked to do.
+            work: Runs it, with the final instruction and the operation id of its run:
+                `wrap(client, operation_id=operation_id, parent=run, ...)`.
+        """
+
+        async def run(final: str, operation_id: str) -> str:
+            return await run_in_caller(lambda: work(final, operation_id))
+
+        return self._run(self._adapter.call_agent, callee_id, instruction, run)
+
+
+class SyncSurroundings:
+    """What is done in a sync loop: requests and plain functions in the thread of the caller.
+
+    It also replaces the cancel scope of the run.
+
+    Args:
+        portal: The event loop of the hooks.
+
+    Attributes:
+        portal: The event loop of the hooks.
+        cancel_called: Whether the run was interrupted.
+    """
+
+    def __init__(self, portal: Portal) -> None:
+        self.portal = portal
+        self.cancel_called = False
+        self._scopes: set[anyio.CancelScope] = set()
+        self._runners: dict[int, Callable[[Mapping[str, Any]], Coroutine[Any, Any, object]]] = {}
+
+    def run(self, binding: LoopBinding, function: Callable[..., Awaitable[T]], *args: Any) -> T:
+        """Run an async function of a run for the present thread."""
+        if not binding.run.is_open:
+            binding.check()
+        result: T = self.portal.run(self._run, function, args)
+        return result
+
+    async def _run(self, function: Callable[..., Awaitable[T]], args: tuple[Any, ...]) -> T:
+        with anyio.CancelScope() as scope:
+            self._scopes.add(scope)
+            try:
+                return await function(*args)
+            finally:
+                self._scopes.discard(scope)
+        raise RunStopped("The run was interrupted.")
+
+    def cancel(self) -> None:
+        """Cancel what the hooks are doing. A request or a tool that is under way in a thread comes to its end."""
+        self.cancel_called = True
+        for scope in list(self._scopes):
+            scope.cancel()
+
+    def check_thread(self) -> None:
+        """Any thread may use a sync run."""
+
+    def reader(self) -> object:
+        return calling_thread()
+
+    async def send(self, exchange: Exchange, body: Mapping[str, Any]) -> Any:
+        return await run_in_caller(lambda: exchange.send(body))
+
+    async def read(self, http: Any) -> bytes:
+        content: bytes = await run_in_caller(http.read)
+        return content
+
+    async def make_result(self, exchange: Exchange, answer: Mapping[str, Any]) -> Any:
+        return await run_in_caller(lambda: exchange.make_result(answer))
+
+    async def run_tool(self, tool_: Tool, args: Mapping[str, Any]) -> object:
+        run = self._runners.get(id(tool_))
+        if run is None:
+            run = self._runners[id(tool_)] = _make_runner(tool_)
+        return await run(args)
+
+    async def decide(self, decide: Decide, pending: PendingTool) -> Approve | Reject:
+        decision: Any
+        if is_async_handler(decide):
+            decision = decide(pending)
+        else:
+            decision = await run_in_caller(lambda: decide(pending))
+        decided: Approve | Reject = await decision if inspect.isawaitable(decision) else decision
+        return decided
+
+    def watch(self, stream: OpenStream, end: Callable[[OpenStream, BaseException | None], Awaitable[None]]) -> None:
+        def end_here(error: BaseException | None) -> None:
+            if stream.ended:
+                return
+            # The garbage collector closes a stream that was thrown away, in any thread.
+            if self.portal.is_own_thread:
+                self.portal.start(end, stream, error)
+            else:
+                self.portal.run(end, stream, error)
+
+        watch_sync(stream, end_here)
+
+    async def close(self, http: Any) -> None:
+        await run_in_caller(http.close)
+
+
+def _make_runner(tool_: Tool) -> Callable[[Mapping[str, Any]], Coroutine[Any, Any, object]]:
+    """Return a function that runs a tool: a plain one in the thread of the caller, any other in the event loop."""
+    function = tool_.function
+    if function is None or is_async_handler(function) or tool_.run.__module__ != tool.__module__:
+
+        async def run(args: Mapping[str, Any]) -> object:
+            return await tool_.run(args)
+
+        return run
+    plain = make_tool(function, tool_.name, in_thread=False)
+
+    async def run_plain(args: Mapping[str, Any]) -> object:
+        return await run_in_caller(lambda: _finish(plain.run(args)))
+
+    return run_plain
+
+
+def _finish(work: Any) -> object:
+    """Run a coroutine that waits for nothing to its end."""
+    try:
+        work.send(None)
+    except StopIteration as stop:
+        return stop.value
+    work.close()
+    raise HookUsageError("This tool is a plain function that returned an awaitable. Make it an `async def`.")
