@@ -119,7 +119,7 @@ ROWS: dict[str, list[tuple[int, str]]] = {
         (MISUSED, "--port 0 --store sqlite:///exit_agents.py"),
         (MISUSED, "--port 0 --store nowhere:///x"),
     ],
-    "approve": [
+    "approvals approve": [
         (DONE, "op-approve"),
         (FAILED, "op-unknown"),
         (FAILED, "op-ended"),
@@ -127,12 +127,35 @@ ROWS: dict[str, list[tuple[int, str]]] = {
         (MISUSED, "op-reject --store sqlite:///missing.db"),
         (FAILED, f"op-reject --store {NOBODY}"),
     ],
-    "reject": [
+    "approvals list": [
+        (DONE, ""),
+        (MISUSED, "--limit 0"),
+        (MISUSED, "--store sqlite:///missing.db"),
+        (FAILED, f"--store {NOBODY}"),
+    ],
+    "approvals reject": [
         (DONE, "op-reject"),
         (FAILED, "op-reject t9"),
         (FAILED, "op-unknown"),
         (MISUSED, ""),
         (MISUSED, "op-reject --store sqlite:///missing.db"),
+    ],
+    "audit list": [
+        (DONE, ""),
+        (MISUSED, "--since never"),
+        (MISUSED, "--store sqlite:///missing.db"),
+    ],
+    "doctor": [
+        (DONE, ""),
+        (FAILED, f"--store {NOBODY}"),
+        (FAILED, "--store sqlite:///missing.db"),
+        (FAILED, "--store sqlite:///exit_agents.py"),
+        (MISUSED, "--store nowhere:///x"),
+    ],
+    "init": [
+        (DONE, "project"),
+        (MISUSED, "exit_agents.py/project"),
+        (MISUSED, "project again"),
     ],
     "demo": [
         (DONE, ""),
@@ -207,7 +230,7 @@ ROWS: dict[str, list[tuple[int, str]]] = {
         (MISUSED, ""),
         (MISUSED, "kept --store sqlite:///missing.db"),
     ],
-    "hooks add": [
+    "hooks apply": [
         (DONE, "hooks.toml"),
         (FAILED, f"hooks.toml --store {NOBODY}"),
         (MISUSED, "missing.toml"),
@@ -225,8 +248,14 @@ ROWS: dict[str, list[tuple[int, str]]] = {
         (MISUSED, "kept --timeout 0"),
         (MISUSED, "kept --store sqlite:///missing.db"),
     ],
-    "hooks toggle": [
-        (DONE, "kept --off"),
+    "hooks enable": [
+        (DONE, "kept"),
+        (FAILED, "unknown"),
+        (MISUSED, ""),
+        (MISUSED, "kept --store sqlite:///missing.db"),
+    ],
+    "hooks disable": [
+        (DONE, "kept"),
         (FAILED, "unknown"),
         (MISUSED, ""),
         (MISUSED, "kept --store sqlite:///missing.db"),
@@ -274,17 +303,17 @@ ROWS: dict[str, list[tuple[int, str]]] = {
         (MISUSED, "--status often"),
         (MISUSED, "--status dead --store sqlite:///missing.db"),
     ],
-    "logs list": [
+    "executions list": [
         (DONE, ""),
         (MISUSED, "--point nowhere"),
         (MISUSED, "--since never"),
         (MISUSED, "--store sqlite:///missing.db"),
     ],
-    "logs tail": [
+    "executions follow": [
         (MISUSED, "--lines -1"),
         (MISUSED, "--store sqlite:///missing.db"),
     ],
-    "logs stats": [
+    "executions stats": [
         (DONE, ""),
         (MISUSED, "--by weather"),
         (MISUSED, "--store sqlite:///missing.db"),
@@ -307,7 +336,7 @@ ROWS: dict[str, list[tuple[int, str]]] = {
         (MISUSED, ""),
         (MISUSED, "unknown --store sqlite:///missing.db"),
     ],
-    "keys rotate-master": [
+    "endpoints rotate-master": [
         (DONE, ""),
         (MISUSED, "--store sqlite:///missing.db"),
     ],
@@ -471,7 +500,7 @@ def test_the_help_and_the_page_have_the_table_of_codes() -> None:
     page = (ROOT / "docs" / "how-to" / "command-line.md").read_text()
 
     for code, meaning in MEANINGS.items():
-        assert f"{code}: {meaning}." in shown
+        assert f"{code} {meaning}" in shown
         assert f"| {code} | {meaning} |" in page
 
 
@@ -487,7 +516,7 @@ def test_every_code_that_a_command_tells_of_is_one_of_the_table() -> None:
 STOPPED = [
     "eval hanging.yaml --concurrency 1 --save stopped.json",
     "chat exit_agents.py:hanger --prompt hi",
-    "logs tail --lines 1",
+    "executions follow --lines 1",
 ]
 """Commands that go on until they are stopped."""
 

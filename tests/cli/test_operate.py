@@ -15,7 +15,7 @@ from tests.cli.operated import database, define, denying, leave_dead, lines, log
 from tests.cli.terminals import Terminal
 
 HOOKLINE = str(Path(sys.executable).with_name("hookline"))
-LISTS = ("hooks", "operations", "deliveries", "logs", "keys")
+LISTS = ("hooks", "operations", "deliveries", "executions", "keys", "approvals", "audit")
 LONG = "op_" + "0123456789abcdef" * 2
 
 
@@ -81,7 +81,7 @@ def test_a_missing_extra_is_told_in_one_line() -> None:
         "    except SystemExit as ended:\n"
         "        sys.stderr.write(f'{ended.code}\\n')\n"
     )
-    commands = ["operations", "hooks list", "keys", "serve", "approve op"]
+    commands = ["operations", "hooks list", "keys", "serve", "approvals approve op"]
 
     done = subprocess.run([sys.executable, "-c", code, *commands], capture_output=True, text=True, check=True)
 
@@ -112,8 +112,8 @@ def test_a_table_fits_and_shows_its_ids_whole(url: str, group: str, width: int) 
     assert result.exit_code == 0
     assert max(len(line.rstrip()) for line in result.stdout.splitlines()) <= width
     assert "\x1b" not in result.stdout
-    for each in everything if group != "logs" or width == 120 else []:
-        name = each["operationId"] if group in ("operations", "logs") else each["id"]
+    for each in everything if group != "executions" or width == 120 else []:
+        name = each[{"audit": "action", "deliveries": "id", "hooks": "id", "keys": "id"}.get(group, "operationId")]
         assert re.search(rf"(^|\s){re.escape(name)}(\s|$)", result.stdout, re.MULTILINE)
 
 
@@ -135,7 +135,9 @@ def test_a_list_says_that_there_is_more_but_not_on_stdout(url: str) -> None:
     assert "1 is shown; there are more" in run("hooks", "--limit", "1", url=url).stderr
 
 
-@pytest.mark.parametrize("args", [["logs", "tail", "-n", "1000"], ["operations", "events", LONG[:-1], "--json"]])
+@pytest.mark.parametrize(
+    "args", [["executions", "follow", "-n", "1000"], ["operations", "events", LONG[:-1], "--json"]]
+)
 def test_a_reader_that_has_seen_enough_ends_a_command_quietly(url: str, args: list[str]) -> None:
     reading, writing = os.pipe()
     os.close(reading)
@@ -171,11 +173,11 @@ def test_colours_are_for_terminals_that_want_them(url: str, tmp_path: Path) -> N
         (["deliveries", "--status", "lost"], "'lost' is not one of"),
         (["deliveries", "--since", "soon"], "'soon' is not a time"),
         (["deliveries", "replay"], "Say which"),
-        (["logs", "--status", "lost"], "`status` is one of"),
-        (["logs", "--point", "ToolCall.guard"], "is not a point, such as ToolCall or onComplete"),
-        (["logs", "stats", "--point", "nowhere"], "'nowhere' is not a point"),
-        (["logs", "stats", "--by", "day"], "`by` is one of hook, point, tenant, minute; got 'day'"),
-        (["logs", "stats", "--since", "soon"], "'soon' is not a time"),
+        (["executions", "--status", "lost"], "`status` is one of"),
+        (["executions", "--point", "ToolCall.guard"], "is not a point, such as ToolCall or onComplete"),
+        (["executions", "stats", "--point", "nowhere"], "'nowhere' is not a point"),
+        (["executions", "stats", "--by", "day"], "`by` is one of hook, point, tenant, minute; got 'day'"),
+        (["executions", "stats", "--since", "soon"], "'soon' is not a time"),
         (["hooks", "--point", "ToolCall"], "is not a point, such as ToolCall.guard or onComplete"),
         (["hooks", "test", "id", "--call", "[1]"], "It is an object"),
         (["hooks", "test", "id", "--call", "{"], "It is not JSON"),

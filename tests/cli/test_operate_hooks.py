@@ -58,7 +58,7 @@ def test_a_file_of_definitions_is_stored_as_a_whole(url: str, tmp_path: Path) ->
     file = tmp_path / "hooks.toml"
     file.write_text(TWO % "deny")
 
-    result = run("hooks", "add", str(file), "--tenant", "acme", url=url)
+    result = run("hooks", "apply", str(file), "--tenant", "acme", url=url)
 
     assert result.exit_code == 0
     found = lines(run("hooks", "--json", url=url))
@@ -75,21 +75,21 @@ def test_a_definition_that_is_refused_leaves_nothing_behind_and_its_line_is_told
     file = tmp_path / "hooks.toml"
     file.write_text(TWO % "os:system")
 
-    result = run("hooks", "add", str(file), url=url)
+    result = run("hooks", "apply", str(file), url=url)
 
     assert (result.exit_code, result.stdout) == (2, "")
     assert result.stderr.startswith(f"hookline: {file}, line 10: 'os:system' is no handler that may be named")
     assert result.stderr.count("\n") == 1
-    assert lines(run("hooks", "--json", url=url)) == []
+    assert [each.name for each in tmp_path.iterdir()] == ["hooks.toml"]
 
 
 def test_adding_a_file_again_changes_what_it_has_changed(url: str, tmp_path: Path) -> None:
     file = tmp_path / "hooks.toml"
     file.write_text(TWO % "deny")
-    first = lines(run("hooks", "add", str(file), "--json", url=url))
+    first = lines(run("hooks", "apply", str(file), "--json", url=url))
     file.write_text(file.read_text().replace('"bash"', '"bash", "python"'))
 
-    second = lines(run("hooks", "add", str(file), "--json", url=url))
+    second = lines(run("hooks", "apply", str(file), "--json", url=url))
 
     assert [each["id"] for each in second] == [each["id"] for each in first]
     assert [now["revision"] > before["revision"] for now, before in zip(second, first, strict=True)] == [True, False]
@@ -100,9 +100,9 @@ def test_what_is_not_in_the_file_is_deleted_only_if_asked(url: str, tmp_path: Pa
     file = tmp_path / "hooks.toml"
     file.write_text(TWO % "deny")
 
-    run("hooks", "add", str(file), url=url)
+    run("hooks", "apply", str(file), url=url)
     assert len(lines(run("hooks", "--json", url=url))) == 3
-    run("hooks", "add", str(file), "--prune", url=url)
+    run("hooks", "apply", str(file), "--prune", url=url)
 
     assert {each["name"] for each in lines(run("hooks", "--json", url=url))} == {"No shell", "No more"}
 
@@ -112,14 +112,14 @@ def test_definitions_come_in_other_formats(url: str, tmp_path: Path, suffix: str
     file = tmp_path / f"hooks{suffix}"
     file.write_text(json.dumps({"hooks": [{"name": "J", "point": "ToolCall.guard", "handler": "deny"}]}))
 
-    assert [each["name"] for each in lines(run("hooks", "add", str(file), "--json", url=url))] == ["J"]
+    assert [each["name"] for each in lines(run("hooks", "apply", str(file), "--json", url=url))] == ["J"]
 
 
 def test_what_is_shown_as_json_can_be_stored_again(url: str) -> None:
     (name,) = on(url, lambda store: define(store, {"name": "A", "point": "ToolCall.guard", "priority": 7}))
     shown = run("hooks", "show", name, "--json", url=url).stdout
 
-    (again,) = lines(run("hooks", "add", "-", "--json", url=url, stdin=shown.replace('"priority":7', '"priority":8')))
+    (again,) = lines(run("hooks", "apply", "-", "--json", url=url, stdin=shown.replace('"priority":7', '"priority":8')))
 
     assert (again["id"], again["priority"]) == (name, 8)
 
@@ -143,7 +143,7 @@ def test_a_file_that_cannot_be_used_is_told_with_its_name(
     if text is not None:
         (tmp_path / name).write_text(text)
 
-    result = run("hooks", "add", str(tmp_path / name), url=url)
+    result = run("hooks", "apply", str(tmp_path / name), url=url)
 
     assert (result.exit_code, result.stdout) == (2, "")
     assert str(tmp_path / name) in result.stderr
@@ -154,22 +154,22 @@ def test_a_file_that_cannot_be_used_is_told_with_its_name(
 def test_a_hook_is_tried_out_and_leaves_no_trace(url: str, tmp_path: Path) -> None:
     file = tmp_path / "hooks.toml"
     file.write_text(TWO % "deny")
-    name = lines(run("hooks", "add", str(file), "--json", url=url))[0]["id"]
+    name = lines(run("hooks", "apply", str(file), "--json", url=url))[0]["id"]
 
     (denied,) = lines(run("hooks", "test", name, "--call", '{"apiName": "bash"}', "--json", url=url))
     passed = run("hooks", "test", name, "--call", "-", url=url, stdin='{"apiName": "look"}')
 
     assert (denied["outcome"], denied["hookId"]) == ("denied", name)
     assert (passed.exit_code, "outcome  passed\n" in passed.stdout) == (0, True)
-    assert lines(run("logs", "--json", url=url)) == []
+    assert lines(run("executions", "--json", url=url)) == []
 
 
 def test_a_handler_of_a_module_is_allowed_by_naming_the_module(url: str) -> None:
     given = {"name": "Mine", "point": "ToolCall.guard", "handler": f"{FACTORIES}:say", "config": {"text": "nope"}}
     allowed = ["--modules", FACTORIES]
 
-    refused = run("hooks", "add", "-", url=url, stdin=json.dumps(given))
-    (stored,) = lines(run("hooks", "add", "-", *allowed, "--json", url=url, stdin=json.dumps(given)))
+    refused = run("hooks", "apply", "-", url=url, stdin=json.dumps(given))
+    (stored,) = lines(run("hooks", "apply", "-", *allowed, "--json", url=url, stdin=json.dumps(given)))
 
     assert (refused.exit_code, "is no handler that may be named" in refused.stderr) == (2, True)
     (tried,) = lines(run("hooks", "test", stored["id"], *allowed, "--json", url=url))
@@ -199,7 +199,7 @@ def unread(pipe: int) -> int:
 def test_a_file_without_definitions_is_told(url: str, tmp_path: Path) -> None:
     (tmp_path / "none.toml").write_text("")
 
-    result = run("hooks", "add", str(tmp_path / "none.toml"), url=url, width=200)
+    result = run("hooks", "apply", str(tmp_path / "none.toml"), url=url, width=200)
 
     assert (result.exit_code, result.stdout) == (0, "")
     assert result.stderr == f"There are no hook definitions in {tmp_path / 'none.toml'}.\n"
@@ -208,7 +208,7 @@ def test_a_file_without_definitions_is_told(url: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_ends_a_command_that_waits_for_its_input(url: str, number: signal.Signals, code: int) -> None:
     with subprocess.Popen(
-        [HOOKLINE, "hooks", "add", "-", "--store", url],
+        [HOOKLINE, "hooks", "apply", "-", "--store", url],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -228,7 +228,7 @@ def test_a_signal_ends_a_command_that_waits_for_its_input(url: str, number: sign
 
 def test_a_hook_that_fails_on_a_sample_is_a_failure(url: str) -> None:
     given = {"name": "Slow", "point": "ToolCall.guard", "handler": f"{FACTORIES}:late"}
-    (stored,) = lines(run("hooks", "add", "-", "--modules", FACTORIES, "--json", url=url, stdin=json.dumps(given)))
+    (stored,) = lines(run("hooks", "apply", "-", "--modules", FACTORIES, "--json", url=url, stdin=json.dumps(given)))
 
     result = run("hooks", "test", stored["id"], "--modules", FACTORIES, "--timeout", "0.05", url=url)
 
@@ -244,8 +244,14 @@ def test_a_switched_off_hook_runs_nowhere_until_it_is_switched_on(url: str) -> N
             return len(registry.hooks())
 
     seen = [on(url, running)]
-    for args, told in (([], "off"), ([], "on"), (["--on"], "on"), (["--off"], "off"), (["--off"], "off")):
-        assert run("hooks", "toggle", name, *args, url=url).stdout == f"{name} is {told}: A\n"
+    for command, told in (
+        ("disable", "off"),
+        ("enable", "on"),
+        ("enable", "on"),
+        ("disable", "off"),
+        ("disable", "off"),
+    ):
+        assert run("hooks", command, name, url=url).stdout == f"{name} is {told}: A\n"
         seen.append(on(url, running))
 
     assert seen == [1, 0, 1, 1, 0, 0]
@@ -260,7 +266,7 @@ def test_a_hook_of_a_file_can_be_switched_but_not_removed(url: str, tmp_path: Pa
     name = next(each["id"] for each in found if each["name"] == "No shell")
 
     assert run("hooks", "remove", name, url=url).exit_code == 1
-    assert run("hooks", "toggle", name, "--files", str(file), url=url).stdout == f"{name} is off: No shell\n"
+    assert run("hooks", "disable", name, "--files", str(file), url=url).stdout == f"{name} is off: No shell\n"
     states = {each["name"]: each["enabled"] for each in lines(run("hooks", "--files", str(file), "--json", url=url))}
     assert states == {"No shell": False, "No more": True}
 
@@ -270,8 +276,8 @@ def test_a_hook_of_a_file_that_needs_a_module_is_switched_by_naming_the_module(u
     file.write_text((TWO % f"{FACTORIES}:say").replace('name = "No more"', 'name = "No more"\nid = "no-more"'))
     on(url, lambda store: define(store))
 
-    alone = run("hooks", "toggle", "no-more", "--files", str(file), url=url)
-    named = run("hooks", "toggle", "no-more", "--files", str(file), "--modules", FACTORIES, url=url)
+    alone = run("hooks", "disable", "no-more", "--files", str(file), url=url)
+    named = run("hooks", "disable", "no-more", "--files", str(file), "--modules", FACTORIES, url=url)
 
     assert alone.stderr.startswith(f"hookline: {file}, line 11: ")
     assert named.stdout == "no-more is off: No more\n"
@@ -287,12 +293,12 @@ def test_a_tenant_sees_the_system_s_hooks_and_changes_only_its_own(url: str) -> 
     seen = [each["id"] for each in lines(run("hooks", "--tenant", "acme", "--json", url=url))]
     refused = [
         run("hooks", command, each, "--tenant", "acme", url=url)
-        for command in ("toggle", "remove")
+        for command in ("enable", "disable", "remove")
         for each in (system, other)
     ]
 
     assert seen == [system, own]
-    assert [each.exit_code for each in refused] == [1, 1, 1, 1]
+    assert [each.exit_code for each in refused] == [1] * 6
     assert "it is a hook of the system, which a tenant cannot change" in refused[0].stderr
     assert f"There is no hook definition '{other}'" in refused[1].stderr
     assert run("hooks", "remove", own, "--tenant", "acme", url=url).stdout == f"Removed {own}: A\n"

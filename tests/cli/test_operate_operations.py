@@ -31,7 +31,7 @@ def nothing_paid() -> None:
 def test_an_approved_call_runs_once_a_worker_takes_its_operation(url: str) -> None:
     paused(url, "op", 5)
 
-    result = run("approve", "op", url=url)
+    result = run("approvals", "approve", "op", url=url)
 
     assert (result.exit_code, result.stderr) == (0, "")
     assert result.stdout.startswith("Approved t0 (local/pay) of op.\n")
@@ -41,7 +41,7 @@ def test_an_approved_call_runs_once_a_worker_takes_its_operation(url: str) -> No
 def test_a_rejected_call_stops_the_run(url: str) -> None:
     paused(url, "op", 5)
 
-    assert run("reject", "op", "t0", "--reason", "too much", url=url).exit_code == 0
+    assert run("approvals", "reject", "op", "t0", "--reason", "too much", url=url).exit_code == 0
 
     assert (go_on(url, "op", 5), PAID) == ("interrupted", [])
 
@@ -49,7 +49,7 @@ def test_a_rejected_call_stops_the_run(url: str) -> None:
 def test_a_run_may_go_on_without_a_rejected_call_and_the_model_is_told_why(url: str) -> None:
     paused(url, "op", 5)
 
-    (told,) = lines(run("reject", "op", "--continue", "--reason", "too much", "--json", url=url))
+    (told,) = lines(run("approvals", "reject", "op", "--continue", "--reason", "too much", "--json", url=url))
 
     assert told == {
         "operationId": "op",
@@ -67,10 +67,10 @@ def test_a_run_may_go_on_without_a_rejected_call_and_the_model_is_told_why(url: 
 def test_of_several_calls_each_is_named_until_one_is_left(url: str) -> None:
     paused(url, "op", 5, 6)
 
-    unnamed = run("approve", "op", url=url)
-    first = run("approve", "op", "t1", url=url)
-    second = run("approve", "op", url=url)
-    third = run("approve", "op", url=url)
+    unnamed = run("approvals", "approve", "op", url=url)
+    first = run("approvals", "approve", "op", "t1", url=url)
+    second = run("approvals", "approve", "op", url=url)
+    third = run("approvals", "approve", "op", url=url)
 
     assert (unnamed.exit_code, unnamed.stdout) == (1, "")
     assert "several calls wait; name one. Calls that wait for a decision: 't0', 't1'." in unnamed.stderr
@@ -97,7 +97,7 @@ def test_a_decision_that_cannot_be_taken_is_refused_in_one_line(
     paused(url, "op", 5, tenant="acme")
     on(url, lambda store: pause(store, "over"))
 
-    result = run(command, *args, url=url)
+    result = run("approvals", command, *args, url=url)
 
     assert (result.exit_code, result.stdout) == (1, "")
     assert told in result.stderr
@@ -106,9 +106,9 @@ def test_a_decision_that_cannot_be_taken_is_refused_in_one_line(
 
 def test_a_decision_is_taken_once(url: str) -> None:
     paused(url, "op", 5, 6)
-    run("approve", "op", "t0", url=url)
+    run("approvals", "approve", "op", "t0", url=url)
 
-    result = run("reject", "op", "t0", url=url)
+    result = run("approvals", "reject", "op", "t0", url=url)
 
     assert (result.exit_code, "the call 't0' is decided already" in result.stderr) == (1, True)
 
@@ -131,7 +131,7 @@ def test_operations_are_filtered_by_status_and_tenant(url: str) -> None:
 
 def test_an_operation_is_shown_with_the_calls_that_wait(url: str) -> None:
     paused(url, "op", 5, 6, tenant="acme")
-    run("approve", "op", "t0", url=url)
+    run("approvals", "approve", "op", "t0", url=url)
 
     shown = run("operations", "show", "op", url=url)
     (told,) = lines(run("operations", "show", "op", "--json", url=url))
@@ -139,12 +139,12 @@ def test_an_operation_is_shown_with_the_calls_that_wait(url: str) -> None:
     assert told["status"] == "waiting_for_human"
     assert told["pending"] == [{"identifier": "local", "apiName": "pay", "toolCallId": "t1", "args": {"amount": 6}}]
     assert 'args        {"amount":6}\n' in shown.stdout
-    assert "\nApprove:             hookline approve op t1\n" in shown.stdout
-    assert "\nReject and continue: hookline reject op t1 --continue\n" in shown.stdout
-    assert "\nReject and stop:     hookline reject op t1 --stop\n" in shown.stdout
+    assert "\nApprove:             hookline approvals approve op t1\n" in shown.stdout
+    assert "\nReject and continue: hookline approvals reject op t1 --continue\n" in shown.stdout
+    assert "\nReject and stop:     hookline approvals reject op t1 --stop\n" in shown.stdout
     assert [(each["toolCallId"], each["decidedBy"]) for each in told["decisions"]] == [("t0", ACCOUNT)]
     assert run("operations", "show", "op", "--tenant", "other", url=url).exit_code == 1
-    run("approve", "op", url=url)
+    run("approvals", "approve", "op", url=url)
     assert "All that it waits for is decided" in run("operations", "show", "op", url=url).stdout
 
 
@@ -201,7 +201,7 @@ def test_every_command_says_which_decision_it_was_and_who_made_it(
     for name in ("LOGNAME", "USER", "LNAME", "USERNAME"):
         monkeypatch.setenv(name, "somebody-else")
 
-    said = run(args[0], "op", *args[1:], url=url)
+    said = run("approvals", args[0], "op", *args[1:], url=url)
     go_on(url, "op", 5)
 
     assert said.stdout.splitlines()[:2] == [
@@ -232,20 +232,18 @@ def test_what_python_decided_names_nobody(url: str) -> None:
 
 def test_who_was_later_is_told_who_was_first(url: str) -> None:
     paused(url, "op", 5, 6)
-    run("reject", "op", "t0", url=url)
+    run("approvals", "reject", "op", "t0", url=url)
 
-    result = run("approve", "op", "t0", url=url)
+    result = run("approvals", "approve", "op", "t0", url=url)
 
     assert f"the call 't0' is decided already: rejected and stopped by {ACCOUNT}" in result.stderr
 
 
 def test_no_help_has_a_reject_that_does_not_say_what_becomes_of_the_run() -> None:
-    told = " ".join(run("reject", "--help", width=200).stdout.split())
+    told = " ".join(run("approvals", "reject", "--help", width=200).stdout.split())
 
-    assert (
-        "Reject a tool call that waits for a person, and stop the run; with --continue, reject it and continue." in told
-    )
-    assert "Reject and continue: the model is told, and the run goes on. Reject and stop: the run ends." in told
+    assert "Reject a tool call, and stop the run or --continue it." in told
+    assert "Reject and stop: the run ends. Reject and continue: the model is told, and the run goes on." in told
 
 
 def test_an_account_without_a_name_is_named_by_its_number() -> None:

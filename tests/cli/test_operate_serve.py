@@ -220,7 +220,7 @@ def test_the_log_has_what_observers_of_its_agents_do(served: Served) -> None:
         sleep(0.02)
 
     assert {run["hookId"] for row in rows for run in row["executions"]} == {"watch"}
-    (counted, *_) = lines(run("logs", "stats", "--by", "point", "--point", "beforeStep", "--json", url=url))
+    (counted, *_) = lines(run("executions", "stats", "--by", "point", "--point", "beforeStep", "--json", url=url))
     assert (counted["point"], counted["errors"]) == ("beforeStep", 0)
 
 

@@ -10,7 +10,8 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from hookline.cli._exit_codes import MEANINGS, exit_code_of
+from hookline.cli._commands import CommandApp
+from hookline.cli._exit_codes import MEANINGS, MISUSED, exit_code_of
 from hookline.cli._options import Concurrency, Endpoint, RecordFile, Tasks
 from hookline.cli._outputs import resolve_output, send_spans, write_otlp, write_recording
 from hookline.cli._story import tell_story
@@ -18,16 +19,17 @@ from hookline.cli._terminal import report_errors
 from hookline.cli.chat import chat
 from hookline.cli.errors import TraceTargetError
 from hookline.cli.eval import Evaluation, eval_app, evaluate, find_cases, find_suite, show_evaluation
+from hookline.cli.init import init
 from hookline.cli.operate import (
-    approve,
+    approvals_app,
+    audit_app,
     deliveries_app,
+    doctor,
     endpoints_app,
+    executions_app,
     hooks_app,
     keys_app,
-    logs_app,
     operations_app,
-    reject,
-    rotate_master_key,
     serve,
 )
 from hookline.cli.trace import EventRecording, Tracing, load_events, otlp_json, replay_events, show_spans
@@ -45,29 +47,34 @@ Elastic License 2.0 allows development), in an environment of its own:
 and then, here:
   hookline demo --otlp-endpoint http://127.0.0.1:6006"""
 
-EXIT_CODES = "  \n".join(["Exit codes:", *(f"{code}: {meaning}." for code, meaning in MEANINGS.items())])
+EXIT_CODES = "\n".join(["Exit codes:", *(f"  {code:<3}  {meaning}" for code, meaning in MEANINGS.items())])
 
-app = typer.Typer(
+START, RUN, OPERATE = "Start", "Run agents", "Operate a store"
+"""Topics under which the help lists commands."""
+
+OVERVIEW = """\
+hookline: lifecycle hooks for AI agents. See, steer and test every run.
+
+  Start            demo, init, doctor
+  Run agents       chat, eval, trace
+  Operate a store  serve, hooks, approvals, operations, executions,
+                   deliveries, endpoints, keys, audit
+
+hookline demo shows what hookline does, in a minute, without a model.
+hookline --help describes every command, hookline COMMAND --help one of them."""
+
+app = CommandApp(
     name="hookline",
     epilog=EXIT_CODES,
-    help="Lifecycle hooks for AI agents: see, steer and test every run without touching the loop.",
-    no_args_is_help=True,
+    help="Lifecycle hooks for AI agents: see, steer and test every run.",
+    invoke_without_command=True,
     add_completion=False,
     pretty_exceptions_enable=False,
 )
 
-app.add_typer(eval_app)
-app.command()(chat)
-app.command()(serve)
-app.command()(approve)
-app.command()(reject)
-keys_app.command("rotate-master")(rotate_master_key)
-for group in (hooks_app, operations_app, deliveries_app, endpoints_app, logs_app, keys_app):
-    app.add_typer(group)
-
 
 def show_version(wanted: bool) -> None:
-    """Show the version and leave, before a command is looked for."""
+    """Show the version and exit, before a command is looked for."""
     if wanted:
         typer.echo(f"hookline {importlib.metadata.version('hookline')}")
         raise typer.Exit
@@ -75,14 +82,18 @@ def show_version(wanted: bool) -> None:
 
 @app.callback()
 def hookline(
+    context: typer.Context,
     version: Annotated[
-        bool, typer.Option("--version", callback=show_version, is_eager=True, help="Show the version and leave.")
+        bool, typer.Option("--version", callback=show_version, is_eager=True, help="Show the version and exit.")
     ] = False,
 ) -> None:
-    """Lifecycle hooks for AI agents: see, steer and test every run without touching the loop."""
+    """Lifecycle hooks for AI agents: see, steer and test every run."""
+    if context.invoked_subcommand is None:
+        typer.echo(OVERVIEW)
+        raise typer.Exit(MISUSED)
 
 
-@app.command()
+@app.command(rich_help_panel=START)
 def demo(
     report: Annotated[Path, typer.Option(metavar="FILE", help="Where to write the HTML report.")] = Path(
         "hookline-demo.html"
@@ -90,7 +101,9 @@ def demo(
     concurrency: Concurrency = 8,
     otlp_endpoint: Endpoint = None,
 ) -> None:
-    """Show six short runs with hooks, then run real agent tasks twice: with their tools, and from a recording.
+    """Show six short runs with hooks, then run an agent suite twice.
+
+    The second time, every tool call is answered by a recording of the first.
 
     The tasks are AgentDojo's banking and workspace suites. Hooks watch all sixteen events of every operation. The
     second run may touch no real tool and must produce the same results as the first.
@@ -112,7 +125,6 @@ def demo(
     raise typer.Exit(exit_code_of(ok=evaluation.ok, judged=evaluation.judged, arrived=arrived))
 
 
-@app.command()
 def trace(
     target: Annotated[
         str, typer.Argument(metavar="TARGET", help="A recorded run, or agentdojo:SUITE, whose first task is run.")
@@ -132,7 +144,9 @@ def trace(
         bool, typer.Option("--json", help="Print the spans as OTLP/JSON, and nothing else, on stdout.")
     ] = False,
 ) -> None:
-    """Show runs as a tree of spans: what was slow, what failed, what was denied, mocked or waited for.
+    """Show a run as a tree of spans.
+
+    The tree shows what was slow, and what failed, was denied, was mocked or waited for a person.
 
     A recorded run is a file with one event per line, as --record writes it. There are no events for model calls and
     hooks, so a recorded run shows neither.
@@ -197,3 +211,22 @@ def run(
         hooks=[tracing.hooks] if tracing is not None else [],
         recording=[kept.hooks] if kept is not None else [],
     )
+
+
+app.command(rich_help_panel=START)(init)
+app.command(rich_help_panel=START)(doctor)
+app.command(rich_help_panel=RUN)(chat)
+app.add_typer(eval_app, rich_help_panel=RUN)
+app.command(rich_help_panel=RUN)(trace)
+app.command(rich_help_panel=OPERATE)(serve)
+for group in (
+    hooks_app,
+    approvals_app,
+    operations_app,
+    executions_app,
+    deliveries_app,
+    endpoints_app,
+    keys_app,
+    audit_app,
+):
+    app.add_typer(group, rich_help_panel=OPERATE)

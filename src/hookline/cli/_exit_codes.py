@@ -31,7 +31,7 @@ MEANINGS = {
     DONE: "done, or passed",
     FAILED: "failed, refused, or worse than before",
     MISUSED: "wrong use: an option, a name, a file or a store that is not there",
-    NOT_JUDGED: "nothing was judged: no task has a check, or two runs have no task in common",
+    NOT_JUDGED: "nothing was judged: no task has a check, or runs share no task",
     SPANS_LOST: "passed, but spans did not arrive where they were sent",
     INTERRUPTED: "interrupted by Ctrl-C",
     TERMINATED: "ended by SIGTERM",

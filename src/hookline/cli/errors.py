@@ -15,7 +15,8 @@ HooklineError
 ├── NothingDoneError                    deliveries cannot be tried again
 ├── UnknownKeyError (LookupError)       there is no such key
 ├── UnknownSecretError (LookupError)    there is no such signing secret
-└── InputFileError (ValueError)         a file has no definitions
+├── InputFileError (ValueError)         a file has no definitions
+└── ProjectFileError                    a file of a new project cannot be written
 ```
 """
 
@@ -36,6 +37,7 @@ __all__ = [
     "NotWaitingError",
     "NothingDoneError",
     "OutputFileError",
+    "ProjectFileError",
     "StoreMissingError",
     "TraceTargetError",
     "TracingDisabledError",
@@ -134,7 +136,7 @@ class AgentExitError(HooklineError):
 
 @define_error(
     "There is no store {store}; name the one that your agents use by --store or HOOKLINE_STORE. `hookline serve` "
-    "makes a new one."
+    "creates a new one."
 )
 class StoreMissingError(HooklineError):
     """The store that a command should read does not exist.
@@ -218,3 +220,16 @@ class InputFileError(HooklineError, ValueError):
 
     file: str
     problem: str
+
+
+@define_error("{path} cannot be written: {reason}. Nothing was overwritten; name a new folder: hookline init FOLDER.")
+class ProjectFileError(HooklineError):
+    """A file of a new project exists already, or cannot be written.
+
+    Attributes:
+        path: The path of the file.
+        reason: Why it cannot be written.
+    """
+
+    path: str
+    reason: str

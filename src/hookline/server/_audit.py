@@ -47,12 +47,24 @@ async def write_audit_alone(
         await write_audit(connection, tenant_id, actor, action, target, now=store.now_sql(), detail=detail)
 
 
-async def read_audit(store: SqlStore, tenant_id: str | None, *, cursor: int | None, limit: int) -> Page[AuditEntry]:
+async def read_audit(
+    store: SqlStore,
+    tenant_id: str | None,
+    *,
+    action: str | None = None,
+    since: float | None = None,
+    until: float | None = None,
+    cursor: int | None,
+    limit: int,
+) -> Page[AuditEntry]:
     """Read a page of the audit log, newest first.
 
     Args:
         store: The store of the audit log.
         tenant_id: Only entries about objects of this tenant.
+        action: Only this action; one that ends with a dot matches all actions that begin with it.
+        since: Only entries from this time on, in unix seconds.
+        until: Only entries before this time, in unix seconds.
         cursor: The cursor of the page before; `None` for the first page.
         limit: Number of entries at most.
 
@@ -62,6 +74,13 @@ async def read_audit(store: SqlStore, tenant_id: str | None, *, cursor: int | No
     query = select(audit).order_by(audit.c.seq.desc()).limit(limit + 1)
     if tenant_id is not None:
         query = query.where(audit.c.tenant_id == tenant_id)
+    if action is not None:
+        its = audit.c.action.startswith(action, autoescape=True) if action.endswith(".") else audit.c.action == action
+        query = query.where(its)
+    if since is not None:
+        query = query.where(audit.c.created_at >= since)
+    if until is not None:
+        query = query.where(audit.c.created_at < until)
     if cursor is not None:
         query = query.where(audit.c.seq < cursor)
     async with store.reading() as connection:

@@ -38,6 +38,8 @@ from hookline.store._delivery_claims import release_uncertain_claims as release_
 from hookline.store._delivery_log import DeliveryFilter, DeliveryLog, StoredAttempt, StoredDelivery, StoredEndpoint
 from hookline.store._delivery_log import DeliveryStatus as DeliveryStatus
 from hookline.store._event_log import EventLog
+from hookline.store._inspection import StoreInspection as StoreInspection
+from hookline.store._inspection import inspect_store as inspect_store
 from hookline.store._reading import LIVE as LIVE
 from hookline.store._reading import Page, StoredOperation
 from hookline.store._reading import check_limit as check_limit

@@ -44,15 +44,15 @@ def chat(
     ] = None,
     mcp: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME=SERVER", help="An MCP server: name='command args' or name=URL; may be repeated."),
+        typer.Option(metavar="NAME=SERVER", help="An MCP server: name='command args' or name=URL; repeatable."),
     ] = None,
     instructions: Annotated[str | None, typer.Option(metavar="TEXT", help="The system message.")] = None,
     hooks: Annotated[
         list[str] | None,
-        typer.Option(metavar="PATH", help="Further hooks, as package.module:name or file.py:name; may be repeated."),
+        typer.Option(metavar="PATH", help="Further hooks, as package.module:name or file.py:name; repeatable."),
     ] = None,
     prompt: Annotated[
-        str | None, typer.Option(metavar="TEXT", help="Say this, print the answer, and leave: for scripts.")
+        str | None, typer.Option(metavar="TEXT", help="Say this, print the answer and exit: for scripts.")
     ] = None,
     approves: Annotated[bool, typer.Option("--yes", help="Approve every call that has to be approved.")] = False,
     incremental: Annotated[
@@ -66,7 +66,7 @@ def chat(
     ] = None,
     otlp_endpoint: Endpoint = None,
 ) -> None:
-    """Talk to an agent in the terminal, see its tool calls, and approve or reject those that need approval.
+    """Talk to an agent in the terminal, and approve its tool calls.
 
     AGENT is an import path, package.module:name, or a file, agent.py:name. Modules of the current folder can be
     imported. Without AGENT, --model makes one. Ctrl-C interrupts an answer; Ctrl-D leaves.

@@ -10,6 +10,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
+from hookline.cli._commands import Command, CommandApp, CommandGroup
 from hookline.cli._exit_codes import DONE, FAILED, NOT_JUDGED, exit_code_of
 from hookline.cli._options import Concurrency, Endpoint, RecordFile, Tasks
 from hookline.cli._outputs import OutputFiles, resolve_output, send_spans, write_recording
@@ -38,7 +39,7 @@ SUITE = "suite"
 """The hidden name of the command that runs a suite: `hookline eval` alone means it."""
 
 
-class SuiteOrCommand(typer.core.TyperGroup):
+class SuiteOrCommand(CommandGroup):
     """A group that takes its first word as a suite unless it names a command."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -61,7 +62,7 @@ class SuiteContext(typer.Context):
         return super().command_path.rstrip()
 
 
-class SuiteCommand(typer.core.TyperCommand):
+class SuiteCommand(Command):
     """The command that runs a suite."""
 
     context_class = SuiteContext
@@ -76,9 +77,11 @@ class EvalMode(StrEnum):
     STRICT = "strict"
 
 
-eval_app = typer.Typer(name="eval", cls=SuiteOrCommand, help="Run the tasks of a suite, or compare two runs.")
+eval_app = CommandApp(name="eval", cls=SuiteOrCommand, help="Run the tasks of a suite, or compare two runs.")
 
-ModeChoice = Annotated[EvalMode | None, typer.Option(help="Run real tools (spy, record), or none (replay, strict).")]
+ModeChoice = Annotated[
+    EvalMode | None, typer.Option(metavar="MODE", help="Run real tools (spy, record), or none (replay, strict).")
+]
 Cassettes = Annotated[
     Path | None,
     typer.Option(
@@ -101,7 +104,9 @@ def evaluate_suite(
     cassettes: Cassettes = None,
     mocked: Mocked = False,
     faults: Annotated[Path | None, typer.Option(metavar="FILE", help="A YAML file of faults to inject.")] = None,
-    seed: Annotated[int, typer.Option(help="The seed of faults: the same seed gives the same faults.")] = 0,
+    seed: Annotated[
+        int, typer.Option(metavar="N", help="The seed of faults: the same seed gives the same faults.")
+    ] = 0,
     concurrency: Concurrency = 8,
     report: Annotated[Path | None, typer.Option(metavar="FILE", help="Write an HTML report there.")] = None,
     junit: Annotated[Path | None, typer.Option(metavar="FILE", help="Write JUnit XML there.")] = None,
@@ -176,7 +181,7 @@ def diff(
     allow_missing: AllowMissing = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else, on stdout.")] = False,
 ) -> None:
-    """Compare two runs task by task: what passed, how well, which tools were called, what it cost.
+    """Compare two runs task by task: results, tool calls and cost.
 
     Worse is a task of A that is missing in B, was interrupted, fails now, is no longer judged, or scores less; with
     the options also one that costs more or makes more calls. A number is about each task; mean:0.02 is about the mean
@@ -207,14 +212,18 @@ def attack(
         list[str], typer.Argument(metavar="SUITE", help="agentdojo:banking (workspace, travel, slack, all).")
     ],
     policy: Annotated[
-        list[str] | None, typer.Option(metavar="POLICY", help="Only this guard policy; may be repeated.")
+        list[str] | None, typer.Option(metavar="POLICY", help="Only this guard policy; repeatable.")
     ] = None,
     task: Tasks = None,
-    wording: Annotated[str, typer.Option(help="How injected texts speak to the model.")] = "ignore",
-    processes: Annotated[int | None, typer.Option(min=1, help="How many processes work at the same time.")] = None,
+    wording: Annotated[str, typer.Option(metavar="NAME", help="How injected texts speak to the model.")] = "ignore",
+    processes: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="How many processes work at the same time.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else, on stdout.")] = False,
 ) -> None:
-    """Let a gullible model follow injected instructions, under guard policies, and count what each policy stopped.
+    """Attack a suite, and count what each guard policy stopped.
+
+    A gullible model follows every instruction that is injected into results of tools.
 
     Exits with 1 if an attempt did not run to its end, with 2 for a wrong name.
     """

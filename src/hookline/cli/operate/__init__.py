@@ -1,12 +1,12 @@
-"""The commands that work on a store: hooks, operations, approvals, deliveries, endpoints, keys, logs and `serve`."""
+"""The commands that work on a store: its hooks, operations, approvals, deliveries and keys, `doctor` and `serve`."""
 
+from hookline.cli.operate._approvals import approvals_app as approvals_app
+from hookline.cli.operate._audit import audit_app as audit_app
 from hookline.cli.operate._deliveries import deliveries_app as deliveries_app
+from hookline.cli.operate._doctor import doctor as doctor
 from hookline.cli.operate._endpoints import endpoints_app as endpoints_app
-from hookline.cli.operate._endpoints import rotate_master_key as rotate_master_key
+from hookline.cli.operate._executions import executions_app as executions_app
 from hookline.cli.operate._hooks import hooks_app as hooks_app
 from hookline.cli.operate._keys import keys_app as keys_app
-from hookline.cli.operate._logs import logs_app as logs_app
-from hookline.cli.operate._operations import approve as approve
 from hookline.cli.operate._operations import operations_app as operations_app
-from hookline.cli.operate._operations import reject as reject
 from hookline.cli.operate._serve import serve as serve

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 import msgspec
 import typer
 
+from hookline.cli._commands import CommandApp, ListGroup
 from hookline.cli._exit_codes import FAILED
 from hookline.cli._terminal import (
     Column,
@@ -25,7 +26,6 @@ from hookline.cli.operate._store import (
     DEFAULT_STORE,
     AsJson,
     Limit,
-    ListGroup,
     Since,
     StoreUrl,
     Tenant,
@@ -44,7 +44,7 @@ __all__ = ["deliveries_app"]
 Settled = Literal["delivered", "dead"]
 Status = Literal["waiting", "pending", "delivered", "dead"]
 
-deliveries_app = typer.Typer(name="deliveries", cls=ListGroup, help="Show deliveries to webhooks, and send them again.")
+deliveries_app = CommandApp(name="deliveries", cls=ListGroup, help="Show deliveries to webhooks, and send them again.")
 
 Endpoint = Annotated[str | None, typer.Option(metavar="URL", help="Only to this address.")]
 Operation = Annotated[str | None, typer.Option(metavar="ID", help="Only of this operation.")]
@@ -87,7 +87,7 @@ def retry(
     tenant: Tenant = None,
     as_json: AsJson = False,
 ) -> None:
-    """Have deliveries tried now: those that wait for their next attempt, and those that were given up.
+    """Try deliveries now that wait or were given up.
 
     Exits with 1 if one of them cannot be tried; the others are.
     """
@@ -131,9 +131,10 @@ def replay(
     until: Until = None,
     as_json: AsJson = False,
 ) -> None:
-    """Make deliveries again that were delivered or given up, with the same ids, in their old order.
+    """Send deliveries again, with the same ids and in the same order.
 
-    Say which by at least one option: a receiver gets each of them once more.
+    These are deliveries that arrived or were given up. Say which by at least one option, since a receiver
+    gets each of them once more.
     """
     given = _filter_fields(
         tenant, check_word("--status", only, get_args(Settled)), endpoint, operation, hook, since, until

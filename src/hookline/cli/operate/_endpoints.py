@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
+from hookline.cli._commands import CommandApp, ListGroup
 from hookline.cli._terminal import (
     Column,
     format_age,
@@ -19,26 +20,24 @@ from hookline.cli._terminal import (
     print_result,
 )
 from hookline.cli.errors import UnknownSecretError
-from hookline.cli.operate._store import DEFAULT_STORE, AsJson, ListGroup, StoreUrl, Tenant, actor, operate
+from hookline.cli.operate._store import DEFAULT_STORE, AsJson, StoreUrl, Tenant, actor, operate
 
 if TYPE_CHECKING:
     from hookline.delivery import EndpointSecret, EndpointSecrets, NewEndpointSecret
     from hookline.store import SqlStore
 
-__all__ = ["MasterKeyFile", "endpoints_app", "open_secrets", "rotate_master_key"]
+__all__ = ["MasterKeyFile", "endpoints_app", "open_secrets"]
 
 T = TypeVar("T")
 
-endpoints_app = typer.Typer(
-    name="endpoints", cls=ListGroup, help="Manage the secrets that sign deliveries to webhooks."
-)
+endpoints_app = CommandApp(name="endpoints", cls=ListGroup, help="Manage the secrets that sign deliveries to webhooks.")
 
 MasterKeyFile = Annotated[
     Path | None,
     typer.Option(
         "--master-key-file",
         metavar="FILE",
-        help="Holds the master key. Unless given, it is HOOKLINE_MASTER_KEY, or hookline.key beside an SQLite file.",
+        help="The file of the master key. By default HOOKLINE_MASTER_KEY, or hookline.key beside an SQLite file.",
     ),
 ]
 
@@ -66,7 +65,7 @@ def list_secrets(
 @endpoints_app.command("rotate")
 def rotate(
     url: Annotated[str, typer.Argument(metavar="URL", help="The address of the endpoint.")],
-    tenant: Annotated[str, typer.Option(metavar="ID", help="Whose it is; the system's unless given.")] = "",
+    tenant: Annotated[str, typer.Option(metavar="ID", help="The tenant that owns it; the system by default.")] = "",
     overlap: Annotated[
         str, typer.Option(metavar="SPAN", help="How long the earlier secrets go on signing: 0s, 12h, 7d.")
     ] = "24h",
@@ -74,7 +73,10 @@ def rotate(
     master_key_file: MasterKeyFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Make a new secret for an endpoint, and show it this once. Its receiver has the overlap to switch to it."""
+    """Create a new secret for an endpoint, and show it once.
+
+    The receiver has the overlap to switch to it: until then, the earlier secrets sign too.
+    """
     lasts = parse_option("--overlap", overlap, parse_span) or 0.0
 
     async def work(secrets: EndpointSecrets) -> NewEndpointSecret:
@@ -99,7 +101,7 @@ def revoke(
     tenant: Tenant = None,
     as_json: AsJson = False,
 ) -> None:
-    """Revoke a secret: every process stops signing with it within a second."""
+    """Revoke a secret: within a second, nothing is signed with it."""
 
     async def work(store: SqlStore) -> None:
         from hookline.delivery import EndpointSecrets, KeyRing
@@ -133,10 +135,11 @@ def open_secrets(
     return work_with_secrets
 
 
+@endpoints_app.command("rotate-master")
 def rotate_master_key(
     store: StoreUrl = DEFAULT_STORE, master_key_file: MasterKeyFile = None, as_json: AsJson = False
 ) -> None:
-    """Encrypt the signing secrets of endpoints again, under a new master key.
+    """Encrypt all signing secrets again, under a new master key.
 
     A key in a file is replaced there; servers that use the file go on without a restart. Keys in HOOKLINE_MASTER_KEY
     stand there newest first: put the new one before the old one, restart each process, run this, and take the old one

@@ -1,4 +1,4 @@
-"""`hookline hooks`: list, store, try, switch and delete hook definitions."""
+"""`hookline hooks`: list, show, apply, enable, disable, remove and test hook definitions."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import msgspec
 import typer
 from rich.text import Text
 
+from hookline.cli._commands import CommandApp, ListGroup
 from hookline.cli._exit_codes import FAILED
 from hookline.cli._terminal import (
     Column,
@@ -29,7 +30,6 @@ from hookline.cli.operate._store import (
     AsJson,
     Files,
     Limit,
-    ListGroup,
     Modules,
     Scripts,
     StoreUrl,
@@ -50,7 +50,7 @@ __all__ = ["hooks_app"]
 
 T = TypeVar("T")
 
-hooks_app = typer.Typer(name="hooks", cls=ListGroup, help="Manage hooks that are stored as data.")
+hooks_app = CommandApp(name="hooks", cls=ListGroup, help="Manage hooks that are stored as data.")
 
 HookId = Annotated[str, typer.Argument(metavar="ID", help="The definition, as `hookline hooks list` shows it.")]
 
@@ -71,7 +71,7 @@ def list_hooks(
     scripts: Scripts = None,
     as_json: AsJson = False,
 ) -> None:
-    """List hook definitions: the system's, then those of tenants."""
+    """List hook definitions: the system's first, then those of tenants."""
     check_point(point)
 
     async def look(registry: Registry) -> tuple[Sequence[HookDefinition], bool]:
@@ -96,24 +96,25 @@ def show_hook(
     _print_definition(found, as_json=as_json)
 
 
-@hooks_app.command("add")
-def add_hooks(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="TOML, YAML or JSON; - is JSON on stdin.")],
+@hooks_app.command("apply")
+def apply_hooks(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A TOML, YAML or JSON file; - reads JSON from stdin.")],
     store: StoreUrl = DEFAULT_STORE,
-    tenant: Annotated[str, typer.Option(metavar="ID", help="Whose they become; the system's unless given.")] = "",
+    tenant: Annotated[str, typer.Option(metavar="ID", help="The tenant that owns them; the system by default.")] = "",
     prune: Annotated[bool, typer.Option("--prune", help="Delete the tenant's other stored definitions.")] = False,
     modules: Modules = None,
     scripts: Scripts = None,
     as_json: AsJson = False,
 ) -> None:
-    """Store the hook definitions of a file: all of them, or none.
+    """Create or replace the hook definitions that a file lists.
 
-    One with the id, or with the name and the point, of a stored definition takes its place.
+    All of them are stored, or none. A definition replaces the stored one with the same id, or with the same name and
+    point.
     """
     with report_errors_only():
         read = _read_definitions(file)
 
-    async def add(registry: Registry) -> list[HookDefinition]:
+    async def apply(registry: Registry) -> list[HookDefinition]:
         from hookline.registry import DefinitionError, DefinitionFileError
 
         try:
@@ -127,7 +128,7 @@ def add_hooks(
             where = f"$.hooks[{nth}]{path}"
             raise DefinitionFileError(error.code, where, error.problem, str(file), line) from None
 
-    found = operate(store, _with_registry(add, None, modules, scripts), creates=True)
+    found = operate(store, _with_registry(apply, None, modules, scripts), creates=True)
     if as_json:
         print_json_lines(found)
         return
@@ -137,13 +138,9 @@ def add_hooks(
         typer.echo(f"Stored {make_copyable(each.id)}: {make_one_line(each.name)} at {each.point}, {_state(each)}.")
 
 
-@hooks_app.command("test")
-def try_hook(
+@hooks_app.command("enable")
+def enable_hook(
     id: HookId,  # noqa: A002
-    call: Annotated[
-        str, typer.Option(metavar="JSON", help="Fields of the call or event to try it on; - reads them from stdin.")
-    ] = "{}",
-    timeout: Annotated[float, typer.Option(min=0.001, metavar="SECONDS", help="How long it may take.")] = 5.0,
     store: StoreUrl = DEFAULT_STORE,
     tenant: Tenant = None,
     files: Files = None,
@@ -151,34 +148,13 @@ def try_hook(
     scripts: Scripts = None,
     as_json: AsJson = False,
 ) -> None:
-    """Try a hook on a sample call. Nothing is logged, counted or stored.
-
-    Exits with 1 if the hook fails. A hook that denies has not failed.
-    """
-    sample = _parse_sample(call)
-
-    async def attempt(registry: Registry) -> DryRun:
-        from hookline.registry import DefinitionError
-
-        try:
-            return await registry.dry_run(id, sample, tenant_id=tenant, timeout=timeout)
-        except DefinitionError as error:
-            if not error.path.startswith("$.sample"):
-                raise
-            raise typer.BadParameter(f"{error.problem}, at {error.path}", param_hint="'--call'") from None
-
-    found = operate(store, _with_registry(attempt, files, modules, scripts))
-    _print_dry_run(found, as_json=as_json)
-    if found.outcome == "failed":
-        raise typer.Exit(FAILED)
+    """Enable a hook in all processes, from their next run on."""
+    _switch_hook(id, store, tenant, (files, modules, scripts), enabled=True, as_json=as_json)
 
 
-@hooks_app.command("toggle")
-def toggle_hook(
+@hooks_app.command("disable")
+def disable_hook(
     id: HookId,  # noqa: A002
-    to: Annotated[
-        bool | None, typer.Option("--on/--off", help="Switch it on or off; unless given, to the other state.")
-    ] = None,
     store: StoreUrl = DEFAULT_STORE,
     tenant: Tenant = None,
     files: Files = None,
@@ -186,25 +162,27 @@ def toggle_hook(
     scripts: Scripts = None,
     as_json: AsJson = False,
 ) -> None:
-    """Switch a hook off, or on again, from the next run on in every process."""
+    """Disable a hook in all processes, from their next run on."""
+    _switch_hook(id, store, tenant, (files, modules, scripts), enabled=False, as_json=as_json)
 
+
+def _switch_hook(
+    id: str,  # noqa: A002
+    url: str,
+    tenant: str | None,
+    sources: tuple[list[Path] | None, list[str] | None, Path | None],
+    *,
+    enabled: bool,
+    as_json: bool,
+) -> None:
     async def switch(registry: Registry) -> HookDefinition:
         before = await registry.get(id, tenant)
-        return await registry.set_enabled(
-            id,
-            not before.enabled if to is None else to,
-            tenant_id=before.tenant_id if tenant is None else tenant,
-            # Without `--on` or `--off`, two people who toggle at the same time would undo each other's change.
-            if_revision=before.revision if to is None else None,
-            actor=actor(),
-        )
+        owner = before.tenant_id if tenant is None else tenant
+        return await registry.set_enabled(id, enabled, tenant_id=owner, actor=actor())
 
-    found = operate(store, _with_registry(switch, files, modules, scripts))
-    print_result(
-        found,
-        f"{make_copyable(found.id)} is {'on' if found.enabled else 'off'}: {make_one_line(found.name)}",
-        as_json=as_json,
-    )
+    found = operate(url, _with_registry(switch, *sources))
+    state = "on" if found.enabled else "off"
+    print_result(found, f"{make_copyable(found.id)} is {state}: {make_one_line(found.name)}", as_json=as_json)
 
 
 @hooks_app.command("remove")
@@ -223,6 +201,42 @@ def remove_hook(
 
     found = operate(store, _with_registry(remove, None, None, None))
     print_result(found, f"Removed {make_copyable(found.id)}: {make_one_line(found.name)}", as_json=as_json)
+
+
+@hooks_app.command("test")
+def try_hook(
+    id: HookId,  # noqa: A002
+    call: Annotated[
+        str, typer.Option(metavar="JSON", help="Fields of the call or event to try it on; - reads them from stdin.")
+    ] = "{}",
+    timeout: Annotated[float, typer.Option(min=0.001, metavar="SECONDS", help="How long it may take.")] = 5.0,
+    store: StoreUrl = DEFAULT_STORE,
+    tenant: Tenant = None,
+    files: Files = None,
+    modules: Modules = None,
+    scripts: Scripts = None,
+    as_json: AsJson = False,
+) -> None:
+    """Test a hook on a sample call.
+
+    Nothing is logged, counted or stored. Exits with 1 if the hook fails. A hook that denies has not failed.
+    """
+    sample = _parse_sample(call)
+
+    async def attempt(registry: Registry) -> DryRun:
+        from hookline.registry import DefinitionError
+
+        try:
+            return await registry.dry_run(id, sample, tenant_id=tenant, timeout=timeout)
+        except DefinitionError as error:
+            if not error.path.startswith("$.sample"):
+                raise
+            raise typer.BadParameter(f"{error.problem}, at {error.path}", param_hint="'--call'") from None
+
+    found = operate(store, _with_registry(attempt, files, modules, scripts))
+    _print_dry_run(found, as_json=as_json)
+    if found.outcome == "failed":
+        raise typer.Exit(FAILED)
 
 
 def _with_registry(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from hookline.cli._commands import CommandApp, ListGroup
 from hookline.cli._terminal import (
     Column,
     format_age,
@@ -24,7 +25,6 @@ from hookline.cli.operate._store import (
     DEFAULT_STORE,
     AsJson,
     Limit,
-    ListGroup,
     StoreUrl,
     Tenant,
     actor,
@@ -40,7 +40,7 @@ __all__ = ["keys_app"]
 
 LONGEST_NAME = 200
 
-keys_app = typer.Typer(name="keys", cls=ListGroup, help="Manage the keys of the HTTP API.")
+keys_app = CommandApp(name="keys", cls=ListGroup, help="Manage the keys of the HTTP API.")
 
 
 @keys_app.command("create")
@@ -51,17 +51,17 @@ def create_key(
         typer.Option(
             metavar="SCOPE",
             help="What it allows: hooks:read, hooks:manage, hooks:admin, operations:read, approvals:decide or "
-            "deliveries:replay; may be repeated.",
+            "deliveries:replay; repeatable.",
         ),
     ],
-    tenant: Annotated[str, typer.Option(metavar="ID", help="Whose it is; the system's unless given.")] = "",
+    tenant: Annotated[str, typer.Option(metavar="ID", help="The tenant that owns it; the system by default.")] = "",
     expires: Annotated[
-        str | None, typer.Option(metavar="SPAN", help="After which it ends by itself: 12h, 90d. Never unless given.")
+        str | None, typer.Option(metavar="SPAN", help="Expire after this time: 12h, 90d. Never by default.")
     ] = None,
     store: StoreUrl = DEFAULT_STORE,
     as_json: AsJson = False,
 ) -> None:
-    """Make an API key, and show it this once: only its hash is stored."""
+    """Create an API key, and show it once: only its hash is stored."""
     lasts = _parse_expiry(expires)
     if not 0 < len(name) <= LONGEST_NAME or not name.isprintable():
         raise typer.BadParameter(f"It has 1 to {LONGEST_NAME} printable characters.", param_hint="'NAME'")
@@ -99,7 +99,10 @@ def create_key(
 def list_keys(
     store: StoreUrl = DEFAULT_STORE, tenant: Tenant = None, limit: Limit = 50, as_json: AsJson = False
 ) -> None:
-    """List API keys, including expired and revoked ones. The keys themselves are never shown."""
+    """List API keys, including expired and revoked ones.
+
+    The keys themselves are never shown.
+    """
 
     async def look(store: SqlStore) -> Any:
         from hookline.server import KeyStore
@@ -117,7 +120,7 @@ def revoke_key(
     tenant: Tenant = None,
     as_json: AsJson = False,
 ) -> None:
-    """Revoke a key: every process refuses it within a second."""
+    """Revoke a key: all processes refuse it within a second."""
 
     async def revoke(store: SqlStore) -> None:
         from hookline.server import KeyStore

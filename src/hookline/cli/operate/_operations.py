@@ -1,4 +1,4 @@
-"""`hookline operations`, `approve` and `reject`: list and show operations, and decide about calls that wait."""
+"""`hookline operations`: list and show operations and their events."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args
 import msgspec
 import typer
 
+from hookline.cli._commands import CommandApp, ListGroup
 from hookline.cli._terminal import (
     Column,
     format_age,
@@ -16,43 +17,36 @@ from hookline.cli._terminal import (
     make_copyable,
     make_one_line,
     print_fields,
-    print_json_lines,
     print_list,
     print_result,
     time_field,
 )
-from hookline.cli.errors import NotWaitingError
 from hookline.cli.operate._store import (
     DEFAULT_STORE,
     AsJson,
     Limit,
-    ListGroup,
     StoreUrl,
     Tenant,
-    actor,
     check_word,
     operate,
     read_pages,
 )
-from hookline.errors import DecisionError, OperationNotFoundError
+from hookline.errors import OperationNotFoundError
 from hookline.events import CompletionReason
 from hookline.runtime import DECIDED
 
 if TYPE_CHECKING:
     from hookline.runtime import JournalEntry
-    from hookline.server import Decided, MadeDecision
+    from hookline.server import MadeDecision
     from hookline.store import SqlStore, StoredOperation
 
-__all__ = ["approve", "operations_app", "reject"]
+__all__ = ["OperationId", "find_operation", "operations_app", "read_waiting_calls"]
 
 STATUSES = ("running", *get_args(CompletionReason))
 
-operations_app = typer.Typer(name="operations", cls=ListGroup, help="Show operations and their events.")
+operations_app = CommandApp(name="operations", cls=ListGroup, help="Show operations and their events.")
 
 OperationId = Annotated[str, typer.Argument(metavar="OPERATION", help="The id of the operation.")]
-CallId = Annotated[
-    str | None, typer.Argument(metavar="TOOL_CALL", help="The id of the call; may be left out where only one waits.")
-]
 
 
 @operations_app.command("list")
@@ -60,7 +54,7 @@ def list_operations(
     store: StoreUrl = DEFAULT_STORE,
     tenant: Tenant = None,
     only: Annotated[
-        str | None, typer.Option("--status", metavar="STATUS", help=f"Only these: {', '.join(STATUSES)}.")
+        str | None, typer.Option("--status", metavar="STATUS", help=f"Show one status: {', '.join(STATUSES)}.")
     ] = None,
     limit: Limit = 50,
     as_json: AsJson = False,
@@ -82,11 +76,11 @@ def show_operation(
     tenant: Tenant = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show an operation, its calls that wait for a person, and who decided about others."""
+    """Show an operation, the calls that wait and the decisions."""
 
     async def look(store: SqlStore) -> tuple[StoredOperation, list[Any], list[MadeDecision]]:
-        found = await _find_operation(store, id, tenant)
-        waiting = await _waiting_calls(store, id) if found.status == "waiting_for_human" else []
+        found = await find_operation(store, id, tenant)
+        waiting = await read_waiting_calls(store, id) if found.status == "waiting_for_human" else []
         return found, waiting, await _decisions(store, id)
 
     found, waiting, made = operate(store, look)
@@ -108,9 +102,9 @@ def show_operation(
         print_fields(fields)
     if waiting:
         its = f"{make_copyable(id)} {make_copyable(waiting[0].tool_call_id)}"
-        typer.echo(f"\nApprove:             hookline approve {its}")
-        typer.echo(f"Reject and continue: hookline reject {its} --continue")
-        typer.echo(f"Reject and stop:     hookline reject {its} --stop")
+        typer.echo(f"\nApprove:             hookline approvals approve {its}")
+        typer.echo(f"Reject and continue: hookline approvals reject {its} --continue")
+        typer.echo(f"Reject and stop:     hookline approvals reject {its} --stop")
     elif found.missing_hooks:
         typer.echo("\nNo worker that wanted to go on with it has these hooks. Start one that gives them.")
     elif found.status == "waiting_for_human":
@@ -147,80 +141,6 @@ def show_events(
     print_list(rows, _event_columns(), as_json=False, nothing="There are no events of it.", more=more)
 
 
-def approve(
-    operation: OperationId,
-    tool_call: CallId = None,
-    store: StoreUrl = DEFAULT_STORE,
-    tenant: Tenant = None,
-    as_json: AsJson = False,
-) -> None:
-    """Approve a tool call that waits for a person. It runs once a worker resumes the operation."""
-    _decide_call(store, operation, tool_call, "approve", "", tenant=tenant, as_json=as_json)
-
-
-def reject(
-    operation: OperationId,
-    tool_call: CallId = None,
-    reason: Annotated[str, typer.Option(metavar="TEXT", help="Why; the model is told.")] = "",
-    goes_on: Annotated[
-        bool,
-        typer.Option(
-            "--continue/--stop",
-            help="Reject and continue: the model is told, and the run goes on. Reject and stop: the run ends.",
-        ),
-    ] = False,
-    store: StoreUrl = DEFAULT_STORE,
-    tenant: Tenant = None,
-    as_json: AsJson = False,
-) -> None:
-    """Reject a tool call that waits for a person, and stop the run; with --continue, reject it and continue."""
-    decision = "rejectAndContinue" if goes_on else "reject"
-    _decide_call(store, operation, tool_call, decision, reason, tenant=tenant, as_json=as_json)
-
-
-def _decide_call(
-    url: str, operation: str, tool_call: str | None, decision: str, reason: str, *, tenant: str | None, as_json: bool
-) -> None:
-    async def work(store: SqlStore) -> tuple[Decided, Any, str]:
-        from hookline.server import DecisionBody, ServerParts, store_decision
-        from hookline.store import make_seen_token
-
-        found = await _find_operation(store, operation, tenant)
-        if found.status != "waiting_for_human":
-            raise NotWaitingError(operation, found.status)
-        waiting = await _waiting_calls(store, operation)
-        wanted = [call for call in waiting if tool_call in (None, call.tool_call_id)]
-        if tool_call is None and len(wanted) != 1:
-            problem = "several calls wait; name one" if wanted else "all calls are decided"
-            raise DecisionError(operation, problem, [call.tool_call_id for call in wanted])
-        state = await store.load(operation)
-        body = {"toolCallId": tool_call or wanted[0].tool_call_id, "decision": decision, "reason": reason}
-        if wanted and state is not None:
-            body["seen"] = make_seen_token(state, wanted[0])  # so that what is printed is what was decided about
-        try:
-            checked = msgspec.convert(body, DecisionBody)
-        except msgspec.ValidationError as error:
-            raise typer.BadParameter(str(error)) from None
-        decided = await store_decision(ServerParts(store), operation, checked, tenant_id=tenant, actor=actor())
-        return decided, wanted[0] if wanted else None, found.tenant_id
-
-    decided, call, owner = operate(url, work)
-    if as_json:
-        print_json_lines([decided])
-        return
-    tool = make_one_line(f"{call.toolset}/{call.tool_name}") if call is not None else ""
-    its = f"{make_copyable(decided.tool_call_id)} ({tool}) of {make_copyable(operation)}"
-    typer.echo(f"{DECIDED[decision].capitalize()} {its}{f', tenant {make_copyable(owner)}' if owner else ''}.")
-    if call is not None:
-        typer.echo(f"Its arguments: {make_one_line(msgspec.json.encode(call.args).decode())}")
-    if decision == "reject":
-        typer.echo("The operation stops, once a worker that has its agent takes it.")
-    elif decided.pending:
-        typer.echo(f"It waits for {', '.join(make_copyable(each) for each in decided.pending)} still.")
-    else:
-        typer.echo("The operation goes on, once a worker that has its agent takes it.")
-
-
 def _decision_fields(made: MadeDecision) -> list[tuple[str, object]]:
     """Return what was decided about a call, and by whom."""
     from hookline.server import describe_decider
@@ -255,7 +175,7 @@ async def _decisions(store: SqlStore, id: str) -> list[MadeDecision]:  # noqa: A
     return await find_decisions(ServerParts(store), everybody, id)
 
 
-async def _find_operation(store: SqlStore, id: str, tenant: str | None) -> StoredOperation:  # noqa: A002
+async def find_operation(store: SqlStore, id: str, tenant: str | None) -> StoredOperation:  # noqa: A002
     """Return an operation, if it is there and the tenant's.
 
     Raises:
@@ -267,7 +187,7 @@ async def _find_operation(store: SqlStore, id: str, tenant: str | None) -> Store
     return found
 
 
-async def _waiting_calls(store: SqlStore, id: str) -> list[Any]:  # noqa: A002
+async def read_waiting_calls(store: SqlStore, id: str) -> list[Any]:  # noqa: A002
     """List the calls of an operation that still wait for a decision."""
     state = await store.load(id)
     if state is None or state.status != "waiting_for_human":
@@ -295,7 +215,7 @@ async def _check_events(store: SqlStore, id: str, tenant: str | None, found: lis
         OperationNotFoundError: If there are none for this tenant.
     """
     if not found or await store.operation(id) is not None:
-        await _find_operation(store, id, tenant)
+        await find_operation(store, id, tenant)
     elif msgspec.json.decode(found[0].wire).get("tenantId", "") != tenant:
         raise OperationNotFoundError(id)
 

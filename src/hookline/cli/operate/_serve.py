@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -11,6 +13,7 @@ from hookline.cli._terminal import print_json_lines
 from hookline.cli.operate._endpoints import MasterKeyFile
 from hookline.cli.operate._store import (
     DEFAULT_STORE,
+    IN_MEMORY,
     AsJson,
     Files,
     Modules,
@@ -19,6 +22,7 @@ from hookline.cli.operate._store import (
     check_store,
     find_modules,
     report_errors_only,
+    silence_logger,
 )
 
 if TYPE_CHECKING:
@@ -31,14 +35,14 @@ Agents = Annotated[
     typer.Option(
         metavar="AGENT",
         help="An agent, as package.module:name or file.py:name, whose operations are resumed here when a person has "
-        "decided; may be repeated.",
+        "decided; repeatable.",
     ),
 ]
 AllowMissingHooks = Annotated[
     bool,
     typer.Option(
         "--allow-missing-hooks",
-        help="Resume operations here even without interceptors that they were started with; else they wait for a "
+        help="Resume operations even without interceptors that they were started with. Otherwise they wait for a "
         "worker that has them.",
     ),
 ]
@@ -47,7 +51,7 @@ BodyTimeout = Annotated[
     typer.Option(
         min=0.001,
         metavar="SECONDS",
-        help="How long the body of a request, or the reading of an answer, may stand still.",
+        help="How long a request's body, or the reading of a response, may stall.",
     ),
 ]
 HeaderTimeout = Annotated[
@@ -60,29 +64,27 @@ MaxHeaders = Annotated[
     int,
     typer.Option(min=1024, metavar="BYTES", help="The largest address and headers of a request, together."),
 ]
-Observers = Annotated[bool, typer.Option("--observers/--no-observers", help="Log what observers of this process do.")]
+Observers = Annotated[bool, typer.Option("--observers/--no-observers", help="Log executions of observers too.")]
 Origins = Annotated[
     list[str] | None,
-    typer.Option(
-        metavar="ORIGIN", help="An origin whose pages may call the API: https://ops.example.com; may be repeated."
-    ),
+    typer.Option(metavar="ORIGIN", help="An origin whose pages may call the API: https://ops.example.com; repeatable."),
 ]
 Page = Annotated[bool, typer.Option("--page/--no-page", help="Serve the web page too.")]
-Port = Annotated[int, typer.Option(min=0, max=65535, help="The port; 0 for any that is free.")]
+Port = Annotated[int, typer.Option(min=0, max=65535, metavar="PORT", help="The port; 0 for any that is free.")]
 Quota = Annotated[int, typer.Option(min=0, metavar="N", help="How many hook definitions a tenant may store.")]
 Rate = Annotated[
     int, typer.Option(min=0, metavar="N", help="How many requests a minute each key may send; 0 for any number.")
 ]
-Retention = Annotated[float, typer.Option(min=0.001, metavar="HOURS", help="How long the log of hooks is kept.")]
+Retention = Annotated[float, typer.Option(min=0.001, metavar="HOURS", help="How long executions of hooks are kept.")]
 ScriptEnv = Annotated[
-    list[str] | None, typer.Option(metavar="NAME", help="A variable that scripts may see; may be repeated.")
+    list[str] | None, typer.Option(metavar="NAME", help="A variable that scripts may see; repeatable.")
 ]
 TenantRate = Annotated[
     int | None,
     typer.Option(
         min=0,
         metavar="N",
-        help="How many requests a minute all keys of a tenant may send together: five times --rate-limit unless given; "
+        help="How many requests a minute all keys of a tenant may send together: five times --rate-limit by default; "
         "0 for any number.",
     ),
 ]
@@ -91,12 +93,12 @@ TrustedProxies = Annotated[
     typer.Option(
         "--trusted-proxy",
         metavar="ADDRESS",
-        help="A proxy in front, or a network of them, whose X-Forwarded-For and X-Forwarded-Proto are believed; may be "
-        "repeated.",
+        help="A proxy in front, or a network of them, whose X-Forwarded-For and X-Forwarded-Proto are believed; "
+        "repeatable.",
     ),
 ]
 WebhookEnv = Annotated[
-    list[str] | None, typer.Option(metavar="NAME", help="A variable that headers may name; may be repeated.")
+    list[str] | None, typer.Option(metavar="NAME", help="A variable that headers may name; repeatable.")
 ]
 
 
@@ -127,9 +129,9 @@ def serve(
     master_key_file: MasterKeyFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Serve the HTTP API and its web page until Ctrl-C. If the store does not exist, it is made.
+    """Serve the HTTP API and its web page until Ctrl-C.
 
-    The first time, an administrator's key is made and shown once.
+    A store that does not exist is created. The first time, an administrator's key is created and shown once.
 
     HOOKLINE_SESSION_KEY, 32 random characters or more, keeps people signed in. HOOKLINE_MASTER_KEY, 32 random bytes in
     base64, encrypts the signing secrets of endpoints.
@@ -137,37 +139,51 @@ def serve(
     with report_errors_only():
         from hookline.server import RateLimit
 
-        check_store(store, creates=True)
+        exists = check_store(store, creates=True)
         find_modules(modules)
-        _run_server(
-            {
-                "url": store,
-                "host": host,
-                "port": port,
-                "files": files or (),
-                "modules": modules or (),
-                "scripts": scripts,
-                "script_env": script_env or (),
-                "webhook_env": webhook_env or (),
-                "quota": quota,
-                "retention_hours": retention_hours,
-                "observers": observers,
-                "allow_origins": allow_origin or (),
-                "rate_limit": RateLimit(requests=rate_limit) if rate_limit else None,
-                "tenant_rate_limit": _tenant_rate(tenant_rate_limit),
-                "max_body": max_body,
-                "max_headers": max_headers,
-                "header_timeout": header_timeout,
-                "body_timeout": body_timeout,
-                "max_connections": max_connections,
-                "trusted_proxies": trusted_proxies or (),
-                "page": page,
-                "allow_missing_hooks": allow_missing_hooks,
-                "master_key": master_key_file,
-            },
-            agents=agent or (),
-            as_json=as_json,
-        )
+        settings = {
+            "url": store,
+            "host": host,
+            "port": port,
+            "files": files or (),
+            "modules": modules or (),
+            "scripts": scripts,
+            "script_env": script_env or (),
+            "webhook_env": webhook_env or (),
+            "quota": quota,
+            "retention_hours": retention_hours,
+            "observers": observers,
+            "allow_origins": allow_origin or (),
+            "rate_limit": RateLimit(requests=rate_limit) if rate_limit else None,
+            "tenant_rate_limit": _tenant_rate(tenant_rate_limit),
+            "max_body": max_body,
+            "max_headers": max_headers,
+            "header_timeout": header_timeout,
+            "body_timeout": body_timeout,
+            "max_connections": max_connections,
+            "trusted_proxies": trusted_proxies or (),
+            "page": page,
+            "allow_missing_hooks": allow_missing_hooks,
+            "master_key": master_key_file,
+        }
+        if not exists:
+            asyncio.run(_rehearse(settings))
+        _run_server(settings, agents=agent or (), as_json=as_json)
+
+
+async def _rehearse(settings: dict[str, Any]) -> None:
+    """Start the server once on a store in memory, so that settings that are refused leave no file behind."""
+    from hookline.delivery import MasterKeys
+    from hookline.server import Server, default_key_file
+
+    with silence_logger():
+        async with Server(**settings | {"url": IN_MEMORY, "master_key": None, "host": "127.0.0.1", "port": 0}):
+            pass
+    file = settings["master_key"]
+    if file is None and MasterKeys.from_environment() is None:
+        file = default_key_file(settings["url"])
+    if file is not None and (file.exists() or not os.access(file.parent, os.W_OK)):
+        MasterKeys.in_file(file)  # raises what is wrong with it; otherwise it is the server that creates it
 
 
 def _tenant_rate(given: int | None) -> RateLimit | Literal["auto"] | None:

@@ -11,10 +11,9 @@ import sys
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
-from typer.core import TyperGroup
 
 from hookline.cli._terminal import report_errors
 from hookline.cli.errors import NotAStoreError, StoreMissingError
@@ -24,10 +23,11 @@ if TYPE_CHECKING:
 
 __all__ = [
     "DEFAULT_STORE",
+    "IN_MEMORY",
+    "RETRY_SECONDS",
     "AsJson",
     "Files",
     "Limit",
-    "ListGroup",
     "Modules",
     "Scripts",
     "Since",
@@ -42,11 +42,13 @@ __all__ = [
     "operate",
     "read_pages",
     "report_errors_only",
+    "silence_logger",
 ]
 
 T = TypeVar("T")
 
 DEFAULT_STORE = "sqlite:///hookline.db"
+IN_MEMORY = "sqlite:///:memory:"
 SQLITE = b"SQLite format 3\0"
 """How the file of a database begins; an empty one is a database too."""
 LONGEST_PAGE = 1000
@@ -60,24 +62,28 @@ StoreUrl = Annotated[
         "--store",
         metavar="URL",
         envvar="HOOKLINE_STORE",
-        help="sqlite:///FILE or postgresql://...; one with a password is better given by the environment.",
+        help="The store: sqlite:///FILE or postgresql://HOST/DATABASE.",
     ),
 ]
-Tenant = Annotated[str | None, typer.Option(metavar="ID", help="Only what is this tenant's.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, an object a line, and nothing else, on stdout.")]
-Limit = Annotated[int, typer.Option(min=1, metavar="N", help="How many at most.")]
+Tenant = Annotated[str | None, typer.Option(metavar="ID", help="Only what belongs to this tenant.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON on stdout, one object per line.")]
+Limit = Annotated[int, typer.Option(min=1, metavar="N", help="Show this many at most.")]
 Since = Annotated[
-    str | None, typer.Option(metavar="TIME", help="Not before: 30s, 10m, 2h or 7d ago, 2026-01-31T12:00, or seconds.")
+    str | None, typer.Option(metavar="TIME", help="From this time on: 30s, 10m, 2h or 7d (ago), or 2026-01-31T12:00.")
 ]
-Until = Annotated[str | None, typer.Option(metavar="TIME", help="Only before that time.")]
+Until = Annotated[str | None, typer.Option(metavar="TIME", help="Before this time, written the same way.")]
 Files = Annotated[
     list[Path] | None,
-    typer.Option(metavar="PATH", exists=True, help="A file of hook definitions, or a folder of them; may be repeated."),
+    typer.Option(metavar="PATH", exists=True, help="A file or folder of hook definitions; repeatable."),
 ]
 Scripts = Annotated[
     Path | None,
     typer.Option(
-        metavar="DIR", exists=True, file_okay=False, envvar="HOOKLINE_SCRIPTS", help="The folder of script hooks."
+        metavar="DIR",
+        exists=True,
+        file_okay=False,
+        envvar="HOOKLINE_SCRIPTS",
+        help="The folder that holds script hooks.",
     ),
 ]
 Modules = Annotated[
@@ -85,19 +91,9 @@ Modules = Annotated[
     typer.Option(
         metavar="MODULE",
         envvar="HOOKLINE_MODULES",
-        help="A module whose functions may be handlers, of the current folder too; may be repeated.",
+        help="A module whose functions definitions may name as handlers; repeatable.",
     ),
 ]
-
-
-class ListGroup(TyperGroup):
-    """A group of commands that runs `list` where none of them is named."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Put `list` in front of options that are its own."""
-        if not args or (args[0].startswith("-") and args[0] != "--help"):
-            args = ["list", *args]
-        return super().parse_args(ctx, args)
 
 
 def operate(url: str, work: Callable[[SqlStore], Awaitable[T]], *, creates: bool = False) -> T:
@@ -114,9 +110,10 @@ def operate(url: str, work: Callable[[SqlStore], Awaitable[T]], *, creates: bool
     Raises:
         typer.Exit: With 2 for wrong use or a store that is not there, with 1 if the work was refused or failed.
     """
-    with report_errors_only(), _silence_logger():
-        check_store(url, creates=creates)
-        return asyncio.run(_work_on(url, work))
+    with report_errors_only(), silence_logger():
+        if not check_store(url, creates=creates):
+            asyncio.run(_work_on(IN_MEMORY, work))  # what is refused is refused here, and leaves no file behind
+        return asyncio.run(_work_on(url, work, creates=creates))
 
 
 def report_errors_only() -> AbstractContextManager[None]:
@@ -125,7 +122,7 @@ def report_errors_only() -> AbstractContextManager[None]:
 
 
 @contextlib.contextmanager
-def _silence_logger() -> Iterator[None]:
+def silence_logger() -> Iterator[None]:
     """Keep log records from stderr, as the command reports errors itself; handlers that are set up still get them."""
     handler = logging.NullHandler()
     logging.getLogger("hookline").addHandler(handler)
@@ -135,12 +132,15 @@ def _silence_logger() -> Iterator[None]:
         logging.getLogger("hookline").removeHandler(handler)
 
 
-def check_store(url: str, *, creates: bool) -> None:
+def check_store(url: str, *, creates: bool) -> bool:
     """Refuse a path without a store: to look into a file that is not there would make it.
 
     Args:
         url: The address of the store.
         creates: Whether a store that is not there is made.
+
+    Returns:
+        Whether the file of the store exists; for a store on a server, always true.
 
     Raises:
         StoreMissingError: If there is none, or it is in a memory that nobody shares.
@@ -150,22 +150,25 @@ def check_store(url: str, *, creates: bool) -> None:
 
     address = parse_address(url)
     if address.dialect != "sqlite" and not address.in_memory:
-        return
+        return True
     file = None if address.in_memory else Path(address.url.database or "")
     if file is None or not os.path.exists(file):
         if not creates:
             raise StoreMissingError(address.name)
-        return
+        return False
     if not file.is_file():
         raise NotAStoreError(address.name)
     with contextlib.suppress(OSError), file.open("rb") as opened:  # the database says better why it cannot be read
         if opened.read(len(SQLITE)) not in (b"", SQLITE):
             raise NotAStoreError(address.name)
+    return True
 
 
-async def _work_on(url: str, work: Callable[[SqlStore], Awaitable[T]]) -> T:
-    from hookline.store import SqlStore
+async def _work_on(url: str, work: Callable[[SqlStore], Awaitable[T]], *, creates: bool = True) -> T:
+    from hookline.store import SqlStore, inspect_store, parse_address
 
+    if not creates and (await inspect_store(url, retry_seconds=RETRY_SECONDS)).schema == "missing":
+        raise StoreMissingError(parse_address(url).name)
     async with SqlStore(url, retry_seconds=RETRY_SECONDS) as store:
         return await work(store)
 

@@ -1,4 +1,4 @@
-"""`hookline logs`: list, follow and summarize the executions of hooks."""
+"""`hookline executions`: list, follow and summarize the executions of hooks."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
+from hookline.cli._commands import CommandApp, ListGroup
 from hookline.cli._terminal import (
     STATUS_STYLES,
     Column,
@@ -28,7 +29,6 @@ from hookline.cli.operate._store import (
     DEFAULT_STORE,
     AsJson,
     Limit,
-    ListGroup,
     Since,
     StoreUrl,
     Tenant,
@@ -42,14 +42,14 @@ if TYPE_CHECKING:
     from hookline.registry import ExecutionLog, ExecutionRow, Grouping, Statistic
     from hookline.store import Page, SqlStore
 
-__all__ = ["logs_app"]
+__all__ = ["executions_app"]
 
 LATE_SECONDS = 10.0
 """How late a row may come: processes write them in batches, and their clocks differ."""
 LOOK_SECONDS = 0.5
 """Between two looks for new rows."""
 
-logs_app = typer.Typer(name="logs", cls=ListGroup, help="List, follow and summarize what hooks did.")
+executions_app = CommandApp(name="executions", cls=ListGroup, help="List, follow and summarize executions of hooks.")
 
 HookId = Annotated[str | None, typer.Option("--hook", metavar="ID", help="Only where this hook ran.")]
 Point = Annotated[str | None, typer.Option(metavar="POINT", help="Only at this point: ToolCall, afterStep.")]
@@ -85,8 +85,8 @@ class LogFilter(NamedTuple):
         )
 
 
-@logs_app.command("list")
-def list_logs(
+@executions_app.command("list")
+def list_executions(
     store: StoreUrl = DEFAULT_STORE,
     tenant: Tenant = None,
     hook: HookId = None,
@@ -98,7 +98,10 @@ def list_logs(
     limit: Limit = 50,
     as_json: AsJson = False,
 ) -> None:
-    """List calls that hooks saw, the latest first."""
+    """List executions of hooks, newest first.
+
+    A row is a call or an event, with all hooks that ran for it.
+    """
     check_point(point, logged=True)
     which = LogFilter(tenant, hook, point, only, operation)
     begin, end = parse_option("--since", since, parse_time), parse_option("--until", until, parse_time)
@@ -109,21 +112,23 @@ def list_logs(
         return await read_pages(which.page_of(ExecutionLog(store), since=begin, until=end), limit)
 
     found, more = operate(store, look)
-    print_list(found, _columns(), as_json=as_json, nothing="There are no such rows in the log.", more=more)
+    print_list(found, _columns(), as_json=as_json, nothing="There are no such executions.", more=more)
 
 
-@logs_app.command("tail")
-def tail_logs(
+@executions_app.command("follow")
+def follow_executions(
     store: StoreUrl = DEFAULT_STORE,
     tenant: Tenant = None,
     hook: HookId = None,
     point: Point = None,
     only: Status = None,
     operation: Operation = None,
-    lines: Annotated[int, typer.Option("--lines", "-n", min=0, metavar="N", help="How many older ones at first.")] = 10,
+    lines: Annotated[
+        int, typer.Option("--lines", "-n", min=0, metavar="N", help="Start with this many older ones.")
+    ] = 10,
     as_json: AsJson = False,
 ) -> None:
-    """Show what hooks do as it happens, until Ctrl-C."""
+    """Show executions of hooks as they happen, until Ctrl-C."""
     check_point(point, logged=True)
     which = LogFilter(tenant, hook, point, only, operation)
 
@@ -147,8 +152,8 @@ def tail_logs(
     operate(store, follow)
 
 
-@logs_app.command("stats")
-def count_logs(
+@executions_app.command("stats")
+def count_executions(
     store: StoreUrl = DEFAULT_STORE,
     tenant: Tenant = None,
     hook: Annotated[str | None, typer.Option("--hook", metavar="ID", help="Only of this hook.")] = None,
@@ -171,7 +176,7 @@ def count_logs(
         return await ExecutionLog(store).statistics(tenant, hook_id=hook, point=point, since=begin, by=wanted)
 
     found = operate(store, look)
-    print_list(found, _statistic_columns(by), as_json=as_json, nothing="No hook ran in that time.")
+    print_list(found, _statistic_columns(by), as_json=as_json, nothing="There are no such executions.")
 
 
 class Tail:

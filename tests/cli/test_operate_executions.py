@@ -28,14 +28,14 @@ def test_the_log_is_filtered(url: str) -> None:
     on(url, lambda store: log_runs(store, "a", "b", hooks=[denying("never", "we do not pay")], tenant="acme"))
 
     def rows(*args: str) -> list[dict[str, object]]:
-        return lines(run("logs", *args, "--json", url=url))
+        return lines(run("executions", *args, "--json", url=url))
 
     denied = rows("--status", "denied", "--hook", "never")
     assert {each["operationId"] for each in denied} == {"a", "b"}
     assert {(each["deniedBy"], each["reason"]) for each in denied} == {("never", "we do not pay")}
     assert rows("--operation", "a", "--point", "ToolCall") == [each for each in denied if each["operationId"] == "a"]
     assert (rows("--tenant", "other"), rows("--until", "1h"), rows("--hook", "other")) == ([], [], [])
-    assert "we do not pay" in run("logs", "--status", "denied", url=url, width=120).stdout
+    assert "we do not pay" in run("executions", "--status", "denied", url=url, width=120).stdout
 
 
 def test_what_hooks_did_is_added_up(url: str) -> None:
@@ -43,10 +43,10 @@ def test_what_hooks_did_is_added_up(url: str) -> None:
     on(url, lambda store: log_runs(store, "c", hooks=[denying("also", "no"), denying("late", "no")]))
 
     def sums(*args: str) -> list[dict[str, object]]:
-        return lines(run("logs", "stats", *args, "--json", url=url))
+        return lines(run("executions", "stats", *args, "--json", url=url))
 
     def shown(*args: str) -> list[list[str]]:
-        result = run("logs", "stats", *args, url=url)
+        result = run("executions", "stats", *args, url=url)
         assert (result.exit_code, result.stderr) == (0, "")
         return [line.split() for line in result.stdout.splitlines()]
 
@@ -65,19 +65,19 @@ def test_what_hooks_did_is_added_up(url: str) -> None:
 def test_sums_fit_a_narrow_terminal_and_where_there_are_none_it_is_told(url: str) -> None:
     on(url, lambda store: log_runs(store, "a", hooks=[denying("never", "no")]))
 
-    narrow = run("logs", "stats", url=url, width=40).stdout.splitlines()
-    nothing = run("logs", "stats", "--hook", "other", url=url)
+    narrow = run("executions", "stats", url=url, width=40).stdout.splitlines()
+    nothing = run("executions", "stats", "--hook", "other", url=url)
 
     assert narrow[0].split() == ["hook", "count", "errors", "p50", "ms", "p95", "ms"]
     assert max(len(line.rstrip()) for line in narrow) <= 40
-    assert (nothing.exit_code, nothing.stdout, nothing.stderr) == (0, "", "No hook ran in that time.\n")
+    assert (nothing.exit_code, nothing.stdout, nothing.stderr) == (0, "", "There are no such executions.\n")
 
 
 @pytest.mark.parametrize("as_json", [True, False], ids=["json", "text"])
 def test_the_tail_shows_older_rows_then_each_new_one_once_and_ends_quietly(url: str, as_json: bool) -> None:
     hooks = [denying("never", "no")]
     on(url, lambda store: log_runs(store, "a", "b", "c", hooks=hooks))
-    args = ["logs", "tail", "--hook", "never", "-n", "1", *(["--json"] if as_json else [])]
+    args = ["executions", "follow", "--hook", "never", "-n", "1", *(["--json"] if as_json else [])]
     environment = {**os.environ, "HOOKLINE_STORE": url}
 
     with subprocess.Popen(
@@ -103,7 +103,7 @@ def test_the_tail_shows_older_rows_then_each_new_one_once_and_ends_quietly(url: 
 def test_a_row_that_comes_late_is_shown_too(url: str) -> None:
     from sqlalchemy import insert
 
-    from hookline.cli.operate._logs import LogFilter, Tail
+    from hookline.cli.operate._executions import LogFilter, Tail
     from hookline.registry import ExecutionLog, ExecutionRow, HookRun
     from hookline.registry._log_rows import execution_row, make_key
     from hookline.store._tables import executions

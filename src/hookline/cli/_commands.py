@@ -1,0 +1,136 @@
+"""How commands and groups of commands explain themselves: their help, and what they say about a wrong name.
+
+The help is plain text that fits the terminal, without the types and ranges that Typer adds: a metavar such as `URL` or
+`SECONDS` says what a value is.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+__all__ = ["Command", "CommandApp", "CommandGroup", "ListGroup"]
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+RENAMED = {
+    "approve": "approvals approve",
+    "executions tail": "executions follow",
+    "hooks add": "hooks apply",
+    "hooks create": "hooks apply",
+    "hooks delete": "hooks remove",
+    "hooks toggle": "hooks enable' or 'hookline hooks disable",
+    "keys rotate-master": "endpoints rotate-master",
+    "logs": "executions",
+    "logs list": "executions list",
+    "logs stats": "executions stats",
+    "logs tail": "executions follow",
+    "reject": "approvals reject",
+}
+"""Commands that people may remember or guess, and the command that does it."""
+
+NUMBER_RANGE = re.compile(r"(?:[-\d.]+<=?)?x(?:[<>]=?[-\d.]+)?")
+
+
+class Command(TyperCommand):
+    """A command whose help names its values in words."""
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        """Return the parts of the usage line: `ID`, where Typer writes `{ID}`."""
+        return [re.sub(r"\{(.*?)\}", r"\1", piece) for piece in super().collect_usage_pieces(ctx)]
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Write the arguments and the options, without types and ranges."""
+        write_parameters(self, ctx, formatter)
+
+
+class CommandGroup(TyperGroup):
+    """A group of commands that answers an old or a guessed name with the right one."""
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Write the options, and the commands by their topics."""
+        write_parameters(self, ctx, formatter)
+        self.format_commands(ctx, formatter)
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Write each command with the first sentence of its help."""
+        topics: dict[str, list[tuple[str, str]]] = {}
+        width = formatter.width - 6 - max(len(name) for name in self.commands)
+        for name, command in self.commands.items():
+            if not command.hidden:
+                topic = getattr(command, "rich_help_panel", None)
+                heading = topic if isinstance(topic, str) else "Commands"
+                topics.setdefault(heading, []).append((name, command.get_short_help_str(width)))
+        for heading, rows in topics.items():
+            with formatter.section(heading):
+                formatter.write_dl(rows)
+
+    def format_epilog(self, ctx: Any, formatter: Any) -> None:
+        """Write the epilog as it stands: a heading and lines that are aligned below it."""
+        if self.epilog:
+            formatter.write(f"\n{self.epilog}\n")
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Find a command; for an old name, the error says the new one."""
+        if not args or args[0] in self.commands:
+            return super().resolve_command(ctx, args)
+        group = ctx.command_path.split()[1:]
+        for count in (2, 1):
+            old = " ".join([*group, *args[:count]])
+            if old in RENAMED:
+                ctx.fail(f"No such command {old!r}. Did you mean 'hookline {RENAMED[old]}'?")
+        return super().resolve_command(ctx, args)
+
+
+class ListGroup(CommandGroup):
+    """A group of commands that runs `list` where none of them is named."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Put `list` in front of options that are its own."""
+        if not args or (args[0].startswith("-") and args[0] != "--help"):
+            args = ["list", *args]
+        return super().parse_args(ctx, args)
+
+
+class CommandApp(typer.Typer):
+    """A Typer app whose groups and commands have the help above."""
+
+    def __init__(self, *, cls: type[TyperGroup] = CommandGroup, **settings: Any) -> None:
+        super().__init__(cls=cls, rich_markup_mode=None, **settings)
+
+    def command(
+        self, name: str | None = None, *, cls: type[TyperCommand] | None = None, **settings: Any
+    ) -> Callable[[F], F]:
+        """Register a function as a command."""
+        return super().command(name, cls=cls or Command, **settings)
+
+
+def write_parameters(command: Any, ctx: Any, formatter: Any) -> None:
+    """Write the arguments and the options of a command into its help."""
+    rows: dict[str, list[tuple[str, str]]] = {"argument": [], "option": []}
+    for parameter in command.get_params(ctx):
+        record = parameter.get_help_record(ctx)
+        if record is not None:
+            rows[parameter.param_type_name].append((record[0].partition(" <")[0], strip_notes(record[1])))
+    for heading, found in zip(("Arguments", "Options"), rows.values(), strict=True):
+        if found:
+            with formatter.section(heading):
+                formatter.write_dl(found)
+
+
+def strip_notes(text: str) -> str:
+    """Return the help of a parameter without the range of its numbers and without `required`."""
+    said, bracket, notes = text.rpartition("  [")
+    if not bracket or not notes.endswith("]"):
+        return text
+    kept = "; ".join(select_notes(notes.removesuffix("]").split("; ")))
+    return f"{said}  [{kept}]" if kept else said
+
+
+def select_notes(notes: list[str]) -> Iterator[str]:
+    """Select the notes about a parameter that a person needs: its default and its environment variable."""
+    return (note for note in notes if note != "required" and not NUMBER_RANGE.fullmatch(note))

@@ -1,0 +1,3 @@
+"""`hookline init`."""
+
+from hookline.cli.init._init import init as init

@@ -1,0 +1,74 @@
+"""Look at a database without creating or migrating anything in it."""
+
+from time import time
+
+import msgspec
+from alembic.runtime.migration import MigrationContext
+from sqlalchemy import func, select
+
+from hookline.store._database import Database, parse_address
+from hookline.store._lease import is_orphaned_sql
+from hookline.store._migrate import VERSION_TABLE, known_revisions
+from hookline.store._tables import operations, workers
+
+__all__ = ["StoreInspection", "inspect_store"]
+
+
+class StoreInspection(msgspec.Struct, frozen=True, kw_only=True):
+    """The state of a database, as `inspect_store` found it.
+
+    Attributes:
+        revision: The version of the tables; `""` if the database holds no store.
+        schema: `"missing"` without a store, `"current"`, `"old"` if this version of hookline would migrate the tables,
+            or `"newer"` if a newer version of hookline has migrated them.
+        clock_ahead_seconds: Seconds by which the clock of the database is ahead of this machine's.
+        processes: Number of processes whose lease has not ended.
+        orphans: Number of running operations whose process has let its lease end.
+    """
+
+    revision: str
+    schema: str
+    clock_ahead_seconds: float = 0.0
+    processes: int = 0
+    orphans: int = 0
+
+
+async def inspect_store(url: str, *, retry_seconds: float = 10.0) -> StoreInspection:
+    """Look at a database without creating or migrating anything in it. An SQLite file has to exist.
+
+    Args:
+        url: The address of the database.
+        retry_seconds: Seconds for which a locked or lost database is tried again.
+
+    Raises:
+        StoreUnavailableError: If the database cannot be reached.
+        HookUsageError: If the address is none of a store.
+    """
+    database = Database(parse_address(url), durability="machine", retry_seconds=retry_seconds, pool_size=1)
+    try:
+        return await database.retry(lambda: _inspect(database))
+    finally:
+        await database.aclose()
+
+
+async def _inspect(database: Database) -> StoreInspection:
+    async with database.reading() as connection:
+        found = await connection.run_sync(
+            lambda sync: MigrationContext.configure(sync, opts={"version_table": VERSION_TABLE}).get_current_heads()
+        )
+        revisions, heads = known_revisions()
+        schema = "missing" if not found else "newer" if set(found) - revisions else "old"
+        if set(found) != heads:
+            return StoreInspection(revision=", ".join(found), schema=schema)
+        before = time()
+        now = (await connection.execute(select(database.now_sql()))).scalar_one()
+        ahead = now - (before + time()) / 2
+        alive = select(func.count()).select_from(workers).where(workers.c.alive_until > now)
+        orphans = select(func.count()).select_from(operations).where(is_orphaned_sql(database))
+        return StoreInspection(
+            revision=", ".join(found),
+            schema="current",
+            clock_ahead_seconds=ahead,
+            processes=(await connection.execute(alive)).scalar_one(),
+            orphans=(await connection.execute(orphans)).scalar_one(),
+        )
