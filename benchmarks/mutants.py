@@ -36,6 +36,7 @@ MODULES = {
             "tests/interceptors",
             "tests/runtime/test_approval.py",
             "tests/runtime/test_asking_a_person.py",
+            "tests/runtime/test_interceptors_in_a_run.py",
             "tests/webhooks/test_controls_on_resume.py",
         ),
     ),

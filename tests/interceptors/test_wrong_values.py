@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import anyio
@@ -204,6 +205,39 @@ async def test_a_result_with_a_field_of_another_type_is_the_hooks_failure(
 
     assert outcome.denied is not None
     assert f"gave a {of.__name__} whose `{field}` " in outcome.denied.reason
+
+
+@pytest.mark.parametrize("kind", ["after", "around"])
+async def test_a_tool_result_without_text_is_the_hooks_failure(kind: str) -> None:
+    async def spoil(call: Any, given: Any) -> Any:
+        return replace(await given(call) if kind == "around" else given, content=3)
+
+    outcome = await run([hook(kind, spoil)])
+
+    assert outcome.denied is not None
+    assert "gave a result that cannot be used" in outcome.denied.reason
+
+
+class Unreadable(Mapping[str, Any]):
+    """A mapping that nobody can iterate over."""
+
+    def __getitem__(self, key: str) -> Any:
+        raise KeyError(key)
+
+    def __len__(self) -> int:
+        return 1
+
+    def __iter__(self) -> Iterator[str]:
+        raise TypeError("unreadable")
+
+
+async def test_an_answer_that_is_an_unreadable_mapping_is_the_hooks_failure() -> None:
+    call = ModelCall(messages=[])
+
+    outcome = await run([before(lambda call: Respond(Unreadable()), call=ModelCall)], call)
+
+    assert outcome.denied is not None
+    assert "These are no fields of a ModelResponse: unreadable" in outcome.denied.reason
 
 
 @pytest.mark.parametrize("value", [None, 42, ["x"]])
