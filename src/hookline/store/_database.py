@@ -422,11 +422,20 @@ class Database:
 
         return await self.retry(read_now)
 
+    def _check_open(self) -> None:
+        """Refuse to connect to a database that was closed while the caller waited for its turn.
+
+        Raises:
+            StoreUnavailableError: If it is closed.
+        """
+        if self._closed:
+            raise StoreUnavailableError(self.name, "it is closed")
+
     async def aclose(self) -> None:
         """Close the connections."""
+        self._closed = True  # first, so that nobody begins to connect while the last ones do
         if self._connecting:
             await asyncio.wait(self._connecting)
-        self._closed = True
         await self._writer.dispose()
         await self._reader.dispose()
         if self._keeper is not None:
@@ -470,12 +479,14 @@ class Database:
     async def _transaction(self, engine: AsyncEngine) -> AsyncIterator[AsyncConnection]:
         pool = engine.pool
         assert isinstance(pool, AsyncAdaptedQueuePool)
+        self._check_open()
         if self.dialect == "sqlite" and not pool.checkedin() and pool.checkedout() < pool.size():
             # SQLAlchemy loses a connection whose caller is cancelled while it connects, so a task of its own connects.
             connecting = asyncio.create_task(_create_connection(engine))
             self._connecting.add(connecting)
             connecting.add_done_callback(self._connecting.discard)
             await asyncio.shield(connecting)
+            self._check_open()  # it may have been closed meanwhile, and then nobody would close what is opened here
         async with engine.connect() as connection:
             try:
                 async with connection.begin():
