@@ -336,7 +336,7 @@ ROWS: dict[str, list[tuple[int, str]]] = {
         (MISUSED, ""),
         (MISUSED, "unknown --store sqlite:///missing.db"),
     ],
-    "endpoints rotate-master": [
+    "keys rotate-master": [
         (DONE, ""),
         (MISUSED, "--store sqlite:///missing.db"),
     ],

@@ -31,7 +31,6 @@ READING = [
     "endpoints list",
     "endpoints revoke sec_1",
     "endpoints rotate https://acme.example/in",
-    "endpoints rotate-master",
     "executions list",
     "executions follow",
     "executions stats",
@@ -43,6 +42,7 @@ READING = [
     "hooks remove a",
     "keys list",
     "keys revoke a",
+    "keys rotate-master",
     "operations list",
     "operations show op",
     "operations events op",
@@ -114,7 +114,6 @@ def test_the_name_alone_shows_the_commands_in_a_dozen_lines() -> None:
         ("logs tail -n 3", "executions follow"),
         ("hooks add hooks.toml", "hooks apply"),
         ("hooks toggle no-shell --off", "hooks enable' or 'hookline hooks disable"),
-        ("keys rotate-master", "endpoints rotate-master"),
     ],
 )
 def test_an_old_name_is_answered_with_the_new_one(old: str, new: str) -> None:

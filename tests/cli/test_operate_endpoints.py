@@ -1,4 +1,4 @@
-"""`hookline endpoints` and `hookline endpoints rotate-master`: secrets are shown once, and encrypted where they are kept."""
+"""`hookline endpoints` and `hookline keys rotate-master`: secrets are shown once, and encrypted where they are kept."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_the_master_key_of_a_file_is_replaced_and_the_secrets_stay(url: str, tmp
     [made] = lines(run("endpoints", "rotate", URL, "--master-key-file", str(file), "--json", url=url))
     before = file.read_text()
 
-    done = run("endpoints", "rotate-master", "--master-key-file", str(file), url=url)
+    done = run("keys", "rotate-master", "--master-key-file", str(file), url=url)
 
     assert done.stdout == "1 secret is encrypted under the newest master key.\n"
     assert file.read_text() != before
@@ -63,7 +63,7 @@ def test_the_master_key_of_the_environment_is_replaced_by_the_one_before_it(url:
     old, new = generate_master_key(), generate_master_key()
     [made] = lines(run("endpoints", "rotate", URL, "--json", url=url, HOOKLINE_MASTER_KEY=old))
 
-    done = lines(run("endpoints", "rotate-master", "--json", url=url, HOOKLINE_MASTER_KEY=f"{new} {old}"))
+    done = lines(run("keys", "rotate-master", "--json", url=url, HOOKLINE_MASTER_KEY=f"{new} {old}"))
 
     assert done == [{"count": 1}]
     assert signs(url, MasterKeys([new]), made["secret"])

@@ -24,7 +24,6 @@ RENAMED = {
     "hooks create": "hooks apply",
     "hooks delete": "hooks remove",
     "hooks toggle": "hooks enable' or 'hookline hooks disable",
-    "keys rotate-master": "endpoints rotate-master",
     "logs": "executions",
     "logs list": "executions list",
     "logs stats": "executions stats",

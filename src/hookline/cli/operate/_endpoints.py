@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from hookline.delivery import EndpointSecret, EndpointSecrets, NewEndpointSecret
     from hookline.store import SqlStore
 
-__all__ = ["MasterKeyFile", "endpoints_app", "open_secrets"]
+__all__ = ["MasterKeyFile", "endpoints_app", "open_secrets", "rotate_master_key"]
 
 T = TypeVar("T")
 
@@ -135,7 +135,6 @@ def open_secrets(
     return work_with_secrets
 
 
-@endpoints_app.command("rotate-master")
 def rotate_master_key(
     store: StoreUrl = DEFAULT_STORE, master_key_file: MasterKeyFile = None, as_json: AsJson = False
 ) -> None:

@@ -21,6 +21,7 @@ from hookline.cli._terminal import (
     time_field,
 )
 from hookline.cli.errors import UnknownKeyError
+from hookline.cli.operate._endpoints import rotate_master_key
 from hookline.cli.operate._store import (
     DEFAULT_STORE,
     AsJson,
@@ -40,7 +41,10 @@ __all__ = ["keys_app"]
 
 LONGEST_NAME = 200
 
-keys_app = CommandApp(name="keys", cls=ListGroup, help="Manage the keys of the HTTP API.")
+keys_app = CommandApp(
+    name="keys", cls=ListGroup, help="Manage the keys of the HTTP API, and the master key of signing secrets."
+)
+keys_app.command("rotate-master")(rotate_master_key)
 
 
 @keys_app.command("create")
