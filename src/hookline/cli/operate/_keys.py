@@ -41,9 +41,7 @@ __all__ = ["keys_app"]
 
 LONGEST_NAME = 200
 
-keys_app = CommandApp(
-    name="keys", cls=ListGroup, help="Manage the keys of the HTTP API, and the master key of signing secrets."
-)
+keys_app = CommandApp(name="keys", cls=ListGroup, help="Manage API keys, and the master key of secrets.")
 keys_app.command("rotate-master")(rotate_master_key)
 
 
