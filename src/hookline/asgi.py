@@ -18,7 +18,6 @@ import anyio.lowlevel
 import msgspec
 
 from hookline._deadlines import own_cancellation
-from hookline._paths import has_dot_segment, merge_slashes
 from hookline.calls import Denial, RequestCall, RequestResult
 from hookline.errors import HookDefinitionError, HookUsageError
 from hookline.hooks import AnyHook, Hooks, Interceptor, hook_batch
@@ -34,6 +33,23 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 _JOINTS = {"cookie": "; ", "set-cookie": "\n"}
 """Between several headers of one name, where a comma would be wrong."""
+
+REPEATED_SLASHES = re.compile("//+")
+DOT_SEGMENT = re.compile(r"(?:^|/)\.\.?(?:/|$)")
+
+
+def merge_slashes(path: str) -> str:
+    """Return a path with one slash where there are several, as nginx does with `merge_slashes`."""
+    return REPEATED_SLASHES.sub("/", path) if "//" in path else path
+
+
+def has_dot_segment(path: str) -> bool:
+    """Return whether a path has a segment `.` or `..`.
+
+    Clients resolve these before they send a request (RFC 3986, 5.2.4; the URL standard also takes `%2e` for a dot), so
+    only somebody who wants a proxy, a hook and a router to disagree sends one.
+    """
+    return ("/." in path or path[:1] == ".") and DOT_SEGMENT.search(path) is not None
 
 
 class HookMiddleware:

@@ -9,8 +9,7 @@ from urllib.parse import unquote_to_bytes
 from litestar import Request
 from litestar.datastructures import FormMultiDict
 
-from hookline._paths import has_dot_segment, merge_slashes
-from hookline.asgi import Scope
+from hookline.asgi import Scope, has_dot_segment, merge_slashes
 from hookline.server._problems import ApiError
 
 __all__ = ["TextRequest", "check_text", "malformed_error", "normalize_path"]
