@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 import os
 import signal
@@ -38,7 +39,8 @@ def test_the_demo_shows_that_both_runs_are_the_same(demo: tuple[subprocess.Compl
     assert (done.returncode, done.stderr) == (0, "")
     assert "(a) and (b) produced the same results: 117 tool results" in text
     assert "no real tools ran in (b)" in text
-    assert "utility 56/56 -" in text
+    assert "checks passed 56/56 -" in text
+    assert "✓ Passed: 56 of 56 tasks; the replay gave the same results." in done.stdout.splitlines()
     assert "mocked 0 117" in text
     assert done.stdout.count("user_task_") == 56
 
@@ -88,8 +90,29 @@ def test_eval_runs_a_suite_and_shows_each_task() -> None:
     result = run("eval", "agentdojo:slack")
 
     assert result.exit_code == 0
-    assert "utility 21/21" in " ".join(result.stdout.split()).replace("│", "")
+    assert result.stdout.splitlines()[1] == "✓ Passed: 21 of 21 tasks."
+    assert "checks passed 21/21" in " ".join(result.stdout.split()).replace("│", "")
     assert result.stdout.count("user_task_") == 21
+
+
+def test_the_report_of_eval_has_its_command_quoted_and_without_secrets(tmp_path: Path) -> None:
+    report = tmp_path / "a report.html"
+    options = [
+        "--task",
+        "user_task_0",
+        "--report",
+        str(report),
+        "--otlp-endpoint",
+        "http://me:hidden@127.0.0.1:9/x?api_key=hidden",
+    ]
+
+    run("eval", "agentdojo:banking", *options)
+
+    page = html.unescape(report.read_text(encoding="utf-8"))
+    assert f"hookline eval agentdojo:banking --task user_task_0 --report '{report}'" in page
+    assert "127.0.0.1:9/x?api_key=" in page
+    assert "hidden@" not in page
+    assert "=hidden" not in page
 
 
 def test_eval_prints_json_and_nothing_else() -> None:

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from hookline.cli._commands import CommandApp
+from hookline.cli._commands import CommandApp, command_line_of
 from hookline.cli._exit_codes import MEANINGS, MISUSED, exit_code_of
 from hookline.cli._options import Concurrency, Endpoint, RecordFile, Tasks
 from hookline.cli._outputs import resolve_output, send_spans, write_otlp, write_recording
@@ -95,6 +95,7 @@ def hookline(
 
 @app.command(rich_help_panel=START)
 def demo(
+    context: typer.Context,
     report: Annotated[Path, typer.Option(metavar="FILE", help="Where to write the HTML report.")] = Path(
         "hookline-demo.html"
     ),
@@ -116,7 +117,14 @@ def demo(
         console = Console(highlight=False)
         tell_story(console)
         console.print("Then every task of two AgentDojo suites, with real tools and from a recording:", style="dim")
-        evaluation = run(DEMO_SUITES, [], mocked=True, concurrency=concurrency, tracing=tracing)
+        evaluation = run(
+            DEMO_SUITES,
+            [],
+            mocked=True,
+            concurrency=concurrency,
+            tracing=tracing,
+            made_by=command_line_of(context),
+        )
         written = write_report(report, evaluation.runs, evaluation.comparison)
         show_evaluation(console, evaluation, written)
         arrived = send_spans(console, tracing)
@@ -200,6 +208,7 @@ def run(
     concurrency: int,
     tracing: Tracing | None = None,
     kept: EventRecording | None = None,
+    made_by: str = "hookline trace",
 ) -> Evaluation:
     """Load suites and run their tasks, with a progress bar on stderr where that is a terminal."""
     return evaluate(
@@ -210,6 +219,7 @@ def run(
         concurrency=concurrency,
         hooks=[tracing.hooks] if tracing is not None else [],
         recording=[kept.hooks] if kept is not None else [],
+        made_by=made_by,
     )
 
 

@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from hookline.cli._commands import Command, CommandApp, CommandGroup
+from hookline.cli._commands import Command, CommandApp, CommandGroup, command_line_of
 from hookline.cli._exit_codes import DONE, FAILED, NOT_JUDGED, exit_code_of
 from hookline.cli._options import Concurrency, Endpoint, RecordFile, Tasks
 from hookline.cli._outputs import OutputFiles, resolve_output, send_spans, write_recording
@@ -95,6 +95,7 @@ Mocked = Annotated[
 
 @eval_app.command(SUITE, cls=SuiteCommand, hidden=True)
 def evaluate_suite(
+    context: typer.Context,
     target: Annotated[
         str,
         typer.Argument(metavar="SUITE", help="agentdojo:banking (workspace, travel, slack, all), or your file."),
@@ -147,6 +148,7 @@ def evaluate_suite(
                 cassettes=cassettes,
                 faults=struck,
                 seed=seed,
+                made_by=command_line_of(context),
             )
         except InterruptedEvaluation as interrupted:
             _write_interrupted(interrupted.evaluation, files)

@@ -151,6 +151,7 @@ def evaluate(
     cassettes: Path | None = None,
     faults: Sequence[FaultSpec] = (),
     seed: int = 0,
+    made_by: str = "hookline eval",
 ) -> Evaluation:
     """Run tasks, and with `mocked` once more, answered by what was recorded in memory then.
 
@@ -165,14 +166,15 @@ def evaluate(
         mode: Whether tools really run in the first run, and whether it records or replays.
         cassettes: The folder of the cassette files.
         faults: Faults on purpose.
-        seed: From which faults are drawn.
+        seed: The seed of the faults.
+        made_by: The command line, for the report.
 
     Raises:
         InterruptedEvaluation: At Ctrl-C, with what was done until then.
         CassetteFolderError: If the mode needs cassettes and does not know where.
     """
     runs: list[SuiteRun] = []
-    runner = partial(SuiteRunner, cases, faults=faults, seed=seed, concurrency=concurrency)
+    runner = partial(SuiteRunner, cases, faults=faults, seed=seed, concurrency=concurrency, made_by=made_by)
     with _progress(console) as progress, _without_failed_runs():
         bar = progress.add_task(NAMES[mode], total=len(cases), last="")
         first = runner(

@@ -13,7 +13,7 @@ import msgspec
 from hookline.evals._canonical import canonical
 from hookline.evals.errors import RunFileError
 from hookline.evals.reports._report import check_writable, write_whole
-from hookline.evals.running import Mode, SuiteRun, TaskResult
+from hookline.evals.running import Mode, Provenance, SuiteRun, TaskResult
 from hookline.evals.trajectories import Coverage
 
 __all__ = ["SavedRun", "contradiction_in", "load_run", "save_run"]
@@ -37,6 +37,8 @@ class SavedRun(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         results: One per task.
         coverage: The tool coverage of each suite.
         not_run: Names of the tasks that an interruption left undone.
+        provenance: When, with which versions and by which command the run was made; `None` in files of versions of
+            hookline that did not write it.
     """
 
     format: str
@@ -50,6 +52,7 @@ class SavedRun(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     results: list[TaskResult]
     coverage: list[Coverage] = []
     not_run: list[str] = []
+    provenance: Provenance | None = None
 
     @classmethod
     def of(cls, run: SuiteRun, targets: list[str] | None = None) -> SavedRun:
@@ -71,6 +74,23 @@ class SavedRun(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
             results=run.results,
             coverage=run.coverage,
             not_run=run.not_run,
+            provenance=run.provenance,
+        )
+
+    def suite_run(self) -> SuiteRun:
+        """Return the run without its events and cassettes, which are not saved: enough for a report or JUnit XML."""
+        return SuiteRun(
+            mode=self.mode,
+            results=self.results,
+            operations={},
+            cassettes={},
+            duration_ms=self.duration_ms,
+            seed=self.seed,
+            coverage=self.coverage,
+            not_run=self.not_run,
+            provenance=msgspec.structs.replace(
+                self.provenance or Provenance(versions={"hookline": self.hookline}), saved_at=self.saved_at
+            ),
         )
 
 

@@ -121,7 +121,7 @@ class Timeline:
     @property
     def scale(self) -> list[tuple[int, float]]:
         """The labels of the time axis, each with its place in percent and its time in milliseconds."""
-        return [(share, self.duration_ms * share / 100) for share in (0, 25, 50, 100)]
+        return [(share, self.duration_ms * share / 100) for share in (0, 50, 100)]
 
 
 def timeline_of(recorded: RecordedOperation, calls: Sequence[CallRow] = ()) -> Timeline:

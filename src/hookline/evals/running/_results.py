@@ -9,6 +9,7 @@ from typing import Literal
 import msgspec
 
 from hookline.evals.cassettes import Cassette
+from hookline.evals.running._provenance import Provenance
 from hookline.evals.trajectories import CallRow, Coverage, RecordedOperation, Trajectory
 from hookline.runtime import OperationResult
 
@@ -226,6 +227,7 @@ class SuiteRun:
         seed: The seed of the run's faults.
         coverage: The tool coverage of each suite.
         not_run: Names of the tasks that an interruption left undone.
+        provenance: When, with which versions and by which command it was made.
     """
 
     mode: Mode
@@ -236,6 +238,7 @@ class SuiteRun:
     seed: int = 0
     coverage: list[Coverage] = field(default_factory=list)
     not_run: list[str] = field(default_factory=list)
+    provenance: Provenance = field(default_factory=Provenance)
 
     @property
     def ok(self) -> bool:

@@ -18,6 +18,7 @@ from hookline.evals.errors import CassetteFolderError
 from hookline.evals.faults import FaultSpec
 from hookline.evals.mocking import ToolMocks
 from hookline.evals.running._protocol import RunsTasks, Suite
+from hookline.evals.running._provenance import Provenance
 from hookline.evals.running._results import Mode, SuiteRun, TaskOutcome, TaskResult
 from hookline.evals.trajectories import EventRecorder, RecordedOperation, Trajectory, call_rows, coverage_of
 from hookline.hooks import AnyHook
@@ -69,7 +70,14 @@ async def record(
         hooks: Further hooks of every operation.
         on_result: A function that is called after each task.
     """
-    return await SuiteRunner(cases, mode="real", concurrency=concurrency, hooks=hooks, on_result=on_result).run()
+    return await SuiteRunner(
+        cases,
+        mode="real",
+        concurrency=concurrency,
+        hooks=hooks,
+        on_result=on_result,
+        made_by="hookline.evals.record()",
+    ).run()
 
 
 async def replay(
@@ -96,6 +104,7 @@ async def replay(
         concurrency=concurrency,
         hooks=hooks,
         on_result=on_result,
+        made_by="hookline.evals.replay()",
     ).run()
 
 
@@ -117,6 +126,7 @@ class SuiteRunner:
         concurrency: The number of operations that run at the same time.
         hooks: Further hooks of every operation.
         on_result: A function that is called after each task.
+        made_by: The command line or the function call that reports name as the origin of the run.
 
     Raises:
         HookUsageError: If `concurrency` is not a positive number.
@@ -135,6 +145,7 @@ class SuiteRunner:
         concurrency: int = 8,
         hooks: Iterable[AnyHook] = (),
         on_result: OnResult | None = None,
+        made_by: str = "hookline.evals.SuiteRunner.run()",
     ) -> None:
         if isinstance(concurrency, bool) or not isinstance(concurrency, int) or concurrency < 1:
             raise HookUsageError(f"`concurrency` is a whole number from 1; got {concurrency!r}.")
@@ -152,6 +163,9 @@ class SuiteRunner:
         self._concurrency = concurrency
         self._hooks = list(hooks)
         self._on_result = on_result
+        self._suites = list(dict.fromkeys(suite for suite, _ in self.cases))
+        self._provenance = Provenance.of(self._suites, made_by)
+        self._made_by = made_by
         self._recorder = EventRecorder("observer")
         self._results: dict[int, TaskResult] = {}
         self._cassettes: dict[str, Cassette] = {}
@@ -160,6 +174,7 @@ class SuiteRunner:
 
     async def run(self) -> SuiteRun:
         """Run all tasks."""
+        self._provenance = Provenance.of(self._suites, self._made_by)
         self._started = perf_counter_ns()
         waiting = iter(enumerate(self.cases))
         store = InMemoryStore()
@@ -197,9 +212,10 @@ class SuiteRunner:
                     getattr(suite, "tool_specs", ()),  # a suite that only runs tasks may have none
                     [call for result in results if result.suite == suite.name for call in result.calls],
                 )
-                for suite in dict.fromkeys(suite for suite, _ in self.cases)
+                for suite in self._suites
             ],
             not_run=[_name(case) for position, case in enumerate(self.cases) if position not in self._results],
+            provenance=self._provenance,
         )
 
     async def _result(self, case: Case, dispatcher: HookDispatcher, store: InMemoryStore) -> TaskResult:

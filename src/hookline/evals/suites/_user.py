@@ -151,6 +151,16 @@ class UserSuite:
         return [] if any(agent.sources for agent in agents) else [spec for agent in agents for spec in agent.specs]
 
     @property
+    def models(self) -> list[str]:
+        """Names of the models of the tasks; a model that a function makes for each run is not among them."""
+        agents_own = None if self._agent is None else self._plain.model
+        used = [
+            ScriptedModel([]) if task.script is not None else task.model or agents_own for task in self._tasks.values()
+        ]
+        names = (getattr(model, "name", None) for model in used)
+        return list(dict.fromkeys(name for name in names if isinstance(name, str)))
+
+    @property
     def task_ids(self) -> list[str]:
         """The tasks, in the given order."""
         return list(self._tasks)
