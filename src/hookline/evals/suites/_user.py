@@ -153,7 +153,7 @@ class UserSuite:
     @property
     def models(self) -> list[str]:
         """Names of the models of the tasks; a model that a function makes for each run is not among them."""
-        agents_own = None if self._agent is None else self._plain.model
+        agents_own = self._agent.model if isinstance(self._agent, Agent) else None
         used = [
             ScriptedModel([]) if task.script is not None else task.model or agents_own for task in self._tasks.values()
         ]
