@@ -50,17 +50,17 @@ def test_the_demo_opens_with_six_short_runs_that_end_as_they_should(
 ) -> None:
     done, _ = demo
 
-    story = [line.strip() for line in done.stdout.partition("Then every task")[0].splitlines()]
+    story = [line.strip() for line in done.stdout.partition("Now every task")[0].splitlines()]
     assert [line[3:] for line in story if line[:1].isdigit()] == [
         *("A denial", "A mock", "A fault", "An approval", "A resume", "An attack")
     ]
     for told in (
-        'The model is told: "deleting files is not allowed"',
-        'No network is needed, and the model is told: "3 results"',
-        'The model is told of a TimeoutError, asks again, and is told: "3 results"',
+        'The model reads: "deleting files is not allowed"',
+        'No network is needed; the model reads: "3 results"',
+        'The model reads a TimeoutError, asks again, and reads: "3 results"',
         'The person approves, and exactly that call runs: "refunded 40 for A7"',
         'After the approval another process resumes it: "refunded 40 for A7", done.',
-        "The attacker gets it without hooks, and nothing with PromptInjectionScan.",
+        "Without hooks the attacker gets it; with PromptInjectionScan, nothing.",
     ):
         assert told in story
 

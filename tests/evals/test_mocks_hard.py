@@ -288,7 +288,7 @@ async def test_rubbish_of_functions_and_faults_names_the_rule_and_lets_no_real_t
 
     odd, even = await run(mocks, [("send", {}), ("search", {})], ran=ran)
 
-    assert odd.startswith("Rule 'odd' could not answer local/send: what it gave cannot be shown to a model")
+    assert odd.startswith("Rule 'odd' could not answer local/send: its value cannot be shown to a model")
     assert "cannot be shown to a model" in even
     assert ran == []
 

@@ -323,8 +323,8 @@ def test_each_call_says_who_answered_it_and_what_struck_it(tmp_path: Path) -> No
     assert shown.classes.count("tag mock") == 3  # the call, the hook that answered it, and the legend
     assert shown.classes.count("tag real") == 2
     assert "by mocks.answer , rule the-cheap-rule ; the tool did not run" in text
-    assert "the-empty-fault struck on purpose" in text
-    assert "Faults that struck seed 5" in text
+    assert "the-empty-fault injected" in text
+    assert "Injected faults seed 5" in text
 
 
 def test_a_denied_call_is_not_said_to_have_run_and_names_the_hook_that_denied_it() -> None:

@@ -473,7 +473,7 @@ class ArgumentsAre(Matcher):
     """Matches calls with certain arguments.
 
     Attributes:
-        values: The arguments; a value may be any object with an `==` of its own.
+        values: The arguments; a value may be any object with its own `==`.
         mode: `exact`: these and no others. `superset`: these, and perhaps others. `subset`: none but these. `ignore`:
             any.
         ignore: Fields that do not count, dotted: `"filter.since"`.

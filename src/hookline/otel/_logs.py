@@ -34,7 +34,7 @@ class RunContextFilter(logging.Filter):
     of every traced run these are empty (and False). Inside of hooks, tools and models of a run with `TracingHooks` they
     are that run's, in worker threads and queued hooks too.
 
-    A record that brings one of these attributes along keeps it.
+    A record that already has one of these attributes keeps it.
     """
 
     def filter(self, record: logging.LogRecord) -> bool:

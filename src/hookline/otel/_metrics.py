@@ -38,7 +38,7 @@ ACTIONS = get_args(HumanAction)
 
 UNKNOWN_TOOL = "UnknownToolError"
 """`error_type` of a tool that does not exist: its name is whatever the model has made up. Where a hook answered or
-refused in the tool's place nobody has looked for the tool, so its name must be one of those that were offered."""
+refused before the tool ran, nobody has looked for the tool, so its name must be one of those that were offered."""
 
 
 class SegmentMeasures:
@@ -50,7 +50,7 @@ class SegmentMeasures:
         agent: Its agent, as attributes have it.
         model: The model that it was begun with.
         provider: The provider of that model.
-        resumed: Whether it goes on after a pause.
+        resumed: Whether it resumes after a pause.
         llm_calls: Model calls of earlier segments.
         tool_calls: Tool calls of earlier segments.
         waiting_since: The beginning of a wait for a person, in nanoseconds since 1970.
@@ -109,7 +109,7 @@ class MetricsHooks(Instrumentation):
     of values.
 
     Args:
-        meter_provider: Where metrics go; the process's unless given.
+        meter_provider: Where metrics go; by default the global one.
         agent_metrics: Whether runs of agents are measured (duration, model and tool calls); False where the framework
             does that.
         model_metrics: Whether model calls are measured (duration, tokens); False where the model's library does that.

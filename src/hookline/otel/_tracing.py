@@ -67,15 +67,15 @@ class TracingHooks(Instrumentation):
     reaches the run.
 
     Args:
-        tracer_provider: Where spans go; the process's unless given.
-        meter_provider: Where the telemetry's own metrics go (open spans, failures); the process's unless given.
-        logger_provider: Where events go (failed models, failed runs); the process's unless given.
+        tracer_provider: Where spans go; by default the global one.
+        meter_provider: Where the telemetry's own metrics go (open spans, failures); by default the global one.
+        logger_provider: Where events go (failed models, failed runs); by default the global one.
         capture_content: Whether prompts, answers, arguments, results, reasons and what exceptions say are recorded:
             True (on spans), `"EVENT_ONLY"`, `"SPAN_AND_EVENT"` or False. Unless given, the environment variable
             `OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT` decides, and where it is not set, nothing is.
         redact: `(kind of span, name of the attribute, value) -> value`, called before content is cut; `None` leaves it
             out, and so does an exception.
-        max_content_chars: How many characters of content one attribute holds; the rest is cut inside of its structure.
+        max_content_chars: How many characters of content one attribute holds; the rest is cut inside its structure.
         agent_spans: Whether runs of agents become `invoke_agent` spans; False where the framework makes them itself:
             what is in a run is then under the span that is current, which is the framework's.
         model_spans: Whether model calls become `chat` spans; False where the model's library makes them itself, which
@@ -398,11 +398,11 @@ class TracingHooks(Instrumentation):
     # For code that runs tools itself, and for whoever sends the context on.
 
     def activate(self, operation_id: str, call_id: str | None = None) -> Activation:
-        """Make an operation's present span current inside of `with`, for another runtime.
+        """Make an operation's present span current inside `with`, for another runtime.
 
         Args:
             operation_id: The run; one that is not traced changes nothing.
-            call_id: A tool call of it; its present step unless given.
+            call_id: A tool call of it; by default its current step.
         """
         spans = self._segments.open.get(operation_id)
         if spans is None:
@@ -420,7 +420,7 @@ class TracingHooks(Instrumentation):
 
         Args:
             at: When they are taken to have ended, in nanoseconds since 1970, but none before the latest time that was
-                seen; now unless given.
+                seen; by default now.
         """
         at = time_ns() if at is None else at
         for spans in list(self._segments.open.values()):
@@ -432,10 +432,10 @@ class TracingHooks(Instrumentation):
 
 
 def is_inside(within: OpenSpan, spans: OperationSpans) -> bool:
-    """Whether foreign spans are inside of a step without a change of the current context.
+    """Whether foreign spans are inside a step without a change of the current context.
 
     An adapter cannot stand around a step, so that there the run is current, or the framework's own span of it. A span
-    that has begun since the step did is inside of it: one of a hook, or the framework's own of the call.
+    that has begun since the step did is inside it: one of a hook, or the framework's own of the call.
     """
     if within is spans.root:
         return True

@@ -39,7 +39,7 @@ class Evaluation:
     """The runs of one command.
 
     Attributes:
-        targets: The suites, as they were asked for.
+        targets: The suites, as the caller named them.
         runs: One run, or the run with real tools and its replay.
         comparison: How the two compare.
     """
@@ -157,7 +157,7 @@ def evaluate(
 
     Args:
         console: For the progress bar, if it is a terminal.
-        targets: The suites, as they were asked for.
+        targets: The suites, as the caller named them.
         cases: The tasks.
         mocked: Whether to run them again.
         concurrency: How many operations run at the same time.

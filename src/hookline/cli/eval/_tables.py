@@ -51,7 +51,7 @@ def show_evaluation(console: Console, evaluation: Evaluation, report: Path | Non
             failure = escape(f"{result.name}: {result.failure}")
             console.print(f"[red]✗ {NAMES[run.mode]}: {failure}[/]", soft_wrap=True)
         if len(failures) > FAILURES_SHOWN:
-            console.print(f"[red]✗ and {len(failures) - FAILURES_SHOWN} tasks more; --report shows all[/]")
+            console.print(f"[red]✗ and {len(failures) - FAILURES_SHOWN} more tasks; --report shows all[/]")
     if evaluation.comparison is not None:
         console.print(_comparison_text(evaluation.comparison, evaluation.runs[-1]))
     elif evaluation.judged and evaluation.runs[0].not_judged:
@@ -103,11 +103,11 @@ def _task_table(evaluation: Evaluation) -> Table:
 
 
 def _fault_table(run: SuiteRun) -> Table:
-    """Return a table of the faults that struck, by tool."""
+    """Return a table of the injected faults, by tool."""
     table = new_table()
     table.add_column("fault", min_width=12, no_wrap=True)
     table.add_column("tool", no_wrap=True, overflow="ellipsis")
-    for name in ("struck", "tasks", "failed"):
+    for name in ("calls", "tasks", "failed"):
         table.add_column(name, justify="right", min_width=len(name), no_wrap=True)
     for (fault, tool), calls in sorted(run.faults_by_tool.items()):
         failed = sum(not call.success for call in calls)
@@ -176,7 +176,7 @@ def _unjudged_line(run: SuiteRun) -> str:
     """Return a line that names tasks without checks and expected calls."""
     names = run.not_judged
     more = f" and {len(names) - NEVER_SHOWN} more" if len(names) > NEVER_SHOWN else ""
-    told = f"{len(names)} of {len(run.results)} tasks were not judged, as they have neither checks nor expected calls"
+    told = f"{len(names)} of {len(run.results)} tasks were not judged: they have no checks and no expected calls"
     return f"[yellow]{told}: {escape(', '.join(names[:NEVER_SHOWN]))}{more}[/]"
 
 

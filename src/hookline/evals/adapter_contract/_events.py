@@ -83,7 +83,7 @@ async def who_runs(stage: Stage) -> Witness:
 
 
 async def tool_error(stage: Stage) -> Witness:
-    """A tool that raises emits an error event; the run goes on or fails, as its framework decides."""
+    """A tool that raises emits an error event; the run continues or fails, as its framework decides."""
     witness, failure = Witness(stage), None
     try:
         await stage.play(FAILING, [witness.hooks])
@@ -122,7 +122,7 @@ async def _model_error(stage: Stage, hooks: list[Hooks]) -> Witness:
 
 
 async def mock(stage: Stage) -> Witness:
-    """An observer that mocks answers in the tool's place, and the model reads its answer."""
+    """An observer that mocks answers instead of the tool, and the model reads its answer."""
     witness, hooks = Witness(stage), Hooks("mocks")
     hooks.on(BeforeToolCall, id="canned")(_mock_with("42"))
     ran = await stage.play(PLAIN, [hooks, witness.hooks])
@@ -204,7 +204,7 @@ async def compaction(stage: Stage) -> Witness:
 
 
 async def failing_compaction(stage: Stage) -> Witness:
-    """A compaction that fails emits an error event; the run goes on or fails, as its framework decides."""
+    """A compaction that fails emits an error event; the run continues or fails, as its framework decides."""
     witness, failure = Witness(stage), None
     try:
         await stage.play(msgspec.structs.replace(COMPACTING, summary_fails=True), [witness.hooks])

@@ -72,7 +72,7 @@ async def reject(stage: Stage) -> Witness:
 
 
 async def reject_and_continue(stage: Stage) -> Witness:
-    """The model reads a rejection with `and_continue`, and the run goes on."""
+    """The model reads a rejection with `and_continue`, and the run continues."""
     witness, ran = await _play_until_pause(stage, APPROVAL)
     witness.forget()
     ran = await _resume(ran, Reject("t1", reason="not today", and_continue=True), witness)

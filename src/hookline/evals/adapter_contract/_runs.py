@@ -196,7 +196,7 @@ def _tracing() -> tuple[Any, Any]:
 
 
 async def refusals(stage: Stage) -> Witness:
-    """A hook that the framework would never call is refused with an error; with `best_effort` the run goes on."""
+    """A hook that the framework would never call is refused with an error; with `best_effort` the run continues."""
     never: list[tuple[str, Hooks]] = []
     for kind, event in EVENTS.items():
         if kind not in stage.capabilities.events:

@@ -123,7 +123,7 @@ class Witness:
         Args:
             expected: The events, also those that the framework cannot drive, which are left out.
             ordered: Whether the order is the contract's; calls that overlap end in any.
-            of: The operation whose events they are; of every operation unless given.
+            of: The operation whose events they are; by default of every operation.
 
         Raises:
             ContractError: If other events were recorded.

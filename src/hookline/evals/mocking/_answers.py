@@ -41,7 +41,7 @@ T = TypeVar("T")
 
 
 class Fake(Generic[T]):
-    """An object whose methods stand for tools, with its own state in each operation.
+    """An object whose methods replace tools, with separate state per operation.
 
     Args:
         source: A class or function that makes the object, or an object that is copied for each operation.
@@ -83,11 +83,11 @@ class Fake(Generic[T]):
         self._made.clear()
 
     def methods(self) -> list[str]:
-        """List the names of the public methods, which stand for tools."""
+        """List the names of the public methods, which replace tools."""
         probe = self._source if isinstance(self._source, type) else self._make()
         names = [name for name in dir(probe) if not name.startswith("_") and _is_method(probe, name)]
         if not names:
-            raise HookUsageError(f"{self._source!r:.100} has no public method that could stand for a tool.")
+            raise HookUsageError(f"{self._source!r:.100} has no public method that could replace a tool.")
         return names
 
     def _make(self) -> T:
@@ -319,7 +319,7 @@ class Passthrough(Answer):
 
 @dataclass(frozen=True)
 class CassetteAnswer(Answer):
-    """Answers from a cassette. The mocks ask the cassette themselves, and tell it when an operation ends.
+    """Answers from a cassette. The mocks query the cassette themselves, and notify it when an operation ends.
 
     Attributes:
         cassette: The recording.

@@ -30,7 +30,7 @@ class SavedRun(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         version: The version of the format.
         hookline: The version of hookline that wrote it.
         saved_at: The time of saving, in UTC.
-        targets: The suites, as they were asked for.
+        targets: The suites, as the caller named them.
         mode: The mode of the run, which says who answered tool calls.
         seed: The seed of the run's faults.
         duration_ms: How long the run took.
@@ -60,7 +60,7 @@ class SavedRun(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
         Args:
             run: The run.
-            targets: The suites, as they were asked for; their names unless given.
+            targets: The suites, as the caller named them; by default their names.
         """
         return cls(
             format=FORMAT,
@@ -102,7 +102,7 @@ def save_run(path: str | Path, run: SuiteRun, targets: list[str] | None = None) 
     Args:
         path: The file; one that exists is replaced, at once and as a whole.
         run: The run.
-        targets: The suites, as they were asked for.
+        targets: The suites, as the caller named them.
 
     Returns:
         The file, as an absolute path.

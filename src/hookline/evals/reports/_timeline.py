@@ -51,7 +51,7 @@ class ToolRow(BarRow):
     """The row of a tool call.
 
     Attributes:
-        mocked: Whether a hook answered in the tool's place.
+        mocked: Whether a hook answered instead of the tool.
         answered_by: Id of that hook.
         source: The recording that the answer came from.
         refused: Whether nothing could answer it, and the tool was not run.

@@ -119,7 +119,7 @@ class SuiteRunner:
             cassette file a task. `"replay"` answers from these files alone, `"strict"` from the suite's own rules and,
             if `cassettes` is given, from these files; in both no real tool may run.
         cassettes: The folder of the cassette files.
-        recorded: Cassettes in memory, by task name, in place of files.
+        recorded: Cassettes in memory, by task name, instead of files.
         faults: Faults on purpose. Which calls they strike depends on `seed`, the task and the call, and on nothing
             else.
         seed: The seed of the run's faults.

@@ -62,7 +62,7 @@ def tool_request(tool: str, args: dict[str, Any]) -> ToolRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """A prompt for the agent, and how to judge what it does.
+    """A prompt for the agent, and how to judge the result.
 
     Attributes:
         id: The task's name in its suite.
@@ -92,7 +92,7 @@ class UserSuite:
         name: The suite's name.
         tasks: The tasks.
         tools: The agent's tools, or a function that makes them, which gives every task a state of its own.
-        agent: The agent, or a function that makes one; a plain one with `tools` unless given.
+        agent: The agent, or a function that makes one; by default a plain one with `tools`.
         instructions: The plain agent's system message.
         cassette_options: How its cassettes are made, in the words of `Cassette`: `{"ignore": ["request_id"]}`.
 
@@ -120,7 +120,7 @@ class UserSuite:
                 raise HookUsageError(f"Suite {name!r} has two tasks {task.id!r}; rename one.")
             self._tasks[task.id] = task
         if agent is not None and tools:
-            raise HookUsageError(f"Suite {name!r} has an agent, which brings its tools; leave `tools` out.")
+            raise HookUsageError(f"Suite {name!r} has an agent, which has its own tools; leave `tools` out.")
         self._tools = tools
         self._agent = agent
         self._instructions = instructions
@@ -272,7 +272,7 @@ def watch_tools(agent: Agent, ran: list[str], *, forbid: bool, opened: list[str]
     Args:
         agent: The agent.
         ran: A list that collects the path of every tool that runs or was about to.
-        forbid: Whether a tool raises `ForbiddenToolError` in place of running.
+        forbid: Whether a tool raises `ForbiddenToolError` instead of running.
         opened: A list that collects the paths of the tools that the agent's own sources give.
     """
     own = [each for each in agent.tools if isinstance(each, Tool)]
