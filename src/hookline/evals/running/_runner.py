@@ -41,7 +41,7 @@ def cases_of(suites: Iterable[RunsTasks], tasks: Iterable[str] = ()) -> list[Cas
 
     Args:
         suites: The suites.
-        tasks: Names of tasks that each suite must have; all of its tasks for none.
+        tasks: Names of tasks that each suite must have; by default all tasks.
 
     Raises:
         UnknownTaskError: If a suite has no task of a name.
@@ -62,7 +62,7 @@ async def record(
     hooks: Iterable[AnyHook] = (),
     on_result: OnResult | None = None,
 ) -> SuiteRun:
-    """Run tasks with their real tools, and keep in memory what the tools answer.
+    """Run tasks with their real tools, and record the answers in memory.
 
     Args:
         cases: The tasks.
@@ -88,11 +88,11 @@ async def replay(
     hooks: Iterable[AnyHook] = (),
     on_result: OnResult | None = None,
 ) -> SuiteRun:
-    """Run tasks again with every tool call answered by the recording. Real tools are forbidden to run.
+    """Run tasks again, with every tool call answered by the recording. No real tool runs.
 
     Args:
         recorded: The run that `record` returned.
-        cases: The tasks; one that was not recorded finds no answers.
+        cases: The tasks. A task that was not recorded has no answers.
         concurrency: The number of operations that run at the same time.
         hooks: Further hooks of every operation.
         on_result: A function that is called after each task.
@@ -115,13 +115,12 @@ class SuiteRunner:
 
     Args:
         cases: The tasks.
-        mode: Who answers tool calls. `"spy"` lets the real tools run. `"record"` too, and keeps their answers, a
-            cassette file a task. `"replay"` answers from these files alone, `"strict"` from the suite's own rules and,
-            if `cassettes` is given, from these files; in both no real tool may run.
+        mode: Who answers tool calls. `"spy"` runs the real tools. `"record"` does, too, and writes their answers to
+            one cassette file per task. `"replay"` answers from these files only, `"strict"` from the suite's own rules
+            and, if `cassettes` is given, from these files; in both, no real tool runs.
         cassettes: The folder of the cassette files.
         recorded: Cassettes in memory, by task name, instead of files.
-        faults: Faults on purpose. Which calls they strike depends on `seed`, the task and the call, and on nothing
-            else.
+        faults: Faults to inject. Which calls they break depends only on `seed`, the task and the call.
         seed: The seed of the run's faults.
         concurrency: The number of operations that run at the same time.
         hooks: Further hooks of every operation.
@@ -130,7 +129,7 @@ class SuiteRunner:
 
     Raises:
         HookUsageError: If `concurrency` is not a positive number.
-        CassetteFolderError: If the mode needs cassettes and does not know where.
+        CassetteFolderError: If the mode needs cassettes and no folder is given.
     """
 
     def __init__(
@@ -196,7 +195,7 @@ class SuiteRunner:
 
     @property
     def so_far(self) -> SuiteRun:
-        """Return the results of the tasks that are done, in the order in which they were asked for."""
+        """Return the results of the tasks that are done, in the order of the cases."""
         done = sorted(self._results)
         results = [self._results[position] for position in done]
         return SuiteRun(

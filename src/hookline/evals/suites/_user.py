@@ -67,12 +67,12 @@ class Task:
     Attributes:
         id: The task's name in its suite.
         prompt: The user's prompt.
-        script: The turns of a scripted model; `None` to use `model`, or else the agent's own.
+        script: The turns of a scripted model; `None` to use `model`, or the agent's own model.
         model: A model, or a function that makes one for each run.
         mocks: Adds rules to the task's `ToolMocks`, in every mode.
         expected: The calls that solve the task.
         checks: Further checks.
-        cassette: The task's cassette file, where no folder of cassettes is given.
+        cassette: The task's cassette file, used if no folder of cassettes is given.
     """
 
     id: str
@@ -91,15 +91,15 @@ class UserSuite:
     Args:
         name: The suite's name.
         tasks: The tasks.
-        tools: The agent's tools, or a function that makes them, which gives every task a state of its own.
+        tools: The agent's tools, or a function that makes them, which gives each task its own state.
         agent: The agent, or a function that makes one; by default a plain one with `tools`.
         instructions: The plain agent's system message.
-        cassette_options: How its cassettes are made, in the words of `Cassette`: `{"ignore": ["request_id"]}`.
+        cassette_options: Keyword arguments for its `Cassette`s: `{"ignore": ["request_id"]}`.
 
     Raises:
         HookUsageError: If two tasks have one id, or both tools and an agent are given.
         ToolNameError: If a check or an expectation is about a tool that the agent does not have. Tools that come from a
-            source, such as an MCP server, are known when it is open: there such a check fails.
+            source, such as an MCP server, are only known when it is open; such a check fails during the run.
     """
 
     def __init__(
