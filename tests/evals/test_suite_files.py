@@ -203,7 +203,7 @@ def test_a_check_can_tell_that_no_tool_could_run(tmp_path: Path) -> None:
         (HEAD + "    mocks:\n      - {tool: price}\n", 7, "a mock has one answer, one of returns, raises"),
         (HEAD + "    mocks:\n      - {tool: price, returns: 1, fails: x}\n", 7, "got `returns` and `fails`"),
         (HEAD + "    mocks:\n      - {tool: price, raises: Nope}\n", 7, "a built-in exception"),
-        (HEAD + "    mocks:\n      - {tool: price, sequence: []}\n", 7, "A sequence of answers has at least one"),
+        (HEAD + "    mocks:\n      - {tool: price, sequence: []}\n", 7, "A sequence of answers needs at least one"),
         (HEAD + "    mocks:\n      - {tool: price, args_mode: some, returns: 1}\n", 7, "`args_mode` is one of exact"),
         (HEAD + "    expected: {call: []}\n", 6, "`expected` needs `calls`"),
         (HEAD + "    expected: {calls: [], mode: loose}\n", 6, "`mode` is one of strict, in_order"),

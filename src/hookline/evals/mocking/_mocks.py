@@ -126,7 +126,7 @@ class FaultRule:
         if missing or isinstance(fault, type):
             raise HookUsageError(
                 f"{fault!r:.100} is not a fault; give one of hookline.evals.faults, as Timeout(seconds=5), or an "
-                "object with its five words: name, replaces, strike, change, delay_s."
+                "object with its five members: name, replaces, strike, change, delay_s."
             )
         self.matcher = matcher
         self.fault = fault
@@ -226,7 +226,7 @@ def _describe_nearest(table: RuleTable, call: SeenCall) -> str:
         rule = tools[close[0]]
         return f"The nearest rule is {rule.name!r}: {_reason(rule, call)}. "
     names = ", ".join(repr(rule.name) for rule in rules[:SHOWN])
-    return f"No rule is for this tool; there are rules {names}{' and others' if len(rules) > SHOWN else ''}. "
+    return f"No rule matches this tool; the rules are {names}{' and others' if len(rules) > SHOWN else ''}. "
 
 
 def _cut(text: str, limit: int = 200) -> str:
@@ -359,7 +359,7 @@ class Decider:
             self.clock.of(event.operation_id).pass_time(decision.delay_s, event.step_index)
         operation = self._operation(event)
         if value is PASS and decision.changes and not operation.changing:
-            late = AnswerError("it changes what a real tool answers, and was made after the run had begun")
+            late = AnswerError("it changes the answer of a real tool, but was added after the run had begun")
             self._refuse(decision, failed_mock_result(event, decision.rule, late))
             value = decision.value
         if value is PASS:
@@ -528,7 +528,7 @@ class Decider:
                 _close_coroutine(value)
                 raise AnswerError(
                     "it returned an awaitable, and this call cannot wait for it: make its function `async def`, and "
-                    "the rule before the run begins"
+                    "add the rule before the run begins"
                 )
             result = _as_result(event.tool_name, value)
             for change in decision.changes:

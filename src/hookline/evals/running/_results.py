@@ -171,7 +171,7 @@ class TaskResult(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
             return None
         if self.unanswered:
             first, more = self.unanswered[0], len(self.unanswered) - 1
-            return f"{first.why or f'nothing answered {first.tool}'}{f' ({more} more like it)' if more else ''}"
+            return f"{first.why or f'nothing answered {first.tool}'}{f' (and {more} more)' if more else ''}"
         if self.forbidden:
             return f"{self.forbidden} calls were about to run a forbidden tool"
         if self.reason != "done":
