@@ -36,10 +36,10 @@ def test_nobody_approves_without_a_terminal_unless_it_is_said() -> None:
     approved = ask("send two", "--yes")
 
     assert (refused.exit_code, approved.exit_code) == (1, 0)
-    assert refused.stdout == "Done: A person refused this call: Nobody is there who could approve it.\n"
-    assert "⊘ send  rejected and continued: nobody is there who could approve it (--yes does)\n" in refused.stderr
+    assert refused.stdout == "Done: A person refused this call: Nobody is available to approve this call.\n"
+    assert "⊘ send  rejected and continued: nobody can approve it here; pass --yes to approve calls\n" in refused.stderr
     assert approved.stdout == "Done: sent second to Ada\n"
-    assert "✓ send  approved, as --yes says\n" in approved.stderr
+    assert "✓ send  approved by --yes\n" in approved.stderr
 
 
 def test_a_model_that_fails_is_told_in_one_line() -> None:
@@ -95,9 +95,9 @@ def test_commands_tell_of_the_agent_and_of_what_was_said() -> None:
     assert "send  asks first  Send something.\n" in result.stdout
     assert "agent/helper  Ask the agent 'helper' to do something, and get its answer.\n" in result.stdout
     assert re.search(r"user +note\nassistant +→ note\ntool +noted x+…\nassistant +Done: noted", result.stdout)
-    assert "Forgotten.\n" in result.stdout
+    assert "Conversation cleared.\n" in result.stdout
     assert "\n1 messages\n" in result.stdout
-    assert "There is no /nothing. /help" in result.stdout
+    assert "Unknown command /nothing. Commands: /help" in result.stdout
     assert "✓ invoke_agent actor" in result.stdout
     assert "no more" not in result.stdout
 
