@@ -1,7 +1,7 @@
 """Writes the matrix of adapters: `python docs/reference/generate_adapters.py [adapter ...]`.
 
-Runs the contract against every adapter whose framework is installed, and writes its column of `adapters.md`. Other columns
-stay as they are, so that you can run it in one environment after another.
+Runs the contract against every adapter whose framework is installed, and writes its column of `adapters.md`. Other
+columns stay as they are, so that you can run it in one environment after another.
 """
 
 import asyncio
@@ -44,8 +44,8 @@ INTRODUCTION = """\
 
 # Adapters
 
-What each adapter of `hookline.adapters` supports. The tables are written by running the adapter's tests against
-[the contract of all adapters](../how-to/write-an-adapter.md). A hook that a framework would never call is refused with
+What each adapter of `hookline.adapters` supports. The tables are written by running the adapter's tests against [the
+contract of all adapters](../how-to/write-an-adapter.md). A hook that a framework would never call is refused with
 `UnsupportedHookError`, unless you pass `best_effort=True`. [Adapter details](adapter-details.md) lists rare cases.
 
 ## Attach hooks
@@ -71,19 +71,19 @@ AFTER_ATTACHED = """\
 
 ## Resume a paused run
 
-`resume(result, decisions)` continues a run that waits for a person, as the same operation. The decisions are `Approve` and
-`Reject`, each with the id of its call. A `Reject` ends the run; with `and_continue=True` the model reads the reason and
-continues.
+`resume(result, decisions)` continues a run that waits for a person, as the same operation. The decisions are `Approve`
+and `Reject`, each with the id of its call. A `Reject` ends the run; with `and_continue=True` the model reads the reason
+and continues.
 
-`answers(result, decisions)`, in each adapter's package, returns the framework's own value for these decisions. Use it to
-start the run yourself.
+`answers(result, decisions)`, in each adapter's package, returns the framework's own value for these decisions. Use it
+to start the run yourself.
 
 To resume in another process, pass the `operation_id` and the `store` of the paused run to `hooked`.
 
 Pass the same hooks. If the store has the paused operation and one of its interceptors is missing, `resume` raises
-`MissingHooksError`, unless you pass `allow_missing_hooks=True`: see
-[Give the same hooks again](../how-to/ask-a-person.md#give-the-same-hooks-again). If only the framework knows of the pause,
-hooks are not compared.
+`MissingHooksError`, unless you pass `allow_missing_hooks=True`: see [Give the same hooks
+again](../how-to/ask-a-person.md#give-the-same-hooks-again). If only the framework knows of the pause, hooks are not
+compared.
 
 ## Stopped runs
 
@@ -94,8 +94,8 @@ hooks are not compared.
 * a person rejects a call without `and_continue=True`,
 * `interrupt` ends the run.
 
-One `except RunStopped` works for every framework. `error.reason` says why, and `error.hook_id` names the hook, if it was one.
-A FastMCP server has no run to stop: its client reads a failed call.
+One `except RunStopped` works for every framework. `error.reason` says why, and `error.hook_id` names the hook, if it
+was one. A FastMCP server has no run to stop: its client reads a failed call.
 
 """
 
