@@ -432,7 +432,7 @@ class AdapterRun:
             self._ended = None
 
     def _outcome(self, run: Run, error: BaseException | None) -> tuple[CompletionReason, Exception | None]:
-        if run.denied is not None or run.stopped:
+        if run.denied is not None or self._rejected is not None or run.stopped:
             return "interrupted", None
         if error is None:
             return "done", None
