@@ -362,7 +362,7 @@ async def test_a_model_without_a_connection_is_watched_too() -> None:
     error = await error_of(PydanticModel(FunctionModel(stream_function=silent), stall_timeout=0.05), streamed=True)
 
     assert isinstance(error, TransientModelError)
-    assert "it was silent for 0.05 s" in str(error)
+    assert "it sent nothing for 0.05 s" in str(error)
 
 
 @both

@@ -31,14 +31,16 @@ def hooked(agent: Any, hooks: Iterable[AnyHook] = (), **options: Any) -> HookedA
     Raises:
         UnsupportedHookError: If a hook would never be called.
         HookDefinitionError: If a hook is invalid.
-        HookUsageError: If there is no such option.
+        HookUsageError: If an option is unknown.
     """
     also = ("agent_id", "conversation_id", "model", "provider", "parent")
     return HookedAgent(agent, HooklineMiddleware(check_hooked(hooks, DRIVES, options, also=also), **options))
 
 
 class HookedAgent:
-    """An agent whose every run has hooks; everything but `run` and `resume` is the agent's own. Made by `hooked`.
+    """An agent of Microsoft Agent Framework whose runs have hooks; created by `hooked`.
+
+    All methods except `run` and `resume` are those of the agent.
 
     Args:
         agent: The agent.
@@ -53,7 +55,7 @@ class HookedAgent:
 
         Args:
             messages: As the agent takes them.
-            middleware: Further middleware of this run.
+            middleware: Additional middleware for this run.
             given: The agent's other arguments.
 
         Raises:
@@ -68,7 +70,7 @@ class HookedAgent:
 
         Args:
             result: The response of the paused run.
-            decisions: The decisions.
+            decisions: The decisions, each with the id of its tool call.
             given: Other arguments of `run`, such as the `session` of the paused run.
 
         Raises:
