@@ -81,7 +81,7 @@ def check_name(name: str) -> tuple[str, str]:
         return TEST_MODEL, TEST_MODEL
     provider, colon, model = name.partition(":")
     if not colon or not provider or not model.strip() or name != name.strip():
-        raise ModelNameError(name, f"a name has the form `provider:model`, such as 'openai:gpt-5'.{_suggestion(name)}")
+        raise ModelNameError(name, f"a name is `provider:model`, such as 'openai:gpt-5'.{_suggestion(name)}")
     try:
         infer_provider_class(provider)
     except ValueError:
