@@ -332,7 +332,7 @@ async def test_a_call_that_takes_too_long_is_given_up_and_its_connection_closed(
 async def test_a_stream_that_falls_silent_is_given_up_and_its_connection_closed(provider: Provider) -> None:
     provider.script(streams(HALF, then=Exchange.wait_for_leave))
 
-    async with asked(provider, stall_timeout=0.15) as model:
+    async with asked(provider, stall_timeout=0.5) as model:
         error = await error_of(model, streamed=True)
 
     assert isinstance(error, TransientModelError)
