@@ -85,6 +85,16 @@ def test_hooks_are_given_by_position_or_by_name_and_may_be_left_out(make: Callab
     assert len({type(each) for each in made}) == 1
 
 
+@pytest.mark.parametrize(
+    "make", [pydantic_agent, openai_agent, strands_agent, framework_agent, adk_runner, claude_options]
+)
+def test_what_is_returned_shows_its_hooks(make: Callable[[], Any]) -> None:
+    shown = repr(hooked(make(), [Hooks("safety")]))
+
+    assert shown.startswith("Hooked")
+    assert "Hooks('safety'" in shown
+
+
 @each_thing
 def test_a_bundle_in_place_of_a_list_is_refused_in_the_same_words(make: Callable[[], Any]) -> None:
     with pytest.raises(HookDefinitionError, match="hooks: give a list of bundles and single hooks; got"):

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
+from hookline._checks import public_name
 from hookline.errors import HookUsageError
 from hookline.hooks import AnyHook
 
@@ -137,12 +138,9 @@ def _is_from(kind: type, package: str) -> bool:
 def _not_understood_error(thing: Any) -> HookUsageError:
     hint = _hint(thing)
     understood = "; ".join(each.shown for each in ATTACHMENTS)
-    got = f"the class {thing.__qualname__}" if isinstance(thing, type) else f"an object of class {_name(type(thing))}"
+    kind = thing if isinstance(thing, type) else type(thing)
+    got = f"the class {kind.__qualname__}" if thing is kind else f"an object of class {public_name(kind)}"
     return HookUsageError(f"hooked(...) cannot attach hooks to {got}.{hint} It takes {understood}.")
-
-
-def _name(kind: type) -> str:
-    return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
 
 
 def _hint(thing: Any) -> str:

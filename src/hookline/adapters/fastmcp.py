@@ -113,6 +113,9 @@ class HooklineMiddleware(Middleware):
         if not callable(self._hooks) and not attach.get("best_effort"):
             AdapterRun(self._hooks, DRIVES, **attach)
 
+    def __repr__(self) -> str:
+        return f"HooklineMiddleware({self._hooks!r})"
+
     async def on_call_tool(
         self, context: MiddlewareContext[CallToolRequestParams], call_next: CallNext[CallToolRequestParams, Answer]
     ) -> Answer:

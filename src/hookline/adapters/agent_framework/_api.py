@@ -36,6 +36,9 @@ class HooklineMiddleware(AgentMiddleware):
     def __init__(self, hooks: Iterable[AnyHook] = (), **options: Any) -> None:
         self._hooks, self._options = hook_batch(hooks), options
 
+    def __repr__(self) -> str:
+        return f"HooklineMiddleware({list(self._hooks)!r})"
+
     async def process(self, context: AgentContext, call_next: Callable[[], Awaitable[None]]) -> None:
         """Run the agent as an operation; the framework calls this.
 

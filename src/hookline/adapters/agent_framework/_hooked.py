@@ -50,6 +50,9 @@ class HookedAgent:
     def __init__(self, agent: Any, middleware: HooklineMiddleware) -> None:
         self._agent, self._middleware = agent, middleware
 
+    def __repr__(self) -> str:
+        return f"HookedAgent({self._agent.name!r}, {self._middleware!r})"
+
     def run(self, messages: Any = None, *, middleware: Sequence[Any] | None = None, **given: Any) -> Any:
         """Run the agent, or stream it with `stream=True`; see the agent's `run`.
 

@@ -50,6 +50,9 @@ class HookedClaude:
     def __init__(self, options: ClaudeAgentOptions, hooks: Sequence[AnyHook], run_options: Mapping[str, Any]) -> None:
         self._options, self._hooks, self._run_options = options, hooks, dict(run_options)
 
+    def __repr__(self) -> str:
+        return f"HookedClaude(hooks={list(self._hooks)!r})"
+
     def query(self, prompt: Prompt, *, transport: Any = None) -> AsyncGenerator[Any, None]:
         """Run a prompt as one operation; yields what `claude_agent_sdk.query` yields.
 

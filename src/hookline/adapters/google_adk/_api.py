@@ -81,6 +81,9 @@ class HookedRunner(Runner):
         self.__dict__.update(vars(inner))
         self._given, self._inner, self._hooks, self._attach = runner, inner, hooks, attach
 
+    def __repr__(self) -> str:
+        return f"HookedRunner({self.app_name!r}, hooks={list(self._hooks)!r})"
+
     async def run_async(self, **invocation: Any) -> AsyncGenerator[Event, None]:
         """Run the agent with hooks; parameters and events are those of `Runner.run_async`."""
         bridge = GeneratorBridge(self._run_operation(invocation), copy_context())

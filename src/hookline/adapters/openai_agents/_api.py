@@ -93,6 +93,9 @@ class HooklineRunner(AgentRunner):
             "allow_missing_hooks": allow_missing_hooks,
         }
 
+    def __repr__(self) -> str:
+        return f"HooklineRunner({list(self._hooks)!r})"
+
     async def run(self, starting_agent: Agent[Any], input: Input, **options: Unpack[RunOptions[Any]]) -> RunResult:  # noqa: A002
         """Run an agent, or resume a run whose interruptions are decided; see `Runner.run`.
 

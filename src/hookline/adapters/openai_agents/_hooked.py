@@ -53,6 +53,9 @@ class HookedAgent:
     def __init__(self, agent: Agent[Any], runner: HooklineRunner) -> None:
         self.agent, self._runner = agent, runner
 
+    def __repr__(self) -> str:
+        return f"HookedAgent({self.agent.name!r}, {self._runner!r})"
+
     async def run(self, input: Input, **options: Unpack[RunOptions[Any]]) -> RunResult:  # noqa: A002
         """Run the agent; see `Runner.run`.
 

@@ -76,6 +76,9 @@ class HookedAgent(WrapperAgent[AgentDepsT, OutputDataT]):
         super().__init__(agent)
         self._capability = RunCapability(hooks, **options)
 
+    def __repr__(self) -> str:
+        return f"HookedAgent({self.name!r}, hooks={list(self._capability.hooks)!r})"
+
     @asynccontextmanager
     async def iter(
         self, user_prompt: Any = None, *, capabilities: Sequence[Any] | None = None, **given: Any

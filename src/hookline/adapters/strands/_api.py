@@ -78,6 +78,9 @@ class HookedAgent:
     def __init__(self, agent: Any, hooks: Iterable[AnyHook], options: Mapping[str, Any]) -> None:
         self._agent, self._hooks, self._options = agent, list(hooks), dict(options)
 
+    def __repr__(self) -> str:
+        return f"HookedAgent({agent_name(self._agent)!r}, hooks={self._hooks!r})"
+
     def __call__(self, prompt: Any = None, **given: Any) -> Any:
         """Run the agent from sync code, in a thread with an event loop of its own, as Strands does.
 
