@@ -77,9 +77,9 @@ def http_api_page() -> Iterator[str]:
     yield from table(["parameter", "in", "type", "meaning"], map(parameter_row, shared.values()))
     yield "## Points\n"
     yield (
-        "The point of a hook definition is the wire name of an [event](events.md), such as `afterStep`, or a "
+        'The point of a hook definition is the wire name of an [event](events.md), such as `"afterStep"`, or a '
         "[call](control.md#calls-and-results) with a kind of interceptor: `before`, `guard`, `after` or `around`, such "
-        "as `ToolCall.guard`.\n"
+        'as `"ToolCall.guard"`.\n'
     )
     for title, handlers in ROUTES_BY_SUBJECT.items():
         yield f"## {title}\n"
