@@ -111,26 +111,26 @@ WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[^\W\d_]+|\d+")
 
 
 class Redacting(Protocol):
-    """Anything that redacts what a cassette records, and the calls that it looks up."""
+    """The interface of a redaction, which changes what a cassette records and looks up."""
 
     def value(self, value: Any) -> Any:
-        """Return a JSON-like value, such as the arguments of a call, without its secrets."""
+        """Return a JSON-like value, such as the arguments of a call, without secrets."""
         ...
 
     def text(self, text: str) -> str:
-        """Return a text, such as a tool's result, without its secrets."""
+        """Return a text, such as a tool's result, without secrets."""
         ...
 
 
 class Redaction(msgspec.Struct, frozen=True, kw_only=True, dict=True):
-    """The rules for secrets in a cassette: names of fields, patterns of texts, and the replacement.
+    """Rules for secrets: names of fields, patterns of texts, and the replacement.
 
     Attributes:
-        keys: Names of fields, in words: `("api key",)`. Their values are replaced in arguments, in results that are
-            JSON, and in texts where `name: value` or `name=value` is written.
-        patterns: Regular expressions; what they match is replaced in every text.
-        replacement: What stands in a secret's place.
-        also: Called with every text after that, for secrets that neither of them finds; gives the text without them.
+        keys: Names of fields, as words: `("api key",)`. Their values are replaced in arguments, in results that are
+            JSON, and in texts with `name: value` or `name=value`.
+        patterns: Regular expressions. Matches are replaced in every text.
+        replacement: The text that replaces a secret.
+        also: A function that is called with every text after that, and returns it without further secrets.
     """
 
     keys: tuple[str, ...] = SECRET_KEYS
@@ -177,7 +177,7 @@ class Redaction(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return {}
 
     def is_secret(self, name: str) -> bool:
-        """Whether a field of this name holds a secret."""
+        """Return whether a field with this name has a secret."""
         known = self._known.get(name)
         if known is None:
             if len(self._known) >= KNOWN_NAMES:
@@ -186,7 +186,7 @@ class Redaction(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return known
 
     def value(self, value: Any) -> Any:
-        """Return a JSON-like value without its secrets; the very same value if it has none."""
+        """Return a JSON-like value without its secrets; the same object if it has none."""
         if isinstance(value, str):
             return self.text(value)
         if isinstance(value, dict):
@@ -272,7 +272,7 @@ class Redaction(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
 
 class Unredacted:
-    """Redacts nothing."""
+    """A redaction that changes nothing."""
 
     def value(self, value: Any) -> Any:
         """Return the value as it is."""

@@ -33,12 +33,12 @@ AGENT_IDENTIFIER = "agent"
 
 
 class Compaction(msgspec.Struct, frozen=True, kw_only=True):
-    """When and how a conversation that has grown too long is replaced by a summary.
+    """When and how to replace a long conversation by a summary.
 
     Attributes:
-        max_tokens: Compact before a model call when the last reported input exceeded this.
-        summarize: `async (messages) -> str`.
-        keep_last: How many of the newest exchanges (an assistant message with its tool results) stay as they are.
+        max_tokens: Compact before a model call if the last reported input was longer than this.
+        summarize: `async (messages) -> str`, which returns the summary.
+        keep_last: Number of newest exchanges (an assistant message with its tool results) to keep.
     """
 
     max_tokens: int
@@ -48,26 +48,26 @@ class Compaction(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Agent:
-    """A model with tools, instructions and limits. Immutable; any number of runs may share it.
+    """A model with tools, instructions and limits. It is immutable, and any number of runs can share it.
 
     Attributes:
-        id: Its name on events, and in `agent/<id>` when it is a sub-agent.
-        model: What answers: a `Model`, or the name of one, such as `"openai:gpt-5"`, for an installed adapter to find.
-        tools: What it may call: `Tool`s, functions, which become tools, and sources of tools, which each run opens.
-        instructions: Its system message; `""` for none.
-        sub_agents: Agents that it may call as the tools `agent/<id>`.
-        compaction: How its conversation is kept short; `None` for never.
-        max_steps: Steps after which a run ends with reason `"max_steps"`.
-        max_continues: How often hooks may continue a finished run with more input.
-        cost_limit_usd: US dollars after which a run ends with reason `"cost_limit"`; `None` for no limit.
+        id: The agent's name in events, and in `agent/<id>` as a sub-agent.
+        model: A `Model`, or the name of one, such as `"openai:gpt-5"`, which needs the extra `models`.
+        tools: `Tool`s, functions (which become tools), and sources of tools, which each run opens.
+        instructions: The system message; `""` for none.
+        sub_agents: Agents that the model can call as tools `agent/<id>`.
+        compaction: When and how to shorten the conversation; `None` for never.
+        max_steps: Number of steps after which a run ends with reason `"max_steps"`.
+        max_continues: How often hooks can continue a finished run with more input.
+        cost_limit_usd: Cost in US dollars at which a run ends with reason `"cost_limit"`; `None` for no limit.
         hooks: Hooks of every run of this agent.
-        retry: How often a model is asked again that failed for a passing reason.
-        sources: The sources among its tools.
-        specs: Its tools and sub-agents as a model sees them, without those of its sources.
+        retry: Retries of model calls after a `TransientModelError`.
+        sources: The sources among the tools.
+        specs: The tools and sub-agents as the model sees them, without those of sources.
 
     Raises:
-        AgentDefinitionError: If a part cannot work.
-        HookDefinitionError: If a hook cannot.
+        AgentDefinitionError: If an argument is invalid.
+        HookDefinitionError: If a hook is invalid.
     """
 
     id: str
