@@ -85,7 +85,7 @@ def http_api_page() -> Iterator[str]:
         yield f"## {title}\n"
         for handler, method, path, operation in operations_of(description, handlers):
             yield from route_entry(handler, method, path, operation, shared)
-    yield "## Refusals\n"
+    yield "## Errors\n"
     yield (
         "Errors have a [Problem](#problem) as their body: `application/problem+json` (RFC 9457). Use `code` in "
         "programs, and `requestId` to find the request in the log of the server. Any route may return 400, 408, 431, "

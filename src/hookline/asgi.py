@@ -95,7 +95,7 @@ class HookMiddleware:
     ) -> None:
         for name, given in {"app": app, "tenant": tenant}.items():
             if not callable(given) and (name, given) != ("tenant", None):
-                raise HookDefinitionError("HookMiddleware", f"`{name}` is called for each request; got {given!r:.200}")
+                raise HookDefinitionError("HookMiddleware", f"`{name}` must be callable; got {given!r:.200}")
         placed = [
             (hook, entry.lane if isinstance(entry, Hooks) else None)
             for entry in hook_batch(hooks)
@@ -136,7 +136,9 @@ class HookMiddleware:
         given = headers.get("x-request-id", "")
         tenant_id = "" if self.tenant is None else self.tenant(scope)
         if not isinstance(tenant_id, str):
-            raise HookUsageError(f"`tenant` returns the tenant's id, '' for none; it returned {tenant_id!r:.200}.")
+            raise HookUsageError(
+                f"`tenant` must return the tenant's id, or '' for none; it returned {tenant_id!r:.200}."
+            )
         call = RequestCall(
             operation_id=given if re.fullmatch("[ -~]{1,128}", given) else os.urandom(16).hex(),
             tenant_id=tenant_id,
@@ -210,8 +212,8 @@ class _Exchange:
         if has_dot_segment(call.path) or self.owner.normal_path(call.path) != call.path:
             # Guards have judged this spelling, and a router may take it for another path.
             raise HookUsageError(
-                f"A hook changed the path to {call.path!r:.200}, which a router may read as another one than hooks do. "
-                "Merge its slashes and resolve its segments '.' and '..' first."
+                f"A hook changed the path to {call.path!r:.200}, which a router may resolve to a different path. Merge "
+                "its slashes and resolve its segments '.' and '..' first."
             )
         scope = _rewrite_scope(self.scope, self.call, call)
         scope.setdefault("state", {})["hookline"] = call
@@ -368,6 +370,6 @@ def _lines(headers: Mapping[str, str], lines: Sequence[tuple[bytes, bytes]]) -> 
             continue
         for value in joined.split("\n") if name == "set-cookie" else (joined,):
             if not re.fullmatch(r"[!#$%&'*+.^`|~\w-]+:[\t -~\x80-\xff]*", f"{name}:{value}", re.ASCII):
-                raise HookUsageError(f"A hook gave the header {name!r:.200} a name or value that HTTP cannot carry.")
+                raise HookUsageError(f"A hook set the header {name!r:.200}, whose name or value is not valid in HTTP.")
             found.append((name.encode("latin-1"), value.encode("latin-1")))
     return found

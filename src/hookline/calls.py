@@ -80,14 +80,14 @@ def as_tool_result(answer: object) -> ToolResult:
         unknown = [key for key in answer if key not in ("content", "success", "metadata")]
         if unknown or "content" not in answer:
             raise HookUsageError(
-                f"An answer given as a mapping has `content` and optionally `success` and `metadata`; got the keys "
+                f"An answer that is a mapping must have `content`, and can have `success` and `metadata`; got the keys "
                 f"{', '.join(map(str, answer)) or 'none'}."
             )
         return _check_result(ToolResult(**answer))
     if isinstance(answer, Exception):
         return tool_failure(answer)
     raise HookUsageError(
-        f"A tool call is answered with a ToolResult, a str, a mapping with `content`, or an Exception instance; "
+        f"The answer to a tool call must be a ToolResult, a str, a mapping with `content`, or an Exception instance; "
         f"got {type(answer).__name__}."
     )
 
@@ -99,13 +99,15 @@ def tool_failure(error: BaseException) -> ToolResult:
 
 def _check_result(result: ToolResult) -> ToolResult:
     if not isinstance(result.content, str):
-        raise HookUsageError(f"`content` of an answer is text; got {type(result.content).__name__}.")
+        raise HookUsageError(f"`content` of an answer must be a str; got {type(result.content).__name__}.")
     if not isinstance(result.success, bool):
-        raise HookUsageError(f"`success` of an answer is True or False; got {result.success!r}.")
+        raise HookUsageError(f"`success` of an answer must be True or False; got {result.success!r}.")
     if result.error_type is not None and not isinstance(result.error_type, str):
-        raise HookUsageError(f"`error_type` of an answer is text or None; got {type(result.error_type).__name__}.")
+        raise HookUsageError(
+            f"`error_type` of an answer must be a str or None; got {type(result.error_type).__name__}."
+        )
     if result.metadata.__class__ is not ReadOnlyDict and not isinstance(result.metadata, Mapping):
-        raise HookUsageError(f"`metadata` of an answer is a mapping; got {type(result.metadata).__name__}.")
+        raise HookUsageError(f"`metadata` of an answer must be a mapping; got {type(result.metadata).__name__}.")
     return result
 
 

@@ -115,7 +115,7 @@ class Hook(msgspec.Struct, frozen=True, kw_only=True):
         try:
             return msgspec.json.decode(msgspec.json.encode(data), type=HookData)  # as it will be kept
         except (TypeError, ValueError, OverflowError, RecursionError) as error:
-            raise HookDefinitionError(where, f"it cannot be written as JSON and read again: {error}") from error
+            raise HookDefinitionError(where, f"it cannot be written as JSON: {error}") from error
 
 
 class Interceptor(msgspec.Struct, frozen=True, kw_only=True):
@@ -210,10 +210,12 @@ def check_hook(hook: Hook, where: str) -> None:
         check_webhook(webhook, hook.event, where)
         check_json({"id": hook.id, "tool": hook.tool, "tenant_id": hook.tenant_id}, where)
         if webhook.control and hook.handler is not None:
-            raise HookDefinitionError(where, "a `control` webhook decides in place of a `handler`; make them two hooks")
+            raise HookDefinitionError(
+                where, "a hook cannot have both a `control` webhook and a `handler`; make two hooks"
+            )
     elif hook.handler is None:
         raise HookDefinitionError(
-            where, "a hook needs a `handler`, a plain or an async function of one event, or a `webhook`"
+            where, "a hook needs a `handler` (a plain or async function of one event) or a `webhook`"
         )
     if hook.handler is not None:
         check_signature(hook.handler, "the event", where)
@@ -233,12 +235,15 @@ def check_interceptor(hook: Interceptor, where: str) -> None:
     if not any(hook.call is call for call in CALLS):
         raise HookDefinitionError(where, _wrong_call(hook.call, hook.kind))
     if not isinstance(hook.kind, str) or hook.kind not in _ARGUMENTS:
-        raise HookDefinitionError(where, f"`kind` is one of {', '.join(map(repr, _ARGUMENTS))}; got {quote(hook.kind)}")
+        raise HookDefinitionError(
+            where, f"`kind` must be one of {', '.join(map(repr, _ARGUMENTS))}; got {quote(hook.kind)}"
+        )
     if not isinstance(hook.on_error, str) or hook.on_error not in ("open", "closed"):
-        raise HookDefinitionError(where, f"`on_error` is 'open' or 'closed'; got {quote(hook.on_error)}")
+        raise HookDefinitionError(where, f"`on_error` must be 'open' or 'closed'; got {quote(hook.on_error)}")
     if not isinstance(hook.wait, bool) or (not hook.wait and hook.kind not in ("before", "after")):
         raise HookDefinitionError(
-            where, f"`wait` is True, or for before and after False; got {quote(hook.wait)} for {quote(hook.kind)}"
+            where,
+            f"`wait` must be True; only before and after can have False; got {quote(hook.wait)} for {quote(hook.kind)}",
         )
     check_signature(hook.handler, _ARGUMENTS[hook.kind], where)
     if not hook.wait:
@@ -259,7 +264,7 @@ def check_phase_handler(hook: PhaseHandler, where: str) -> None:
     check_id(hook.id, where)
     for name, phase in (("source", hook.source), ("target", hook.target)):
         if phase is not None and not isinstance(phase, Phase):
-            raise HookDefinitionError(where, f"`{name}` is a Phase, or None for any; got {quote(phase)}")
+            raise HookDefinitionError(where, f"`{name}` must be a Phase, or None for any; got {quote(phase)}")
     check_signature(hook.handler, "the transition", where)
     check_decides_nothing(hook.handler, "a phase hook", where)
     check_timeout(hook.timeout, where)
@@ -628,6 +633,6 @@ def hook_batch(hooks: Iterable[AnyHook]) -> list[AnyHook]:
             raise HookDefinitionError(
                 f"hooks[{position}]",
                 f"expected a `Hooks` bundle, a `Hook`, an `Interceptor` or a `PhaseHook`, got {quote(entry)}; "
-                "functions go into a bundle with a decorator, as @hooks.on(...)",
+                "add a function to a bundle with a decorator, such as @hooks.on(...)",
             )
     return batch

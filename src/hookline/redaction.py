@@ -142,11 +142,11 @@ class Redaction(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         for name in ("keys", "patterns"):
             given = getattr(self, name)
             if isinstance(given, str | re.Pattern):
-                raise HookUsageError(f"`{name}` of a Redaction is a list; got {given!r}.")
+                raise HookUsageError(f"`{name}` of a Redaction must be a list; got {given!r}.")
             msgspec.structs.force_setattr(self, name, tuple(given))
         for key in self.keys:
             if not isinstance(key, str) or not WORDS.search(key):
-                raise HookUsageError(f"`keys` of a Redaction are names of fields; got {key!r}.")
+                raise HookUsageError(f"`keys` of a Redaction must be names of fields; got {key!r}.")
         self._compiled  # noqa: B018  # so that a pattern that cannot work is refused here
 
     # Made once: every text and every field of every call is looked at.
@@ -299,7 +299,7 @@ def as_redaction(given: object) -> Redacting:
         return cast("Redacting", given)
     if callable(given):
         return Redaction(also=given)
-    raise HookUsageError(f"`redact` is a Redaction, a function from text to text, or None; got {given!r}.")
+    raise HookUsageError(f"`redact` must be a Redaction, a function from text to text, or None; got {given!r}.")
 
 
 def _compile_pattern(pattern: str | re.Pattern[str]) -> re.Pattern[str]:
@@ -308,7 +308,7 @@ def _compile_pattern(pattern: str | re.Pattern[str]) -> re.Pattern[str]:
     try:
         return re.compile(pattern)
     except (TypeError, re.error) as error:
-        raise HookUsageError(f"`patterns` of a Redaction are regular expressions; {pattern!r}: {error}.") from None
+        raise HookUsageError(f"`patterns` of a Redaction must be regular expressions; {pattern!r}: {error}.") from None
 
 
 def _closing(text: str, place: int) -> int:

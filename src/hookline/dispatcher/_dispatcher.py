@@ -189,7 +189,7 @@ class ClosedTable:
 
     def __getitem__(self, key: object, default: object = None) -> Any:
         raise HookUsageError(
-            f"This HookDispatcher {self.why}. Use it inside of `async with HookDispatcher() as dispatcher`."
+            f"This HookDispatcher {self.why}. Use it inside `async with HookDispatcher() as dispatcher`."
         )
 
     get = pop = __getitem__
@@ -203,7 +203,7 @@ def undispatchable_error(event: object) -> HookUsageError:
     """Return the exception for something that cannot be dispatched."""
     if isinstance(event, BeforeToolCall):
         return HookUsageError(
-            "BeforeToolCall may be answered, so it is awaited: use `await dispatcher.dispatch_before_tool_call(event)`."
+            "A hook can answer a BeforeToolCall. Use `await dispatcher.dispatch_before_tool_call(event)`."
         )
     return HookUsageError(f"Only the sixteen events of hookline.events can be dispatched; got {quote(event)}.")
 
@@ -272,7 +272,7 @@ class HookDispatcher:
         check_timeout(chain_budget, "HookDispatcher(chain_budget=...)")
         if hook_timeout is None or isinstance(max_queued, bool) or not isinstance(max_queued, int) or max_queued < 1:
             raise HookDefinitionError(
-                "HookDispatcher", "`hook_timeout` is a number, `max_queued` a whole number from 1"
+                "HookDispatcher", "`hook_timeout` must be a number, and `max_queued` an integer of at least 1"
             )
         self.hook_timeout = hook_timeout
         self.max_queued = max_queued
@@ -298,7 +298,7 @@ class HookDispatcher:
 
     async def __aenter__(self) -> Self:
         if self._gates is not NOT_ENTERED:
-            raise HookUsageError("This HookDispatcher was entered before; make a new one for another `async with`.")
+            raise HookUsageError("This HookDispatcher was already used; create a new one for each `async with`.")
         self._host = LaneHost(self.hook_timeout, self.max_queued, sender=self)
         await self._host.open()
         self._bounded: Bounded = self._host.bounded
@@ -348,7 +348,7 @@ class HookDispatcher:
             HookUsageError: Outside the dispatcher's `async with`.
         """
         if (operation_id.__class__ is not str and not isinstance(operation_id, str)) or not operation_id:
-            raise HookUsageError(f"An operation id is a non-empty string; got {operation_id!r}.")
+            raise HookUsageError(f"An operation id must be a non-empty string; got {operation_id!r}.")
         plan: Plan | None = None
         if hooks.__class__ is list and len(hooks) == 1 and (only := hooks[0]).__class__ is Hooks:
             plan = only._compiled or plan_of(only)

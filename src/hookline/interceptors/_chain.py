@@ -136,7 +136,7 @@ class Chain:
         check_timeout(budget, "Chain(budget=...)")
         check_timeout(hook_timeout, "Chain(hook_timeout=...)")
         if hook_timeout is None:
-            raise HookDefinitionError("Chain", "`hook_timeout` is a number of seconds, or math.inf for no limit")
+            raise HookDefinitionError("Chain", "`hook_timeout` must be a number of seconds, or math.inf for no limit")
         placed = _with_lanes(hook_batch(hooks))
         self._record = bool(record)
         self._budget = math.inf if budget is None else float(budget)
@@ -174,7 +174,7 @@ class Chain:
             return compiled
         if call.__class__ not in self._placed:
             raise HookUsageError(
-                f"A chain takes one of the eight calls, {', '.join(kind.__name__ for kind in CALLS)}; "
+                f"Chain.run takes one of the eight calls, {', '.join(kind.__name__ for kind in CALLS)}; "
                 f"got {quote(call)}."
             )
         return self._compile(call.__class__, call.tenant_id)

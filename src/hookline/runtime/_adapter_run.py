@@ -1,4 +1,4 @@
-"""`AdapterRun`: a run of another framework, or of your own loop, as an operation with hooks."""
+"""`AdapterRun`: a run of another framework, or of a loop of your own, as an operation with hooks."""
 
 from __future__ import annotations
 
@@ -68,12 +68,12 @@ class ToolDone(msgspec.Struct, frozen=True, kw_only=True):
     """The outcome of a tool call of another framework.
 
     Attributes:
-        result: The result for the model.
+        result: What the model is to be told.
         ran: Whether the tool has run.
-        changed: Whether `result` differs from the tool's own result; always true if the tool did not run.
-        error: The exception of the tool, for adapters that raise it.
-        asked: The question to a person; the call waits for the decision.
-        stop: The denial that ends the run.
+        changed: Whether `result` is something else than what the tool gave; always so if it did not run.
+        error: What the tool raised, for an adapter that raises it on.
+        asked: What a person must decide first; the call is not over then.
+        stop: The denial that is to end the run.
     """
 
     result: ToolResult
@@ -88,11 +88,11 @@ class AgentDone(msgspec.Struct, frozen=True, kw_only=True):
     """The outcome of a run, or of a call of a sub-agent, of another framework.
 
     Attributes:
-        output: The last text.
-        ran: Whether it has run.
-        changed: Whether `output` differs from its own text.
-        denied: The denial, if a hook denied it or withheld its output.
-        continues: Further input from hooks of the `AgentCall`.
+        output: What was said last.
+        ran: Whether it has run at all.
+        changed: Whether `output` is something else than what it said.
+        denied: The denial, if a hook refused it or withheld its output.
+        continues: Further input that hooks of the `AgentCall` ask for.
     """
 
     output: str
@@ -164,37 +164,37 @@ async def no_child(parent: Run, agent: Agent, instruction: str, operation_id: st
 
 
 class AdapterRun:
-    """A segment of a run of another framework.
+    """One run of another framework, or the segment of one that goes on after a person was asked.
 
-    Put `async with` around the framework's own run. If the framework calls back from its own tasks, call `open` and
-    `close` instead. The run ends as `finish` says, or by how the block ends: done, interrupted by a cancellation, or
-    with an error.
+    Put `async with` around the framework's own run; where the framework calls back from tasks of its own, call `open`
+    and `close` instead. It ends as `finish` says, else as the block was left: done, interrupted by a cancellation, or
+    in error.
 
     Args:
-        hooks: Hooks of this run, after those of a `parent` with `inherit=True`.
-        capabilities: What the framework supports.
+        hooks: Hooks of this run; those of a `parent` with `inherit=True` come first.
+        capabilities: What the framework can drive.
         agent_id: The agent's name.
         model: The model's name.
-        provider: The provider of the model.
-        operation_id: Id of the run; a new one by default. An operation that waits for a person continues.
+        provider: Who runs it.
+        operation_id: Id of the run; a fresh one unless given. One that waits for a person goes on.
         user_id: The user for whom it runs.
         tenant_id: The tenant for whom it runs.
-        parent: The run that called this run as a sub-agent.
-        conversation_id: The session of the run.
-        dispatcher: An open dispatcher to share; by default that of the parent, or one of its own.
-        store: The store of the operation while it waits for a person.
-        drain_timeout: Seconds that queued observers have to finish at the end.
-        best_effort: Whether to log hooks that the framework does not support, instead of raising.
-        allow_missing_hooks: Whether an operation that waits for a person can continue without missing interceptors,
-            with a warning in the log.
+        parent: The run that called this one as a sub-agent.
+        conversation_id: The session that it belongs to.
+        dispatcher: An open dispatcher to share; that of the parent, else one of its own unless given.
+        store: Where it is kept while it waits for a person.
+        drain_timeout: Seconds that queued observers may take at the end.
+        best_effort: Whether hooks that the framework cannot drive are only logged.
+        allow_missing_hooks: Whether one that waits for a person may go on without interceptors that it was given
+            before, with a warning in the log.
 
     Attributes:
         operation_id: The run.
-        capabilities: What the framework supports.
+        capabilities: What the framework can drive.
 
     Raises:
         UnsupportedHookError: If a hook would never be called.
-        HookDefinitionError: If a hook is invalid.
+        HookDefinitionError: If a hook cannot work.
     """
 
     def __init__(
@@ -259,7 +259,7 @@ class AdapterRun:
 
     @property
     def is_open(self) -> bool:
-        """Whether the run has started and not ended. Work that it started may outlive it."""
+        """Whether the run has begun and not ended. What was started in it may outlive it."""
         return self._run is not None and live.get(self.operation_id) is self._run
 
     @property
@@ -280,18 +280,18 @@ class AdapterRun:
     async def open(
         self, prompt: Sequence[Message] = (), instructions: str = "", tools: Sequence[ToolSpec] = ()
     ) -> Self:
-        """Start the run and register its hooks.
+        """Begin the run and register its hooks.
 
         Args:
-            prompt: The input.
+            prompt: What it is to work on.
             instructions: The system message.
-            tools: The tools that the model can call.
+            tools: What the model may call.
 
         Raises:
             OperationExistsError: If the operation id is taken.
-            OperationBusyError: If it is running according to the store, or being resumed.
+            OperationBusyError: If the store knows that it is running, or somebody else goes on with it.
             OperationMismatchError: If it waits in another framework.
-            MissingHooksError: If it waits for a person, and one of its interceptors is missing.
+            MissingHooksError: If it waits for a person, and an interceptor that it was given before is missing.
         """
         dispatcher = self._dispatcher
         if dispatcher is None:
@@ -349,14 +349,14 @@ class AdapterRun:
 
     @property
     def is_stopped(self) -> bool:
-        """Whether a hook denied the run, a person stopped it, or it was interrupted."""
+        """Whether a hook denied the run, a person ended it, or it was interrupted."""
         return self.denied is not None or self._rejected is not None or self.interrupted
 
     def raise_if_stopped(self, error: type[RunStopped] = RunStopped) -> None:
-        """Raise if a hook denied the run, a person stopped it, or it was interrupted.
+        """Raise if a hook denied the run, a person ended it, or it was interrupted; the framework's run is over then.
 
         Args:
-            error: The class to raise, such as a subclass that is also an error of the framework.
+            error: The class to raise; a subclass where the framework's users expect an error of the framework.
 
         Raises:
             RunStopped: With the reason, and the id of the hook if one denied the run.
@@ -373,22 +373,22 @@ class AdapterRun:
             raise error("The run was interrupted.")
 
     def finish(self, reason: CompletionReason, output: str | None = None, error: Exception | None = None) -> None:
-        """Set how the run ended; `close`, or the end of the block, then emits the events.
+        """Say how the run ended; `close`, or leaving the block, then announces it.
 
         Args:
-            reason: Why it ended.
-            output: The final text, if it is not the model's last response.
-            error: The exception, if `reason` is `"error"`.
+            reason: Why it ends.
+            output: What was said last, if the model's last answer was not it.
+            error: On `"error"`: what was raised.
         """
         if output is not None:
             self._opened.last_content = output
         self._ended = reason, error
 
     async def close(self, error: BaseException | None = None) -> None:
-        """End the run: emit the closing events and unregister the hooks. A second call does nothing.
+        """End the run: announce the end and unregister the hooks. A second call does nothing.
 
         Args:
-            error: The exception of the framework's run, if `finish` was not called.
+            error: What the framework's run raised, if `finish` was not called.
         """
         run, life = self._run, self._life
         if run is None or life is None or run.finishing:
@@ -455,15 +455,14 @@ class AdapterRun:
     # Steps and model calls.
 
     def begin_step(self) -> int:
-        """Start a step, and end the current one.
+        """Begin a step, and end the one that is under way.
 
         Returns:
-            The index of the step, from 0.
+            Its index, from 0.
 
         Raises:
-            StoreUnavailableError: If the store became unavailable in the previous step, even if the framework ignored
-                that.
-            StaleStateError: If another process continues the operation.
+            StoreUnavailableError: If the store was lost in the step before, whatever the framework made of that.
+            StaleStateError: If somebody else goes on with the operation.
         """
         if self._lost is not None:
             raise self._lost
@@ -473,7 +472,7 @@ class AdapterRun:
         return step.index
 
     def end_step(self, *, should_continue: bool) -> None:
-        """End the current step, if there is one."""
+        """End the step that is under way, if there is one."""
         step, self._step = self._step, None
         if step is not None:
             run = self._opened
@@ -484,14 +483,14 @@ class AdapterRun:
 
     @property
     def step(self) -> Step:
-        """The current step; starts one if there is none."""
+        """The step that is under way; begins one if there is none."""
         if self._step is None:
             self.begin_step()
         assert self._step is not None
         return self._step
 
     def answered(self, response: ModelResponse) -> None:
-        """Count a model's response in the step and the totals."""
+        """Count a model's answer in the step and the totals."""
         step = self.step
         self._opened.count(step, self._opened.journal.storable(response))
         if response.tool_calls:
@@ -502,10 +501,10 @@ class AdapterRun:
     # People.
 
     def pause(self, pending: Sequence[PendingTool] = ()) -> None:
-        """Pause the run until a person decides. This also calls `finish`.
+        """Pause the run until a person has decided; this also calls `finish`.
 
         Args:
-            pending: The calls that wait, without those for which a hook returned `Ask`.
+            pending: The calls that wait; those about which hooks have asked come by themselves.
         """
         run, step = self._opened, self.step
         run.open_calls = list(step.calling)
@@ -515,14 +514,14 @@ class AdapterRun:
         self.finish("waiting_for_human")
 
     def refused(self, calling: ToolRequest, decision: Reject) -> str:
-        """Record that a call does not run because a person rejected it.
+        """Note a call that will not run because a person rejected it.
 
         Args:
             calling: The call.
-            decision: The decision.
+            decision: What the person decided.
 
         Returns:
-            The result for the model.
+            What the model is to be told.
         """
         step, content = self.step, rejection_text(decision)
         step.type = "call_tool"
@@ -531,7 +530,7 @@ class AdapterRun:
         return content
 
     def decided(self, decisions: Iterable[Approve | Reject]) -> None:
-        """Emit the events of a person's decisions. A plain `Reject` stops the run."""
+        """Tell the hooks what a person decided; a plain `Reject` stops the run."""
         run, stopped = self._opened, False
         for decision in decisions:
             emit_decision(run, decision)
@@ -542,7 +541,7 @@ class AdapterRun:
     # Calls.
 
     def leads(self, call: type[Call]) -> bool:
-        """Return whether calls of a class must go through this run; otherwise the framework can make them alone.
+        """Whether calls of a class must go through this run; otherwise the framework may make them alone.
 
         Args:
             call: The class of the calls.
@@ -551,9 +550,9 @@ class AdapterRun:
         return call in run.intercepted or call in run.enclosing
 
     def may_change_result(self, call: type[Call]) -> bool:
-        """Return whether a hook can change or withhold the results of calls of a class.
+        """Whether a hook may still change or withhold the result of a call once it is there.
 
-        If so, do not show a result before the hooks have run.
+        If so, nothing of the result may be shown before the hooks have judged it.
 
         Args:
             call: The class of the calls.
@@ -563,19 +562,19 @@ class AdapterRun:
         return any(each.kind in ("after", "around") for each in found)
 
     def begin_model_call(self) -> None:
-        """Count a model call that the framework makes alone; see `leads`.
+        """Count a model call that the framework is about to make alone; see `leads`.
 
-        Failed calls count too. Retries in the same step do not count.
+        A call that fails counts too. One that is tried again in the same step counts once.
         """
         self._opened.begin_model_call(self.step)
 
     def asked_model(self, response: ModelResponse) -> None:
-        """Count the response to a model call that the framework made alone.
+        """Count the answer of a model that the framework asked alone.
 
-        The call itself is counted too, unless `begin_model_call` has counted it.
+        The call is counted here, unless `begin_model_call` has counted it.
 
         Args:
-            response: The response of the model.
+            response: What the model answered.
         """
         self.begin_model_call()
         self.answered(response)
@@ -588,16 +587,16 @@ class AdapterRun:
         tools: Sequence[ToolSpec] = (),
         settings: Mapping[str, Any] | None = None,
     ) -> ModelResponse | None:
-        """Call a model through the hooks of `ModelCall`.
+        """Ask a model, through the hooks of `ModelCall`.
 
         Args:
             messages: The conversation.
-            ask: Calls the model. If no hook has changed the call, its messages are equal to `messages`.
-            tools: The tools that the model can call.
-            settings: The settings of the call.
+            ask: Asks it. Of a call that no hook has changed the messages are equal to those given.
+            tools: What it is offered.
+            settings: What its adapter was told to set.
 
         Returns:
-            The response of the model or of a hook; `None` if a hook denied the call, which ends the run.
+            Its answer, or that of a hook; `None` if a hook denied it, which is to end the run.
         """
         run, step = self._opened, self.step
         run.messages = run.journal.storable_messages(messages)
@@ -618,7 +617,7 @@ class AdapterRun:
         return response
 
     def name_model(self, name: str) -> None:
-        """Set the name of the model, if it was unknown when the run started."""
+        """Set the name of the model, if it was not known when the run began."""
         run = self._opened
         run.agent = placeholder_agent(run.agent.id, name, getattr(run.agent.model, "provider", ""))
 
@@ -632,13 +631,14 @@ class AdapterRun:
         approved: bool = False,
         needs_approval: Approval = False,
     ) -> ToolDone:
-        """Call a tool through the hooks of `ToolCall`, with its events.
+        """Call a tool, through the hooks of `ToolCall` and between its pair of events.
 
         Args:
-            calling: The call that the model requested.
-            work: Runs the tool with the final arguments. An `Exception` becomes its result.
-            approved: Whether a person has approved the call.
-            needs_approval: Whether the tool needs a person's approval: a bool, or a function of the `ToolCall`.
+            calling: The call as the model asked for it; `toolset` is where the tool comes from.
+            work: Runs it with its final arguments. Any `Exception` that it raises is its result.
+            approved: Whether a person has let it through.
+            needs_approval: Whether the tool itself asks for a person's approval: a fact, or a function of the
+                `ToolCall`.
         """
         return await self.prepare_tool_call(calling, work, approved=approved, needs_approval=needs_approval)()
 
@@ -650,9 +650,9 @@ class AdapterRun:
         approved: bool = False,
         needs_approval: Approval = False,
     ) -> Callable[[], Awaitable[ToolDone]]:
-        """Reserve the index of a tool call, and return a function that makes the call like `call_tool`.
+        """Reserve the index of a tool call, and return a function that makes it as `call_tool` does.
 
-        Prepare parallel calls in the model's order, so that their indices do not depend on which one starts first.
+        Calls that overlap are prepared in the model's order, so that their indices do not depend on who starts first.
         """
         run, step = self._opened, self.step
         given: list[ToolResult] = []
@@ -735,11 +735,11 @@ class AdapterRun:
     async def compact(
         self, messages: Sequence[Message], token_count: int, summarize: Callable[[list[Message]], Awaitable[str]]
     ) -> str | None:
-        """Compact a conversation through the hooks of `CompactCall`, with its events.
+        """Compact a conversation, through the hooks of `CompactCall` and between its events.
 
         Args:
-            messages: The messages that the summary replaces.
-            token_count: The input tokens that made the compaction necessary.
+            messages: What the summary will replace.
+            token_count: The input tokens that made it necessary.
             summarize: Writes the summary.
 
         Returns:
@@ -755,13 +755,13 @@ class AdapterRun:
     async def call_agent(
         self, callee_id: str, instruction: str, work: Callable[[str, str], Awaitable[str]]
     ) -> AgentDone:
-        """Call a sub-agent through the hooks of `SubAgentCall`, with its events.
+        """Call a sub-agent, through the hooks of `SubAgentCall` and between its events.
 
         Args:
             callee_id: The sub-agent.
-            instruction: The task for the sub-agent.
-            work: Runs the sub-agent with the final instruction and the operation id for its run. Its exceptions are
-                reported to the hooks and raised.
+            instruction: What it is asked to do.
+            work: Runs it, with the final instruction and the operation id that its own run is to have. What it raises
+                is told to the hooks, and raised again.
         """
         run, child = self._opened, new_operation_id()
         call = SubAgentCall(callee_id=callee_id, instruction=instruction, **run.call_ids)
@@ -803,13 +803,13 @@ class AdapterRun:
         instructions: str = "",
         tools: Sequence[ToolSpec] = (),
     ) -> AgentDone:
-        """Run the framework's agent through the hooks of `AgentCall`.
+        """Run the framework's agent, through the hooks of `AgentCall`.
 
         Args:
-            prompt: The input.
-            work: Runs the agent with the final call, and returns its last text.
+            prompt: What it is to work on.
+            work: Runs it, as the hooks left the call; what it returns was said last.
             instructions: The system message.
-            tools: The tools that the model can call.
+            tools: What the model may call.
         """
         run = self._opened
         call = AgentCall(

@@ -87,7 +87,7 @@ class Agent:
     def __post_init__(self) -> None:
         where = f"Agent {self.id!r}"
         if not isinstance(self.id, str) or not self.id:
-            raise AgentDefinitionError("Agent", f"`id` is a non-empty string; got {self.id!r}")
+            raise AgentDefinitionError("Agent", f"`id` must be a non-empty string; got {self.id!r}")
         if isinstance(self.model, str):
             object.__setattr__(self, "model", model_by_name(self.model, where))
         if not callable(getattr(self.model, "respond", None)):
@@ -95,16 +95,18 @@ class Agent:
                 where, f"`model` needs `name`, `provider` and `async respond(call)`; got {quote(self.model)}"
             )
         if not isinstance(self.instructions, str):
-            raise AgentDefinitionError(where, f"`instructions` is a string; got {type(self.instructions).__name__}")
+            raise AgentDefinitionError(
+                where, f"`instructions` must be a string; got {type(self.instructions).__name__}"
+            )
         _check_count(self.max_steps, 1, "`max_steps`", where)
         _check_count(self.max_continues, 0, "`max_continues`", where)
         limit: object = self.cost_limit_usd
         if limit is not None and (not isinstance(limit, int | float) or isinstance(limit, bool) or not limit > 0):
             raise AgentDefinitionError(
-                where, f"`cost_limit_usd` is a positive amount or None; got {quote(self.cost_limit_usd)}"
+                where, f"`cost_limit_usd` must be a positive number or None; got {quote(self.cost_limit_usd)}"
             )
         if not isinstance(self.retry, ModelRetry):
-            raise AgentDefinitionError(where, f"`retry` is a ModelRetry; got {quote(self.retry)}")
+            raise AgentDefinitionError(where, f"`retry` must be a ModelRetry; got {quote(self.retry)}")
         _check_compaction(self.compaction, where)
         tools, sources = _split_tools(self.tools, where)
         _check_sub_agents(self.sub_agents, where)
@@ -112,7 +114,7 @@ class Agent:
         paths = [f"{spec.toolset}/{spec.name}" for spec in specs]
         for path in paths:
             if paths.count(path) > 1:
-                raise AgentDefinitionError(where, f"two of its tools are called {path!r}; rename one")
+                raise AgentDefinitionError(where, f"two tools have the name {path!r}; rename one")
         object.__setattr__(self, "tools", (*tools, *sources))
         object.__setattr__(self, "sources", sources)
         object.__setattr__(self, "sub_agents", tuple(self.sub_agents))
@@ -167,7 +169,7 @@ def _split_tools(tools: object, where: str) -> tuple[tuple[Tool, ...], tuple[Too
     for entry in own:
         if not callable(entry):
             raise AgentDefinitionError(
-                where, f"`tools` holds tools, functions and sources of tools; got {quote(entry)}"
+                where, f"`tools` must be tools, functions and sources of tools; got {quote(entry)}"
             )
     return tuple(entry if isinstance(entry, Tool) else tool(entry) for entry in own), sources
 

@@ -215,7 +215,7 @@ async def recover_agent(
     """
     if not isinstance(agent, Agent) or not isinstance(store, DurableStore):
         raise HookUsageError(
-            f"recover_agent takes an Agent and a store that outlives processes; got {quote(agent)}, {quote(store)}."
+            f"recover_agent takes an Agent and a durable store, such as SqlStore; got {quote(agent)}, {quote(store)}."
         )
     options = RunOptions(
         hooks=[*agent.hooks, *hook_batch(hooks)],

@@ -202,8 +202,8 @@ class Lifecycle(msgspec.Struct, eq=False):
         left_out = run.dispatcher._left_out(operation_id) if known else []
         if left_out:  # rather than a run without its guards
             raise HookUsageError(
-                f"The interceptors {', '.join(left_out)} of operation {operation_id!r} were given to the dispatcher, "
-                "which calls observers only. Give their bundle to the run, in `hooks=[...]`."
+                f"The interceptors {', '.join(left_out)} of operation {operation_id!r} were registered with the "
+                "dispatcher, which only calls observers. Pass their bundle to the run, in `hooks=[...]`."
             )
         live[operation_id], version = None, run.version
         try:

@@ -68,7 +68,7 @@ def model_by_name(name: str, where: str) -> Model:
             return model
     raise AgentDefinitionError(
         where,
-        f"no adapter that is installed knows the model {name!r}; a name is `provider:model`, as in `openai:gpt-5`",
+        f"no adapter that is installed knows the model {name!r}; use `provider:model`, such as `openai:gpt-5`",
     )
 
 
@@ -195,7 +195,7 @@ class ScriptedModel:
         name: str = "scripted",
     ) -> None:
         if not callable(turns) and (not isinstance(turns, Iterable) or isinstance(turns, str)):
-            raise HookUsageError(f"ScriptedModel plays a list of turns, or is given a function; got {quote(turns)}.")
+            raise HookUsageError(f"ScriptedModel takes a list of turns or a function; got {quote(turns)}.")
         self.name = name
         self._answer = turns if callable(turns) else None
         self._turns = [] if callable(turns) else list(turns)
@@ -261,7 +261,7 @@ async def respond(
         except anyio.get_cancelled_exc_class() as error:
             if own_cancellation():
                 raise ModelError(
-                    f"Model {model.name!r} ended as cancelled although nobody had cancelled it."
+                    f"Model {model.name!r} raised a cancellation, although nobody had cancelled it."
                 ) from error
             raise
 
@@ -315,11 +315,11 @@ def make_run_text(on_token: object, release: object, chain: Chain | None, tenant
         HookUsageError: If one of the first two cannot work.
     """
     if release not in ("checked", "incremental"):
-        raise HookUsageError(f'`release` is "checked" or "incremental"; got {quote(release)}.')
+        raise HookUsageError(f'`release` must be "checked" or "incremental"; got {quote(release)}.')
     if on_token is None:
         return None
     if not callable(on_token):
-        raise HookUsageError(f"`on_token` is a function that takes text; got {quote(on_token)}.")
+        raise HookUsageError(f"`on_token` must be a function of one string; got {quote(on_token)}.")
     kept_until: type[Call] | None = None
     if chain is not None and release == "checked":
         judged = (call for call in (AgentCall, StepCall, ModelCall) if chain.judges_result(call, tenant_id))

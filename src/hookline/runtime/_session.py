@@ -90,7 +90,7 @@ class AgentSession:
         drain_timeout: float = 5.0,
     ) -> None:
         if not isinstance(agent, Agent):
-            raise HookUsageError(f"AgentSession runs an Agent; got {quote(agent)}.")
+            raise HookUsageError(f"AgentSession takes an Agent; got {quote(agent)}.")
         check_ids(user_id=user_id, tenant_id=tenant_id)
         self.agent = agent
         self._equipped = agent
@@ -135,7 +135,7 @@ class AgentSession:
 
     async def __aenter__(self) -> Self:
         if not (self.phase is Phase.UNINITIALIZED or self.phase.is_terminal):
-            raise HookUsageError(f"Session {self.id!r} has been entered already.")
+            raise HookUsageError(f"Session {self.id!r} is already open.")
         await self._phases.move(Phase.UNINITIALIZED)
         self._leaving = False
         with self._phases.hooked([self.hooks]):
@@ -213,8 +213,8 @@ class AgentSession:
         self._check_idle()
         if self.pending is not None:
             raise HookUsageError(
-                f"Operation {self.pending!r} of session {self.id!r} waits for a person; decide about it with "
-                "`session.resume([...])`, or drop it with a plain Reject."
+                f"Operation {self.pending!r} of session {self.id!r} waits for a person. Decide with "
+                "`session.resume([...])`; a plain Reject drops it."
             )
         system = [system_message(self.agent.instructions)] if self.agent.instructions else []
         given = [message for message in new if message not in system]
@@ -385,11 +385,11 @@ class AgentSession:
 
     def _check_idle(self) -> None:
         if self._dispatcher is None:
-            raise HookUsageError(f"Session {self.id!r} is not open; use it inside of `async with`.")
+            raise HookUsageError(f"Session {self.id!r} is not open; use it inside `async with`.")
         if self.phase is not Phase.IDLE or self._task_over is not None:
             raise HookUsageError(
-                f"Session {self.id!r} is {self.phase.value}: it works on one task at a time. Wait for it, or open "
-                "another session."
+                f"Session {self.id!r} is {self.phase.value}: it runs one task at a time. Wait for the task, or "
+                "open another session."
             )
 
 
@@ -400,5 +400,5 @@ def check_messages(value: object) -> list[Message]:
         HookUsageError: If it is no list of messages.
     """
     if not isinstance(value, Sequence) or not all(isinstance(message, Message) for message in value):
-        raise HookUsageError(f"The history of a session is a list of Messages; got {quote(value)}.")
+        raise HookUsageError(f"The history of a session must be a list of Messages; got {quote(value)}.")
     return list(value)

@@ -62,7 +62,7 @@ async def open_sources(sources: Sequence[ToolSource]) -> AsyncIterator[list[Tool
             for tool in given:
                 if not isinstance(tool, Tool):
                     raise AgentDefinitionError(
-                        f"Tool source {source.toolset!r}", f"it gives Tools; one of them is {quote(tool)}"
+                        f"Tool source {source.toolset!r}", f"it must return Tools; got {quote(tool)}"
                     )
             tools.extend(given)
         yield tools
@@ -154,12 +154,12 @@ def tool(
     if fn is None:
         return functools.partial(tool, name=name, needs_approval=needs_approval, in_thread=in_thread)
     if isinstance(fn, Tool):
-        raise AgentDefinitionError(f"Tool {fn.name!r}", "is a tool already")
+        raise AgentDefinitionError(f"Tool {fn.name!r}", "is already a tool")
     if not callable(fn):
         raise AgentDefinitionError("tool", f"expected a function, got {quote(fn)}")
     title = name or getattr(fn, "__name__", "")
     if not title or title == "<lambda>":
-        raise AgentDefinitionError("tool", f"{fn!r} has no name; give it one with tool(fn, name=...)")
+        raise AgentDefinitionError("tool", f"{fn!r} has no name; use tool(fn, name=...)")
     text, notes = _docstring(inspect.getdoc(fn) or "")
     parameters = _parameters(fn, title)
     return Tool(
@@ -258,11 +258,11 @@ def _parameters(fn: Callable[..., Any], name: str) -> type[msgspec.Struct]:
         target: Any = getattr(fn, "func", fn)
         hints = typing.get_type_hints(target if inspect.isroutine(target) else target.__call__, include_extras=True)
     except (NameError, TypeError, ValueError) as error:
-        raise AgentDefinitionError(where, f"its annotations cannot be read: {error}") from error
+        raise AgentDefinitionError(where, f"its annotations cannot be resolved: {error}") from error
     fields: list[Any] = []
     for parameter in signature.parameters.values():
         if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
-            raise AgentDefinitionError(where, f"`{parameter}` cannot be described to a model; use named parameters")
+            raise AgentDefinitionError(where, f"`{parameter}` cannot be described by a schema; use named parameters")
         hint = hints.get(parameter.name, Any)
         if parameter.default is parameter.empty:
             fields.append((parameter.name, hint))
@@ -274,7 +274,7 @@ def _parameters(fn: Callable[..., Any], name: str) -> type[msgspec.Struct]:
         msgspec.json.schema(struct, schema_hook=_schema_of)
         msgspec.convert({}, msgspec.defstruct("_", [("inner", struct | None, None)]), dec_hook=_validate)
     except (TypeError, ValueError) as error:
-        raise AgentDefinitionError(where, f"its parameters cannot be described to a model: {error}") from error
+        raise AgentDefinitionError(where, f"its parameters cannot be described by a schema: {error}") from error
     return struct
 
 

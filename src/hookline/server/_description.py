@@ -28,8 +28,12 @@ REFERENCE = "#/components/schemas/{name}"
 IDEMPOTENCY_KEY = {
     "name": "Idempotency-Key",
     "in": "header",
-    "schema": {"type": "string", "pattern": "^[!-~]{1,200}$", "description": "1 to 200 visible ASCII characters."},
-    "description": "A request that is repeated with the same key within a day gets the first response again.",
+    "schema": {
+        "type": "string",
+        "pattern": "^[!-~]{1,200}$",
+        "description": "Repeated requests with this key take effect once.",
+    },
+    "description": "Repeated requests with the same value take effect once. For a day they get the original response.",
     "required": False,
 }
 """The header that every POST request may have; it is handled before the request is routed."""

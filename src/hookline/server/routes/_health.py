@@ -17,12 +17,12 @@ __all__ = ["HEALTH_ROUTES", "PUBLIC"]
 PUBLIC = ("/health", "/ready", "/schema/openapi.json")
 """Paths that need no key."""
 SHOWN_HOOKS = 100
-STORE_PROBLEM = "The database cannot be read or written. Requests that need it return 503."
+STORE_PROBLEM = "The database cannot be read or written. Requests that need it get 503."
 REGISTRY_PROBLEM = (
-    "The hook definitions may be out of date: the database or a file of definitions could not be read. The server uses "
-    "the last known definitions. See its log."
+    "The hook definitions may be out of date: the database or a file of definitions could not be read. The last known "
+    "definitions stay active. See the log for the reason."
 )
-HOOKS_PROBLEM = "Operations wait for hooks: no worker has all interceptors that they were started with."
+HOOKS_PROBLEM = "Operations wait for hooks: no worker that tried to resume them has all of their interceptors."
 
 
 class Health(msgspec.Struct, frozen=True, kw_only=True):
@@ -103,7 +103,7 @@ async def ready(request: Req) -> Response[Readiness]:
 async def metrics(request: Req) -> Response[str]:
     """Return the metrics of all tenants. This needs a key of the system."""
     if not caller_of(request).sees_all:
-        raise not_found_error("Metrics need a key of the system with the scope hooks:admin.")
+        raise not_found_error("Only a system key with the scope hooks:admin can read the metrics.")
     return Response(await parts_of(request).metrics.render(), media_type=CONTENT_TYPE)
 
 

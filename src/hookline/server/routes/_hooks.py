@@ -169,7 +169,7 @@ async def delete_hook(
     await change_if_match(if_match, delete)
 
 
-@route("POST", "/v1/hooks/{id:str}/test", scope="hooks:manage", summary="Test a hook on a sample", errors=[409])
+@route("POST", "/v1/hooks/{id:str}/test", scope="hooks:manage", summary="Try a hook on a sample", errors=[409])
 async def try_hook(
     request: Req,
     id: Id,  # noqa: A002
@@ -239,7 +239,7 @@ async def change_if_match(if_match: str | None, write: RevisionChange[Answer]) -
         return await write(if_revision=None)
     revisions = {int(match[1]) for tag in if_match.split(",") if (match := TAG.fullmatch(tag.strip())) is not None}
     if not revisions:
-        raise ApiError(412, "revision", "If-Match has no ETag that this server has sent for a definition.")
+        raise ApiError(412, "revision", "If-Match must be an ETag that this server returned for a definition.")
     try:
         return await write(if_revision=max(revisions))
     except DefinitionConflictError as error:

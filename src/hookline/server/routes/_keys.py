@@ -20,7 +20,7 @@ __all__ = ["KEY_ROUTES"]
 
 Name = Annotated[str, msgspec.Meta(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f\x7f]+$(?!\n)")]
 Seconds = Annotated[float, msgspec.Meta(gt=0, le=1e9)]
-Number = Annotated[int | None, QueryParameter(ge=0, le=LARGEST, description="The `cursor` of the previous page.")]
+Number = Annotated[int | None, QueryParameter(ge=0, le=LARGEST, description="The cursor of the previous page.")]
 
 
 class KeyBody(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
@@ -56,9 +56,7 @@ async def create_key(request: Req, data: JSONBody[KeyBody]) -> NewApiKey:
     owner = caller.own(data.tenant_id)
     more = sorted(set(data.scopes) - caller.scopes)
     if more:
-        raise ApiError(
-            403, "scope", f"A key can only grant scopes that it has. This key does not have: {', '.join(more)}."
-        )
+        raise ApiError(403, "scope", f"A key cannot grant scopes that it does not have: {', '.join(more)}.")
     parts, seconds = parts_of(request), data.expires_in_seconds
     if caller.expires_at is not None and seconds is not None and await parts.store.now() + seconds > caller.expires_at:
         detail = "A key cannot outlast the key that creates it. Give a shorter `expiresInSeconds`, or omit it."
