@@ -254,18 +254,15 @@ async def test_a_completion_that_somebody_else_tells_counts_too() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"n": 0}, "`n` must be a whole number from 1"),
-        ({"n": 1.5}, "`n` must be a whole number from 1"),
-        ({"n": True}, "`n` must be a whole number from 1"),
-        (
-            {"n": 1, "per": "minute"},
-            "`per` must be 'operation', 'tool', 'tenant', or a number of seconds; got 'minute'",
-        ),
-        ({"n": 1, "per": 0}, "`per` must be a number above 0"),
-        ({"n": 1, "per": float("nan")}, "`per` must be a number above 0"),
-        ({"n": 1, "per": None}, "`per` must be a number above 0"),
-        ({"n": 1, "per": []}, "`per` must be a number above 0"),
-        ({"n": 1, "tool": ""}, "give globs of tools"),
+        ({"n": 0}, "`n` is a whole number from 1"),
+        ({"n": 1.5}, "`n` is a whole number from 1"),
+        ({"n": True}, "`n` is a whole number from 1"),
+        ({"n": 1, "per": "minute"}, "`per` is 'operation', 'tool', 'tenant', or a number of seconds; got 'minute'"),
+        ({"n": 1, "per": 0}, "`per` is a number above 0"),
+        ({"n": 1, "per": float("nan")}, "`per` is a number above 0"),
+        ({"n": 1, "per": None}, "`per` is a number above 0"),
+        ({"n": 1, "per": []}, "`per` is a number above 0"),
+        ({"n": 1, "tool": ""}, "name tools by globs"),
         ({"n": 1, "priority": 2000}, "`priority`"),
     ],
 )

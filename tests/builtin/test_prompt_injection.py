@@ -202,8 +202,8 @@ def test_half_a_million_characters_of_anything_come_to_an_end(unit: str) -> None
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"action": "block"}, "`action` must be 'deny', 'flag' or 'redact'; got 'block'"),
-        ({"replacement": None}, "`replacement` must be a string"),
+        ({"action": "block"}, "`action` is 'deny', 'flag' or 'redact'; got 'block'"),
+        ({"replacement": None}, "`replacement` is text"),
         ({"priority": -1}, "`priority`"),
     ],
 )

@@ -276,7 +276,7 @@ async def test_in_a_bare_chain_no_value_comes_from_the_request() -> None:
 @pytest.mark.parametrize(
     ("globs", "options", "says_"),
     [
-        ((), {}, "give globs of tools"),
+        ((), {}, "name tools by globs"),
         (("send",), {"on_violation": "warn"}, "'deny' or 'ask'"),
         (("send",), {"free": [3]}, "globs of argument names"),
         (("send",), {"free": [""]}, "globs of argument names"),

@@ -191,12 +191,12 @@ async def test_a_question_that_cannot_be_put_denies_the_call() -> None:
 @pytest.mark.parametrize("rule", [allow_tools, deny_tools, require_approval])
 @pytest.mark.parametrize("globs", [(), ("",), (None,), (["a", "b"],)])
 def test_a_rule_without_tools_is_refused(rule: object, globs: tuple[object, ...]) -> None:
-    with pytest.raises(HookDefinitionError, match="give globs of tools"):
+    with pytest.raises(HookDefinitionError, match="name tools by globs"):
         rule(*globs)  # type: ignore[operator]
 
 
 def test_a_prompt_that_is_no_text_is_refused() -> None:
-    with pytest.raises(HookDefinitionError, match="`prompt` must be a string or a function"):
+    with pytest.raises(HookDefinitionError, match="`prompt` is text or a function"):
         require_approval("*", prompt=3)  # type: ignore[arg-type]
 
 

@@ -288,10 +288,10 @@ async def test_concurrent_runs_share_one_log_and_one_set_of_numbers() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"sink": "file.log"}, "`sink` must be a function of one AuditRecord; got 'file.log'"),
-        ({"redact": 3}, "`redact` must be a function of one AuditRecord"),
-        ({"max_entries": 0}, "`max_entries` must be a whole number from 1"),
-        ({"sink_timeout": 0}, "`sink_timeout` must be a number above 0"),
+        ({"sink": "file.log"}, "`sink` is a function of one AuditRecord; got 'file.log'"),
+        ({"redact": 3}, "`redact` is a function of one AuditRecord"),
+        ({"max_entries": 0}, "`max_entries` is a whole number from 1"),
+        ({"sink_timeout": 0}, "`sink_timeout` is a number above 0"),
         ({"id": ""}, "`id` must be a non-empty string"),
     ],
 )

@@ -78,21 +78,21 @@ def redact(
     args: bool = False,
     **options: Unpack[BundleOptions],
 ) -> Hooks:
-    """Replace text that matches patterns, before the model or the caller sees it.
+    """Replace text that matches a pattern before the model, or the reader of the answer, sees it.
 
-    Observers still see the tool's own result. Priority 30 on the way out, so that it runs last, and 970 on the way in.
+    Observers still see what the tool gave. Security: priority 30, the last word on the way out; on the way in 970.
 
     Args:
-        patterns: Names of `PATTERNS`, regular expressions, or compiled ones. Empty matches are ignored.
-        replacement: The text that replaces a match; it is not searched again.
-        tool_results: Whether to redact results of tools and sub-agents.
-        output: Whether to redact the model's text and the agent's answer.
-        messages: Whether to redact messages to the model. The conversation of the run does not change.
-        args: Whether to redact the arguments of tool calls, including nested ones. The tool does not get the secret.
-        **options: Options of the bundle; see `BundleOptions`.
+        patterns: Names of `PATTERNS`, regular expressions, or compiled ones. An empty match is none.
+        replacement: What stands in their place; it is not searched again.
+        tool_results: Whether to redact what tools and sub-agents answer.
+        output: Whether to redact what the model says, and what the agent answers.
+        messages: Whether to redact what the model is sent; the conversation that the run keeps stays as it is.
+        args: Whether to redact the arguments of tool calls, nested ones too. A tool that needs the secret misses it.
+        **options: Of the bundle, see `BundleOptions`.
 
     Raises:
-        HookDefinitionError: If a pattern or an option is invalid.
+        HookDefinitionError: If a pattern or an option cannot work.
     """
     redaction = _Redaction(patterns, replacement)
     hooks = Hooks(**with_defaults("redact", 30, options))
@@ -115,12 +115,12 @@ class _Redaction:
 
     def __init__(self, patterns: Iterable[str | re.Pattern[str]], replacement: str) -> None:
         if isinstance(patterns, str | re.Pattern) or not isinstance(patterns, Iterable):
-            raise HookDefinitionError("redact", f"`patterns` must be a list; got {patterns!r}")
+            raise HookDefinitionError("redact", f"`patterns` is a list; got {patterns!r}")
         if not isinstance(replacement, str):
-            raise HookDefinitionError("redact", f"`replacement` must be a string; got {replacement!r}")
+            raise HookDefinitionError("redact", f"`replacement` is text; got {replacement!r}")
         self.patterns = [_compile_pattern(pattern) for pattern in patterns]
         if not self.patterns:
-            raise HookDefinitionError("redact", f"give at least one pattern or name: {', '.join(PATTERNS)}")
+            raise HookDefinitionError("redact", f"give at least one pattern, or a name: {', '.join(PATTERNS)}")
         self.replacement = replacement
 
     def redact_text(self, text: str) -> str:
@@ -162,11 +162,9 @@ def _compile_pattern(pattern: object) -> re.Pattern[str]:
         try:
             return PATTERNS[pattern] if pattern in PATTERNS else re.compile(pattern)
         except re.error as error:
-            raise HookDefinitionError(
-                "redact", f"the pattern {pattern!r} is not a regular expression: {error}"
-            ) from None
+            raise HookDefinitionError("redact", f"the pattern {pattern!r} is no regular expression: {error}") from None
     if isinstance(pattern, re.Pattern) and isinstance(pattern.pattern, str):
         return pattern
     raise HookDefinitionError(
-        "redact", f"a pattern must be a regular expression for text, or one of {', '.join(PATTERNS)}; got {pattern!r}"
+        "redact", f"a pattern is a regular expression over text, or one of {', '.join(PATTERNS)}; got {pattern!r}"
     )

@@ -1,4 +1,4 @@
-"""Scan texts for prompt injections, with heuristics for the usual attacks."""
+"""Scan texts for prompt injections, with heuristics that stop the usual attacks and no more."""
 
 import base64
 import binascii
@@ -25,10 +25,10 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     """A passage that looks like a prompt injection.
 
     Attributes:
-        rule: The heuristic that matched: `"override"`, `"reveal"`, `"persona"`, `"secrecy"`, `"marker"`, `"blob"`,
+        rule: Which heuristic it met: `"override"`, `"reveal"`, `"persona"`, `"secrecy"`, `"marker"`, `"blob"`,
             `"hidden"` or `"image"`.
-        start: The first character, from 0.
-        end: The character after the last one.
+        start: Where it starts, in characters from 0.
+        end: Where it ends.
     """
 
     rule: str
@@ -143,27 +143,27 @@ SHOWN_CHARACTERS = 200
 
 
 class PromptInjectionScan(Hooks):
-    """A bundle that scans a run's input and the results of tools and sub-agents for prompt injections.
+    """A bundle that scans the input of a run and the answers of tools and sub-agents for prompt injections.
 
-    It finds the usual English phrases ("ignore all previous instructions", "reveal your system prompt", "do not tell
-    the user"), role markers of chat templates, invisible characters, Base64 that hides such phrases, and images with a
-    URL for the model to complete. Width, case, spacing and zero-width characters do not hide a phrase.
+    It knows the usual English phrases ("ignore all previous instructions", "reveal your system prompt", "do not tell
+    the user"), role markers of chat templates, runs of invisible characters, Base64 that hides such phrases, and images
+    whose address the model is to fill in; width, case, spacing and zero-width characters do not hide a phrase.
 
-    This is not a security boundary. It misses paraphrases, other languages, look-alike letters, text in images, other
-    encodings, and attacks that are spread over messages. Text *about* injections is a false positive.
+    It is no security boundary. It does not see paraphrases, other languages, look-alike letters of other scripts, text
+    in images, other encodings, or an attack spread over several messages; and text *about* injections looks like one.
 
-    Findings are in `call.metadata["prompt_injection"]`. Priority 20.
+    What it found is in `call.metadata["prompt_injection"]`. Security: priority 20.
 
     Args:
-        action: `"deny"` denies the run, or withholds the result. `"redact"` replaces the passages. `"flag"` only
-            records them, also in `metadata["prompt_injection"]` of the tool's result.
-        replacement: The text that `"redact"` puts in place of a passage.
-        inputs: Whether to scan the run's input: its user and tool messages.
-        tool_results: Whether to scan results of tools and sub-agents. **options: Options of the bundle; see
-            `BundleOptions`.
+        action: `"deny"` refuses the input, or withholds the answer from the model. `"redact"` cuts the passages out.
+            `"flag"` only says so, in `metadata["prompt_injection"]` of the tool's result too.
+        replacement: What `"redact"` puts in the place of a passage.
+        inputs: Whether the run's input is looked at: its user and tool messages.
+        tool_results: Whether answers of tools and sub-agents are.
+        **options: Of the bundle, see `BundleOptions`.
 
     Raises:
-        HookDefinitionError: If an option is invalid.
+        HookDefinitionError: If an option cannot work.
     """
 
     def __init__(
@@ -184,11 +184,9 @@ class _Scanner:
 
     def __init__(self, action: Action, replacement: str) -> None:
         if action not in ("deny", "flag", "redact"):
-            raise HookDefinitionError(
-                "PromptInjectionScan", f"`action` must be 'deny', 'flag' or 'redact'; got {action!r}"
-            )
+            raise HookDefinitionError("PromptInjectionScan", f"`action` is 'deny', 'flag' or 'redact'; got {action!r}")
         if not isinstance(replacement, str):
-            raise HookDefinitionError("PromptInjectionScan", f"`replacement` must be a string; got {replacement!r}")
+            raise HookDefinitionError("PromptInjectionScan", f"`replacement` is text; got {replacement!r}")
         self.action, self.replacement = action, replacement
 
     def register(self, hooks: Hooks, *, inputs: bool, tool_results: bool) -> None:

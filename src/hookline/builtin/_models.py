@@ -1,4 +1,4 @@
-"""Limit what a run spends on its model, and retry model calls."""
+"""Limit what a run spends on its model, and retry model calls that fail for a passing reason."""
 
 from typing import Unpack
 
@@ -17,20 +17,22 @@ class _Purse:
 
 
 def budget(*, cost_usd: float | None = None, tokens: int | None = None, **options: Unpack[BundleOptions]) -> Hooks:
-    """End a run with reason `"interrupted"` when its model calls have used a budget.
+    """End a run with reason `"interrupted"` when its model calls have used up a budget.
 
-    A call starts if any budget is left, so the last one may exceed it. Sub-agents use the budget of the run that called
-    them. Spending is counted per process. Priority 1000, so that responses which other hooks withhold count too.
+    A call starts as long as anything is left, so the last one may go beyond. Sub-agents draw on the budget of the run
+    that called them. What was spent is kept in this process. Priority 1000: every answer counts, also one that another
+    hook withholds.
 
     Args:
-        cost_usd: Limit in US dollars, as models report costs in `usage`.
-        tokens: Limit of input and output tokens together. **options: Options of the bundle; see `BundleOptions`.
+        cost_usd: US dollars, as the model reports them in `usage`.
+        tokens: Input and output tokens together.
+        **options: Of the bundle, see `BundleOptions`.
 
     Raises:
-        HookDefinitionError: If there is no limit, or an option is invalid.
+        HookDefinitionError: If there is no limit at all, or an option cannot work.
     """
     if cost_usd is None and tokens is None:
-        raise HookDefinitionError("budget", "give `cost_usd`, `tokens` or both")
+        raise HookDefinitionError("budget", "say `cost_usd`, `tokens` or both")
     _check_limits(cost_usd, tokens)
     hooks = Hooks(**with_defaults("budget", 1000, options))
     purses = PerOperation(_Purse)
@@ -81,22 +83,22 @@ def retry(
 ) -> Hooks:
     """Retry a model call after a `TransientModelError`, in place of the agent's own retries.
 
-    Hooks see one call, however many attempts it takes. It has no effect in a chain of your own. Priority 200.
+    Hooks see one call, however many attempts it takes. In a bare chain nobody heeds it. Execution: priority 200.
 
     Args:
-        call: Must be `ModelCall`.
-        attempts: Number of attempts; 1 for no retry.
-        first_wait: Seconds before the second attempt. The wait doubles for each further one.
-        max_wait: Maximum wait between two attempts, in seconds.
-        jitter: Random share of each wait, from 0 to 1. **options: Options of the bundle; see `BundleOptions`.
+        call: `ModelCall`.
+        attempts: How often in all; 1 never asks again.
+        first_wait: Seconds before the second attempt; doubled for each further one.
+        max_wait: Seconds between two attempts at most.
+        jitter: Share of each wait that is random, from 0 to 1.
+        **options: Of the bundle, see `BundleOptions`.
 
     Raises:
-        HookDefinitionError: If the call is not a `ModelCall`, or an option is invalid.
+        HookDefinitionError: If the call is another one, or an option cannot work.
     """
     if call is not ModelCall:
         raise HookDefinitionError(
-            "retry",
-            f"only model calls can be retried, since a tool call must not run twice: pass ModelCall; got {call!r}",
+            "retry", f"only a model is asked again, what a tool did may not happen twice: give ModelCall; got {call!r}"
         )
     policy = _check_policy(ModelRetry(attempts=attempts, first_wait=first_wait, max_wait=max_wait, jitter=jitter))
     hooks = Hooks(**with_defaults("retry", 200, options))
@@ -114,5 +116,5 @@ def _check_policy(policy: ModelRetry) -> ModelRetry:
         if number != 0:  # 0 means at once, or in step
             check_number("retry", name, number)
     if policy.jitter > 1:
-        raise HookDefinitionError("retry", f"`jitter` must be from 0 to 1; got {policy.jitter!r}")
+        raise HookDefinitionError("retry", f"`jitter` is a share from 0 to 1; got {policy.jitter!r}")
     return policy

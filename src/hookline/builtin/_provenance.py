@@ -1,7 +1,7 @@
-"""Restrict the arguments of tools with side effects to values from the user's request.
+"""Allow tools with side effects only arguments that come from the user's request.
 
-A mail, a page or a file can contain instructions for the model. Then an argument such as an account, an address or a
-file name comes from that text and not from the user.
+A model that reads a mail, a page or a file may be told there what to do. Then the argument that decides whom it reaches
+(an account, an address, a file) comes from what it read, and not from the user.
 """
 
 import re
@@ -38,29 +38,30 @@ def require_provenance(
     free: Iterable[str] = (),
     **options: Unpack[BundleOptions],
 ) -> Hooks:
-    """Deny tool calls with arguments that are not in the user's request, or ask a person.
+    """Deny tool calls with arguments that do not come from the user's request, or ask a person.
 
-    A text must occur in the request as a whole, ignoring case and spacing; a number must occur as the same number.
-    Lists and objects are checked item by item, without the keys of objects. `None`, booleans, empty texts and values
-    that the tool's schema names (`enum`, `const`, `default`) always pass. A value that the model computed, or read
-    somewhere for the user, is denied.
+    A text comes from the request if it stands there as a whole, whatever its case and spacing; a number if the same
+    number does. Lists and objects are judged item by item, the names inside of an object are not. `None`, booleans, the
+    empty text and the values that the tool's schema itself names (`enum`, `const`, `default`) say how, not what or
+    whom: they always pass. So a value that the model worked out, or read somewhere on the user's behalf, is refused.
 
-    The request is the user messages of the run's input; in a sub-agent, those of the run that called it. Earlier tasks
-    of a session and the input of a `Continue` do not count. If there is no request, as in a chain of your own, no value
-    passes. Priority 40.
+    The request is the user messages of the run's input. In a sub-agent it is that of the run that called it. Earlier
+    tasks of a session do not count, nor does what a hook continues a run with. Where the request is not known, as in a
+    bare chain, no value comes from it. Security: priority 40.
 
     Args:
-        *side_effects: Globs of the tools to check: `"send_money"`, `"mail/*"`.
-        on_violation: `"deny"` denies the call, and the reason names the arguments. `"ask"` pauses the run for a
-            person's decision.
-        free: Globs of arguments that are not checked, such as texts that the model writes (`"body"`) or times that it
-        computes (`"*_time"`). **options: Options of the bundle; see `BundleOptions`.
+        *side_effects: The tools that do something: `"send_money"`, `"mail/*"`. All others are left alone.
+        on_violation: `"deny"` tells the model which arguments are meant. `"ask"` has a person decide: the run pauses,
+            and `resume_agent` goes on with the decision.
+        free: Arguments that may hold anything, by glob of their names: texts that the model is to write (`"body"`),
+            times that it is to work out (`"*_time"`).
+        **options: Of the bundle, see `BundleOptions`.
 
     Raises:
-        HookDefinitionError: If no tool is named, or an option is invalid.
+        HookDefinitionError: If no tool is named, or an option cannot work.
     """
     if on_violation not in ("deny", "ask"):
-        raise HookDefinitionError("require_provenance", f"`on_violation` must be 'deny' or 'ask'; got {on_violation!r}")
+        raise HookDefinitionError("require_provenance", f"`on_violation` is 'deny' or 'ask'; got {on_violation!r}")
     guarded = Globs("require_provenance", side_effects)
     hooks, requests = Hooks(**with_defaults("require_provenance", 40, options)), _Requests(_compile_names(free))
 
@@ -87,7 +88,7 @@ def _compile_names(names: Iterable[str]) -> re.Pattern[str] | None:
     globs = [names] if isinstance(names, str) else list(names)
     for glob in globs:
         if not isinstance(glob, str) or not glob:
-            raise HookDefinitionError("require_provenance", f"`free` must be globs of argument names; got {glob!r}")
+            raise HookDefinitionError("require_provenance", f"`free` is globs of argument names; got {glob!r}")
     return re.compile("|".join(map(translate, globs))) if globs else None
 
 

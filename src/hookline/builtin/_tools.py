@@ -54,7 +54,7 @@ class Globs:
             if not isinstance(glob, str) or not glob:
                 raise HookDefinitionError(
                     where,
-                    "give globs of tools, such as 'search' (from any toolset), 'github/*' or 'agent/<id>', or "
+                    "name tools by globs: 'search' (that tool, wherever it comes from), 'github/*', 'agent/<id>', or "
                     f"'*' for every tool; got {', '.join(map(repr, globs)) or 'none'}",
                 )
         self._tests = [(glob, tool_test(glob)) for glob in globs]
@@ -126,14 +126,14 @@ class PerOperation(Generic[T]):
 
 
 class BundleOptions(TypedDict, total=False):
-    """Options of all ready-made hooks; they are those of `Hooks`.
+    """Options that every ready-made hook takes beside its own; the same as of `Hooks`.
 
     Attributes:
-        id: Name of the bundle, and `hook_id` of its denials and records; by default the name of the function.
-        priority: Order of the bundle, 0 (outermost) to 1000. Hooks that change calls on the way in have `1000 -
-            priority`, so that they run last there too.
+        id: Name of the bundle, and `hook_id` of its denials and records; the factory's own name unless given.
+        priority: Its place, 0 (outermost) to 1000. What changes a call on the way in stands at the mirrored place,
+            `1000 - priority`, so that it comes last there too.
         tenant_id: Only for runs of this tenant; `""` for every tenant.
-        inherit: Whether sub-agents inherit the bundle; true by default.
+        inherit: Whether it goes along into the operations of sub-agents; it does unless told otherwise.
     """
 
     id: str
@@ -164,7 +164,7 @@ def check_number(where: str, name: str, value: object, *, least: float = 0, whol
     wanted = f"{kind} from {least:g}" if least else f"{kind} above 0"
     number = isinstance(value, int if whole else int | float) and not isinstance(value, bool)
     if not number or not math.isfinite(value) or (value < least if least else value <= 0):  # type: ignore[arg-type, operator]
-        raise HookDefinitionError(where, f"`{name}` must be {wanted}; got {value!r}")
+        raise HookDefinitionError(where, f"`{name}` is {wanted}; got {value!r}")
 
 
 AnyToolCall: TypeAlias = ToolCall | SubAgentCall
@@ -173,16 +173,18 @@ Per: TypeAlias = Literal["operation", "tool", "tenant"] | float
 
 
 def allow_tools(*globs: str, hide: bool = True, **options: Unpack[BundleOptions]) -> Hooks:
-    """Deny calls of all tools and sub-agents except these.
+    """Deny calls of all tools and sub-agents but these.
 
-    Sub-agents inherit it, so name their tools too, or set `inherit=False`. Priority 10.
+    It goes along into sub-agents, whose tools must then be named too (`inherit=False` leaves them alone). Security:
+    priority 10.
 
     Args:
-        *globs: Globs of tools: `"search"`, `"github/*"`, `"agent/<id>"`.
-        hide: Whether to hide other tools from the model. **options: Options of the bundle; see `BundleOptions`.
+        *globs: The tools: `"search"`, `"github/*"`, `"agent/<id>"`.
+        hide: Whether the model is not even offered the others.
+        **options: Of the bundle, see `BundleOptions`.
 
     Raises:
-        HookDefinitionError: If no tool is named, or an option is invalid.
+        HookDefinitionError: If no tool is named, or an option cannot work.
     """
     allowed = Globs("allow_tools", globs)
 
@@ -197,14 +199,15 @@ def allow_tools(*globs: str, hide: bool = True, **options: Unpack[BundleOptions]
 def deny_tools(*globs: str, hide: bool = True, **options: Unpack[BundleOptions]) -> Hooks:
     """Deny calls of these tools and sub-agents.
 
-    Priority 10.
+    Security: priority 10.
 
     Args:
-        *globs: Globs of tools: `"bash"`, `"github/*"`, `"agent/<id>"`.
-        hide: Whether to hide these tools from the model. **options: Options of the bundle; see `BundleOptions`.
+        *globs: The tools: `"bash"`, `"github/*"`, `"agent/<id>"`.
+        hide: Whether the model is not even offered them.
+        **options: Of the bundle, see `BundleOptions`.
 
     Raises:
-        HookDefinitionError: If no tool is named, or an option is invalid.
+        HookDefinitionError: If no tool is named, or an option cannot work.
     """
     denied = Globs("deny_tools", globs)
 
@@ -235,23 +238,21 @@ def _filter(hooks: Hooks, refusal: Callable[[str, str], str | None], *, hide: bo
 def require_approval(
     *globs: str, prompt: str | Callable[[ToolCall], str] | None = None, **options: Unpack[BundleOptions]
 ) -> Hooks:
-    """Ask a person before calls of these tools. The run pauses until the decision.
+    """Ask a person before these tools are called: the run pauses, and `resume_agent` continues with the decision.
 
-    If nobody can be asked, as in a chain of your own, the call is denied. Priority 50.
+    Where nobody can be asked, as in a bare chain, the call is denied. Governance: priority 50.
 
     Args:
-        *globs: Globs of tools: `"pay"`, `"github/*"`. It does not work for sub-agents.
-        prompt: The question to the person, or a function that returns it for a call. **options: Options of the bundle;
-        see `BundleOptions`.
+        *globs: The tools: `"pay"`, `"github/*"`. Sub-agents cannot be asked about.
+        prompt: What the person is asked, or a function that makes it of the call.
+        **options: Of the bundle, see `BundleOptions`.
 
     Raises:
-        HookDefinitionError: If no tool is named, or an option is invalid.
+        HookDefinitionError: If no tool is named, or an option cannot work.
     """
     asked = Globs("require_approval", globs)
     if not (prompt is None or isinstance(prompt, str) or callable(prompt)):
-        raise HookDefinitionError(
-            "require_approval", f"`prompt` must be a string or a function of the call; got {prompt!r}"
-        )
+        raise HookDefinitionError("require_approval", f"`prompt` is text or a function of the call; got {prompt!r}")
     hooks = Hooks(**with_defaults("require_approval", 50, options))
 
     @hooks.guard(ToolCall, id=hooks.id)
@@ -275,18 +276,19 @@ def limit_calls(
 ) -> Hooks:
     """Deny tool and sub-agent calls beyond the first `n`.
 
-    Priority 1000, the last guard: only calls that all other guards allow count. A call that waits for a person counts
-    when it runs. Calls are counted per process.
+    What counts is a call that every other guard has let through: priority 1000, the last guard. One that has to wait
+    for a person counts when it goes on. Counts live in this process.
 
     Args:
-        n: Maximum number of calls.
-        tool: Glob of the tools to count.
-        per: `"operation"`; `"tool"` for each tool of an operation; `"tenant"` for all operations of a tenant; or a
-            number of seconds, for the calls of a tenant in any period of that length.
-        clock: A function that returns the time in seconds. **options: Options of the bundle; see `BundleOptions`.
+        n: How many calls may happen.
+        tool: Glob of the tools that count.
+        per: `"operation"`; `"tool"`, each tool of an operation for itself; `"tenant"`, all its operations together; or
+            seconds: no tenant has more than `n` calls in any span of that length.
+        clock: Tells seconds.
+        **options: Of the bundle, see `BundleOptions`.
 
     Raises:
-        HookDefinitionError: If a limit or an option is invalid.
+        HookDefinitionError: If a limit or an option cannot work.
     """
     hooks, tally = Hooks(**with_defaults("limit_calls", 1000, options)), _Tally(n, per, tool, clock)
 
@@ -316,7 +318,7 @@ class _Tally:
             check_number("limit_calls", "per", per)
         elif per not in _UNITS:
             known = ", ".join(map(repr, _UNITS))
-            raise HookDefinitionError("limit_calls", f"`per` must be {known}, or a number of seconds; got {per!r}")
+            raise HookDefinitionError("limit_calls", f"`per` is {known}, or a number of seconds; got {per!r}")
         self.n, self.per, self.clock = n, per, clock
         self.counted = Globs("limit_calls", (tool,))
         self.window = math.inf if isinstance(per, str) else per
@@ -364,22 +366,23 @@ def cache(
 ) -> Hooks:
     """Answer a repeated tool call with its first successful result, for tools that only read.
 
-    It answers after all guards, as a mock: `afterToolCall` has `mocked=True` and the metadata `cached: True`. Calls are
-    equal if tenant, tool and final arguments are equal. Failures are not cached. Equal parallel calls all run.
+    The answer comes where the tool would have run, as a mock: behind every guard, so that nobody reads what they may
+    not ask for. `afterToolCall` says `mocked=True`, and its metadata `cached: True`. Calls are equal when tenant, tool
+    and final arguments are. Failures are never kept. Equal calls at the same time all run: none waits for another.
 
     Args:
-        call: Must be `ToolCall`.
-        tools: Glob of tools whose results depend only on their arguments.
-        ttl: Seconds until a result expires; `None` for never.
-        max_entries: Maximum number of results; the least recently used one is dropped first.
-        clock: A function that returns the time in seconds. **options: Options of the bundle; see `BundleOptions`. Its
-        priority has no effect here.
+        call: `ToolCall`.
+        tools: Glob of the tools whose answers depend on their arguments alone.
+        ttl: Seconds after which the tool is asked again; `None` for never.
+        max_entries: Answers that are kept; the one that was longest unused goes first.
+        clock: Tells seconds.
+        **options: Of the bundle, see `BundleOptions`. Its priority means nothing here.
 
     Raises:
-        HookDefinitionError: If the call is not a `ToolCall`, or an option is invalid.
+        HookDefinitionError: If the call is another one, or an option cannot work.
     """
     if call is not ToolCall:
-        raise HookDefinitionError("cache", f"only results of tools can be cached: pass ToolCall; got {call!r}")
+        raise HookDefinitionError("cache", f"only the answers of tools can be kept: give ToolCall; got {call!r}")
     answers = _Answers(ttl, max_entries, Globs("cache", (tools,)), clock)
     hooks = Hooks(**with_defaults("cache", 100, options))
     hooks.on(BeforeToolCall, id=hooks.id)(answers.recall)

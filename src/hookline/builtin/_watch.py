@@ -39,20 +39,19 @@ a person is asked first; a hook answered it and it never ran; its run was stoppe
 
 
 class AuditRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """The record of one call and the decision about it.
+    """One call, and what was decided about it.
 
     Attributes:
-        call: The name of the call's class: `"ToolCall"`.
-        target: The target of the call: `"local/search"`, `"agent/<id>"`, a model, a request's method and path, or a
-            key.
-        args: The final arguments of a tool call; those that the model requested if the call did not run.
+        call: The name of its class: `"ToolCall"`.
+        target: What it was about: `"local/search"`, `"agent/<id>"`, a model, a request's method and path, a key.
+        args: The arguments of a tool call as it ran; of one that never ran, as it was asked for.
         operation_id: The run.
-        tenant_id: The tenant of the run.
-        time_unix_nano: Start time, in nanoseconds since 1970.
-        duration_ms: Duration, including hooks.
-        outcome: How the call ended.
-        denied_by: The hook that denied the call; `""` if the tool itself needs approval.
-        reason: The reason of the denial, or the exception.
+        tenant_id: Whose run it is.
+        time_unix_nano: When it began.
+        duration_ms: How long it took, hooks included.
+        outcome: How it ended.
+        denied_by: The hook that refused it; `""` where a tool itself asks for approval.
+        reason: Why it was refused, or what it raised.
     """
 
     call: str
@@ -144,15 +143,16 @@ def _has_failed(result: object) -> bool:
 
 
 class CallMetrics(_Watch):
-    """A bundle that counts calls and their durations, by class of call, over any number of runs.
+    """A bundle that counts calls and their time per class of calls, over any number of runs.
 
-    Priority 0, outermost, so that durations include other hooks. An answer by `event.mock` counts as `"ok"`.
+    Everything else is inside of it, other hooks' time too: priority 0, since a metric further in misses what happens
+    outside of it. An answer by `event.mock` counts as `"ok"`.
 
     Args:
-        **options: Options of the bundle; see `BundleOptions`.
+        **options: Of the bundle, see `BundleOptions`.
 
     Raises:
-        HookDefinitionError: If an option is invalid.
+        HookDefinitionError: If an option cannot work.
     """
 
     def __init__(self, **options: Unpack[BundleOptions]) -> None:
@@ -161,11 +161,11 @@ class CallMetrics(_Watch):
         self._counts: dict[str, dict[str, Any]] = {}
 
     def snapshot(self) -> dict[str, dict[str, Any]]:
-        """Return the numbers so far, by class of call.
+        """Return the numbers so far, by class of calls.
 
         Returns:
-            For each class with calls: `count`, `errors` (exceptions and failed results), `total_ms`, `min_ms`, `max_ms`
-            and `outcomes`, the number of calls by `AuditOutcome`. You can change the dictionary.
+            Per class `count`, `errors` (raised, or a result that says it failed), `total_ms`, `min_ms`, `max_ms` and
+            `outcomes`, which counts each `AuditOutcome`. A class without calls is missing. Yours to change.
         """
         with self._lock:
             return {call: {**counts, "outcomes": dict(counts["outcomes"])} for call, counts in self._counts.items()}
@@ -184,20 +184,20 @@ class CallMetrics(_Watch):
 
 
 class AuditLog(_Watch):
-    """A bundle that records every call and the decision about it, including denied calls.
+    """A bundle that keeps a record of every call and of decisions about it, denied calls included.
 
-    Priority 1, outermost except for `CallMetrics`. Exceptions of the sink are logged.
+    Outermost but for `CallMetrics`: priority 1. A failing sink is logged and harms nobody.
 
     Args:
-        sink: A function, plain or async, that gets every record. The call ends after it returns, so no record is late;
-            a stopped run waits for it too. Parallel calls are recorded in the order in which they end.
-        max_entries: Maximum number of records in `records`; the oldest are dropped.
-        sink_timeout: Time limit of an async sink for one record, in seconds.
-        redact: A function that returns the record to keep, or `None` to drop it. **options: Options of the bundle; see
-        `BundleOptions`.
+        sink: Is given every record, plain or async. A call ends when it has returned, so that what is written is never
+            behind what happened; a stopped run waits for it too. Calls that overlap are written as they end.
+        max_entries: Records that are kept in `records`; the oldest go first.
+        sink_timeout: Seconds that an async sink may take for one record.
+        redact: Gives the record to keep in the place of one, or `None` to keep none.
+        **options: Of the bundle, see `BundleOptions`.
 
     Raises:
-        HookDefinitionError: If an option is invalid.
+        HookDefinitionError: If an option cannot work.
     """
 
     def __init__(
@@ -243,4 +243,4 @@ class AuditLog(_Watch):
 def _check_callables(where: str, **given: object) -> None:
     for name, value in given.items():
         if value is not None and not callable(value):
-            raise HookDefinitionError(where, f"`{name}` must be a function of one AuditRecord; got {value!r}")
+            raise HookDefinitionError(where, f"`{name}` is a function of one AuditRecord; got {value!r}")
