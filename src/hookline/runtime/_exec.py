@@ -431,7 +431,9 @@ class TextStream:
 
     async def __aenter__(self) -> Self:
         if self._group is not None:
-            raise HookUsageError(f"The stream of operation {self.operation_id!r} has been entered already.")
+            raise HookUsageError(
+                f"The stream of operation {self.operation_id!r} was already entered; a stream can be entered only once."
+            )
         self._group = anyio.create_task_group()
         await self._group.__aenter__()
         self._group.start_soon(self._run)
@@ -451,7 +453,7 @@ class TextStream:
 
     async def __anext__(self) -> str:
         if self._group is None:
-            raise HookUsageError("A stream is read inside of its `async with`.")
+            raise HookUsageError("Read a stream inside its `async with`.")
         while not self._pieces:
             if self._over:
                 if self._error is not None:

@@ -69,7 +69,7 @@ def opening_messages(agent: Agent, prompt: str | Sequence[Message]) -> list[Mess
     elif isinstance(given, Sequence) and given and all(isinstance(message, Message) for message in given):
         messages = list(given)
     else:
-        raise HookUsageError(f"A prompt is text, or a non-empty list of Messages; got {quote(given)}.")
+        raise HookUsageError(f"A prompt must be a string or a non-empty list of Messages; got {quote(given)}.")
     system = system_message(agent.instructions)
     return [system, *messages] if agent.instructions and system not in messages else messages
 

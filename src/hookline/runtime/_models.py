@@ -211,7 +211,9 @@ class ScriptedModel:
             answer = self._answer(call)
             return as_response(await answer if inspect.isawaitable(answer) else answer)
         if self._played == len(self._turns):
-            raise ModelError(f"The script of {self.name!r} is over after {self._played} turns; give it one turn more.")
+            raise ModelError(
+                f"The script of {self.name!r} has only {self._played} turns, but there was one more call. Add a turn."
+            )
         self._played += 1
         return as_response(self._turns[self._played - 1])
 
@@ -469,5 +471,5 @@ class RunText:
         except (Exception, anyio.get_cancelled_exc_class()) as error:
             if not isinstance(error, Exception) and not own_cancellation():
                 raise
-            logger.exception("`on_token` raised an error; it gets no more text of this run")
+            logger.exception("`on_token` raised an error and is not called again in this run")
             self._on_token = None
