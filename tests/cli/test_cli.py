@@ -50,7 +50,7 @@ def test_the_demo_opens_with_six_short_runs_that_end_as_they_should(
 ) -> None:
     done, _ = demo
 
-    story = [line.strip() for line in done.stdout.partition("Now every task")[0].splitlines()]
+    story = [line.strip() for line in done.stdout.partition("Now two AgentDojo")[0].splitlines()]
     assert [line[3:] for line in story if line[:1].isdigit()] == [
         *("A denial", "A mock", "A fault", "An approval", "A resume", "An attack")
     ]

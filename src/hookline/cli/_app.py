@@ -112,7 +112,7 @@ def demo(
         tracing = Tracing(otlp_endpoint) if otlp_endpoint is not None else None
         console = Console(highlight=False)
         tell_story(console)
-        console.print("Now every task of two AgentDojo suites, with real tools and then from a recording:", style="dim")
+        console.print("Now two AgentDojo suites, with real tools and then from a recording:", style="dim")
         evaluation = run(
             DEMO_SUITES,
             [],

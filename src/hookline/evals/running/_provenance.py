@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import platform
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 
 import msgspec
@@ -34,14 +34,18 @@ class Provenance(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         """Describe a run that starts now.
 
         Args:
-            suites: Its suites. Those with an attribute `versions` or `models` name theirs.
+            suites: Its suites. One may have `versions`, a mapping, and `models`, a list of names.
             made_by: The command line or the function call that makes the run.
         """
         versions = {"hookline": importlib.metadata.version("hookline"), "Python": platform.python_version()}
         models: list[str] = []
         for suite in suites:
-            versions |= getattr(suite, "versions", {})
-            models += getattr(suite, "models", [])
+            named, used = getattr(suite, "versions", None), getattr(suite, "models", None)
+            # A suite of somebody's own may use these names for something else.
+            if isinstance(named, Mapping):
+                versions |= {str(name): str(version) for name, version in named.items()}
+            if isinstance(used, list | tuple):
+                models += [name for name in used if isinstance(name, str)]
         return cls(
             started_at=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
             versions=versions,
