@@ -292,7 +292,7 @@ async def test_concurrent_runs_share_one_log_and_one_set_of_numbers() -> None:
         ({"redact": 3}, "`redact` must be a function of one AuditRecord"),
         ({"max_entries": 0}, "`max_entries` must be a whole number from 1"),
         ({"sink_timeout": 0}, "`sink_timeout` must be a number above 0"),
-        ({"id": ""}, "`id` is a non-empty string"),
+        ({"id": ""}, "`id` must be a non-empty string"),
     ],
 )
 def test_what_makes_no_sense_is_refused(arguments: dict[str, Any], message: str) -> None:

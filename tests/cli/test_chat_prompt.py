@@ -114,7 +114,7 @@ def test_commands_tell_of_the_agent_and_of_what_was_said() -> None:
         ([ACTOR, "--hooks", f"{ACTOR}:note"], "calling it raised TypeError: note() missing"),
         ([ACTOR, "--hooks", f"{ACTOR}:agent"], "expected a `Hooks` bundle"),
         (["--model", "nobody:model"], "--model nobody:model cannot be used: "),
-        (["--model", "gpt-5"], "a name is `provider:model`, as in `openai:gpt-5`."),
+        (["--model", "gpt-5"], "use `provider:model`, such as `openai:gpt-5`."),
         ([ACTOR, "--mcp", "python server.py --token s3cret"], "--mcp cannot be used: write name='command"),
         ([ACTOR, "--mcp", "shop=python 's3cret"], "--mcp shop cannot be used: No closing quotation."),
         ([ACTOR, "--mcp", "shop=http://:s3cret"], "--mcp shop cannot be used: "),
