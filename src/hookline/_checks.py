@@ -84,7 +84,7 @@ def format_record(record: msgspec.Struct) -> str:
 
 
 def check_id(id: object, where: str) -> None:  # noqa: A002
-    """Refuse an id that is no text."""
+    """Refuse an id that is not a non-empty string."""
     if not isinstance(id, str) or not id:
         raise HookDefinitionError(where, f"`id` must be a non-empty string; got {quote(id)}")
 
@@ -98,13 +98,13 @@ def check_priority(priority: object, where: str) -> None:
 
 
 def check_tenant(tenant_id: object, where: str) -> None:
-    """Refuse a tenant that is no text."""
+    """Refuse a tenant that is not a string."""
     if not isinstance(tenant_id, str):
         raise HookDefinitionError(where, f"`tenant_id` must be a string; got {quote(tenant_id)}")
 
 
 def check_timeout(timeout: object, where: str) -> None:
-    """Refuse a timeout that is no positive number of seconds.
+    """Refuse a timeout that is not a positive number of seconds.
 
     Raises:
         HookDefinitionError: If it is neither `None` nor a positive number.
@@ -128,7 +128,7 @@ def tool_matcher(pattern: str | None) -> Callable[[str], object] | None:
 
 @lru_cache(1000)
 def tool_test(pattern: str) -> Callable[[str], object]:
-    """Return the test that a tool pattern stands for. Every filter of tools in hookline is decided here.
+    """Return the test for a tool pattern. All filters of tools in hookline use it.
 
     Args:
         pattern: A glob over `toolset/tool_name`, in which `*` also matches `/`. One without a `/` means
@@ -193,7 +193,7 @@ def check_signature(handler: object, arguments: str, where: str) -> None:
 
 
 def check_decides_nothing(handler: object, what: str, where: str) -> None:
-    """Refuse a handler whose return annotation promises a decision, where nobody asks for one.
+    """Refuse a handler whose return annotation names a decision, if its return value has no effect.
 
     Args:
         handler: The handler; an annotation that cannot be resolved is left to the check of what it returns.

@@ -77,7 +77,7 @@ class Observer(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         is_async: Decided once, when the hook is registered.
         timeout: Seconds; `None` for the dispatcher's.
         matches: Whether an event is for this hook; `None` if every one is.
-        recorded: Whether its runs are announced to whoever watches hooks.
+        recorded: Whether its runs are announced as `HookExecution`s.
     """
 
     id: str
@@ -568,7 +568,7 @@ def refuse_return(outcome: object) -> None:
 
     Raises:
         HookUsageError: If it is a decision.
-        TypeError: If it is an awaitable, which nobody would await.
+        TypeError: If it is an awaitable, which would not be awaited.
     """
     refuse_awaitable(outcome)
     refuse_decision(outcome)
@@ -592,7 +592,7 @@ def _decided_nothing(outcome: object) -> HookUsageError:
 
 
 def refuse_awaitable(outcome: object) -> None:
-    """Refuse an awaitable that a sync handler returned, since nobody would await it.
+    """Refuse an awaitable that a sync handler returned, since it would not be awaited.
 
     Raises:
         TypeError: If it is one.

@@ -153,7 +153,7 @@ class Interceptor(msgspec.Struct, frozen=True, kw_only=True):
 class ControlInterceptor(Interceptor, frozen=True, kw_only=True):
     """An interceptor that also sees calls which a person has approved, unlike any other `before` or `around`.
 
-    It is a control webhook, which judges the call again, or a ready-made `around` that only watches what becomes of it.
+    It is a control webhook, which judges the call again, or a ready-made `around` that only records the outcome.
     """
 
 
@@ -163,7 +163,7 @@ def meets_approved(interceptor: Interceptor) -> Interceptor:
 
 
 def _wrong_event(given: object) -> str:
-    """Say why something is no event, and what was meant if it is a call."""
+    """Return the problem with a value that is not an event, with the event that was meant if it is a call."""
     name = _class_name(given)
     if name not in EVENTS_OF_CALLS:
         return (
@@ -175,7 +175,7 @@ def _wrong_event(given: object) -> str:
 
 
 def _wrong_call(given: object, kind: str) -> str:
-    """Say why something is no call, and what was meant if it is an event."""
+    """Return the problem with a value that is not a call, with the call that was meant if it is an event."""
     name = _class_name(given)
     for call, events in EVENTS_OF_CALLS.items():
         if name == call:
@@ -370,7 +370,7 @@ class Hooks:
         )
 
     def _default_id(self, handler: object) -> str:
-        """Return the id of a hook that was given none: `<bundle>.<function>`, without a name `<module>.<function>`."""
+        """Return the default id of a hook: `<bundle>.<function>`, or `<module>.<function>` for an unnamed bundle."""
         return f"{module_of(handler) if self.id is UNNAMED else self.id}.{name_of(handler)}"
 
     def on(

@@ -214,7 +214,7 @@ def check_json(fields: Mapping[str, object], where: str) -> None:
     """Refuse fields that could not travel with an operation.
 
     Raises:
-        HookDefinitionError: With the field that JSON cannot carry as it is.
+        HookDefinitionError: With the field that JSON cannot represent.
     """
     for name, value in fields.items():
         try:

@@ -183,7 +183,7 @@ async def test_whoever_goes_on_without_an_interceptor_is_refused_unless_that_is_
         result = await shop.go_on(**fewer, allow_missing_hooks=True)
 
         assert result is None or result.reason == "done"
-        warnings = [record for record in caplog.records if "goes on without" in record.message]
+        warnings = [record for record in caplog.records if "continues without" in record.message]
         names = [record.args[0] for record in warnings if isinstance(record.args, tuple)]
         assert names
         assert len(set(names)) == len(names)  # one for each operation: a sub-agent is one of its own

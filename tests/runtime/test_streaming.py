@@ -519,7 +519,7 @@ class TestIterator:
         async with text:
             with pytest.raises(HookUsageError, match="no result"):
                 _ = text.result
-            with pytest.raises(HookUsageError, match="entered already"):
+            with pytest.raises(HookUsageError, match="already entered"):
                 await text.__aenter__()
             async for _piece in text:
                 pass

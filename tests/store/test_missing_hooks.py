@@ -228,7 +228,7 @@ async def test_a_worker_that_may_miss_hooks_goes_on_with_a_warning(
     async with Worker(store, [payer()], poll_seconds=0.01, allow_missing_hooks=True):
         assert await ended(store) == "paid; wired"
 
-    assert [record.levelname for record in caplog.records if "goes on without" in record.message] == ["WARNING"]
+    assert [record.levelname for record in caplog.records if "continues without" in record.message] == ["WARNING"]
 
 
 @pytest.mark.parametrize("case", ["agent's", "passed", "one of two of the same id"])

@@ -335,7 +335,7 @@ class HookDispatcher:
         return self._operations.keys()
 
     def register(self, operation_id: str, hooks: Iterable[AnyHook]) -> Registration:
-        """Add hooks to an operation, after its present hooks. The first call makes the operation live.
+        """Add hooks to an operation, after its existing hooks. The first call makes the operation live.
 
         Args:
             operation_id: The run.
@@ -573,4 +573,4 @@ _DISPATCHABLE = tuple(kind for kind in EVENTS.values() if kind is not BeforeTool
 
 
 async def _no_answer() -> None:
-    """Answer for an operation whose hooks nobody has to ask."""
+    """Return no answer, for an operation without hooks."""

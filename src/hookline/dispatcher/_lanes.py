@@ -152,7 +152,7 @@ class Lane:
         record_dropped(observers, event, self.host.sender, f"{len(self.queue)} events were queued already")
 
     def give_up(self, why: str, *, running: bool = True) -> None:
-        """Drop what is queued and, unless told otherwise, count the running event as lost."""
+        """Drop the queued events and, by default, count the running event as lost."""
         if running and self.running is not None:
             self.dropped += 1
             record_dropped(self.unfinished, self.running[0], self.host.sender, why)

@@ -220,7 +220,7 @@ def hooks_of_this_process(hooks: Iterable[AnyHook], delivery: Callable[[], Deliv
 
 
 def _delivering_bundle(data: HookData, delivery: Delivery, critical: RequiredDeliveries | None) -> Hooks:
-    """Make one observer in a lane of its own, so that a slow receiver holds back nobody else."""
+    """Make one observer in a lane of its own, so that a slow receiver does not delay other hooks."""
     bundle = Hooks(data.id, tenant_id=data.tenant_id)
 
     async def deliver(event: Event) -> None:

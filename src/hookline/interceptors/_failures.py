@@ -62,7 +62,7 @@ def original_cancellation(traversal: Traversal, error: BaseException | None) -> 
 
 
 def after_error(traversal: Traversal, hook: CompiledInterceptor, error: BaseException) -> Any:
-    """Handle the exception of a handler: its own failure, or somebody else's exception that it passed on."""
+    """Handle the exception of a handler: its own failure, or an exception that it passed on."""
     if hook.kind == "around" and (theirs := downstream_error(traversal, error)) is not None:
         traversal.note(hook, "ok")
         raise theirs
@@ -75,7 +75,7 @@ def after_error(traversal: Traversal, hook: CompiledInterceptor, error: BaseExce
 
 
 def fail(traversal: Traversal, hook: CompiledInterceptor, error: Exception, status: ExecutionStatus | None) -> Any:
-    """Fail a hook: deny the call, or go on without the hook, as it was declared.
+    """Fail a hook: deny the call, or continue without the hook, by its `on_error`.
 
     Args:
         traversal: The call.

@@ -46,7 +46,7 @@ __all__ = [
 
 
 def apply_before(traversal: Traversal, hook: CompiledInterceptor, value: object) -> Any:
-    """Apply the return value of a `before`: the traversal goes on with the call that it returned.
+    """Apply the return value of a `before`: the traversal continues with the returned call.
 
     Returns:
         The result, if the hook answered the call.
@@ -71,7 +71,7 @@ def apply_before(traversal: Traversal, hook: CompiledInterceptor, value: object)
 
 
 def judges_approved(traversal: Traversal, hook: CompiledInterceptor) -> bool:
-    """Return whether a `before` judges a call that began before: a control, or one that was not heard then."""
+    """Return whether a `before` judges a call that started earlier: a control, or a hook that did not run then."""
     policy = traversal.policy
     return policy is not None and policy.decided and (hook.control or hook.index >= traversal.unheard_from)
 
@@ -103,13 +103,13 @@ def _args_as_json(call: Any) -> bytes:
 
 
 def apply_refusal(traversal: Traversal, hook: CompiledInterceptor, value: object, allowed: str) -> None:
-    """Apply a return value that is neither a call nor a result: a refusal, or a mistake.
+    """Apply a return value that is neither a call nor a result: a denial, or an invalid value.
 
     Args:
         traversal: The call.
         hook: The hook.
-        value: What it returned.
-        allowed: What it may return, for the error.
+        value: The return value.
+        allowed: The allowed return values, for the error.
     """
     if isinstance(value, Deny) and isinstance(value.reason, str):
         traversal.note(hook, "denied", value.reason)
@@ -137,7 +137,7 @@ def apply_after(traversal: Traversal, hook: CompiledInterceptor, value: object, 
     """Apply the return value of an `after`.
 
     Returns:
-        The result to go on with.
+        The result to continue with.
     """
     if value is None or value is FAILED:
         if value is None:
@@ -191,7 +191,7 @@ def record_answer(traversal: Traversal, hook: CompiledInterceptor, answer: Any) 
 async def apply_around(
     traversal: Traversal, hook: CompiledInterceptor, slot: int, value: Any, call_next: NextStep
 ) -> Any:
-    """Apply the return value of an `around`, whatever it is. What it left running in another task is waited for."""
+    """Apply the return value of an `around`. Wait for a `call_next` that it left running in another task."""
     outcome = traversal.outcomes[slot]
     left_running = outcome is RUNNING
     if left_running:
@@ -289,10 +289,10 @@ async def repeat_call_next(traversal: Traversal, hook: CompiledInterceptor | Non
 
 
 def next_call(traversal: Traversal, hook: CompiledInterceptor | None, call: Any) -> Any:
-    """Check the call that an `around` gives to `call_next`, and go on with it.
+    """Check the call that an `around` passes to `call_next`, and continue with it.
 
     Raises:
-        HookUsageError: If it is no call that may go on.
+        HookUsageError: If it is not a valid call.
     """
     if hook is None:
         return call

@@ -89,7 +89,7 @@ class CompiledInterceptor(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
 
 class Interruptible(Protocol):
-    """A run that somebody may interrupt."""
+    """A run that can be interrupted."""
 
     @property
     def halted(self) -> bool:
@@ -115,7 +115,7 @@ class RunPolicy(Protocol):
         approved: Whether the approval holds, so that no `Ask` is asked again: until a control changes the call.
         ask: Whether a person must be asked about the final call although no hook said so: an awaitable that says it, or
             `None` for no. `None` in its place asks never.
-        suspended: Whether the call goes on at another time, so that no `after` runs yet.
+        suspended: Whether the call continues in a later segment, so that no `after` runs yet.
         asked_by: The hook that had the person asked before hooks further inside judged the call, if not all did: its
             id, and how many hooks of that id stand before it.
         resumed: Whether the call went on at another time before, so that hooks beside it have started already.
@@ -212,7 +212,7 @@ class Traversal(msgspec.Struct, eq=False):
         pinned: Whether nothing may rewrite the call.
         unheard_from: Of a call that a person approved: the index of the first hook that had not judged it then. Those
             before it do not run, but for guards, controls and `after` hooks.
-        started: The hooks that ran, in the order of their start; `None` where nobody records that.
+        started: The hooks that ran, in the order of their start; `None` if they are not recorded.
         executions: What a hook did, by its index; of one that did nothing special only where it is announced.
         announcing: Whether each execution is announced when it ends.
         refusal: Raised wherever somebody waits for the call, once it is denied.
@@ -221,14 +221,14 @@ class Traversal(msgspec.Struct, eq=False):
         asked: What a person is to be asked.
         asked_by: The hook that asks.
         asked_nth: How many hooks of the same id stand before it.
-        raised: The exception of the terminal: nobody's failure.
+        raised: The exception of the terminal, which is not a hook's failure.
         answered_by: The hook that answered in the terminal's place.
         answer: Its answer.
         result: The result at the end.
         continues: The inputs of `Continue`.
-        finished: Set when a `call_next` ends, where somebody waits for that.
+        finished: Set when a `call_next` ends, if a task waits for it.
         sender: Of the records.
-        spawn: Starts a hook that is not waited for, where there is no run.
+        spawn: Starts a `wait=False` hook outside a run.
     """
 
     # A struct and not a class with defaults, because in Python 3.11 a default that is read from the class is slow.
@@ -296,7 +296,7 @@ class Traversal(msgspec.Struct, eq=False):
         *,
         duration_ms: float | None = None,
     ) -> None:
-        """Record how the run of a hook has ended, where anybody records that."""
+        """Record how the run of a hook ended, if executions are recorded."""
         if self.executions is None or (status == "ok" and not self.announcing and duration_ms is None):
             return  # `executions_of` makes the record of a hook that did nothing special
         now = perf_counter()

@@ -232,7 +232,7 @@ def remember_tools(offer: str, offered: list[ToolSpec], *, waiting: bool) -> Non
 
 
 def restore_tools(agent: Agent, offer: str, offered: Sequence[OfferedTool] | None) -> list[ToolSpec] | None:
-    """Return the tools that hooks offered to the model of an operation that goes on.
+    """Return the tools that hooks offered to the model of an operation that continues.
 
     In another process than the one that paused it, one whose function is not the agent's is only a name: the model is
     told that it is unknown, rather than that another function is run in its place. One that needed approval needs it

@@ -298,14 +298,14 @@ async def _exec_segment(
     recovered: bool = False,
     abandon: bool = False,
 ) -> OperationResult:
-    """Run one segment of an operation, in the dispatcher that was given or in one of its own.
+    """Run one segment of an operation, in the given dispatcher or in one of its own.
 
     Args:
         agent: The agent.
         state: The operation as it is stored, or as it begins.
         options: The options of the caller.
         decisions: On a resume, what a person decided.
-        version: The stored version that it goes on from; `None` for a new operation.
+        version: The stored version to continue from; `None` for a new operation.
         recovered: Whether the process that ran it has died.
         abandon: Whether to end it at once.
     """
@@ -325,9 +325,9 @@ async def _exec_segment(
 async def exec_child(
     parent: Run, agent: Agent, instruction: str, operation_id: str, state: OperationState | None
 ) -> OperationResult:
-    """Run a sub-agent as an operation of its own, in its parent's task, so that whatever stops one stops both.
+    """Run a sub-agent as an operation of its own, in its parent's task, so that both stop together.
 
-    One whose process has died goes on from its `state`.
+    If its process has died, it continues from its `state`.
     """
     recovered = state is not None
     state = state or OperationState(

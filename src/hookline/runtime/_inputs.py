@@ -75,10 +75,10 @@ def opening_messages(agent: Agent, prompt: str | Sequence[Message]) -> list[Mess
 
 
 def check_operation_id(operation_id: str | None) -> str:
-    """Return an operation id that a caller gave, or a fresh one for `None`.
+    """Return the operation id of the caller, or a new one for `None`.
 
     Raises:
-        HookUsageError: If it is no text, or empty.
+        HookUsageError: If it is not a string, or empty.
     """
     if operation_id is None:
         return new_operation_id()
@@ -88,7 +88,7 @@ def check_operation_id(operation_id: str | None) -> str:
 
 
 def check_ids(**ids: object) -> None:
-    """Refuse ids that are no text.
+    """Refuse ids that are not strings.
 
     Raises:
         HookUsageError: For the first of them, by its name.

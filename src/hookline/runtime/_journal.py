@@ -37,7 +37,7 @@ class Journal:
         recovered: Whether the next step continues what the last process left.
         left: The step that the last process left, until it is continued.
         taking: The decisions of a person that observers have not been notified of yet.
-        lost: Whether the run cannot go on in this process, so that the sub-agents that it has called are left too.
+        lost: Whether the run cannot continue in this process, so that its sub-agents are released too.
     """
 
     durable = True
@@ -128,7 +128,7 @@ class Journal:
     # Decisions of a person.
 
     def take_decisions(self, decisions: Sequence[Decision]) -> None:
-        """Note the decisions with which a segment starts, for the process that goes on if this one dies."""
+        """Record the decisions that start a segment, for the process that continues if this one dies."""
         self.taking = list(decisions)
 
     def settle_decisions(self) -> None:

@@ -156,7 +156,7 @@ def apply_agent_call(run: Run, given: AgentCall, final: AgentCall) -> None:
 
 
 def last_user_message(run: Run) -> list[Message]:
-    """Return the newest user message, as the input of a run that goes on after a pause."""
+    """Return the newest user message, as the input of a run that continues after a pause."""
     return [message for message in run.messages if message.role == "user"][-1:]
 
 
@@ -191,7 +191,7 @@ class Lifecycle(msgspec.Struct, eq=False):
 
         Raises:
             OperationExistsError: If the id of a new operation is taken.
-            OperationBusyError: If somebody else goes on with a stored one.
+            OperationBusyError: If another process continues a stored one.
             HookUsageError: If the dispatcher is not open, or was given interceptors of the operation.
         """
         run, operation_id = self.run, self.run.operation_id
@@ -235,7 +235,7 @@ class Lifecycle(msgspec.Struct, eq=False):
             self._forget()
 
     async def _claim(self) -> None:
-        """Take the operation in the store, so that nobody else does; a claim that is cancelled is given back."""
+        """Claim the operation in the store for this process; a cancelled claim is released."""
         run, version = self.run, self.run.version
         try:
             await save(run, "running")
@@ -297,14 +297,14 @@ class Lifecycle(msgspec.Struct, eq=False):
             )
 
     def _leaves(self, *, cancelled: bool) -> bool:
-        """Whether another process is to go on with the operation, which a durable store makes possible."""
+        """Whether another process continues the operation, which a durable store makes possible."""
         if self.run.framework:
             return False
         given_up = cancelled and (let_go_when_cancelled.get() or has_lost_store(self.run.parent))
         return given_up or isinstance(self.error, LOST_HERE)
 
     async def _leave(self) -> None:
-        """Release the operation. That is no end of it: a process that reaches the store goes on with it."""
+        """Release the operation without ending it: a process that reaches the store continues it."""
         if self.error is not None:
             self.reason = "error"
             logger.error(
@@ -386,7 +386,7 @@ def _register(run: Run) -> None:
 
 
 async def exec_run(run: Run, decisions: Sequence[Decision]) -> OperationResult:
-    """Run one segment in hookline's own loop; whatever happens, its end is announced once and no hook stays behind.
+    """Run one segment in hookline's own loop. Its closing events fire once and its hooks are removed, whatever happens.
 
     Args:
         run: The segment.

@@ -270,7 +270,7 @@ def limit_reached(run: Run) -> CompletionReason | None:
 
 
 def assign_call_ids(callings: Sequence[ToolRequest], step_index: int) -> list[ToolRequest]:
-    """Give each call of an answer an id that no other of them has, and arguments that nobody can edit.
+    """Give each call of a response a unique id and read-only arguments.
 
     A call that came without an id gets `t<step>.<position>`, which is the same in every run of the same script.
     """

@@ -63,7 +63,7 @@ def all_interceptor_keys(state: OperationState, hooks: Iterable[AnyHook]) -> lis
 
 
 def check_interceptors(state: OperationState, hooks: Iterable[AnyHook], *, allow_missing: bool) -> None:
-    """Refuse to go on with an operation without interceptors that it was started with.
+    """Refuse to continue an operation without interceptors that it was started with.
 
     Args:
         state: The operation as it is stored.
@@ -96,10 +96,10 @@ def check_interceptors(state: OperationState, hooks: Iterable[AnyHook], *, allow
 async def check_hooks(
     agent: Agent, state: OperationState, hooks: Sequence[AnyHook], store: OperationStore, *, allow_missing: bool
 ) -> None:
-    """Check an operation as `check_interceptors` does, and its sub-agents that go on with it.
+    """Check an operation like `check_interceptors`, and its sub-agents that continue with it.
 
     Args:
-        agent: The agent that goes on with it.
+        agent: The agent that continues it.
         state: The operation as it is stored.
         hooks: What its next segment is given.
         store: Where its sub-agents are kept.

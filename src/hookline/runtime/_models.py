@@ -150,9 +150,9 @@ Turn: TypeAlias = str | ToolRequest | Sequence[ToolRequest] | ModelResponse | Ex
 
 
 def as_response(turn: Turn) -> ModelResponse:
-    """Return the response that a turn of a script stands for.
+    """Return the response for a turn of a script.
 
-    What stands for none is returned as it is: the run then says that its model answered with it.
+    An invalid turn is returned unchanged: the run then reports it as an invalid response.
 
     Raises:
         Exception: The turn, if it is one.
@@ -235,7 +235,7 @@ class ScriptedModel:
 async def respond(
     model: Model, make: Callable[[], ModelCall], retry: ModelRetry, text: RunText | None = None
 ) -> ModelResponse:
-    """Ask a model until it answers or fails for good.
+    """Call a model until it responds or fails permanently.
 
     Args:
         model: Who is asked.
@@ -245,7 +245,7 @@ async def respond(
             last one.
 
     Raises:
-        ModelAnswerError: If it answers with something else than a `ModelResponse`.
+        ModelAnswerError: If it returns something other than a `ModelResponse`.
         TransientModelError: If it still fails after the last attempt.
     """
     attempt = 1
@@ -269,7 +269,7 @@ async def respond(
 
 
 def copy_lists(call: ModelCall) -> ModelCall:
-    """Return a call whose lists the model may edit, unseen by anybody else."""
+    """Return a call with lists of its own, which the model can edit."""
     own = copy.copy(call)
     msgspec.structs.force_setattr(own, "messages", list(call.messages))
     msgspec.structs.force_setattr(own, "tools", list(call.tools))
@@ -314,7 +314,7 @@ def make_run_text(on_token: object, release: object, chain: Chain | None, tenant
         tenant_id: The tenant for whom the run is.
 
     Raises:
-        HookUsageError: If one of the first two cannot work.
+        HookUsageError: If `on_token` or `release` is invalid.
     """
     if release not in ("checked", "incremental"):
         raise HookUsageError(f'`release` must be "checked" or "incremental"; got {quote(release)}.')

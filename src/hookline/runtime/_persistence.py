@@ -171,7 +171,7 @@ def has_lost_store(run: Run | None) -> bool:
 
 
 async def release(run: Run) -> None:
-    """Release an operation in its durable store, so that another process may go on with it."""
+    """Release an operation in its durable store, so that another process can continue it."""
     if isinstance(run.store, DurableStore):
         with contextlib.suppress(Exception):
             await run.store.release(run.operation_id)

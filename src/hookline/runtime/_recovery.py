@@ -62,7 +62,7 @@ async def run_segment(run: Run, decisions: Sequence[Decision] = ()) -> Completio
 
 
 async def recover(run: Run) -> CompletionReason | None:
-    """Continue the step that was under way, from where it was written last; hooks hear nothing twice.
+    """Continue the step that was running, from the last stored state. No event fires twice.
 
     Returns:
         Why the run ends here, or `None` if a step follows.
@@ -213,7 +213,7 @@ async def continue_agent(run: Run, call: SubAgentCall, begun: BegunCall) -> Agen
     """Continue a sub-agent that was under way, and emit its end if that was not emitted before.
 
     Returns:
-        What the model is told of it.
+        The result for the model.
     """
     child_id = begun.child or ""
     agent = run.find(ToolRequest(toolset=AGENT_IDENTIFIER, tool_name=call.callee_id, tool_call_id=""))

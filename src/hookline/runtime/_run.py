@@ -350,7 +350,7 @@ class Run:
         """Append the results of the open calls, one message each, in the model's order.
 
         Args:
-            unanswered: What the model is told of a call that has no result.
+            unanswered: The result for the model of a call that has none.
         """
         for call in self.open_calls:
             outcome = self.outcomes.get(call.tool_call_id)
@@ -430,7 +430,7 @@ class Run:
 
     @property
     def interrupted(self) -> bool:
-        """Whether somebody has stopped this run, or one that called it."""
+        """Whether this run, or a run that called it, was interrupted."""
         return self.stopped or self.scope.cancel_called or (self.parent is not None and self.parent.interrupted)
 
     @property
@@ -456,7 +456,7 @@ class Run:
             self.parent.children = [child for child in self.parent.children if child is not self]
 
     def interrupt(self) -> None:
-        """Cancel the segment's scope, from whatever thread, without waiting for that."""
+        """Cancel the segment's scope, from any thread, without waiting."""
         self.stopped = True
         self.halt()
         if threading.get_ident() == self.thread:
@@ -561,7 +561,7 @@ def before_step(run: Run) -> Step:
 
 
 def after_step(run: Run, step: Step, *, should_continue: bool) -> None:
-    """End a step, whatever happened in it, and emit its second event."""
+    """End a step, and emit its closing event."""
     run.step = None
     if not run.hooked(AfterStep):
         return

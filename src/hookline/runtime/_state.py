@@ -69,13 +69,13 @@ Decision = Approve | Reject
 
 
 class WaitingCall(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """A call that hooks have seen and that waits for a person, as it is stored.
+    """A call that hooks have judged and that waits for a person, as it is stored.
 
     Attributes:
-        call_index: Its index, which nobody else gets.
+        call_index: Its index, which no other call gets.
         metadata: What hooks have noted, as far as JSON can carry it.
-        asked_by: Who had the person asked before hooks further inside were heard, if not all were: its id, and how many
-            hooks of that id stand before it.
+        asked_by: The hook that asked the person before inner hooks ran, if there are any: its id, and the number of
+            hooks with that id before it.
     """
 
     call_index: int
@@ -140,7 +140,7 @@ class BegunCall(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         call: The call as it runs; of a sub-agent with its id as `tool_name`.
         call_index: Its index.
         child: Of a sub-agent: the operation that it is.
-        ended: Whether hooks were told of its end too, so that only its result is not in the conversation yet.
+        ended: Whether its closing event has fired, so that only its result is missing from the conversation.
     """
 
     call: ToolRequest
@@ -337,9 +337,9 @@ class DurableStore(abc.ABC):
 
 
 class LiveState:
-    """The state of a run of this process, which is put together when somebody asks for it.
+    """The state of a run of this process, which is built when it is read.
 
-    A run saves its state at every step, and hardly anybody reads it: to copy the conversation each time would make a
+    A run saves its state at every step, but the state is rarely read. Copying the conversation each time would make a
     run quadratic in its steps.
 
     Attributes:
@@ -503,12 +503,12 @@ class Step:
         """Whether a model was asked, and has not answered yet: another attempt is the same call."""
 
     def results(self) -> list[ToolOutcome]:
-        """Return the outcomes that the model is told, in the order in which it asked."""
+        """Return the outcomes for the model, in the order of its calls."""
         return [self.outcomes[call.tool_call_id] for call in self.calling if call.tool_call_id in self.outcomes]
 
 
 def tool_message(outcome: ToolOutcome) -> Message:
-    """Return the message that tells a model the outcome of a tool call."""
+    """Return the message with the outcome of a tool call for the model."""
     return Message(role="tool", content=outcome.content, tool_call_id=outcome.tool_call_id)
 
 

@@ -33,7 +33,7 @@ __all__ = [
 
 
 class SubAgentJob(msgspec.Struct, eq=False):
-    """One call of a sub-agent in a step, from its arguments to what the model is told; calling the job runs it.
+    """One call of a sub-agent in a step, from its arguments to the result for the model. Calling the job runs it.
 
     Attributes:
         run: The run that calls it.
@@ -67,7 +67,7 @@ class SubAgentJob(msgspec.Struct, eq=False):
 
 
 def record_agent_result(run: Run, step: Step, calling: ToolRequest, callee_id: str, result: AgentResult) -> None:
-    """Record what the model is told of a sub-agent."""
+    """Record the result of a sub-agent for the model."""
     outcome = ToolOutcome(
         toolset=AGENT_IDENTIFIER,
         tool_name=callee_id,
@@ -93,7 +93,7 @@ async def lead_to_result(
     """Run a call of a sub-agent through its interceptors, and return a result in every case.
 
     Returns:
-        What the model is told, also of a call that was denied or failed.
+        The result for the model, also of a call that was denied or failed.
     """
     try:
         traversal = await lead_agent_call(run, call, terminal, control)
@@ -128,7 +128,7 @@ def emit_unrun_agent(run: Run, traversal: Traversal) -> AgentResult:
     """Emit the pair of events of a call that a hook denied or answered.
 
     Returns:
-        What the model is told.
+        The result for the model.
     """
     call: SubAgentCall = traversal.call
     emit_called(run, call)
@@ -144,13 +144,13 @@ def emit_unrun_agent(run: Run, traversal: Traversal) -> AgentResult:
 
 
 def failed_result(run: Run, call: SubAgentCall, error: BaseException, *, announced: bool = False) -> AgentResult:
-    """Return what the model is told of a sub-agent that failed.
+    """Return the result of a failed sub-agent for the model.
 
     Args:
         run: The run that called it.
         call: The call.
         error: What it failed with.
-        announced: Whether hooks were told of its end already.
+        announced: Whether its closing event has fired.
     """
     if not announced:
         emit_failed(run, call, message_of(error))

@@ -127,7 +127,7 @@ async def _run_and_write(run: Run, job: Job) -> None:
 
 
 class ToolJob(msgspec.Struct, eq=False):
-    """One tool call of a step that no interceptor stands in the way of; calling the job runs it.
+    """One tool call of a step without interceptors. Calling the job runs it.
 
     Attributes:
         run: The run.
@@ -160,7 +160,7 @@ class InterceptedToolJob(msgspec.Struct, eq=False):
         run: The run.
         step: The step.
         request: The call as the model asked for it.
-        call: The call as it is before its interceptors.
+        call: The call before its interceptors run.
         tool: The tool, if there is one.
         problem: What is wrong with its arguments.
         approved: Whether a person has approved it.
@@ -257,7 +257,7 @@ def tool_job(
         run: The run.
         step: The step.
         request: The call as the model asked for it.
-        call: The call as it is before its interceptors.
+        call: The call before its interceptors run.
         tool: The tool, if there is one.
         problem: What is wrong with its arguments.
         approved: Whether a person has approved it.
@@ -296,7 +296,7 @@ def to_pending(call: ToolCall, prompt: str = "") -> PendingTool:
 
 
 def withheld_result(denial: Denial) -> ToolResult:
-    """Return what the model is told of a call whose result it may not see."""
+    """Return the result for the model of a call whose result was withheld."""
     return ToolResult(
         content=f"The tool ran, but hook {denial.hook_id!r} withheld its result: {denial.reason}", success=False
     )
@@ -307,7 +307,7 @@ def failed_outcome(request: ToolRequest | PendingTool, content: str) -> ToolOutc
 
     Args:
         request: The call.
-        content: What the model is told of it.
+        content: The result for the model.
     """
     return ToolOutcome(
         toolset=request.toolset,
@@ -322,7 +322,7 @@ async def emit_unrun_tool(run: Run, step: Step, call: ToolCall, traversal: Trave
     """Emit the pair of events of a call that a hook denied or answered.
 
     Returns:
-        What the model is told.
+        The result for the model.
     """
     await run.executing(step)
     started = perf_counter_ns()
@@ -347,7 +347,7 @@ async def emit_unrun_tool(run: Run, step: Step, call: ToolCall, traversal: Trave
 
 
 def record_outcome(run: Run, step: Step, request: ToolRequest, call: ToolCall, result: ToolResult) -> None:
-    """Record what the model is told of a tool call."""
+    """Record the result of a tool call for the model."""
     content = f"{result.error_type}: {result.content}" if result.error_type else result.content
     if run.waiting:
         run.waiting.pop(request.tool_call_id, None)

@@ -1,0 +1,20 @@
+"""A how-to is short enough to be read before it is needed."""
+
+from __future__ import annotations
+
+import pathlib
+import re
+
+import pytest
+
+from .markdown import PAGES, ROOT, title
+
+HOW_TOS = [page for page in PAGES if page.is_relative_to(ROOT / "docs" / "how-to")]
+MOST_WORDS = 600
+
+
+@pytest.mark.parametrize("page", HOW_TOS, ids=title)
+def test_a_how_to_has_at_most_600_words_without_its_code(page: pathlib.Path) -> None:
+    count = len(re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL).split())
+
+    assert count <= MOST_WORDS, f"{title(page)} has {count} words; cut some, or make it two pages"
