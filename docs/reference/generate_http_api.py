@@ -47,12 +47,12 @@ def http_api_page() -> Iterator[str]:
     yield "# The HTTP API\n"
     yield GENERATED
     yield (
-        "What [`hookline serve`](../how-to/run-the-server.md) answers. A running server tells the same at "
-        "`/schema/openapi.json`, as OpenAPI 3.1; [the server in Python](server.md) is on a page of its own. Times are "
-        "seconds since 1970, if nothing else is said.\n"
+        "The routes of [`hookline serve`](../how-to/run-the-server.md). For a tour, see [Call the HTTP "
+        "API](../how-to/call-the-http-api.md). A running server describes itself at `/schema/openapi.json` (OpenAPI "
+        "3.1). Times are unix seconds unless stated otherwise.\n"
     )
     yield "## Scopes\n"
-    yield "A key has some of these. Each allows nothing but itself.\n"
+    yield "A key has one or more scopes. No scope includes another.\n"
     yield from table(["scope", "what it allows"], [[f"`{scope}`", text] for scope, text in SCOPES_ALLOW.items()])
     yield "## Routes\n"
     yield from table(
@@ -67,19 +67,19 @@ def http_api_page() -> Iterator[str]:
         yield f"## {title}\n"
         for handler, method, path, told in operations_of(description, handlers):
             yield from route_entry(handler, method, path, told)
-    yield "## Refusals\n"
+    yield "## Errors\n"
     yield (
-        "Whatever is not done is told as a [Problem](#problem), `application/problem+json` (RFC 9457). `code` is to "
-        "switch on; `requestId` finds it in the log. Every route may refuse with 400, 408, 431, 500 and 503, with "
-        "401, 403, 422 and 429, if it needs a key, and with 413, if it takes a body.\n"
+        "An error is a [Problem](#problem), `application/problem+json` (RFC 9457). Use `code` in your program; "
+        "`requestId` finds the request in the log. Every route can return 400, 408, 431, 500 and 503; 401, 403, 422 "
+        "and 429 if it needs a key; and 413 if it has a body.\n"
     )
     yield from table(["status", "`code`", "when"], REFUSALS)
-    yield "## What is sent and answered\n"
+    yield "## Objects\n"
     yield (
-        "Definitions name these codes of their own with 422: `handler_not_allowed`, `handler_broken`, "
+        "Lists are pages: an object with `items` and a `cursor`, which is `null` on the last page. Invalid definitions "
+        "get 422 with one of these codes: `handler_not_allowed`, `handler_broken`, "
         "`config_refused`, `point_not_served`, `webhook_refused`, `script_refused`, `read_only`; see "
-        "[DefinitionError](registry.md#hookline.registry.DefinitionError). Lists come in pages: an object with `items` "
-        "and a `cursor`, which is `null` at the end.\n"
+        "[DefinitionError](registry.md#hookline.registry.DefinitionError).\n"
     )
     for schema in description["components"]["schemas"].values():
         if "[" not in schema["title"]:
@@ -114,7 +114,7 @@ def route_entry(handler: typing.Any, method: str, path: str, told: dict[str, typ
     """One route."""
     yield f"### {method.upper()} {path}\n"
     needs = "Needs no key." if handler.opt["scope"] is None else f"Needs {scope_of(handler)}."
-    yield f"{told['summary'].rstrip('.?')}. {one_line(told.get('description', ''))} {needs}\n".replace("  ", " ")
+    yield f"{one_line(told.get('description') or told['summary']).rstrip('.')}. {needs}\n"
     rows = [
         [f"`{each['name']}`", each["in"], schema_text(each["schema"]), each.get("description", "")]
         for each in told.get("parameters", ())
@@ -129,8 +129,8 @@ def route_entry(handler: typing.Any, method: str, path: str, told: dict[str, typ
     [(kind, content)] = (told["responses"][success].get("content") or {"": {}}).items()
     answer = schema_text(content["schema"]) if kind == "application/json" else f"`{kind}`" if kind else "no body"
     also = sorted({int(status) for status in told["responses"]} & {304, 404, 409, 412})
-    refusals = f" Or {', '.join(map(str, also))}." if also else ""
-    yield f"Answer: {success}, {answer}.{refusals}\n"
+    refusals = f" Other statuses: {', '.join(map(str, also))}." if also else ""
+    yield f"Response: {success}, {answer}.{refusals}\n"
 
 
 def schema_entry(schema: dict[str, typing.Any]) -> Iterator[str]:
@@ -191,56 +191,60 @@ ROUTES_BY_SUBJECT: dict[str, list[typing.Any]] = {
 }
 
 SCOPES_ALLOW: dict[server.Scope, str] = {
-    "hooks:read": "Read definitions, the log of hook executions, and statistics.",
-    "hooks:manage": "Make, change, switch, delete and try out definitions; make and end signing secrets.",
-    "hooks:admin": "Look after keys, and read the audit. With a key of the system: see the objects of all tenants, "
-    "change those of the system, and read the figures for Prometheus.",
-    "operations:read": "Read operations, their events, what waits for a person, and deliveries; follow streams.",
+    "hooks:read": "Read definitions, executions of hooks, and statistics.",
+    "hooks:manage": "Create, change, enable, disable, delete and test definitions; create and revoke signing secrets.",
+    "hooks:admin": "Manage keys and read the audit log. A system key with this scope sees the objects of all tenants, "
+    "changes those of the system, and reads the metrics.",
+    "operations:read": "Read operations, events, approvals and deliveries; follow streams.",
     "approvals:decide": "Decide about tool calls: approve, reject and continue, reject and stop.",
-    "deliveries:replay": "Have deliveries made again, and send to an endpoint again that was disabled.",
+    "deliveries:replay": "Retry and replay deliveries, and enable endpoints.",
 }
 
 REFUSALS: list[list[str]] = [
     [
         "400",
         "`malformed`",
-        "The request cannot be read: its body is no JSON, its body, path, query string or a header that the API reads "
-        "is no text, its address holds a NUL, its path a segment `.` or `..`, or it is no HTTP at all.",
+        "The request cannot be parsed: it is not HTTP, its body is not JSON, or its body, path, query string or a "
+        "header that the API reads is not text. Or its URL contains a NUL character or a segment `.` or `..`.",
     ],
-    ["401", "`no_key`", "It comes without a key."],
-    ["401", "`key`", "The key is not known, has ended, or was revoked."],
-    ["403", "`scope`", "The key does not allow it, it is about what is the system's, or a new key would outlast it."],
-    ["403", "`denied`", "A hook for `RequestCall` has refused it; `hook` says which."],
-    ["404", "`not_found`", "There is no object with this id, or it is another tenant's; the answer is the same."],
+    ["401", "`no_key`", "The request has no API key."],
+    ["401", "`key`", "The key is unknown, expired or revoked."],
+    [
+        "403",
+        "`scope`",
+        "The key lacks the scope, the object belongs to the system, or a new key would expire later than this one.",
+    ],
+    ["403", "`denied`", "A hook for `RequestCall` denied the request; `hook` names it."],
+    ["404", "`not_found`", "The object does not exist, or belongs to another tenant."],
     ["405", "`method`", "The path does not support the method."],
-    ["408", "`header_timeout`", "The headers were not complete in time. The connection ends."],
-    ["408", "`body_timeout`", "The body has stalled for too long. The connection is closed."],
-    ["409", "`conflict`", "An id, or a name at a point, is taken; several tenants have one of that id."],
-    ["409", "`quota`", "The tenant has as many definitions as it may have."],
-    ["409", "`not_waiting`, `not_pending`", "Nobody is asked about that call, or it is decided."],
-    ["409", "`not_retryable`", "The delivery is made, waits behind another one, or is tried just now."],
-    ["409", "`under_way`", "The request with this `Idempotency-Key` has no answer yet."],
-    ["409", "`format`", "A newer version of hookline has stored the operation."],
-    ["412", "`revision`", "`If-Match` is not the tag of what is stored now."],
-    ["413", "`too_large`", "The body is larger than the server takes."],
-    ["422", "`invalid`", "The request is not as it must be; `errors` says where."],
-    ["422", "`read_only`", "It names a field that never changes, or a definition that stands in a file."],
-    ["422", "`idempotency_key`", "The key belongs to another request, or is none."],
-    ["422", "`last_event_id`", "It is not one that the stream has given."],
+    ["408", "`header_timeout`", "The headers were not complete in time. The connection is closed."],
+    ["408", "`body_timeout`", "The body stalled for too long. The connection is closed."],
+    ["409", "`conflict`", "The id, or the name at this point, is taken; or several tenants have this id."],
+    ["409", "`quota`", "The tenant has reached its quota of definitions."],
+    ["409", "`not_waiting`, `not_pending`", "The call does not wait for a decision, or is already decided."],
+    ["409", "`not_retryable`", "The delivery was delivered, waits behind another one, or is being sent."],
+    ["409", "`under_way`", "A request with this `Idempotency-Key` is still in progress."],
+    ["409", "`format`", "The operation was stored by a newer version of hookline."],
+    ["412", "`revision`", "`If-Match` is not the present `ETag`."],
+    ["413", "`too_large`", "The body is larger than the limit of the server."],
+    ["422", "`invalid`", "The request is invalid; `errors` lists the fields."],
+    ["422", "`read_only`", "The field, or a definition in a file, cannot be changed."],
+    ["422", "`idempotency_key`", "The `Idempotency-Key` is invalid, or was used for another request."],
+    ["422", "`last_event_id`", "`Last-Event-ID` is not an id of this stream."],
     [
         "429",
         "`rate`",
-        "Too many requests of the key, of all keys of its tenant, or without a valid key of the address; `Retry-After` "
-        "says when to come again.",
+        "Too many requests with this key, of its tenant, or, without a valid key, from this address; wait for "
+        "`Retry-After`.",
     ],
-    ["429", "`streams`", "The key has as many streams open as it may have."],
-    ["431", "`headers_too_large`", "The address and the headers are larger than the server takes."],
-    ["500", "`hook_failed`", "A hook for `RequestCall` that had to judge it failed; `hook` says which."],
-    ["500", "`internal`", "A mistake in the server; its log has it under the id of the request."],
-    ["503", "`store_unavailable`", "The database cannot be reached; `Retry-After` is a second."],
-    ["503", "`connections`", "The server has as many connections open as it takes; `Retry-After` is a second."],
-    ["503", "`no_registry`, `no_log`", "This server was made without one."],
-    ["503", "`no_master_key`", "This server has no master key, or another one than the database."],
+    ["429", "`streams`", "The key has too many open streams."],
+    ["431", "`headers_too_large`", "The URL and the headers are larger than the limit of the server."],
+    ["500", "`hook_failed`", "A hook for `RequestCall` that decides about the request failed; `hook` names it."],
+    ["500", "`internal`", "Internal error; the log has the details under the id of the request."],
+    ["503", "`store_unavailable`", "The database cannot be reached; `Retry-After` is one second."],
+    ["503", "`connections`", "The server has too many open connections; `Retry-After` is one second."],
+    ["503", "`no_registry`, `no_log`", "This server has no registry, or no log."],
+    ["503", "`no_master_key`", "This server has no master key, or not the one of the database."],
 ]
 
 

@@ -153,7 +153,7 @@ def test_a_reader_that_has_seen_enough_ends_a_command_quietly(url: str, args: li
 def test_an_empty_list_prints_nothing_on_stdout(url: str) -> None:
     result = run("operations", "--status", "max_steps", url=url)
 
-    assert (result.exit_code, result.stdout, result.stderr) == (0, "", "There are no such operations.\n")
+    assert (result.exit_code, result.stdout, result.stderr) == (0, "", "No operations match.\n")
 
 
 def test_colours_are_for_terminals_that_want_them(url: str, tmp_path: Path) -> None:

@@ -53,7 +53,7 @@ def test_the_master_key_of_a_file_is_replaced_and_the_secrets_stay(url: str, tmp
 
     done = run("keys", "rotate-master", "--master-key-file", str(file), url=url)
 
-    assert done.stdout == "1 secret is encrypted under the newest master key.\n"
+    assert done.stdout == "1 secret is encrypted with the newest master key.\n"
     assert file.read_text() != before
     assert len(file.read_text().split()) == 1
     assert signs(url, MasterKeys.from_file(file), made["secret"])

@@ -299,7 +299,7 @@ def test_a_tenant_sees_the_system_s_hooks_and_changes_only_its_own(url: str) -> 
 
     assert seen == [system, own]
     assert [each.exit_code for each in refused] == [1] * 6
-    assert "it is a hook of the system, which a tenant cannot change" in refused[0].stderr
+    assert "it belongs to the system, so a tenant cannot change it" in refused[0].stderr
     assert f"There is no hook definition '{other}'" in refused[1].stderr
     assert run("hooks", "remove", own, "--tenant", "acme", url=url).stdout == f"Removed {own}: A\n"
     assert [each["id"] for each in lines(run("hooks", "--json", url=url))] == [system, other]

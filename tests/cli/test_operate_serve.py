@@ -247,7 +247,7 @@ def test_the_server_shows_its_first_key_once_and_ends_quietly(tmp_path: Path) ->
             first = []
             for line in server.stdout:
                 first.append(line)
-                if line.startswith("hookline listens at http://127.0.0.1:"):
+                if line.startswith("hookline listens on http://127.0.0.1:"):
                     break
             server.send_signal(stop)
             rest, problems = server.communicate(timeout=100)
@@ -285,7 +285,7 @@ def test_an_origin_with_a_path_is_told_in_one_line(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("option", "value", "told"),
     [
-        ("--trusted-proxy", "*", "`trusted_proxies` are addresses or networks, such as '10.0.0.7' or '10.0.0.0/8'"),
+        ("--trusted-proxy", "*", "`trusted_proxies` must be addresses or networks, as '10.0.0.7' or '10.0.0.0/8'"),
         ("--trusted-proxy", "localhost", "`trusted_proxies` are addresses or networks"),
         ("--header-timeout", "inf", "`header_timeout` is a number of seconds above 0; got inf"),
     ],

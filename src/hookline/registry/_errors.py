@@ -92,7 +92,7 @@ class DefinitionConflictError(HooklineError):
     revision: int | None = None
 
 
-@define_error("Tenant {tenant_id!r} may have {quota} hook definitions, and that many there are; delete one first.")
+@define_error("Tenant {tenant_id!r} has reached its quota of {quota} hook definitions; delete one first.")
 class QuotaError(HooklineError):
     """The quota of a tenant is used up; nothing was changed.
 
@@ -105,7 +105,7 @@ class QuotaError(HooklineError):
     quota: int
 
 
-@define_error("The script of hook {hook_id!r} gave no valid answer ({code}): {problem}")
+@define_error("The script of hook {hook_id!r} failed ({code}): {problem}")
 class ScriptError(HooklineError):
     """A script failed, or gave no valid answer.
 

@@ -145,7 +145,7 @@ class ApprovalFilter(msgspec.Struct, frozen=True, kw_only=True):
     waiting_seconds: float = 0.0
 
 
-@route("GET", "/v1/approvals", scope="operations:read", summary="List calls that wait for a person", errors=[404])
+@route("GET", "/v1/approvals", scope="operations:read", summary="List waiting calls", errors=[404])
 async def list_approvals(
     request: Req, tenant_id: TenantId = None, cursor: Cursor = None, limit: Limit = 50
 ) -> Response[Page[PendingApproval]]:
@@ -168,7 +168,7 @@ async def decide_call(request: Req, id: Id, data: JSONBody[DecisionBody]) -> Dec
     "GET",
     "/v1/operations/{id:str}/decisions",
     scope="operations:read",
-    summary="List the decisions about an operation",
+    summary="List decisions of an operation",
 )
 async def list_decisions(request: Req, id: Id) -> list[MadeDecision]:  # noqa: A002
     """List the decisions about an operation, oldest first, with who made them, which events do not say."""

@@ -32,7 +32,7 @@ from hookline.store import DeliveryFilter, DeliveryStatus, Page, StoredAttempt, 
 __all__ = ["DELIVERY_ROUTES"]
 
 Status = Annotated[DeliveryStatus | None, QueryParameter(description="Only with this status.")]
-Endpoint = Annotated[str | None, QueryParameter(max_length=2048, pattern=VISIBLE, description="Only to this address.")]
+Endpoint = Annotated[str | None, QueryParameter(max_length=2048, pattern=VISIBLE, description="Only to this URL.")]
 Address = Annotated[str, msgspec.Meta(min_length=1, max_length=2048, pattern=VISIBLE)]
 
 
@@ -72,7 +72,7 @@ class EndpointBody(msgspec.Struct, frozen=True, kw_only=True, rename="camel", fo
     """An endpoint to enable.
 
     Attributes:
-        url: The address of the endpoint.
+        url: The URL of the endpoint.
         tenant_id: The tenant that owns the endpoint; that of the key by default.
     """
 
@@ -139,7 +139,7 @@ async def retry_delivery(request: Req, id: Id) -> Repeated:  # noqa: A002
     caller.check_writable(found.tenant_id)
     count = await parts.deliveries.retry([id], tenant_id=found.tenant_id)
     if not count:
-        raise ApiError(409, "not_retryable", "It is delivered, waits behind another one, or is tried just now.")
+        raise ApiError(409, "not_retryable", "The delivery was delivered, waits behind another one, or is being sent.")
     await write_audit_alone(parts.store, found.tenant_id, caller.actor, "delivery.retry", id)
     parts.wake_outbox()
     return Repeated(count=count)
@@ -150,7 +150,7 @@ async def replay_deliveries(request: Req, data: JSONBody[ReplayBody], tenant_id:
     """Replay deliveries with the same ids and in their old order, so that receivers recognize them."""
     parts, caller = parts_of(request), caller_of(request)
     if data == ReplayBody():
-        raise ApiError(422, "invalid", "Say which deliveries: give at least one field.")
+        raise ApiError(422, "invalid", "Select deliveries with at least one field.")
     owner = caller.tenant(tenant_id)
     if owner is not None:
         caller.check_writable(owner)
@@ -185,7 +185,7 @@ async def enable_endpoint(request: Req, data: JSONBody[EndpointBody]) -> None:
     owner = caller.own(data.tenant_id)
     shown = await parts.deliveries.endpoints(owner, owner_id=None if caller.sees_all else caller.tenant_id)
     if data.url not in [each.url for each in shown] or not await parts.deliveries.enable(owner, data.url):
-        raise not_found_error("There is no endpoint of that address that has failed.")
+        raise not_found_error("No endpoint with this URL has failed.")
     await write_audit_alone(parts.store, owner, caller.actor, "endpoint.enable", data.url)
     parts.wake_outbox()
 

@@ -24,7 +24,7 @@ from hookline.store import DeliveryFilter
 
 __all__ = ["ENDPOINT_ROUTES"]
 
-Url = Annotated[str | None, QueryParameter(max_length=2048, pattern=VISIBLE, description="Only of this address.")]
+Url = Annotated[str | None, QueryParameter(max_length=2048, pattern=VISIBLE, description="Only of this URL.")]
 HttpAddress = Annotated[
     str, msgspec.Meta(min_length=1, max_length=2048, pattern=r"^[Hh][Tt][Tt][Pp][Ss]?://[!-~]+$(?!\n)")
 ]
@@ -35,7 +35,7 @@ class SecretBody(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forb
     """The body of a request that creates a new secret for an endpoint.
 
     Attributes:
-        url: The address of the endpoint.
+        url: The URL of the endpoint.
         tenant_id: The tenant that owns the endpoint; that of the key by default.
         overlap_seconds: Seconds for which the old secrets go on signing; 0 ends them at once.
     """
@@ -65,7 +65,7 @@ async def rotate_secret(request: Req, data: JSONBody[SecretBody]) -> NewEndpoint
     parts, caller = parts_of(request), caller_of(request)
     secrets, owner = parts.secrets, caller.own(data.tenant_id)
     if not await is_endpoint(parts, owner, data.url):
-        raise not_found_error("No hook of that tenant delivers to that address.")
+        raise not_found_error("No hook of this tenant delivers to this URL.")
     try:
         return await secrets.rotate(owner, data.url, overlap_seconds=data.overlap_seconds, actor=caller.actor)
     except MasterKeyError as error:

@@ -17,14 +17,12 @@ __all__ = ["HEALTH_ROUTES", "PUBLIC"]
 PUBLIC = ("/health", "/ready", "/schema/openapi.json")
 """Paths that need no key."""
 SHOWN_HOOKS = 100
-STORE_PROBLEM = "The database cannot be read, or not be written. Requests that need it are answered with 503."
+STORE_PROBLEM = "The database cannot be read or written. Requests that need it get 503."
 REGISTRY_PROBLEM = (
     "The hook definitions may be out of date: the database or a file of definitions could not be read. The last known "
-    "definitions are in force; the log says what is wrong."
+    "definitions stay active. See the log for the reason."
 )
-HOOKS_PROBLEM = (
-    "Operations wait for hooks: no worker that tried to resume them has the interceptors that they were started with."
-)
+HOOKS_PROBLEM = "Operations wait for hooks: no worker that tried to resume them has all of their interceptors."
 
 
 class Health(msgspec.Struct, frozen=True, kw_only=True):
@@ -70,13 +68,13 @@ class Readiness(msgspec.Struct, frozen=True, kw_only=True):
     problems: list[str] = []
 
 
-@route("GET", "/health", scope=None, summary="Does the process answer?")
+@route("GET", "/health", scope=None, summary="Check that the process is alive")
 async def health(request: Req) -> Health:
     """Answer as long as the process is alive, without asking the database."""
     return Health()
 
 
-@route("GET", "/ready", scope=None, summary="Can the server work?")
+@route("GET", "/ready", scope=None, summary="Check that the server is ready")
 async def ready(request: Req) -> Response[Readiness]:
     """Report whether the server is ready: 503 while the database cannot be read or, on SQLite, written."""
     parts = parts_of(request)
@@ -105,7 +103,7 @@ async def ready(request: Req) -> Response[Readiness]:
 async def metrics(request: Req) -> Response[str]:
     """Return the metrics of all tenants together, which needs a key of the system."""
     if not caller_of(request).sees_all:
-        raise not_found_error("A key of the system with the scope hooks:admin is shown the figures, and no other one.")
+        raise not_found_error("Only a system key with the scope hooks:admin can read the metrics.")
     return Response(await parts_of(request).metrics.render(), media_type=CONTENT_TYPE)
 
 

@@ -158,8 +158,8 @@ def build_changes(given: WholeHook, found: HookDefinition) -> dict[str, Any]:
     """
     for name, its, meant in (("id", given.id, found.id), ("tenantId", given.tenant_id, found.tenant_id)):
         if its not in (UNSET, meant):
-            field = FieldProblem(detail=f"It is {meant!r}.", pointer=f"#/{name}")
-            detail = f"`{name}` cannot be changed; leave it out, or send what it is."
+            field = FieldProblem(detail=f"It must be {meant!r}.", pointer=f"#/{name}")
+            detail = f"`{name}` cannot be changed; leave it out, or send its present value."
             raise ApiError(422, "read_only", detail, errors=(field,))
     fields: dict[str, Any] = msgspec.to_builtins(given)
     return {name: value for name, value in fields.items() if name not in READ_ONLY}

@@ -169,14 +169,14 @@ async def delete_hook(
     await change_if_match(if_match, delete)
 
 
-@route("POST", "/v1/hooks/{id:str}/test", scope="hooks:manage", summary="Try a hook out on a sample", errors=[409])
+@route("POST", "/v1/hooks/{id:str}/test", scope="hooks:manage", summary="Try a hook on a sample", errors=[409])
 async def try_hook(
     request: Req,
     id: Id,  # noqa: A002
     data: JSONBody[Trial | None] = None,
     tenant_id: TenantId = None,
 ) -> DryRun:
-    """Try a hook out on a sample. Nothing is logged, counted or stored. Without a body, a sample is made up."""
+    """Try a hook on a sample. Nothing is logged, counted or stored. Without a body, a sample is made up."""
     registry, caller = parts_of(request).registry, caller_of(request)
     data = data or Trial()
     found = await read_changeable(registry, caller, id, tenant_id)
@@ -239,7 +239,7 @@ async def change_if_match(if_match: str | None, write: RevisionChange[Answer]) -
         return await write(if_revision=None)
     revisions = {int(match[1]) for tag in if_match.split(",") if (match := TAG.fullmatch(tag.strip())) is not None}
     if not revisions:
-        raise ApiError(412, "revision", "If-Match has no ETag that this server has sent for a definition.")
+        raise ApiError(412, "revision", "If-Match must be an ETag that this server returned for a definition.")
     try:
         return await write(if_revision=max(revisions))
     except DefinitionConflictError as error:

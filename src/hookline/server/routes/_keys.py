@@ -20,7 +20,7 @@ __all__ = ["KEY_ROUTES"]
 
 Name = Annotated[str, msgspec.Meta(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f\x7f]+$(?!\n)")]
 Seconds = Annotated[float, msgspec.Meta(gt=0, le=1e9)]
-Number = Annotated[int | None, QueryParameter(ge=0, le=LARGEST, description="The cursor of the page before.")]
+Number = Annotated[int | None, QueryParameter(ge=0, le=LARGEST, description="The cursor of the previous page.")]
 
 
 class KeyBody(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
@@ -56,10 +56,10 @@ async def create_key(request: Req, data: JSONBody[KeyBody]) -> NewApiKey:
     owner = caller.own(data.tenant_id)
     more = sorted(set(data.scopes) - caller.scopes)
     if more:
-        raise ApiError(403, "scope", f"A key cannot give what it does not allow itself: {', '.join(more)}.")
+        raise ApiError(403, "scope", f"A key cannot grant scopes that it does not have: {', '.join(more)}.")
     parts, seconds = parts_of(request), data.expires_in_seconds
     if caller.expires_at is not None and seconds is not None and await parts.store.now() + seconds > caller.expires_at:
-        detail = "A key cannot outlast the one that makes it. Ask for an earlier end, or for none to get the same one."
+        detail = "A key cannot expire later than the key that creates it. Choose an earlier time, or leave it out."
         raise ApiError(403, "scope", detail)
     return await parts.keys.create(
         name=data.name,

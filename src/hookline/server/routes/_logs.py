@@ -29,7 +29,7 @@ from hookline.store import Page
 __all__ = ["LOG_ROUTES"]
 
 Status = Annotated[ExecutionStatus | None, QueryParameter(description="Only with this status.")]
-By = Annotated[Grouping, QueryParameter(description="The grouping.")]
+By = Annotated[Grouping, QueryParameter(description="What to group by.")]
 
 
 @route("GET", "/v1/hooks/logs", scope="hooks:read", summary="List hook executions", errors=[404])
