@@ -69,7 +69,7 @@ def test_the_master_key_of_the_environment_is_replaced_by_the_one_before_it(url:
     assert signs(url, MasterKeys([new]), made["secret"])
     refused = run("endpoints", "rotate", URL, url=url, HOOKLINE_MASTER_KEY=old)
     assert refused.exit_code == 1
-    assert "the database has the master key" in refused.stderr
+    assert "the database uses the master key" in refused.stderr
     assert old not in refused.stderr
 
 

@@ -271,22 +271,22 @@ def test_a_port_that_is_taken_is_told_in_one_line(tmp_path: Path) -> None:
 
     assert code == 2
     assert told == (
-        f"hookline: Nothing can listen at 127.0.0.1:{port}: Address already in use. "
-        "Choose another host or port; port 0 is any that is free.\n"
+        f"hookline: Cannot listen on 127.0.0.1:{port}: Address already in use. "
+        "Choose another host or port; port 0 uses any free port.\n"
     )
 
 
 def test_an_origin_with_a_path_is_told_in_one_line(tmp_path: Path) -> None:
     code, told = refused(tmp_path, "--port", "0", "--allow-origin", f"{ORIGIN}/app")
 
-    assert (code, told) == (2, f"hookline: `allow_origins` are like '{ORIGIN}'; got '{ORIGIN}/app'.\n")
+    assert (code, told) == (2, f"hookline: `allow_origins` must be origins such as '{ORIGIN}'; got '{ORIGIN}/app'.\n")
 
 
 @pytest.mark.parametrize(
     ("option", "value", "told"),
     [
         ("--trusted-proxy", "*", "`trusted_proxies` must be addresses or networks, as '10.0.0.7' or '10.0.0.0/8'"),
-        ("--trusted-proxy", "localhost", "`trusted_proxies` are addresses or networks"),
+        ("--trusted-proxy", "localhost", "`trusted_proxies` must be addresses or networks"),
         ("--header-timeout", "inf", "`header_timeout` is a number of seconds above 0; got inf"),
     ],
 )
@@ -323,7 +323,7 @@ def test_who_serves_everybody_without_a_proxy_is_warned_in_one_line(tmp_path: Pa
         server.send_signal(signal.SIGINT)
         _, problems = server.communicate(timeout=30)
 
-    assert problems.startswith(b"hookline listens at 0.0.0.0 without TLS")
+    assert problems.startswith(b"hookline listens on 0.0.0.0 without TLS")
     assert problems.count(b"\n") == 1
 
 
@@ -341,7 +341,7 @@ def test_a_broken_file_of_definitions_keeps_the_server_from_starting(tmp_path: P
     result = run("serve", "--port", "0", "--files", str(tmp_path / "hooks.toml"), url=database(tmp_path))
 
     assert result.exit_code == 2
-    assert f"{tmp_path / 'hooks.toml'}, line 3: 'nowhere' is no point" in result.stderr
+    assert f"{tmp_path / 'hooks.toml'}, line 3: 'nowhere' is not a point" in result.stderr
 
 
 @pytest.mark.parametrize(

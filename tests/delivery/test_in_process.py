@@ -259,7 +259,7 @@ class TestAsking:
             return {"decision": "deny"}
 
         async with carrier.serve("judge", judge):
-            with pytest.raises(DeliveryError, match="no ControlAnswer"):
+            with pytest.raises(DeliveryError, match="must be a ControlAnswer"):
                 await carrier.request(envelope_to("local://judge", control=True), timeout=5.0)
 
     async def test_an_answer_that_comes_too_late_is_none(self, carrier: InProcess) -> None:

@@ -403,7 +403,7 @@ async def test_a_store_that_is_gone_for_a_while_stops_deliveries_and_loses_none(
                 f'ALTER DATABASE "{name}" WITH ALLOW_CONNECTIONS false',
                 f"SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE datname = '{name}'",
             )
-            await until(lambda: said(caplog, "Deliveries pause until the store"))
+            await until(lambda: said(caplog, "Deliveries stop until the store"))
             administer(postgresql.uri, f'ALTER DATABASE "{name}" WITH ALLOW_CONNECTIONS true')
             await until(lambda: said(caplog, "The store can be reached again"), within=20)
             await until(lambda: nothing_left(store), within=20)

@@ -99,7 +99,7 @@ async def test_while_the_store_is_locked_runs_go_on_and_their_rows_are_written_l
             assert sum(each.count for each in await log.statistics(None)) == 51
 
     told = [record.getMessage() for record in caplog.records if "log of hook executions" in record.getMessage()]
-    assert len([line for line in told if "waits for its store" in line]) == 1
+    assert len([line for line in told if "cannot reach its store" in line]) == 1
 
 
 async def test_a_store_that_stays_gone_costs_the_rows_alone(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -443,7 +443,7 @@ async def test_a_script_that_vanishes_or_leads_away_later_is_shown_and_follows_o
 async def test_a_script_that_passes_its_time_by_a_little_says_so_itself(folder: Path, write: Write) -> None:
     failure = await cause(hook(folder, write("import time; time.sleep(30)"), timeout=0.3))
 
-    assert str(failure) == ("The script of hook 'hook_1' gave no valid answer (timeout): it was ended after its 0.3 s")
+    assert str(failure) == ("The script of hook 'hook_1' failed (timeout): it was killed after its timeout of 0.3 s")
 
 
 def test_scripts_are_started_by_the_python_that_runs(folder: Path, write: Write) -> None:

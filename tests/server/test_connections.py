@@ -335,7 +335,7 @@ async def test_there_are_no_more_connections_than_the_process_may_open_files(
             refused = await client.get("/health")
 
     assert (refused.status_code, refused.json()["code"]) == (503, "connections")
-    assert "The process may open 26 files, so that the server takes 2 connections" in caplog.text
+    assert "This process may open 26 files, so the server accepts 2 connections" in caplog.text
 
 
 def test_a_process_that_serves_lets_itself_open_as_many_files_as_it_may(monkeypatch: pytest.MonkeyPatch) -> None:
