@@ -44,7 +44,7 @@ def test_a_store_that_is_not_there_is_not_made_by_looking_into_it(tmp_path: Path
 @pytest.mark.parametrize(
     ("store", "code", "told"),
     [
-        ("mysql://root:geheim@host/x", 2, "begins with 'mysql', which is no store"),
+        ("mysql://root:geheim@host/x", 2, "begins with 'mysql', which is not supported"),
         ("postgresql://me:geheim@127.0.0.1:9/x", 1, "The store postgresql://me@127.0.0.1:9/x cannot be used now"),
         ("sqlite:////", 2, "is not a store: it is something other than an SQLite database"),
     ],
@@ -172,7 +172,7 @@ def test_colours_are_for_terminals_that_want_them(url: str, tmp_path: Path) -> N
         (["operations", "--status", "lost"], "'lost' is not one of running"),
         (["deliveries", "--status", "lost"], "'lost' is not one of"),
         (["deliveries", "--since", "soon"], "'soon' is not a time"),
-        (["deliveries", "replay"], "Say which"),
+        (["deliveries", "replay"], "Select deliveries"),
         (["executions", "--status", "lost"], "`status` must be one of"),
         (["executions", "--point", "ToolCall.guard"], "is not a point, such as ToolCall or onComplete"),
         (["executions", "stats", "--point", "nowhere"], "'nowhere' is not a point"),

@@ -193,9 +193,9 @@ class TestReading:
     @pytest.mark.parametrize(
         ("given", "problem"),
         [
-            ([], "no JSON object"),
-            (None, "no JSON object"),
-            ("allow", "no JSON object"),
+            ([], "must be a JSON object"),
+            (None, "must be a JSON object"),
+            ("allow", "must be a JSON object"),
             ({"decision": "block"}, "decision"),
             ({"decision": None}, "decision"),
             ({"decision": ["deny"]}, "decision"),
@@ -211,8 +211,8 @@ class TestReading:
             ({"decision": "answer", "result": {}}, "result"),
             ({"decision": "answer", "result": {"content": 3}}, "result"),
             ({"decision": "answer", "result": {"content": "x", "more": 1}}, "result"),
-            ({"result": "x"}, "goes with 'answer'"),
-            ({"decision": "allow", "stop": True}, "goes with 'deny'"),
+            ({"result": "x"}, "only allowed with 'answer'"),
+            ({"decision": "allow", "stop": True}, "only allowed with 'deny'"),
             ({"stop": "yes", "decision": "deny"}, "stop"),
             ({"ok": True}, "unknown key 'ok'"),
             ({"Decision": "deny"}, "unknown key 'Decision'"),
@@ -253,7 +253,7 @@ class TestReading:
         ],
     )
     def test_an_answer_of_a_function_is_checked_too(self, given: Any) -> None:
-        with pytest.raises(DeliveryError, match="cannot be used"):
+        with pytest.raises(DeliveryError, match="the answer is invalid"):
             check_answer("judge", given)
 
 

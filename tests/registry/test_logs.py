@@ -414,7 +414,7 @@ async def test_a_log_is_opened_once_and_may_be_read_closed(store: SqlStore) -> N
     log = ExecutionLog(store)
     assert (await log.logs(None)).items == []
     async with log:
-        with pytest.raises(HookUsageError, match="opened before"):
+        with pytest.raises(HookUsageError, match="already opened"):
             await log.__aenter__()
     await log.aclose()
     assert (await log.logs(None)).items == []

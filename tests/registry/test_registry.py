@@ -453,7 +453,7 @@ async def test_of_what_has_vanished_all_may_be_changed_that_does_not_touch_it(st
 async def test_no_change_breaks_what_works(registry: Registry) -> None:
     stored = await registry.create(definition(handler="deny-tools", config={"tools": ["*/pay"]}))
 
-    with pytest.raises(DefinitionError, match="names its tools"):
+    with pytest.raises(DefinitionError, match="are set in `config`"):
         await registry.update(stored.id, {"tool": "*/pay"})
 
 
@@ -476,7 +476,7 @@ async def test_what_another_version_has_written_is_shown_and_fails_closed(
             await connection.exec_driver_sql("UPDATE revisions SET revision = 99")
         await registry.refresh()
 
-        assert "another version" in (await registry.get(stored.id)).problem
+        assert "newer version" in (await registry.get(stored.id)).problem
         with pytest.raises(DefinitionError):
             await registry.update(stored.id, {"priority": 7})
         assert (await pay(registry.hooks())).denied is not None
@@ -511,7 +511,7 @@ def test_arguments_that_make_no_sense_are_refused(wrong: dict[str, Any]) -> None
 
 async def test_a_registry_is_opened_once(store: SqlStore) -> None:
     async with Registry(store) as registry:
-        with pytest.raises(HookUsageError, match="opened before"):
+        with pytest.raises(HookUsageError, match="already opened"):
             await registry.__aenter__()
 
 

@@ -417,7 +417,7 @@ def test_what_is_not_in_the_folder_is_no_script(folder: Path, write: Write, name
 
 
 def test_a_script_cannot_surround_a_call_and_needs_a_folder(folder: Path, write: Write) -> None:
-    with pytest.raises(DefinitionError, match="surround"):
+    with pytest.raises(DefinitionError, match="cannot be an `around`"):
         hook(folder, write("print()"), point="ToolCall.around")
     with pytest.raises(DefinitionError, match="no folder"):
         Builder(HandlerCatalog(), None, KeyRing()).build_new(definition(id="hook_1", script="hook.py"))

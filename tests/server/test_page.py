@@ -67,7 +67,7 @@ def test_a_definition_is_tried_out_on_a_sample(page: Any, paged: Site, tenant: s
     page.get_by_label("Sample").fill("{")
     page.get_by_role("button", name="Run").click()
 
-    text(page, ".problem").to_contain_text("no JSON object")
+    text(page, ".problem").to_contain_text("not a JSON object")
     assert [each for each in complaints if "422" not in each] == []
     complaints.clear()
 

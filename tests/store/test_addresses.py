@@ -163,6 +163,6 @@ async def test_a_store_is_used_while_it_is_open_and_no_longer(database_url: str)
 
     with pytest.raises(StoreUnavailableError, match="closed"):
         await store.load("op")
-    with pytest.raises(HooklineError, match="opened before"):
+    with pytest.raises(HooklineError, match="already opened"):
         await store.__aenter__()
     await store.aclose()

@@ -266,7 +266,7 @@ async def test_what_is_still_to_be_delivered_is_not_forgotten(store: SqlStore) -
 
 
 async def test_a_worker_without_agents_is_refused(store: SqlStore) -> None:
-    with pytest.raises(HookUsageError, match="has an agent"):
+    with pytest.raises(HookUsageError, match="needs at least one agent"):
         Worker(store, [])
 
 

@@ -267,7 +267,7 @@ async def test_a_durable_store_is_given_the_hooks_and_the_run_delivers_nothing_i
         (Hook(id="h", type=OnComplete, webhook={"url": "ftp://example.org"}), "absolute URL"),
         (Hook(id="h", type=OnComplete, webhook={"url": "https://a:b@example.org"}), "password"),
         (Hook(id="h", type=OnComplete, webhook={"url": "https://example.org/\r\nx"}), "control characters"),
-        (Hook(id="h", type=OnComplete, webhook={"url": "https://[::1"}), "cannot be read"),
+        (Hook(id="h", type=OnComplete, webhook={"url": "https://[::1"}), "cannot be parsed"),
         (Hook(id="h", type=OnComplete, webhook={"url": "https://example.org/" + "x" * 2048}), "at most 2048"),
         (Hook(id="h", type=OnComplete, webhook={"url": "https://exämple.org/"}), "ASCII"),
         (Hook(id="h", type=OnComplete, webhook=to(retries=3)), "unknown field"),
