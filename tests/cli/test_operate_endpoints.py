@@ -76,7 +76,7 @@ def test_the_master_key_of_the_environment_is_replaced_by_the_one_before_it(url:
 @pytest.mark.parametrize(
     ("args", "told"),
     [
-        (["rotate", "ftp://x"], "begins with http"),
+        (["rotate", "ftp://x"], "must begin with http"),
         (["rotate", URL, "--overlap", "soon"], "not a span of time"),
         (["rotate", URL, "--overlap", "9999d"], "`overlap_seconds`"),
     ],

@@ -180,9 +180,9 @@ def test_connections_are_bounded_as_the_options_say(served: Served) -> None:
     key = client.headers["authorization"].encode()
     post = b"POST /v1/hooks HTTP/1.1\r\nauthorization: " + key + b"\r\ncontent-length: 9\r\n\r\n"
 
-    assert b"larger than the 2000 bytes" in answers(b"GET / HTTP/1.1\r\nx: " + b"a" * 5000)
-    assert b"not complete after 0.3 s" in answers(b"GET / HTTP/1.1\r\n")
-    assert b"stalled for 0.4 s" in answers(post)
+    assert b"larger than 2000 bytes" in answers(b"GET / HTTP/1.1\r\nx: " + b"a" * 5000)
+    assert b"not complete within 0.3 s" in answers(b"GET / HTTP/1.1\r\n")
+    assert b"arrived for 0.4 s" in answers(post)
 
 
 def test_refused_attempts_have_the_address_that_a_trusted_proxy_names(served: Served) -> None:
@@ -287,7 +287,7 @@ def test_an_origin_with_a_path_is_told_in_one_line(tmp_path: Path) -> None:
     [
         ("--trusted-proxy", "*", "`trusted_proxies` must be addresses or networks, as '10.0.0.7' or '10.0.0.0/8'"),
         ("--trusted-proxy", "localhost", "`trusted_proxies` must be addresses or networks"),
-        ("--header-timeout", "inf", "`header_timeout` is a number of seconds above 0; got inf"),
+        ("--header-timeout", "inf", "`header_timeout` must be a number of seconds above 0; got inf"),
     ],
 )
 def test_a_limit_that_makes_no_sense_is_told_in_one_line(tmp_path: Path, option: str, value: str, told: str) -> None:
@@ -331,7 +331,7 @@ def test_a_session_key_that_is_too_short_is_told_without_what_it_is(tmp_path: Pa
     code, told = refused(tmp_path, "--port", "0", HOOKLINE_SESSION_KEY="geheim")
 
     assert code == 2
-    assert told.startswith("hookline: HOOKLINE_SESSION_KEY is 32 random bytes or more")
+    assert told.startswith("hookline: HOOKLINE_SESSION_KEY must have 32 random bytes or more")
     assert "geheim" not in told
 
 

@@ -221,9 +221,9 @@ def test_processes_with_one_session_key_know_the_same_people(
 def test_a_session_key_that_is_too_short_is_refused_at_once(
     new_database_url: Callable[[str], str], bad: bytes, page: bool
 ) -> None:
-    with pytest.raises(HookUsageError, match=r"^`session_key` is 32 random bytes or more"):
+    with pytest.raises(HookUsageError, match=r"^`session_key` must have 32 random bytes or more"):
         Server(new_database_url("sqlite"), page=page, session_key=bad)
-    with pytest.raises(HookUsageError, match=r"^`session_key` is 32 random bytes or more"):
+    with pytest.raises(HookUsageError, match=r"^`session_key` must have 32 random bytes or more"):
         create_app(SqlStore(new_database_url("sqlite")), page=page, session_key=bad)
 
 
@@ -232,7 +232,7 @@ def test_a_session_key_of_the_environment_that_is_too_short_is_told_by_its_name_
 ) -> None:
     monkeypatch.setenv("HOOKLINE_SESSION_KEY", "geheim")
 
-    with pytest.raises(HookUsageError, match=r"^HOOKLINE_SESSION_KEY is 32 random bytes") as caught:
+    with pytest.raises(HookUsageError, match=r"^HOOKLINE_SESSION_KEY must have 32 random bytes") as caught:
         Server(new_database_url("sqlite"))
 
     assert "geheim" not in str(caught.value)
