@@ -113,7 +113,7 @@ async def test_a_store_that_stays_gone_costs_the_rows_alone(tmp_path: Path, capl
             assert (log.queued, log.written, log.dropped) == (0, 0, 10)
             other.execute("ROLLBACK")
 
-    assert "has dropped 10 of them" in caplog.text
+    assert "has dropped 10 executions" in caplog.text
 
 
 async def test_a_closed_store_is_a_gone_one(database_url: str) -> None:

@@ -2,12 +2,12 @@
 
 ```
 HooklineError
-├── DefinitionError (ValueError)            a definition is invalid, or may not be changed
+├── DefinitionError (ValueError)            a definition is invalid or cannot be changed
 │   └── DefinitionFileError                 ... in a file, with the line
-├── DefinitionNotFoundError (LookupError)   there is no such definition, or it is another tenant's
-├── DefinitionConflictError                 it was changed meanwhile, or its id or name is taken
+├── DefinitionNotFoundError (LookupError)   the definition does not exist, or belongs to another tenant
+├── DefinitionConflictError                 it was changed in the meantime, or its id or name is taken
 ├── QuotaError                              the tenant's quota of definitions is used up
-└── ScriptError                             a script failed, or gave no valid answer
+└── ScriptError                             a script failed or wrote an invalid answer
 ```
 """
 
