@@ -265,7 +265,7 @@ async def test_one_connection_too_many_is_refused_until_another_one_ends(
 
     assert (refused.status_code, refused.json()["code"]) == (503, "connections")
     assert refused.headers["retry-after"] == "1"
-    assert "3 connections" in refused.json()["detail"]
+    assert "3 open connections" in refused.json()["detail"]
 
 
 async def test_silent_connections_keep_nobody_out_for_longer_than_headers_may_take(bounded: Site) -> None:
