@@ -140,7 +140,7 @@ async def test_a_key_makes_none_that_outlasts_it(site: Site, store: SqlStore) ->
     assert end is not None
     assert (same.status_code, same.json()["expiresAt"]) == (201, end)
     assert (early.status_code, early.json()["expiresAt"] < end) == (201, True)
-    assert "expire later" in problem(late, 403, "scope")["detail"]
+    assert "outlast" in problem(late, 403, "scope")["detail"]
     assert (endless.status_code, endless.json()["expiresAt"]) == (201, None)
 
 

@@ -87,7 +87,7 @@ class StructSchemas(OpenAPISchemaPlugin):
             for field, words in _read_attribute_docs(struct).items():
                 its = schema["properties"].get(names.get(field, field))
                 if its is not None:
-                    its["description"] = words
+                    its["description"] = words.replace("`None`", "`null`")
         return dict(sorted(self.schemas.items()))
 
 

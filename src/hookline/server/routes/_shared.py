@@ -63,7 +63,7 @@ _MEANINGS = {
     412: "The object was changed in the meantime.",
     413: "The body is too large.",
     422: "The request is invalid.",
-    429: "Too many requests of this key or its tenant, or too many streams.",
+    429: "Too many requests with this key or by its tenant, or too many streams.",
     431: "The address and the headers are too large.",
     500: "Internal error, or a hook that decides about the request failed.",
     503: "The database cannot be reached, a part of the server is missing, or the server has too many connections.",
@@ -94,31 +94,39 @@ TenantId: TypeAlias = Annotated[
         name="tenantId",
         max_length=400,
         pattern=VISIBLE,
-        description="The tenant; '' is the system. A key that does not see all tenants can only name its own.",
+        description="The tenant; `''` is the system. A key of a tenant can only name that tenant.",
     ),
 ]
 HookId: TypeAlias = Annotated[
-    str | None, QueryParameter(name="hookId", max_length=400, pattern=VISIBLE, description="Only of this hook.")
+    str | None,
+    QueryParameter(name="hookId", max_length=400, pattern=VISIBLE, description="Return only those of this hook."),
 ]
 OperationId: TypeAlias = Annotated[
     str | None,
-    QueryParameter(name="operationId", max_length=400, pattern=VISIBLE, description="Only of this operation."),
+    QueryParameter(
+        name="operationId", max_length=400, pattern=VISIBLE, description="Return only those of this operation."
+    ),
 ]
 LogPoint: TypeAlias = Annotated[
-    Logged | None, QueryParameter(name="point", description="Only at this point: a call, or an event.")
+    Logged | None, QueryParameter(name="point", description="Return only those at this call or event.")
 ]
 Since: TypeAlias = Annotated[
-    float | None, QueryParameter(ge=0, le=LATEST, description="From this time on, in unix seconds.")
+    float | None, QueryParameter(ge=0, le=LATEST, description="Return only those at or after this time.")
 ]
 Until: TypeAlias = Annotated[
-    float | None, QueryParameter(ge=0, le=LATEST, description="Before this time, in unix seconds.")
+    float | None, QueryParameter(ge=0, le=LATEST, description="Return only those before this time.")
 ]
 IfMatch: TypeAlias = Annotated[
-    str | None, HeaderParameter(name="If-Match", max_length=1000, description="Only if the object has this ETag.")
+    str | None,
+    HeaderParameter(
+        name="If-Match",
+        max_length=1000,
+        description="Make the change only if the object has this ETag; otherwise return 412.",
+    ),
 ]
 IfNoneMatch: TypeAlias = Annotated[
     str | None,
-    HeaderParameter(name="If-None-Match", max_length=1000, description="Only if the object has another ETag."),
+    HeaderParameter(name="If-None-Match", max_length=1000, description="Return 304 if the object has this ETag."),
 ]
 
 
