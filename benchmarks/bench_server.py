@@ -191,7 +191,7 @@ async def serving(url: str) -> AsyncIterator[tuple[str, int]]:
     try:
         assert process.stdout is not None
         line = ""
-        while "listens at" not in line:
+        while "listens on" not in line:
             line = (await process.stdout.readline()).decode()
             assert line, "the server has ended"
         yield line.split()[-1], process.pid

@@ -174,14 +174,12 @@ def webhook_of(given: object, where: str) -> Webhook:
     """
     fields = msgspec.structs.asdict(given) if isinstance(given, Webhook) else given  # a struct checks no types itself
     if not isinstance(fields, Mapping):
-        raise HookDefinitionError(where, f"`webhook` is a Webhook or a mapping with a `url`; got {quote(given)}")
+        raise HookDefinitionError(where, f"`webhook` must be a Webhook or a mapping with a `url`; got {quote(given)}")
     spelled = {to_camel(key) if isinstance(key, str) else key: value for key, value in fields.items()}
     try:
         return msgspec.convert(spelled, Webhook)
     except msgspec.ValidationError as error:
-        raise HookDefinitionError(
-            where, f"`webhook` cannot be read: {error}; give the fields of `Webhook`, each with one of its values"
-        ) from error
+        raise HookDefinitionError(where, f"`webhook` is invalid: {error}; see the fields of `Webhook`") from error
 
 
 def check_webhook(webhook: Webhook, event: type[Event], where: str) -> None:
@@ -195,17 +193,21 @@ def check_webhook(webhook: Webhook, event: type[Event], where: str) -> None:
     unknown = sorted(set(webhook.event_fields or ()) - fields)
     if unknown:
         raise HookDefinitionError(
-            where, f"{event.__name__} has no fields {unknown}; `event_fields` are of: {', '.join(sorted(fields))}"
+            where, f"{event.__name__} has no fields {unknown}; choose `event_fields` from: {', '.join(sorted(fields))}"
         )
     taken = sorted(set(webhook.body) & (fields | set(RESERVED_KEYS)))
     if taken:
-        raise HookDefinitionError(where, f"`body` may not replace {taken}, which are the event's own; rename them")
+        raise HookDefinitionError(where, f"`body` may not replace the event's own fields {taken}; rename them")
     if not 0.1 <= webhook.timeout <= 300:
-        raise HookDefinitionError(where, f"`timeout` of a webhook is 0.1 to 300 seconds; got {webhook.timeout!r}")
+        raise HookDefinitionError(where, f"`timeout` of a webhook must be 0.1 to 300 seconds; got {webhook.timeout!r}")
     if webhook.control and event.hook_type is not HookType.BEFORE_TOOL_CALL:
-        raise HookDefinitionError(where, "a `control` webhook decides about tool calls: its type is `beforeToolCall`")
+        raise HookDefinitionError(
+            where, "a `control` webhook decides about tool calls, so its type must be `beforeToolCall`"
+        )
     if webhook.control and webhook.fallback == "none":
-        raise HookDefinitionError(where, "a `control` webhook is told apart by `on_error`; leave `fallback` out")
+        raise HookDefinitionError(
+            where, "a `control` webhook has `on_error` instead of `fallback`; leave `fallback` out"
+        )
     _check_headers(webhook, where)
     check_json(msgspec.structs.asdict(webhook), where)
 
@@ -233,19 +235,19 @@ def _check_url(url: str, where: str) -> None:
         raise HookDefinitionError(where, "`url` may not contain spaces or control characters")
     if len(url) > LONGEST_URL or not url.isascii():
         raise HookDefinitionError(
-            where, f"`url` has at most {LONGEST_URL} characters of ASCII; encode others (`%C3%A9`, `xn--...`)"
+            where, f"`url` must have at most {LONGEST_URL} characters, all ASCII; encode others (`%C3%A9`, `xn--...`)"
         )
     try:
         parts: SplitResult = urlsplit(url)
         host, _ = parts.hostname, parts.port
     except ValueError as error:
-        raise HookDefinitionError(where, f"`url` cannot be read: {error}") from error
+        raise HookDefinitionError(where, f"`url` cannot be parsed: {error}") from error
     if parts.scheme not in SCHEMES or not host:
         raise HookDefinitionError(
-            where, "`url` is an absolute address that begins with https://, http:// or local://, and names a host"
+            where, "`url` must be an absolute URL with a host that begins with https://, http:// or local://"
         )
     if parts.username is not None or parts.password is not None:
-        raise HookDefinitionError(where, "`url` may not carry a user or a password; send a header instead")
+        raise HookDefinitionError(where, "`url` may not contain a user or a password; use a header instead")
 
 
 def _check_headers(webhook: Webhook, where: str) -> None:
@@ -259,7 +261,7 @@ def _check_headers(webhook: Webhook, where: str) -> None:
         for variable in VARIABLE.findall(value):
             if variable not in webhook.allowed_env_vars:
                 raise HookDefinitionError(
-                    where, f"the header {name!r} names ${{{variable}}}, which is not among `allowed_env_vars`"
+                    where, f"the header {name!r} uses ${{{variable}}}, which is not in `allowed_env_vars`"
                 )
 
 

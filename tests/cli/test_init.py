@@ -64,7 +64,7 @@ def test_a_file_that_exists_is_not_overwritten_and_nothing_is_created(tmp_path: 
     refused = run("init", str(tmp_path))
 
     assert (refused.exit_code, refused.stdout) == (2, "")
-    assert refused.stderr.startswith(f"hookline: {tmp_path / name} cannot be written: it exists already")
+    assert refused.stderr.startswith(f"hookline: {tmp_path / name} cannot be written: it already exists")
     assert [(each.name, each.read_text()) for each in tmp_path.iterdir()] == [(name, "mine")]
 
 

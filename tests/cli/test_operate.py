@@ -44,7 +44,7 @@ def test_a_store_that_is_not_there_is_not_made_by_looking_into_it(tmp_path: Path
 @pytest.mark.parametrize(
     ("store", "code", "told"),
     [
-        ("mysql://root:geheim@host/x", 2, "begins with 'mysql', which is no store"),
+        ("mysql://root:geheim@host/x", 2, "begins with 'mysql', which is not supported"),
         ("postgresql://me:geheim@127.0.0.1:9/x", 1, "The store postgresql://me@127.0.0.1:9/x cannot be used now"),
         ("sqlite:////", 2, "is not a store: it is something other than an SQLite database"),
     ],
@@ -153,7 +153,7 @@ def test_a_reader_that_has_seen_enough_ends_a_command_quietly(url: str, args: li
 def test_an_empty_list_prints_nothing_on_stdout(url: str) -> None:
     result = run("operations", "--status", "max_steps", url=url)
 
-    assert (result.exit_code, result.stdout, result.stderr) == (0, "", "There are no such operations.\n")
+    assert (result.exit_code, result.stdout, result.stderr) == (0, "", "No operations match.\n")
 
 
 def test_colours_are_for_terminals_that_want_them(url: str, tmp_path: Path) -> None:
@@ -172,14 +172,14 @@ def test_colours_are_for_terminals_that_want_them(url: str, tmp_path: Path) -> N
         (["operations", "--status", "lost"], "'lost' is not one of running"),
         (["deliveries", "--status", "lost"], "'lost' is not one of"),
         (["deliveries", "--since", "soon"], "'soon' is not a time"),
-        (["deliveries", "replay"], "Say which"),
-        (["executions", "--status", "lost"], "`status` is one of"),
+        (["deliveries", "replay"], "Select deliveries"),
+        (["executions", "--status", "lost"], "`status` must be one of"),
         (["executions", "--point", "ToolCall.guard"], "is not a point, such as ToolCall or onComplete"),
         (["executions", "stats", "--point", "nowhere"], "'nowhere' is not a point"),
-        (["executions", "stats", "--by", "day"], "`by` is one of hook, point, tenant, minute; got 'day'"),
+        (["executions", "stats", "--by", "day"], "`by` must be one of hook, point, tenant, minute; got 'day'"),
         (["executions", "stats", "--since", "soon"], "'soon' is not a time"),
         (["hooks", "--point", "ToolCall"], "is not a point, such as ToolCall.guard or onComplete"),
-        (["hooks", "test", "id", "--call", "[1]"], "It is an object"),
+        (["hooks", "test", "id", "--call", "[1]"], "It must be an object"),
         (["hooks", "test", "id", "--call", "{"], "It is not JSON"),
         (["keys", "create", "x"], "--scope"),
         (["keys", "create", "x", "--scope", "all"], "'all' is not one of"),

@@ -41,7 +41,7 @@ def test_named_deliveries_are_tried_now_and_of_others_it_is_told_why_not(url: st
     result = run("deliveries", "retry", name, "msg_none", url=url)
 
     assert result.exit_code == 1
-    assert result.stdout == "1 delivery is tried now, by a process that has an Outbox.\n"
+    assert result.stdout == "1 delivery will be retried by a process with an Outbox.\n"
     assert result.stderr == "hookline: Not tried again: there is no delivery 'msg_none'.\n"
     assert statuses(url) == {"a": "dead", "b": "pending", "c": "dead"}
 
@@ -67,7 +67,7 @@ def test_a_replay_makes_those_again_that_are_meant(url: str) -> None:
         {"count": 1}
     ]
     assert statuses(url) == {"a": "pending", "b": "dead", "c": "dead"}
-    assert run("deliveries", "replay", "--status", "dead", url=url).stdout.startswith("2 deliveries are made again")
+    assert run("deliveries", "replay", "--status", "dead", url=url).stdout.startswith("2 deliveries will be sent again")
     assert set(statuses(url).values()) == {"pending"}
     assert lines(run("deliveries", "replay", "--status", "dead", "--json", url=url)) == [{"count": 0}]
 

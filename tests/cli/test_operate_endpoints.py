@@ -53,7 +53,7 @@ def test_the_master_key_of_a_file_is_replaced_and_the_secrets_stay(url: str, tmp
 
     done = run("keys", "rotate-master", "--master-key-file", str(file), url=url)
 
-    assert done.stdout == "1 secret is encrypted under the newest master key.\n"
+    assert done.stdout == "1 secret is encrypted with the newest master key.\n"
     assert file.read_text() != before
     assert len(file.read_text().split()) == 1
     assert signs(url, MasterKeys.from_file(file), made["secret"])
@@ -69,14 +69,14 @@ def test_the_master_key_of_the_environment_is_replaced_by_the_one_before_it(url:
     assert signs(url, MasterKeys([new]), made["secret"])
     refused = run("endpoints", "rotate", URL, url=url, HOOKLINE_MASTER_KEY=old)
     assert refused.exit_code == 1
-    assert "the database has the master key" in refused.stderr
+    assert "the database uses the master key" in refused.stderr
     assert old not in refused.stderr
 
 
 @pytest.mark.parametrize(
     ("args", "told"),
     [
-        (["rotate", "ftp://x"], "begins with http"),
+        (["rotate", "ftp://x"], "must begin with http"),
         (["rotate", URL, "--overlap", "soon"], "not a span of time"),
         (["rotate", URL, "--overlap", "9999d"], "`overlap_seconds`"),
     ],

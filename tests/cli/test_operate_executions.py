@@ -70,7 +70,7 @@ def test_sums_fit_a_narrow_terminal_and_where_there_are_none_it_is_told(url: str
 
     assert narrow[0].split() == ["hook", "count", "errors", "p50", "ms", "p95", "ms"]
     assert max(len(line.rstrip()) for line in narrow) <= 40
-    assert (nothing.exit_code, nothing.stdout, nothing.stderr) == (0, "", "There are no such executions.\n")
+    assert (nothing.exit_code, nothing.stdout, nothing.stderr) == (0, "", "No executions match.\n")
 
 
 @pytest.mark.parametrize("as_json", [True, False], ids=["json", "text"])
@@ -164,7 +164,7 @@ def test_a_key_is_shown_once_on_stdout(url: str) -> None:
 
     assert "scopes  hooks:read operations:read\n" in made.stdout
     assert "key     hk_" in made.stdout
-    assert made.stderr == "Keep it now: it is not shown again.\n"
+    assert made.stderr == "Copy it now. It is not shown again.\n"
     assert "hk_" not in run("keys", url=url, width=200).stdout
 
 

@@ -145,7 +145,7 @@ def test_an_operation_is_shown_with_the_calls_that_wait(url: str) -> None:
     assert [(each["toolCallId"], each["decidedBy"]) for each in told["decisions"]] == [("t0", ACCOUNT)]
     assert run("operations", "show", "op", "--tenant", "other", url=url).exit_code == 1
     run("approvals", "approve", "op", url=url)
-    assert "All that it waits for is decided" in run("operations", "show", "op", url=url).stdout
+    assert "All calls are decided" in run("operations", "show", "op", url=url).stdout
 
 
 def test_events_can_be_given_to_trace(url: str, tmp_path: Path) -> None:
@@ -279,7 +279,7 @@ def test_an_operation_that_waits_for_hooks_names_them(url: str) -> None:
     assert "waiting for hooks" in listed.stdout
     assert "rules.no_wire" in listed.stdout
     assert "waiting for hooks  rules.no_wire, rules." in one.stdout
-    assert "No worker that wanted to go on with it has these hooks." in one.stdout
+    assert "No worker that tried to resume it has these hooks." in one.stdout
     assert "\x1b" not in listed.stdout + one.stdout
     assert told["missingHooks"] == in_list["missingHooks"] == ["rules.no_wire", "rules.\x1b[31mred"]
 

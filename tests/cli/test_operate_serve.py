@@ -180,9 +180,9 @@ def test_connections_are_bounded_as_the_options_say(served: Served) -> None:
     key = client.headers["authorization"].encode()
     post = b"POST /v1/hooks HTTP/1.1\r\nauthorization: " + key + b"\r\ncontent-length: 9\r\n\r\n"
 
-    assert b"larger than the 2000 bytes" in answers(b"GET / HTTP/1.1\r\nx: " + b"a" * 5000)
-    assert b"not complete after 0.3 s" in answers(b"GET / HTTP/1.1\r\n")
-    assert b"stalled for 0.4 s" in answers(post)
+    assert b"larger than 2000 bytes" in answers(b"GET / HTTP/1.1\r\nx: " + b"a" * 5000)
+    assert b"not complete within 0.3 s" in answers(b"GET / HTTP/1.1\r\n")
+    assert b"arrived for 0.4 s" in answers(post)
 
 
 def test_refused_attempts_have_the_address_that_a_trusted_proxy_names(served: Served) -> None:
@@ -247,7 +247,7 @@ def test_the_server_shows_its_first_key_once_and_ends_quietly(tmp_path: Path) ->
             first = []
             for line in server.stdout:
                 first.append(line)
-                if line.startswith("hookline listens at http://127.0.0.1:"):
+                if line.startswith("hookline listens on http://127.0.0.1:"):
                     break
             server.send_signal(stop)
             rest, problems = server.communicate(timeout=100)
@@ -271,23 +271,23 @@ def test_a_port_that_is_taken_is_told_in_one_line(tmp_path: Path) -> None:
 
     assert code == 2
     assert told == (
-        f"hookline: Nothing can listen at 127.0.0.1:{port}: Address already in use. "
-        "Choose another host or port; port 0 is any that is free.\n"
+        f"hookline: Cannot listen on 127.0.0.1:{port}: Address already in use. "
+        "Choose another host or port; port 0 uses any free port.\n"
     )
 
 
 def test_an_origin_with_a_path_is_told_in_one_line(tmp_path: Path) -> None:
     code, told = refused(tmp_path, "--port", "0", "--allow-origin", f"{ORIGIN}/app")
 
-    assert (code, told) == (2, f"hookline: `allow_origins` are like '{ORIGIN}'; got '{ORIGIN}/app'.\n")
+    assert (code, told) == (2, f"hookline: `allow_origins` must be origins such as '{ORIGIN}'; got '{ORIGIN}/app'.\n")
 
 
 @pytest.mark.parametrize(
     ("option", "value", "told"),
     [
-        ("--trusted-proxy", "*", "`trusted_proxies` are addresses or networks, such as '10.0.0.7' or '10.0.0.0/8'"),
-        ("--trusted-proxy", "localhost", "`trusted_proxies` are addresses or networks"),
-        ("--header-timeout", "inf", "`header_timeout` is a number of seconds above 0; got inf"),
+        ("--trusted-proxy", "*", "`trusted_proxies` must be addresses or networks, as '10.0.0.7' or '10.0.0.0/8'"),
+        ("--trusted-proxy", "localhost", "`trusted_proxies` must be addresses or networks"),
+        ("--header-timeout", "inf", "`header_timeout` must be a number of seconds above 0; got inf"),
     ],
 )
 def test_a_limit_that_makes_no_sense_is_told_in_one_line(tmp_path: Path, option: str, value: str, told: str) -> None:
@@ -323,7 +323,7 @@ def test_who_serves_everybody_without_a_proxy_is_warned_in_one_line(tmp_path: Pa
         server.send_signal(signal.SIGINT)
         _, problems = server.communicate(timeout=30)
 
-    assert problems.startswith(b"hookline listens at 0.0.0.0 without TLS")
+    assert problems.startswith(b"hookline listens on 0.0.0.0 without TLS")
     assert problems.count(b"\n") == 1
 
 
@@ -331,7 +331,7 @@ def test_a_session_key_that_is_too_short_is_told_without_what_it_is(tmp_path: Pa
     code, told = refused(tmp_path, "--port", "0", HOOKLINE_SESSION_KEY="geheim")
 
     assert code == 2
-    assert told.startswith("hookline: HOOKLINE_SESSION_KEY is 32 random bytes or more")
+    assert told.startswith("hookline: HOOKLINE_SESSION_KEY must have 32 random bytes or more")
     assert "geheim" not in told
 
 
@@ -341,7 +341,7 @@ def test_a_broken_file_of_definitions_keeps_the_server_from_starting(tmp_path: P
     result = run("serve", "--port", "0", "--files", str(tmp_path / "hooks.toml"), url=database(tmp_path))
 
     assert result.exit_code == 2
-    assert f"{tmp_path / 'hooks.toml'}, line 3: 'nowhere' is no point" in result.stderr
+    assert f"{tmp_path / 'hooks.toml'}, line 3: 'nowhere' is not a point" in result.stderr
 
 
 @pytest.mark.parametrize(

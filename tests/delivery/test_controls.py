@@ -193,9 +193,9 @@ class TestReading:
     @pytest.mark.parametrize(
         ("given", "problem"),
         [
-            ([], "no JSON object"),
-            (None, "no JSON object"),
-            ("allow", "no JSON object"),
+            ([], "must be a JSON object"),
+            (None, "must be a JSON object"),
+            ("allow", "must be a JSON object"),
             ({"decision": "block"}, "decision"),
             ({"decision": None}, "decision"),
             ({"decision": ["deny"]}, "decision"),
@@ -204,24 +204,24 @@ class TestReading:
             ({"reason": "no way", "args": {}}, "no `decision`"),
             ({"args": []}, "args"),
             ({"args": "ls"}, "args"),
-            ({"decision": "deny", "args": {}}, "goes with 'allow'"),
-            ({"decision": "ask", "args": {}}, "goes with 'allow'"),
-            ({"decision": "answer", "result": "x", "args": {}}, "goes with 'allow'"),
+            ({"decision": "deny", "args": {}}, "only allowed with 'allow'"),
+            ({"decision": "ask", "args": {}}, "only allowed with 'allow'"),
+            ({"decision": "answer", "result": "x", "args": {}}, "only allowed with 'allow'"),
             ({"decision": "answer"}, "result"),
             ({"decision": "answer", "result": {}}, "result"),
             ({"decision": "answer", "result": {"content": 3}}, "result"),
             ({"decision": "answer", "result": {"content": "x", "more": 1}}, "result"),
-            ({"result": "x"}, "goes with 'answer'"),
-            ({"decision": "allow", "stop": True}, "goes with 'deny'"),
+            ({"result": "x"}, "only allowed with 'answer'"),
+            ({"decision": "allow", "stop": True}, "only allowed with 'deny'"),
             ({"stop": "yes", "decision": "deny"}, "stop"),
             ({"ok": True}, "unknown key 'ok'"),
             ({"Decision": "deny"}, "unknown key 'Decision'"),
-            ({"hookSpecificOutput": None}, "stands alone"),
+            ({"hookSpecificOutput": None}, "must be the only key"),
             ({"hookSpecificOutput": {}}, "permissionDecision"),
             ({"hookSpecificOutput": {"permissionDecision": "ask"}}, "permissionDecision"),
-            ({"hookSpecificOutput": {"permissionDecision": "allow"}, "decision": "deny"}, "stands alone"),
-            ({"hookSpecificOutput": {"permissionDecision": "allow", "other": 1}}, "stands alone"),
-            ({"hookSpecificOutput": {"permissionDecision": "deny", "updatedInput": {}}}, "goes with 'allow'"),
+            ({"hookSpecificOutput": {"permissionDecision": "allow"}, "decision": "deny"}, "must be the only key"),
+            ({"hookSpecificOutput": {"permissionDecision": "allow", "other": 1}}, "must be the only key"),
+            ({"hookSpecificOutput": {"permissionDecision": "deny", "updatedInput": {}}}, "only allowed with 'allow'"),
             ({"hookSpecificOutput": {"permissionDecision": "allow", "updatedInput": []}}, "args"),
             ({"hookSpecificOutput": {"permissionDecision": "allow", "hookEventName": "onComplete"}}, "hookEventName"),
         ],
@@ -253,7 +253,7 @@ class TestReading:
         ],
     )
     def test_an_answer_of_a_function_is_checked_too(self, given: Any) -> None:
-        with pytest.raises(DeliveryError, match="cannot be used"):
+        with pytest.raises(DeliveryError, match="the answer is invalid"):
             check_answer("judge", given)
 
 

@@ -225,8 +225,8 @@ class TestHeaders:
     @pytest.mark.parametrize(
         ("headers", "problem"),
         [
-            ({"x-token": "${NOT_SET_HERE}"}, "not set in the process"),
-            ({"x-token": "${HOME}"}, "not among `allowed_env_vars`"),
+            ({"x-token": "${NOT_SET_HERE}"}, "not set in the sending process"),
+            ({"x-token": "${HOME}"}, "not in `allowed_env_vars`"),
             ({"x-token": "${SECRET_WITH_BREAK}"}, "line break"),
             ({"x-token": "hunter2\r\nx: y"}, "line break"),
             ({"x-token": "hunter2\0"}, "control character"),

@@ -115,7 +115,7 @@ def test_the_table_of_handlers_has_all_that_hookline_brings_along() -> None:
 
 
 def test_the_page_of_the_registry_counts_the_places_of_hooks() -> None:
-    assert f"the {len(POINTS)} places of hooks" in PAGES["registry"]
+    assert f"the {len(POINTS)} points" in PAGES["registry"]
     assert all(f"`{name}`" in PAGES["registry"] for name, point in POINTS.items() if point.event)
 
 

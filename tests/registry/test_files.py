@@ -98,7 +98,7 @@ BROKEN: list[tuple[str, str, int | None, str]] = [
         "toml",
         '[[hooks]]\nname = "a"\npoint = "afterStep"\nhandler = "log"\n[[hooks]]\nname = "b"\npoint = "nowhere"\nhandler="log"',
         7,
-        "no point",
+        "not a point",
     ),
     ("toml", '[[hooks]]\nname = "a"\npoint = "afterStep"\nhandler = "log"\npriority = 5000', 5, "<= 1000"),
     ("toml", '[[hooks]]\nname = "a"\npoint = "afterStep"\nhandler = "log"\non_eror = "open"', 5, "onEror"),
@@ -360,7 +360,7 @@ def test_whatever_a_file_holds_it_is_read_or_told_of(tmp_path: Path, drawn: byte
 def test_a_pipe_is_refused_and_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "a.toml")
 
-    with pytest.raises(DefinitionFileError, match="no ordinary file"):
+    with pytest.raises(DefinitionFileError, match="not a regular file"):
         load_file(tmp_path / "a.toml")
 
 

@@ -166,7 +166,7 @@ def test_entry_points_of_other_packages_may_be_named_once_but_not_in_the_place_o
     with pytest.raises(DefinitionError) as refused:
         catalog.build(definition(handler="vanished"))
     assert refused.value.code == "handler_broken"
-    assert catalog.build(definition(handler="deny"))(PAY).reason == "Such calls are switched off."
+    assert catalog.build(definition(handler="deny"))(PAY).reason == "These calls are disabled."
     shown = {entry.name: entry for entry in catalog.entries()}
     assert shown["vanished"].problem
     assert shown["acme-say"].parameters == ["text", "times"]

@@ -329,7 +329,9 @@ async def test_what_does_not_fit_is_dropped_and_counted_and_told_once(
             assert len(await found(log)) == 10
             assert (log.queued, log.written, log.dropped) == (0, 10, 15)
 
-    assert [record.getMessage() for record in caplog.records] == ["The log of hook executions has dropped 15 of them"]
+    assert [record.getMessage() for record in caplog.records] == [
+        "The log of hook executions has dropped 15 executions"
+    ]
 
 
 async def test_no_text_is_too_odd_or_too_long(log: ExecutionLog) -> None:
@@ -414,7 +416,7 @@ async def test_a_log_is_opened_once_and_may_be_read_closed(store: SqlStore) -> N
     log = ExecutionLog(store)
     assert (await log.logs(None)).items == []
     async with log:
-        with pytest.raises(HookUsageError, match="opened before"):
+        with pytest.raises(HookUsageError, match="already opened"):
             await log.__aenter__()
     await log.aclose()
     assert (await log.logs(None)).items == []
@@ -458,7 +460,7 @@ async def test_options_that_make_no_sense_are_refused(options: dict[str, Any]) -
 async def test_questions_that_make_no_sense_are_refused(which: dict[str, Any]) -> None:
     log = ExecutionLog(SqlStore("sqlite:///:memory:"))
 
-    with pytest.raises(HookUsageError, match=r"`limit`|`status`|cursor|A time is"):
+    with pytest.raises(HookUsageError, match=r"`limit`|`status`|cursor|A time must be"):
         await log.logs(None, **which)
 
 

@@ -99,7 +99,7 @@ async def test_while_the_store_is_locked_runs_go_on_and_their_rows_are_written_l
             assert sum(each.count for each in await log.statistics(None)) == 51
 
     told = [record.getMessage() for record in caplog.records if "log of hook executions" in record.getMessage()]
-    assert len([line for line in told if "waits for its store" in line]) == 1
+    assert len([line for line in told if "cannot reach its store" in line]) == 1
 
 
 async def test_a_store_that_stays_gone_costs_the_rows_alone(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -113,7 +113,7 @@ async def test_a_store_that_stays_gone_costs_the_rows_alone(tmp_path: Path, capl
             assert (log.queued, log.written, log.dropped) == (0, 0, 10)
             other.execute("ROLLBACK")
 
-    assert "has dropped 10 of them" in caplog.text
+    assert "has dropped 10 executions" in caplog.text
 
 
 async def test_a_closed_store_is_a_gone_one(database_url: str) -> None:

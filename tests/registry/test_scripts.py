@@ -417,7 +417,7 @@ def test_what_is_not_in_the_folder_is_no_script(folder: Path, write: Write, name
 
 
 def test_a_script_cannot_surround_a_call_and_needs_a_folder(folder: Path, write: Write) -> None:
-    with pytest.raises(DefinitionError, match="surround"):
+    with pytest.raises(DefinitionError, match="cannot be an `around`"):
         hook(folder, write("print()"), point="ToolCall.around")
     with pytest.raises(DefinitionError, match="no folder"):
         Builder(HandlerCatalog(), None, KeyRing()).build_new(definition(id="hook_1", script="hook.py"))
@@ -443,7 +443,7 @@ async def test_a_script_that_vanishes_or_leads_away_later_is_shown_and_follows_o
 async def test_a_script_that_passes_its_time_by_a_little_says_so_itself(folder: Path, write: Write) -> None:
     failure = await cause(hook(folder, write("import time; time.sleep(30)"), timeout=0.3))
 
-    assert str(failure) == ("The script of hook 'hook_1' gave no valid answer (timeout): it was ended after its 0.3 s")
+    assert str(failure) == ("The script of hook 'hook_1' failed (timeout): it was killed after its timeout of 0.3 s")
 
 
 def test_scripts_are_started_by_the_python_that_runs(folder: Path, write: Write) -> None:

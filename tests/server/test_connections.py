@@ -265,7 +265,7 @@ async def test_one_connection_too_many_is_refused_until_another_one_ends(
 
     assert (refused.status_code, refused.json()["code"]) == (503, "connections")
     assert refused.headers["retry-after"] == "1"
-    assert "3 connections" in refused.json()["detail"]
+    assert "3 open connections" in refused.json()["detail"]
 
 
 async def test_silent_connections_keep_nobody_out_for_longer_than_headers_may_take(bounded: Site) -> None:
@@ -335,7 +335,7 @@ async def test_there_are_no_more_connections_than_the_process_may_open_files(
             refused = await client.get("/health")
 
     assert (refused.status_code, refused.json()["code"]) == (503, "connections")
-    assert "The process may open 26 files, so that the server takes 2 connections" in caplog.text
+    assert "This process may open 26 files, so the server accepts 2 connections" in caplog.text
 
 
 def test_a_process_that_serves_lets_itself_open_as_many_files_as_it_may(monkeypatch: pytest.MonkeyPatch) -> None:

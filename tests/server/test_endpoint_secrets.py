@@ -89,11 +89,11 @@ async def test_a_server_makes_its_master_key_beside_an_sqlite_file_and_needs_it_
 
     held = file.read_text().strip()
     file.unlink()
-    with pytest.raises(MasterKeyError, match="is not there; put it back"):
+    with pytest.raises(MasterKeyError, match="does not exist; restore it"):
         await Server(url, port=0, page=False).__aenter__()
     assert not file.exists()
     monkeypatch.setenv(MASTER_KEY, generate_master_key())
-    with pytest.raises(MasterKeyError, match="the database has the master key") as refused:
+    with pytest.raises(MasterKeyError, match="the database uses the master key") as refused:
         await Server(url, port=0, page=False).__aenter__()
     assert os.environ[MASTER_KEY] not in str(refused.value)
 

@@ -49,10 +49,10 @@ def test_a_definition_is_switched_off_for_the_next_run(page: Any, paged: Site, t
     assert len(registry.hooks(tenant)) == 1
     page.goto("hooks")
 
-    page.get_by_role("button", name="Switch No refunds off").click()
+    page.get_by_role("button", name="Disable No refunds").click()
 
-    text(page, ".notice").to_contain_text("Switched off")
-    expect(page.get_by_role("button", name="Switch No refunds on")).to_be_visible()
+    text(page, ".notice").to_contain_text("Disabled")
+    expect(page.get_by_role("button", name="Enable No refunds")).to_be_visible()
     assert registry.hooks(tenant) == []
 
 
@@ -67,7 +67,7 @@ def test_a_definition_is_tried_out_on_a_sample(page: Any, paged: Site, tenant: s
     page.get_by_label("Sample").fill("{")
     page.get_by_role("button", name="Run").click()
 
-    text(page, ".problem").to_contain_text("no JSON object")
+    text(page, ".problem").to_contain_text("not a JSON object")
     assert [each for each in complaints if "422" not in each] == []
     complaints.clear()
 

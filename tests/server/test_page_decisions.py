@@ -217,7 +217,7 @@ def test_the_second_of_two_people_sees_what_the_first_has_decided(
     another.get_by_role("button", name="Approve").click()
 
     told = text(another, ".outcome.problem")
-    told.to_contain_text("Not done: your decision, approve, was not kept. The call was decided before.")
+    told.to_contain_text("Refused: your decision, approve, was not stored. The call was already decided.")
     told.to_contain_text(re.compile(r"was rejected and stopped by a test \(API key \w{16}\)"))
     told.to_contain_text("Reason: “Too much.”")
     assert decisions(paged, its) == [(its, "call", "reject")]
@@ -233,7 +233,7 @@ def test_what_is_not_as_it_was_shown_is_not_decided_about(
 
     page.get_by_role("button", name="Approve").click()
 
-    text(page, ".outcome").to_contain_text("What this call asks for has changed since the page showed it.")
+    text(page, ".outcome").to_contain_text("The call has changed since the page showed it.")
     assert decisions(paged, its) == []
     page.locator(".outcome").get_by_role("link", name=its).click()
     text(page, "article pre").to_contain_text('"amount": 5000')

@@ -334,7 +334,7 @@ def test_a_form_that_shows_something_else_decides_nothing(paged_once: Site, seen
         answers = [person.post("/approvals", data=form), person.post("/approvals", data=form | {"call": "other"})]
 
     assert [answer.status_code for answer in answers] == [409, 409]
-    assert "Not done" in answers[0].text
+    assert "Refused" in answers[0].text
     assert done(paged_once, paged_once.server.store.decisions_of(its)) == []
 
 

@@ -59,7 +59,7 @@ class Served:
                     raise AssertionError("it has ended before it listened")
                 if "hk_" in line:
                     self.key = line.rpartition(" ")[2]
-                if "listens at" in line:
+                if "listens on" in line:
                     self.address = line.rpartition(" ")[2]
 
     async def end(self, number: signal.Signals) -> tuple[int, str]:
@@ -125,7 +125,7 @@ async def test_a_signal_ends_it_cleanly_from_its_first_word_on(
         said, problems = await process.communicate()
 
     assert (process.returncode, problems) == (0, b"")
-    assert [b"hk_" in said, b"listens at" in said] == [True, True]
+    assert [b"hk_" in said, b"listens on" in said] == [True, True]
 
 
 async def test_an_end_gives_the_lease_up_also_while_somebody_listens(new_database_url: Callable[[str], str]) -> None:
@@ -180,7 +180,7 @@ async def test_a_killed_server_loses_nothing_that_it_has_confirmed(new_database_
 async def test_a_port_that_is_taken_is_told(new_database_url: Callable[[str], str]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        told = f"^Nothing can listen at 127.0.0.1:{port}: Address already in use. Choose another host or port;"
+        told = f"^Cannot listen on 127.0.0.1:{port}: Address already in use. Choose another host or port;"
         with pytest.raises(HookUsageError, match=told):
             async with Server(new_database_url("sqlite"), port=port, page=False):
                 pass
@@ -221,9 +221,9 @@ def test_processes_with_one_session_key_know_the_same_people(
 def test_a_session_key_that_is_too_short_is_refused_at_once(
     new_database_url: Callable[[str], str], bad: bytes, page: bool
 ) -> None:
-    with pytest.raises(HookUsageError, match=r"^`session_key` is 32 random bytes or more"):
+    with pytest.raises(HookUsageError, match=r"^`session_key` must have 32 random bytes or more"):
         Server(new_database_url("sqlite"), page=page, session_key=bad)
-    with pytest.raises(HookUsageError, match=r"^`session_key` is 32 random bytes or more"):
+    with pytest.raises(HookUsageError, match=r"^`session_key` must have 32 random bytes or more"):
         create_app(SqlStore(new_database_url("sqlite")), page=page, session_key=bad)
 
 
@@ -232,7 +232,7 @@ def test_a_session_key_of_the_environment_that_is_too_short_is_told_by_its_name_
 ) -> None:
     monkeypatch.setenv("HOOKLINE_SESSION_KEY", "geheim")
 
-    with pytest.raises(HookUsageError, match=r"^HOOKLINE_SESSION_KEY is 32 random bytes") as caught:
+    with pytest.raises(HookUsageError, match=r"^HOOKLINE_SESSION_KEY must have 32 random bytes") as caught:
         Server(new_database_url("sqlite"))
 
     assert "geheim" not in str(caught.value)

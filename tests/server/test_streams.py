@@ -216,7 +216,7 @@ async def test_a_key_has_so_many_streams_open_and_no_more(new_database_url: Any)
                 again = await some(stream, 1)
 
     assert [answer.status_code for answer in answers] == [200] * 20
-    assert "20 streams" in problem(refused[0], 429, "streams")["detail"]
+    assert "20 open streams" in problem(refused[0], 429, "streams")["detail"]
     assert [answer.status_code for answer in refused] == [429] * 4
     assert refused[2].json()["code"] == refused[3].json()["code"] == "streams"
     assert (others[0].id, again[0].id) == ("1", "1")

@@ -109,7 +109,7 @@ async def test_the_page_shows_it_in_the_list_and_in_the_view_of_the_operation(ur
         one = client.get("/operations/op").text
 
     assert "rules.&lt;b&gt;no_wire" in text
-    assert "waiting for hooks" in one
+    assert "Waiting for hooks" in one
     assert "rules.&lt;b&gt;no_wire" in one
 
 

@@ -115,7 +115,7 @@ async def test_a_server_that_is_not_there_is_named_without_its_password(caplog: 
 async def test_a_folder_that_is_not_there_is_told_of(tmp_path: object) -> None:
     store = SqlStore(f"sqlite:///{tmp_path}/nowhere/store.db", retry_seconds=0.2)
 
-    with pytest.raises(StoreUnavailableError, match="does its folder exist"):
+    with pytest.raises(StoreUnavailableError, match="check that its folder exists"):
         await store.__aenter__()
 
 
@@ -163,6 +163,6 @@ async def test_a_store_is_used_while_it_is_open_and_no_longer(database_url: str)
 
     with pytest.raises(StoreUnavailableError, match="closed"):
         await store.load("op")
-    with pytest.raises(HooklineError, match="opened before"):
+    with pytest.raises(HooklineError, match="already opened"):
         await store.__aenter__()
     await store.aclose()

@@ -264,7 +264,7 @@ def test_another_event_loop_than_that_of_asyncio_is_refused() -> None:
         async with SqlStore("sqlite://"):
             pass
 
-    with pytest.raises(HookUsageError, match="runs on asyncio"):
+    with pytest.raises(HookUsageError, match="needs asyncio"):
         trio.run(main)
 
 

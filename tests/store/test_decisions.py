@@ -125,7 +125,7 @@ async def test_a_decision_about_what_has_changed_is_refused_and_nothing_is_kept(
         entries=[],
     )
 
-    with pytest.raises(DecisionError, match="'t0' is not the one that was looked at: it has changed since"):
+    with pytest.raises(DecisionError, match="'t0' has changed since it was shown"):
         await store.decide("op", Approve("t0"), by="key:ann", seen=seen)
 
     assert await store.decisions_of("op") == []

@@ -113,7 +113,7 @@ async def test_what_does_not_fit_is_counted_and_told_of(
     assert (log.written, log.dropped, refused) == (10, 20, 20 if overflow == "refuse" else 0)
     told = [record.getMessage() for record in caplog.records if "has dropped" in record.getMessage()]
     assert len(told) == 5
-    assert "16 events so far: 10 wait to be written already" in told[-1]
+    assert "16 events so far: 10 events already wait to be written" in told[-1]
     hear(log, step("op", 11))
     await log.flush()
     assert len(await steps(store, "op")) == 11

@@ -62,10 +62,12 @@ class AddressGuard:
 
     def __init__(self, allow_private: Iterable[str] = (), ports: Collection[int] | None = None) -> None:
         if isinstance(allow_private, str):
-            raise HookDefinitionError("allow_private", "it is a list of networks, such as ['10.0.0.0/8']; got a string")
+            raise HookDefinitionError(
+                "allow_private", "it must be a list of networks, such as ['10.0.0.0/8']; got a string"
+            )
         self._allowed = tuple(_parse_network(text) for text in allow_private)
         if ports is not None and not all(isinstance(port, int) and 0 < port < 65_536 for port in ports):
-            raise HookDefinitionError("ports", f"ports are whole numbers from 1 to 65535; got {ports!r:.200}")
+            raise HookDefinitionError("ports", f"ports must be whole numbers from 1 to 65535; got {ports!r:.200}")
         self._ports = None if ports is None else frozenset(ports)
 
     def socket(self, found: tuple[Any, ...]) -> socket.socket:
@@ -90,10 +92,10 @@ class AddressGuard:
         """
         # The texts are the same for every address, so that a client that tries several still raises this very class.
         if self._ports is not None and port not in self._ports:
-            raise BlockedAddressError("its port is not among the allowed ports")
+            raise BlockedAddressError("its port is not allowed")
         address = _embedded_ipv4(ip_address(host))
         if not is_public(address) and not any(address in network for network in self._allowed):
-            raise BlockedAddressError("its address is not public; `allow_private` names networks that may be reached")
+            raise BlockedAddressError("its address is not public; allow its network with `allow_private`")
 
 
 def is_public(address: Address) -> bool:
@@ -120,5 +122,5 @@ def _parse_network(text: object) -> Network:
         if isinstance(text, str):
             return ip_network(text.strip())
     except ValueError as error:
-        raise HookDefinitionError("allow_private", f"{error}; name networks, such as '10.0.0.0/8'") from None
-    raise HookDefinitionError("allow_private", f"networks are strings, such as '10.0.0.0/8'; got {text!r:.200}")
+        raise HookDefinitionError("allow_private", f"{error}; use networks such as '10.0.0.0/8'") from None
+    raise HookDefinitionError("allow_private", f"networks must be strings, such as '10.0.0.0/8'; got {text!r:.200}")

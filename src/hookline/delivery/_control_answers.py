@@ -37,7 +37,7 @@ def read_answer(hook_id: str, body: bytes) -> ControlAnswer:
             given = _flatten_hook_specific_output(given)
         check_known_keys(given)
         if "reason" in given and "decision" not in given:
-            raise ValueError("it has a `reason` and no `decision`")
+            raise ValueError("it has a `reason` but no `decision`")
         answer = msgspec.convert(given, ControlAnswer)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise _invalid_answer_error(hook_id, str(error) or type(error).__name__) from None
@@ -57,13 +57,13 @@ def check_answer(hook_id: str, answer: object) -> ControlAnswer:
     if answer is None:
         return ControlAnswer()
     if not isinstance(answer, ControlAnswer):
-        raise _invalid_answer_error(hook_id, f"it is no ControlAnswer but {type(answer).__name__}")
+        raise _invalid_answer_error(hook_id, f"it must be a ControlAnswer, not {type(answer).__name__}")
     if answer.decision not in ("allow", "deny", "answer", "ask"):
         raise _invalid_answer_error(
-            hook_id, f"`decision` is 'allow', 'deny', 'answer' or 'ask'; got {answer.decision!r:.100}"
+            hook_id, f"`decision` must be 'allow', 'deny', 'answer' or 'ask'; got {answer.decision!r:.100}"
         )
     if not isinstance(answer.reason, str) or not isinstance(answer.stop, bool):
-        raise _invalid_answer_error(hook_id, "`reason` is text, and `stop` true or false")
+        raise _invalid_answer_error(hook_id, "`reason` must be text, and `stop` true or false")
     misplaced = find_misplaced_field(answer)
     if misplaced is not None:
         raise _invalid_answer_error(hook_id, misplaced)
@@ -73,7 +73,7 @@ def check_answer(hook_id: str, answer: object) -> ControlAnswer:
         except HookUsageError as error:
             raise _invalid_answer_error(hook_id, f"`result`: {error}") from None
     if answer.args is not None and not isinstance(answer.args, dict):
-        raise _invalid_answer_error(hook_id, f"`args` is an object; got {type(answer.args).__name__}")
+        raise _invalid_answer_error(hook_id, f"`args` must be an object; got {type(answer.args).__name__}")
     return answer
 
 
@@ -87,7 +87,7 @@ def parse_answer_object(body: bytes) -> dict[str, Any]:
     msgspec.json.decode(body)  # stricter about JSON than the standard library
     given = json.loads(body, object_pairs_hook=_reject_duplicate_keys)
     if not isinstance(given, dict):
-        raise ValueError(f"it is no JSON object but {type(given).__name__}")
+        raise ValueError(f"it must be a JSON object, not {type(given).__name__}")
     return given
 
 
@@ -99,7 +99,7 @@ def check_known_keys(given: Mapping[str, Any]) -> None:
     """
     unknown = sorted(set(given) - set(ControlAnswer.__struct_encode_fields__))
     if unknown:
-        raise ValueError(f"it has the unknown key {unknown[0]!r:.100}")
+        raise ValueError(f"it has an unknown key {unknown[0]!r:.100}")
 
 
 def find_misplaced_field(answer: ControlAnswer) -> str | None:
@@ -110,7 +110,7 @@ def find_misplaced_field(answer: ControlAnswer) -> str | None:
         ("stop", answer.stop, "deny"),
     ):
         if given and answer.decision != wanted:
-            return f"`{name}` goes with {wanted!r}, not with {answer.decision!r}"
+            return f"`{name}` is only allowed with {wanted!r}, not with {answer.decision!r}"
     return None
 
 
@@ -121,7 +121,7 @@ def _reject_duplicate_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         ValueError: If a key stands there twice.
     """
     if len({key for key, _ in pairs}) < len(pairs):
-        raise ValueError("it has a key twice")
+        raise ValueError("it has a repeated key")
     return dict(pairs)
 
 
@@ -133,12 +133,12 @@ def _flatten_hook_specific_output(given: Mapping[str, Any]) -> dict[str, Any]:
     """
     specific = given["hookSpecificOutput"]
     if len(given) > 1 or not isinstance(specific, dict) or set(specific) - SPECIFIC:
-        raise ValueError("`hookSpecificOutput` stands alone, and holds " + ", ".join(sorted(SPECIFIC)))
+        raise ValueError("`hookSpecificOutput` must be the only key, with " + ", ".join(sorted(SPECIFIC)))
     if specific.get("hookEventName", "beforeToolCall") not in ("beforeToolCall", "PreToolUse"):
-        raise ValueError("`hookEventName` is not 'beforeToolCall'")
+        raise ValueError("`hookEventName` must be 'beforeToolCall'")
     decision = specific.get("permissionDecision")
     if decision not in ("allow", "deny"):
-        raise ValueError("`permissionDecision` is 'allow' or 'deny'")
+        raise ValueError("`permissionDecision` must be 'allow' or 'deny'")
     answer = {"decision": decision, "reason": specific.get("permissionDecisionReason") or ""}
     if specific.get("updatedInput") is not None:
         answer["args"] = specific["updatedInput"]
@@ -146,4 +146,4 @@ def _flatten_hook_specific_output(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _invalid_answer_error(hook_id: str, problem: str) -> DeliveryError:
-    return DeliveryError(hook_id, "invalid_response", f"the answer cannot be used: {problem}")
+    return DeliveryError(hook_id, "invalid_response", f"the answer is invalid: {problem}")

@@ -55,7 +55,7 @@ class EndpointSecret(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     Attributes:
         id: The id of the secret.
         tenant_id: The tenant that owns the endpoint; `""` is the system.
-        url: The address of the endpoint.
+        url: The URL of the endpoint.
         source: `"own"`: generated for this endpoint. `"environment"`: the key that signed for all endpoints before
             they had secrets of their own.
         shown: Whether the secret was ever shown to a person.
@@ -155,8 +155,8 @@ class EndpointSecrets:
         if self.master is None:
             if live or (place[0] and self._has_master):
                 raise MasterKeyError(
-                    "endpoints have secrets of their own in this database, and this process has no master key; set "
-                    f"{MASTER_KEY} to that of the server"
+                    "this database has secrets of endpoints, and this process has no master key; set "
+                    f"{MASTER_KEY} to the key of the server"
                 )
             return self.environment, ""
         if not live and (place[0] or not by_environment):
@@ -171,7 +171,7 @@ class EndpointSecrets:
 
         Args:
             tenant_id: The tenant that owns the endpoint; `""` is the system.
-            url: The address of the endpoint.
+            url: The URL of the endpoint.
             overlap_seconds: Seconds for which the old secrets go on signing; 0 ends them at once. Secrets that were
                 never shown to anybody end at once in any case.
             actor: Who rotates the secret, for the audit log.
@@ -183,9 +183,9 @@ class EndpointSecrets:
         """
         endpoint = normalize_endpoint(url)
         if not is_storable(endpoint) or urlsplit(endpoint).scheme not in DEFAULT_PORTS or len(endpoint) > 2100:
-            raise HookUsageError("The address of an endpoint begins with http:// or https://.")
+            raise HookUsageError("The URL of an endpoint must begin with http:// or https://.")
         if isinstance(overlap_seconds, bool) or not 0 <= overlap_seconds <= LONGEST_OVERLAP:
-            raise HookUsageError(f"`overlap_seconds` is 0 to {LONGEST_OVERLAP:.0f}; got {overlap_seconds!r}.")
+            raise HookUsageError(f"`overlap_seconds` must be 0 to {LONGEST_OVERLAP:.0f}; got {overlap_seconds!r}.")
         column = endpoint_secrets.c
         here = (column.tenant_id == tenant_id) & (column.endpoint == endpoint)
         async with self._store.writing() as connection:
@@ -406,8 +406,8 @@ class EndpointSecrets:
         master = self._require_master()
         if not master.knows(current):
             raise MasterKeyError(
-                f"the database has the master key {current}, and this process has {', '.join(master.ids)}; set "
-                f"{MASTER_KEY}, or the file of the key, to what the other processes of this database have"
+                f"the database uses the master key {current}, and this process has {', '.join(master.ids)}; set "
+                f"{MASTER_KEY}, or the file of the key, as in the other processes of this database"
             )
 
     def _require_master(self) -> MasterKeys:

@@ -57,9 +57,9 @@ class InProcess:
         tries: int = 3,
     ) -> None:
         if sender is not None and keys is not None:
-            raise HookDefinitionError("InProcess", "give `keys` to the Sender, since there is one")
+            raise HookDefinitionError("InProcess", "pass `keys` to the Sender, not to InProcess")
         if tries < 1:
-            raise HookDefinitionError("InProcess", f"`tries` is at least 1; got {tries!r}")
+            raise HookDefinitionError("InProcess", f"`tries` must be at least 1; got {tries!r}")
         self._sender, self._tries = sender, tries
         self._keys = KeyRing() if keys is None else keys
         self._allow_private = allow_private if isinstance(allow_private, str) else tuple(allow_private)
@@ -192,11 +192,11 @@ class LocalFunctions:
         """
         printable = isinstance(name, str) and name.isascii() and name.isprintable() and " " not in name
         if not printable or not name or urlsplit(f"local://{name}").netloc != name:
-            raise HookUsageError(f"`serve` takes a name as it stands in local://name; got {quote(name)}.")
+            raise HookUsageError(f"`serve` needs a name as in local://name; got {quote(name)}.")
         if not callable(handler):
-            raise HookUsageError(f"`serve` takes an async function of an envelope; got {quote(handler)}.")
+            raise HookUsageError(f"`serve` needs an async function of an envelope; got {quote(handler)}.")
         if name in self._served:
-            raise HookUsageError(f"local://{name} is served already; a name has one function at a time.")
+            raise HookUsageError(f"local://{name} is already served; each name has one function at a time.")
         self._served[name] = handler
         try:
             yield
@@ -213,7 +213,7 @@ class LocalFunctions:
         name = urlsplit(hook.webhook.url).netloc
         handler = self._served.get(name)
         if handler is None:
-            problem = f"no function of this process serves local://{name}; open `delivery.serve({name!r}, ...)` first"
+            problem = f"no function in this process serves local://{name}; open `delivery.serve({name!r}, ...)` first"
             raise DeliveryError(hook.id, "configuration", problem)
         try:
             async with asyncio.timeout(timeout) as limit:
@@ -250,5 +250,5 @@ def require_asyncio() -> None:
     """
     if not runs_on_asyncio():
         raise HookUsageError(
-            "Deliveries need asyncio; this runs on trio. Give the hook a `handler` that sends instead."
+            "Webhooks need asyncio, and this program runs on trio. Use a hook with a `handler` that sends the event."
         )

@@ -19,7 +19,7 @@ MASTER_KEY = "HOOKLINE_MASTER_KEY"
 """Environment variable that holds the master keys."""
 KEY_BYTES, NONCE_BYTES = 32, 12
 URL_SAFE = str.maketrans("-_", "+/")
-FORMAT_HINT = "a master key is 32 random bytes in base64, as `openssl rand -base64 32` gives them"
+FORMAT_HINT = "a master key is 32 random bytes in base64; create one with `openssl rand -base64 32`"
 
 
 @define_error("The signing secrets of endpoints cannot be used: {problem}.")
@@ -130,7 +130,7 @@ class MasterKeys:
             plain: bytes = self._cipher(key_id).decrypt(sealed[:NONCE_BYTES], sealed[NONCE_BYTES:], about)
         except (InvalidTag, ValueError):
             raise MasterKeyError(
-                "a secret in the database was changed, or is another endpoint's; make a new one for that endpoint"
+                "a secret in the database was changed, or belongs to another endpoint; create a new one"
             ) from None
         return plain
 
@@ -145,8 +145,8 @@ class MasterKeys:
         if not self.knows(key_id):
             where = f"{self.file} does not hold it" if self.file is not None else f"{MASTER_KEY} does not hold it"
             raise MasterKeyError(
-                f"they are encrypted under the master key {key_id}, and {where}; give this process the key that the "
-                "other processes of this database have"
+                f"they are encrypted with the master key {key_id}, and {where}; use the same key as the other "
+                "processes of this database"
             )
         return self._keys[key_id]
 
@@ -186,7 +186,7 @@ def _read_file(path: Path) -> list[str]:
     try:
         return path.read_text(encoding="ascii").split()
     except (OSError, ValueError) as error:
-        why = error.strerror if isinstance(error, OSError) else "it is no text"
+        why = error.strerror if isinstance(error, OSError) else "it is not text"
         raise MasterKeyError(f"{path} cannot be read ({why}); {FORMAT_HINT}") from None
 
 
@@ -223,7 +223,7 @@ def _parse_keys(keys: list[str], where: str) -> dict[str, Any]:
     except ImportError:
         raise MissingExtraError("server", "Secrets of endpoints") from None
     if not keys:
-        raise MasterKeyError(f"{where} holds no master key; {FORMAT_HINT}")
+        raise MasterKeyError(f"{where} contains no master key; {FORMAT_HINT}")
     found: dict[str, Any] = {}
     for key in keys:
         try:
@@ -231,6 +231,6 @@ def _parse_keys(keys: list[str], where: str) -> dict[str, Any]:
         except (binascii.Error, ValueError, TypeError):
             raw = b""
         if len(raw) != KEY_BYTES:
-            raise MasterKeyError(f"{where} holds something else than a master key; {FORMAT_HINT}")
+            raise MasterKeyError(f"{where} does not contain a valid master key; {FORMAT_HINT}")
         found[sha256(b"hookline master key\0" + raw).hexdigest()[:16]] = AESGCM(raw)
     return found

@@ -75,7 +75,7 @@ def check_schedule(schedule: Sequence[float], jitter: float) -> tuple[float, ...
         HookUsageError: If the schedule or the jitter is invalid.
     """
     if not isinstance(schedule, Sequence) or not all(is_finite_number(delay) for delay in schedule):
-        raise HookUsageError(f"The schedule of an Outbox is a sequence of seconds; got {schedule!r:.200}.")
+        raise HookUsageError(f"The schedule of an Outbox must be a sequence of seconds; got {schedule!r:.200}.")
     seconds = tuple(map(float, schedule))
     if not seconds or seconds[0] != 0 or any(delay < 0 for delay in seconds):
         raise HookUsageError(
@@ -83,7 +83,9 @@ def check_schedule(schedule: Sequence[float], jitter: float) -> tuple[float, ...
             f"first attempt is made at once, and none is negative; got {seconds!r}."
         )
     if not is_finite_number(jitter) or not 0 <= jitter < 1:
-        raise HookUsageError(f"The jitter of an Outbox is a part of each delay, from 0 to below 1; got {jitter!r}.")
+        raise HookUsageError(
+            f"The jitter of an Outbox must be a fraction of each delay, from 0 to below 1; got {jitter!r}."
+        )
     return seconds
 
 
@@ -470,12 +472,12 @@ class DeliveryWorker:
 
     def _note_outage(self, error: Exception) -> None:
         if self._outage is None:
-            logger.warning("Deliveries pause until the store can be reached again: %s", message_of(error))
+            logger.warning("Deliveries stop until the store can be reached: %s", message_of(error))
         self._outage = min((self._outage or SOONEST / 2) * 2, LONGEST_OUTAGE_PAUSE)
 
     def _note_recovery(self) -> None:
         if self._outage is not None:
-            logger.warning("The store can be reached again; deliveries go on")
+            logger.warning("The store can be reached again; deliveries continue")
         self._outage = None
 
 
@@ -543,18 +545,18 @@ class Outbox:
         master_key: MasterKeys | None = None,
     ) -> None:
         if not isinstance(store, SqlStore):
-            raise HookUsageError(f"An Outbox keeps deliveries in a SqlStore, not in {type(store).__name__}.")
+            raise HookUsageError(f"An Outbox needs a SqlStore, not {type(store).__name__}.")
         for name, count in (("per_endpoint", per_endpoint), ("concurrency", concurrency)):
             if isinstance(count, bool) or not isinstance(count, int) or count < 1:
-                raise HookUsageError(f"`{name}` of an Outbox is a whole number above 0; got {count!r}.")
+                raise HookUsageError(f"`{name}` of an Outbox must be a whole number above 0; got {count!r}.")
         if not is_finite_number(lease_seconds) or not 0 < lease_seconds <= LONGEST_LEASE:
             raise HookUsageError(
-                f"`lease_seconds` of an Outbox is above 0, and at most {LONGEST_LEASE:g}; got {lease_seconds!r}."
+                f"`lease_seconds` of an Outbox must be above 0 and at most {LONGEST_LEASE:g}; got {lease_seconds!r}."
             )
         if breaker is not None and not isinstance(breaker, Breaker):
-            raise HookUsageError(f"`breaker` of an Outbox is a Breaker; got {type(breaker).__name__}.")
+            raise HookUsageError(f"`breaker` of an Outbox must be a Breaker; got {type(breaker).__name__}.")
         if sender is not None and not (keys is None and master_key is None):
-            raise HookUsageError("Give the keys to the Sender of an Outbox, since there is one.")
+            raise HookUsageError("Pass `keys` to the Sender, not to the Outbox.")
         self.store = store
         self._schedule, self._jitter = check_schedule(schedule, jitter), jitter
         self._own_sender = sender is None
@@ -598,9 +600,7 @@ class Outbox:
             async with self.store.writing() as connection:
                 await insert_deliveries(connection, rows, now=self.store.now_sql())
         except DBAPIError as error:
-            raise HookUsageError(
-                f"The database does not take these deliveries: {message_of(error.orig or error)}"
-            ) from error
+            raise HookUsageError(f"The database rejects these deliveries: {message_of(error.orig or error)}") from error
         self.wake()
 
     async def request(self, envelope: Envelope, *, timeout: float) -> ControlAnswer:
@@ -670,7 +670,7 @@ class Outbox:
 
     async def __aenter__(self) -> Outbox:
         if self._task is not None:
-            raise HookUsageError("This Outbox is at work already.")
+            raise HookUsageError("This Outbox is already running.")
         self._task = asyncio.create_task(self.run(), name="hookline-outbox")
         return self
 

@@ -76,9 +76,9 @@ class WebhookGuard:
         signed_answers: bool = False,
     ) -> None:
         if not callable(app):
-            raise HookDefinitionError("WebhookGuard", f"`app` is called for each delivery; got {app!r:.200}")
+            raise HookDefinitionError("WebhookGuard", f"`app` must be an ASGI application; got {app!r:.200}")
         if not tolerance > 0 or max_body < 1 or remember < 1:
-            raise HookDefinitionError("WebhookGuard", "`tolerance`, `max_body` and `remember` are more than nothing")
+            raise HookDefinitionError("WebhookGuard", "`tolerance`, `max_body` and `remember` must be above 0")
         self.app, self.keys = app, as_key_ring(keys)
         if signed_answers and not self.keys.signs():
             raise HookDefinitionError("WebhookGuard", "`signed_answers` needs a whsec_ or whsk_ key of the name ''")
@@ -98,7 +98,7 @@ class WebhookGuard:
             return
         if scope["type"] != "http":
             await receive()
-            await send({"type": "websocket.close", "code": 1008, "reason": "only signed deliveries are taken"})
+            await send({"type": "websocket.close", "code": 1008, "reason": "only signed deliveries are accepted"})
             return
         try:
             body = await self._read_body(scope, receive)
@@ -106,11 +106,11 @@ class WebhookGuard:
                 return
             verified = verify(scope["headers"], body, self.keys, tolerance=self._tolerance)
             if verified.id.startswith(ANSWER_PREFIX):
-                raise WebhookVerificationError("it is an answer, and no delivery")
+                raise WebhookVerificationError("it is an answer, not a delivery")
         except WebhookVerificationError as error:
-            await _refuse(send, 401, "Not signed", str(error))
+            await _refuse(send, 401, "No valid signature", str(error))
         except _TooLongError:
-            await _refuse(send, 413, "Too long", f"A delivery may have {self._max_body} bytes.")
+            await _refuse(send, 413, "Too long", f"The limit of a delivery is {self._max_body} bytes.")
         else:
             await self._pass_on(scope, receive, send, verified, body)
 
@@ -121,7 +121,7 @@ class WebhookGuard:
             await self._repeat_answer(send, verified.id, taken)
             return
         if verified.id in self._busy:
-            await _refuse(send, 409, "Busy", "This very delivery is being handled.", [(b"retry-after", b"1")])
+            await _refuse(send, 409, "Busy", "This delivery is already being handled.", [(b"retry-after", b"1")])
             return
         waiting = [{"type": "http.request", "body": body, "more_body": False}]
 

@@ -115,9 +115,9 @@ class Sender:
         tls: ssl.SSLContext | None = None,
     ) -> None:
         if not isinstance(keys, KeyRing):
-            raise HookDefinitionError("Sender", f"`keys` is a KeyRing; got {type(keys).__name__}")
+            raise HookDefinitionError("Sender", f"`keys` must be a KeyRing; got {type(keys).__name__}")
         if connections < 1 or max_response < 1:
-            raise HookDefinitionError("Sender", "`connections` and `max_response` are at least 1")
+            raise HookDefinitionError("Sender", "`connections` and `max_response` must be at least 1")
         self.keys = keys
         self.secrets = secrets
         self._guard = AddressGuard(allow_private, ports)
@@ -161,7 +161,9 @@ class Sender:
         headers = await self._build_headers(envelope, deadline, timeout)
         async with self._post(envelope, timeout, headers, spent=perf_counter() - began) as response:
             if response.headers.get("content-encoding", "identity").lower() != "identity":
-                raise DeliveryError(hook_id, "invalid_response", "the answer is compressed, which was not asked for")
+                raise DeliveryError(
+                    hook_id, "invalid_response", "the answer is compressed, although no compression was requested"
+                )
             body = await self._read_body(response)
             if body is None:
                 problem = f"the answer is longer than {self._max_response} bytes"
@@ -256,7 +258,7 @@ class Sender:
         if self._session is not None and self._loop is loop:
             return self._session
         if self._loop is not None and not self._loop.is_closed():
-            raise HookUsageError("This Sender is in use in another event loop; make one for each.")
+            raise HookUsageError("This Sender is used by another event loop; create one for each loop.")
         connector = aiohttp.TCPConnector(
             limit=self._connections,
             limit_per_host=max(1, self._connections // 5),
@@ -298,7 +300,7 @@ class Sender:
             if verified.id != ANSWER_PREFIX + envelope.id:
                 raise WebhookVerificationError("it answers another delivery")
         except WebhookVerificationError as error:
-            problem = f"the answer is not signed as it must be: {error.reason}"
+            problem = f"the answer has no valid signature: {error.reason}"
             raise DeliveryError(envelope.hook.id, "invalid_response", problem) from None
 
 
@@ -351,7 +353,7 @@ def _receiver_origin(hook: HookData) -> str:
             return f"{parts.scheme}://{parts.netloc}"
     except ValueError:
         pass
-    raise DeliveryError(hook.id, "configuration", "its `url` is no http:// or https:// address without a user")
+    raise DeliveryError(hook.id, "configuration", "its `url` must be an http:// or https:// URL without a user")
 
 
 def _fill_header(hook: HookData, name: str, template: str) -> str:
@@ -368,12 +370,12 @@ def _fill_header(hook: HookData, name: str, template: str) -> str:
         raise problem("may not be set by a hook")
     for variable in VARIABLE.findall(template):
         if variable not in hook.webhook.allowed_env_vars:
-            raise problem(f"names ${{{variable}}}, which is not among `allowed_env_vars`")
+            raise problem(f"uses ${{{variable}}}, which is not in `allowed_env_vars`")
         if variable not in os.environ:
-            raise problem(f"names ${{{variable}}}, which is not set in the process that sends")
+            raise problem(f"uses ${{{variable}}}, which is not set in the sending process")
     value = VARIABLE.sub(lambda found: os.environ[found[1]], template)
     if CONTROL_CHARACTER.search(value):
-        raise problem("has a line break or a control character in it")
+        raise problem("contains a line break or a control character")
     return value
 
 
@@ -408,7 +410,7 @@ def _connection_error(hook_id: str, receiver: str, error: Exception) -> Delivery
     if isinstance(cause, BlockedAddressError):
         return DeliveryError(hook_id, "blocked", f"{receiver} may not be reached: {cause}")
     if isinstance(error, aiohttp.InvalidURL):
-        return DeliveryError(hook_id, "configuration", "its `url` cannot be read")
+        return DeliveryError(hook_id, "configuration", "its `url` cannot be parsed")
     if isinstance(error, aiohttp.ClientConnectorError):
         what = f"no connection ({cause.strerror or type(cause).__name__})"
     else:

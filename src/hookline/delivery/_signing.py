@@ -119,7 +119,7 @@ class KeyRing:
         self._keys: dict[str, tuple[_Key, ...]] = {}
         for name, secrets in (keys or {}).items():
             if isinstance(secrets, str):
-                raise WebhookKeyError(f"Key {name!r}", "a key is a list of secrets, newest first; got one string")
+                raise WebhookKeyError(f"Key {name!r}", "a key must be a list of secrets, newest first; got one string")
             self._keys[name] = tuple(_parse_key(secret, f"Key {name!r}") for secret in secrets)
 
     @classmethod
@@ -180,7 +180,7 @@ class KeyRing:
         if not signing:
             raise WebhookKeyError(
                 f"Key {name!r}",
-                "this process has no secret of that name to sign with; give KeyRing one, or set "
+                "this process has no signing secret of that name; add it to the KeyRing, or set "
                 + (f"{ENVIRONMENT_KEY}_{name.upper()}" if name else ENVIRONMENT_KEY),
             )
         return " ".join(f"{key.version},{b64encode(key.signature(text)).decode()}" for key in signing)
@@ -203,7 +203,7 @@ def generate_key(kind: Literal["hmac", "ed25519"] = "hmac") -> str:
     if kind == "hmac":
         return f"whsec_{b64encode(os.urandom(32)).decode()}"
     if kind != "ed25519":
-        raise HookUsageError(f"A key is of the kind 'hmac' or 'ed25519'; got {kind!r}.")
+        raise HookUsageError(f"The kind of a key must be 'hmac' or 'ed25519'; got {kind!r}.")
     seed = os.urandom(32)
     return f"whsk_{b64encode(seed + _PrivateKey(seed).public).decode()}"
 
@@ -239,11 +239,11 @@ def _parse_key(secret: object, where: str) -> _Key:
     """
     prefix, _, text = secret.partition("_") if isinstance(secret, str) else ("", "", "")
     if prefix not in ("whsec", "whsk", "whpk"):
-        raise WebhookKeyError(where, "a key begins with whsec_, whsk_ or whpk_; `generate_key()` makes one")
+        raise WebhookKeyError(where, "a key begins with whsec_, whsk_ or whpk_; create one with `generate_key()`")
     try:
         raw = b64decode(text + "=" * (-len(text) % 4), validate=True)
     except (binascii.Error, ValueError):
-        raise WebhookKeyError(where, f"what follows {prefix}_ is not base64") from None
+        raise WebhookKeyError(where, f"the part after {prefix}_ is not base64") from None
     if prefix == "whsec":
         if not 24 <= len(raw) <= 64:
             raise WebhookKeyError(where, f"a whsec_ key has 24 to 64 bytes; got {len(raw)}")
@@ -327,9 +327,11 @@ def sign(id: str, timestamp: int, body: bytes, keys: Keys, *, name: str = "") ->
         WebhookKeyError: If there is no secret of that name, or one cannot be parsed.
     """
     if not isinstance(id, str) or not ID.fullmatch(id):
-        raise HookUsageError("The id of a delivery is 1 to 256 printable ASCII characters without '.' or spaces.")
+        raise HookUsageError(
+            "The id of a delivery must have 1 to 256 printable ASCII characters, without '.' and spaces."
+        )
     if not isinstance(body, bytes):
-        raise HookUsageError(f"What is signed is the body as bytes; got {type(body).__name__}.")
+        raise HookUsageError(f"`body` must be the bytes to sign; got {type(body).__name__}.")
     text = f"{id}.{timestamp:d}.".encode() + body
     values = (id, f"{timestamp:d}", as_key_ring(keys).signatures(text, name))
     return dict(zip(SIGNATURE_HEADERS, values, strict=True))
@@ -361,7 +363,7 @@ def verify(
         WebhookKeyError: If a key cannot be parsed.
     """
     if not isinstance(body, bytes):
-        raise HookUsageError(f"What is verified is the body as it came, as bytes; got {type(body).__name__}.")
+        raise HookUsageError(f"`body` must be the received bytes; got {type(body).__name__}.")
     ring = as_key_ring(keys)
     id, timestamp, signatures = _extract_signature_headers(headers)  # noqa: A001
     if not ID.fullmatch(id):
@@ -376,7 +378,7 @@ def verify(
     if len(signatures) > LONGEST_SIGNATURES:
         raise WebhookVerificationError("`webhook-signature` is too long")
     if not ring.accepts(f"{id}.{timestamp}.".encode() + body, signatures):
-        raise WebhookVerificationError("no signature in `webhook-signature` is by a known key")
+        raise WebhookVerificationError("no signature in `webhook-signature` matches a known key")
     return Verified(id=id, timestamp=int(timestamp))
 
 
@@ -390,7 +392,7 @@ def _extract_signature_headers(headers: object) -> list[str]:
     for name, value in _iterate_headers(headers):
         lower = name.lower()
         if lower in found and lower in SIGNATURE_HEADERS:
-            raise WebhookVerificationError(f"`{lower}` is there more than once")
+            raise WebhookVerificationError(f"`{lower}` appears more than once")
         found[lower] = value
     missing = [name for name in SIGNATURE_HEADERS if not found.get(name)]
     if missing:
@@ -405,7 +407,7 @@ def _iterate_headers(headers: object) -> Iterator[tuple[str, str]]:
             if isinstance(name, str | bytes) and isinstance(value, str | bytes):
                 yield _decode_header(name), _decode_header(value)
     except (TypeError, ValueError):
-        raise WebhookVerificationError("its headers cannot be read") from None
+        raise WebhookVerificationError("its headers cannot be parsed") from None
 
 
 def _decode_header(value: str | bytes) -> str:

@@ -82,7 +82,7 @@ class Builder:
             )
         if definition.script is not None:
             if self._scripts is None:
-                problem = "no folder of scripts is configured here"
+                problem = "this process has no folder of scripts; pass `scripts`"
                 raise DefinitionError("script_refused", "$.script", problem)
             return _build_bundle(definition, point, self._scripts.build_handler(definition, point), spare=1.0)
         made = self._catalog.build(definition)
@@ -145,7 +145,7 @@ def build_refusing_guard(definition: HookDefinition, problem: str) -> AnyHook | 
     point = point_of(definition)
     if point.call is None or definition.on_error == "open":
         return None
-    answer = Deny(f"the hook {definition.name!r} cannot run, and it fails closed: {problem}")
+    answer = Deny(f"the hook {definition.name!r} cannot run, so the call was denied (onError is 'closed'): {problem}")
 
     def refuse(call: Call) -> Deny:
         return answer
@@ -193,10 +193,12 @@ def _adapt_bundle(made: Hooks, definition: HookDefinition, point: Point) -> Hook
         raise DefinitionError(
             "point_not_served",
             "$.point",
-            f"{definition.handler!r} does not stand at {point.name}, but at {', '.join(sorted(stands)) or 'none'}",
+            f"{definition.handler!r} cannot be used at {point.name}; it fits {', '.join(sorted(stands)) or 'none'}",
         )
     if definition.tool is not None:
-        raise DefinitionError("invalid", "$.tool", f"{definition.handler!r} names its tools in `config`")
+        raise DefinitionError(
+            "invalid", "$.tool", f"the tools of {definition.handler!r} are set in `config`; leave `tool` out"
+        )
     bundle = _empty_bundle(definition)
     changes: dict[str, Any] = {} if definition.timeout is None else {"timeout": definition.timeout}
     for observer in made.observers:

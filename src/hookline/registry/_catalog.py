@@ -50,9 +50,11 @@ def log(
 ) -> Callable[..., None]:
     """Write a line to the log of the process. It names the run, never its content."""
     if point.endswith(".around"):
-        raise HookDefinitionError(id, "it looks on and surrounds nothing; use the `before` or the `after` of the call")
+        raise HookDefinitionError(
+            id, "it only observes, so it cannot be an `around`; use the `before` or the `after` of the call"
+        )
     if level not in LEVELS:
-        raise HookDefinitionError(id, f"`level` is one of {', '.join(LEVELS)}; got {level!r}")
+        raise HookDefinitionError(id, f"`level` must be one of {', '.join(LEVELS)}; got {level!r}")
     _check_text(id, "message", message)
     number = logging.getLevelName(level)
 
@@ -62,12 +64,12 @@ def log(
     return note
 
 
-def deny(*, point: str, reason: str = "Such calls are switched off.", stop: bool = False) -> Callable[[Call], Deny]:
+def deny(*, point: str, reason: str = "These calls are disabled.", stop: bool = False) -> Callable[[Call], Deny]:
     """Refuse every call, or with `tool` the calls of some tools: an emergency switch."""
     _check_point("deny", point)
     _check_text("deny", "reason", reason)
     if not isinstance(stop, bool):
-        raise HookDefinitionError("deny", f"`stop` is true or false; got {stop!r}")
+        raise HookDefinitionError("deny", f"`stop` must be true or false; got {stop!r}")
     answer = Deny(reason, stop=stop)
 
     def refuse(call: Call) -> Deny:
@@ -168,7 +170,7 @@ def scan_injections(
 def _check_point(where: str, point: str) -> None:
     if not point.endswith((".before", ".guard")):
         raise HookDefinitionError(
-            where, f"it judges calls before they run, so it has to stand at a `before` or a `guard`, not {point}"
+            where, f"it decides about calls before they run, so its point must be a `before` or a `guard`, not {point}"
         )
 
 
@@ -176,19 +178,19 @@ def _check_texts(where: str, name: str, given: object) -> list[str]:
     if given is None:
         return []
     if not isinstance(given, list) or not all(isinstance(each, str) and each for each in given):
-        raise HookDefinitionError(where, f"`{name}` is a list of texts; got {given!r:.200}")
+        raise HookDefinitionError(where, f"`{name}` must be a list of texts; got {given!r:.200}")
     return list(given)
 
 
 def _check_text(where: str, name: str, given: object) -> None:
     if not isinstance(given, str):
-        raise HookDefinitionError(where, f"`{name}` is text; got {given!r:.200}")
+        raise HookDefinitionError(where, f"`{name}` must be text; got {given!r:.200}")
 
 
 def _check_names(where: str, names: list[str]) -> None:
     unknown = sorted(set(names) - set(PATTERNS))
     if unknown:
-        raise HookDefinitionError(where, f"`patterns` are of {', '.join(PATTERNS)}; got {unknown[0]!r:.100}")
+        raise HookDefinitionError(where, f"`patterns` must be among {', '.join(PATTERNS)}; got {unknown[0]!r:.100}")
 
 
 def _iterate_texts(call: Call) -> Iterator[str]:
@@ -275,7 +277,7 @@ class HandlerCatalog:
 
     def __init__(self, modules: Sequence[str] = ()) -> None:
         if isinstance(modules, str) or not all(REFERENCE.fullmatch(f"{module}:x") for module in modules):
-            raise HookUsageError(f"`modules` are dotted names of modules; got {modules!r:.200}.")
+            raise HookUsageError(f"`modules` must be dotted names of modules; got {modules!r:.200}.")
         self._modules = frozenset(modules)
         self._installed: dict[str, list[EntryPoint]] = {}
         for entry in entry_points(group=ENTRY_POINT_GROUP):
@@ -310,12 +312,12 @@ class HandlerCatalog:
             built = factory(**arguments)
         except Exception as error:
             raise DefinitionError(
-                "config_refused", "$.config", f"the handler {reference!r} refuses it: {message_of(error)}"
+                "config_refused", "$.config", f"the handler {reference!r} rejects it: {message_of(error)}"
             ) from error
         if inspect.iscoroutine(built):
             built.close()
             raise DefinitionError(
-                "handler_broken", "$.handler", f"{reference!r} is async; a factory is a plain function"
+                "handler_broken", "$.handler", f"{reference!r} is async; a factory must be a plain function"
             )
         return built
 
@@ -333,7 +335,7 @@ class HandlerCatalog:
                     "handler_broken", "$.handler", f"{reference!r} cannot be loaded: {message_of(error)}"
                 ) from error
             if not callable(factory):
-                raise DefinitionError("handler_broken", "$.handler", f"{reference!r} is no function")
+                raise DefinitionError("handler_broken", "$.handler", f"{reference!r} is not a function")
             self._loaded[reference] = factory
         return factory
 
@@ -358,7 +360,7 @@ class HandlerCatalog:
             return f"several installed packages have an entry point {reference!r}; uninstall all but one"
         names = ", ".join(sorted({*BUILT_IN, *self._installed}))
         modules = f", or a function in {', '.join(sorted(self._modules))}" if self._modules else ""
-        return f"{reference!r:.200} is no handler that may be named; there are {names}{modules}"
+        return f"there is no handler {reference!r:.200} in this process; available: {names}{modules}"
 
     def _bind_arguments(self, factory: Factory, reference: str, definition: HookDefinition) -> dict[str, Any]:
         """Return the keyword arguments for a factory: a copy of the `config`, and fields of the definition."""
@@ -366,7 +368,9 @@ class HandlerCatalog:
         try:
             signature = inspect.signature(factory)
         except (TypeError, ValueError):
-            raise DefinitionError("handler_broken", "$.handler", f"{reference!r} does not say what it takes") from None
+            raise DefinitionError(
+                "handler_broken", "$.handler", f"the signature of {reference!r} cannot be read"
+            ) from None
         wanted = _definition_arguments(signature)
         taken = sorted(set(config) & set(wanted))
         if taken:
@@ -379,7 +383,7 @@ class HandlerCatalog:
             signature.bind(**arguments)
         except TypeError as error:
             raise DefinitionError(
-                "config_refused", "$.config", f"the handler {reference!r} takes it as keyword arguments, but {error}"
+                "config_refused", "$.config", f"it does not match the arguments of the handler {reference!r}: {error}"
             ) from None
         return arguments
 

@@ -163,7 +163,7 @@ def check_tenant_id(tenant_id: object) -> None:
     try:
         msgspec.json.encode(msgspec.convert(tenant_id, Tenant))
     except (msgspec.ValidationError, ValueError) as error:
-        raise DefinitionError("invalid", "$.tenantId", f"it is no id of a tenant: {error}") from None
+        raise DefinitionError("invalid", "$.tenantId", f"it is not a valid tenant id: {error}") from None
 
 
 def point_of(definition: HookDefinition) -> Point:
@@ -180,7 +180,7 @@ def normalize_keys(given: Mapping[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for key, value in given.items():
         if not isinstance(key, str):
-            raise DefinitionError("invalid", "$", f"a key is text; got {key!r:.100}")
+            raise DefinitionError("invalid", "$", f"a key must be text; got {key!r:.100}")
         wire = key if key.startswith("_") else to_camel(key)
         if wire in found:
             raise DefinitionError("invalid", f"$.{wire}", f"`{wire}` is given in two spellings; leave one out")
@@ -202,7 +202,7 @@ def read_definition(given: object) -> HookDefinition:
         plain = msgspec.to_builtins(given)
         if not isinstance(plain, dict):
             raise DefinitionError(
-                "invalid", "$", f"a definition is a mapping with its fields; got {type(given).__name__}"
+                "invalid", "$", f"a definition must be a mapping with its fields; got {type(given).__name__}"
             )
         definition = check_definition(msgspec.convert(normalize_keys(plain), HookDefinition))
     except msgspec.ValidationError as error:
@@ -212,7 +212,7 @@ def read_definition(given: object) -> HookDefinition:
             raise
         raise DefinitionError("invalid", "$", f"it has a value that JSON cannot represent: {error}") from None
     if definition.id in RESERVED_IDS:
-        problem = f"/v1/hooks/{definition.id} is something else already; choose another id, or leave it out"
+        problem = "this id is a path of the HTTP API; choose another id, or leave it out"
         raise DefinitionError("invalid", "$.id", problem)
     return definition
 
@@ -228,18 +228,18 @@ def check_definition(definition: HookDefinition) -> HookDefinition:
         raise DefinitionError(
             "invalid",
             "$.point",
-            f"{definition.point!r:.100} is no point; it is an event such as 'afterStep', or a call and a kind, such as "
+            f"{definition.point!r:.100} is not a point; use an event such as 'afterStep', or a call and a kind such as "
             "'ToolCall.guard'",
         )
     given = [name for name in ("handler", "webhook", "script") if getattr(definition, name) is not None]
     if len(given) != 1:
         named = " and ".join(given) or "none"
-        raise DefinitionError("invalid", "$", f"give one of `handler`, `webhook` and `script`; got {named}")
+        raise DefinitionError("invalid", "$", f"set exactly one of `handler`, `webhook` and `script`; got {named}")
     _check_tool(definition, point)
     _check_config(definition)
     _check_texts(definition)
     if point.event is not None and definition.on_error != "closed":
-        raise DefinitionError("invalid", "$.onError", "an observer cannot fail a call; leave `onError` out")
+        raise DefinitionError("invalid", "$.onError", "an observer cannot deny a call; leave `onError` out")
     if definition.webhook is not None:
         _check_webhook(definition, point, definition.webhook)
     return definition
@@ -249,7 +249,7 @@ def _check_tool(definition: HookDefinition, point: Point) -> None:
     if definition.tool is None:
         return
     if not point.has_tool:
-        raise DefinitionError("invalid", "$.tool", f"{point.name} is not about a tool; leave `tool` out")
+        raise DefinitionError("invalid", "$.tool", f"{point.name} has no tool; leave `tool` out")
 
 
 def _is_deep(value: object, left: int) -> bool:
@@ -265,7 +265,7 @@ def _check_config(definition: HookDefinition) -> None:
         ("webhook.body", definition.webhook and definition.webhook.body),
     ):
         if _is_deep(value, DEEPEST):
-            raise DefinitionError("invalid", f"$.{name}", f"it is nested more than {DEEPEST} levels deep")
+            raise DefinitionError("invalid", f"$.{name}", f"it has more than {DEEPEST} nested levels")
     if definition.webhook is not None and definition.config:
         raise DefinitionError("invalid", "$.config", "a webhook has its own fields; leave `config` out")
     try:
@@ -274,7 +274,7 @@ def _check_config(definition: HookDefinition) -> None:
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
         raise DefinitionError("invalid", "$.config", f"it cannot be written as JSON: {error}") from None
     if size > LARGEST_CONFIG:
-        raise DefinitionError("invalid", "$.config", f"it has {size} bytes as JSON; at most are {LARGEST_CONFIG}")
+        raise DefinitionError("invalid", "$.config", f"it has {size} bytes as JSON; the limit is {LARGEST_CONFIG}")
 
 
 def _check_texts(definition: HookDefinition) -> None:
@@ -294,17 +294,17 @@ def _check_webhook(definition: HookDefinition, point: Point, webhook: Webhook) -
         raise DefinitionError(
             "point_not_served",
             "$.point",
-            "a webhook is told of events; one that decides about tool calls is a `control` of 'beforeToolCall'",
+            "a webhook receives events; to decide about tool calls, use 'beforeToolCall' with `control: true`",
         )
     for name, differs, problem in (
         ("timeout", definition.timeout is not None, "set `webhook.timeout` instead"),
-        ("inherit", definition.inherit is True, "a webhook does not go along into sub-agents; leave `inherit` out"),
-        ("priority", webhook.control and definition.priority != 100, "a control always stands at 100; leave it out"),
+        ("inherit", definition.inherit is True, "sub-agents do not inherit webhooks; leave `inherit` out"),
+        ("priority", webhook.control and definition.priority != 100, "a control always has priority 100; leave it out"),
     ):
         if differs:
             raise DefinitionError("invalid", f"$.{name}", problem)
     if not math.isfinite(webhook.timeout):
-        raise DefinitionError("webhook_refused", "$.webhook.timeout", "it is no number of seconds")
+        raise DefinitionError("webhook_refused", "$.webhook.timeout", "it must be a number of seconds")
     try:
         check_webhook(webhook, point.event, "webhook")
     except HookDefinitionError as error:
@@ -350,7 +350,7 @@ def check_request(definition: HookDefinition, variables: Container[str]) -> None
             raise DefinitionError(
                 "webhook_refused",
                 "$.webhook.allowedEnvVars",
-                f"{name!r:.100} is no variable that headers may name here; the operator allows them by `webhook_env`",
+                f"headers may not use the variable {name!r:.100}; the operator can allow it with `webhook_env`",
             )
     if not definition.tenant_id:
         return
@@ -358,9 +358,9 @@ def check_request(definition: HookDefinition, variables: Container[str]) -> None
         raise DefinitionError(
             "webhook_refused",
             "$.webhook.allowedEnvVars",
-            "only a system hook sends variables of the environment; a tenant could send them to itself",
+            "only a system hook may send environment variables; a tenant could send them to itself",
         )
     if webhook.key:
-        raise DefinitionError("webhook_refused", "$.webhook.key", "only a system hook names a key; leave `key` out")
+        raise DefinitionError("webhook_refused", "$.webhook.key", "only a system hook may name a key; leave `key` out")
     if urlsplit(webhook.url).scheme == "local":
-        raise DefinitionError("webhook_refused", "$.webhook.url", "only a system hook is delivered to local://")
+        raise DefinitionError("webhook_refused", "$.webhook.url", "only a system hook may be delivered to local://")

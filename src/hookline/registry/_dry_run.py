@@ -1,4 +1,4 @@
-"""Try a hook out on a sample event or call, without side effects in hookline.
+"""Try a hook on a sample event or call, without side effects in hookline.
 
 A new hook is built and called directly. No chain and no dispatcher is involved, so that no record of it reaches logs,
 statistics or signals, and the counters of the running hook stay as they are.
@@ -76,7 +76,7 @@ def build_sample(point: Point, given: object, tenant_id: str) -> DryRunSample:
         )
     if not isinstance(given, Mapping):
         raise _sample_error(
-            "$.sample", f"a sample is a mapping with fields of a {kind.__name__}; got {type(given).__name__}"
+            "$.sample", f"a sample must be a mapping with fields of a {kind.__name__}; got {type(given).__name__}"
         )
     fields = {_snake(str(key)): value for key, value in given.items()}
     kind_of_result = CALLS[point.call] if point.call is not None else None
@@ -210,7 +210,7 @@ async def dry_run(builder: Builder, definition: HookDefinition, given: object, *
         async with asyncio.timeout(timeout):
             report = await _run_handlers(definition, point, _select_handlers(hook, point), sample)
     except TimeoutError:
-        report = _report(definition, "failed", error=f"it took more than the {timeout:g} s that it had")
+        report = _report(definition, "failed", error=f"it took longer than its timeout of {timeout:g} s")
     except DefinitionError:
         raise
     except Exception as error:
@@ -290,7 +290,9 @@ def _interpret_answer(definition: HookDefinition, point: Point, call: Call, retu
     elif isinstance(returned, Continue) and point.name == "AgentCall.after":
         return _report(definition, "continued", reason=returned.input)
     else:
-        problem = f"returned a {type(returned).__name__}, which a {point.kind} of a {type(call).__name__} may not"
+        problem = (
+            f"returned a {type(returned).__name__}, which is not allowed for a {point.kind} of a {type(call).__name__}"
+        )
     raise HookUsageError(f"it {problem}")
 
 

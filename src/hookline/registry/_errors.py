@@ -2,12 +2,12 @@
 
 ```
 HooklineError
-├── DefinitionError (ValueError)            a definition is invalid, or may not be changed
+├── DefinitionError (ValueError)            a definition is invalid or cannot be changed
 │   └── DefinitionFileError                 ... in a file, with the line
-├── DefinitionNotFoundError (LookupError)   there is no such definition, or it is another tenant's
-├── DefinitionConflictError                 it was changed meanwhile, or its id or name is taken
+├── DefinitionNotFoundError (LookupError)   the definition does not exist, or belongs to another tenant
+├── DefinitionConflictError                 it was changed in the meantime, or its id or name is taken
 ├── QuotaError                              the tenant's quota of definitions is used up
-└── ScriptError                             a script failed, or gave no valid answer
+└── ScriptError                             a script failed or wrote an invalid answer
 ```
 """
 
@@ -92,7 +92,7 @@ class DefinitionConflictError(HooklineError):
     revision: int | None = None
 
 
-@define_error("Tenant {tenant_id!r} may have {quota} hook definitions, and that many there are; delete one first.")
+@define_error("Tenant {tenant_id!r} has reached its quota of {quota} hook definitions; delete one first.")
 class QuotaError(HooklineError):
     """The quota of a tenant is used up; nothing was changed.
 
@@ -105,7 +105,7 @@ class QuotaError(HooklineError):
     quota: int
 
 
-@define_error("The script of hook {hook_id!r} gave no valid answer ({code}): {problem}")
+@define_error("The script of hook {hook_id!r} failed ({code}): {problem}")
 class ScriptError(HooklineError):
     """A script failed, or gave no valid answer.
 

@@ -282,13 +282,13 @@ def _read_file(path: Path) -> tuple[bytes, float]:
         with os.fdopen(opened, "rb") as stream:
             status = os.fstat(opened)
             if not stat.S_ISREG(status.st_mode):
-                raise DefinitionFileError("invalid", "$", "it is no ordinary file; write the definitions to one", file)
+                raise DefinitionFileError("invalid", "$", "it is not a regular file", file)
             data = stream.read(LARGEST_FILE + 1)
     except (OSError, ValueError) as error:
         problem = f"it cannot be read ({getattr(error, 'strerror', None) or error})"
         raise DefinitionFileError(UNREADABLE, "$", problem, file) from None
     if len(data) > LARGEST_FILE:
-        raise DefinitionFileError("invalid", "$", f"it has more than {LARGEST_FILE} bytes, which is the most", file)
+        raise DefinitionFileError("invalid", "$", f"it has more than {LARGEST_FILE} bytes, which is the limit", file)
     return data, status.st_mtime
 
 
@@ -330,16 +330,16 @@ def _parse_yaml(file: str, data: bytes) -> list[FileEntry]:
         if document is None:
             return []
         if not isinstance(document, LinedDict):
-            raise BadLine(getattr(document, "line", 1), "the file holds a mapping with one key, `hooks`")
+            raise BadLine(getattr(document, "line", 1), "the file must be a mapping with the single key `hooks`")
         for key, line in document.lines.items():
             if key != "hooks":
-                raise BadLine(line, f"unknown key {key!r:.100}; the file has one key, `hooks`")
+                raise BadLine(line, f"unknown key {key!r:.100}; the file must be a mapping with the single key `hooks`")
         hooks = document.get("hooks", LinedList(1))
         if not isinstance(hooks, LinedList):
-            raise BadLine(document.lines["hooks"], "`hooks` is a list of definitions")
+            raise BadLine(document.lines["hooks"], "`hooks` must be a list of definitions")
         for line, entry in zip(hooks.lines, hooks, strict=True):
             if not isinstance(entry, LinedDict):
-                raise BadLine(line, "a definition is a mapping with its fields")
+                raise BadLine(line, "a definition must be a mapping with its fields")
         return [
             FileEntry(plain(entry), line, dict(_iterate_yaml_lines(entry)))
             for line, entry in zip(hooks.lines, hooks, strict=True)
@@ -383,10 +383,10 @@ def _parse_toml(file: str, data: bytes) -> list[FileEntry]:
     hooks = document.pop("hooks", [])
     if document:
         key = next(iter(document))
-        problem = f"unknown key {key!r:.100}; the file has one, `hooks`"
+        problem = f"unknown key {key!r:.100}; the file must have the single key `hooks`"
         raise DefinitionFileError("invalid", "$", problem, file, find_key_line(text, key))
     if not isinstance(hooks, list) or not all(isinstance(entry, dict) for entry in hooks):
-        problem = "`hooks` is a list of tables: [[hooks]]"
+        problem = "`hooks` must be a list of tables: [[hooks]]"
         raise DefinitionFileError("invalid", "$.hooks", problem, file, find_key_line(text, "hooks"))
     places = find_table_lines(text, len(hooks))
     return [FileEntry(entry, line, lines) for entry, (line, lines) in zip(hooks, places, strict=True)]

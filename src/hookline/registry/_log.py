@@ -150,7 +150,7 @@ def build_query(
         HookUsageError: If a filter is invalid.
     """
     if status is not None and status not in get_args(ExecutionStatus):
-        raise HookUsageError(f"`status` is one of {', '.join(get_args(ExecutionStatus))}; got {status!r}.")
+        raise HookUsageError(f"`status` must be one of {', '.join(get_args(ExecutionStatus))}; got {status!r}.")
     return LogQuery(
         tenant_id,
         hook_id,
@@ -315,12 +315,12 @@ class LogWriter:
                     await self._write(self._batch, uncertain)
                 except StoreUnavailableError as error:
                     if not self._waits:
-                        logger.warning("The log of hook executions waits for its store: %s", error)
+                        logger.warning("The log of hook executions cannot reach its store and will retry: %s", error)
                     self._waits = True
                     return False
                 except Exception:
                     self.dropped += len(self._batch)
-                    logger.exception("%d hook executions cannot be logged, and are dropped", len(self._batch))
+                    logger.exception("%d hook executions cannot be logged and are dropped", len(self._batch))
                 else:
                     self.written += len(self._batch)
                     self._waits = False
@@ -347,7 +347,7 @@ class LogWriter:
                     rows.append(row)
             except Exception:
                 self.dropped += 1
-                logger.exception("A hook execution cannot be logged, and is dropped")
+                logger.exception("A hook execution cannot be logged and is dropped")
         return rows
 
     async def _write(self, batch: list[ExecutionRow], uncertain: bool) -> None:
@@ -380,7 +380,7 @@ class LogWriter:
     def _log_dropped(self, *, last: bool = False) -> None:
         """Log once a minute how many records were dropped."""
         if self.dropped > self._reported and (last or monotonic() - self._reported_at >= REPORT_EVERY):
-            logger.warning("The log of hook executions has dropped %d of them", self.dropped - self._reported)
+            logger.warning("The log of hook executions has dropped %d executions", self.dropped - self._reported)
             self._reported, self._reported_at = self.dropped, monotonic()
 
 
@@ -422,11 +422,11 @@ class ExecutionLog:
     ) -> None:
         for name, number in (("max_queued", max_queued), ("max_rows", max_rows)):
             if isinstance(number, bool) or not isinstance(number, int) or number < 1:
-                raise HookUsageError(f"`{name}` is a whole number above 0; got {number!r}.")
+                raise HookUsageError(f"`{name}` must be a whole number above 0; got {number!r}.")
         if isinstance(retention_hours, bool) or not isinstance(retention_hours, int | float) or not retention_hours > 0:
-            raise HookUsageError(f"`retention_hours` is a number above 0; got {retention_hours!r}.")
+            raise HookUsageError(f"`retention_hours` must be a number above 0; got {retention_hours!r}.")
         if sample is not None and not callable(sample):
-            raise HookUsageError(f"`sample` is a function of one record; got {sample!r}.")
+            raise HookUsageError(f"`sample` must be a function of one record; got {sample!r}.")
         self._store = store
         self._observers = observers
         self._retention_seconds = min(retention_hours * 3600, 1e10)
@@ -457,7 +457,7 @@ class ExecutionLog:
             HookUsageError: If the log was opened before.
         """
         if self._opened:
-            raise HookUsageError("This ExecutionLog was opened before; make a new one for another `async with`.")
+            raise HookUsageError("This ExecutionLog was already opened; create a new one for each `async with`.")
         self._opened = True
         self._tasks = [asyncio.create_task(self._writer.run()), asyncio.create_task(self._prune_periodically())]
         chain_ran.connect(self._chain_ran, weak=False)

@@ -212,7 +212,7 @@ def parse_key(id: str) -> int:  # noqa: A002
             return min(int(id, 16), (1 << 63) - 1)
         except ValueError:
             pass
-    raise HookUsageError("An id or a cursor of the log is sixteen hexadecimal digits, as the log returned them.")
+    raise HookUsageError("An id or a cursor of the log has sixteen hexadecimal digits; use one that the log returned.")
 
 
 def first_key(seconds: float) -> int:
@@ -225,5 +225,5 @@ def first_key(seconds: float) -> int:
         HookUsageError: If it is no number.
     """
     if isinstance(seconds, bool) or not isinstance(seconds, int | float) or seconds != seconds:
-        raise HookUsageError(f"A time is a number of seconds since 1970; got {seconds!r}.")
+        raise HookUsageError(f"A time must be a number of unix seconds; got {seconds!r}.")
     return make_key(int(max(0.0, min(seconds * 1e6, float(LATEST)))))

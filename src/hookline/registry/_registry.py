@@ -108,7 +108,9 @@ class DefinitionRules(msgspec.Struct, frozen=True, kw_only=True):
         try:
             definition = read_definition(given)
             if definition.tenant_id not in ("", tenant_id):
-                raise DefinitionError("invalid", "$.tenantId", f"these are definitions of {tenant_id!r}; leave it out")
+                raise DefinitionError(
+                    "invalid", "$.tenantId", f"these are definitions of {tenant_id!r}; leave `tenantId` out"
+                )
             return self.check(msgspec.structs.replace(definition, tenant_id=tenant_id))
         except DefinitionError as error:
             raise DefinitionError(error.code, f"$[{nth}]{error.path.removeprefix('$')}", error.problem) from None
@@ -173,9 +175,9 @@ class Registry:
         refresh_seconds: float = 0.3,
     ) -> None:
         if isinstance(quota, bool) or not isinstance(quota, int) or quota < 0:
-            raise HookUsageError(f"`quota` is a whole number from 0; got {quota!r}.")
+            raise HookUsageError(f"`quota` must be a whole number, 0 or more; got {quota!r}.")
         if not isinstance(refresh_seconds, int | float) or not 0 < refresh_seconds < math.inf:
-            raise HookUsageError(f"`refresh_seconds` is a number of seconds above 0; got {refresh_seconds!r}.")
+            raise HookUsageError(f"`refresh_seconds` must be a number above 0; got {refresh_seconds!r}.")
         self._store = store
         self._files = DefinitionFiles(files)
         self._catalog = HandlerCatalog(modules)
@@ -198,7 +200,7 @@ class Registry:
             HookUsageError: If the registry was opened before.
         """
         if self._task is not None:
-            raise HookUsageError("This registry was opened before; make a new one.")
+            raise HookUsageError("This registry was already opened; create a new one for each `async with`.")
         self._files.have_changed()
         self._snapshot.set_file_definitions(self._files.load(self._builder.build_new))
         await self._read_changes()
@@ -228,7 +230,9 @@ class Registry:
             HookUsageError: If the registry was never opened.
         """
         if self._task is None:
-            raise HookUsageError("This registry is not open, so nobody knows its hooks; write `async with`.")
+            raise HookUsageError(
+                "This registry is not open, so its hooks are not known; use `async with Registry(...)`."
+            )
         return self._snapshot.hooks(tenant_id)
 
     def handlers(self) -> HandlerEntries:
@@ -327,7 +331,7 @@ class Registry:
         """
         store = self._require_store()
         if not isinstance(changed, Mapping):
-            raise DefinitionError("invalid", "$", f"changes are a mapping of fields; got {type(changed).__name__}")
+            raise DefinitionError("invalid", "$", f"changes must be a mapping of fields; got {type(changed).__name__}")
         fields = normalize_keys(changed)
         for name in READ_ONLY & set(fields):
             raise DefinitionError("read_only", f"$.{name}", f"`{name}` cannot be changed; leave it out")
@@ -365,7 +369,7 @@ class Registry:
         """
         store = self._require_store()
         if not isinstance(enabled, bool):
-            raise DefinitionError("invalid", "$.enabled", f"it is true or false; got {enabled!r:.100}")
+            raise DefinitionError("invalid", "$.enabled", f"it must be true or false; got {enabled!r:.100}")
         async with open_change(store, actor) as change:
             old, _ = await self._read_to_change(change, id, tenant_id, if_revision)
             new = msgspec.structs.replace(old, enabled=enabled)
@@ -485,11 +489,11 @@ class Registry:
         try:
             await self._read_changes()
         except StoreUnavailableError as error:
-            self._set_problem("store", f"the last known definitions stay in force: {message_of(error)}")
+            self._set_problem("store", f"the last known definitions stay active: {message_of(error)}")
         except Exception as error:
             if "store" not in self._problems:
                 logger.debug("Reading changes from the database failed", exc_info=True)
-            self._set_problem("store", f"looking for changes failed: {type(error).__name__}: {message_of(error)}")
+            self._set_problem("store", f"checking for changes failed: {type(error).__name__}: {message_of(error)}")
         else:
             self._set_problem("store", "")
         try:
@@ -499,7 +503,7 @@ class Registry:
         except Exception as error:  # one that escaped would silently end the task that looks for changes
             if not isinstance(error, DefinitionFileError):
                 logger.debug("Reading the files failed", exc_info=True)
-            self._set_problem("files", f"the definitions of all files stay as they were: {message_of(error)}")
+            self._set_problem("files", f"the previous definitions of all files stay active: {message_of(error)}")
 
     async def _read_changes(self) -> None:
         if self._store is None:
@@ -594,12 +598,12 @@ class Registry:
             raise DefinitionConflictError(id, SEVERAL_TENANTS)
         owner = tenants[0]
         if tenant_id is not None and owner != tenant_id:
-            raise DefinitionError("read_only", "$.tenantId", "it is a hook of the system, which a tenant cannot change")
+            raise DefinitionError("read_only", "$.tenantId", "it belongs to the system, so a tenant cannot change it")
         own = await change.read_tenant(owner)
         in_file = snapshot.of_tenant(owner).get(id)
         old = own[id] if in_file is None or in_file.source == "api" else await change.apply_switch(in_file)
         if if_revision is not None and old.revision != if_revision:
-            problem = f"it was changed meanwhile; its revision is {old.revision}, read it again"
+            problem = f"it was changed in the meantime and has revision {old.revision}; read it again"
             raise DefinitionConflictError(id, problem, old.revision)
         return old, own
 
@@ -613,7 +617,7 @@ class Registry:
         seen = [self._snapshot.of_tenant(tenant).get(definition.id) for tenant in (definition.tenant_id, "")]
         taken = definition.id in own or any(each is not None and each.source != "api" for each in seen)
         if taken or "" in await change.find_tenants(definition.id):
-            raise DefinitionConflictError(definition.id, "there is one of that id already; leave the id out")
+            raise DefinitionConflictError(definition.id, "this id is taken; leave the id out to have one generated")
 
     def _check_name(self, definition: HookDefinition, own: Mapping[str, HookDefinition]) -> None:
         """Raise if another definition of the tenant has the same name at the same point."""
@@ -621,16 +625,16 @@ class Registry:
         for other in (*own.values(), *(each for each in known if each.source != "api")):
             same = other.point == definition.point and other.name == definition.name
             if same and other.id != definition.id:
-                problem = f"{other.id!r} at {other.point} is named {other.name!r} already; choose another name"
+                problem = f"{other.id!r} at {other.point} already has the name {other.name!r}; choose another name"
                 raise DefinitionConflictError(definition.id, problem)
 
 
-SEVERAL_TENANTS = "several tenants have one of that id; name the tenant whose it is"
+SEVERAL_TENANTS = "several tenants have a definition with this id; name the tenant"
 
 
 def _refuse_file_definition(definition: HookDefinition) -> None:
     if definition.source != "api":
-        problem = f"it stands in {definition.source}; change it there, or only switch it off and on"
+        problem = f"it is defined in {definition.source}; change it there. Here you can only enable and disable it"
         raise DefinitionError("read_only", "$.source", problem)
 
 
@@ -647,7 +651,7 @@ def _pair_with_stored(
     for nth, definition in enumerate(wanted):
         old = own.get(definition.id) if definition.id else by_name.get((definition.point, definition.name))
         if old is not None and left.pop(old.id, None) is None:
-            raise DefinitionError("invalid", f"$[{nth}]", "another one of the list is the same definition")
+            raise DefinitionError("invalid", f"$[{nth}]", "it replaces the same definition as another one in the list")
         id_ = old.id if old is not None else definition.id or f"hook_{os.urandom(6).hex()}"
         pairs.append((msgspec.structs.replace(definition, id=id_), old))
     return pairs

@@ -87,7 +87,7 @@ def decode_row(row: Row[Any]) -> HookDefinition | FileSwitch | None:
         logger.error("Hook definition %r of tenant %r cannot be read here: %s", row.id, row.tenant_id, error)
         if row.point not in POINTS:
             return None
-        problem = "it was written by another version of hookline, which knows more than this one"
+        problem = "it was written by a newer version of hookline; update hookline here"
         definition = HookDefinition(
             name=row.name, point=row.point, priority=row.priority, handler="unreadable", problem=problem
         )

@@ -88,15 +88,15 @@ def _check_answer(hook_id: str, point: Point, answer: ControlAnswer) -> None:
     allowed = DECISIONS[point.kind or ""]
     if answer.decision not in allowed:
         raise _invalid_answer_error(
-            hook_id, f"at {point.name} `decision` is one of {', '.join(allowed)}; got {answer.decision!r}"
+            hook_id, f"at {point.name}, `decision` must be one of {', '.join(allowed)}; got {answer.decision!r}"
         )
     misplaced = find_misplaced_field(answer)
     if misplaced is not None:
         raise _invalid_answer_error(hook_id, misplaced)
     if answer.decision == "answer" and answer.result is None:
-        raise _invalid_answer_error(hook_id, "'answer' comes with a `result`")
+        raise _invalid_answer_error(hook_id, "'answer' needs a `result`")
     if answer.args is not None and not (point.call is ToolCall and point.kind == "before"):
-        raise _invalid_answer_error(hook_id, f"`args` are changed at ToolCall.before, not at {point.name}")
+        raise _invalid_answer_error(hook_id, f"`args` can be changed only at ToolCall.before, not at {point.name}")
 
 
 def _invalid_answer_error(hook_id: str, problem: str) -> ScriptError:
@@ -337,7 +337,7 @@ class Scripts:
         except OSError as error:
             raise HookUsageError(f"The folder of scripts cannot be used: {error}.") from None
         if not self._folder.is_dir():
-            raise HookUsageError(f"`scripts` is a folder; {str(folder)!r} is none.")
+            raise HookUsageError(f"`scripts` must be a folder; {str(folder)!r} is not one.")
         self._names = ("PATH", "LANG", *environment)
         self._turns = asyncio.Semaphore(MOST_AT_ONCE)
 
@@ -350,7 +350,7 @@ class Scripts:
         name = definition.script or ""
         if point.kind == "around":
             raise DefinitionError(
-                "point_not_served", "$.point", "a script cannot surround a call; use before and after"
+                "point_not_served", "$.point", "a script cannot be an `around`; use `before` and `after`"
             )
         self.build_command(name)
 
@@ -385,7 +385,9 @@ class Scripts:
             DefinitionError: If there is no script of that name in the folder, or no interpreter for it.
         """
         if NAME.fullmatch(name) is None:
-            problem = f"{name!r:.200} is no name of a script: a path in the folder of scripts, as 'checks/pay.py'"
+            problem = (
+                f"{name!r:.200} is not a valid script; use a path in the folder of scripts, such as 'checks/pay.py'"
+            )
             raise DefinitionError("script_refused", "$.script", problem)
         try:
             path = (self._folder / name).resolve(strict=True)
@@ -399,9 +401,8 @@ class Scripts:
         interpreter, *options = INTERPRETERS.get(path.suffix, ("",))
         found = shutil.which(interpreter) if interpreter else None
         if found is None:
-            problem = (
-                f"nothing runs {name!r}: make it executable with a `#!` line, or end it in {', '.join(INTERPRETERS)}"
-            )
+            suffixes = ", ".join(INTERPRETERS)
+            problem = f"nothing runs {name!r}: make it executable with a `#!` line, or give it a suffix of {suffixes}"
             raise DefinitionError("script_refused", "$.script", problem)
         return [found, *options, str(path)]
 
@@ -437,11 +438,11 @@ class Scripts:
             raise ScriptError(definition.id, "not_started", message_of(error)) from error
         failure: ScriptError | None = None
         if ended.timed_out:
-            failure = ScriptError(definition.id, "timeout", f"it was ended after its {timeout:g} s")
+            failure = ScriptError(definition.id, "timeout", f"it was killed after its timeout of {timeout:g} s")
         elif len(ended.stdout) > MAX_OUTPUT:
             failure = ScriptError(definition.id, "too_much_output", f"it wrote more than {MAX_OUTPUT} bytes")
         elif ended.exit_code != 0:
-            failure = ScriptError(definition.id, "exit_code", f"it ended with {ended.exit_code}")
+            failure = ScriptError(definition.id, "exit_code", f"it exited with {ended.exit_code}")
         if failure is None:
             return ended.stdout
         if ended.stderr:

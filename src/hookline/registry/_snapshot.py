@@ -103,8 +103,8 @@ class Snapshot:
             return
         self._warned.add(named)
         logger.warning(
-            "Hook definition %r: tool=%r has no '/', so it is compared with the names of tools, as '*/%s' would be, "
-            "and not with 'toolset/tool_name', as '%s/*' would be. Write the one that you mean.",
+            "Hook definition %r: tool=%r has no '/', so it matches names of tools, like '*/%s', and not toolsets, like "
+            "'%s/*'. Write the one that you mean.",
             definition.id,
             pattern,
             pattern,

@@ -207,11 +207,11 @@ async def read_statistics(
         hook_id: Only executions of this hook.
         point: Only executions at this point.
         since: Only executions from this time on, in unix seconds.
-        by: The grouping.
+        by: What to group by.
         minutes_since: The time from which statistics by minute are kept, in unix seconds.
     """
     if by not in GROUPS:
-        raise HookUsageError(f"`by` is one of {', '.join(GROUPS)}; got {by!r}.")
+        raise HookUsageError(f"`by` must be one of {', '.join(GROUPS)}; got {by!r}.")
     grouping, field = GROUPS[by]
     given = {"tenant_id": tenant_id, "hook_id": hook_id, "point": point}
     query = select(grouping, *(statistics.c[name] for name in (*COUNTS, "durations"))).where(

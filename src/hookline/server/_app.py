@@ -143,7 +143,9 @@ def _choose_session_key(given: bytes | None) -> bytes | None:
     name = "`session_key`" if given is not None else SESSION_KEY
     key = given if given is not None else os.environ.get(SESSION_KEY, "").encode() or None
     if key is not None and (not isinstance(key, bytes) or len(key) < SHORTEST_KEY):
-        raise HookUsageError(f"{name} is {SHORTEST_KEY} random bytes or more, such as `openssl rand -hex 32` gives.")
+        raise HookUsageError(
+            f"{name} must have {SHORTEST_KEY} random bytes or more; create one with `openssl rand -hex 32`."
+        )
     return key
 
 

@@ -54,7 +54,7 @@ class Caller(msgspec.Struct, frozen=True, kw_only=True):
             ApiError: 403, if it does not.
         """
         if scope not in self.scopes:
-            raise ApiError(403, "scope", f"The key does not allow this; it needs the scope {scope}.")
+            raise ApiError(403, "scope", f"This API key needs the scope {scope}.")
 
     def tenant(self, asked: str | None = None) -> str | None:
         """Return the tenant whose objects a request may read; `None` for all tenants.
@@ -68,7 +68,7 @@ class Caller(msgspec.Struct, frozen=True, kw_only=True):
         if self.sees_all:
             return asked
         if asked not in (None, self.tenant_id):
-            raise not_found_error("There is no such tenant, or this key is not for it.")
+            raise not_found_error("This tenant does not exist, or the key belongs to another one.")
         return self.tenant_id
 
     def own(self, asked: str | None = None) -> str:
@@ -99,7 +99,7 @@ class Caller(msgspec.Struct, frozen=True, kw_only=True):
             ApiError: 403, in that case.
         """
         if not tenant_id and not self.sees_all:
-            raise ApiError(403, "scope", "Objects of the system can be changed only with the scope hooks:admin.")
+            raise ApiError(403, "scope", "Only a key with the scope hooks:admin can change objects of the system.")
 
 
 def not_found_error(detail: str = "There is no object with this id.") -> ApiError:

@@ -44,7 +44,7 @@ def fit_connections(limits: ServerLimits) -> ServerLimits:
     if limits.max_connections <= room:
         return limits
     logger.warning(
-        "The process may open %d files, so that the server takes %d connections and not %d; raise `ulimit -n`.",
+        "This process may open %d files, so the server accepts %d connections instead of %d. Raise `ulimit -n`.",
         room + FILES,
         max(1, room),
         limits.max_connections,
@@ -118,7 +118,7 @@ class BoundedProtocol(HttpToolsProtocol):
         super().connection_made(transport)
         self._moved_at = self._head_since = self.loop.time()
         if len(self.connections) - len(self._shared.lingering) > self._limits.max_connections:
-            detail = f"This server has {self._limits.max_connections} connections open, which is as many as it takes."
+            detail = f"This server has {self._limits.max_connections} open connections, which is its limit."
             self._refuse(ApiError(503, "connections", detail, headers={"Retry-After": str(RETRY_SECONDS)}))
         else:
             self._check_deadline()
@@ -196,13 +196,13 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def send_400_response(self, msg: str) -> None:
         if not self._refused:
-            self._refuse(ApiError(400, "malformed", "What was sent is no HTTP request."))
+            self._refuse(ApiError(400, "malformed", "This is not an HTTP request."))
 
     def _unsupported_upgrade_warning(self) -> None:
         """Log nothing: any client may ask for an upgrade, and the request is handled like any other one."""
 
     def _refuse_headers(self) -> None:
-        detail = f"The headers are larger than the {self._limits.max_headers} bytes that this server takes."
+        detail = f"The headers are larger than {self._limits.max_headers} bytes, the limit of this server."
         self._refuse(ApiError(431, "headers_too_large", detail))
 
     def _check_deadline(self) -> None:
@@ -255,7 +255,7 @@ class BoundedProtocol(HttpToolsProtocol):
             self.transport.close()
             return
         seconds = self._limits.header_timeout
-        self._refuse(ApiError(408, "header_timeout", f"The headers were not complete after {seconds:g} s."))
+        self._refuse(ApiError(408, "header_timeout", f"The headers were not complete within {seconds:g} s."))
 
     def _refuse(self, error: ApiError) -> None:
         """Send an error in the application's place, and close the connection."""

@@ -34,7 +34,9 @@ class CrossOrigin:
         for origin in origins:
             parts = urlsplit(origin)
             if parts.scheme not in ("http", "https") or origin != f"{parts.scheme}://{parts.netloc}":
-                raise HookUsageError(f"`allow_origins` are like 'https://ops.example.com'; got {origin!r:.200}.")
+                raise HookUsageError(
+                    f"`allow_origins` must be origins such as 'https://ops.example.com'; got {origin!r:.200}."
+                )
         self._app = app
         self._origins = frozenset(origin.encode() for origin in origins)
 

@@ -122,11 +122,11 @@ class OperationFeed:
                     listener.notify(position, changed)
             except StoreUnavailableError as error:
                 if not failing:
-                    logger.warning("Streams of operations wait for the store: %s", error)
+                    logger.warning("Streams of operations cannot reach the store and will retry: %s", error)
                 failing = True
             except Exception:  # one that ended this task would silence all streams
                 if not failing:
-                    logger.exception("Streams of operations could not look for changes")
+                    logger.exception("Streams of operations could not check for changes")
                 failing = True
             await asyncio.sleep(POLL_SECONDS)
 

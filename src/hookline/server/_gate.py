@@ -111,7 +111,7 @@ class Gate:
 
     def too_large_error(self) -> ApiError:
         """Build the error for a body that is too large."""
-        return ApiError(413, "too_large", f"The body is larger than the {self._max_body} bytes that this server takes.")
+        return ApiError(413, "too_large", f"The body is larger than {self._max_body} bytes, the limit of this server.")
 
     async def _authenticate(self, scope: Scope) -> Caller:
         token = parse_bearer(scope["headers"])
@@ -251,7 +251,7 @@ class _GatedRequest:
             except TimeoutError:
                 if self.status:  # a streaming response, whose client has sent a shorter body than it announced
                     return {"type": "http.disconnect"}
-                detail = f"The body has stalled for {seconds:g} s."
+                detail = f"No byte of the body arrived for {seconds:g} s."
                 raise ApiError(408, "body_timeout", detail, headers={"Connection": "close"}) from None
             coming = message["type"] == "http.request" and message.get("more_body", False)
             if message["type"] == "http.request":

@@ -54,7 +54,7 @@ class Idempotency:
             await self._app(scope, receive, send)
             return
         if len(given) > 1 or not KEY.fullmatch(given[0]):
-            raise ApiError(422, "idempotency_key", "An Idempotency-Key has 1 to 200 visible ASCII characters.")
+            raise ApiError(422, "idempotency_key", "An Idempotency-Key must have 1 to 200 visible ASCII characters.")
         body = await read_whole_body(receive)
         place = caller.tenant_id, f"{caller.key_id}:{given[0].decode()}"
         asked = f"{scope['method']} {scope['path']}?{scope['query_string'].decode('latin-1')}\n".encode()
@@ -87,9 +87,9 @@ class Idempotency:
                 return None
             found = (await connection.execute(select(idempotency).where(_same_row(place)))).one()
         if found.fingerprint != fingerprint:
-            raise ApiError(422, "idempotency_key", "This Idempotency-Key belongs to another request; use a new one.")
+            raise ApiError(422, "idempotency_key", "This Idempotency-Key was used for another request; use a new one.")
         if found.status_code == UNDER_WAY:
-            detail = "The request with this Idempotency-Key is under way."
+            detail = "A request with this Idempotency-Key is still in progress."
             raise ApiError(409, "under_way", detail, headers={"Retry-After": "1"})
         return msgspec.msgpack.decode(found.body, type=_StoredAnswer)
 
@@ -149,7 +149,7 @@ async def read_whole_body(receive: Receive) -> bytes:
     while True:
         message = await receive()
         if message["type"] != "http.request":
-            raise ApiError(400, "malformed", "The body was cut short.")
+            raise ApiError(400, "malformed", "The body is incomplete.")
         parts.append(message.get("body", b""))
         if not message.get("more_body", False):
             return b"".join(parts)

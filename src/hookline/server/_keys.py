@@ -264,7 +264,7 @@ class KeyStore:
                 await connection.execute(used)
         except StoreUnavailableError as error:
             self._used.pop(id, None)  # record the next use, instead of waiting for another minute
-            logger.debug("When key %s was used could not be noted: %s", id, error)
+            logger.debug("The time of the last use of key %s could not be stored: %s", id, error)
 
 
 def hash_secret(secret: str) -> str:

@@ -48,12 +48,14 @@ class ServerLimits(msgspec.Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         for name, least in (("max_body", 1), ("max_headers", SMALLEST_HEADERS)):
             if not _is_number(number := getattr(self, name), int) or number < least:
-                raise HookUsageError(f"`{name}` is a number of bytes, {least} or more; got {number!r:.200}.")
+                raise HookUsageError(f"`{name}` must be a number of bytes, {least} or more; got {number!r:.200}.")
         if not _is_number(self.max_connections, int) or self.max_connections < 1:
-            raise HookUsageError(f"`max_connections` is a whole number from 1; got {self.max_connections!r:.200}.")
+            raise HookUsageError(
+                f"`max_connections` must be a whole number, 1 or more; got {self.max_connections!r:.200}."
+            )
         for name in ("header_timeout", "body_timeout"):
             if not _is_number(seconds := getattr(self, name), int | float) or not 0 < seconds < math.inf:
-                raise HookUsageError(f"`{name}` is a number of seconds above 0; got {seconds!r:.200}.")
+                raise HookUsageError(f"`{name}` must be a number of seconds above 0; got {seconds!r:.200}.")
 
 
 def check_proxies(given: Sequence[str]) -> list[str]:
@@ -63,13 +65,13 @@ def check_proxies(given: Sequence[str]) -> list[str]:
         HookUsageError: If one is neither: a name could resolve to anything, and `*` would let anybody forge addresses.
     """
     if isinstance(given, str):
-        raise HookUsageError(f"`trusted_proxies` is a list of addresses or networks; got the text {given!r:.200}.")
+        raise HookUsageError(f"`trusted_proxies` must be a list of addresses or networks; got the text {given!r:.200}.")
     for each in given:
         try:
             ipaddress.ip_network(each)
         except (TypeError, ValueError):
             raise HookUsageError(
-                f"`trusted_proxies` are addresses or networks, such as '10.0.0.7' or '10.0.0.0/8'; got {each!r:.200}."
+                f"`trusted_proxies` must be addresses or networks, as '10.0.0.7' or '10.0.0.0/8'; got {each!r:.200}."
             ) from None
     return list(given)
 

@@ -45,7 +45,7 @@ class OpenStreams:
         """
         key_id = caller_of(request).key_id
         if self._by_key[key_id] >= MOST_STREAMS:
-            detail = f"The key has {MOST_STREAMS} streams open at this server, as many as it may have; close one first."
+            detail = f"This API key has {MOST_STREAMS} open streams, which is the limit; close one first."
             raise ApiError(429, "streams", detail)
         self._by_key[key_id] += 1
         # The stream's own iterator cannot count down: one that is never started never ends.

@@ -134,7 +134,7 @@ class ServerParts:
             ApiError: 503, if this server has no log.
         """
         if self.known_log is None:
-            raise ApiError(503, "no_log", "This server keeps no log of hook executions.")
+            raise ApiError(503, "no_log", "This server has no log of hook executions.")
         return self.known_log
 
     def wake_outbox(self) -> None:

@@ -145,7 +145,7 @@ def unexpected_error(error: Exception, request_id: str) -> ApiError:
     """Log an unexpected exception, and build the error for the caller, which reveals nothing of it."""
     logger.error("Request %s failed", request_id, exc_info=error)
     return ApiError(
-        500, "internal", "Something went wrong in the server; its log has more under the id of this request."
+        500, "internal", "Internal error. The log of the server has the details, under the id of this request."
     )
 
 
@@ -173,14 +173,14 @@ def _convert_hookline_error(error: Exception) -> ApiError | None:
     if isinstance(error, QuotaError):
         return ApiError(409, "quota", str(error))
     if isinstance(error, OperationFinishedError):
-        return ApiError(409, "not_waiting", "The operation does not wait for a person.")
+        return ApiError(409, "not_waiting", "The operation does not wait for a decision.")
     if isinstance(error, DecisionError):
         waiting = ", ".join(error.pending) or "none"
         return ApiError(409, "not_pending", f"{_sentence(error.problem)} Calls that wait: {waiting}.")
     if isinstance(error, StateFormatError):
-        return ApiError(409, "format", "A newer version of hookline has stored it. Update this server.")
+        return ApiError(409, "format", "It was stored by a newer version of hookline. Update this server.")
     if isinstance(error, StoreUnavailableError):
-        detail = "The database cannot be reached now. Agents continue with the last known definitions; try again."
+        detail = "The database cannot be reached. Agents continue with the last known definitions. Try again."
         return ApiError(503, "store_unavailable", detail, headers={"Retry-After": str(RETRY_SECONDS)})
     if isinstance(error, HookUsageError):
         return ApiError(422, "invalid", str(error))
@@ -193,16 +193,16 @@ def _convert_framework_error(error: HTTPException) -> ApiError:
     status, headers = error.status_code, dict(error.headers or {})
     if isinstance(error, ValidationException):
         found = tuple(_build_field_problem(each) for each in error.extra or () if isinstance(each, dict))
-        return ApiError(422, "invalid", "The request does not match the description of this API.", errors=found)
+        return ApiError(422, "invalid", "The request is invalid.", errors=found)
     details = {
-        400: ("malformed", "The request cannot be read: its body is no JSON, or it is cut short."),
-        404: ("not_found", "There is no such path."),
-        405: ("method", "This path does not support the method."),
-        413: ("too_large", "The body is larger than this server takes."),
+        400: ("malformed", "The request cannot be read: its body is not JSON, or is incomplete."),
+        404: ("not_found", "This path does not exist."),
+        405: ("method", "This path does not support this method."),
+        413: ("too_large", "The body is larger than the limit of this server."),
     }
     if status in details:
         return ApiError(status, *details[status], headers=headers)
-    return ApiError(500, "internal", "Something went wrong in the server.")
+    return ApiError(500, "internal", "Internal error.")
 
 
 def _build_field_problem(found: Mapping[str, str]) -> FieldProblem:
@@ -222,7 +222,7 @@ def _add_allowed_values(found: FieldProblem, parameters: Mapping[str, FieldDefin
     values = [] if known is None else _literal_values(known.annotation)
     if not values:
         return found
-    return FieldProblem(detail=f"{found.detail}; it is one of {', '.join(values)}", parameter=found.parameter)
+    return FieldProblem(detail=f"{found.detail}; it must be one of {', '.join(values)}", parameter=found.parameter)
 
 
 def _literal_values(annotation: object) -> list[str]:

@@ -38,7 +38,7 @@ class RateLimit(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         if self.requests < 1 or not 0 < self.seconds < math.inf:
-            raise HookUsageError("A RateLimit has `requests` from 1 and `seconds` above 0.")
+            raise HookUsageError("A RateLimit needs `requests` of 1 or more and `seconds` above 0.")
 
 
 KEYS_OF_A_TENANT = 5
@@ -119,9 +119,7 @@ class RateLimits:
             tenant = None if key is None else RateLimit(requests=key.requests * KEYS_OF_A_TENANT, seconds=key.seconds)
         for name, given in (("rate_limit", key), ("tenant_rate_limit", tenant)):
             if given is not None and not isinstance(given, RateLimit):
-                raise HookUsageError(
-                    f"`{name}` is a RateLimit, or None for any number of requests; got {given!r:.200}."
-                )
+                raise HookUsageError(f"`{name}` must be a RateLimit, or None for no limit; got {given!r:.200}.")
         self._keys = None if key is None else RateLimiter(key)
         self._addresses = None if key is None else RateLimiter(key, whose="address")
         self._tenants = None if tenant is None else RateLimiter(tenant, whose="tenant")
@@ -151,7 +149,7 @@ def check_allowance(allowance: Allowance | None) -> None:
     """
     if allowance is not None and not allowance.allowed:
         wait = max(1, math.ceil(allowance.wait))
-        detail = f"Too many requests {_OF[allowance.whose]}; come again in {wait} s."
+        detail = f"Too many requests {_OF[allowance.whose]}; try again in {wait} s."
         raise ApiError(429, "rate", detail, headers={"Retry-After": str(wait)})
 
 

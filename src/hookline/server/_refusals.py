@@ -109,10 +109,10 @@ class Refusals:
                 try:
                     await self._write([(attempt, row.target, count) for attempt, row, count in written])
                 except StoreUnavailableError as error:
-                    logger.debug("Refused attempts wait for the database: %s", error)
+                    logger.debug("Refused attempts cannot be written to the audit log yet: %s", error)
                     return
                 except Exception:
-                    logger.exception("Refused attempts cannot be written into the audit, and are dropped")
+                    logger.exception("Refused attempts cannot be written to the audit log and are dropped")
             for attempt, row, count in due:
                 if not count:
                     del self._rows[attempt]

@@ -58,7 +58,7 @@ class RequestHooks:
                 have judged.
         """
         if scope["path"] != normalize_path(scope["path"]):
-            raise ApiError(404, "not_found", "There is no such path.")
+            raise ApiError(404, "not_found", "This path does not exist.")
         await self._app(scope, receive, send)
 
     def _app_for(self, tenant_id: str, *, without_own: bool) -> App:

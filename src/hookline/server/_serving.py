@@ -190,8 +190,8 @@ class Server:
             stack.push_async_callback(self._stop)
             if not self._proxies and not _is_loopback(listener):
                 logger.warning(
-                    "hookline listens at %s without TLS, so that keys and conversations can be read on the way. Put a "
-                    "proxy in front that ends TLS, and name it as a trusted proxy, or listen at 127.0.0.1.",
+                    "hookline listens on %s without TLS, so keys and conversations can be read on the network. Put a "
+                    "proxy with TLS in front and name it as a trusted proxy, or listen on 127.0.0.1.",
                     self._host,
                 )
             await self._start(listener)
@@ -231,8 +231,8 @@ class Server:
                 secrets.master = MasterKeys.in_file(place)
             else:
                 raise MasterKeyError(
-                    f"the database has secrets already, and {place}, which held their master key, is not there; put it "
-                    f"back, or set {MASTER_KEY}"
+                    f"the database has secrets, but the file of their master key, {place}, does not exist; restore it, "
+                    f"or set {MASTER_KEY}"
                 )
         await secrets.open()
 
@@ -256,7 +256,7 @@ class Server:
         while not self._uvicorn.started:
             if self._task.done():
                 await self._task
-                raise HookUsageError("The server has ended before it listened; the log says why.")
+                raise HookUsageError("The server stopped before it started to listen. See the log for the reason.")
             await asyncio.sleep(0.01)
 
     async def _stop(self) -> None:
@@ -276,8 +276,8 @@ def default_key_file(url: str) -> Path | None:
     address = parse_address(url)
     if address.dialect == "postgresql":
         raise MasterKeyError(
-            "a server on PostgreSQL needs a master key, the same for each that works on that database; set "
-            f"{MASTER_KEY} to what `openssl rand -base64 32` gives, or name a file with `--master-key-file`"
+            "a server on PostgreSQL needs a master key, the same for all servers of the database; create one with "
+            f"`openssl rand -base64 32` and set {MASTER_KEY}, or name a file with `--master-key-file`"
         )
     return None if address.in_memory else Path(address.url.database or "").with_name(KEY_FILE)
 
@@ -326,8 +326,8 @@ async def _serve(make: Callable[[], Server], say: Callable[[str], None]) -> None
             for number in STOPPING:
                 loop.add_signal_handler(number, stop.set)
         if server.first_key is not None:
-            say(f"API key of the first administrator, shown only now: {server.first_key.key}")
-        say(f"hookline listens at {server.address}")
+            say(f"API key of the first administrator, shown only once: {server.first_key.key}")
+        say(f"hookline listens on {server.address}")
         waiting = [asyncio.create_task(stop.wait()), asyncio.create_task(server.ended())]
         try:
             await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
@@ -349,5 +349,5 @@ def _open_listener(host: str, port: int) -> socket.socket:
     except (OSError, OverflowError) as error:
         why = str(getattr(error, "strerror", None) or error).partition(" (while attempting")[0]
         raise HookUsageError(
-            f"Nothing can listen at {host}:{port}: {why}. Choose another host or port; port 0 is any that is free."
+            f"Cannot listen on {host}:{port}: {why}. Choose another host or port; port 0 uses any free port."
         ) from error

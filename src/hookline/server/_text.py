@@ -32,7 +32,7 @@ class TextRequest(Request[Any, Any, Any]):
         try:
             return await super().json()
         except UnicodeDecodeError:  # its position is one within a text, not within the body
-            raise malformed_error("The body holds bytes that are not UTF-8.") from None
+            raise malformed_error("The body is not valid UTF-8.") from None
 
     async def form(self) -> FormMultiDict:
         """Decode the body as the fields of a form.
@@ -42,9 +42,9 @@ class TextRequest(Request[Any, Any, Any]):
         """
         kind = self.headers.get("content-type", "").partition(";")[0].strip().lower()
         if kind and kind != FORM:
-            raise malformed_error(f"Forms are sent as {FORM}.")
+            raise malformed_error(f"Send forms as {FORM}.")
         if not _is_text(await self.body()):
-            raise malformed_error("The form holds bytes that are not UTF-8.")
+            raise malformed_error("The form is not valid UTF-8.")
         return await super().form()
 
 
@@ -62,7 +62,7 @@ def normalize_path(path: str) -> str:
         ApiError: 400, if the path has a segment `.` or `..`.
     """
     if has_dot_segment(path):
-        raise malformed_error("The path has a segment '.' or '..'; resolve it first.")
+        raise malformed_error("The path has a segment '.' or '..'; resolve it before you send it.")
     merged = merge_slashes(path)
     return merged if merged[:1] == "/" and (merged == "/" or merged[-1] != "/") else f"/{merged.strip('/')}"
 
@@ -75,15 +75,15 @@ def check_text(scope: Scope) -> None:
     """
     query = scope["query_string"]
     if "\x00" in scope["path"] or b"%00" in query:
-        raise malformed_error("The address has a NUL character.")
+        raise malformed_error("The URL contains a NUL character.")
     # Servers replace invalid bytes in `path`, so that two ids could become one. `raw_path` is optional in ASGI.
     if not _is_text(scope.get("raw_path") or b"") or not _is_encodable(scope["path"]):
-        raise malformed_error("The path holds bytes that are not UTF-8.")
+        raise malformed_error("The path is not valid UTF-8.")
     if not _is_text(query):
-        raise malformed_error("The query string holds bytes that are not UTF-8.")
+        raise malformed_error("The query string is not valid UTF-8.")
     wrong = _unreadable(scope["headers"])
     if wrong is not None:
-        raise malformed_error(f"The header {wrong} holds bytes that are not ASCII.")
+        raise malformed_error(f"The header {wrong} contains bytes that are not ASCII.")
 
 
 def _unreadable(lines: Iterable[tuple[bytes, bytes]]) -> str | None:

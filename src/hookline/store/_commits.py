@@ -97,7 +97,7 @@ class CommitQueue:
             StoreUnavailableError: If the database cannot be reached, or the store is closed.
         """
         if self._overflow == "refuse" and self._places.locked():
-            raise StoreOverloadedError(self._store, f"{self._max_pending} commits wait to be written already")
+            raise StoreOverloadedError(self._store, f"{self._max_pending} commits already wait to be written")
         async with self._places:
             if self._closed:
                 raise self._is_closed()
@@ -304,7 +304,7 @@ def check_commit(commit: Commit, found: StoredVersion | None) -> Exception | Non
     first, last = commit.operation["events"] - len(commit.events) + 1, found.events if found else 0
     if first != last + 1:
         return HookUsageError(
-            f"Operation {commit.operation_id!r} has {last} stored events, so the next cannot be number {first}. "
+            f"Operation {commit.operation_id!r} has {last} stored events, so the next one cannot be number {first}. "
             "Nothing was written."
         )
     return None

@@ -51,7 +51,7 @@ __all__ = [
 
 Dialect: TypeAlias = Literal["sqlite", "postgresql"]
 
-ADDRESS_FORMS = "give 'sqlite:///path/of/a/file.db' or 'postgresql://user:password@host/database'"
+ADDRESS_FORMS = "use 'sqlite:///path/to/file.db' or 'postgresql://user:password@host/database'"
 POSTGRESQL = frozenset(("postgresql", "postgres", "postgresql+asyncpg"))
 SQLITE = frozenset(("sqlite", "sqlite+aiosqlite"))
 OPTIONS = frozenset(("application_name", "host", "port", "sslmode"))
@@ -86,23 +86,25 @@ def parse_address(given: str) -> Address:
         HookUsageError: If it is none of these. The message never shows the address, which may hold a password.
     """
     if not isinstance(given, str):
-        raise HookUsageError(f"The address of a store is a string, not a {type(given).__name__}; {ADDRESS_FORMS}.")
+        raise HookUsageError(f"The URL of a store must be a string, not a {type(given).__name__}; {ADDRESS_FORMS}.")
     if "\0" in given:
-        raise HookUsageError(f"The address of a store may not contain a zero character; {ADDRESS_FORMS}.")
+        raise HookUsageError(f"The URL of a store may not contain a NUL character; {ADDRESS_FORMS}.")
     try:
         url = make_url(given)
     except (ArgumentError, ValueError):
-        raise HookUsageError(f"The address of a store cannot be read; {ADDRESS_FORMS}.") from None
+        raise HookUsageError(f"The URL of the store cannot be parsed; {ADDRESS_FORMS}.") from None
     if url.drivername in SQLITE:
         return _parse_sqlite(url)
     if url.drivername in POSTGRESQL:
         return _parse_postgresql(url)
-    raise HookUsageError(f"The address of a store begins with {url.drivername!r}, which is no store; {ADDRESS_FORMS}.")
+    raise HookUsageError(
+        f"The URL of the store begins with {url.drivername!r}, which is not supported; {ADDRESS_FORMS}."
+    )
 
 
 def _parse_sqlite(url: URL) -> Address:
     if url.query or url.host:
-        raise HookUsageError("The address of an SQLite store is a path alone, with three slashes: 'sqlite:///path'.")
+        raise HookUsageError("The URL of an SQLite store is a path with three slashes: 'sqlite:///path'.")
     if url.database in (None, "", ":memory:"):
         # SQLite's own `:memory:` is lost with its one connection; `memdb` is shared by all connections of the process.
         shared = URL.create(
@@ -118,7 +120,7 @@ def _parse_postgresql(url: URL) -> Address:
     unknown = sorted(set(url.query) - OPTIONS)
     if unknown:
         raise HookUsageError(
-            f"The address of a PostgreSQL store may not say {unknown}; it may say: {', '.join(sorted(OPTIONS))}."
+            f"The URL of a PostgreSQL store has unknown parameters {unknown}; use: {', '.join(sorted(OPTIONS))}."
         )
     arguments: dict[str, Any] = {}
     if "sslmode" in url.query:
@@ -133,14 +135,14 @@ def _parse_postgresql(url: URL) -> Address:
 SQLITE_PROBLEMS = {
     sqlite3.SQLITE_BUSY: "another process holds its write lock for too long",
     sqlite3.SQLITE_LOCKED: "another connection holds its write lock",
-    sqlite3.SQLITE_NOMEM: "there is no memory left",
-    sqlite3.SQLITE_READONLY: "its file, or the folder of it, may not be written",
-    sqlite3.SQLITE_IOERR: "the disk fails",
+    sqlite3.SQLITE_NOMEM: "out of memory",
+    sqlite3.SQLITE_READONLY: "its file or folder is not writable",
+    sqlite3.SQLITE_IOERR: "the disk failed",
     sqlite3.SQLITE_CORRUPT: "its file is damaged",
-    sqlite3.SQLITE_FULL: "the disk is full; free some room, what was refused was not written",
-    sqlite3.SQLITE_CANTOPEN: "its file cannot be opened; does its folder exist, and may it be written?",
+    sqlite3.SQLITE_FULL: "the disk is full; free some space. Nothing of this change was written",
+    sqlite3.SQLITE_CANTOPEN: "its file cannot be opened; check that its folder exists and is writable",
     sqlite3.SQLITE_NOTADB: "its file is not an SQLite database",
-    sqlite3.SQLITE_PERM: "its file may not be opened",
+    sqlite3.SQLITE_PERM: "there is no permission to open its file",
 }
 UNAVAILABLE_STATES = ("08", "25006", "28", "3D000", "40001", "40P01", "53", "55P03", "57", "58")
 """SQLSTATEs (prefixes) that are not about the statement: connection, login, resources, locks, shutdown, disk."""
@@ -183,7 +185,7 @@ def translate_errors(store: str) -> Iterator[None]:
 def unavailable_error(store: str, error: Exception) -> StoreUnavailableError | None:
     """Build the error to raise if a database cannot be reached, is locked or is full; `None` for any other error."""
     if isinstance(error, PoolTimeoutError):
-        return StoreUnavailableError(store, "all its connections are taken")
+        return StoreUnavailableError(store, "all of its connections are in use")
     code = _sqlite_code(error)
     if code is not None:
         problem = SQLITE_PROBLEMS.get(code)
@@ -468,7 +470,7 @@ class Database:
         except TimeoutError as error:
             if not waiting.expired():
                 raise
-            raise StoreUnavailableError(self.name, f"it was too busy to begin within {seconds:g} s") from error
+            raise StoreUnavailableError(self.name, f"it was too busy to start within {seconds:g} s") from error
 
     async def _begin(self, stack: AsyncExitStack, engine: AsyncEngine) -> AsyncConnection:
         # A thread that waits for a lock of SQLite cannot be cancelled; it has its own timeout, which ends first.

@@ -130,7 +130,7 @@ async def store_decision(
             problem = _explain_not_pending(state, decision.tool_call_id, known)
             raise DecisionError(operation_id, f"the call {decision.tool_call_id!r} {problem}", list(pending))
         if seen is not None and seen != make_seen_token(state, call):
-            problem = f"the call {decision.tool_call_id!r} is not the one that was looked at: it has changed since"
+            problem = f"the call {decision.tool_call_id!r} has changed since it was shown"
             raise DecisionError(operation_id, problem, list(pending))
         await connection.execute(
             insert(decisions).values(

@@ -374,7 +374,7 @@ async def disable_endpoint(connection: AsyncConnection, tenant_id: str, url: str
     Args:
         connection: In a transaction that may write.
         tenant_id: The tenant that owns the endpoint.
-        url: The address of the endpoint.
+        url: The URL of the endpoint.
         reason: Why, to be shown to people.
         now: The time of the database.
     """
@@ -393,7 +393,7 @@ async def enable_endpoint(connection: AsyncConnection, tenant_id: str, url: str)
     Args:
         connection: In a transaction that may write.
         tenant_id: The tenant that owns the endpoint.
-        url: The address of the endpoint.
+        url: The URL of the endpoint.
 
     Returns:
         Whether the endpoint had failed, or was disabled.

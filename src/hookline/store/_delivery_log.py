@@ -124,7 +124,7 @@ class StoredEndpoint(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
     Attributes:
         tenant_id: The tenant that owns the endpoint.
-        url: The address of the endpoint.
+        url: The URL of the endpoint.
         failures: Consecutive failures until now.
         closed_until: Until when deliveries to it pause, in unix seconds.
         disabled_at: When it was disabled, in unix seconds; `None` if it is enabled.
@@ -318,7 +318,7 @@ class DeliveryLog:
 
         Args:
             tenant_id: The tenant that owns the endpoint.
-            url: The address of the endpoint.
+            url: The URL of the endpoint.
             reason: Why, to be shown to people.
         """
         async with self._store.writing() as connection:

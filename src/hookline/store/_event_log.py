@@ -62,9 +62,9 @@ class EventLog(Hooks):
         inherit: bool = True,
     ) -> None:
         if isinstance(max_queued, bool) or not isinstance(max_queued, int) or max_queued < 1:
-            raise HookUsageError(f"`max_queued` is a whole number above 0; got {max_queued!r}.")
+            raise HookUsageError(f"`max_queued` must be a whole number above 0; got {max_queued!r}.")
         if overflow not in get_args(Overflow):
-            raise HookUsageError(f"`overflow` is 'drop' or 'refuse'; got {overflow!r}.")
+            raise HookUsageError(f"`overflow` must be 'drop' or 'refuse'; got {overflow!r}.")
         super().__init__(id, inherit=inherit)
         self.dropped = self.written = 0
         self._store = store
@@ -122,9 +122,9 @@ class EventLog(Hooks):
 
     def _enqueue(self, event: Event) -> None:
         if self._count_waiting() >= self._max_queued:
-            self._drop(1, f"{self._max_queued} wait to be written already")
+            self._drop(1, f"{self._max_queued} events already wait to be written")
             if self._overflow == "refuse":
-                raise StoreOverloadedError(repr(self._store), f"{self._max_queued} events wait to be written already")
+                raise StoreOverloadedError(repr(self._store), f"{self._max_queued} events already wait to be written")
             return
         self._queue.append(
             {

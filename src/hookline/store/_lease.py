@@ -89,8 +89,8 @@ class Lease:
             except Exception as error:
                 # Any error: if this loop ended, other processes would take over operations that still run here.
                 logger.warning(
-                    "The lease of worker %s could not be renewed; after %g s without one, others may take its "
-                    "operations over: %s",
+                    "The lease of worker %s could not be renewed; after %g s without a renewal, others may take over "
+                    "its operations: %s",
                     self.worker_id,
                     self.seconds,
                     error,

@@ -227,7 +227,7 @@ def parse_cursor(cursor: str, kind: type[P]) -> P:
 
 def cursor_error() -> HookUsageError:
     """Build the error for a cursor that no page has returned."""
-    return HookUsageError("`cursor` is not one that this list returned; leave it out to start from the beginning.")
+    return HookUsageError("`cursor` must be one that this list returned; leave it out to start from the beginning.")
 
 
 def check_limit(limit: int, longest: int = LONGEST_PAGE) -> None:
@@ -237,7 +237,7 @@ def check_limit(limit: int, longest: int = LONGEST_PAGE) -> None:
         HookUsageError: If it is not.
     """
     if isinstance(limit, bool) or not isinstance(limit, int) or not 1 <= limit <= longest:
-        raise HookUsageError(f"`limit` is a whole number from 1 to {longest}; got {limit!r}.")
+        raise HookUsageError(f"`limit` must be a whole number from 1 to {longest}; got {limit!r}.")
 
 
 BATCH_SIZE = 200

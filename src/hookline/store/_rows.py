@@ -43,7 +43,9 @@ def build_operation_row(state: OperationState, *, owner: str, write_id: str) -> 
         check_text(state.operation_id, name, getattr(state, name) or "")
     if not math.isfinite(state.usage.cost_usd):
         # JSON has no such number: the state could be written, but not read again.
-        raise unstorable_error(state.operation_id, f"its model calls cost {state.usage.cost_usd!r}, which is no number")
+        raise unstorable_error(
+            state.operation_id, f"its model calls cost {state.usage.cost_usd!r}, which is not a number"
+        )
     try:
         encoded = msgspec.json.encode(state)
     except (TypeError, ValueError, OverflowError, RecursionError) as error:

@@ -47,14 +47,14 @@ def check_settings(
     """Raise `HookUsageError` if an option of a store is invalid."""
     for name, value in (("lease_seconds", lease_seconds), ("retry_seconds", retry_seconds)):
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
-            raise HookUsageError(f"`{name}` is a number of seconds above 0; got {value!r}.")
+            raise HookUsageError(f"`{name}` must be a number of seconds above 0; got {value!r}.")
     for name, value in (("max_pending", max_pending), ("pool_size", pool_size)):
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise HookUsageError(f"`{name}` is a whole number above 0; got {value!r}.")
+            raise HookUsageError(f"`{name}` must be a whole number above 0; got {value!r}.")
     if durability not in get_args(Durability):
-        raise HookUsageError(f"`durability` is 'machine' or 'process'; got {durability!r}.")
+        raise HookUsageError(f"`durability` must be 'machine' or 'process'; got {durability!r}.")
     if overflow not in get_args(Overflow):
-        raise HookUsageError(f"`overflow` is 'wait' or 'refuse'; got {overflow!r}.")
+        raise HookUsageError(f"`overflow` must be 'wait' or 'refuse'; got {overflow!r}.")
 
 
 T = TypeVar("T")
@@ -133,10 +133,10 @@ class SqlStore(DurableStore):
             HookUsageError: If the store was opened before, or the event loop is not that of asyncio.
         """
         if self._loop is not None:
-            raise HookUsageError(f"{self!r} was opened before; make a new one.")
+            raise HookUsageError(f"{self!r} was already opened; create a new one for each `async with`.")
         self._loop = _running_loop()
         if self._loop is None:
-            raise HookUsageError("A store in a database runs on asyncio; trio cannot talk to its drivers.")
+            raise HookUsageError("A SqlStore needs asyncio; its database drivers do not run on trio.")
         try:
             self._database.check_file()
             await self._database.retry(partial(migrate, self._database))
@@ -456,11 +456,11 @@ class SqlStore(DurableStore):
             StoreUnavailableError: If the store is closed.
         """
         if self._loop is None:
-            raise HookUsageError(f"{self!r} is not open; write `async with SqlStore(...) as store:`.")
+            raise HookUsageError(f"{self!r} is not open; use `async with SqlStore(...) as store:`.")
         if self._closed:
             raise StoreUnavailableError(self._address.name, "it is closed")
         if _running_loop() is not self._loop:  # its tasks could never be woken from this loop
-            raise HookUsageError(f"{self!r} was opened by another event loop; open one in the loop that uses it.")
+            raise HookUsageError(f"{self!r} was opened in another event loop; open a store in the loop that uses it.")
 
     def _open_database(self) -> Database:
         self.check_open()

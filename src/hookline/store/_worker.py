@@ -88,7 +88,9 @@ class Worker:
     ) -> None:
         self._agents = _collect_agents(agents)
         if not self._agents or concurrency < 1 or not poll_seconds > 0:
-            raise HookUsageError("A Worker has an agent, a `concurrency` from 1 and `poll_seconds` above 0.")
+            raise HookUsageError(
+                "A Worker needs at least one agent, a `concurrency` of 1 or more, and `poll_seconds` above 0."
+            )
         self.store = store
         batch = () if callable(hooks) else hook_batch(hooks)
         self._hooks: Callable[[str], Iterable[AnyHook]] = hooks if callable(hooks) else lambda tenant_id: batch
@@ -134,11 +136,11 @@ class Worker:
                 failing = False
             except StoreUnavailableError as error:
                 if not failing:
-                    logger.error("A worker waits for its store: %s", error)
+                    logger.error("A worker cannot reach its store and will retry: %s", error)
                 failing = True
             except Exception:
                 if not failing:
-                    logger.exception("A worker could not look for work")
+                    logger.exception("A worker could not check for operations")
                 failing = True
             with anyio.move_on_after(self._poll_seconds):
                 await self._stop.wait()
@@ -187,13 +189,15 @@ class Worker:
                 logger.error("Operation %s waits for hooks: %s", operation_id, error)
         except OperationMismatchError as error:
             self._postponed_until[operation_id] = monotonic() + RETRY_SECONDS
-            logger.info("A worker leaves operation %s alone for %g s: %s", operation_id, RETRY_SECONDS, error)
+            logger.info("A worker will retry operation %s in %g s: %s", operation_id, RETRY_SECONDS, error)
         except (OperationError, StoreUnavailableError) as error:
-            logger.info("A worker leaves operation %s alone: %s", operation_id, error)  # another worker was faster
+            logger.info("A worker skips operation %s: %s", operation_id, error)  # another worker was faster
         except Exception:
             self._postponed_until[operation_id] = monotonic() + RETRY_SECONDS
             logger.exception(
-                "A worker could not resume operation %s, and leaves it to others for %g s", operation_id, RETRY_SECONDS
+                "A worker could not resume operation %s and will retry in %g s; other workers may resume it sooner",
+                operation_id,
+                RETRY_SECONDS,
             )
         finally:
             self._running.discard(operation_id)

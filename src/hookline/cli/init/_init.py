@@ -25,8 +25,8 @@ def init(
 ) -> None:
     """Create a small project: an agent, a hook and a test.
 
-    The agent has a tool and a scripted model, so that it runs without an API key. A file that exists is never
-    overwritten: if there is one of the same name, nothing is written.
+    The agent has a tool and a scripted model, so it runs without an API key. If one of the files exists, nothing is
+    written.
     """
     with report_errors():
         write_project(folder)
@@ -46,7 +46,7 @@ def write_project(folder: Path) -> None:
     """
     for name in PROJECT:
         if (folder / name).exists() or (folder / name).is_symlink():
-            raise ProjectFileError(str(folder / name), "it exists already, and is not overwritten")
+            raise ProjectFileError(str(folder / name), "it already exists and is not overwritten")
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for name in PROJECT:

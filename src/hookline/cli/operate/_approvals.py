@@ -139,11 +139,11 @@ def _decide_call(
     if call is not None:
         typer.echo(f"Its arguments: {make_one_line(msgspec.json.encode(call.args).decode())}")
     if decision == "reject":
-        typer.echo("The operation stops, once a worker that has its agent takes it.")
+        typer.echo("The operation stops when a worker with its agent takes it.")
     elif decided.pending:
         typer.echo(f"It waits for {', '.join(make_copyable(each) for each in decided.pending)} still.")
     else:
-        typer.echo("The operation goes on, once a worker that has its agent takes it.")
+        typer.echo("The operation resumes when a worker with its agent takes it.")
 
 
 def _columns() -> list[Column[PendingApproval]]:

@@ -37,7 +37,7 @@ def list_audit(
     tenant: Tenant = None,
     action: Annotated[
         str | None,
-        typer.Option(metavar="ACTION", help="Only this action: key.create; key. means all that begin so."),
+        typer.Option(metavar="ACTION", help="Only this action, such as key.create; key. matches all that begin so."),
     ] = None,
     since: Since = None,
     until: Until = None,
@@ -57,7 +57,7 @@ def list_audit(
         return await read_pages(page, limit)
 
     found, more = operate(store, look)
-    print_list(found, _columns(), as_json=as_json, nothing="There are no such entries.", more=more)
+    print_list(found, _columns(), as_json=as_json, nothing="No entries match.", more=more)
 
 
 def _columns() -> list[Column[AuditEntry]]:

@@ -46,7 +46,7 @@ Status = Literal["waiting", "pending", "delivered", "dead"]
 
 deliveries_app = CommandApp(name="deliveries", cls=ListGroup, help="Show deliveries to webhooks, and send them again.")
 
-Endpoint = Annotated[str | None, typer.Option(metavar="URL", help="Only to this address.")]
+Endpoint = Annotated[str | None, typer.Option(metavar="URL", help="Only to this URL.")]
 Operation = Annotated[str | None, typer.Option(metavar="ID", help="Only of this operation.")]
 HookId = Annotated[str | None, typer.Option("--hook", metavar="ID", help="Only of this hook.")]
 
@@ -56,7 +56,8 @@ def list_deliveries(
     store: StoreUrl = DEFAULT_STORE,
     tenant: Tenant = None,
     only: Annotated[
-        str | None, typer.Option("--status", metavar="STATUS", help="Only these: waiting, pending, delivered, dead.")
+        str | None,
+        typer.Option("--status", metavar="STATUS", help="Only this status: waiting, pending, delivered or dead."),
     ] = None,
     endpoint: Endpoint = None,
     operation: Operation = None,
@@ -77,7 +78,7 @@ def list_deliveries(
         return await read_pages(partial(DeliveryLog(store).page, DeliveryFilter(**given)), limit)
 
     found, more = operate(store, look)
-    print_list(found, _columns(), as_json=as_json, nothing="There are no such deliveries.", more=more)
+    print_list(found, _columns(), as_json=as_json, nothing="No deliveries match.", more=more)
 
 
 @deliveries_app.command("retry")
@@ -87,9 +88,9 @@ def retry(
     tenant: Tenant = None,
     as_json: AsJson = False,
 ) -> None:
-    """Try deliveries now that wait or were given up.
+    """Retry pending or dead deliveries now.
 
-    Exits with 1 if one of them cannot be tried; the others are.
+    Exits with 1 if one of them cannot be retried; the others are.
     """
 
     async def work(store: SqlStore) -> tuple[int, list[str]]:
@@ -111,7 +112,7 @@ def retry(
 
     count, left = operate(store, work)
     if count or as_json:
-        _print_count(count, "tried now", as_json=as_json)
+        _print_count(count, "retried", as_json=as_json)
     if left:
         typer.echo(f"hookline: {NothingDoneError(left)}", err=True)
         raise typer.Exit(FAILED)
@@ -122,7 +123,7 @@ def replay(
     store: StoreUrl = DEFAULT_STORE,
     tenant: Tenant = None,
     only: Annotated[
-        str | None, typer.Option("--status", metavar="STATUS", help="Only these: delivered, or dead.")
+        str | None, typer.Option("--status", metavar="STATUS", help="Only this status: delivered or dead.")
     ] = None,
     endpoint: Endpoint = None,
     operation: Operation = None,
@@ -133,14 +134,15 @@ def replay(
 ) -> None:
     """Send deliveries again, with the same ids and in the same order.
 
-    These are deliveries that arrived or were given up. Say which by at least one option, since a receiver
-    gets each of them once more.
+    Select delivered or dead deliveries by at least one option: receivers get each of them again.
     """
     given = _filter_fields(
         tenant, check_word("--status", only, get_args(Settled)), endpoint, operation, hook, since, until
     )
     if not given:
-        raise typer.BadParameter("Say which: --status, --endpoint, --operation, --hook, --since, --until or --tenant.")
+        raise typer.BadParameter(
+            "Select deliveries by --status, --endpoint, --operation, --hook, --since, --until or --tenant."
+        )
 
     async def work(store: SqlStore) -> int:
         from hookline.server import write_audit_alone
@@ -153,7 +155,7 @@ def replay(
         )
         return count
 
-    _print_count(operate(store, work), "made again", as_json=as_json)
+    _print_count(operate(store, work), "sent again", as_json=as_json)
 
 
 def _filter_fields(
@@ -185,15 +187,15 @@ def _audit_detail(which: DeliveryFilter) -> dict[str, Any]:
 
 def _refusal(found: StoredDelivery) -> str:
     if found.status == "delivered":
-        return "delivered already; `hookline deliveries replay` makes it again"
+        return "already delivered; `hookline deliveries replay` sends it again"
     if found.status == "waiting":
         return f"behind another one to {make_one_line(found.endpoint)}"
-    return "being tried at this moment"
+    return "being sent at this moment"
 
 
 def _print_count(count: int, done: str, *, as_json: bool) -> None:
-    these = "delivery is" if count == 1 else "deliveries are"
-    print_result({"count": count}, f"{count:,} {these} {done}, by a process that has an Outbox.", as_json=as_json)
+    these = "delivery" if count == 1 else "deliveries"
+    print_result({"count": count}, f"{count:,} {these} will be {done} by a process with an Outbox.", as_json=as_json)
 
 
 def _columns() -> list[Column[StoredDelivery]]:

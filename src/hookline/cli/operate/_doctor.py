@@ -138,9 +138,9 @@ async def _check_store(url: str, master_key_file: Path | None) -> list[Check]:
     except StoreMissingError:
         if url == DEFAULT_STORE:
             text = f"there is none at {name}, the default"
-            fix = "Name the one that your agents use by --store or HOOKLINE_STORE, if they use one."
+            fix = "If your agents use a store, name it by --store or HOOKLINE_STORE."
             return [Check(subject="store", state="note", found=text, fix=fix)]
-        fix = "Name the one that your agents use by --store or HOOKLINE_STORE; `hookline serve` creates a new one."
+        fix = "Name the store of your agents by --store or HOOKLINE_STORE; `hookline serve` creates a new one."
         return [Check(subject="store", state="fix", found=f"there is no store {name}", fix=fix)]
     except HooklineError as error:
         return [_failure("store", error)]
@@ -157,7 +157,7 @@ async def _check_found_store(
         fix = (
             "A newer version of hookline has migrated it: update hookline here."
             if found.schema == "newer"
-            else "Back it up; the next command or process that opens it migrates it."
+            else "Back it up: the next command or process that opens it migrates it."
         )
         yield Check(subject="store", state="fix", found=reached, fix=fix)
         return
@@ -208,7 +208,7 @@ async def _check_keys(store: SqlStore) -> Check:
         return Check(subject="keys", state="fix", found="all keys are expired or revoked", fix=fix)
     if ending:
         names = ", ".join(f"{make_one_line(key.name)} ({key.id})" for key in ending)
-        fix = "Create their successors: hookline keys create --help"
+        fix = "Create new ones: hookline keys create --help"
         return Check(subject="keys", state="fix", found=f"expire within 7 days: {names}", fix=fix)
     return Check(subject="keys", state="ok", found=f"{len(active):,} active")
 

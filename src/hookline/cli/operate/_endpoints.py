@@ -46,7 +46,7 @@ MasterKeyFile = Annotated[
 def list_secrets(
     store: StoreUrl = DEFAULT_STORE,
     tenant: Tenant = None,
-    url: Annotated[str | None, typer.Option(metavar="URL", help="Only of this address.")] = None,
+    url: Annotated[str | None, typer.Option(metavar="URL", help="Only of this URL.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """List the signing secrets in use. The secrets themselves are never shown."""
@@ -58,16 +58,19 @@ def list_secrets(
 
     found = operate(store, look)
     print_list(
-        found, _columns(), as_json=as_json, nothing="There are no secrets: they are made when something is sent."
+        found,
+        _columns(),
+        as_json=as_json,
+        nothing="There are no secrets yet; the first delivery to an endpoint creates one.",
     )
 
 
 @endpoints_app.command("rotate")
 def rotate(
-    url: Annotated[str, typer.Argument(metavar="URL", help="The address of the endpoint.")],
+    url: Annotated[str, typer.Argument(metavar="URL", help="The URL of the endpoint.")],
     tenant: Annotated[str, typer.Option(metavar="ID", help="The tenant that owns it; the system by default.")] = "",
     overlap: Annotated[
-        str, typer.Option(metavar="SPAN", help="How long the earlier secrets go on signing: 0s, 12h, 7d.")
+        str, typer.Option(metavar="SPAN", help="How long the older secrets keep signing: 0s, 12h, 7d.")
     ] = "24h",
     store: StoreUrl = DEFAULT_STORE,
     master_key_file: MasterKeyFile = None,
@@ -75,7 +78,7 @@ def rotate(
 ) -> None:
     """Create a new secret for an endpoint, and show it once.
 
-    The receiver has the overlap to switch to it: until then, the earlier secrets sign too.
+    Older secrets keep signing for the overlap, so that the receiver has time to switch.
     """
     lasts = parse_option("--overlap", overlap, parse_span) or 0.0
 
@@ -91,7 +94,7 @@ def rotate(
     ]
     print_result(made, shown, as_json=as_json)
     if not as_json:
-        typer.echo("Give it to the receiver now: it is not shown again.", err=True)
+        typer.echo("Give it to the receiver now. It is not shown again.", err=True)
 
 
 @endpoints_app.command("revoke")
@@ -138,11 +141,10 @@ def open_secrets(
 def rotate_master_key(
     store: StoreUrl = DEFAULT_STORE, master_key_file: MasterKeyFile = None, as_json: AsJson = False
 ) -> None:
-    """Encrypt all signing secrets again, under a new master key.
+    """Encrypt all signing secrets again, with a new master key.
 
-    A key in a file is replaced there; servers that use the file go on without a restart. Keys in HOOKLINE_MASTER_KEY
-    stand there newest first: put the new one before the old one, restart each process, run this, and take the old one
-    out.
+    A key in a file is replaced, and servers that use the file need no restart. If keys are in HOOKLINE_MASTER_KEY, put
+    the new key before the old one, restart each process, run this command, then remove the old key.
     """
 
     async def work(secrets: EndpointSecrets) -> int:
@@ -161,7 +163,7 @@ def rotate_master_key(
     count = operate(store, open_secrets(store, master_key_file, work))
     print_result(
         {"count": count},
-        f"{count:,} {'secret is' if count == 1 else 'secrets are'} encrypted under the newest master key.",
+        f"{count:,} {'secret is' if count == 1 else 'secrets are'} encrypted with the newest master key.",
         as_json=as_json,
     )
 

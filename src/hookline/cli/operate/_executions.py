@@ -55,7 +55,7 @@ HookId = Annotated[str | None, typer.Option("--hook", metavar="ID", help="Only w
 Point = Annotated[str | None, typer.Option(metavar="POINT", help="Only at this point: ToolCall, afterStep.")]
 Status = Annotated[
     str | None,
-    typer.Option("--status", metavar="STATUS", help="Only these: ok, denied, mocked, error, timeout, dropped."),
+    typer.Option("--status", metavar="STATUS", help="Only this status: ok, denied, mocked, error, timeout or dropped."),
 ]
 Operation = Annotated[str | None, typer.Option(metavar="ID", help="Only of this operation.")]
 
@@ -112,7 +112,7 @@ def list_executions(
         return await read_pages(which.page_of(ExecutionLog(store), since=begin, until=end), limit)
 
     found, more = operate(store, look)
-    print_list(found, _columns(), as_json=as_json, nothing="There are no such executions.", more=more)
+    print_list(found, _columns(), as_json=as_json, nothing="No executions match.", more=more)
 
 
 @executions_app.command("follow")
@@ -164,7 +164,7 @@ def count_executions(
 ) -> None:
     """Summarize hook executions: count, errors, p50, p95 and p99 latency.
 
-    The busiest come first. Minutes are those of the last hour, unless --since says otherwise.
+    The busiest come first. --by minute shows the last hour unless --since is given.
     """
     check_point(point, logged=True)
     begin = parse_option("--since", since, parse_time)
@@ -176,7 +176,7 @@ def count_executions(
         return await ExecutionLog(store).statistics(tenant, hook_id=hook, point=point, since=begin, by=wanted)
 
     found = operate(store, look)
-    print_list(found, _statistic_columns(by), as_json=as_json, nothing="There are no such executions.")
+    print_list(found, _statistic_columns(by), as_json=as_json, nothing="No executions match.")
 
 
 class Tail:

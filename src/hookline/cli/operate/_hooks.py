@@ -63,7 +63,7 @@ def list_hooks(
     ] = None,
     point: Annotated[str | None, typer.Option(metavar="POINT", help="Only at this point: ToolCall.guard.")] = None,
     enabled: Annotated[
-        bool | None, typer.Option("--enabled/--disabled", help="Only those that are on, or only those that are off.")
+        bool | None, typer.Option("--enabled/--disabled", help="Only enabled hooks, or only disabled ones.")
     ] = None,
     limit: Limit = 50,
     files: Files = None,
@@ -281,7 +281,7 @@ def _read_definitions(file: Path) -> list[tuple[Any, FileEntry | None]]:
     if isinstance(found, dict):
         found = found["hooks"] if set(found) == {"hooks"} else [found]
     if not isinstance(found, list):
-        raise InputFileError(name, "it holds a definition, a list of them, or an object with the key `hooks`")
+        raise InputFileError(name, "it must be a definition, a list of definitions, or an object with the key `hooks`")
     return [(each, None) for each in found]
 
 
@@ -299,7 +299,7 @@ def _parse_sample(text: str) -> dict[str, Any]:
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise typer.BadParameter(f"It is not JSON: {error}", param_hint="'--call'") from None
     if not isinstance(found, dict):
-        raise typer.BadParameter('It is an object, such as {"apiName": "pay"}.', param_hint="'--call'")
+        raise typer.BadParameter('It must be an object, such as {"apiName": "pay"}.', param_hint="'--call'")
     return found
 
 

@@ -47,12 +47,12 @@ keys_app.command("rotate-master")(rotate_master_key)
 
 @keys_app.command("create")
 def create_key(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="What people call it.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="A name for people.")],
     scope: Annotated[
         list[str],
         typer.Option(
             metavar="SCOPE",
-            help="What it allows: hooks:read, hooks:manage, hooks:admin, operations:read, approvals:decide or "
+            help="A scope of the key: hooks:read, hooks:manage, hooks:admin, operations:read, approvals:decide or "
             "deliveries:replay; repeatable.",
         ),
     ],
@@ -66,7 +66,7 @@ def create_key(
     """Create an API key, and show it once: only its hash is stored."""
     lasts = _parse_expiry(expires)
     if not 0 < len(name) <= LONGEST_NAME or not name.isprintable():
-        raise typer.BadParameter(f"It has 1 to {LONGEST_NAME} printable characters.", param_hint="'NAME'")
+        raise typer.BadParameter(f"It must have 1 to {LONGEST_NAME} printable characters.", param_hint="'NAME'")
 
     async def create(store: SqlStore) -> NewApiKey:
         from hookline.server import SCOPES, KeyStore
@@ -94,7 +94,7 @@ def create_key(
     ]
     print_result(made, shown, as_json=as_json)
     if not as_json:
-        typer.echo("Keep it now: it is not shown again.", err=True)
+        typer.echo("Copy it now. It is not shown again.", err=True)
 
 
 @keys_app.command("list")
@@ -137,7 +137,7 @@ def revoke_key(
 def _parse_expiry(text: str | None) -> float | None:
     found = parse_option("--expires", text, parse_span)
     if found is not None and not 0 < found <= 1e9:
-        raise typer.BadParameter("It is longer than nothing, and shorter than 30 years.", param_hint="'--expires'")
+        raise typer.BadParameter("It must be longer than zero and shorter than 30 years.", param_hint="'--expires'")
     return found
 
 

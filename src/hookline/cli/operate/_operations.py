@@ -66,7 +66,7 @@ def list_operations(
         return await read_pages(partial(store.operations, tenant, only), limit)
 
     found, more = operate(store, look)
-    print_list(found, _columns(), as_json=as_json, nothing="There are no such operations.", more=more)
+    print_list(found, _columns(), as_json=as_json, nothing="No operations match.", more=more)
 
 
 @operations_app.command("show")
@@ -106,9 +106,9 @@ def show_operation(
         typer.echo(f"Reject and continue: hookline approvals reject {its} --continue")
         typer.echo(f"Reject and stop:     hookline approvals reject {its} --stop")
     elif found.missing_hooks:
-        typer.echo("\nNo worker that wanted to go on with it has these hooks. Start one that gives them.")
+        typer.echo("\nNo worker that tried to resume it has these hooks. Start a worker that has them.")
     elif found.status == "waiting_for_human":
-        typer.echo("\nAll that it waits for is decided; now a worker that has its agent is to take it.")
+        typer.echo("\nAll calls are decided. It resumes when a worker with its agent takes it.")
 
 
 @operations_app.command("events")
@@ -116,13 +116,13 @@ def show_events(
     id: OperationId,  # noqa: A002
     store: StoreUrl = DEFAULT_STORE,
     tenant: Tenant = None,
-    after: Annotated[int, typer.Option(min=0, metavar="NUMBER", help="Only those with a greater number.")] = 0,
+    after: Annotated[int, typer.Option(min=0, metavar="NUMBER", help="Only events with a greater number.")] = 0,
     limit: Limit = 1000,
     as_json: AsJson = False,
 ) -> None:
     """Show the events of an operation, in order.
 
-    With --json, each line is an event as it was sent: a file of them can be given to `hookline trace FILE`.
+    With --json, each line is an event in its wire form, for `hookline trace FILE`.
     """
 
     async def look(store: SqlStore) -> tuple[list[JournalEntry], bool, dict[int | None, str]]:
@@ -138,7 +138,7 @@ def show_events(
             typer.echo(entry.wire)
         return
     rows = [(entry, msgspec.json.decode(entry.wire), deciders.get(entry.number, "")) for entry in found]
-    print_list(rows, _event_columns(), as_json=False, nothing="There are no events of it.", more=more)
+    print_list(rows, _event_columns(), as_json=False, nothing="This operation has no stored events.", more=more)
 
 
 def _decision_fields(made: MadeDecision) -> list[tuple[str, object]]:

@@ -34,16 +34,15 @@ Agents = Annotated[
     list[str] | None,
     typer.Option(
         metavar="AGENT",
-        help="An agent, as package.module:name or file.py:name, whose operations are resumed here when a person has "
-        "decided; repeatable.",
+        help="An agent, as package.module:name or file.py:name, whose operations this server resumes; repeatable.",
     ),
 ]
 AllowMissingHooks = Annotated[
     bool,
     typer.Option(
         "--allow-missing-hooks",
-        help="Resume operations even without interceptors that they were started with. Otherwise they wait for a "
-        "worker that has them.",
+        help="Resume operations even without some of their interceptors. Otherwise they wait for a worker that has "
+        "them.",
     ),
 ]
 BodyTimeout = Annotated[
@@ -51,41 +50,41 @@ BodyTimeout = Annotated[
     typer.Option(
         min=0.001,
         metavar="SECONDS",
-        help="How long a request's body, or the reading of a response, may stall.",
+        help="Seconds that a body, or the reading of a response, may stall.",
     ),
 ]
 HeaderTimeout = Annotated[
-    float, typer.Option(min=0.001, metavar="SECONDS", help="How long to wait for a request's headers.")
+    float, typer.Option(min=0.001, metavar="SECONDS", help="Seconds to wait for the headers of a request.")
 ]
 Host = Annotated[str, typer.Option(metavar="ADDRESS", help="The address to listen on.")]
-MaxBody = Annotated[int, typer.Option(min=1, metavar="BYTES", help="The largest body of a request.")]
-MaxConnections = Annotated[int, typer.Option(min=1, metavar="N", help="How many connections may be open.")]
+MaxBody = Annotated[int, typer.Option(min=1, metavar="BYTES", help="Largest body of a request.")]
+MaxConnections = Annotated[int, typer.Option(min=1, metavar="N", help="Largest number of open connections.")]
 MaxHeaders = Annotated[
     int,
-    typer.Option(min=1024, metavar="BYTES", help="The largest address and headers of a request, together."),
+    typer.Option(min=1024, metavar="BYTES", help="Largest URL and headers of a request together."),
 ]
 Observers = Annotated[bool, typer.Option("--observers/--no-observers", help="Log executions of observers too.")]
 Origins = Annotated[
     list[str] | None,
-    typer.Option(metavar="ORIGIN", help="An origin whose pages may call the API: https://ops.example.com; repeatable."),
+    typer.Option(
+        metavar="ORIGIN", help="An origin whose pages may call the API, such as https://ops.example.com; repeatable."
+    ),
 ]
 Page = Annotated[bool, typer.Option("--page/--no-page", help="Serve the web page too.")]
-Port = Annotated[int, typer.Option(min=0, max=65535, metavar="PORT", help="The port; 0 for any that is free.")]
-Quota = Annotated[int, typer.Option(min=0, metavar="N", help="How many hook definitions a tenant may store.")]
-Rate = Annotated[
-    int, typer.Option(min=0, metavar="N", help="How many requests a minute each key may send; 0 for any number.")
-]
+Port = Annotated[int, typer.Option(min=0, max=65535, metavar="PORT", help="The port; 0 for any free port.")]
+Quota = Annotated[int, typer.Option(min=0, metavar="N", help="Hook definitions that each tenant may store.")]
+Rate = Annotated[int, typer.Option(min=0, metavar="N", help="Requests a minute for each key; 0 for no limit.")]
 Retention = Annotated[float, typer.Option(min=0.001, metavar="HOURS", help="How long executions of hooks are kept.")]
 ScriptEnv = Annotated[
-    list[str] | None, typer.Option(metavar="NAME", help="A variable that scripts may see; repeatable.")
+    list[str] | None, typer.Option(metavar="NAME", help="An environment variable that scripts see; repeatable.")
 ]
 TenantRate = Annotated[
     int | None,
     typer.Option(
         min=0,
         metavar="N",
-        help="How many requests a minute all keys of a tenant may send together: five times --rate-limit by default; "
-        "0 for any number.",
+        help="Requests a minute for all keys of a tenant together; 0 for no limit. The default is five times "
+        "--rate-limit.",
     ),
 ]
 TrustedProxies = Annotated[
@@ -93,12 +92,12 @@ TrustedProxies = Annotated[
     typer.Option(
         "--trusted-proxy",
         metavar="ADDRESS",
-        help="A proxy in front, or a network of them, whose X-Forwarded-For and X-Forwarded-Proto are believed; "
-        "repeatable.",
+        help="A proxy, or a network of proxies, whose X-Forwarded-For and X-Forwarded-Proto are trusted; repeatable.",
     ),
 ]
 WebhookEnv = Annotated[
-    list[str] | None, typer.Option(metavar="NAME", help="A variable that headers may name; repeatable.")
+    list[str] | None,
+    typer.Option(metavar="NAME", help="An environment variable that headers of webhooks may use; repeatable."),
 ]
 
 

@@ -92,7 +92,7 @@ async def decide_call(request: Req) -> Response[str]:
     try:
         body = msgspec.convert(given, DecisionBody)
     except msgspec.ValidationError as error:
-        raise ApiError(422, "invalid", f"The decision cannot be used: {error}.") from None
+        raise ApiError(422, "invalid", f"The decision is invalid: {error}.") from None
     id = fields.get("operation", "")  # noqa: A001
     try:
         await store_decision(context.parts, id, body, tenant_id=caller.tenant(), actor=caller.actor)
@@ -114,7 +114,7 @@ async def show_decision(request: Req) -> Response[str]:
     operation = await read_visible_operation(context.parts, caller, id)
     made = await _find_decision(context, request, id, call, seen)
     if made is None:
-        raise not_found_error("Nobody has decided about such a call.")
+        raise not_found_error("There is no decision about this call.")
     return context.render_page(
         request, "decided.html", made=made, operation=operation, back=validate_place(back), problem=None
     )
@@ -186,10 +186,10 @@ def _build_filter(request: Req, asked: dict[str, str | None]) -> ApprovalFilter:
         ApiError: 422, if a part of the filter is invalid; 404, if it names another tenant than the key's.
     """
     if any(len(value or "") > LONGEST_FILTER for name, value in asked.items() if name in FILTERS):
-        raise ApiError(422, "invalid", f"A filter has {LONGEST_FILTER} characters at most.")
+        raise ApiError(422, "invalid", f"A filter can have at most {LONGEST_FILTER} characters.")
     age = asked["age"] or "0"
     if not (age.isascii() and age.isdigit()) or len(age) > 10:
-        raise ApiError(422, "invalid", "The age is a number of seconds.")
+        raise ApiError(422, "invalid", "The age must be a number of seconds.")
     return ApprovalFilter(
         tenant_id=caller_of(request).tenant(asked["tenant"]),
         agent_id=asked["agent"],

@@ -23,12 +23,12 @@ __all__ = ["COOKIE", "NOTICES", "PREFIX", "PageContext", "context_of", "validate
 PREFIX = "/page"
 COOKIE = "hookline_session"
 NOTICES = {
-    "on": "Switched on. It takes part in the next run.",
-    "off": "Switched off. It takes no part in the next run.",
-    "retried": "It is tried again now.",
-    "replayed": "It is delivered again, with the same id.",
-    "nothing": "There was nothing to do: somebody or something was quicker.",
-    "enabled": "Deliveries go to the endpoint again.",
+    "on": "Enabled from the next run on.",
+    "off": "Disabled from the next run on.",
+    "retried": "The delivery will be tried now.",
+    "replayed": "It will be delivered again, with the same id.",
+    "nothing": "Nothing to do: the delivery has changed in the meantime.",
+    "enabled": "The endpoint is enabled again.",
 }
 """Notices after a form was sent. The address names one of them, so that a crafted link cannot show another text."""
 VIEWS = (
@@ -130,9 +130,7 @@ class PageContext(msgspec.Struct, frozen=True, kw_only=True):
         given = {name: value for name, value in (await request.form()).items() if isinstance(value, str)}
         session: PageSession | None = request.scope["state"].get("hookline_session")
         if session is None or not self.sessions.has_token(session, given.pop("token", "")):
-            raise ApiError(
-                403, "stale_form", "The form is too old, or belongs to another session. Load the page again."
-            )
+            raise ApiError(403, "stale_form", "The form is too old, or belongs to another session. Reload the page.")
         return given
 
 

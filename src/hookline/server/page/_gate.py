@@ -68,7 +68,7 @@ class PageGate:
 class _ProblemDetail(msgspec.Struct):
     """The part of problem details that is shown to people."""
 
-    detail: str = "A hook has refused this."
+    detail: str = "A hook denied this."
 
 
 class _HeldAnswer:

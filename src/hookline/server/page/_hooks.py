@@ -120,7 +120,9 @@ async def dry_run_hook(request: Req, id: Id) -> Response[str]:  # noqa: A002
     except DefinitionError as error:
         return await _render_hook(request, id, tenant, sample=sample, problem=str(error))
     except msgspec.MsgspecError as error:
-        return await _render_hook(request, id, tenant, sample=sample, problem=f"The sample is no JSON object: {error}")
+        return await _render_hook(
+            request, id, tenant, sample=sample, problem=f"The sample is not a JSON object: {error}"
+        )
     return await _render_hook(request, id, tenant, sample=sample, tried=tried)
 
 

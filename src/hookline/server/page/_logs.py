@@ -66,15 +66,15 @@ async def show_statistics(request: Req) -> Response[str]:
     runs = column_plot(
         labels,
         [Series(name="ok", values=fine), Series(name="denied", values=denied), Series(name="failed", values=bad)],
-        unit="runs of hooks",
-        title="Runs by minute",
+        unit="executions of hooks",
+        title="Executions by minute",
         whole=True,
     )
     slow = column_plot(
         labels,
         [Series(name="p95", values=[0 if one is None else round(one.p95_ms, 3) for one in each])],
         unit="ms",
-        title="Own time that 95 % of the runs stayed below, by minute",
+        title="95th percentile of the hooks' own time, by minute",
     )
     most = max((one.p99_ms for one in found), default=1.0)
     rows = [(one, percentile_plot(one, most=most)) for one in found[:ROWS]]

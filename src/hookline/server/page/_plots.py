@@ -111,9 +111,7 @@ def percentile_plot(statistic: Statistic, *, most: float, width: int = 220) -> M
         f'<rect class="plot-p95" x="{p95 - 1:.1f}" y="3" width="2" height="10"/>',
         f'<rect class="plot-p99" x="{p99 - 1:.1f}" y="2" width="2" height="12"/>',
     ]
-    about = (
-        f"Half below {statistic.p50_ms:g} ms, 95 % below {statistic.p95_ms:g} ms, 99 % below {statistic.p99_ms:g} ms"
-    )
+    about = f"p50 {statistic.p50_ms:g} ms, p95 {statistic.p95_ms:g} ms, p99 {statistic.p99_ms:g} ms"
     return _wrap_svg(parts, width, 16, about)
 
 

@@ -49,7 +49,7 @@ class SessionCookies:
 
     def __init__(self, key: bytes | None = None) -> None:
         if key is not None and (not isinstance(key, bytes) or len(key) < SHORTEST_KEY):
-            raise HookUsageError(f"`session_key` is at least {SHORTEST_KEY} random bytes.")
+            raise HookUsageError(f"`session_key` must have at least {SHORTEST_KEY} random bytes.")
         self._key = key or token_bytes(SHORTEST_KEY)
 
     def create(self, caller: Caller | None) -> PageSession:
