@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
 import os
 import queue
 import signal
@@ -23,6 +24,9 @@ T = TypeVar("T")
 
 THREAD_NAME = "hookline-portal"
 ENDED = "The event loop of this portal has ended."
+LEFTOVERS = ("_ready", "_scheduled", "_asyncgens", "_default_executor")
+MOST_IDLE = 4
+"""Event loops that are kept for later runs; to make and close one takes longer than to run a tool."""
 
 
 class Portal:
@@ -124,6 +128,24 @@ class LoopPortal(Portal):
         self._background: threading.Thread | None = None
         self._turns: queue.SimpleQueue[object | None] = queue.SimpleQueue()
 
+    def call(self, function: Callable[..., T], *args: Any) -> T:
+        """Call a plain function as a callback of the event loop would be called, and return its result.
+
+        Waits for nothing, unless another thread runs the event loop.
+        """
+        if os.getpid() == self._process and not self.is_own_thread and self._take():
+            asyncio._set_running_loop(self._loop)
+            try:
+                return copy_context().run(function, *args)
+            finally:
+                asyncio._set_running_loop(None)
+                self._release()
+
+        async def run() -> T:
+            return function(*args)
+
+        return self.run(run)
+
     def start(self, function: Callable[..., Awaitable[T]], *args: Any) -> Future[T]:
         with self._lock:
             if self._loop.is_closed():
@@ -198,6 +220,16 @@ class LoopPortal(Portal):
                 self._background.join()
             self._loop.close()
 
+    @property
+    def is_reusable(self) -> bool:
+        """Whether nothing of its use is left, so that another run may use its event loop."""
+        if self._process != os.getpid() or self._loop.is_closed():
+            return False
+        if self._background is not None or self._callers or not self._tasks.unused:
+            return False
+        # The attributes are those of asyncio's own event loops; any other one is not used again.
+        return not any(getattr(self._loop, name, self) for name in LEFTOVERS)
+
     async def _shut_down(self) -> None:
         """Cancel every task, and end what belongs to the event loop."""
         left = asyncio.all_tasks() - {asyncio.current_task()}
@@ -232,6 +264,7 @@ class LoopPortal(Portal):
     def _end(self, caller: _Caller) -> None:
         with self._lock:
             self._callers.discard(caller)
+            self._tasks.unused = self._tasks.unused and caller.has_ended
             if self._runner == caller.thread:
                 self._pass_on()
 
@@ -326,6 +359,8 @@ class TrackedTasks:
     """
 
     def __init__(self, on_end: Callable[[], None]) -> None:
+        self.unused = True
+        """Whether it has made no task."""
         self._alive: set[asyncio.Task[Any]] = set()
         self._on_end = on_end
         self.waiting: set[asyncio.Task[Any]] = set()
@@ -333,6 +368,7 @@ class TrackedTasks:
 
     def __call__(self, loop: asyncio.AbstractEventLoop, coroutine: Any, **options: Any) -> asyncio.Task[Any]:
         task = asyncio.Task(coroutine, loop=loop, **options)
+        self.unused = False
         self._alive.add(task)
         task.add_done_callback(self._end)
         return task
@@ -354,16 +390,42 @@ def start_task(coroutine: Coroutine[Any, Any, T], loop: asyncio.AbstractEventLoo
     return asyncio.Task(coroutine, loop=loop, name=name)
 
 
+_idle: list[LoopPortal] = []
+_inherited: list[LoopPortal] = []
+"""Those of the process that this one was forked from. To close one would end that of the other process too."""
+
+
 @contextmanager
 def open_portal() -> Iterator[LoopPortal]:
     """Make an event loop for threads that have none, for as long as the block runs."""
-    portal = LoopPortal()
+    try:
+        portal = _idle.pop()
+    except IndexError:
+        portal = LoopPortal()
+    cancel = True
     try:
         yield portal
-    except BaseException:
-        portal.close(cancel=True)
-        raise
-    portal.close(cancel=False)
+        cancel = False
+    finally:
+        if portal.is_reusable and len(_idle) < MOST_IDLE:
+            _idle.append(portal)
+        else:
+            portal.close(cancel=cancel)
+
+
+def _close_idle_portals() -> None:
+    while _idle:
+        _idle.pop().close(cancel=True)
+
+
+def _leave_inherited_portals() -> None:
+    _inherited.extend(_idle)
+    _idle.clear()
+
+
+atexit.register(_close_idle_portals)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_leave_inherited_portals)
 
 
 def run_once(loop: asyncio.AbstractEventLoop) -> None:
@@ -416,6 +478,11 @@ class _Caller:
     def needs_loop(self) -> bool:
         """Whether the coroutine waits for the event loop, and not for this thread."""
         return not self._done and not self.open_jobs
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the coroutine has ended, which this thread may not have waited for."""
+        return self._done
 
     def start(self) -> None:
         """Start to run the function, in the event loop."""
@@ -472,15 +539,20 @@ class _Caller:
 
     def _drive(self) -> None:
         """Run the event loop until it has something for this thread."""
+        try:
+            # Most of what runs here waits for nothing; and what follows one job comes before the next.
+            run_once(self._loop)
+            if self._jobs.empty():
+                self._drive_and_wait()
+        finally:
+            self._portal._release()
+
+    def _drive_and_wait(self) -> None:
         caught = self.thread == _main_thread and signal.getsignal(signal.SIGINT) is signal.default_int_handler
-        if caught:  # raised inside of the event loop, a KeyboardInterrupt could tear it
+        if caught:  # a KeyboardInterrupt that is raised in a hook ends it as a failure of its own
             signal.signal(signal.SIGINT, self._on_interrupt)
         try:
-            if self._jobs.empty():
-                self._loop.run_forever()
-            else:  # what follows the job before comes before the next one
-                run_once(self._loop)
-            self._portal._release()
+            self._loop.run_forever()
         finally:
             if caught:
                 signal.signal(signal.SIGINT, signal.default_int_handler)

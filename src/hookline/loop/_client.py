@@ -10,6 +10,8 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
+import msgspec
+
 from hookline._checks import quote
 from hookline.errors import HookUsageError
 from hookline.loop._chat import ChatCompletions
@@ -154,6 +156,15 @@ class Exchange:
         if found is None and self.streams:
             found = getattr(result, "response", None)
         return found
+
+    def decode_answer(self, data: bytes) -> Any:
+        """Return the JSON of an answer in an HTTP response that was read; `None` if it is none."""
+        if self.streams:
+            return self.read_stream(data)
+        try:
+            return msgspec.json.decode(data)
+        except (ValueError, RecursionError):
+            return None
 
     def make_result(self, answer: Mapping[str, Any]) -> Any:
         """Return an answer as the client's method would: parsed, raw, or as a stream; or an awaitable of it."""
