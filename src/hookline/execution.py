@@ -450,7 +450,10 @@ async def ask(
     try:
         for handler, timeout, observer in askable:
             if timeout is None or not stepwise:
-                await _ask_one(observer, event, bounded, hook_timeout, sender)
+                if observer.is_async or observer.matches is not None or hook_executed.receivers:
+                    await _ask_one(observer, event, bounded, hook_timeout, sender)
+                else:
+                    _ask_sync(observer, event)
             else:
                 try:
                     if timeout == _NEVER:
@@ -483,6 +486,16 @@ async def _finish_asked(coroutine: Coroutine[Any, Any, Any], waits_for: Any, tim
         return await finish_asyncio(coroutine, waits_for, timeout, None, alarm)
     finally:
         alarm.close()
+
+
+def _ask_sync(observer: Observer, event: BeforeToolCall) -> None:
+    try:
+        if (outcome := observer.handler(event)) is not None:
+            refuse_awaitable(outcome)
+            if (refusal := deny_by_return(observer, event, outcome)) is not None:
+                report(observer, event, refusal)
+    except BaseException as error:
+        report(observer, event, own_failure(error))
 
 
 async def _ask_one(
