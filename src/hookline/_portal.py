@@ -24,6 +24,9 @@ T = TypeVar("T")
 
 THREAD_NAME = "hookline-portal"
 ENDED = "The event loop of this portal has ended."
+MOST_EXITS = 100
+"""Exceptions that end an event loop, after which its remaining tasks are left as they are."""
+
 LEFTOVERS = ("_ready", "_scheduled", "_asyncgens", "_default_executor")
 MOST_IDLE = 4
 """Event loops that are kept for later runs; to make and close one takes longer than to run a tool."""
@@ -328,8 +331,12 @@ class LoopPortal(Portal):
 
     def _fail(self) -> None:
         """End the event loop, which an exception has torn, and what waits for it."""
-        with suppress(BaseException):
-            self._loop.run_until_complete(self._shut_down())
+        for _ in range(MOST_EXITS):
+            try:
+                self._loop.run_until_complete(self._shut_down())
+                break
+            except BaseException:  # of another task, such as that of a task group in which the first one was
+                continue
         with self._lock:
             self._loop.close()
             self._runner = None
@@ -604,7 +611,7 @@ class _Caller:
                 self._portal._deliver(self, wake)
 
         tracked = self._loop.get_task_factory()
-        task = asyncio.current_task()
+        task = cast("asyncio.Task[Any]", asyncio.current_task())
         others = tracked.waiting if isinstance(tracked, TrackedTasks) else set()
         others.add(task)
         self.open_jobs += 1

@@ -8,7 +8,7 @@ import inspect
 import json
 import sys
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import msgspec
 
@@ -129,8 +129,8 @@ def hook_client(client: C, operation_id: str, call: Callable[[Exchange], Any]) -
         call: Makes a model call; it returns an awaitable if the client does.
     """
     twin = copy.copy(client)
-    own = vars(twin)
-    for name in _cached_names(type(twin)) & own.keys():
+    own, kind = vars(twin), cast("type[Any]", type(twin))
+    for name in _cached_names(kind) & own.keys():
         del own[name]  # resources bind the methods of the client that they were made by
     bare: Any = client
 

@@ -1,4 +1,4 @@
-"""`SyncLoopRun`: the run of a sync loop, whose hooks run in an event loop of another thread."""
+"""`SyncLoopRun`: the run of a sync loop, whose hooks run in an event loop of its own."""
 
 from __future__ import annotations
 
@@ -29,8 +29,10 @@ T = TypeVar("T")
 class SyncLoopRun(RunBase[C], Generic[C]):
     """The run of a sync loop: `with wrap(OpenAI(), ...) as run:`.
 
-    Requests, plain tools and plain `ask` functions run in the thread of the caller, hooks in an event loop of another
-    thread. Several runs may be open at once, in several threads.
+    Requests, plain tools and plain `ask` functions run in the thread of the caller. Hooks run in an event loop of the
+    run, which the caller's thread runs while it waits for them; a thread of its own runs it for async observers that
+    are left, and where the caller's thread runs an event loop already. Several runs may be open at once, in several
+    threads.
 
     Attributes:
         client: The client whose model calls go through the hooks. It is of the same class and shares the connections
