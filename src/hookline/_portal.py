@@ -156,10 +156,10 @@ class LoopPortal(Portal):
             self._arriving += 1
             if self._runner is None:
                 self._hand_over()
-        started = super().start(function, *args)
-        self._started.add(started)
+            started = super().start(function, *args)  # under the lock, so that the event loop cannot end before
+            self._loop.call_soon_threadsafe(self._arrive)
+            self._started.add(started)
         started.add_done_callback(self._started.discard)
-        self._loop.call_soon_threadsafe(self._arrive)
         return started
 
     def _arrive(self) -> None:
@@ -217,7 +217,11 @@ class LoopPortal(Portal):
                 wait(list(self._started))
         finally:
             if not self._loop.is_closed():
-                self.run(self._shut_down)
+                try:
+                    self.run(self._shut_down)
+                except (RuntimeError, asyncio.CancelledError):
+                    if not self._loop.is_closed():  # by its own thread
+                        raise
             if self._background is not None:
                 self._turns.put(None)
                 self._background.join()
@@ -250,11 +254,10 @@ class LoopPortal(Portal):
             if self._loop.is_closed():
                 raise RuntimeError(ENDED)
             self._callers.add(caller)
-            taken = self._take_if_free()
-        if taken:
-            caller.start()
-        else:
-            super()._begin(caller)
+            if not self._take_if_free():
+                super()._begin(caller)
+                return
+        caller.start()
 
     def _deliver(self, caller: _Caller, wake: Callable[[], None]) -> None:
         with self._lock:
@@ -342,6 +345,9 @@ class LoopPortal(Portal):
             self._runner = None
             for each in self._callers:
                 each.abandon()
+            unfinished = list(self._started)
+        for started in unfinished:
+            started.cancel()
 
     def _note_change(self, caller: _Caller) -> None:
         if self._runner == caller.thread:

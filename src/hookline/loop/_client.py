@@ -129,7 +129,7 @@ def hook_client(client: C, operation_id: str, call: Callable[[Exchange], Any]) -
         call: Makes a model call; it returns an awaitable if the client does.
     """
     twin = copy.copy(client)
-    own, kind = vars(twin), cast("type[Any]", type(twin))
+    own, kind = vars(twin), cast(Any, type(twin))
     for name in _cached_names(kind) & own.keys():
         del own[name]  # resources bind the methods of the client that they were made by
     bare: Any = client
