@@ -1,7 +1,7 @@
 """Writes the matrix of adapters: `python docs/reference/generate_adapters.py [adapter ...]`.
 
-Holds every adapter whose framework is installed to the contract, and writes what was seen into its column of
-`adapters.md`. The columns of the others stay as they are, so that environments may take turns, in any order.
+Runs the contract against every adapter whose framework is installed, and writes its column of `adapters.md`. Other
+columns stay as they are, so that you can run it in one environment after another.
 """
 
 import asyncio
@@ -31,11 +31,11 @@ ADAPTERS = {
     "fastmcp": "FastMCP",
     "claude_agent_sdk": "Claude Agent SDK",
 }
-"""Modules of `hookline.adapters`, and what heads their columns."""
+"""The modules of `hookline.adapters` and the headings of their columns."""
 
 SHOWN_CALLS = (ToolCall, ModelCall, AgentCall, SubAgentCall, CompactCall)
 KINDS = ("before", "guard", "after", "around")
-ASKS = "a person can be asked"
+ASKS = "Ask pauses the run"
 STOPS = "a stopped run raises RunStopped"
 UNKNOWN = "?"
 
@@ -44,20 +44,59 @@ INTRODUCTION = """\
 
 # Adapters
 
-What each adapter of `hookline.adapters` can drive, as its tests have seen it: each column is written by holding the
-adapter to [the contract of all adapters](../how-to/write-an-adapter.md). A hook that its framework would never call is
-refused with `UnsupportedHookError`, unless `best_effort=True`.
+What each adapter of `hookline.adapters` supports. The tables are written by running the adapter's tests against [the
+contract of all adapters](../how-to/write-an-adapter.md). A hook that a framework would never call is refused with
+`UnsupportedHookError`, unless you pass `best_effort=True`. [Adapter details](adapter-details.md) lists rare cases.
 
-## Attach
+## Attach hooks
 
-`hooked(thing, hooks=[...])` from `hookline.adapters` attaches hooks to what you already have. It takes the same options
-for every framework: `operation_id`, `user_id`, `tenant_id`, `dispatcher`, `store`, `drain_timeout`, `best_effort` and
-`allow_missing_hooks`.
+`hooked(thing, hooks=[...])` from `hookline.adapters` attaches hooks to what you already have:
+
 """
 
 AFTER_ATTACHED = """\
-Each package has `answers(result, decisions)` too: the framework's own value for these decisions, where you start the
-run yourself. One `except hookline.errors.RunStopped` catches every end by a hook, a person or `interrupt`.
+## Options
+
+`hooked` and each framework's own way to attach hooks take the same options. All are optional.
+
+| option | meaning |
+|---|---|
+| `operation_id` | the id of the run; a new one by default |
+| `user_id`, `tenant_id` | for whom it runs |
+| `dispatcher` | an open `HookDispatcher` to share; each run has one of its own by default |
+| `store` | where an operation is kept while it waits for a person |
+| `drain_timeout` | the seconds that queued observers may take at the end |
+| `best_effort` | log hooks that the framework does not support, instead of refusing them |
+| `allow_missing_hooks` | resume without interceptors that the run had before; a warning is logged |
+
+## Resume a paused run
+
+`resume(result, decisions)` continues a run that waits for a person, as the same operation. The decisions are `Approve`
+and `Reject`, each with the id of its call. A `Reject` ends the run; with `and_continue=True` the model reads the reason
+and continues.
+
+`answers(result, decisions)`, in each adapter's package, returns the framework's own value for these decisions. Use it
+to start the run yourself.
+
+To resume in another process, pass the `operation_id` and the `store` of the paused run to `hooked`.
+
+Pass the same hooks. If the store has the paused operation and one of its interceptors is missing, `resume` raises
+`MissingHooksError`, unless you pass `allow_missing_hooks=True`: see [Give the same hooks
+again](../how-to/ask-a-person.md#give-the-same-hooks-again). If only the framework knows of the pause, hooks are not
+compared.
+
+## Stopped runs
+
+`hookline.errors.RunStopped` is raised if
+
+* a hook denies the run, or a model call,
+* a hook denies a tool call with `Deny(reason, stop=True)`,
+* a person rejects a call without `and_continue=True`,
+* `interrupt` ends the run.
+
+One `except RunStopped` works for every framework. `error.reason` says why, and `error.hook_id` names the hook, if it
+was one. A FastMCP server has no run to stop: its client reads a failed call.
+
 """
 
 ATTACHED = {
@@ -67,17 +106,17 @@ ATTACHED = {
     "Strands": ("an `Agent`, graph or swarm", "`invoke_async`, `stream_async`", "`resume(result, decisions)`"),
     "Agent Framework": ("an `Agent`", "`run`", "`resume(response, decisions, session=...)`"),
     "Google ADK": ("a `Runner`", "`run_async`, `run`", "`resume(events, decisions, user_id=..., session_id=...)`"),
-    "FastMCP": ("a server, which is changed", "as before", "nobody can be asked"),
+    "FastMCP": ("a server, which is changed", "as before", "not supported"),
     "Claude Agent SDK": ("the options", "`query`, `client`", "`resume(result, decisions)`"),
 }
-"""What `hooked` takes, how the object that it returns is run, and how a paused run goes on."""
+"""For each framework: what `hooked` takes, the methods that run it, and the call that resumes a paused run."""
 
 Column = dict[str, str]
-"""What an adapter can do, by row."""
+"""The cells of one adapter, by row."""
 
 
 def stage_of(name: str) -> Any:
-    """The stage of an adapter's tests; `None` where its framework is not installed."""
+    """Return the stage of an adapter's tests; `None` if its framework is not installed."""
     try:
         module = importlib.import_module(f"tests.adapters.{name}.stage")
     except (ModuleNotFoundError, MissingExtraError):
@@ -88,7 +127,7 @@ def stage_of(name: str) -> Any:
 
 
 def drawn(stage: Any) -> Column:
-    """The column of an adapter, by what it says that it can drive."""
+    """Return the column of an adapter, from its declared capabilities."""
     capabilities = stage.capabilities
     column = {kind: "yes" if kind in capabilities.events else "no" for kind in EVENTS}
     for call in CALLS:
@@ -100,7 +139,7 @@ def drawn(stage: Any) -> Column:
 
 
 def read(text: str) -> dict[str, Column]:
-    """The columns of the page as it is."""
+    """Read the columns of the present page."""
     columns: dict[str, Column] = {}
     heads: list[str] = []
     for line in text.splitlines():
@@ -110,7 +149,7 @@ def read(text: str) -> dict[str, Column]:
         elif not heads:
             heads = cells[1:]
         elif heads != [*ADAPTERS.values()]:
-            continue  # the table of the introduction
+            continue  # a table of the introduction
         elif not set(line) <= set("|-"):
             for head, cell in zip(heads, cells[1:], strict=True):
                 columns.setdefault(head, {})[cells[0]] = cell
@@ -118,23 +157,23 @@ def read(text: str) -> dict[str, Column]:
 
 
 def render(columns: Mapping[str, Column]) -> str:
-    """The page.
+    """Return the text of the page.
 
     Args:
-        columns: What each adapter can do, by its name in the heads.
+        columns: The column of each adapter, by its heading.
     """
     lines = [INTRODUCTION, *attached(), AFTER_ATTACHED, "## Events", ""]
     lines += table("event", [str(kind) for kind in EVENTS], columns)
-    lines += ["## Interceptors", "", "The kinds that may stand in the way of each class of calls.", ""]
+    lines += ["## Interceptors", "", "The kinds of interceptor that each adapter supports, for each kind of call.", ""]
     lines += table("call", [*(call.__name__ for call in SHOWN_CALLS)], columns)
-    lines += ["## People, and the end of a run", ""]
+    lines += ["## Pauses and stopped runs", ""]
     lines += table("", [ASKS, STOPS], columns, code=False)
     return "\n".join(lines).rstrip() + "\n"
 
 
 def attached() -> Iterator[str]:
-    """The table of what `hooked` takes."""
-    yield "| framework | give it | run | go on after a person |"
+    """Yield the table of what `hooked` takes."""
+    yield "| framework | pass to `hooked` | run | resume |"
     yield "|---|---|---|---|"
     for name, cells in ATTACHED.items():
         page = name.lower().replace(" ", "-")
@@ -143,7 +182,7 @@ def attached() -> Iterator[str]:
 
 
 def table(first: str, rows: list[str], columns: Mapping[str, Column], *, code: bool = True) -> Iterator[str]:
-    """A table with a row for each of these things."""
+    """Yield a table with these rows and a column for each adapter."""
     heads = list(ADAPTERS.values())
     yield f"| {' | '.join([first, *heads])} |"
     yield f"|{'---|' * (len(heads) + 1)}"
@@ -154,7 +193,7 @@ def table(first: str, rows: list[str], columns: Mapping[str, Column], *, code: b
 
 
 def main(names: list[str]) -> None:
-    """Write the columns of these adapters, of all that are installed if none is named."""
+    """Write the columns of the named adapters, or of all that are installed."""
     logging.getLogger("hookline").setLevel(logging.CRITICAL)  # hooks that fail are part of the contract
     columns = read(PAGE.read_text()) if PAGE.exists() else {}
     for name in names or ADAPTERS:

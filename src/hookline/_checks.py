@@ -86,21 +86,21 @@ def format_record(record: msgspec.Struct) -> str:
 def check_id(id: object, where: str) -> None:  # noqa: A002
     """Refuse an id that is no text."""
     if not isinstance(id, str) or not id:
-        raise HookDefinitionError(where, f"`id` is a non-empty string; got {quote(id)}")
+        raise HookDefinitionError(where, f"`id` must be a non-empty string; got {quote(id)}")
 
 
 def check_priority(priority: object, where: str) -> None:
     """Refuse a priority that is out of range."""
     if not isinstance(priority, int) or isinstance(priority, bool) or not 0 <= priority <= 1000:
         raise HookDefinitionError(
-            where, f"`priority` is a whole number from 0 (outermost) to 1000 (innermost); got {quote(priority)}"
+            where, f"`priority` must be an integer from 0 (outermost) to 1000 (innermost); got {quote(priority)}"
         )
 
 
 def check_tenant(tenant_id: object, where: str) -> None:
     """Refuse a tenant that is no text."""
     if not isinstance(tenant_id, str):
-        raise HookDefinitionError(where, f"`tenant_id` is a string; got {quote(tenant_id)}")
+        raise HookDefinitionError(where, f"`tenant_id` must be a string; got {quote(tenant_id)}")
 
 
 def check_timeout(timeout: object, where: str) -> None:
@@ -117,7 +117,7 @@ def check_timeout(timeout: object, where: str) -> None:
         seconds = math.nan
     if not seconds > 0:
         raise HookDefinitionError(
-            where, f"`timeout` is a positive number of seconds, math.inf or None; got {quote(timeout)}"
+            where, f"`timeout` must be a positive number of seconds, math.inf or None; got {quote(timeout)}"
         )
 
 
@@ -162,10 +162,10 @@ def check_tool(tool: object, name: str, *, has_tool: bool, where: str) -> None:
     """
     if not isinstance(tool, str) or not tool:
         raise HookDefinitionError(
-            where, f"`tool` is a glob over 'toolset/tool_name', or over a name; got {quote(tool)}"
+            where, f"`tool` must be a glob over 'toolset/tool_name' or over a tool's name; got {quote(tool)}"
         )
     if not has_tool:
-        raise HookDefinitionError(where, f"{name} has no tool, so `tool={tool!r}` could never match; leave it out")
+        raise HookDefinitionError(where, f"{name} has no tool, so `tool={tool!r}` can never match; leave it out")
 
 
 def check_signature(handler: object, arguments: str, where: str) -> None:
@@ -181,9 +181,7 @@ def check_signature(handler: object, arguments: str, where: str) -> None:
     inner = _unwrap(handler)
     for body in (inner, type(inner).__call__):
         if inspect.isgeneratorfunction(body) or inspect.isasyncgenfunction(body):
-            raise HookDefinitionError(
-                where, "`handler` is a generator function, whose body would never run; remove `yield`"
-            )
+            raise HookDefinitionError(where, "`handler` is a generator function, which would never run; remove `yield`")
     try:
         signature = inspect.signature(handler, follow_wrapped=False)
     except (TypeError, ValueError):
@@ -209,9 +207,9 @@ def check_decides_nothing(handler: object, what: str, where: str) -> None:
     if promised is not None:
         raise HookDefinitionError(
             where,
-            f"its handler is annotated to return {promised.__name__}, but {what} decides nothing by what it returns. "
-            "To refuse a tool call, or to have a person asked, register it with hooks.guard(ToolCall); to answer in "
-            "the tool's place, call event.mock(...) on a BeforeToolCall and return None",
+            f"its handler is annotated to return {promised.__name__}, but the return value of {what} has no effect. To "
+            "deny a tool call or ask a person, use hooks.guard(ToolCall). To answer instead of the tool, call "
+            "event.mock(...) on a BeforeToolCall and return None",
         )
 
 

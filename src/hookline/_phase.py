@@ -31,7 +31,7 @@ class Phase(enum.StrEnum):
 
     @property
     def is_initializing(self) -> bool:
-        """Whether the agent is not ready yet."""
+        """Whether the agent is starting."""
         return self is Phase.BOOTSTRAPPING
 
     @property
@@ -41,7 +41,7 @@ class Phase(enum.StrEnum):
 
     @property
     def is_terminal(self) -> bool:
-        """Whether the agent's life is over, until it is started again."""
+        """Whether the agent has stopped, until it is started again."""
         return self is Phase.SHUTDOWN_COMPLETE or self is Phase.ERROR
 
 
@@ -89,11 +89,11 @@ class PhaseTransition(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         agent_id: The agent.
-        operation_id: The run in which it moved; `""` outside of one.
-        source: The phase that it left.
-        target: The phase that it is in now.
-        time_unix_nano: When.
-        reason: Why, where somebody said so.
+        operation_id: The run; `""` outside a run.
+        source: The previous phase.
+        target: The new phase.
+        time_unix_nano: When, in nanoseconds since 1970.
+        reason: The reason, if one was given.
     """
 
     hook_type: ClassVar[str] = "phase"
@@ -107,14 +107,14 @@ class PhaseTransition(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PhaseHandler(msgspec.Struct, frozen=True, kw_only=True):
-    """A handler and the move that it is called for. `Hooks.on_phase` makes these.
+    """A handler and the moves that it handles. `Hooks.on_phase` makes these.
 
     Attributes:
         id: Name of the hook in logs and records; need not be unique.
-        source: The phase that is left; `None` for any.
-        target: The phase that is entered; `None` for any.
-        handler: `(transition) -> None`, plain or async. It decides nothing by what it returns.
-        timeout: Seconds an async handler may take; `None` for 30, `math.inf` for no limit.
+        source: The phase that the agent leaves; `None` for any.
+        target: The phase that the agent enters; `None` for any.
+        handler: `(transition) -> None`, plain or async. Its return value decides nothing.
+        timeout: Time limit of an async handler in seconds; `None` for 30, `math.inf` for none.
     """
 
     id: str
@@ -125,15 +125,15 @@ class PhaseHandler(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PhaseHook(abc.ABC):
-    """Base class of phase hooks: two phases, and what to do when an agent moves from the one to the other.
+    """Base class of phase hooks: two phases, and the function for a move between them.
 
-    A subclass that lacks one of the two phases or `execute` cannot be instantiated. Class attributes are the usual way
-    to give the phases: `source_phase = None`, `target_phase = Phase.IDLE`.
+    A subclass must define both phases and `execute`. Set the phases as class attributes: `source_phase = None`,
+    `target_phase = Phase.IDLE`.
 
     Attributes:
-        source_phase: The phase that is left; `None` for any.
-        target_phase: The phase that is entered; `None` for any.
-        timeout: Seconds it may take; `None` for 30, `math.inf` for no limit.
+        source_phase: The phase that the agent leaves; `None` for any.
+        target_phase: The phase that the agent enters; `None` for any.
+        timeout: Time limit in seconds; `None` for 30, `math.inf` for none.
     """
 
     timeout: float | None = None
@@ -146,16 +146,16 @@ class PhaseHook(abc.ABC):
         @property
         @abc.abstractmethod
         def source_phase(self) -> Phase | None:
-            """The phase that is left; `None` for any."""
+            """The phase that the agent leaves; `None` for any."""
 
         @property
         @abc.abstractmethod
         def target_phase(self) -> Phase | None:
-            """The phase that is entered; `None` for any."""
+            """The phase that the agent enters; `None` for any."""
 
     @abc.abstractmethod
     async def execute(self, context: PhaseTransition) -> None:
-        """Do what the hook is for. Raising harms nobody: it is logged.
+        """Handle the move. Exceptions are logged.
 
         Args:
             context: The move.

@@ -1,4 +1,4 @@
-"""ASGI middleware: every HTTP request to an application goes through hooks, in any web framework."""
+"""ASGI middleware that runs HTTP requests through hooks, in any web framework."""
 
 from __future__ import annotations
 
@@ -53,35 +53,34 @@ def has_dot_segment(path: str) -> bool:
 
 
 class HookMiddleware:
-    """ASGI middleware that runs every HTTP request through the hooks for `RequestCall`; other scopes pass untouched.
+    """ASGI middleware that runs HTTP requests through the hooks for `RequestCall`. Other scopes pass unchanged.
 
     `app.add_middleware(HookMiddleware, hooks=[...])` in Starlette and FastAPI, `HookMiddleware(app, [...])` elsewhere.
 
-    `before`, `guard` and `around` see the request before the application does, and may change its method, path and
-    headers. `after` and the way out of `around` see status and headers when the application begins its answer, before
-    they go out. Bodies are never read or held back. A refused request is answered with problem details (RFC 9457): 403,
-    or 500 where a hook failed that fails closed.
+    `before`, `guard` and `around` see the request before the application, and can change its method, path and headers.
+    `after` and the end of `around` see the status and the headers of the response before they are sent. Bodies are
+    never read or held back. A denied request gets problem details (RFC 9457): 403, or 500 if the hook failed.
 
-    The application runs in a task of its own, in a copy of the context in which the innermost `around` called
-    `call_next`, and finds the call at `scope["state"]["hookline"]`. Its errors pass through the hooks to the server.
-    Hooks that are not waited for never delay an answer. The request's task ends when they have ended, and only then
-    does an error of the application reach the server.
+    The application runs in its own task, with a copy of the context in which the innermost `around` called `call_next`.
+    The call is in `scope["state"]["hookline"]`. Exceptions of the application pass through the hooks to the server.
+    `wait=False` hooks never delay a response. The request's task ends after them, and only then does an exception of
+    the application reach the server.
 
-    Hooks and application see the same path. Several slashes in a row are merged into one for both, since many routers
-    merge them, and a hook that compares paths would be walked around. A path with a segment `.` or `..` is answered
-    with 400: clients resolve such segments before they send a request.
+    Hooks and application see the same path. Repeated slashes are merged for both: many routers merge them, so a request
+    could otherwise bypass a hook that compares paths. A path with a segment `.` or `..` gets 400, since clients resolve
+    such segments before they send a request.
 
     Args:
         app: The application.
-        hooks: Bundles and plain interceptors. What is not for requests is left out.
-        tenant: `(scope) -> tenant_id`: whose request it is; what stands in front has put that into the scope.
-        budget: Seconds of own time that all hooks of one request may take together; `None` for no limit.
-        hook_timeout: Seconds of own time that a hook may take unless it says otherwise.
-        merge_slashes: Whether several slashes in a row become one. Switch it off only for an application whose router
-            tells `/a//b` from `/a/b`.
+        hooks: Bundles and interceptors. Hooks of other calls are ignored.
+        tenant: `(scope) -> tenant_id`: the tenant of the request, which an outer middleware has put into the scope.
+        budget: Limit of the own time of all hooks of one request together, in seconds; `None` for no limit.
+        hook_timeout: Limit of own time in seconds for hooks that have none.
+        merge_slashes: Whether to merge repeated slashes. Set `False` only if the application's router distinguishes
+            `/a//b` from `/a/b`.
 
     Raises:
-        HookDefinitionError: If an argument cannot work.
+        HookDefinitionError: If an argument is invalid.
     """
 
     def __init__(
@@ -96,7 +95,7 @@ class HookMiddleware:
     ) -> None:
         for name, given in {"app": app, "tenant": tenant}.items():
             if not callable(given) and (name, given) != ("tenant", None):
-                raise HookDefinitionError("HookMiddleware", f"`{name}` is called for each request; got {given!r:.200}")
+                raise HookDefinitionError("HookMiddleware", f"`{name}` must be callable; got {given!r:.200}")
         placed = [
             (hook, entry.lane if isinstance(entry, Hooks) else None)
             for entry in hook_batch(hooks)
@@ -119,9 +118,9 @@ class HookMiddleware:
         """Handle a request, and send its response.
 
         Raises:
-            HookUsageError: If `tenant` gave no text, or a hook a header that cannot be sent, or a path that is not in
-                the form in which hooks see paths.
-            BaseException: What the application raises, unchanged.
+            HookUsageError: If `tenant` did not return a string, or a hook set an invalid header, or a path that is not
+                in the form that hooks see.
+            BaseException: The exception of the application, unchanged.
         """
         if scope["type"] != "http":
             await self.app(scope, receive, send)
@@ -137,7 +136,9 @@ class HookMiddleware:
         given = headers.get("x-request-id", "")
         tenant_id = "" if self.tenant is None else self.tenant(scope)
         if not isinstance(tenant_id, str):
-            raise HookUsageError(f"`tenant` returns the tenant's id, '' for none; it returned {tenant_id!r:.200}.")
+            raise HookUsageError(
+                f"`tenant` must return the tenant's id, or '' for none; it returned {tenant_id!r:.200}."
+            )
         call = RequestCall(
             operation_id=given if re.fullmatch("[ -~]{1,128}", given) else os.urandom(16).hex(),
             tenant_id=tenant_id,
@@ -211,8 +212,8 @@ class _Exchange:
         if has_dot_segment(call.path) or self.owner.normal_path(call.path) != call.path:
             # Guards have judged this spelling, and a router may take it for another path.
             raise HookUsageError(
-                f"A hook changed the path to {call.path!r:.200}, which a router may read as another one than hooks do. "
-                "Merge its slashes and resolve its segments '.' and '..' first."
+                f"A hook changed the path to {call.path!r:.200}, which a router may resolve to a different path. Merge "
+                "its slashes and resolve its segments '.' and '..' first."
             )
         scope = _rewrite_scope(self.scope, self.call, call)
         scope.setdefault("state", {})["hookline"] = call
@@ -369,6 +370,6 @@ def _lines(headers: Mapping[str, str], lines: Sequence[tuple[bytes, bytes]]) -> 
             continue
         for value in joined.split("\n") if name == "set-cookie" else (joined,):
             if not re.fullmatch(r"[!#$%&'*+.^`|~\w-]+:[\t -~\x80-\xff]*", f"{name}:{value}", re.ASCII):
-                raise HookUsageError(f"A hook gave the header {name!r:.200} a name or value that HTTP cannot carry.")
+                raise HookUsageError(f"A hook set the header {name!r:.200}, whose name or value is not valid in HTTP.")
             found.append((name.encode("latin-1"), value.encode("latin-1")))
     return found

@@ -1,4 +1,4 @@
-"""Calls, results and decisions: what interceptors see of a run, and what they may return."""
+"""Calls, results and decisions: the arguments and return values of interceptors."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal
@@ -46,9 +46,9 @@ class ToolResult(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         content: The text that the model reads.
-        success: Whether the tool did what it was asked for.
-        error_type: Set when the tool raised: the exception's class name.
-        metadata: What else the answer carries (rule, fault, cassette); it appears on the events.
+        success: Whether the call succeeded.
+        error_type: The class name of the exception, if the tool raised.
+        metadata: More about the result, such as the rule, fault or cassette that answered. Events show it.
     """
 
     content: str
@@ -63,7 +63,7 @@ class ToolResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def as_tool_result(answer: object) -> ToolResult:
-    """Convert a hook's answer in a tool's place to a `ToolResult`.
+    """Convert the answer of a hook to a `ToolResult`.
 
     Args:
         answer: A `ToolResult`, a `str` (also empty), a mapping with `content` and optionally `success` and
@@ -80,14 +80,14 @@ def as_tool_result(answer: object) -> ToolResult:
         unknown = [key for key in answer if key not in ("content", "success", "metadata")]
         if unknown or "content" not in answer:
             raise HookUsageError(
-                f"An answer given as a mapping has `content` and optionally `success` and `metadata`; got the keys "
+                f"An answer that is a mapping must have `content`, and can have `success` and `metadata`; got the keys "
                 f"{', '.join(map(str, answer)) or 'none'}."
             )
         return _check_result(ToolResult(**answer))
     if isinstance(answer, Exception):
         return tool_failure(answer)
     raise HookUsageError(
-        f"A tool call is answered with a ToolResult, a str, a mapping with `content`, or an Exception instance; "
+        f"The answer to a tool call must be a ToolResult, a str, a mapping with `content`, or an Exception instance; "
         f"got {type(answer).__name__}."
     )
 
@@ -99,13 +99,15 @@ def tool_failure(error: BaseException) -> ToolResult:
 
 def _check_result(result: ToolResult) -> ToolResult:
     if not isinstance(result.content, str):
-        raise HookUsageError(f"`content` of an answer is text; got {type(result.content).__name__}.")
+        raise HookUsageError(f"`content` of an answer must be a str; got {type(result.content).__name__}.")
     if not isinstance(result.success, bool):
-        raise HookUsageError(f"`success` of an answer is True or False; got {result.success!r}.")
+        raise HookUsageError(f"`success` of an answer must be True or False; got {result.success!r}.")
     if result.error_type is not None and not isinstance(result.error_type, str):
-        raise HookUsageError(f"`error_type` of an answer is text or None; got {type(result.error_type).__name__}.")
+        raise HookUsageError(
+            f"`error_type` of an answer must be a str or None; got {type(result.error_type).__name__}."
+        )
     if result.metadata.__class__ is not ReadOnlyDict and not isinstance(result.metadata, Mapping):
-        raise HookUsageError(f"`metadata` of an answer is a mapping; got {type(result.metadata).__name__}.")
+        raise HookUsageError(f"`metadata` of an answer must be a mapping; got {type(result.metadata).__name__}.")
     return result
 
 
@@ -136,19 +138,19 @@ class _RequestFields(msgspec.Struct, frozen=True, kw_only=True, rename="camel", 
 
 
 class ToolRequest(_RequestFields, frozen=True):
-    """A tool call as the model asked for it: `ToolRequest("search", {"q": "tea"})`.
+    """A tool call that a model requests: `ToolRequest("search", {"q": "tea"})`.
 
     Attributes:
-        tool_name: The tool's name in its toolset; may be given by position.
-        args: The arguments as a JSON object; may be given by position. By keyword they may also be the model's raw
-            text where it is no JSON object: it is kept as it is, and the model is told.
-        toolset: Where the tool comes from: `"local"` for a Python function, the server's name for MCP.
-        tool_call_id: The model's id of this call, unique within the answer. A run gives a call without one the id
+        tool_name: The tool's name in its toolset; can be given by position.
+        args: The arguments as a JSON object; can be given by position. By keyword, you can also give the model's raw
+            text if it is not a JSON object: it is kept, and the model reads that it is invalid.
+        toolset: Where the tool comes from: `"local"` for a Python function, or the name of the MCP server.
+        tool_call_id: The model's id of this call, unique within its response. If it is empty, the run sets
             `t<step>.<position>`.
 
     Raises:
-        HookUsageError: If Python code gives more than two values by position, a name that is no text, or arguments by
-            position that are no mapping.
+        HookUsageError: If more than two values are given by position, the name is not a string, or arguments given by
+            position are not a mapping.
     """
 
     tool_name: str = msgspec.field(name="apiName")
@@ -163,9 +165,9 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """Tokens and cost of model calls.
 
     Attributes:
-        input_tokens: Tokens read.
-        output_tokens: Tokens written.
-        cost_usd: Price in US dollars.
+        input_tokens: Input tokens.
+        output_tokens: Output tokens.
+        cost_usd: Cost in US dollars.
     """
 
     input_tokens: int = 0
@@ -184,11 +186,11 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """One message of a conversation.
 
     Attributes:
-        role: Who speaks.
+        role: The author of the message.
         content: The text.
-        tool_calls: What an assistant message asks for.
-        tool_call_id: Which call a tool message answers.
-        details: What the model's adapter wants back with an assistant message, such as signatures of its reasoning.
+        tool_calls: The tool calls of an assistant message.
+        tool_call_id: The call that a tool message answers.
+        details: Data that the model's adapter needs with an assistant message, such as signatures of its reasoning.
     """
 
     role: Literal["system", "user", "assistant", "tool"]
@@ -203,9 +205,9 @@ class ToolSpec(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         toolset: Where the tool comes from: `"local"` for a Python function.
-        name: Its name there.
-        description: What it does, for the model.
-        schema: JSON Schema of its arguments.
+        name: The tool's name there.
+        description: What the tool does, for the model.
+        schema: JSON Schema of the arguments.
     """
 
     toolset: str = msgspec.field(default="local", name="identifier")
@@ -228,14 +230,14 @@ def freeze_messages(struct: msgspec.Struct, name: str, messages: object) -> None
 
 
 class Call(msgspec.Struct, frozen=True, kw_only=True):
-    """Base class of calls. A hook changes a call with `msgspec.structs.replace`; its values are read-only.
+    """Base class of calls. They are read-only; make a changed copy with `msgspec.structs.replace`.
 
     Attributes:
         operation_id: The run.
-        agent_id: Who runs.
+        agent_id: The agent.
         user_id: The user for whom it runs.
         tenant_id: The tenant for whom it runs.
-        metadata: Shared by every hook of this call, before and after; the one thing that may be changed in place.
+        metadata: A dictionary that all hooks of the call share. It is the only part that you can change in place.
     """
 
     operation_id: str = ""
@@ -246,12 +248,12 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AgentCall(Call, frozen=True, kw_only=True):
-    """A run is about to start, or to go on with the input of a `Continue`.
+    """A run is about to start, or to continue with the input of a `Continue`.
 
     Attributes:
-        input: The messages that the user gives to the run; a text becomes one message.
+        input: The messages of the user; a string becomes one message.
         instructions: The agent's system message.
-        tools: The tools that the model will be offered.
+        tools: The tools that the model can call.
     """
 
     input: list[Message]
@@ -269,7 +271,7 @@ class AgentResult(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         output: The agent's final answer.
-        reason: Why it ended, as in `OnComplete.reason`.
+        reason: Why the run ended, as in `OnComplete.reason`.
     """
 
     output: str
@@ -291,7 +293,7 @@ class StepResult(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         should_continue: Whether another step follows.
-        content: What the model said in it.
+        content: The model's text in the step.
     """
 
     should_continue: bool
@@ -303,10 +305,10 @@ class ModelCall(Call, frozen=True, kw_only=True):
 
     Attributes:
         messages: The conversation, oldest first.
-        tools: The tools that it may call.
+        tools: The tools that the model can call.
         model: The model's name.
-        settings: What the model's adapter should set (temperature and the like).
-        step_index: The step that it belongs to, from 0.
+        settings: Settings for the model's adapter, such as the temperature.
+        step_index: The step, from 0.
     """
 
     messages: list[Message]
@@ -325,18 +327,18 @@ class ModelCall(Call, frozen=True, kw_only=True):
 
 
 class ModelResponse(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer of a model.
+    """The response of a model.
 
     Attributes:
-        content: Its text.
-        tool_calls: The tools that it wants to be called.
-        reasoning: Its reasoning, where it shows any.
-        usage: What the call used.
-        finish_reason: Why it stopped, in the provider's words.
-        model: The model that answered, in the provider's words; `""` where nobody says.
-        response_id: The provider's id of the answer.
-        details: JSON that the model's adapter wants back with this message in later calls, such as signatures of its
-            reasoning; for nobody else to read.
+        content: The text.
+        tool_calls: The tool calls that the model requests.
+        reasoning: The model's reasoning, if it returns any.
+        usage: Tokens and cost of the call.
+        finish_reason: Why the model stopped, as the provider reports it.
+        model: The model that answered, as the provider reports it; `""` if unknown.
+        response_id: The provider's id of the response.
+        details: JSON that the model's adapter needs in later calls, such as signatures of the reasoning. It is private
+            to the adapter.
     """
 
     content: str = ""
@@ -361,10 +363,10 @@ class ToolCall(Call, frozen=True, kw_only=True):
     Attributes:
         toolset: Where the tool comes from.
         tool_name: The tool's name there.
-        args: The arguments, read-only. Text of the model that was no JSON object gives `{}`.
+        args: The arguments, read-only; `{}` if the model's text was not a JSON object.
         tool_call_id: The model's id of this call.
-        call_index: From 1, per tool and operation.
-        step_index: The step that it belongs to, from 0.
+        call_index: The number of the call, from 1, per tool and operation.
+        step_index: The step, from 0.
     """
 
     toolset: str = msgspec.field(default="local", name="identifier")
@@ -387,8 +389,8 @@ class CompactCall(Call, frozen=True, kw_only=True):
     """The conversation is about to be compacted.
 
     Attributes:
-        messages: The messages that a summary will replace.
-        token_count: The input tokens that made it necessary.
+        messages: The messages that the summary replaces.
+        token_count: The input tokens that made the compaction necessary.
     """
 
     messages: list[Message]
@@ -402,18 +404,18 @@ class CompactResult(msgspec.Struct, frozen=True, kw_only=True):
     """The result of a compaction.
 
     Attributes:
-        summary: What stands for the messages that were removed.
+        summary: The text that replaces the removed messages.
     """
 
     summary: str
 
 
 class SubAgentCall(Call, frozen=True, kw_only=True):
-    """A sub-agent is about to be called. Its result is an `AgentResult`; that of a failure has a `reason` of its own.
+    """A sub-agent is about to be called. Its result is an `AgentResult`, whose `reason` says whether it succeeded.
 
     Attributes:
         callee_id: The sub-agent.
-        instruction: What it is asked to do.
+        instruction: The task for the sub-agent.
     """
 
     callee_id: str
@@ -426,7 +428,7 @@ class RequestCall(Call, frozen=True, kw_only=True):
     Attributes:
         method: `"GET"`, `"POST"`, …
         path: The path, percent-decoded.
-        headers: By lower-case name; several of one name are joined with `", "`.
+        headers: Headers by lower-case name; repeated ones are joined with `", "`.
     """
 
     method: str
@@ -442,9 +444,10 @@ class RequestResult(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         status: The status code.
-        headers: By lower-case name. Changes are sent; one header of several of the same name stands for all of them.
-        body: What a hook answers. Of an answer of the application always empty: it is never held back.
-        duration_ms: From the request to the start of the answer.
+        headers: Headers by lower-case name. Changes are sent; a changed header replaces all headers of that name.
+        body: The body of a hook's answer. It is always empty for responses of the application, which are never held
+            back.
+        duration_ms: Time from the request to the start of the response.
     """
 
     status: int
@@ -460,8 +463,8 @@ class MemoryCall(Call, frozen=True, kw_only=True):
     """A session's history is about to be written to memory, after a task.
 
     Attributes:
-        key: Under which it is kept: for a history, the session's id.
-        value: What is kept: for a history, the list of its messages.
+        key: The key: for a history, the id of the session.
+        value: The value: for a history, the list of messages.
     """
 
     key: str
@@ -475,7 +478,7 @@ class MemoryResult(msgspec.Struct, frozen=True, kw_only=True):
     """The result of a write to memory.
 
     Attributes:
-        stored: Whether the value is kept.
+        stored: Whether the value was written.
     """
 
     stored: bool = True
@@ -495,11 +498,11 @@ CALLS: Mapping[type[Call], type[msgspec.Struct]] = {
 
 
 class Deny(msgspec.Struct, frozen=True):
-    """Deny a call; from an `after` hook, withhold its result.
+    """Deny a call, or, from an `after` hook, withhold its result.
 
     Attributes:
-        reason: Why. The model reads it, where it asked for the call.
-        stop: Whether a denied tool or sub-agent call ends the run too.
+        reason: Why. The model reads it if it requested the call.
+        stop: Whether the denial of a tool or sub-agent call also ends the run.
     """
 
     reason: str
@@ -507,30 +510,31 @@ class Deny(msgspec.Struct, frozen=True):
 
 
 class Respond(msgspec.Struct, frozen=True):
-    """Answer a call in its place: it does not happen.
+    """Answer a call, which then does not happen.
 
     Attributes:
-        answer: The call's result, or text, a mapping of the result's fields, or an `Exception` that counts as raised.
+        answer: The result, a string, a mapping of the result's fields, or an `Exception` that counts as raised by the
+            call.
     """
 
     answer: Any
 
 
 class Ask(msgspec.Struct, frozen=True):
-    """Ask a person to decide. A tool call waits for the decision; any other call is denied.
+    """Ask a person. A tool call waits for the decision; any other call is denied.
 
     Attributes:
-        prompt: What the person is asked.
+        prompt: The question to the person.
     """
 
     prompt: str
 
 
 class Continue(msgspec.Struct, frozen=True):
-    """Continue a run with more input, although the agent is done. For `after(AgentCall)` only.
+    """Continue a finished run with more input. Only `after(AgentCall)` hooks can return it.
 
     Attributes:
-        input: What the user says next; an empty one is ignored.
+        input: The next user message; an empty one is ignored.
     """
 
     input: str
@@ -541,11 +545,11 @@ DECISIONS = (Deny, Ask, Respond, Continue, ToolResult)
 
 
 class Denial(msgspec.Struct, frozen=True, kw_only=True):
-    """The denial of a call: which hook, and why.
+    """The denial of a call: the hook, and its reason.
 
     Attributes:
-        hook_id: The hook that refused.
-        reason: Why, in its words.
+        hook_id: The hook that denied the call.
+        reason: Why.
     """
 
     hook_id: str

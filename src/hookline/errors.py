@@ -1,35 +1,35 @@
-"""The exceptions of the core in one tree, and their base class.
+"""The exceptions of hookline's core, and their base class.
 
 ```
 HooklineError
 ├── HookDefinitionError (ValueError)        a hook cannot be registered as given
 ├── UnsupportedHookError (ValueError)       another framework would never call this hook
-├── HookUsageError (RuntimeError)           a call at the wrong time, or with a wrong value
+├── HookUsageError (RuntimeError)           a function was called at the wrong time, or with a wrong value
 ├── HookError                               a hook stopped a call
-│   ├── HookDenied                          the hook refused the call
+│   ├── HookDenied                          the hook denied the call
 │   ├── HookExecutionError                  the hook failed, and it fails closed
 │   ├── HookTimeoutError (TimeoutError)     the hook took too long: the cause of a HookExecutionError
 │   └── HookReturnError (TypeError)         the hook returned a wrong value: the cause of a HookExecutionError
 ├── PhaseTransitionError (ValueError)       an agent cannot move from one phase to another
-├── EventDecodeError (ValueError)           bytes that are not an event
-├── EventEncodeError (ValueError)           an event that JSON cannot represent
+├── EventDecodeError (ValueError)           bytes are not an event
+├── EventEncodeError (ValueError)           JSON cannot represent an event
 ├── MissingExtraError (ImportError)         an optional dependency is not installed
-├── AgentDefinitionError (ValueError)       an agent or a tool that cannot work
-├── ToolCallError                           a tool call could not run; the model is told why
+├── AgentDefinitionError (ValueError)       an agent or a tool is defined wrongly
+├── ToolCallError                           a tool call could not run; the model reads why
 │   ├── UnknownToolError                    the agent has no such tool
-│   ├── ToolArgumentsError (ValueError)     the arguments do not fit the tool
+│   ├── ToolArgumentsError (ValueError)     the arguments are invalid
 │   └── ToolResultError (TypeError)         the result is neither text nor JSON
-├── ModelError                              a model gave no answer
-│   ├── TransientModelError                 for a passing reason: the call is tried again
-│   └── ModelAnswerError (TypeError)        it answered with something other than a `ModelResponse`
+├── ModelError                              a model call failed
+│   ├── TransientModelError                 temporarily: the call is retried
+│   └── ModelAnswerError (TypeError)        the model returned something other than a `ModelResponse`
 ├── DeliveryError                           an event was not delivered to its webhook
-│   └── CriticalDeliveryError               and the operation fails because of it
-├── StoreUnavailableError (OSError)         a database cannot be reached, or is full
-│   └── StoreOverloadedError                more writes are waiting than allowed
+│   └── CriticalDeliveryError               and the operation failed because of it
+├── StoreUnavailableError (OSError)         a database is unreachable, locked or full
+│   └── StoreOverloadedError                too many writes are waiting
 ├── RunFailedError                          a run failed in another process
-├── RunStopped                              a hook, a person or `interrupt` ended a run of another framework
+├── RunStopped                              a run of another framework was stopped
 ├── RunPaused                               a run of another framework waits for a person
-├── MissingHooksError                       an operation was started with interceptors that are missing here
+├── MissingHooksError                       interceptors that an operation was started with are missing
 └── OperationError                          an operation cannot be run or resumed this way
     ├── OperationExistsError                its id is taken
     ├── OperationNotFoundError              no stored operation has this id
@@ -38,11 +38,11 @@ HooklineError
     ├── OperationMismatchError              it belongs to another agent
     ├── StaleStateError                     its stored state has changed in the meantime
     ├── StateFormatError                    a newer version of hookline stored it
-    └── DecisionError                       a decision about a call that is not pending
+    └── DecisionError                       a decision is about a call that does not wait
 ```
 
-The parts above the core have more: `hookline.evals.errors`, `hookline.registry`, `hookline.delivery`, `hookline.store`
-and the modules of `hookline.adapters`. They have the same base class.
+`hookline.evals.errors`, `hookline.registry`, `hookline.delivery`, `hookline.store` and the modules of
+`hookline.adapters` define more, with the same base class.
 
 A class annotates its fields, and `define_error` gives it a constructor and the sentence that it formats from them.
 """
@@ -98,7 +98,7 @@ __all__ = [
 
 
 class HooklineError(Exception):
-    """Base class of every exception that hookline raises on purpose."""
+    """Base class of all exceptions of hookline."""
 
     _sentence: ClassVar[str] = ""
 
@@ -153,11 +153,11 @@ class HookError(HooklineError):
 
 @define_error("Hook {hook_id!r} denied the call: {reason}")
 class HookDenied(HookError):
-    """A hook refused the call. This is no failure: `__cause__` is set only where the hook failed, and fails closed.
+    """A hook denied the call. `__cause__` is set if the hook failed; otherwise it decided so.
 
     Attributes:
-        hook_id: The hook that refused.
-        reason: The reason that it gave.
+        hook_id: The hook that denied the call.
+        reason: Why.
     """
 
     hook_id: str
@@ -166,10 +166,10 @@ class HookDenied(HookError):
 
 @define_error(
     "Hook {hook_id!r} ({kind} {point}) failed, and it fails closed, so the call was denied: {problem}. "
-    "Mend the hook, or register it with on_error='open'."
+    "Fix the hook, or register it with on_error='open'."
 )
 class HookExecutionError(HookError):
-    """A hook that fails closed failed, so the call was denied; `__cause__` is what it raised.
+    """A hook that fails closed has failed, so the call was denied; `__cause__` is the exception of the hook.
 
     Attributes:
         hook_id: The hook.
@@ -186,13 +186,13 @@ class HookExecutionError(HookError):
 
 @define_error()
 class HookTimeoutError(HookError, TimeoutError):
-    """An interceptor took more time of its own than it had.
+    """An interceptor exceeded its timeout, or its chain exceeded its budget.
 
     Attributes:
         hook_id: The hook.
         point: The class of the call (`"ToolCall"`).
-        timeout: Seconds that it had.
-        of_chain: Whether these are the `budget` of the chain, which all its hooks share.
+        timeout: The limit in seconds.
+        of_chain: Whether the limit is the `budget` that all hooks of the chain share.
     """
 
     hook_id: str
@@ -203,23 +203,23 @@ class HookTimeoutError(HookError, TimeoutError):
     def __str__(self) -> str:
         if self.of_chain:
             return (
-                f"Hook {self.hook_id!r} on {self.point}: the {self.timeout:g} s are used up that all hooks of the "
-                "chain have together; give the chain a larger `budget`"
+                f"Hook {self.hook_id!r} on {self.point}: the hooks of the chain took more than their budget of "
+                f"{self.timeout:g} s; give the chain a larger `budget`"
             )
         return (
-            f"Hook {self.hook_id!r} on {self.point} took more than the {self.timeout:g} s of its own time that it had; "
-            "give it a longer `timeout`"
+            f"Hook {self.hook_id!r} on {self.point} took more than its timeout of {self.timeout:g} s; give it a longer "
+            "`timeout`"
         )
 
 
 @define_error("Hook {hook_id!r} on {point} {problem}")
 class HookReturnError(HookError, TypeError):
-    """An interceptor returned something that its kind may not return.
+    """An interceptor returned a value that its kind must not return.
 
     Attributes:
         hook_id: The hook.
         point: The class of the call (`"ToolCall"`).
-        problem: What it returned, and what it may return.
+        problem: The value, and the values that are allowed.
     """
 
     hook_id: str
@@ -229,7 +229,7 @@ class HookReturnError(HookError, TypeError):
 
 @define_error()
 class OperationError(HooklineError):
-    """An operation cannot be run or resumed in this way.
+    """An operation cannot be run or resumed this way.
 
     Attributes:
         operation_id: The operation.
@@ -239,14 +239,14 @@ class OperationError(HooklineError):
 
 
 SHOWN_HOOKS = 20
-"""How many missing interceptors a message names; a run may have had thousands."""
+"""Number of missing interceptors that a message names; a run may have thousands."""
 
 
 @define_error()
 class MissingHooksError(HooklineError):
-    """An operation was started with interceptors that are missing here, so it was not resumed.
+    """Interceptors that an operation was started with are missing, so it was not resumed.
 
-    This is no `OperationError`: the operation can be resumed with those hooks.
+    This is not an `OperationError`, since the operation can be resumed with those hooks.
 
     Attributes:
         operation_id: The operation.
@@ -258,30 +258,30 @@ class MissingHooksError(HooklineError):
 
     @property
     def names(self) -> str:
-        """The missing interceptors in words."""
+        """The missing interceptors as text."""
         names = ", ".join(f"{hook_id!r} ({kind} {call})" for hook_id, kind, call in self.missing[:SHOWN_HOOKS])
         more = len(self.missing) - SHOWN_HOOKS
         return f"{names} and {more} more" if more > 0 else names
 
     def __str__(self) -> str:
         return (
-            f"Operation {self.operation_id!r} was started with interceptors that are missing here: {self.names}. They "
-            "would no longer judge its calls, so it was not resumed, and nothing was changed. Give the same hooks in "
-            "`hooks=[...]` or in `Agent(hooks=[...])`, or pass allow_missing_hooks=True to go on without them."
+            f"Operation {self.operation_id!r} was started with interceptors that are missing here: {self.names}. "
+            "Its calls would not be checked, so it was not resumed, and nothing was changed. Pass the same "
+            "hooks in `hooks=[...]` or `Agent(hooks=[...])`, or pass allow_missing_hooks=True to go on without them."
         )
 
 
 @define_error(
-    "Operation {operation_id!r} exists already. Leave `operation_id` out to get a fresh one, or use `resume_agent` if "
-    "it waits for a person."
+    "Operation {operation_id!r} exists already. Omit `operation_id` to get a new one, or use `resume_agent` if the "
+    "operation waits for a person."
 )
 class OperationExistsError(OperationError):
     """A live or stored operation already has this id."""
 
 
 @define_error(
-    "Operation {operation_id!r} is not in the store: the id is wrong, it ended and was forgotten, or it was paused "
-    "with another `store`."
+    "Operation {operation_id!r} is not in the store. Check the id, and pass the `store` that the operation was started "
+    "with. The default store remembers only the last 1,000 ended operations."
 )
 class OperationNotFoundError(OperationError):
     """The store has no operation with this id."""
@@ -299,28 +299,28 @@ class OperationFinishedError(OperationError):
 
     def __str__(self) -> str:
         if self.reason == "waiting_for_human":
-            return f"Operation {self.operation_id!r} waits for a person: `resume_agent` goes on with it."
+            return f"Operation {self.operation_id!r} waits for a person. Use `resume_agent` to continue it."
         return f"Operation {self.operation_id!r} ended with reason {self.reason!r} and cannot be resumed."
 
 
 @define_error(
-    "Operation {operation_id!r} is being run or resumed already; wait for that to return. If the process that did it "
-    "has died, `recover_agent` or a `Worker` goes on with it, if its store is a durable one."
+    "Operation {operation_id!r} is already being run or resumed; wait until that returns. If its process has died and "
+    "the store is durable, continue it with `recover_agent` or a `Worker`."
 )
 class OperationBusyError(OperationError):
-    """The operation is being run or resumed at this moment."""
+    """The operation is being run or resumed."""
 
 
 @define_error(
-    "Operation {operation_id!r} belongs to agent {started_by!r}, not to {given!r}; resume it with the agent that "
+    "Operation {operation_id!r} belongs to agent {started_by!r}, not to {given!r}. Resume it with the agent that "
     "started it."
 )
 class OperationMismatchError(OperationError):
-    """The operation was started by another agent than the one that should resume it.
+    """The operation was started by another agent.
 
     Attributes:
         started_by: Id of the agent that started it.
-        given: Id of the agent that should resume it.
+        given: Id of the agent that was to resume it.
     """
 
     started_by: str
@@ -328,8 +328,8 @@ class OperationMismatchError(OperationError):
 
 
 @define_error(
-    "Operation {operation_id!r} was changed by somebody else: version {found}, expected {expected}. "
-    "Nothing was written."
+    "Operation {operation_id!r} has changed in the store: it has version {found}, expected {expected}. Nothing was "
+    "written. Load the state again."
 )
 class StaleStateError(OperationError):
     """The stored state has changed since the caller read it, so nothing was written.
@@ -348,8 +348,8 @@ class StateFormatError(OperationError):
     """The stored state cannot be read: a newer version of hookline wrote it, or it is damaged.
 
     Attributes:
-        found: The version of its layout.
-        known: The newest layout that this version of hookline reads.
+        found: The version of its format.
+        known: The newest format that this version of hookline reads.
     """
 
     found: int
@@ -357,16 +357,16 @@ class StateFormatError(OperationError):
 
     def __str__(self) -> str:
         if self.found <= self.known:
-            return f"What is stored of operation {self.operation_id!r} cannot be read. Nothing was changed."
+            return f"The stored state of operation {self.operation_id!r} is damaged. Nothing was changed."
         return (
-            f"Operation {self.operation_id!r} was stored in layout {self.found}; this version of hookline reads up to "
-            f"{self.known}. Update hookline here, or resume the operation where it was written. Nothing was changed."
+            f"Operation {self.operation_id!r} was stored by a newer version of hookline, in format {self.found}; this "
+            f"version reads formats up to {self.known}. Update hookline. Nothing was changed."
         )
 
 
 @define_error()
 class DecisionError(OperationError):
-    """A decision is about a call that is not pending, or a call is decided twice.
+    """A decision is about a call that does not wait, or that is already decided.
 
     Attributes:
         problem: What is wrong with the decision.
@@ -395,16 +395,16 @@ DeliveryCode = Literal[
 
 @define_error("Hook {hook_id!r} could not be delivered ({code}): {problem}")
 class DeliveryError(HooklineError):
-    """An event was not delivered to its webhook, or the receiver gave no valid answer.
+    """An event was not delivered to its webhook, or the receiver's answer was invalid.
 
     Attributes:
         hook_id: The hook.
-        code: What went wrong, to switch on: `"configuration"` (no key, no such variable), `"blocked"` (an address that
-            may not be reached), `"network_error"`, `"timeout"`, `"http_error"` (any status but 2xx), `"gone"` (410),
+        code: What went wrong, for programs: `"configuration"` (a missing key or variable), `"blocked"` (a forbidden
+            address), `"network_error"`, `"timeout"`, `"http_error"` (any status but 2xx), `"gone"` (410),
             `"response_too_large"`, `"invalid_response"`.
         problem: What happened, without secrets.
         status_code: The status of the receiver's answer, if there was one.
-        retry_after: Seconds that the receiver asks to be left alone.
+        retry_after: Seconds to wait before the next attempt, if the receiver said so.
     """
 
     hook_id: str
@@ -424,7 +424,7 @@ class StoreUnavailableError(HooklineError, OSError):
 
     Attributes:
         store: Its URL, without the password.
-        problem: What the database said.
+        problem: The message of the database.
     """
 
     store: str
@@ -432,15 +432,15 @@ class StoreUnavailableError(HooklineError, OSError):
 
 
 class StoreOverloadedError(StoreUnavailableError):
-    """A store that was told to refuse rather than wait has more pending writes than it may hold."""
+    """A store with `overflow="refuse"` has too many pending writes."""
 
 
 @define_error("{where}: {problem}")
 class HookDefinitionError(HooklineError, ValueError):
-    """A hook cannot be registered as it was given.
+    """A hook is invalid and was not registered.
 
     Attributes:
-        where: Which hook, or which entry of a batch.
+        where: The hook, or the entry of a list.
         problem: What is wrong, and how to fix it.
     """
 
@@ -449,15 +449,15 @@ class HookDefinitionError(HooklineError, ValueError):
 
 
 @define_error(
-    "Hook {hook_id!r} would never be called: {framework} cannot drive {what}. Leave it out, or attach with "
-    "best_effort=True to do without it."
+    "Hook {hook_id!r} would never be called: {framework} cannot drive {what}. Leave it out, or pass best_effort=True "
+    "to ignore it."
 )
 class UnsupportedHookError(HooklineError, ValueError):
-    """A hook was given to a run of a framework that can never call it.
+    """A hook was given to a framework that can never call it.
 
     Attributes:
         hook_id: The hook.
-        what: The event or the kind of interceptor that the framework does not have.
+        what: The event or the kind of interceptor that the framework does not support.
         framework: The framework.
     """
 
@@ -467,10 +467,10 @@ class UnsupportedHookError(HooklineError, ValueError):
 
 
 class HookUsageError(HooklineError, RuntimeError):
-    """Something was called at a time or with a value that makes no sense."""
+    """A function was called at the wrong time, or with a wrong value."""
 
 
-@define_error("Not a hookline event: {reason} at {path}. `hookline.json_schema()` describes what is expected.")
+@define_error("Not a hookline event: {reason} at {path}. See `hookline.json_schema()` for the expected format.")
 class EventDecodeError(HooklineError, ValueError):
     """The bytes are not one of the sixteen events.
 
@@ -491,7 +491,7 @@ class EventEncodeError(HooklineError, ValueError):
 
     Attributes:
         event_type: The event's wire name.
-        reason: Which value, in the encoder's words.
+        reason: The message of the encoder, which names the value.
     """
 
     event_type: str
@@ -499,7 +499,7 @@ class EventEncodeError(HooklineError, ValueError):
 
 
 def install_command(extra: str) -> str:
-    """Return the command that installs an extra of hookline from where hookline itself was installed.
+    """Return the command that installs an extra from the place where hookline was installed from.
 
     Source:
         PEP 610: `direct_url.json` says whether that was a folder, an archive or a repository; an index leaves no such
@@ -529,7 +529,7 @@ def install_command(extra: str) -> str:
 
 @define_error()
 class MissingExtraError(HooklineError, ImportError):
-    """An optional part of hookline is used, and the packages that it needs are not installed.
+    """A part of hookline was used whose packages are not installed.
 
     Attributes:
         extra: The extra to install.
@@ -545,10 +545,10 @@ class MissingExtraError(HooklineError, ImportError):
 
 @define_error("{where}: {problem}")
 class AgentDefinitionError(HooklineError, ValueError):
-    """An agent or a tool is defined in a way that cannot work.
+    """The definition of an agent or a tool is invalid.
 
     Attributes:
-        where: Which agent or tool.
+        where: The agent or tool.
         problem: What is wrong, and how to fix it.
     """
 
@@ -557,15 +557,15 @@ class AgentDefinitionError(HooklineError, ValueError):
 
 
 class ToolCallError(HooklineError):
-    """A tool call could not run as the model asked for it; the model is told why, and the run goes on."""
+    """A tool call could not run. The model reads why, and the run continues."""
 
 
 @define_error()
 class UnknownToolError(ToolCallError):
-    """The model asked for a tool that the agent does not have.
+    """The model called a tool that the agent does not have.
 
     Attributes:
-        name: The name that the model gave.
+        name: The name in the model's call.
         known: The names of the agent's tools.
     """
 
@@ -578,11 +578,11 @@ class UnknownToolError(ToolCallError):
 
 @define_error("Invalid arguments for {tool}: {reason}")
 class ToolArgumentsError(ToolCallError, ValueError):
-    """The arguments do not fit the tool's parameters.
+    """The arguments of a tool call are invalid.
 
     Attributes:
         tool: The tool's name.
-        reason: What does not fit, with its path.
+        reason: What is invalid, with its path.
     """
 
     tool: str
@@ -591,11 +591,11 @@ class ToolArgumentsError(ToolCallError, ValueError):
 
 @define_error("{tool} ran, but its result cannot be shown to a model: {reason}")
 class ToolResultError(ToolCallError, TypeError):
-    """A tool returned something that is neither text, nor a `ToolResult`, nor JSON.
+    """A tool returned a value that is neither text, nor a `ToolResult`, nor JSON.
 
     Attributes:
         tool: The tool's name.
-        reason: What it returned.
+        reason: The value that it returned.
     """
 
     tool: str
@@ -603,29 +603,29 @@ class ToolResultError(ToolCallError, TypeError):
 
 
 class ModelError(HooklineError):
-    """A model did not give an answer."""
+    """A model call failed."""
 
 
 @define_error("{message}")
 class TransientModelError(ModelError):
-    """A model failed for a passing reason (overload, rate limit, broken connection); the call is tried again.
+    """A model call failed temporarily (overload, rate limit, broken connection) and is retried.
 
     Attributes:
         message: What happened.
-        retry_after: Seconds that the provider asked to wait; `None` leaves it to the agent's backoff.
+        retry_after: Seconds to wait before the retry, if the provider said so; `None` for the agent's backoff.
     """
 
     message: str = ""
     retry_after: float | None = None
 
 
-@define_error("Model {model!r} did not answer with a proper ModelResponse: {problem}.")
+@define_error("Model {model!r} did not return a valid ModelResponse: {problem}.")
 class ModelAnswerError(ModelError, TypeError):
-    """A model answered with something that is not a `ModelResponse`.
+    """A model returned something other than a valid `ModelResponse`.
 
     Attributes:
         model: The model's name.
-        problem: What it answered.
+        problem: What is wrong with the value.
     """
 
     model: str
@@ -634,7 +634,7 @@ class ModelAnswerError(ModelError, TypeError):
 
 @define_error()
 class RunFailedError(HooklineError):
-    """A run failed in another process, so the exception itself is not here.
+    """A run failed in another process, so its exception is not available here.
 
     Attributes:
         error_type: The exception's class name.
@@ -645,16 +645,15 @@ class RunFailedError(HooklineError):
     message: str
 
     def __str__(self) -> str:
-        error = f"{self.error_type or 'an error that is not known'}{f': {self.message}' if self.message else ''}"
+        error = f"{self.error_type or 'an unknown error'}{f': {self.message}' if self.message else ''}"
         return f"The run failed in another process with {error}. The log of that process has the traceback."
 
 
 @define_error("{reason}")
 class RunStopped(HooklineError):
-    """A hook denied a run of another framework, a person rejected one of its calls, or `interrupt` ended it.
+    """A run of another framework was stopped by a hook, a person's rejection, or `interrupt`.
 
-    The adapters of all frameworks raise it, so that one `except` is enough. Where a framework has an error class of its
-    own for such an end, the adapter raises a subclass of both.
+    All adapters raise it. If a framework has an error class of its own for this, the adapter raises a subclass of both.
 
     Attributes:
         reason: The reason.
@@ -667,11 +666,11 @@ class RunStopped(HooklineError):
 
 @define_error()
 class RunPaused(HooklineError):
-    """A run of another framework, or of a loop of your own, waits for a person to decide about tool calls.
+    """A run of another framework, or of your own loop, waits for a person to decide about tool calls.
 
     Attributes:
         operation_id: The run.
-        pending: The calls, each a `PendingTool`, with the ids to name in `Approve` and `Reject`.
+        pending: The waiting calls, each a `PendingTool` with the id for `Approve` and `Reject`.
     """
 
     operation_id: str
@@ -680,7 +679,7 @@ class RunPaused(HooklineError):
     def __str__(self) -> str:
         names = ", ".join(f"{call.tool_call_id!r} ({call.tool_name})" for call in self.pending)
         return (
-            f"Run {self.operation_id!r} waits for a person to decide about {names}. To go on, here or in another "
+            f"Run {self.operation_id!r} waits for a person to decide about {names}. To continue, here or in another "
             f"process, open it again with operation_id={self.operation_id!r} and the same store and hooks, and call "
             "`run.resume([Approve(...)])` or `run.resume([Reject(...)])`."
         )
@@ -688,13 +687,13 @@ class RunPaused(HooklineError):
 
 @define_error()
 class PhaseTransitionError(HooklineError, ValueError):
-    """An agent cannot move from its present phase to the one that was asked for.
+    """An agent cannot move from its current phase to the requested one.
 
     Attributes:
         agent_id: The agent.
-        source: Its present phase.
-        target: The phase that was asked for.
-        allowed: The phases that it may move to.
+        source: Its current phase.
+        target: The requested phase.
+        allowed: The phases that it can move to.
     """
 
     agent_id: str

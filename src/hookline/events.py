@@ -1,7 +1,7 @@
-"""The sixteen events of a run, as data, and their JSON.
+"""The sixteen events of a run, and their JSON.
 
-They reach observers, records, traces and the wire in the same form: Python names here, camelCase keys in JSON, one
-`type` key that says which of the sixteen it is.
+Observers, records, traces and webhooks get the same events. In Python, names are in snake_case; in JSON, keys are in
+camelCase, and `type` names the event.
 
 Source:
     The names and their moments are LobeHub's agent-runtime hooks (version 2.2.10).
@@ -77,14 +77,14 @@ class HookType(enum.StrEnum):
 
 
 class ToolOutcome(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """The result of one tool call, as the model was told.
+    """The result of one tool call, as the model reads it.
 
     Attributes:
         toolset: Where the tool comes from.
         tool_name: The tool's name there.
         tool_call_id: The model's id of the call.
         content: The text that the model reads.
-        success: False if the tool failed, raised, was denied or was rejected.
+        success: Whether the call succeeded; false if the tool failed or raised, or if the call was denied or rejected.
     """
 
     toolset: str = msgspec.field(name="identifier")
@@ -100,9 +100,9 @@ class PendingTool(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omi
     Attributes:
         toolset: Where the tool comes from.
         tool_name: The tool's name there.
-        tool_call_id: The id to name in `Approve` or `Reject`.
-        args: The very arguments that will run when it is approved.
-        prompt: What a hook asks the person; on the wire only where there is one.
+        tool_call_id: The id for `Approve` or `Reject`.
+        args: The arguments. If the call is approved, it runs with exactly these.
+        prompt: The question of the hook that asks; omitted in JSON if there is none.
     """
 
     toolset: str = msgspec.field(name="identifier")
@@ -119,12 +119,12 @@ class EventFields(msgspec.Struct, frozen=True, kw_only=True, rename="camel", tag
     """The fields of every event.
 
     Attributes:
-        operation_id: The run that it belongs to.
+        operation_id: The run.
         time_unix_nano: When it happened, in nanoseconds since 1970.
         agent_id: The agent that runs.
         user_id: The user for whom it runs.
         tenant_id: The tenant for whom it runs.
-        parent_operation_id: The run that called this one as a sub-agent.
+        parent_operation_id: The run that called this run as a sub-agent.
     """
 
     hook_type: ClassVar[HookType]
@@ -162,10 +162,10 @@ class ToolEventFields(EventFields, frozen=True, kw_only=True):
     """The fields of every event of a tool call.
 
     Attributes:
-        toolset: Where the tool comes from: `"local"` for a Python function, the server's name for MCP.
+        toolset: Where the tool comes from: `"local"` for a Python function, or the name of the MCP server.
         tool_name: The tool's name there.
-        args: The final arguments, read-only; text of the model that was no JSON object gives `{}`.
-        call_index: From 1, per tool and operation; parallel calls never share one.
+        args: The final arguments, read-only; `{}` if the model's text was not a JSON object.
+        call_index: The number of the call, from 1, per tool and operation. Parallel calls have different numbers.
         step_index: The step, from 0.
         tool_call_id: The model's id of the call.
     """
@@ -194,9 +194,9 @@ def tool_event_fields(call: ToolCall) -> dict[str, Any]:
 
 
 class BeforeToolCall(ToolEventFields, frozen=True, kw_only=True, tag="beforeToolCall", dict=True):
-    """A tool is about to be called; the one event that an observer may answer.
+    """A tool is about to be called. This is the only event that an observer can answer.
 
-    `mock` answers in the tool's place; see `HookDispatcher.dispatch_before_tool_call`.
+    `mock` answers instead of the tool; see `HookDispatcher.dispatch_before_tool_call`.
     """
 
     # The answer is no field: it must not travel with the event, and it lives for one dispatch only. It sits in the
@@ -206,20 +206,20 @@ class BeforeToolCall(ToolEventFields, frozen=True, kw_only=True, tag="beforeTool
     hook_type: ClassVar[HookType] = HookType.BEFORE_TOOL_CALL
 
     def mock(self, answer: object) -> bool:
-        """Answer the call in the tool's place; the tool will not run.
+        """Answer the call instead of the tool, which does not run.
 
         Args:
             answer: A `ToolResult`, a `str` (also empty), a mapping with `content` and optionally `success` and
                 `metadata`, or an `Exception`, which counts as raised by the tool.
 
         Returns:
-            Whether this answer was taken: the first one is, unless the event's dispatch is over.
+            Whether this answer was accepted. The first one is, while the event is dispatched.
 
         Raises:
             HookUsageError: If `answer` is anything else.
 
         Source:
-            LobeHub: first mock wins since the second version of its dispatcher.
+            LobeHub: the first mock wins since the second version of its dispatcher.
         """
         result = as_tool_result(answer)
         state = self.__dict__
@@ -230,12 +230,12 @@ class BeforeToolCall(ToolEventFields, frozen=True, kw_only=True, tag="beforeTool
 
     @property
     def mocked(self) -> bool:
-        """Whether a hook has answered already."""
+        """Whether a hook has answered."""
         return "answer" in self.__dict__
 
     @property
     def answered_by(self) -> str | None:
-        """Id of the hook that denied or mocked the call, known once that hook has returned; a denial beats a mock."""
+        """Id of the hook that denied or mocked the call, set when that hook returns. A denial overrides a mock."""
         state = self.__dict__
         return state.get("denied_by") or state.get("answered_by")
 
@@ -244,12 +244,12 @@ class AfterToolCall(ToolEventFields, frozen=True, kw_only=True, tag="afterToolCa
     """A tool call has returned a result, successful or not.
 
     Attributes:
-        content: What the tool, or the hook in its place, answered; for a denied call the reason.
-        success: Whether it did what it was asked for.
+        content: The text of the result: that of the tool, of the hook that answered, or the reason of a denial.
+        success: Whether the call succeeded.
         mocked: Whether a hook answered instead of the tool.
-        answered_by: Id of that hook.
-        metadata: What the answer carried: rule, fault, cassette.
-        execution_time_ms: How long the call took.
+        answered_by: Id of the hook that answered or denied the call.
+        metadata: Metadata of the result, such as the rule, fault or cassette that answered.
+        execution_time_ms: Duration of the call.
     """
 
     hook_type: ClassVar[HookType] = HookType.AFTER_TOOL_CALL
@@ -267,15 +267,15 @@ class AfterToolCall(ToolEventFields, frozen=True, kw_only=True, tag="afterToolCa
 
 
 class OnToolCallError(ToolEventFields, frozen=True, kw_only=True, tag="onToolCallError"):
-    """A tool call has raised; the model is told and the run goes on.
+    """A tool call has raised. The model reads the error, and the run continues.
 
     Attributes:
-        error: What the exception said.
-        error_type: Its class name.
+        error: The message of the exception.
+        error_type: The class name of the exception.
         mocked: Whether a hook answered with an exception instead of the tool.
-        answered_by: Id of that hook.
-        metadata: What the answer carried.
-        execution_time_ms: How long the call took.
+        answered_by: Id of the hook that answered or denied the call.
+        metadata: Metadata of the answer.
+        execution_time_ms: Duration of the call.
     """
 
     hook_type: ClassVar[HookType] = HookType.ON_TOOL_CALL_ERROR
@@ -293,12 +293,12 @@ class OnToolCallError(ToolEventFields, frozen=True, kw_only=True, tag="onToolCal
 
 
 def is_interrupted(event: OnToolCallError) -> bool:
-    """Whether a tool call was interrupted with its run, rather than failed."""
+    """Return whether a tool call ended because its run was interrupted."""
     return event.error_type == INTERRUPTED_TYPE and event.error == INTERRUPTED
 
 
 def is_settled(event: BeforeToolCall) -> bool:
-    """Whether the call is already answered or denied, so that no mock would be taken."""
+    """Return whether the call is already answered or denied, so that a mock has no effect."""
     state = event.__dict__
     return "answer" in state or "sealed" in state
 
@@ -316,22 +316,22 @@ class BeforeStep(EventFields, frozen=True, kw_only=True, tag="beforeStep", gc=Fa
 
 
 class AfterStep(EventFields, frozen=True, kw_only=True, tag="afterStep"):
-    """A step has ended; it comes after every `BeforeStep`, whatever happened in between.
+    """A step has ended. Every `BeforeStep` is followed by one, whatever happens.
 
     Attributes:
         step_index: The step, from 0.
-        step_type: What the step came to.
-        content: What the model said.
-        reasoning: Its reasoning, where it shows any.
-        tools_calling: What the model asked for.
-        tools_result: What it was told, in the order in which it asked.
+        step_type: What the step did.
+        content: The model's text.
+        reasoning: The model's reasoning, if it returns any.
+        tools_calling: The tool calls of the model.
+        tools_result: The results that the model reads, in the order of its calls.
         should_continue: Whether another step follows.
-        execution_time_ms: How long this step took.
-        elapsed_ms: How long the operation has been running, pauses not counted.
-        step_cost_usd: Price of this step.
-        total_cost_usd: Price of the operation so far.
-        total_input_tokens: Tokens read so far.
-        total_output_tokens: Tokens written so far.
+        execution_time_ms: Duration of the step.
+        elapsed_ms: Duration of the operation so far, without pauses.
+        step_cost_usd: Cost of this step.
+        total_cost_usd: Cost of the operation so far.
+        total_input_tokens: Input tokens so far.
+        total_output_tokens: Output tokens so far.
         total_steps: Steps so far.
         total_tool_calls: Tool calls so far.
     """
@@ -360,19 +360,19 @@ class AfterStep(EventFields, frozen=True, kw_only=True, tag="afterStep"):
 
 
 class OnComplete(EventFields, frozen=True, kw_only=True, tag="onComplete", gc=False):
-    """A segment of a run has ended, for whatever reason.
+    """A segment of a run has ended, for any reason.
 
     Attributes:
-        reason: Why.
+        reason: Why it ended.
         steps: Steps of the operation so far.
-        llm_calls: Model calls so far, those that failed too; one that is tried again counts once.
+        llm_calls: Model calls so far, including failed ones; retries do not count.
         tool_calls: Tool calls so far.
-        total_tokens: Tokens read and written so far.
-        cost_usd: Price so far.
-        duration_ms: How long the operation ran, pauses not counted.
-        last_assistant_content: What the model said last.
-        error_type: On `reason="error"`: the exception's class name.
-        error_message: On `reason="error"`: what it said.
+        total_tokens: Input and output tokens so far.
+        cost_usd: Cost so far.
+        duration_ms: Duration of the operation, without pauses.
+        last_assistant_content: The model's last text.
+        error_type: The class name of the exception, if `reason` is `"error"`.
+        error_message: The message of the exception, if `reason` is `"error"`.
     """
 
     hook_type: ClassVar[HookType] = HookType.ON_COMPLETE
@@ -390,13 +390,13 @@ class OnComplete(EventFields, frozen=True, kw_only=True, tag="onComplete", gc=Fa
 
 
 class OnError(EventFields, frozen=True, kw_only=True, tag="onError", gc=False):
-    """A run ended with an error; comes after `OnComplete(reason="error")`.
+    """A run has ended with an error. It follows `OnComplete(reason="error")`.
 
     Attributes:
-        error_message: What the exception said.
-        error_type: Its class name: stable, to switch on.
-        error_detail: Its traceback, as text.
-        step_index: The step in which it happened; `None` outside of every step.
+        error_message: The message of the exception.
+        error_type: The class name of the exception. It is stable, so programs can rely on it.
+        error_detail: The traceback, as text.
+        step_index: The step in which it happened; `None` outside a step.
     """
 
     hook_type: ClassVar[HookType] = HookType.ON_ERROR
@@ -408,7 +408,7 @@ class OnError(EventFields, frozen=True, kw_only=True, tag="onError", gc=False):
 
 
 class BeforeHumanIntervention(EventFields, frozen=True, kw_only=True, tag="beforeHumanIntervention"):
-    """The run is about to pause for a person.
+    """The run is about to pause for a person's decision.
 
     Attributes:
         step_index: The step, from 0.
@@ -425,10 +425,10 @@ class BeforeHumanIntervention(EventFields, frozen=True, kw_only=True, tag="befor
 
 
 class AfterHumanIntervention(EventFields, frozen=True, kw_only=True, tag="afterHumanIntervention", gc=False):
-    """A person has decided about one call; one event per decision.
+    """A person has decided about a tool call. There is one event per decision.
 
     Attributes:
-        action: What the person decided.
+        action: The decision.
         tool_call_id: The call.
         rejection_reason: Why it was rejected.
     """
@@ -441,7 +441,7 @@ class AfterHumanIntervention(EventFields, frozen=True, kw_only=True, tag="afterH
 
 
 class OnStopByHumanIntervention(EventFields, frozen=True, kw_only=True, tag="onStopByHumanIntervention", gc=False):
-    """A person's rejection stops the run.
+    """A person has rejected a tool call, and the run stops.
 
     Attributes:
         tool_call_id: The rejected call.
@@ -459,8 +459,8 @@ class BeforeCompact(EventFields, frozen=True, kw_only=True, tag="beforeCompact",
 
     Attributes:
         step_index: The step, from 0.
-        message_count: Messages before.
-        token_count: The input tokens that made it necessary.
+        message_count: Number of messages.
+        token_count: The input tokens that made the compaction necessary.
     """
 
     hook_type: ClassVar[HookType] = HookType.BEFORE_COMPACT
@@ -476,9 +476,9 @@ class AfterCompact(EventFields, frozen=True, kw_only=True, tag="afterCompact", g
     Attributes:
         step_index: The step, from 0.
         group_id: Id of this compaction.
-        messages_before: Messages before.
-        messages_after: Messages after.
-        summary: What stands for the messages that were removed.
+        messages_before: Number of messages before.
+        messages_after: Number of messages after.
+        summary: The text that replaces the removed messages.
     """
 
     hook_type: ClassVar[HookType] = HookType.AFTER_COMPACT
@@ -491,11 +491,11 @@ class AfterCompact(EventFields, frozen=True, kw_only=True, tag="afterCompact", g
 
 
 class OnCompactError(EventFields, frozen=True, kw_only=True, tag="onCompactError", gc=False):
-    """Compaction failed; the run goes on with the conversation as it was.
+    """Compaction has failed. The run continues with the unchanged conversation.
 
     Attributes:
         step_index: The step, from 0.
-        token_count: The input tokens that had made it necessary.
+        token_count: The input tokens that made the compaction necessary.
         error: What went wrong.
     """
 
@@ -507,11 +507,11 @@ class OnCompactError(EventFields, frozen=True, kw_only=True, tag="onCompactError
 
 
 class BeforeCallAgent(EventFields, frozen=True, kw_only=True, tag="beforeCallAgent", gc=False):
-    """A sub-agent is about to be called. The event is on the parent operation.
+    """A sub-agent is about to be called. The event belongs to the parent operation.
 
     Attributes:
         callee_id: The sub-agent.
-        instruction: What it is asked to do.
+        instruction: The task for the sub-agent.
     """
 
     hook_type: ClassVar[HookType] = HookType.BEFORE_CALL_AGENT
@@ -521,13 +521,13 @@ class BeforeCallAgent(EventFields, frozen=True, kw_only=True, tag="beforeCallAge
 
 
 class AfterCallAgent(EventFields, frozen=True, kw_only=True, tag="afterCallAgent", gc=False):
-    """A sub-agent has completed. The event is on the parent operation.
+    """A sub-agent has completed. The event belongs to the parent operation.
 
     Attributes:
         callee_id: The sub-agent.
         sub_operation_id: Its operation.
-        thread_id: The conversation that it ran in.
-        success: Whether its reason was `"done"`.
+        thread_id: The conversation of the sub-agent.
+        success: Whether the sub-agent ended with reason `"done"`.
     """
 
     hook_type: ClassVar[HookType] = HookType.AFTER_CALL_AGENT
@@ -539,7 +539,7 @@ class AfterCallAgent(EventFields, frozen=True, kw_only=True, tag="afterCallAgent
 
 
 class OnCallAgentError(EventFields, frozen=True, kw_only=True, tag="onCallAgentError", gc=False):
-    """A sub-agent could not be called, or ended with an error. The event is on the parent operation.
+    """A sub-agent could not be called, or ended with an error. The event belongs to the parent operation.
 
     Attributes:
         callee_id: The sub-agent.
@@ -593,7 +593,7 @@ def encode(event: Event) -> bytes:
     """Encode an event as JSON, with keys in camelCase.
 
     Raises:
-        EventEncodeError: If `args` or `metadata`, of the event or of a call in it, hold something that JSON cannot.
+        EventEncodeError: If `args` or `metadata` have a value that JSON cannot represent.
     """
     try:
         for name in _FLOATS[type(event)]:
@@ -611,10 +611,10 @@ def encode(event: Event) -> bytes:
 
 
 def decode(data: bytes) -> Event:
-    """Decode an event from JSON; unknown keys are ignored.
+    """Decode an event from JSON. Unknown keys are ignored.
 
     Raises:
-        EventDecodeError: If it is no event; it names the path of the bad field.
+        EventDecodeError: If the data is not an event. The error names the path of the invalid field.
     """
     try:
         return _decode(data)
@@ -625,7 +625,7 @@ def decode(data: bytes) -> Event:
 
 
 def json_schema() -> dict[str, Any]:
-    """Return the JSON Schema (draft 2020-12) of everything that `decode` takes."""
+    """Return the JSON Schema (draft 2020-12) of the events that `decode` accepts."""
     schema = msgspec.json.schema(Event)
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "hookline events", **schema}
 

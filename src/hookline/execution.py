@@ -583,9 +583,8 @@ def refuse_decision(outcome: object) -> None:
 
 def _decided_nothing(outcome: object) -> HookUsageError:
     return HookUsageError(
-        f"this hook decides nothing by what it returns, but it returned {quote(outcome)}. To refuse a tool call, or to "
-        "have a person asked, register the handler with hooks.guard(ToolCall); to answer in the tool's place, call "
-        "event.mock(...) on a BeforeToolCall."
+        f"the return value of this hook has no effect, but it returned {quote(outcome)}. To deny a tool call or ask a "
+        "person, use hooks.guard(ToolCall). To answer instead of the tool, call event.mock(...) on a BeforeToolCall."
     )
 
 
@@ -599,6 +598,5 @@ def refuse_awaitable(outcome: object) -> None:
         outcome.close()
     if inspect.isawaitable(outcome):
         raise TypeError(
-            "the handler is a plain function, but it returned an awaitable, which was not awaited; "
-            "register an `async def` instead"
+            "the handler is a plain function, but it returned an awaitable, which was not awaited; use `async def`"
         )

@@ -67,18 +67,19 @@ EVENTS_OF_CALLS: dict[str, tuple[str, ...]] = {
 
 
 class Hook(msgspec.Struct, frozen=True, kw_only=True):
-    """An observer: a handler, and the event to call it for. `Hooks.on` makes these.
+    """An observer: a handler and the event that it handles. `Hooks.on` makes these.
 
     Attributes:
         id: Name of the hook in logs and records; need not be unique.
         type: The event: its class, or its wire name.
-        handler: `(event) -> None`, plain or async. It decides nothing by what it returns; a decision that it returns is
-            an error, and denies the call of a `BeforeToolCall`.
-        tool: Glob over `toolset/tool_name`; one without a `/` means `*/<glob>` (`"search"`). `None` for every tool.
-            Tool events only.
-        timeout: Seconds an async handler may take; `None` for the dispatcher's `hook_timeout`, `math.inf` for no limit.
-        webhook: Where to deliver the event, to another process: a `Webhook`, or a mapping with its fields. A hook may
-            have a handler, a webhook, or both.
+        handler: `(event) -> None`, plain or async. Its return value decides nothing. A returned decision is an error,
+            and denies the call of a `BeforeToolCall`.
+        tool: Glob over `toolset/tool_name`, for tool events; without a `/` it means `*/<glob>` (`"search"`). `None` for
+            every tool.
+        timeout: Time limit of an async handler in seconds; `None` for the dispatcher's `hook_timeout`, `math.inf` for
+            none.
+        webhook: Where to deliver the event: a `Webhook`, or a mapping with its fields. A hook has a handler, a webhook,
+            or both.
         tenant_id: Only for events of this tenant; `""` for every tenant.
     """
 
@@ -99,10 +100,10 @@ class Hook(msgspec.Struct, frozen=True, kw_only=True):
         return format_record(self)
 
     def data(self) -> HookData | None:
-        """Return the hook as data that travels with an operation, without its handler; `None` without a webhook.
+        """Return the hook as data that is stored with an operation, without its handler; `None` without a webhook.
 
         Raises:
-            HookDefinitionError: If its webhook cannot be read, or JSON cannot carry it.
+            HookDefinitionError: If its webhook is invalid, or JSON cannot represent it.
         """
         if self.webhook is None:
             return None
@@ -114,23 +115,23 @@ class Hook(msgspec.Struct, frozen=True, kw_only=True):
         try:
             return msgspec.json.decode(msgspec.json.encode(data), type=HookData)  # as it will be kept
         except (TypeError, ValueError, OverflowError, RecursionError) as error:
-            raise HookDefinitionError(where, f"it cannot be written as JSON and read again: {error}") from error
+            raise HookDefinitionError(where, f"it cannot be written as JSON: {error}") from error
 
 
 class Interceptor(msgspec.Struct, frozen=True, kw_only=True):
-    """An interceptor: a handler that may change, answer or deny a call. The decorators of `Hooks` make these.
+    """An interceptor: a handler that can change, answer or deny calls. The decorators of `Hooks` make these.
 
     Attributes:
         id: Name of the hook in logs, records and denials; need not be unique.
-        call: The class of the calls that it stands in the way of.
+        call: The class of the calls that it wraps.
         kind: `"before"`, `"guard"`, `"after"` or `"around"`.
         handler: `(call)`, `(call, result)` for `"after"`, `(call, call_next)` for `"around"`; plain or async.
-        priority: From 0, outermost, to 1000.
-        tool: Glob over `toolset/tool_name`; one without a `/` means `*/<glob>` (`"search"`). `None` for every tool.
-            `ToolCall` only.
-        timeout: Seconds of its own time; `None` for the chain's `hook_timeout`, `math.inf` for no limit.
-        on_error: What becomes of the call when the hook fails: `"closed"` denies it, `"open"` goes on without the hook.
-        wait: Whether the call waits for it; `False` for `"before"` and `"after"` only.
+        priority: From 0 (outermost) to 1000.
+        tool: Glob over `toolset/tool_name`, for `ToolCall`; without a `/` it means `*/<glob>` (`"search"`). `None` for
+            every tool.
+        timeout: Limit of its own time in seconds; `None` for the chain's `hook_timeout`, `math.inf` for none.
+        on_error: What happens to the call if the hook fails: `"closed"` denies it, `"open"` continues without the hook.
+        wait: Whether the call waits for the hook; only `"before"` and `"after"` can have `False`.
         tenant_id: Only for calls of this tenant; `""` for every tenant.
     """
 
@@ -211,10 +212,12 @@ def check_hook(hook: Hook, where: str) -> None:
         check_webhook(webhook, hook.event, where)
         check_json({"id": hook.id, "tool": hook.tool, "tenant_id": hook.tenant_id}, where)
         if webhook.control and hook.handler is not None:
-            raise HookDefinitionError(where, "a `control` webhook decides in place of a `handler`; make them two hooks")
+            raise HookDefinitionError(
+                where, "a hook cannot have both a `control` webhook and a `handler`; make two hooks"
+            )
     elif hook.handler is None:
         raise HookDefinitionError(
-            where, "a hook needs a `handler`, a plain or an async function of one event, or a `webhook`"
+            where, "a hook needs a `handler` (a plain or async function of one event) or a `webhook`"
         )
     if hook.handler is not None:
         check_signature(hook.handler, "the event", where)
@@ -234,12 +237,15 @@ def check_interceptor(hook: Interceptor, where: str) -> None:
     if not any(hook.call is call for call in CALLS):
         raise HookDefinitionError(where, _wrong_call(hook.call, hook.kind))
     if not isinstance(hook.kind, str) or hook.kind not in _ARGUMENTS:
-        raise HookDefinitionError(where, f"`kind` is one of {', '.join(map(repr, _ARGUMENTS))}; got {quote(hook.kind)}")
+        raise HookDefinitionError(
+            where, f"`kind` must be one of {', '.join(map(repr, _ARGUMENTS))}; got {quote(hook.kind)}"
+        )
     if not isinstance(hook.on_error, str) or hook.on_error not in ("open", "closed"):
-        raise HookDefinitionError(where, f"`on_error` is 'open' or 'closed'; got {quote(hook.on_error)}")
+        raise HookDefinitionError(where, f"`on_error` must be 'open' or 'closed'; got {quote(hook.on_error)}")
     if not isinstance(hook.wait, bool) or (not hook.wait and hook.kind not in ("before", "after")):
         raise HookDefinitionError(
-            where, f"`wait` is True, or for before and after False; got {quote(hook.wait)} for {quote(hook.kind)}"
+            where,
+            f"`wait` must be True; only before and after can have False; got {quote(hook.wait)} for {quote(hook.kind)}",
         )
     check_signature(hook.handler, _ARGUMENTS[hook.kind], where)
     if not hook.wait:
@@ -260,7 +266,7 @@ def check_phase_handler(hook: PhaseHandler, where: str) -> None:
     check_id(hook.id, where)
     for name, phase in (("source", hook.source), ("target", hook.target)):
         if phase is not None and not isinstance(phase, Phase):
-            raise HookDefinitionError(where, f"`{name}` is a Phase, or None for any; got {quote(phase)}")
+            raise HookDefinitionError(where, f"`{name}` must be a Phase, or None for any; got {quote(phase)}")
     check_signature(hook.handler, "the transition", where)
     check_decides_nothing(hook.handler, "a phase hook", where)
     check_timeout(hook.timeout, where)
@@ -311,20 +317,20 @@ UNNAMED = _Unnamed("hooks")
 
 
 class Hooks:
-    """A named, reusable bundle of hooks.
+    """A named bundle of hooks that any number of runs can use.
 
-    Hooks are added with the decorators; a bundle may be given to any number of runs, agents and dispatchers, and is
-    compiled once for all of them. What is added after it was registered counts from its next registration on.
+    Add hooks with the decorators, and give the bundle to runs, agents and dispatchers. Hooks that you add after a
+    registration apply from the next registration on.
 
     Args:
-        id: Name of the bundle; part of its hooks' default ids. The hooks of a bundle without a name have the name of
-            their handler's module there.
-        priority: Place of its interceptors, 0 (outermost) to 1000; each may have one of its own.
+        id: Name of the bundle, and the first part of its hooks' default ids. Without a name, this part is the module of
+            the handler.
+        priority: Order of its interceptors, from 0 (outermost) to 1000. Each decorator can set its own.
         tenant_id: Only for events and calls of this tenant; `""` for every tenant.
-        inherit: Whether the bundle goes along into the operations of sub-agents.
+        inherit: Whether sub-agents inherit the bundle.
 
     Raises:
-        HookDefinitionError: If an argument makes no sense.
+        HookDefinitionError: If an argument is invalid.
     """
 
     recorded = True
@@ -377,25 +383,26 @@ class Hooks:
         timeout: float | None = None,
         id: str | None = None,  # noqa: A002
     ) -> Callable[[Callable[[E], Nothing]], Callable[[E], Nothing]]:
-        """Call the decorated function whenever an event of this class happens.
+        """Call the decorated function for each event of a class.
 
-        A plain function runs at once, inside the agent's step, and must be quick. An async one is queued, and the
-        agent never waits for it. It returns `None`: an observer decides nothing by what it returns. A decision that it
-        returns is logged as its error; returned before a tool call, it also denies the call.
+        A plain function runs at once, inside the agent's step, and must be quick. An async function is queued; the
+        agent does not wait for it. The return value decides nothing: return `None`. A returned decision is logged as an
+        error, and denies the call if the event is a `BeforeToolCall`.
 
         Args:
             event: One of the sixteen event classes.
-            tool: Glob over `toolset/tool_name`, for tool events only; `*` also matches `/`, and one without a `/`
-                means `*/<glob>`.
-            timeout: Seconds an async handler may take; `None` for the dispatcher's `hook_timeout`, `math.inf` for
-                no limit.
-            id: The hook's id; `"<bundle>.<function>"` unless given, `"<module>.<function>"` in a bundle without a name.
+            tool: Glob over `toolset/tool_name`, for tool events. `*` also matches `/`; without a `/` it means
+                `*/<glob>`.
+            timeout: Time limit of an async handler in seconds; `None` for the dispatcher's `hook_timeout`, `math.inf`
+                for none.
+            id: The hook's id; `"<bundle>.<function>"` by default, or `"<module>.<function>"` in a bundle without a
+                name.
 
         Returns:
             A decorator that returns the function unchanged.
 
         Raises:
-            HookDefinitionError: If the event, the filter, the timeout or the function cannot work.
+            HookDefinitionError: If an argument or the function is invalid.
         """
 
         def register(handler: Callable[[E], Nothing]) -> Callable[[E], Nothing]:
@@ -419,28 +426,29 @@ class Hooks:
         wait: bool = True,
         id: str | None = None,  # noqa: A002
     ) -> Callable[[Callable[[C], Onward]], Callable[[C], Onward]]:
-        """Call the decorated function before a call happens: `(call)`.
+        """Call the decorated function before a call: `(call)`.
 
-        What must hold even after a person has approved the call is for a `guard`: an approved call does not meet a
-        `before` again that has judged it. One that an `Ask` further out kept from the call may only refuse it then.
+        The function returns `None`, a changed call, `Respond(answer)`, `Deny(reason)` or `Ask(prompt)`.
 
-        It returns `None`, a changed call, `Respond(answer)`, `Deny(reason)` or `Ask(prompt)`.
+        After a person has approved a call, a `before` that already judged it does not run again; use a `guard` for what
+        must still hold then. A `before` that an outer `Ask` kept from the call runs then, and can only deny it.
 
         Args:
             call: The class of the calls: `AgentCall`, `StepCall`, `ModelCall`, `ToolCall`, `CompactCall`,
                 `SubAgentCall`, `RequestCall` or `MemoryCall`.
-            priority: From 0, outermost, to 1000; the bundle's unless given.
-            tool: Glob over `toolset/tool_name`, for `ToolCall` only; `*` also matches `/`, and one without a `/`
-                means `*/<glob>`.
-            timeout: Seconds of its own time; `None` for the chain's `hook_timeout`, `math.inf` for no limit.
-            on_error: What becomes of the call when the hook raises, takes too long or returns something else:
-                `"closed"` denies it, `"open"` goes on as if the hook were absent.
-            wait: `False` to run it in the background, after all hooks that are waited for. It then decides nothing: a
-                decision that it returns is logged as its error.
-            id: The hook's id; `"<bundle>.<function>"` unless given, `"<module>.<function>"` in a bundle without a name.
+            priority: From 0 (outermost) to 1000; that of the bundle by default.
+            tool: Glob over `toolset/tool_name`, for `ToolCall`. `*` also matches `/`; without a `/` it means
+                `*/<glob>`.
+            timeout: Limit of its own time in seconds; `None` for the chain's `hook_timeout`, `math.inf` for none.
+            on_error: What happens to the call if the hook raises, times out or returns another value: `"closed"` denies
+                it, `"open"` continues without the hook.
+            wait: `False` to run the hook in the background, after all other hooks. It then decides nothing: a returned
+                decision is logged as an error.
+            id: The hook's id; `"<bundle>.<function>"` by default, or `"<module>.<function>"` in a bundle without a
+                name.
 
         Raises:
-            HookDefinitionError: If an argument cannot work.
+            HookDefinitionError: If an argument is invalid.
         """
         return self._register(
             "before", call, id, priority=priority, tool=tool, timeout=timeout, on_error=on_error, wait=wait
@@ -457,19 +465,20 @@ class Hooks:
         wait: bool = True,
         id: str | None = None,  # noqa: A002
     ) -> Callable[[Callable[[C], Verdict]], Callable[[C], Verdict]]:
-        """Call the decorated function to judge a call as it will really run: `(call)`.
+        """Call the decorated function to check the final call: `(call)`.
 
-        Guards come after every hook that may change the call. One returns `None`, `Deny(reason)` or `Ask(prompt)`.
+        Guards run after all hooks that can change the call. The function returns `None`, `Deny(reason)` or
+        `Ask(prompt)`.
 
-        The options are those that `before` explains; only `wait` differs.
+        See `before` for the options; only `wait` differs.
 
         Args:
             call: The class of the calls.
-            priority: The place in the chain.
+            priority: The order among the guards.
             tool: The tools to filter by.
             timeout: Seconds of its own time.
             on_error: Whether a failure denies the call.
-            wait: A guard is always waited for; `False` is refused.
+            wait: Must be `True`: the call always waits for a guard.
             id: The hook's id.
         """
         return self._register(
@@ -487,21 +496,21 @@ class Hooks:
         wait: bool = True,
         id: str | None = None,  # noqa: A002
     ) -> Callable[[Callable[[C, Any], Outcome]], Callable[[C, Any], Outcome]]:
-        """Call the decorated function after a call has happened: `(call, result)`.
+        """Call the decorated function after a call: `(call, result)`.
 
-        It returns `None`, a changed result, `Deny(reason)` or, for an `AgentCall`, `Continue(input)`. The hooks run in
-        the reverse order of `before`.
+        The function returns `None`, a changed result, `Deny(reason)` or, for an `AgentCall`, `Continue(input)`. `after`
+        hooks run in the reverse order of `before` hooks.
 
-        The options are those that `before` explains; only `wait` differs.
+        See `before` for the options; only `wait` differs.
 
         Args:
             call: The class of the calls.
-            priority: The place in the chain.
+            priority: The order among the guards.
             tool: The tools to filter by.
             timeout: Seconds of its own time.
             on_error: Whether a failure denies the call.
-            wait: `False` to run it in the background, with the final result. It then decides nothing: a decision that
-                it returns is logged as its error.
+            wait: `False` to run the hook in the background, with the final result. It then decides nothing: a returned
+                decision is logged as an error.
             id: The hook's id.
         """
         return self._register(
@@ -519,20 +528,20 @@ class Hooks:
         wait: bool = True,
         id: str | None = None,  # noqa: A002
     ) -> Callable[[Callable[[C, Any], Answer]], Callable[[C, Any], Answer]]:
-        """Call the decorated function instead of a call: `(call, call_next)`.
+        """Call the decorated function around a call: `(call, call_next)`.
 
-        `await call_next(call)` lets it happen, at most once, and gives its result. The function returns that, another
-        result, `None` for no change, `Respond(answer)`, `Deny(reason)` or `Ask(prompt)`.
+        `await call_next(call)` runs the call, at most once, and returns its result. The function returns that result,
+        another one, `None` for no change, `Respond(answer)`, `Deny(reason)` or `Ask(prompt)`.
 
-        The options are those that `before` explains; only `wait` differs.
+        See `before` for the options; only `wait` differs.
 
         Args:
             call: The class of the calls.
-            priority: The place in the chain.
+            priority: The order among the guards.
             tool: The tools to filter by.
             timeout: Seconds of its own time.
             on_error: Whether a failure denies the call.
-            wait: An `around` is always waited for; `False` is refused.
+            wait: Must be `True`: the call always waits for an `around`.
             id: The hook's id.
         """
         return self._register(
@@ -547,16 +556,17 @@ class Hooks:
         timeout: float | None = None,
         id: str | None = None,  # noqa: A002
     ) -> Callable[[Callable[[PhaseTransition], Nothing]], Callable[[PhaseTransition], Nothing]]:
-        """Call the decorated function when a session's agent moves from one phase to another: `(transition)`.
+        """Call the decorated function when the agent of a session moves to another phase: `(transition)`.
 
         Args:
-            source: The phase that is left; `None` for any.
-            target: The phase that is entered; `None` for any.
-            timeout: Seconds an async handler may take; `None` for 30, `math.inf` for no limit.
-            id: The hook's id; `"<bundle>.<function>"` unless given, `"<module>.<function>"` in a bundle without a name.
+            source: The phase that the agent leaves; `None` for any.
+            target: The phase that the agent enters; `None` for any.
+            timeout: Time limit of an async function in seconds; `None` for 30, `math.inf` for none.
+            id: The hook's id; `"<bundle>.<function>"` by default, or `"<module>.<function>"` in a bundle without a
+                name.
 
         Raises:
-            HookDefinitionError: If an argument cannot work.
+            HookDefinitionError: If an argument is invalid.
         """
 
         def register(handler: Callable[[PhaseTransition], Nothing]) -> Callable[[PhaseTransition], Nothing]:
@@ -607,7 +617,7 @@ def hook_batch(hooks: Iterable[AnyHook]) -> list[AnyHook]:
     """Return the hooks of `hooks=[...]` as a list, checked as a whole.
 
     Raises:
-        HookDefinitionError: That says which entry is wrong and how to fix it.
+        HookDefinitionError: If an entry is invalid. The error names the entry and the fix.
     """
     if hooks.__class__ not in (list, tuple) and (
         isinstance(hooks, Hooks | Hook | Interceptor | PhaseHook | str | bytes) or not isinstance(hooks, Iterable)
@@ -625,6 +635,6 @@ def hook_batch(hooks: Iterable[AnyHook]) -> list[AnyHook]:
             raise HookDefinitionError(
                 f"hooks[{position}]",
                 f"expected a `Hooks` bundle, a `Hook`, an `Interceptor` or a `PhaseHook`, got {quote(entry)}; "
-                "functions go into a bundle with a decorator, as @hooks.on(...)",
+                "add a function to a bundle with a decorator, such as @hooks.on(...)",
             )
     return batch

@@ -1,4 +1,4 @@
-"""Instrument runs: bundles that are called before and after the work of a run, as telemetry is.
+"""Instrument runs: bundles that are called before and after the work of a run, such as telemetry.
 
 A value such as the current span is seen by the code of a tool or a model call only if it is set in the task of the run,
 before that work, and reset in the same task after it. Observers are called at other moments. So a run calls the bundles
@@ -17,7 +17,7 @@ __all__ = ["Instrumentation", "SegmentInfo"]
 
 
 class SegmentInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """A segment of a run, at its beginning.
+    """A segment of a run, at its start.
 
     Attributes:
         operation_id: The run.
@@ -25,19 +25,19 @@ class SegmentInfo(msgspec.Struct, frozen=True, kw_only=True):
         user_id: The user for whom it runs.
         tenant_id: The tenant for whom it runs.
         parent_operation_id: The run that called this one as a sub-agent.
-        conversation_id: The session that it is a task of.
+        conversation_id: The session of the run.
         model: Name of the agent's model.
         provider: Provider of the model.
-        resumed: Whether the operation waited for a person before.
-        traceparents: Of the operation's first and latest segments, where they were traced.
-        waiting_since_unix_nano: When it began to wait for a person.
+        resumed: Whether the operation has waited for a person.
+        traceparents: The `traceparent`s of the operation's first and latest segments, if they were traced.
+        waiting_since_unix_nano: When it started to wait for a person.
         llm_calls: Model calls in earlier segments.
         tool_calls: Tool calls in earlier segments.
-        input_tokens: Tokens read in earlier segments.
-        output_tokens: Tokens written in earlier segments.
-        input: What the segment was given to work on; nothing on a resume.
+        input_tokens: Input tokens of earlier segments.
+        output_tokens: Output tokens of earlier segments.
+        input: The input of the segment; empty on a resume.
         instructions: The system message.
-        tools: What the model may call.
+        tools: The tools that the model can call.
         dispatcher: The dispatcher that calls the run's observers.
     """
 
@@ -65,8 +65,8 @@ class SegmentInfo(msgspec.Struct, frozen=True, kw_only=True):
 class Instrumentation(Hooks):
     """A bundle that is also called before and after the work of a run.
 
-    None of these methods may raise, wait, or take long. Each pair is called in one task and one context. The bundle's
-    own handlers leave no `HookExecution`: what watches hooks does not watch itself.
+    These methods must not raise, wait or take long. Each pair is called in one task and one context. The bundle's own
+    handlers have no `HookExecution`.
     """
 
     recorded = False

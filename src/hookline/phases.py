@@ -33,19 +33,19 @@ __all__ = ["TRANSITIONS", "Phase", "PhaseHook", "PhaseMachine", "PhaseTransition
 
 
 class PhaseMachine:
-    """The phase of one agent, which only `move` changes.
+    """The phase of one agent; `move` changes it.
 
-    It can be made outside of an event loop. Not thread-safe; the same hooks may serve any number of machines.
+    You can create it outside an event loop. It is not thread-safe. Several machines can share hooks.
 
     Args:
         agent_id: The agent.
-        hooks: Bundles and `PhaseHook`s, in the order in which they run; hooks of other kinds are ignored.
-        operation_id: The run that the next moves belong to; an attribute, to be set anew for each run.
-        tenant_id: The agent's tenant: bundles of another one are ignored.
-        hook_timeout: Seconds an async handler may take unless its hook says otherwise.
+        hooks: Bundles and `PhaseHook`s, in the order in which they run. Other hooks are ignored.
+        operation_id: The run that the next moves belong to. Set this attribute for each run.
+        tenant_id: The agent's tenant. Bundles of other tenants are ignored.
+        hook_timeout: Time limit in seconds for async handlers whose hook has none.
 
     Raises:
-        HookDefinitionError: That says which hook is wrong and how to fix it.
+        HookDefinitionError: If a hook is invalid. The error names the hook and the fix.
     """
 
     def __init__(
@@ -72,23 +72,23 @@ class PhaseMachine:
 
     @property
     def phase(self) -> Phase:
-        """The present phase of the agent."""
+        """The current phase of the agent."""
         return self._phase
 
     async def move(self, target: Phase | str, *, reason: str = "") -> None:
-        """Enter another phase, run the hooks of exactly this move, then announce it with `signals.phase_changed`.
+        """Enter another phase, run the hooks of this move, then send `signals.phase_changed`.
 
-        The hooks run one after the other, in the order in which they were given. What goes wrong in one is logged. They
-        already see the new phase. Where the caller is cancelled meanwhile, the remaining hooks do not run, but the move
-        is announced. A move to the present phase does nothing.
+        The hooks run one after the other, in the order in which you gave them, and already see the new phase. Their
+        errors are logged. If the caller is cancelled meanwhile, the remaining hooks do not run, but the signal is sent.
+        A move to the current phase does nothing.
 
         Args:
             target: The phase to enter.
-            reason: Why, for the hooks.
+            reason: The reason, for the hooks.
 
         Raises:
-            PhaseTransitionError: If the present phase may not be followed by that one; nothing has changed then.
-            HookUsageError: If that is no phase.
+            PhaseTransitionError: If the current phase cannot be followed by the target. Nothing changes.
+            HookUsageError: If the target is not a phase.
         """
         if type(target) is not Phase:
             target = _phase_named(target)
@@ -117,10 +117,10 @@ class PhaseMachine:
 
     @contextlib.contextmanager
     def hooked(self, hooks: Iterable[AnyHook]) -> Iterator[None]:
-        """Add hooks for moves that begin inside of the `with` block; they run after the others.
+        """Add hooks for moves that begin inside the `with` block. They run after the others.
 
         Raises:
-            HookDefinitionError: That says which hook is wrong and how to fix it.
+            HookDefinitionError: If a hook is invalid. The error names the hook and the fix.
         """
         added = _compile_hooks(hooks, self.tenant_id)
         self._set_hooks({**self._hooks, **added})

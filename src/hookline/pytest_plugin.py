@@ -1,4 +1,4 @@
-"""The pytest plugin: fixtures, markers and options for tests of agents whose tool calls are mocked or recorded.
+"""Pytest plugin: fixtures, markers and options to mock, record and replay tool calls.
 
 pytest loads this module in every run of everybody who has hookline installed. So it imports nothing but pytest; what a
 test needs is imported when the test asks for it.
@@ -124,7 +124,7 @@ def _file_name(name: str) -> str:
 
 
 def shown_path(path: Path, root: Path) -> str:
-    """Return a path for a person to read: relative to the root of the tests if it is in there."""
+    """Return a path as it is shown: relative to the root of the tests, if it is below it."""
     return (path.relative_to(root) if path.is_relative_to(root) else path).as_posix()
 
 
@@ -135,9 +135,9 @@ MODES = ("none", "once", "new_episodes", "all", "rewrite")
 
 MARKERS = (
     "tool_cassette(name_or_path=None, *, mode=None, matching=None, ignore=None, allow_refused=False, "
-    "hookline_unused_ok=False): answer tool calls from a recording, and record those that may be recorded (hookline)",
+    "hookline_unused_ok=False): replay tool calls from a cassette, or record them, as its mode says (hookline)",
     "tool_mocks(*, strict=None, seed=None, allow_refused=False, hookline_unused_ok=False): "
-    "how the fixture `tool_mocks` treats this test's calls (hookline)",
+    "options of the fixture `tool_mocks` for this test (hookline)",
 )
 
 
@@ -169,19 +169,21 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--hookline-record",
         choices=MODES,
-        help="what cassettes record: none, once (only into new files; the default), new_episodes (what is missing), "
-        "all (everything anew), rewrite (everything anew, dropping what is not asked for)",
+        help="what cassettes record: none, once (only new files; the default), new_episodes (missing calls), "
+        "all (all calls again), rewrite (all calls again, and drop unused recordings)",
     )
     group.addoption(
-        "--hookline-strict", action="store_true", help="refuse tool calls that no rule of `tool_mocks` is for"
+        "--hookline-strict",
+        action="store_true",
+        help="refuse tool calls that neither a rule nor a cassette answers, and fail the test",
     )
+    group.addoption("--hookline-seed", type=int, metavar="N", help="seed of the faults (default: 0)")
     group.addoption(
-        "--hookline-seed", type=int, metavar="N", help="seed of the faults that strike on purpose (default: 0)"
+        "--hookline-report", metavar="FILE.html", help="write an HTML report of every tool call of every test"
     )
-    group.addoption("--hookline-report", metavar="FILE.html", help="write what the tests did with tool calls there")
     parser.addini(
         "hookline_cassette_dir",
-        "folder of the cassettes: beside each test file if relative (default), one for all if absolute",
+        "folder of the cassettes: a relative path is beside each test file, an absolute path is one folder for all",
         default="cassettes",
     )
 
@@ -237,7 +239,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 @pytest.fixture
 def hooks() -> Hooks:
-    """An empty bundle of hooks: add yours with its decorators, and give it to a run."""
+    """An empty `Hooks` bundle. Add hooks with its decorators, and pass it to a run."""
     from hookline import Hooks
 
     return Hooks("test")
@@ -245,7 +247,7 @@ def hooks() -> Hooks:
 
 @pytest.fixture
 def event_recorder(request: pytest.FixtureRequest) -> Iterator[EventRecorder]:
-    """A recorder of all events; inside of the test it also keeps every handler run."""
+    """An `EventRecorder` that records all events and, during the test, every handler run."""
     from hookline.evals import EventRecorder
 
     with EventRecorder() as recorder:
@@ -255,7 +257,7 @@ def event_recorder(request: pytest.FixtureRequest) -> Iterator[EventRecorder]:
 
 @pytest.fixture
 def tool_mocks(request: pytest.FixtureRequest) -> ToolMocks:
-    """Mocks of tools, empty; calls without a rule go to the test's cassette if it is marked with one."""
+    """An empty `ToolMocks`. Calls without a rule go to the test's cassette, if it has one."""
     from hookline.evals import ToolMocks
 
     config, said = request.config, _marker_arguments(request.node, "tool_mocks", Mocking)
@@ -278,13 +280,13 @@ def tool_mocks(request: pytest.FixtureRequest) -> ToolMocks:
 
 @pytest.fixture(scope="session")
 def cassette_options() -> dict[str, Any]:
-    """Keyword arguments for the cassette of every test; give yours with a fixture of this name."""
+    """Keyword arguments for all cassettes. Override this fixture to set yours."""
     return {}
 
 
 @pytest.fixture
 def cassette(request: pytest.FixtureRequest, cassette_options: dict[str, Any]) -> Iterator[Cassette]:
-    """The test's cassette: its file is read now, and written at the end of the test if something was recorded."""
+    """The test's `Cassette`. Its file is read now, and written at the end of the test if something was recorded."""
     from hookline.errors import HooklineError
     from hookline.evals.reports import CassetteUse, WatchedCassette, use_of
 
@@ -302,7 +304,7 @@ def cassette(request: pytest.FixtureRequest, cassette_options: dict[str, Any]) -
     if mode == "rewrite" and owner != node.nodeid:
         raise _failure(
             f"{shown} is rewritten by {owner}; {node.nodeid} would drop what that test records. "
-            "Give each of them a cassette of its own, or record what is missing with new_episodes."
+            "Give each of them its own cassette, or record missing calls with new_episodes."
         )
     try:
         tool_cassette = WatchedCassette(f"{path.parent.name}/{path.stem}", path=path, **options)

@@ -111,26 +111,26 @@ WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[^\W\d_]+|\d+")
 
 
 class Redacting(Protocol):
-    """Anything that redacts what a cassette records, and the calls that it looks up."""
+    """The interface of a redaction, which changes what a cassette records and looks up."""
 
     def value(self, value: Any) -> Any:
-        """Return a JSON-like value, such as the arguments of a call, without its secrets."""
+        """Return a JSON-like value, such as the arguments of a call, without secrets."""
         ...
 
     def text(self, text: str) -> str:
-        """Return a text, such as a tool's result, without its secrets."""
+        """Return a text, such as a tool's result, without secrets."""
         ...
 
 
 class Redaction(msgspec.Struct, frozen=True, kw_only=True, dict=True):
-    """The rules for secrets in a cassette: names of fields, patterns of texts, and the replacement.
+    """Rules for secrets: names of fields, patterns of texts, and the replacement.
 
     Attributes:
-        keys: Names of fields, in words: `("api key",)`. Their values are replaced in arguments, in results that are
-            JSON, and in texts where `name: value` or `name=value` is written.
-        patterns: Regular expressions; what they match is replaced in every text.
-        replacement: What stands in a secret's place.
-        also: Called with every text after that, for secrets that neither of them finds; gives the text without them.
+        keys: Names of fields, as words: `("api key",)`. Their values are replaced in arguments, in results that are
+            JSON, and in texts with `name: value` or `name=value`.
+        patterns: Regular expressions. Matches are replaced in every text.
+        replacement: The text that replaces a secret.
+        also: A function that is called with every text after that, and returns it without further secrets.
     """
 
     keys: tuple[str, ...] = SECRET_KEYS
@@ -142,11 +142,11 @@ class Redaction(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         for name in ("keys", "patterns"):
             given = getattr(self, name)
             if isinstance(given, str | re.Pattern):
-                raise HookUsageError(f"`{name}` of a Redaction is a list; got {given!r}.")
+                raise HookUsageError(f"`{name}` of a Redaction must be a list; got {given!r}.")
             msgspec.structs.force_setattr(self, name, tuple(given))
         for key in self.keys:
             if not isinstance(key, str) or not WORDS.search(key):
-                raise HookUsageError(f"`keys` of a Redaction are names of fields; got {key!r}.")
+                raise HookUsageError(f"`keys` of a Redaction must be names of fields; got {key!r}.")
         self._compiled  # noqa: B018  # so that a pattern that cannot work is refused here
 
     # Made once: every text and every field of every call is looked at.
@@ -177,7 +177,7 @@ class Redaction(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return {}
 
     def is_secret(self, name: str) -> bool:
-        """Whether a field of this name holds a secret."""
+        """Return whether a field with this name has a secret."""
         known = self._known.get(name)
         if known is None:
             if len(self._known) >= KNOWN_NAMES:
@@ -186,7 +186,7 @@ class Redaction(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return known
 
     def value(self, value: Any) -> Any:
-        """Return a JSON-like value without its secrets; the very same value if it has none."""
+        """Return a JSON-like value without its secrets; the same object if it has none."""
         if isinstance(value, str):
             return self.text(value)
         if isinstance(value, dict):
@@ -272,7 +272,7 @@ class Redaction(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
 
 class Unredacted:
-    """Redacts nothing."""
+    """A redaction that changes nothing."""
 
     def value(self, value: Any) -> Any:
         """Return the value as it is."""
@@ -299,7 +299,7 @@ def as_redaction(given: object) -> Redacting:
         return cast("Redacting", given)
     if callable(given):
         return Redaction(also=given)
-    raise HookUsageError(f"`redact` is a Redaction, a function from text to text, or None; got {given!r}.")
+    raise HookUsageError(f"`redact` must be a Redaction, a function from text to text, or None; got {given!r}.")
 
 
 def _compile_pattern(pattern: str | re.Pattern[str]) -> re.Pattern[str]:
@@ -308,7 +308,7 @@ def _compile_pattern(pattern: str | re.Pattern[str]) -> re.Pattern[str]:
     try:
         return re.compile(pattern)
     except (TypeError, re.error) as error:
-        raise HookUsageError(f"`patterns` of a Redaction are regular expressions; {pattern!r}: {error}.") from None
+        raise HookUsageError(f"`patterns` of a Redaction must be regular expressions; {pattern!r}: {error}.") from None
 
 
 def _closing(text: str, place: int) -> int:

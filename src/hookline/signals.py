@@ -1,8 +1,8 @@
-"""Process-wide blinker signals: executions of hooks, operations that are registered and unregistered, phase changes.
+"""Process-wide blinker signals: hook executions, registered and unregistered operations, phase changes.
 
-Nothing is built while nobody is connected. The sender is the dispatcher (for phases the machine), never an operation:
-blinker keeps a bucket per sender for ever. A receiver is called as `receiver(sender, **keywords)`; one that raises is
-logged and harms nobody.
+Signals cost nothing while nobody is connected. A receiver is called as `receiver(sender, **keywords)`; if it raises,
+the exception is logged. The sender is the dispatcher (for phases the machine) and never an operation, since blinker
+keeps a bucket per sender for ever.
 """
 
 import inspect
@@ -28,21 +28,21 @@ ExecutionStatus = Literal["ok", "error", "timeout", "denied", "mocked", "dropped
 
 
 class HookExecution(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """The record of one handler run.
+    """The record of one execution of a hook.
 
     Attributes:
         hook_id: The hook.
-        hook_type: Wire name of the event, or name of the call, that it was run for; `phase` for a phase hook.
+        hook_type: Wire name of the event, or name of the call; `phase` for a phase hook.
         operation_id: The run.
-        status: How it ended. `dropped`: it never ran, or was cancelled with its lane.
-        duration_ms: Time spent in the handler itself.
-        error: What it raised, where it did; the reason of a denial.
-        time_unix_nano: When it began, in nanoseconds since 1970.
-        step_index: The step that its event or call is of, where that says so.
-        tool_call_id: The tool call that it is about, if it is about one.
+        status: How the hook ended. `dropped`: it never ran, or was cancelled with its lane.
+        duration_ms: Own time of the handler.
+        error: The exception that it raised, or the reason of its denial.
+        time_unix_nano: Start time, in nanoseconds since 1970.
+        step_index: The step of the event or call, if it has one.
+        tool_call_id: The tool call, if the event or call is about one.
         tenant_id: The tenant for whom it ran.
-        in_chain: Whether it is among the executions of a `ChainRun`; not so for observers, nor for an interceptor of a
-            run that nobody waits for.
+        in_chain: Whether it is also in the `executions` of a `ChainRun`; false for observers and `wait=False` hooks of
+            a run.
     """
 
     hook_id: str
@@ -59,19 +59,19 @@ class HookExecution(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class ChainRun(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """The record of one call that went through interceptors.
+    """The record of one call with interceptors.
 
     Attributes:
         point: Name of the call's class.
         operation_id: The run, or the request.
         tenant_id: The tenant for whom it ran.
-        executions: What each hook did, in the order in which they started.
+        executions: The executions of the hooks, in the order of their start.
         denied_by: The hook that denied the call.
-        reason: Why.
-        duration_ms: Time from the first hook's start to the last one's end, with what the chain surrounds.
-        time_unix_nano: When it began, in nanoseconds since 1970.
-        step_index: The step that the call is of, where it says so.
-        tool_call_id: The tool call that it is, if it is one.
+        reason: The reason of the denial.
+        duration_ms: Time from the start of the first hook to the end of the last one, including the call.
+        time_unix_nano: Start time, in nanoseconds since 1970.
+        step_index: The step of the call, if it has one.
+        tool_call_id: The id of the call, if it is a tool call.
     """
 
     point: str

@@ -1,4 +1,4 @@
-"""Webhooks: hooks as data, with the address to deliver an event to, and the envelope that is sent."""
+"""Webhooks: hooks as data with the address to deliver events to, and the envelope of a delivery."""
 
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -35,21 +35,22 @@ SCHEMES = ("http", "https", "local")
 class Webhook(
     msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True, omit_defaults=True
 ):
-    """The address and the options of a hook's deliveries. It is data, and travels with the operation.
+    """The address and the options of a hook's deliveries. It is stored with the operation.
 
     Attributes:
-        url: `http://`, `https://`, or `local://name` for a function that the delivery serves in a process.
-        body: What is sent along with each event; its keys may not be those of the event.
-        event_fields: Which fields of the event are sent, by their names on the wire; all unless given.
-        headers: Headers to send. `${NAME}` stands for an environment variable of the sending process.
-        allowed_env_vars: The variables that headers may name.
+        url: An `http://` or `https://` URL, or `local://name` for a function in a process; see `Delivery.serve`.
+        body: Further fields of each payload. They cannot replace those of the event.
+        event_fields: The fields of the event to send, by their JSON names; all by default.
+        headers: Headers to send. `${NAME}` is replaced by an environment variable of the sending process.
+        allowed_env_vars: The variables that headers can use.
         timeout: Seconds for one attempt, 0.1 to 300.
-        fallback: `"fetch"`: a delivery that fails never harms the operation. `"none"`: the delivery is part of what the
-            operation is for; if it cannot be handed over, the operation ends with an error.
-        key: Name of the key that signs it, in the key ring of the sending process.
-        control: Whether the receiver decides: of `beforeToolCall` only. It then stands in the way of the call as
-            a `before(ToolCall)` does, and its answer allows, denies, changes, answers, or asks a person.
-        on_error: Of a control: what becomes of the call if no valid answer comes in time. `"closed"` denies it.
+        fallback: `"fetch"`: a failed delivery does not affect the operation. `"none"`: the operation ends with an error
+            if the event cannot be handed over for delivery.
+        key: Name of the signing key in the key ring of the sending process.
+        control: Whether the receiver decides about the call, for `beforeToolCall` only. The hook is then a
+            `before(ToolCall)`; the answer allows, denies, changes or answers the call, or asks a person.
+        on_error: For a control, what happens to the call without a valid answer in time: `"closed"` denies it, `"open"`
+            lets it run.
     """
 
     url: str
@@ -65,13 +66,13 @@ class Webhook(
 
 
 class HookData(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """A hook as it is stored with its operation: everything but the handler.
+    """A hook as it is stored with an operation, without its handler.
 
     Attributes:
         id: The hook's id.
         type: The event.
         tool: Glob over `toolset/tool_name`.
-        webhook: Where it is delivered.
+        webhook: The webhook.
         tenant_id: Only for events of this tenant; `""` for every tenant.
     """
 
@@ -82,7 +83,7 @@ class HookData(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_d
     tenant_id: str = ""
 
     def wants(self, event: Event) -> bool:
-        """Whether an event is delivered to the webhook."""
+        """Return whether an event is delivered to the webhook."""
         if event.hook_type is not self.type or self.webhook.control:
             return False
         if self.tenant_id and self.tenant_id != event.tenant_id:
@@ -95,12 +96,12 @@ class Envelope(msgspec.Struct, frozen=True, kw_only=True):
     """One delivery to a webhook.
 
     Attributes:
-        id: Of the delivery; the same in every attempt.
+        id: The id of the delivery, the same in every attempt.
         hook: The hook.
         operation_id: The run.
         tenant_id: The tenant for whom it runs.
-        number: Of the event in its operation, from 1, where a store has numbered it.
-        payload: What is sent: JSON.
+        number: The number of the event in its operation, from 1; `None` if no store has numbered it.
+        payload: The JSON to send.
     """
 
     id: str
@@ -112,14 +113,14 @@ class Envelope(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ControlAnswer(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """The answer of a control webhook, as JSON. An empty object lets the call happen.
+    """The answer of a control webhook, as JSON. An empty object allows the call.
 
     Attributes:
         decision: `"allow"`, `"deny"`, `"answer"` (a mock), or `"ask"` (a person).
-        reason: Why it is denied, or what the person is asked.
-        args: With `"allow"`: the arguments with which the call goes on.
+        reason: The reason of a denial, or the question to the person.
+        args: With `"allow"`: changed arguments for the call.
         result: With `"answer"`: `content`, and optionally `success` and `metadata`, as a mock.
-        stop: With `"deny"`: whether the run ends.
+        stop: With `"deny"`: whether the run ends too.
     """
 
     decision: Literal["allow", "deny", "answer", "ask"] = "allow"
@@ -134,13 +135,13 @@ ServedBy: TypeAlias = Callable[[Envelope], Awaitable[ControlAnswer | None]]
 
 
 class Delivery(Protocol):
-    """Delivers envelopes: the only way in which events leave the process."""
+    """Delivers events to webhooks. Implement it to send events in another way."""
 
     async def publish(self, envelopes: Sequence[Envelope]) -> None:
-        """Take envelopes for delivery, in order. They are handed over when this returns.
+        """Accept envelopes for delivery, in order. When this returns, they are handed over.
 
         Raises:
-            DeliveryError: If one was not; the others were tried all the same.
+            DeliveryError: If one was not handed over. The others were still tried.
         """
         ...
 
@@ -148,11 +149,11 @@ class Delivery(Protocol):
         """Send a call to a control webhook, and return its answer.
 
         Args:
-            envelope: What is asked.
-            timeout: Seconds until the answer is too late.
+            envelope: The call, as an envelope.
+            timeout: Time limit for the answer, in seconds.
 
         Raises:
-            DeliveryError: If no valid answer came in time.
+            DeliveryError: If there was no valid answer in time.
         """
         ...
 

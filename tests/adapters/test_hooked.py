@@ -85,6 +85,16 @@ def test_hooks_are_given_by_position_or_by_name_and_may_be_left_out(make: Callab
     assert len({type(each) for each in made}) == 1
 
 
+@pytest.mark.parametrize(
+    "make", [pydantic_agent, openai_agent, strands_agent, framework_agent, adk_runner, claude_options]
+)
+def test_what_is_returned_shows_its_hooks(make: Callable[[], Any]) -> None:
+    shown = repr(hooked(make(), [Hooks("safety")]))
+
+    assert shown.startswith("Hooked")
+    assert "Hooks('safety'" in shown
+
+
 @each_thing
 def test_a_bundle_in_place_of_a_list_is_refused_in_the_same_words(make: Callable[[], Any]) -> None:
     with pytest.raises(HookDefinitionError, match="hooks: give a list of bundles and single hooks; got"):
@@ -123,7 +133,7 @@ async def run_of_an_agent() -> None: ...
     [
         ([1, 2], "Attach hooks to one agent at a time"),
         ("gpt", "Create the agent with your framework first"),
-        (int, "Give an object, not a class"),
+        (int, "Pass an object, not a class"),
         (print, "It is a function"),
         (Agent(id="a", model=ScriptedModel(["hi"])), r"exec_agent\(agent, prompt, hooks=\[\.\.\.\]\)"),
         (3, "an object of class int. It takes an `Agent` of Pydantic AI;"),
@@ -147,14 +157,14 @@ def test_a_coroutine_is_refused_with_what_was_forgotten() -> None:
 def test_the_runner_of_openai_agents_is_refused_with_the_agent_to_give() -> None:
     agents = pytest.importorskip("agents")
 
-    with pytest.raises(HookUsageError, match="Give the agent that you run with it"):
+    with pytest.raises(HookUsageError, match="Pass the agent that you run with it"):
         hooked(agents.Runner, [])
 
 
 def test_an_agent_that_has_hooks_already_is_refused_with_what_to_do() -> None:
     agents = pytest.importorskip("agents")
 
-    with pytest.raises(HookUsageError, match="It has hooks already: give the agent itself"):
+    with pytest.raises(HookUsageError, match="It already has hooks: pass the original agent"):
         hooked(hooked(agents.Agent(name="a"), []), [])
 
 
@@ -184,7 +194,7 @@ def test_another_object_of_a_framework_is_refused_with_the_one_to_give() -> None
     pytest.importorskip("pydantic_ai")
     from pydantic_ai.models.test import TestModel
 
-    with pytest.raises(HookUsageError, match="From this package it takes an `Agent` of Pydantic AI"):
+    with pytest.raises(HookUsageError, match="From this package, pass an `Agent` of Pydantic AI"):
         hooked(TestModel(), [])
 
 
@@ -222,10 +232,10 @@ def test_no_framework_is_imported_to_look_at_an_object() -> None:
 @pytest.mark.parametrize(
     ("decisions", "problem"),
     [
-        (Approve("t1"), "Give a list of decisions"),
-        (["t1"], r"A decision is an Approve\(...\) or a Reject\(...\); got 't1'"),
-        ([Approve("t9")], "No call 't9' waits for a person. Calls that wait: 't1', 't2'"),
-        ([Approve("t1"), Reject("t1")], "There are two decisions about the call 't1'"),
+        (Approve("t1"), "Pass a list of decisions"),
+        (["t1"], r"A decision must be an Approve\(...\) or a Reject\(...\); got 't1'"),
+        ([Approve("t9")], "No tool call 't9' waits for a person. Waiting calls: 't1', 't2'"),
+        ([Approve("t1"), Reject("t1")], "Tool call 't1' has two decisions"),
     ],
 )
 def test_decisions_that_make_no_sense_are_refused(decisions: Any, problem: str) -> None:

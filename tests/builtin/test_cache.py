@@ -216,10 +216,10 @@ async def test_equal_calls_at_the_same_time_all_run_and_wait_for_nobody() -> Non
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"call": ModelCall}, "give ToolCall; got <class 'hookline.calls.ModelCall'>"),
-        ({"call": "ToolCall"}, "give ToolCall; got 'ToolCall'"),
-        ({"call": ToolCall, "ttl": 0}, "`ttl` is a number above 0"),
-        ({"call": ToolCall, "max_entries": 0}, "`max_entries` is a whole number from 1"),
+        ({"call": ModelCall}, "pass ToolCall; got <class 'hookline.calls.ModelCall'>"),
+        ({"call": "ToolCall"}, "pass ToolCall; got 'ToolCall'"),
+        ({"call": ToolCall, "ttl": 0}, "`ttl` must be a number above 0"),
+        ({"call": ToolCall, "max_entries": 0}, "`max_entries` must be a whole number from 1"),
         ({"call": ToolCall, "tools": ""}, "name tools by globs"),
     ],
 )

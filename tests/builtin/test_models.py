@@ -140,16 +140,16 @@ async def test_any_other_failure_is_not_tried_again() -> None:
 @pytest.mark.parametrize(
     ("make", "arguments", "message"),
     [
-        (budget, {}, "say `cost_usd`, `tokens` or both"),
-        (budget, {"cost_usd": 0}, "`cost_usd` is a number above 0"),
-        (budget, {"cost_usd": "1"}, "`cost_usd` is a number above 0"),
-        (budget, {"tokens": 0}, "`tokens` is a whole number from 1"),
-        (budget, {"tokens": 1.5}, "`tokens` is a whole number from 1"),
-        (retry, {"call": ToolCall}, "give ModelCall; got <class 'hookline.calls.ToolCall'>"),
-        (retry, {"call": ModelCall, "attempts": 0}, "`attempts` is a whole number from 1"),
-        (retry, {"call": ModelCall, "first_wait": -1}, "`first_wait` is a number above 0"),
-        (retry, {"call": ModelCall, "max_wait": float("inf")}, "`max_wait` is a number above 0"),
-        (retry, {"call": ModelCall, "jitter": 2}, "`jitter` is a share from 0 to 1"),
+        (budget, {}, "pass `cost_usd`, `tokens` or both"),
+        (budget, {"cost_usd": 0}, "`cost_usd` must be a number above 0"),
+        (budget, {"cost_usd": "1"}, "`cost_usd` must be a number above 0"),
+        (budget, {"tokens": 0}, "`tokens` must be a whole number from 1"),
+        (budget, {"tokens": 1.5}, "`tokens` must be a whole number from 1"),
+        (retry, {"call": ToolCall}, "pass ModelCall; got <class 'hookline.calls.ToolCall'>"),
+        (retry, {"call": ModelCall, "attempts": 0}, "`attempts` must be a whole number from 1"),
+        (retry, {"call": ModelCall, "first_wait": -1}, "`first_wait` must be a number above 0"),
+        (retry, {"call": ModelCall, "max_wait": float("inf")}, "`max_wait` must be a number above 0"),
+        (retry, {"call": ModelCall, "jitter": 2}, "`jitter` must be from 0 to 1"),
     ],
 )
 def test_what_makes_no_sense_is_refused(make: Any, arguments: dict[str, Any], message: str) -> None:

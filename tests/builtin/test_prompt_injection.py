@@ -117,7 +117,7 @@ async def test_an_answer_that_looks_like_an_attack_is_withheld_and_not_even_quot
     result = await exec_agent(agent_of(asks("fetch"), says(), tools=[fetch]), "hi", hooks=[PromptInjectionScan()])
 
     assert result.reason == "done"
-    assert "the answer of local/fetch looks like a prompt injection (marker, override)" in told(result)[0]
+    assert "the result of local/fetch looks like a prompt injection (marker, override)" in told(result)[0]
     assert ATTACK not in told(result)[0]
 
 
@@ -202,8 +202,8 @@ def test_half_a_million_characters_of_anything_come_to_an_end(unit: str) -> None
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"action": "block"}, "`action` is 'deny', 'flag' or 'redact'; got 'block'"),
-        ({"replacement": None}, "`replacement` is text"),
+        ({"action": "block"}, "`action` must be 'deny', 'flag' or 'redact'; got 'block'"),
+        ({"replacement": None}, "`replacement` must be text"),
         ({"priority": -1}, "`priority`"),
     ],
 )

@@ -198,7 +198,7 @@ async def test_a_person_is_asked_once_and_what_they_approve_runs(anyio_backend_n
 
     assert result.reason == "waiting_for_human"
     assert [call.prompt for call in result.pending] == [
-        "May local/send be called with what does not come from the user's request: to='Eve'?"
+        "Allow local/send with values that do not come from the user's request: to='Eve'?"
     ]
     result = await resume_agent(agent, name, [Approve("t")], hooks=[guard])
     assert (result.reason, told(result)) == ("done", ["sent to Eve"])

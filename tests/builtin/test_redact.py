@@ -189,14 +189,14 @@ def test_half_a_million_characters_of_anything_come_to_an_end(pattern: str, unit
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"patterns": []}, "give at least one pattern, or a name: email, card, key"),
-        ({"patterns": "email"}, "`patterns` is a list; got 'email'"),
-        ({"patterns": None}, "`patterns` is a list"),
-        ({"patterns": ["("]}, "is no regular expression"),
-        ({"patterns": [""]}, "a pattern is a regular expression over text"),
-        ({"patterns": [re.compile(b"x")]}, "a pattern is a regular expression over text"),
-        ({"patterns": [3]}, "a pattern is a regular expression over text"),
-        ({"patterns": ["x"], "replacement": None}, "`replacement` is text"),
+        ({"patterns": []}, "pass at least one pattern, or a name: email, card, key"),
+        ({"patterns": "email"}, "`patterns` must be a list; got 'email'"),
+        ({"patterns": None}, "`patterns` must be a list"),
+        ({"patterns": ["("]}, "is not a valid regular expression"),
+        ({"patterns": [""]}, "a pattern must be a regular expression for text"),
+        ({"patterns": [re.compile(b"x")]}, "a pattern must be a regular expression for text"),
+        ({"patterns": [3]}, "a pattern must be a regular expression for text"),
+        ({"patterns": ["x"], "replacement": None}, "`replacement` must be text"),
     ],
 )
 def test_what_makes_no_sense_is_refused(arguments: dict[str, Any], message: str) -> None:

@@ -38,7 +38,7 @@ async def test_a_denied_tool_does_not_run_and_the_model_reads_which_rule_it_was(
 async def test_only_allowed_tools_run() -> None:
     result = await exec_agent(agent_of(asks("bash", "search"), says()), "hi", hooks=[allow_tools("search", "gh/*")])
 
-    assert told(result) == ["local/bash is none of the allowed tools: search, gh/*", "found "]
+    assert told(result) == ["local/bash is not one of the allowed tools: search, gh/*", "found "]
 
 
 @pytest.mark.parametrize(
@@ -196,7 +196,7 @@ def test_a_rule_without_tools_is_refused(rule: object, globs: tuple[object, ...]
 
 
 def test_a_prompt_that_is_no_text_is_refused() -> None:
-    with pytest.raises(HookDefinitionError, match="`prompt` is text or a function"):
+    with pytest.raises(HookDefinitionError, match="`prompt` must be text or a function"):
         require_approval("*", prompt=3)  # type: ignore[arg-type]
 
 

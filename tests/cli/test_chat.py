@@ -155,7 +155,7 @@ def test_what_will_not_end_is_left_by_a_second_ctrl_c(tmp_path: Path, gate: Path
         terminal.say("cling")
         terminal.until("→ cling()")
         terminal.press(CTRL_C)
-        terminal.until("Ctrl-C again leaves at once.\n")
+        terminal.until("Press Ctrl-C again to exit now.\n")
         terminal.press(CTRL_C)
 
         assert terminal.ended() == 130
@@ -187,7 +187,7 @@ def test_errors_and_hostile_texts_end_no_chat_and_reach_no_terminal(tmp_path: Pa
         shown = terminal.until("✓ agent/helper\n")
         assert "→ agent/helper  note it\n  → note(" in shown
         terminal.say("leave")
-        terminal.until("✗ Code of the agent raised SystemExit: no arguments, which ends the chat. ")
+        terminal.until("✗ The agent's code raised SystemExit: no arguments, which ends the chat. ")
         assert terminal.ended() == 1
 
         assert "Traceback" not in terminal.text

@@ -36,10 +36,10 @@ def test_nobody_approves_without_a_terminal_unless_it_is_said() -> None:
     approved = ask("send two", "--yes")
 
     assert (refused.exit_code, approved.exit_code) == (1, 0)
-    assert refused.stdout == "Done: A person refused this call: Nobody is there who could approve it.\n"
-    assert "⊘ send  rejected and continued: nobody is there who could approve it (--yes does)\n" in refused.stderr
+    assert refused.stdout == "Done: A person refused this call: Nobody is available to approve this call.\n"
+    assert "⊘ send  rejected and continued: nobody can approve it here; pass --yes to approve calls\n" in refused.stderr
     assert approved.stdout == "Done: sent second to Ada\n"
-    assert "✓ send  approved, as --yes says\n" in approved.stderr
+    assert "✓ send  approved by --yes\n" in approved.stderr
 
 
 def test_a_model_that_fails_is_told_in_one_line() -> None:
@@ -95,9 +95,9 @@ def test_commands_tell_of_the_agent_and_of_what_was_said() -> None:
     assert "send  asks first  Send something.\n" in result.stdout
     assert "agent/helper  Ask the agent 'helper' to do something, and get its answer.\n" in result.stdout
     assert re.search(r"user +note\nassistant +→ note\ntool +noted x+…\nassistant +Done: noted", result.stdout)
-    assert "Forgotten.\n" in result.stdout
+    assert "Conversation cleared.\n" in result.stdout
     assert "\n1 messages\n" in result.stdout
-    assert "There is no /nothing. /help" in result.stdout
+    assert "Unknown command /nothing. Commands: /help" in result.stdout
     assert "✓ invoke_agent actor" in result.stdout
     assert "no more" not in result.stdout
 
@@ -105,17 +105,17 @@ def test_commands_tell_of_the_agent_and_of_what_was_said() -> None:
 @pytest.mark.parametrize(
     ("args", "told"),
     [
-        ([], "hookline chat cannot be used: it needs an agent (agent.py:name), or a model (--model openai:gpt-5)."),
+        ([], "hookline chat cannot be used: name an agent (agent.py:name) or a model (--model openai:gpt-5)."),
         (["nothing.py"], "agent nothing.py cannot be used: there is no file nothing.py."),
         (["no_such_package.agents:agent"], "there is no module 'no_such_package.agents' in "),
         ([f"{ACTOR}:nobody"], "'chat_agents' has no 'nobody'."),
-        ([f"{ACTOR}:HOSTILE"], "it is not an Agent or a function that makes one, but '\\x1b[2J"),
-        ([f"{ACTOR}:broken"], "calling it fails: OSError: no disk."),
-        ([ACTOR, "--hooks", f"{ACTOR}:note"], "calling it fails: TypeError: note() missing"),
+        ([f"{ACTOR}:HOSTILE"], "it must be an Agent or a function that returns one; got '\\x1b[2J"),
+        ([f"{ACTOR}:broken"], "calling it raised OSError: no disk."),
+        ([ACTOR, "--hooks", f"{ACTOR}:note"], "calling it raised TypeError: note() missing"),
         ([ACTOR, "--hooks", f"{ACTOR}:agent"], "expected a `Hooks` bundle"),
         (["--model", "nobody:model"], "--model nobody:model cannot be used: "),
-        (["--model", "gpt-5"], "a name is `provider:model`, as in `openai:gpt-5`."),
-        ([ACTOR, "--mcp", "python server.py --token s3cret"], "--mcp cannot be used: it is written name='command"),
+        (["--model", "gpt-5"], "use `provider:model`, such as `openai:gpt-5`."),
+        ([ACTOR, "--mcp", "python server.py --token s3cret"], "--mcp cannot be used: write name='command"),
         ([ACTOR, "--mcp", "shop=python 's3cret"], "--mcp shop cannot be used: No closing quotation."),
         ([ACTOR, "--mcp", "shop=http://:s3cret"], "--mcp shop cannot be used: "),
         ([ACTOR, "--trace", "/no/such/folder/x"], "Nothing can be written to /no/such/folder/x: "),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 import os
 import signal
@@ -38,7 +39,8 @@ def test_the_demo_shows_that_both_runs_are_the_same(demo: tuple[subprocess.Compl
     assert (done.returncode, done.stderr) == (0, "")
     assert "(a) and (b) produced the same results: 117 tool results" in text
     assert "no real tools ran in (b)" in text
-    assert "utility 56/56 -" in text
+    assert "checks passed 56/56 -" in text
+    assert "✓ Passed: 56 of 56 tasks; the replay gave the same results." in done.stdout.splitlines()
     assert "mocked 0 117" in text
     assert done.stdout.count("user_task_") == 56
 
@@ -48,17 +50,17 @@ def test_the_demo_opens_with_six_short_runs_that_end_as_they_should(
 ) -> None:
     done, _ = demo
 
-    story = [line.strip() for line in done.stdout.partition("Then every task")[0].splitlines()]
+    story = [line.strip() for line in done.stdout.partition("Now two AgentDojo")[0].splitlines()]
     assert [line[3:] for line in story if line[:1].isdigit()] == [
         *("A denial", "A mock", "A fault", "An approval", "A resume", "An attack")
     ]
     for told in (
-        'The model is told: "deleting files is not allowed"',
-        'No network is needed, and the model is told: "3 results"',
-        'The model is told of a TimeoutError, asks again, and is told: "3 results"',
+        'The model reads: "deleting files is not allowed"',
+        'No network is needed; the model reads: "3 results"',
+        'The model reads a TimeoutError, asks again, and reads: "3 results"',
         'The person approves, and exactly that call runs: "refunded 40 for A7"',
         'After the approval another process resumes it: "refunded 40 for A7", done.',
-        "The attacker gets it without hooks, and nothing with PromptInjectionScan.",
+        "Without hooks the attacker gets it; with PromptInjectionScan, nothing.",
     ):
         assert told in story
 
@@ -88,8 +90,29 @@ def test_eval_runs_a_suite_and_shows_each_task() -> None:
     result = run("eval", "agentdojo:slack")
 
     assert result.exit_code == 0
-    assert "utility 21/21" in " ".join(result.stdout.split()).replace("│", "")
+    assert result.stdout.splitlines()[1] == "✓ Passed: 21 of 21 tasks."
+    assert "checks passed 21/21" in " ".join(result.stdout.split()).replace("│", "")
     assert result.stdout.count("user_task_") == 21
+
+
+def test_the_report_of_eval_has_its_command_quoted_and_without_secrets(tmp_path: Path) -> None:
+    report = tmp_path / "a report.html"
+    options = [
+        "--task",
+        "user_task_0",
+        "--report",
+        str(report),
+        "--otlp-endpoint",
+        "http://me:hidden@127.0.0.1:9/x?api_key=hidden",
+    ]
+
+    run("eval", "agentdojo:banking", *options)
+
+    page = html.unescape(report.read_text(encoding="utf-8"))
+    assert f"hookline eval agentdojo:banking --task user_task_0 --report '{report}'" in page
+    assert "127.0.0.1:9/x?api_key=" in page
+    assert "hidden@" not in page
+    assert "=hidden" not in page
 
 
 def test_eval_prints_json_and_nothing_else() -> None:

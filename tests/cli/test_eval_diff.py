@@ -180,7 +180,7 @@ def test_a_limit_is_given_once_for_tasks_and_once_for_the_mean(saved: tuple[str,
     twice = run("diff", *saved, "--max-score-drop", "1", "--max-score-drop", "0.4")
 
     assert (both.exit_code, twice.exit_code) == (1, 2)
-    assert "It is given twice for each task" in twice.stderr
+    assert "It is set twice for each task" in twice.stderr
 
 
 def test_a_saved_run_that_names_a_task_twice_is_a_wrong_use(saved: tuple[str, str]) -> None:

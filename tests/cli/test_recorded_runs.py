@@ -55,7 +55,7 @@ def test_a_recorded_run_says_that_model_calls_are_missing(recorded: Path) -> Non
 
     assert result.exit_code == 0
     assert "✗ execute_tool fetch  OSError" in result.stdout
-    assert result.stdout.endswith("A recorded run shows no model calls: there are no events for them.\n")
+    assert result.stdout.endswith("A recorded run has no model calls: they have no events.\n")
 
 
 def test_a_recording_without_an_end_ends_with_its_last_event(tmp_path: Path) -> None:
@@ -137,7 +137,7 @@ def test_a_recording_of_ends_alone_is_told_to_show_nothing(tmp_path: Path) -> No
     result = run("trace", str(path))
 
     assert (result.exit_code, result.stdout) == (2, "")
-    assert "it gave no spans" in result.stderr
+    assert "it has no spans" in result.stderr
 
 
 def test_a_file_that_may_not_be_read_is_told_in_one_line(recorded: Path) -> None:

@@ -136,7 +136,7 @@ def test_what_is_for_runs_is_refused_for_recorded_ones(option: list[str], record
     result = run("trace", str(recorded), *option)
 
     assert result.exit_code == 2
-    assert "are for runs, not for recorded ones" in result.stderr
+    assert "do not apply to a recorded run" in result.stderr
 
 
 def test_a_sdk_that_is_turned_off_is_told() -> None:
@@ -237,5 +237,5 @@ def test_ctrl_c_shows_what_the_run_was_in(monkeypatch: pytest.MonkeyPatch) -> No
 def test_help_tells_of_exit_codes_and_of_what_recordings_lack() -> None:
     text = " ".join(run("trace", "--help", width=200).stdout.split())
 
-    assert "with 4 if spans did not arrive where they were sent" in text
-    assert "There are no events for model calls and hooks, so a recorded run shows neither." in text
+    assert "with 4 if spans did not arrive" in text
+    assert "It shows no model calls and no hooks, because they have no events." in text

@@ -14,7 +14,7 @@ from hookline.runtime import OperationState, exec_agent, resume_agent
 
 from .markdown import ROOT, blocks
 
-PAGE = ROOT / "docs" / "how-to" / "ask-a-person.md"
+PAGE = ROOT / "docs" / "how-to" / "write-a-store.md"
 
 pytestmark = pytest.mark.anyio
 

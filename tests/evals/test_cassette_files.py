@@ -308,7 +308,7 @@ def test_two_cassettes_of_one_file_do_not_overwrite_each_other(tmp_path: Path) -
 
     first.save()
 
-    with pytest.raises(CassetteConflictError, match="Name one file a case") as caught:
+    with pytest.raises(CassetteConflictError, match="Give each case its own file") as caught:
         second.save()
     assert caught.value.name == "second"
     assert [recording.result for recording in Cassette(path=path).recordings] == ["first"]

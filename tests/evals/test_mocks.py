@@ -158,7 +158,7 @@ async def test_a_used_up_sequence_is_an_error_that_names_its_rule() -> None:
     mocks.tool("search", name="two prices").sequence(["1", "2"], then="error")
 
     assert (await run(mocks, *searches(*"abc"), world=world))[-1] == (
-        "Rule 'two prices' could not answer local/search: its 2 answers are used up, and this is call 3 that it is for. "
+        "Rule 'two prices' could not answer local/search: its 2 answers are used up; this is its call 3. "
         "The real tool was not run."
     )
     assert world.ran == []

@@ -190,7 +190,7 @@ async def test_either_of_two_matchers_is_enough_without_asking_the_other() -> No
     [
         (lambda mocks: mocks.tool("x").raises("down"), "raises an Exception"),
         (lambda mocks: mocks.tool("x").raises(int), "raises an Exception"),
-        (lambda mocks: mocks.tool("x").raises(UnicodeDecodeError), "not made without arguments"),
+        (lambda mocks: mocks.tool("x").raises(UnicodeDecodeError), "needs arguments; pass an instance"),
         (lambda mocks: mocks.tool("x").returns(object()), "text, a ToolResult or a JSON value"),
         (lambda mocks: mocks.tool("x").sequence([KeyboardInterrupt]), "raises an Exception"),
         (lambda mocks: mocks.tool("x", where=is_nice), "plain function"),
@@ -288,7 +288,7 @@ async def test_rubbish_of_functions_and_faults_names_the_rule_and_lets_no_real_t
 
     odd, even = await run(mocks, [("send", {}), ("search", {})], ran=ran)
 
-    assert odd.startswith("Rule 'odd' could not answer local/send: what it gave cannot be shown to a model")
+    assert odd.startswith("Rule 'odd' could not answer local/send: its value cannot be shown to a model")
     assert "cannot be shown to a model" in even
     assert ran == []
 
@@ -653,7 +653,7 @@ async def test_an_async_rule_made_in_the_middle_of_a_run_says_what_is_wrong() ->
     answers = await run(mocks, [("send", {"to": "me"})], *searches("plain", "async"), ran=ran)
 
     assert answers[:2] == ["sent", "plain"]
-    assert "make its function `async def`, and the rule before the run begins" in answers[2]
+    assert "make its function `async def`, and add the rule before the run begins" in answers[2]
     assert ran == []
 
 
@@ -668,7 +668,7 @@ async def test_a_change_of_real_answers_made_in_the_middle_of_a_run_says_that_it
 
     for late in (True, False):
         _, searched = await run(mocks, [("send", {"to": "me"})], *searches("x"), ran=ran)
-        assert ("was made after the run had begun" in searched) is late
+        assert ("was added after the run had begun" in searched) is late
         assert (searched == "") is not late
     assert ran == ["search x"]
 

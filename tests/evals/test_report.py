@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import platform
 import subprocess
 import sys
 from collections.abc import Iterable
+from datetime import datetime, timedelta
 from functools import partial
 from html.parser import HTMLParser
+from importlib.metadata import version
 from pathlib import Path
 
 import anyio
@@ -32,7 +35,8 @@ from hookline import (
 from hookline.errors import install_command
 from hookline.evals import ReportError, SuiteRun, TaskOutcome, ToolMocks, cases_of, compare, record, replay
 from hookline.evals.faults import EmptyResult, FaultSpec
-from hookline.evals.reports._report import duration, render_report, write_report
+from hookline.evals.reports import load_run, save_run
+from hookline.evals.reports._report import axis_label, duration, render_report, write_report
 from hookline.evals.suites import Task, UserSuite, checks
 
 from .shop import ask_for_tea, order_tea, run_suite
@@ -191,8 +195,47 @@ def test_bars_stay_inside_of_their_track(page: Page) -> None:
 def test_totals_and_the_verdict_stand_on_top(page: Page) -> None:
     text = " ".join(" ".join(page.text).split())
 
-    assert "97/97" in text
-    assert "Same results 97 tasks: 339 tool results" in text
+    assert "✓ Passed: 97 of 97 tasks; the replay gave the same results. Same results: 339 tool results" in text
+    assert text.index("Passed: 97 of 97") < text.index("Started") < text.index("97/97")
+
+
+def test_the_start_the_versions_the_model_and_the_call_that_made_the_run_stand_below_the_verdict(
+    page: Page, real: SuiteRun
+) -> None:
+    text = " ".join(" ".join(page.text).split())
+
+    started = datetime.fromisoformat(str(real.provenance.started_at))
+    assert started.utcoffset() == timedelta(0)
+    assert f"Started {started:%Y-%m-%dT%H:%M:%SZ} Versions hookline {version('hookline')}, " in text
+    assert f"Python {platform.python_version()}, AgentDojo 0.1.35, AgentDojo suites v1.2.2 Model scripted" in text
+    assert "Command hookline.evals.record()" in text
+
+
+def test_a_report_of_a_loaded_run_lists_the_calls_and_says_what_is_unknown(tmp_path: Path) -> None:
+    saved = load_run(save_run(tmp_path / "run.json", run_suite([ask_for_tea()], made_by="a test")))
+
+    text = " ".join(" ".join(Page(render_report([saved.suite_run()])).text).split())
+
+    assert f"saved {saved.saved_at}" in text
+    assert "Command a test" in text
+    assert "No waterfall: this run has no events. A saved run does not keep them. real local/price" in text
+
+
+def test_a_failed_task_comes_first_and_is_shown_in_full() -> None:
+    bad = order_tea(checks=[checks.output_contains("milk")])
+
+    page = render_report([run_suite([ask_for_tea(), bad])])
+
+    assert page.index(">order</span>") < page.index(">tea</span>")
+    assert [part.partition(">")[0] for part in page.split('<details class="task')[1:]] == [' bad" open', '"']
+
+
+def test_a_page_of_several_suites_that_passed_shows_their_names_alone(page: Page, real: SuiteRun) -> None:
+    text = render_report([real])
+
+    assert text.count('<details class="group">') == 4
+    assert '<details class="group" open>' not in text
+    assert '<details class="task" open>' not in text
 
 
 def test_hostile_texts_are_shown_and_not_obeyed(hostile: str) -> None:
@@ -212,7 +255,8 @@ def test_failures_of_tools_hooks_and_tasks_are_marked(hostile: str) -> None:
 
     assert "raised" in text
     assert "failed" in text
-    assert "✗ utility" in text
+    assert "✗ check" in text
+    assert "utility" not in text
     assert "task bad" in shown.classes
     assert shown.classes.count("bar tool bad") == 4
     assert "characters more" in text
@@ -245,8 +289,8 @@ def test_a_missing_task_is_told(real: SuiteRun, replayed: SuiteRun) -> None:
 
     page = render_report([real, shorter], compare(real, shorter))
 
-    assert "✗ Different results" in page
-    assert "1 difference in 97 tasks" in page
+    assert "96 of 97 tasks passed; 1 gave different results in the replay: banking/user_task_0." in page
+    assert "Different results: 1 difference in 97 tasks" in page
 
 
 def test_hundreds_of_operations_with_texts_that_no_encoding_knows_are_written(tmp_path: Path) -> None:
@@ -279,8 +323,8 @@ def test_each_call_says_who_answered_it_and_what_struck_it(tmp_path: Path) -> No
     assert shown.classes.count("tag mock") == 3  # the call, the hook that answered it, and the legend
     assert shown.classes.count("tag real") == 2
     assert "by mocks.answer , rule the-cheap-rule ; the tool did not run" in text
-    assert "the-empty-fault struck on purpose" in text
-    assert "Faults that struck seed 5" in text
+    assert "the-empty-fault injected" in text
+    assert "Injected faults seed 5" in text
 
 
 def test_a_denied_call_is_not_said_to_have_run_and_names_the_hook_that_denied_it() -> None:
@@ -340,7 +384,7 @@ def test_an_interrupted_run_says_how_much_is_missing() -> None:
     run = run_suite([ask_for_tea()])
     run.not_run.extend(["shop/a", "shop/b"])
 
-    assert "Interrupted: 2 tasks did not run." in render_report([run])
+    assert "<b>! Interrupted:</b> 0 of 3 tasks passed; 2 did not run; 1 had no check." in render_report([run])
 
 
 def test_a_path_that_cannot_be_written_is_refused_with_the_reason(tmp_path: Path, real: SuiteRun) -> None:
@@ -369,3 +413,11 @@ def test_without_the_extra_the_error_names_it() -> None:
 )
 def test_times_are_shown_in_a_fitting_unit(milliseconds: float, text: str) -> None:
     assert duration(milliseconds) == text
+
+
+@pytest.mark.parametrize(
+    ("milliseconds", "text"),
+    [(0.0123, "12.3 µs"), (0.99999, "1 ms"), (456.78, "457 ms"), (999.9, "1.00 s"), (1_234_567.0, "1234.57 s")],
+)
+def test_labels_of_an_axis_are_short(milliseconds: float, text: str) -> None:
+    assert axis_label(milliseconds) == text

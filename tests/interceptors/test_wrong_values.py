@@ -237,7 +237,7 @@ async def test_an_answer_that_is_an_unreadable_mapping_is_the_hooks_failure() ->
     outcome = await run([before(lambda call: Respond(Unreadable()), call=ModelCall)], call)
 
     assert outcome.denied is not None
-    assert "These are no fields of a ModelResponse: unreadable" in outcome.denied.reason
+    assert "These are not fields of a ModelResponse: unreadable" in outcome.denied.reason
 
 
 @pytest.mark.parametrize("value", [None, 42, ["x"]])

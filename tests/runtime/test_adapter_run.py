@@ -29,7 +29,7 @@ from hookline import (
     interrupt,
     tool,
 )
-from hookline.errors import HookUsageError, OperationExistsError, UnsupportedHookError
+from hookline.errors import HookUsageError, OperationExistsError, RunStopped, UnsupportedHookError
 from hookline.events import HookType
 from hookline.hooks import AnyHook
 from hookline.runtime import KINDS, AdapterRun, Approve, Capabilities, Reject
@@ -179,6 +179,19 @@ async def test_a_rejection_stops_it() -> None:
         run.finish("interrupted")
 
     assert "onStopByHumanIntervention" in seen.names()
+
+
+async def test_a_rejection_that_leaves_the_block_by_its_error_is_an_interruption() -> None:
+    seen = Recorder()
+
+    with pytest.raises(RunStopped, match="no"):
+        async with AdapterRun([seen.hooks], DRIVES) as run:
+            run.begin_step()
+            run.decided([Reject("t1", reason="no")])
+            run.raise_if_stopped()
+
+    assert [event.reason for event in seen.of(OnComplete)] == ["interrupted"]
+    assert "onError" not in seen.names()
 
 
 async def test_an_error_of_the_framework_is_its_own() -> None:

@@ -255,7 +255,7 @@ async def test_no_run_goes_without_interceptors_that_only_the_dispatcher_was_giv
     async with HookDispatcher() as dispatcher:
         dispatcher.register("op", [guards])
 
-        with pytest.raises(HookUsageError, match=r"refuse.*were given to the dispatcher"):
+        with pytest.raises(HookUsageError, match=r"refuse.*were registered with the dispatcher"):
             await WAYS[way](hooks=[ran.hooks], dispatcher=dispatcher)
 
     assert (ran.events, live) == ([], {})

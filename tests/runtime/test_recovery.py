@@ -206,7 +206,7 @@ async def test_only_an_operation_whose_process_has_died_is_recovered() -> None:
         await recover_agent(paused, "unknown", store=store)
     with pytest.raises(OperationFinishedError, match="resume_agent"):
         await recover_agent(paused, "waits", store=store)
-    with pytest.raises(HookUsageError, match="outlives"):
+    with pytest.raises(HookUsageError, match="durable store"):
         await recover_agent(paused, "waits", store=InMemoryStore())  # type: ignore[arg-type]
     await resume_agent(paused, "waits", [Reject("p1")], store=store)
     with pytest.raises(OperationFinishedError):

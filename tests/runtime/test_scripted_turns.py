@@ -80,7 +80,7 @@ async def test_a_turn_that_is_none_ends_the_run_with_an_error_that_shows_it(turn
 
 
 def test_a_text_is_no_script() -> None:
-    with pytest.raises(HookUsageError, match="plays a list of turns"):
+    with pytest.raises(HookUsageError, match="takes a list of turns"):
         ScriptedModel("hello")  # type: ignore[arg-type]
 
 

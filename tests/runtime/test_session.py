@@ -959,7 +959,7 @@ async def test_a_session_cannot_be_entered_twice_at_once_but_again_after_it_was_
     session = AgentSession(agent)
 
     async with session:
-        with pytest.raises(HookUsageError, match="entered"):
+        with pytest.raises(HookUsageError, match="already open"):
             await session.__aenter__()
         await session.run("a")
     async with session:

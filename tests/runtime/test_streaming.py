@@ -509,7 +509,7 @@ class TestIterator:
                 async for _piece in text:
                     pass
 
-        with pytest.raises(HookUsageError, match=r"no result because it could not begin: A prompt is text"):
+        with pytest.raises(HookUsageError, match=r"no result because it could not begin: A prompt must be"):
             _ = text.result
 
     async def test_it_is_entered_once_and_read_inside(self) -> None:

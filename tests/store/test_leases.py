@@ -101,7 +101,7 @@ async def test_a_run_that_another_process_has_taken_over_ends_here_and_is_no_fai
     assert (left.reason, type(left.error)) == ("error", StaleStateError)
     assert (stored, orphaned, ran) == (theirs, False, 1)
     assert [record.getMessage().partition(":")[0] for record in caplog.records] == [
-        "Operation op cannot go on here, and is left to others"
+        "Operation op cannot continue here and is left to other processes"
     ]
 
 

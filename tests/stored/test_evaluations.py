@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import anyio
@@ -23,6 +24,7 @@ from hookline.evals import (
     load_run,
     save_run,
 )
+from hookline.evals.reports._report import render_report
 from hookline.evals.suites import load_suite_file
 
 from .files import FILES, added_paths, read_json, without_times
@@ -63,7 +65,18 @@ def test_a_saved_run_is_read_with_everything_in_it() -> None:
 def test_a_saved_run_is_written_again_as_it_was_read(path: Path) -> None:
     written = msgspec.json.decode(msgspec.json.encode(load_run(path)))
 
-    assert added_paths(json.loads(path.read_text()), written) == set()
+    assert added_paths(json.loads(path.read_text()), written) == {"$.provenance"}
+    assert written["provenance"] is None
+
+
+def test_a_saved_run_without_provenance_gives_a_report_that_says_so() -> None:
+    page = render_report([load_run(WORSE).suite_run()])
+
+    text = " ".join(re.sub("<[^>]*>", " ", page.partition("<main>")[2]).split())
+    assert "✗ Failed: 2 of 3 tasks passed; 1 failed: shop/price-of-tea." in text
+    assert f"Started unknown, saved {load_run(WORSE).saved_at} Versions hookline 0.1.0, Python unknown" in text
+    assert "Model unknown Command unknown" in text
+    assert "No waterfall" in text
 
 
 def test_two_saved_runs_are_compared() -> None:
@@ -102,7 +115,7 @@ def test_a_run_is_saved_in_the_same_form(tmp_path: Path) -> None:
             # How many handlers the runner itself adds is not part of the form.
             result["hookExecutions"] = result["operationId"] = None
 
-    assert added_paths(stored, saved) == set()
+    assert added_paths(stored, saved) == {"$.provenance"}
 
 
 def test_a_file_of_faults_gives_the_same_faults() -> None:

@@ -1,4 +1,4 @@
-"""What `hooked` and `answers` of every adapter share: checks of hooks, of options and of a person's decisions."""
+"""Check the arguments of `hooked` and `answers` for every adapter: hooks, options and a person's decisions."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ OPTIONS = (
 def check_hooked(
     hooks: Iterable[AnyHook], capabilities: Capabilities, options: Mapping[str, Any], *, also: Collection[str] = ()
 ) -> list[AnyHook]:
-    """Return the hooks as a list, after a check of hooks and options.
+    """Check the hooks and options given to `hooked`, and return the hooks as a list.
 
     Args:
-        hooks: The hooks that were given to `hooked`.
-        capabilities: What the framework can drive.
+        hooks: The hooks given to `hooked`.
+        capabilities: The events and calls that the adapter supports.
         options: The other arguments of `hooked`.
-        also: Options that this adapter takes beside `OPTIONS`.
+        also: The options of this adapter in addition to `OPTIONS`.
 
     Raises:
         HookDefinitionError: If a hook is invalid.
         UnsupportedHookError: If a hook would never be called.
-        HookUsageError: If there is no such option.
+        HookUsageError: If an option is unknown.
     """
     batch, known = hook_batch(hooks), (*OPTIONS, *also)
     for name in options:
@@ -48,7 +48,7 @@ def check_hooked(
             hint = f" Did you mean {near[0]!r}?" if near else ""
             raise HookUsageError(
                 f"hooked(...) for {capabilities.framework} has no option {name!r}.{hint} Its options: "
-                f"{', '.join(known)}. Arguments of the framework belong to the run: hooked(...).run(...)."
+                f"{', '.join(known)}. Pass arguments of the framework to the run: hooked(...).run(...)."
             )
     if not options.get("best_effort"):
         AdapterRun(batch, capabilities, **options)
@@ -56,40 +56,40 @@ def check_hooked(
 
 
 def decisions_by_call(decisions: Iterable[Approve | Reject], waiting: Collection[str]) -> dict[str, Approve | Reject]:
-    """Return a person's decisions by the id of their call.
+    """Return a dictionary from tool call ids to a person's decisions about those calls.
 
     Args:
         decisions: The decisions.
-        waiting: The ids of the calls that wait.
+        waiting: The ids of the tool calls that wait for a decision.
 
     Raises:
-        HookUsageError: If something else than a list of decisions was given, if a decision is about a call that does
-            not wait, or if there are two about one call.
+        HookUsageError: If `decisions` is not a list of decisions, if a decision is about a call that does not wait, or
+            if a call has two decisions.
     """
     if isinstance(decisions, Approve | Reject) or not isinstance(decisions, Iterable):
-        raise HookUsageError(f"Give a list of decisions, [Approve(...), Reject(...)]; got {decisions!r}.")
+        raise HookUsageError(f"Pass a list of decisions, such as [Approve(...), Reject(...)]; got {decisions!r}.")
     found: dict[str, Approve | Reject] = {}
     for decision in decisions:
         if not isinstance(decision, Approve | Reject):
-            raise HookUsageError(f"A decision is an Approve(...) or a Reject(...); got {decision!r}.")
+            raise HookUsageError(f"A decision must be an Approve(...) or a Reject(...); got {decision!r}.")
         if decision.tool_call_id not in waiting:
             raise HookUsageError(
-                f"No call {decision.tool_call_id!r} waits for a person. Calls that wait: "
+                f"No tool call {decision.tool_call_id!r} waits for a person. Waiting calls: "
                 f"{', '.join(map(repr, waiting)) or 'none'}."
             )
         if decision.tool_call_id in found:
-            raise HookUsageError(f"There are two decisions about the call {decision.tool_call_id!r}; give one.")
+            raise HookUsageError(f"Tool call {decision.tool_call_id!r} has two decisions. Pass one.")
         found[decision.tool_call_id] = decision
     return found
 
 
 def mark_paused(result: Any, operation_id: str) -> None:
-    """Keep the operation that waits for a person with the framework's result, for `resume`."""
+    """Store the id of the paused operation on the framework's result, so that `resume` can find it."""
     vars(result)[_OPERATION_KEY] = operation_id
 
 
 def paused_operation(result: Any) -> str | None:
-    """Return the operation that a result of a framework was marked with, if it was."""
+    """Return the id of the paused operation that `mark_paused` stored on a result; `None` if there is none."""
     found = getattr(result, _OPERATION_KEY, None)
     return found if isinstance(found, str) else None
 

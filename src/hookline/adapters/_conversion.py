@@ -55,7 +55,7 @@ def copy_json(value: Any) -> Any:
 
 
 def to_pending_tool(request: ToolRequest) -> PendingTool:
-    """Return a call as it is shown to the person who decides; arguments that are not an object are left out."""
+    """Convert a tool call to what the person who decides sees; arguments that are not an object are left out."""
     return PendingTool(
         toolset=request.toolset,
         tool_name=request.tool_name,

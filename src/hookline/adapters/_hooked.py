@@ -1,4 +1,4 @@
-"""`hooked`: attach hooks to an agent of any framework that hookline knows."""
+"""`hooked`: attach hooks to an agent of any supported framework."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
+from hookline._checks import public_name
 from hookline.errors import HookUsageError
 from hookline.hooks import AnyHook
 
@@ -69,7 +70,7 @@ ATTACHMENTS = (
     Attachment("openai", ("OpenAI", "AsyncOpenAI"), "hookline.loop", "a client of `openai`", "wrap"),
     Attachment("anthropic", ("Anthropic", "AsyncAnthropic"), "hookline.loop", "a client of `anthropic`", "wrap"),
 )
-"""What `hooked` takes. Classes are compared by name, so that no framework is imported that the program does not use."""
+"""The objects that `hooked` takes. Classes are compared by name, to avoid importing frameworks that are not used."""
 
 
 if TYPE_CHECKING:
@@ -91,22 +92,22 @@ if TYPE_CHECKING:
 
 
 def hooked(thing: Any, hooks: Iterable[AnyHook] = (), **options: Any) -> Any:
-    """Attach hooks to an agent that you already have, whatever framework it was built with.
+    """Attach hooks to an agent that you already have, in any supported framework.
 
     Args:
         thing: An agent of Pydantic AI, the OpenAI Agents SDK, LangChain, Strands or Microsoft Agent Framework; a
             `Runner` of Google ADK; a `FastMCP` server; the `ClaudeAgentOptions` of the Claude Agent SDK; a client of
-            `openai` or `anthropic`. Only a server is changed; everything else is left as it is.
+            `openai` or `anthropic`. A server is changed; everything else is not.
         hooks: The hooks of each run.
         options: Options of the runs: `operation_id`, `user_id`, `tenant_id`, `dispatcher`, `store`, `drain_timeout`,
-            `best_effort`, `allow_missing_hooks`; and those of the framework's own `hooked`.
+            `best_effort`, `allow_missing_hooks`; and options of the framework's own `hooked`.
 
     Returns:
-        An object with the framework's own run methods: `run` of Pydantic AI, `ainvoke` of LangChain, and so on. Where
-        the framework can ask a person, its `resume(result, decisions)` continues a paused run.
+        An object with the framework's own run methods: `run` of Pydantic AI, `ainvoke` of LangChain, and so on. If the
+        framework can pause for a person, `resume(result, decisions)` continues a paused run.
 
     Raises:
-        HookUsageError: If hooks cannot be attached to this object; the error says which objects are understood.
+        HookUsageError: If hooks cannot be attached to this object; the error lists the supported objects.
         UnsupportedHookError: If a hook would never be called.
         HookDefinitionError: If a hook is invalid.
         MissingExtraError: If the adapter needs an extra that is not installed.
@@ -118,7 +119,7 @@ def hooked(thing: Any, hooks: Iterable[AnyHook] = (), **options: Any) -> Any:
 
 
 def find_attachment(kind: type) -> Attachment | None:
-    """Return how hooks are attached to objects of a class; `None` if they cannot be."""
+    """Return the attachment for objects of a class; `None` if hooks cannot be attached to them."""
     return next(
         (
             each
@@ -137,38 +138,35 @@ def _is_from(kind: type, package: str) -> bool:
 def _not_understood_error(thing: Any) -> HookUsageError:
     hint = _hint(thing)
     understood = "; ".join(each.shown for each in ATTACHMENTS)
-    got = f"the class {thing.__qualname__}" if isinstance(thing, type) else f"an object of class {_name(type(thing))}"
+    kind = thing if isinstance(thing, type) else type(thing)
+    got = f"the class {kind.__qualname__}" if thing is kind else f"an object of class {public_name(kind)}"
     return HookUsageError(f"hooked(...) cannot attach hooks to {got}.{hint} It takes {understood}.")
 
 
-def _name(kind: type) -> str:
-    return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
-
-
 def _hint(thing: Any) -> str:
-    """Return a sentence that says what was probably meant; `""` if nothing is near."""
+    """Return a sentence that suggests the right argument; `""` if there is no suggestion."""
     if isinstance(thing, type):
         if _is_from(thing, "agents") and thing.__name__ == "Runner":
-            return " Give the agent that you run with it: `await hooked(agent, hooks=[...]).run(input)`."
+            return " Pass the agent that you run with it: `await hooked(agent, hooks=[...]).run(input)`."
         if find_attachment(thing) is not None:
             return f" Create an object of it first: hooked({thing.__name__}(...), hooks=[...])."
-        return " Give an object, not a class."
+        return " Pass an object, not a class."
     if inspect.isawaitable(thing):
-        return " It is a coroutine that was not awaited: give the agent to hooked(...) and await the run."
+        return " It is a coroutine that was not awaited: pass the agent to hooked(...) and await the run."
     if isinstance(thing, list | tuple | set | dict):
         return " Attach hooks to one agent at a time: [hooked(agent, hooks=[...]) for agent in agents]."
     if isinstance(thing, str):
         return " Create the agent with your framework first."
     for base in type(thing).__mro__:
         if _is_from(base, "hookline.adapters"):
-            return " It has hooks already: give the agent itself, with all its hooks in one list."
+            return " It already has hooks: pass the original agent, with all hooks in one list."
         if _is_from(base, "hookline"):
-            return " Agents of hookline take hooks themselves: exec_agent(agent, prompt, hooks=[...])."
+            return " For agents of hookline, use exec_agent(agent, prompt, hooks=[...])."
         near = next((each for each in _by_package(base)), None)
         if near is not None:
-            return f" From this package it takes {near.shown}."
+            return f" From this package, pass {near.shown}."
     if callable(thing):
-        return " It is a function: call it, and give what it returns."
+        return " It is a function: call it, and pass the result."
     return ""
 
 

@@ -57,9 +57,9 @@ def hooked(
     identify: Callable[[Any], Mapping[str, str]] | None = None,
     **options: Any,
 ) -> FastMCP:
-    """Add hooks to a server, outside of the middleware that it has. This changes the server.
+    """Add hooks to a server, outside of its present middleware. This changes the server.
 
-    A server is bound to its transports and clients, so a copy of it would not be the one that they call.
+    The server itself is changed, because its transports and clients would not call a copy.
 
     Args:
         server: The server.
@@ -74,7 +74,7 @@ def hooked(
     Raises:
         UnsupportedHookError: If a hook would never be called.
         HookDefinitionError: If a hook is invalid.
-        HookUsageError: If there is no such option.
+        HookUsageError: If an option is unknown.
     """
     batch = check_hooked(() if callable(hooks) else hooks, DRIVES, options)
     middleware = HooklineMiddleware(hooks if callable(hooks) else batch, identify=identify, **options)
@@ -83,7 +83,7 @@ def hooked(
 
 
 class HooklineMiddleware(Middleware):
-    """Passes the tool calls of a server's clients through hooks.
+    """Middleware that passes the tool calls of a server's clients through hooks.
 
     Add it first, so that it is outside of middleware that answers calls. Hooks see the server's name as the tools'
     `toolset`.
@@ -112,6 +112,9 @@ class HooklineMiddleware(Middleware):
         self._attach = attach
         if not callable(self._hooks) and not attach.get("best_effort"):
             AdapterRun(self._hooks, DRIVES, **attach)
+
+    def __repr__(self) -> str:
+        return f"HooklineMiddleware({self._hooks!r})"
 
     async def on_call_tool(
         self, context: MiddlewareContext[CallToolRequestParams], call_next: CallNext[CallToolRequestParams, Answer]

@@ -1,4 +1,4 @@
-"""Ready-made hooks: each makes a bundle for any `hooks=[...]`, to be shared by any number of runs and tenants."""
+"""Ready-made hooks: bundles for `hooks=[...]`, which any number of runs and tenants can share."""
 
 from hookline.builtin._content import PATTERNS, redact
 from hookline.builtin._injection import PromptInjectionScan

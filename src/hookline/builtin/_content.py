@@ -64,8 +64,8 @@ PATTERNS = {
         r"|-----BEGIN [A-Z ]{0,40}PRIVATE KEY-----[^-]*(?:-(?!----)[^-]*)*(?:-----END [A-Z ]{0,40}PRIVATE KEY-----)?"
     ),
 }
-"""Patterns with names. `"card"`: 13 to 19 digits, spaced or dashed or not. `"key"`: keys of well-known providers, JSON
-Web Tokens and private keys in PEM."""
+"""Built-in patterns. `"card"`: 13 to 19 digits, with or without spaces or dashes. `"key"`: keys of well-known
+providers, JSON Web Tokens, and private keys in PEM format."""
 
 
 def redact(
@@ -78,21 +78,22 @@ def redact(
     args: bool = False,
     **options: Unpack[BundleOptions],
 ) -> Hooks:
-    """Replace text that matches a pattern before the model, or the reader of the answer, sees it.
+    """Replace text that matches a pattern before the model or the user sees it.
 
-    Observers still see what the tool gave. Security: priority 30, the last word on the way out; on the way in 970.
+    Observers still see the tool's own result. Priority: 30 for results, 970 for calls.
 
     Args:
-        patterns: Names of `PATTERNS`, regular expressions, or compiled ones. An empty match is none.
-        replacement: What stands in their place; it is not searched again.
-        tool_results: Whether to redact what tools and sub-agents answer.
-        output: Whether to redact what the model says, and what the agent answers.
-        messages: Whether to redact what the model is sent; the conversation that the run keeps stays as it is.
-        args: Whether to redact the arguments of tool calls, nested ones too. A tool that needs the secret misses it.
-        **options: Of the bundle, see `BundleOptions`.
+        patterns: Names of `PATTERNS`, regular expressions, or compiled ones. Empty matches are ignored.
+        replacement: The text to insert; it is not searched again.
+        tool_results: Whether to redact results of tools and sub-agents.
+        output: Whether to redact the model's answers and the agent's output.
+        messages: Whether to redact messages sent to the model. The run's own messages stay unchanged.
+        args: Whether to redact arguments of tool calls, including nested ones. A tool that needs the secret will not
+            get it.
+        **options: Options of the bundle, see `BundleOptions`.
 
     Raises:
-        HookDefinitionError: If a pattern or an option cannot work.
+        HookDefinitionError: If a pattern or an option is invalid.
     """
     redaction = _Redaction(patterns, replacement)
     hooks = Hooks(**with_defaults("redact", 30, options))
@@ -115,12 +116,12 @@ class _Redaction:
 
     def __init__(self, patterns: Iterable[str | re.Pattern[str]], replacement: str) -> None:
         if isinstance(patterns, str | re.Pattern) or not isinstance(patterns, Iterable):
-            raise HookDefinitionError("redact", f"`patterns` is a list; got {patterns!r}")
+            raise HookDefinitionError("redact", f"`patterns` must be a list; got {patterns!r}")
         if not isinstance(replacement, str):
-            raise HookDefinitionError("redact", f"`replacement` is text; got {replacement!r}")
+            raise HookDefinitionError("redact", f"`replacement` must be text; got {replacement!r}")
         self.patterns = [_compile_pattern(pattern) for pattern in patterns]
         if not self.patterns:
-            raise HookDefinitionError("redact", f"give at least one pattern, or a name: {', '.join(PATTERNS)}")
+            raise HookDefinitionError("redact", f"pass at least one pattern, or a name: {', '.join(PATTERNS)}")
         self.replacement = replacement
 
     def redact_text(self, text: str) -> str:
@@ -162,9 +163,11 @@ def _compile_pattern(pattern: object) -> re.Pattern[str]:
         try:
             return PATTERNS[pattern] if pattern in PATTERNS else re.compile(pattern)
         except re.error as error:
-            raise HookDefinitionError("redact", f"the pattern {pattern!r} is no regular expression: {error}") from None
+            raise HookDefinitionError(
+                "redact", f"the pattern {pattern!r} is not a valid regular expression: {error}"
+            ) from None
     if isinstance(pattern, re.Pattern) and isinstance(pattern.pattern, str):
         return pattern
     raise HookDefinitionError(
-        "redact", f"a pattern is a regular expression over text, or one of {', '.join(PATTERNS)}; got {pattern!r}"
+        "redact", f"a pattern must be a regular expression for text, or one of {', '.join(PATTERNS)}; got {pattern!r}"
     )

@@ -1,4 +1,4 @@
-"""Scan texts for prompt injections, with heuristics that stop the usual attacks and no more."""
+"""Scan texts for prompt injections, with heuristics for common attacks."""
 
 import base64
 import binascii
@@ -143,27 +143,27 @@ SHOWN_CHARACTERS = 200
 
 
 class PromptInjectionScan(Hooks):
-    """A bundle that scans the input of a run and the answers of tools and sub-agents for prompt injections.
+    """A bundle that scans the input of a run and the results of tools and sub-agents for prompt injections.
 
-    It knows the usual English phrases ("ignore all previous instructions", "reveal your system prompt", "do not tell
-    the user"), role markers of chat templates, runs of invisible characters, Base64 that hides such phrases, and images
-    whose address the model is to fill in; width, case, spacing and zero-width characters do not hide a phrase.
+    It detects common English phrases ("ignore all previous instructions", "reveal your system prompt", "do not tell the
+    user"), role markers of chat templates, runs of invisible characters, Base64 that hides such phrases, and images
+    whose URL the model would fill in. Width, case, spacing and zero-width characters do not hide a phrase.
 
-    It is no security boundary. It does not see paraphrases, other languages, look-alike letters of other scripts, text
-    in images, other encodings, or an attack spread over several messages; and text *about* injections looks like one.
+    It is not a security boundary. It does not detect paraphrases, other languages, look-alike letters of other scripts,
+    text in images, other encodings, or an attack spread over several messages. It also flags text *about* injections.
 
-    What it found is in `call.metadata["prompt_injection"]`. Security: priority 20.
+    Findings are in `call.metadata["prompt_injection"]`. Priority: 20.
 
     Args:
-        action: `"deny"` refuses the input, or withholds the answer from the model. `"redact"` cuts the passages out.
-            `"flag"` only says so, in `metadata["prompt_injection"]` of the tool's result too.
-        replacement: What `"redact"` puts in the place of a passage.
-        inputs: Whether the run's input is looked at: its user and tool messages.
-        tool_results: Whether answers of tools and sub-agents are.
-        **options: Of the bundle, see `BundleOptions`.
+        action: `"deny"` denies the input, or withholds the result from the model. `"redact"` removes the passages.
+            `"flag"` only records them, also in `metadata["prompt_injection"]` of the tool's result.
+        replacement: The text that `"redact"` inserts instead of a passage.
+        inputs: Whether to scan the run's input: its user and tool messages.
+        tool_results: Whether to scan results of tools and sub-agents.
+        **options: Options of the bundle, see `BundleOptions`.
 
     Raises:
-        HookDefinitionError: If an option cannot work.
+        HookDefinitionError: If an option is invalid.
     """
 
     def __init__(
@@ -184,9 +184,11 @@ class _Scanner:
 
     def __init__(self, action: Action, replacement: str) -> None:
         if action not in ("deny", "flag", "redact"):
-            raise HookDefinitionError("PromptInjectionScan", f"`action` is 'deny', 'flag' or 'redact'; got {action!r}")
+            raise HookDefinitionError(
+                "PromptInjectionScan", f"`action` must be 'deny', 'flag' or 'redact'; got {action!r}"
+            )
         if not isinstance(replacement, str):
-            raise HookDefinitionError("PromptInjectionScan", f"`replacement` is text; got {replacement!r}")
+            raise HookDefinitionError("PromptInjectionScan", f"`replacement` must be text; got {replacement!r}")
         self.action, self.replacement = action, replacement
 
     def register(self, hooks: Hooks, *, inputs: bool, tool_results: bool) -> None:
@@ -225,7 +227,7 @@ class _Scanner:
             return None
         _note(call, _list_findings(text, found))
         if self.action == "deny":
-            return Deny(f"the answer of {'/'.join(name_of(call))} {_looks_like(found)}")
+            return Deny(f"the result of {'/'.join(name_of(call))} {_looks_like(found)}")
         return None if self.action == "flag" else self.cut_out(result, field, found)
 
     def cut_out(self, holder: Any, field: str, found: list[Finding]) -> Any:

@@ -1,4 +1,4 @@
-"""Limit what a run spends on its model, and retry model calls that fail for a passing reason."""
+"""Limit what a run spends on its model, and retry model calls after temporary failures."""
 
 from typing import Unpack
 
@@ -19,20 +19,20 @@ class _Purse:
 def budget(*, cost_usd: float | None = None, tokens: int | None = None, **options: Unpack[BundleOptions]) -> Hooks:
     """End a run with reason `"interrupted"` when its model calls have used up a budget.
 
-    A call starts as long as anything is left, so the last one may go beyond. Sub-agents draw on the budget of the run
-    that called them. What was spent is kept in this process. Priority 1000: every answer counts, also one that another
-    hook withholds.
+    A model call starts while any budget is left, so the last one can exceed it. Sub-agents share the budget of the run
+    that called them. Spending is counted in this process, including answers that another hook withholds. Priority:
+    1000.
 
     Args:
-        cost_usd: US dollars, as the model reports them in `usage`.
-        tokens: Input and output tokens together.
-        **options: Of the bundle, see `BundleOptions`.
+        cost_usd: Limit in US dollars, as the model reports them in `usage`.
+        tokens: Limit of input and output tokens together.
+        **options: Options of the bundle, see `BundleOptions`.
 
     Raises:
-        HookDefinitionError: If there is no limit at all, or an option cannot work.
+        HookDefinitionError: If there is no limit, or an option is invalid.
     """
     if cost_usd is None and tokens is None:
-        raise HookDefinitionError("budget", "say `cost_usd`, `tokens` or both")
+        raise HookDefinitionError("budget", "pass `cost_usd`, `tokens` or both")
     _check_limits(cost_usd, tokens)
     hooks = Hooks(**with_defaults("budget", 1000, options))
     purses = PerOperation(_Purse)
@@ -81,24 +81,24 @@ def retry(
     jitter: float = 0.5,
     **options: Unpack[BundleOptions],
 ) -> Hooks:
-    """Retry a model call after a `TransientModelError`, in place of the agent's own retries.
+    """Retry a model call after a `TransientModelError`, instead of the agent's own retry policy.
 
-    Hooks see one call, however many attempts it takes. In a bare chain nobody heeds it. Execution: priority 200.
+    Other hooks see one call, however many attempts it takes. In a bare chain it has no effect. Priority: 200.
 
     Args:
         call: `ModelCall`.
-        attempts: How often in all; 1 never asks again.
-        first_wait: Seconds before the second attempt; doubled for each further one.
-        max_wait: Seconds between two attempts at most.
-        jitter: Share of each wait that is random, from 0 to 1.
-        **options: Of the bundle, see `BundleOptions`.
+        attempts: Maximum number of attempts; 1 disables retries.
+        first_wait: Seconds before the second attempt. The wait doubles with each further attempt.
+        max_wait: Maximum seconds between two attempts.
+        jitter: Random share of each wait, from 0 to 1.
+        **options: Options of the bundle, see `BundleOptions`.
 
     Raises:
-        HookDefinitionError: If the call is another one, or an option cannot work.
+        HookDefinitionError: If `call` is not `ModelCall`, or an option is invalid.
     """
     if call is not ModelCall:
         raise HookDefinitionError(
-            "retry", f"only a model is asked again, what a tool did may not happen twice: give ModelCall; got {call!r}"
+            "retry", f"only model calls can be retried, because tools have side effects: pass ModelCall; got {call!r}"
         )
     policy = _check_policy(ModelRetry(attempts=attempts, first_wait=first_wait, max_wait=max_wait, jitter=jitter))
     hooks = Hooks(**with_defaults("retry", 200, options))
@@ -116,5 +116,5 @@ def _check_policy(policy: ModelRetry) -> ModelRetry:
         if number != 0:  # 0 means at once, or in step
             check_number("retry", name, number)
     if policy.jitter > 1:
-        raise HookDefinitionError("retry", f"`jitter` is a share from 0 to 1; got {policy.jitter!r}")
+        raise HookDefinitionError("retry", f"`jitter` must be from 0 to 1; got {policy.jitter!r}")
     return policy

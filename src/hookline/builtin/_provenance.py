@@ -1,7 +1,7 @@
 """Allow tools with side effects only arguments that come from the user's request.
 
-A model that reads a mail, a page or a file may be told there what to do. Then the argument that decides whom it reaches
-(an account, an address, a file) comes from what it read, and not from the user.
+Text that a model reads in a mail, page or file can contain instructions. The argument that decides whom a call reaches
+(an account, an address, a file) then comes from that text, and not from the user.
 """
 
 import re
@@ -40,28 +40,28 @@ def require_provenance(
 ) -> Hooks:
     """Deny tool calls with arguments that do not come from the user's request, or ask a person.
 
-    A text comes from the request if it stands there as a whole, whatever its case and spacing; a number if the same
-    number does. Lists and objects are judged item by item, the names inside of an object are not. `None`, booleans, the
-    empty text and the values that the tool's schema itself names (`enum`, `const`, `default`) say how, not what or
-    whom: they always pass. So a value that the model worked out, or read somewhere on the user's behalf, is refused.
+    Text comes from the request if it occurs there as a whole, ignoring case and spacing; a number if the same number
+    occurs there. Values in lists and objects are checked one by one; keys are not. `None`, booleans, the empty text and
+    values that the tool's schema names (`enum`, `const`, `default`) are always allowed. Values that the model derived,
+    or read elsewhere for the user, are denied.
 
-    The request is the user messages of the run's input. In a sub-agent it is that of the run that called it. Earlier
-    tasks of a session do not count, nor does what a hook continues a run with. Where the request is not known, as in a
-    bare chain, no value comes from it. Security: priority 40.
+    The request is the user messages of the run's input. In a sub-agent, it is the request of the calling run. Earlier
+    tasks of a session and input of `Continue` do not count. Where the request is unknown, as in a bare chain, no value
+    comes from it. Priority: 40.
 
     Args:
-        *side_effects: The tools that do something: `"send_money"`, `"mail/*"`. All others are left alone.
-        on_violation: `"deny"` tells the model which arguments are meant. `"ask"` has a person decide: the run pauses,
-            and `resume_agent` goes on with the decision.
-        free: Arguments that may hold anything, by glob of their names: texts that the model is to write (`"body"`),
-            times that it is to work out (`"*_time"`).
-        **options: Of the bundle, see `BundleOptions`.
+        *side_effects: The tools with side effects: `"send_money"`, `"mail/*"`. Other tools are not checked.
+        on_violation: `"deny"` denies the call and tells the model which arguments are wrong. `"ask"` pauses the run for
+            approval.
+        free: Globs of arguments that may hold any value, such as text that the model writes (`"body"`) or times that it
+            derives (`"*_time"`).
+        **options: Options of the bundle, see `BundleOptions`.
 
     Raises:
-        HookDefinitionError: If no tool is named, or an option cannot work.
+        HookDefinitionError: If no tool is named, or an option is invalid.
     """
     if on_violation not in ("deny", "ask"):
-        raise HookDefinitionError("require_provenance", f"`on_violation` is 'deny' or 'ask'; got {on_violation!r}")
+        raise HookDefinitionError("require_provenance", f"`on_violation` must be 'deny' or 'ask'; got {on_violation!r}")
     guarded = Globs("require_provenance", side_effects)
     hooks, requests = Hooks(**with_defaults("require_provenance", 40, options)), _Requests(_compile_names(free))
 
@@ -75,7 +75,7 @@ def require_provenance(
         tool = "/".join(name_of(call))
         shown = ", ".join(f"{name}={value!r:.{SHOWN_CHARACTERS}}" for name, value in foreign)
         if on_violation == "ask":
-            return Ask(f"May {tool} be called with what does not come from the user's request: {shown}?")
+            return Ask(f"Allow {tool} with values that do not come from the user's request: {shown}?")
         return Deny(f"{tool} has side effects, and these arguments do not come from the user's request: {shown}")
 
     hooks.guard(AgentCall, id=hooks.id)(requests.begin)
@@ -88,7 +88,7 @@ def _compile_names(names: Iterable[str]) -> re.Pattern[str] | None:
     globs = [names] if isinstance(names, str) else list(names)
     for glob in globs:
         if not isinstance(glob, str) or not glob:
-            raise HookDefinitionError("require_provenance", f"`free` is globs of argument names; got {glob!r}")
+            raise HookDefinitionError("require_provenance", f"`free` must hold globs of argument names; got {glob!r}")
     return re.compile("|".join(map(translate, globs))) if globs else None
 
 

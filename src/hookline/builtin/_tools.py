@@ -1,7 +1,7 @@
 """Ready-made hooks for tool calls: allow, deny, require approval, limit, cache.
 
-Tools are named by globs: `"search"` is the tool of that name wherever it comes from, `"github/*"` every tool of that
-source, `"agent/<id>"` a sub-agent.
+Globs name tools: `"search"` is the tool of that name in any toolset, `"github/*"` every tool of that toolset,
+`"agent/<id>"` a sub-agent.
 """
 
 import contextlib
@@ -42,11 +42,11 @@ class Globs:
     """Matches tools by globs over `toolset/tool_name`; one without a `/` means `*/<glob>`.
 
     Args:
-        where: How errors name the hook.
+        where: The hook's name in errors.
         globs: At least one; `*` also matches `/`.
 
     Raises:
-        HookDefinitionError: If there is none, or one is no text.
+        HookDefinitionError: If there is none, or one is not text.
     """
 
     def __init__(self, where: str, globs: tuple[str, ...]) -> None:
@@ -54,7 +54,7 @@ class Globs:
             if not isinstance(glob, str) or not glob:
                 raise HookDefinitionError(
                     where,
-                    "name tools by globs: 'search' (that tool, wherever it comes from), 'github/*', 'agent/<id>', or "
+                    "name tools by globs: 'search' (that tool in any toolset), 'github/*', 'agent/<id>', or "
                     f"'*' for every tool; got {', '.join(map(repr, globs)) or 'none'}",
                 )
         self._tests = [(glob, tool_test(glob)) for glob in globs]
@@ -126,14 +126,14 @@ class PerOperation(Generic[T]):
 
 
 class BundleOptions(TypedDict, total=False):
-    """Options that every ready-made hook takes beside its own; the same as of `Hooks`.
+    """Options that every ready-made hook takes besides its own; they are those of `Hooks`.
 
     Attributes:
-        id: Name of the bundle, and `hook_id` of its denials and records; the factory's own name unless given.
-        priority: Its place, 0 (outermost) to 1000. What changes a call on the way in stands at the mirrored place,
-            `1000 - priority`, so that it comes last there too.
-        tenant_id: Only for runs of this tenant; `""` for every tenant.
-        inherit: Whether it goes along into the operations of sub-agents; it does unless told otherwise.
+        id: Name of the bundle, and `hook_id` of its denials and records. Default: the function's name.
+        priority: From 0 (outermost) to 1000. Hooks of the bundle that change a call before it runs use
+            `1000 - priority`, so that they run last.
+        tenant_id: The tenant whose runs the bundle applies to; `""` for all tenants.
+        inherit: Whether the bundle also applies to sub-agents. Default: `True`.
     """
 
     id: str
@@ -148,66 +148,65 @@ def with_defaults(id: str, priority: int, given: BundleOptions) -> dict[str, Any
 
 
 def check_number(where: str, name: str, value: object, *, least: float = 0, whole: bool = False) -> None:
-    """Refuse an option that is no finite number, or too small a one.
+    """Check that an option is a finite number in its range.
 
     Args:
-        where: How the error names the hook.
-        name: How it names the argument.
-        value: What was given.
-        least: The smallest number that makes sense; 0 stands for "more than nothing".
+        where: The hook's name in the error.
+        name: The argument's name in the error.
+        value: The value to check.
+        least: The smallest valid number; 0 means that it must be above 0.
         whole: Whether it must be an `int`.
 
     Raises:
-        HookDefinitionError: That says what would be right.
+        HookDefinitionError: If it is not; the error names the valid range.
     """
     kind = "a whole number" if whole else "a number"
     wanted = f"{kind} from {least:g}" if least else f"{kind} above 0"
     number = isinstance(value, int if whole else int | float) and not isinstance(value, bool)
     if not number or not math.isfinite(value) or (value < least if least else value <= 0):  # type: ignore[arg-type, operator]
-        raise HookDefinitionError(where, f"`{name}` is {wanted}; got {value!r}")
+        raise HookDefinitionError(where, f"`{name}` must be {wanted}; got {value!r}")
 
 
 AnyToolCall: TypeAlias = ToolCall | SubAgentCall
 Per: TypeAlias = Literal["operation", "tool", "tenant"] | float
-"""What `limit_calls` counts together; a number is a sliding window of that many seconds, per tenant."""
+"""The scope of a limit of `limit_calls`; a number is a sliding window of that many seconds, per tenant."""
 
 
 def allow_tools(*globs: str, hide: bool = True, **options: Unpack[BundleOptions]) -> Hooks:
-    """Deny calls of all tools and sub-agents but these.
+    """Deny calls to all tools and sub-agents except these.
 
-    It goes along into sub-agents, whose tools must then be named too (`inherit=False` leaves them alone). Security:
-    priority 10.
+    The bundle also applies to sub-agents, so name their tools too, or pass `inherit=False`. Priority: 10.
 
     Args:
         *globs: The tools: `"search"`, `"github/*"`, `"agent/<id>"`.
-        hide: Whether the model is not even offered the others.
-        **options: Of the bundle, see `BundleOptions`.
+        hide: Whether to hide the other tools from the model.
+        **options: Options of the bundle, see `BundleOptions`.
 
     Raises:
-        HookDefinitionError: If no tool is named, or an option cannot work.
+        HookDefinitionError: If no tool is named, or an option is invalid.
     """
     allowed = Globs("allow_tools", globs)
 
     def refusal(toolset: str, tool_name: str) -> str | None:
         if allowed.match(toolset, tool_name) is not None:
             return None
-        return f"{toolset}/{tool_name} is none of the allowed tools: {allowed}"
+        return f"{toolset}/{tool_name} is not one of the allowed tools: {allowed}"
 
     return _filter(Hooks(**with_defaults("allow_tools", 10, options)), refusal, hide=hide)
 
 
 def deny_tools(*globs: str, hide: bool = True, **options: Unpack[BundleOptions]) -> Hooks:
-    """Deny calls of these tools and sub-agents.
+    """Deny calls to these tools and sub-agents.
 
-    Security: priority 10.
+    Priority: 10.
 
     Args:
         *globs: The tools: `"bash"`, `"github/*"`, `"agent/<id>"`.
-        hide: Whether the model is not even offered them.
-        **options: Of the bundle, see `BundleOptions`.
+        hide: Whether to hide these tools from the model.
+        **options: Options of the bundle, see `BundleOptions`.
 
     Raises:
-        HookDefinitionError: If no tool is named, or an option cannot work.
+        HookDefinitionError: If no tool is named, or an option is invalid.
     """
     denied = Globs("deny_tools", globs)
 
@@ -240,19 +239,21 @@ def require_approval(
 ) -> Hooks:
     """Ask a person before these tools are called: the run pauses, and `resume_agent` continues with the decision.
 
-    Where nobody can be asked, as in a bare chain, the call is denied. Governance: priority 50.
+    Where nobody can be asked, as in a bare chain, the call is denied. Priority: 50.
 
     Args:
         *globs: The tools: `"pay"`, `"github/*"`. Sub-agents cannot be asked about.
-        prompt: What the person is asked, or a function that makes it of the call.
-        **options: Of the bundle, see `BundleOptions`.
+        prompt: The question to the person, or a function that returns it for a call.
+        **options: Options of the bundle, see `BundleOptions`.
 
     Raises:
-        HookDefinitionError: If no tool is named, or an option cannot work.
+        HookDefinitionError: If no tool is named, or an option is invalid.
     """
     asked = Globs("require_approval", globs)
     if not (prompt is None or isinstance(prompt, str) or callable(prompt)):
-        raise HookDefinitionError("require_approval", f"`prompt` is text or a function of the call; got {prompt!r}")
+        raise HookDefinitionError(
+            "require_approval", f"`prompt` must be text or a function of the call; got {prompt!r}"
+        )
     hooks = Hooks(**with_defaults("require_approval", 50, options))
 
     @hooks.guard(ToolCall, id=hooks.id)
@@ -276,19 +277,19 @@ def limit_calls(
 ) -> Hooks:
     """Deny tool and sub-agent calls beyond the first `n`.
 
-    What counts is a call that every other guard has let through: priority 1000, the last guard. One that has to wait
-    for a person counts when it goes on. Counts live in this process.
+    Calls that another guard denies are not counted. A call that waits for approval is counted when it runs. Counts are
+    kept in this process. Priority: 1000, the innermost guard.
 
     Args:
-        n: How many calls may happen.
-        tool: Glob of the tools that count.
-        per: `"operation"`; `"tool"`, each tool of an operation for itself; `"tenant"`, all its operations together; or
-            seconds: no tenant has more than `n` calls in any span of that length.
-        clock: Tells seconds.
-        **options: Of the bundle, see `BundleOptions`.
+        n: The number of calls to allow.
+        tool: Glob of the tools to count.
+        per: `"operation"`; `"tool"`, for each tool of an operation separately; `"tenant"`, for all operations of a
+            tenant together; or a number of seconds: at most `n` calls of a tenant in any period of that length.
+        clock: Returns the time in seconds.
+        **options: Options of the bundle, see `BundleOptions`.
 
     Raises:
-        HookDefinitionError: If a limit or an option cannot work.
+        HookDefinitionError: If a limit or an option is invalid.
     """
     hooks, tally = Hooks(**with_defaults("limit_calls", 1000, options)), _Tally(n, per, tool, clock)
 
@@ -318,7 +319,7 @@ class _Tally:
             check_number("limit_calls", "per", per)
         elif per not in _UNITS:
             known = ", ".join(map(repr, _UNITS))
-            raise HookDefinitionError("limit_calls", f"`per` is {known}, or a number of seconds; got {per!r}")
+            raise HookDefinitionError("limit_calls", f"`per` must be {known}, or a number of seconds; got {per!r}")
         self.n, self.per, self.clock = n, per, clock
         self.counted = Globs("limit_calls", (tool,))
         self.window = math.inf if isinstance(per, str) else per
@@ -366,23 +367,23 @@ def cache(
 ) -> Hooks:
     """Answer a repeated tool call with its first successful result, for tools that only read.
 
-    The answer comes where the tool would have run, as a mock: behind every guard, so that nobody reads what they may
-    not ask for. `afterToolCall` says `mocked=True`, and its metadata `cached: True`. Calls are equal when tenant, tool
-    and final arguments are. Failures are never kept. Equal calls at the same time all run: none waits for another.
+    The answer is a mock, so guards judge the call first. `AfterToolCall` has `mocked=True`, and `cached: True` in its
+    metadata. Calls are equal if tenant, tool and final arguments are. Failures are not cached. Equal calls that start
+    at the same time all run.
 
     Args:
         call: `ToolCall`.
-        tools: Glob of the tools whose answers depend on their arguments alone.
-        ttl: Seconds after which the tool is asked again; `None` for never.
-        max_entries: Answers that are kept; the one that was longest unused goes first.
-        clock: Tells seconds.
-        **options: Of the bundle, see `BundleOptions`. Its priority means nothing here.
+        tools: Glob of the tools to cache. Their results must depend on their arguments only.
+        ttl: Seconds after which the tool is called again; `None` for never.
+        max_entries: Maximum number of results to keep; the least recently used one is dropped first.
+        clock: Returns the time in seconds.
+        **options: Options of the bundle, see `BundleOptions`. `priority` has no effect.
 
     Raises:
-        HookDefinitionError: If the call is another one, or an option cannot work.
+        HookDefinitionError: If `call` is not `ToolCall`, or an option is invalid.
     """
     if call is not ToolCall:
-        raise HookDefinitionError("cache", f"only the answers of tools can be kept: give ToolCall; got {call!r}")
+        raise HookDefinitionError("cache", f"only tool results can be cached: pass ToolCall; got {call!r}")
     answers = _Answers(ttl, max_entries, Globs("cache", (tools,)), clock)
     hooks = Hooks(**with_defaults("cache", 100, options))
     hooks.on(BeforeToolCall, id=hooks.id)(answers.recall)

@@ -34,24 +34,24 @@ __all__ = ["AuditLog", "AuditOutcome", "AuditRecord", "CallMetrics"]
 logger = logging.getLogger("hookline")
 
 AuditOutcome: TypeAlias = Literal["ok", "failed", "denied", "answered", "cancelled"]
-"""How a call ended: it ran and did what it should; it raised, or its result says that it failed; a hook refused it, or
-a person is asked first; a hook answered it and it never ran; its run was stopped meanwhile."""
+"""How a call ended. `"ok"`: it succeeded. `"failed"`: it raised, or its result says that it failed. `"denied"`: a hook
+denied it, or it waits for approval. `"answered"`: a hook answered it. `"cancelled"`: its run was stopped."""
 
 
 class AuditRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """One call, and what was decided about it.
+    """One call, and the decision about it.
 
     Attributes:
-        call: The name of its class: `"ToolCall"`.
-        target: What it was about: `"local/search"`, `"agent/<id>"`, a model, a request's method and path, a key.
-        args: The arguments of a tool call as it ran; of one that never ran, as it was asked for.
+        call: The name of its class, such as `"ToolCall"`.
+        target: What was called: `"local/search"`, `"agent/<id>"`, a model, a request's method and path, a memory key.
+        args: The final arguments of a tool call; of a call that never ran, the requested ones.
         operation_id: The run.
-        tenant_id: Whose run it is.
-        time_unix_nano: When it began.
-        duration_ms: How long it took, hooks included.
+        tenant_id: The tenant of the run.
+        time_unix_nano: When the call started.
+        duration_ms: How long it took, including hooks.
         outcome: How it ended.
-        denied_by: The hook that refused it; `""` where a tool itself asks for approval.
-        reason: Why it was refused, or what it raised.
+        denied_by: The hook that denied it; `""` if the tool itself needs approval.
+        reason: Why it was denied, or the message of the exception.
     """
 
     call: str
@@ -143,16 +143,15 @@ def _has_failed(result: object) -> bool:
 
 
 class CallMetrics(_Watch):
-    """A bundle that counts calls and their time per class of calls, over any number of runs.
+    """A bundle that counts and times calls per class of call, over any number of runs.
 
-    Everything else is inside of it, other hooks' time too: priority 0, since a metric further in misses what happens
-    outside of it. An answer by `event.mock` counts as `"ok"`.
+    Times include all other hooks. A mock counts as `"ok"`. Priority: 0.
 
     Args:
-        **options: Of the bundle, see `BundleOptions`.
+        **options: Options of the bundle, see `BundleOptions`.
 
     Raises:
-        HookDefinitionError: If an option cannot work.
+        HookDefinitionError: If an option is invalid.
     """
 
     def __init__(self, **options: Unpack[BundleOptions]) -> None:
@@ -161,11 +160,11 @@ class CallMetrics(_Watch):
         self._counts: dict[str, dict[str, Any]] = {}
 
     def snapshot(self) -> dict[str, dict[str, Any]]:
-        """Return the numbers so far, by class of calls.
+        """Return the numbers so far, by class of call.
 
         Returns:
-            Per class `count`, `errors` (raised, or a result that says it failed), `total_ms`, `min_ms`, `max_ms` and
-            `outcomes`, which counts each `AuditOutcome`. A class without calls is missing. Yours to change.
+            A copy: per class `count`, `errors` (calls with outcome `"failed"`), `total_ms`, `min_ms`, `max_ms` and
+            `outcomes`, which counts each outcome. Classes without calls are missing.
         """
         with self._lock:
             return {call: {**counts, "outcomes": dict(counts["outcomes"])} for call, counts in self._counts.items()}
@@ -184,20 +183,20 @@ class CallMetrics(_Watch):
 
 
 class AuditLog(_Watch):
-    """A bundle that keeps a record of every call and of decisions about it, denied calls included.
+    """A bundle that records every call and the decision about it, including denied calls.
 
-    Outermost but for `CallMetrics`: priority 1. A failing sink is logged and harms nobody.
+    Priority: 1.
 
     Args:
-        sink: Is given every record, plain or async. A call ends when it has returned, so that what is written is never
-            behind what happened; a stopped run waits for it too. Calls that overlap are written as they end.
-        max_entries: Records that are kept in `records`; the oldest go first.
-        sink_timeout: Seconds that an async sink may take for one record.
-        redact: Gives the record to keep in the place of one, or `None` to keep none.
-        **options: Of the bundle, see `BundleOptions`.
+        sink: A function, plain or async, that receives each record when its call ends. The call, and a stopped run,
+            wait for it. If it fails, that is logged and the run continues.
+        max_entries: Maximum number of records in `records`; the oldest are dropped first.
+        sink_timeout: Seconds that an async sink may take for a record.
+        redact: Returns the record to keep instead of a given one, or `None` to drop it.
+        **options: Options of the bundle, see `BundleOptions`.
 
     Raises:
-        HookDefinitionError: If an option cannot work.
+        HookDefinitionError: If an option is invalid.
     """
 
     def __init__(
@@ -230,17 +229,17 @@ class AuditLog(_Watch):
             if self._sink is not None:
                 await self._write(self._sink(kept))
         except Exception:
-            logger.warning("A record of %r was not written", self.id, exc_info=True)
+            logger.warning("Could not write a record of %r", self.id, exc_info=True)
 
     async def _write(self, written: object) -> None:
         if inspect.isawaitable(written):
             with anyio.move_on_after(self._timeout, shield=True) as scope:
                 await written
             if scope.cancelled_caught:
-                logger.warning("The sink of %r took more than %g s for a record", self.id, self._timeout)
+                logger.warning("The sink of %r exceeded its timeout of %g s for a record", self.id, self._timeout)
 
 
 def _check_callables(where: str, **given: object) -> None:
     for name, value in given.items():
         if value is not None and not callable(value):
-            raise HookDefinitionError(where, f"`{name}` is a function of one AuditRecord; got {value!r}")
+            raise HookDefinitionError(where, f"`{name}` must be a function of one AuditRecord; got {value!r}")

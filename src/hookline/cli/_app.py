@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from hookline.cli._commands import CommandApp
+from hookline.cli._commands import CommandApp, command_line_of
 from hookline.cli._exit_codes import MEANINGS, MISUSED, exit_code_of
 from hookline.cli._options import Concurrency, Endpoint, RecordFile, Tasks
 from hookline.cli._outputs import resolve_output, send_spans, write_otlp, write_recording
@@ -40,11 +40,11 @@ __all__ = ["app"]
 DEMO_SUITES = ("agentdojo:banking", "agentdojo:workspace")
 
 VIEWER = """\
-To see each run as a trace in a viewer on this machine, Phoenix for one (its
-Elastic License 2.0 allows development), in an environment of its own:
+To see each run as a trace in a viewer on this machine, install one, such as
+Phoenix (Elastic License 2.0), in its own environment:
   pip install arize-phoenix
   phoenix serve
-and then, here:
+Then run here:
   hookline demo --otlp-endpoint http://127.0.0.1:6006"""
 
 EXIT_CODES = "\n".join(["Exit codes:", *(f"  {code:<3}  {meaning}" for code, meaning in MEANINGS.items())])
@@ -95,28 +95,32 @@ def hookline(
 
 @app.command(rich_help_panel=START)
 def demo(
-    report: Annotated[Path, typer.Option(metavar="FILE", help="Where to write the HTML report.")] = Path(
-        "hookline-demo.html"
-    ),
+    context: typer.Context,
+    report: Annotated[Path, typer.Option(metavar="FILE", help="File of the HTML report.")] = Path("hookline-demo.html"),
     concurrency: Concurrency = 8,
     otlp_endpoint: Endpoint = None,
 ) -> None:
     """Show six short runs with hooks, then run an agent suite twice.
 
-    The second time, every tool call is answered by a recording of the first.
+    The suite is AgentDojo's banking and workspace tasks, with hooks on all sixteen events. In the second run a
+    recording of the first answers every tool call: no real tool runs, and the results must be the same.
 
-    The tasks are AgentDojo's banking and workspace suites. Hooks watch all sixteen events of every operation. The
-    second run may touch no real tool and must produce the same results as the first.
-
-    Exits with 1 if it does not, with 4 if spans did not arrive where they were sent.
+    Exits with 1 if the results differ, with 4 if spans did not arrive.
     """
     with report_errors():
         check_writable(report)
         tracing = Tracing(otlp_endpoint) if otlp_endpoint is not None else None
         console = Console(highlight=False)
         tell_story(console)
-        console.print("Then every task of two AgentDojo suites, with real tools and from a recording:", style="dim")
-        evaluation = run(DEMO_SUITES, [], mocked=True, concurrency=concurrency, tracing=tracing)
+        console.print("Now two AgentDojo suites, with real tools and then from a recording:", style="dim")
+        evaluation = run(
+            DEMO_SUITES,
+            [],
+            mocked=True,
+            concurrency=concurrency,
+            tracing=tracing,
+            made_by=command_line_of(context),
+        )
         written = write_report(report, evaluation.runs, evaluation.comparison)
         show_evaluation(console, evaluation, written)
         arrived = send_spans(console, tracing)
@@ -127,32 +131,27 @@ def demo(
 
 def trace(
     target: Annotated[
-        str, typer.Argument(metavar="TARGET", help="A recorded run, or agentdojo:SUITE, whose first task is run.")
+        str, typer.Argument(metavar="TARGET", help="A recorded run, or agentdojo:SUITE to run its first task.")
     ],
     task: Tasks = None,
     concurrency: Concurrency = 1,
-    content: Annotated[
-        bool, typer.Option("--content", help="Record and show prompts, answers, arguments and results.")
-    ] = False,
+    content: Annotated[bool, typer.Option("--content", help="Show prompts, answers, arguments and results.")] = False,
     hooks: Annotated[bool, typer.Option("--hooks", help="Show each hook as a span.")] = False,
     record: RecordFile = None,
     otlp_file: Annotated[
-        Path | None, typer.Option("--otlp-json", metavar="FILE", help="Write the spans there as OTLP/JSON.")
+        Path | None, typer.Option("--otlp-json", metavar="FILE", help="Write the spans as OTLP/JSON.")
     ] = None,
     otlp_endpoint: Endpoint = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print the spans as OTLP/JSON, and nothing else, on stdout.")
-    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print only the spans on stdout, as OTLP/JSON.")] = False,
 ) -> None:
     """Show a run as a tree of spans.
 
-    The tree shows what was slow, and what failed, was denied, was mocked or waited for a person.
+    The tree shows what was slow, failed, denied, mocked, or waiting for a person.
 
-    A recorded run is a file with one event per line, as --record writes it. There are no events for model calls and
-    hooks, so a recorded run shows neither.
+    A recorded run is a file that --record wrote. It shows no model calls and no hooks, because they have no events.
 
-    Exits with 0 whatever became of the runs, with 2 for a wrong name or a file that cannot be read, with 4 if spans
-    did not arrive where they were sent, with 1 if anything else went wrong.
+    Exits with 0 even if a run failed, with 2 for a wrong name or a file that cannot be read, with 4 if spans did not
+    arrive, with 1 for any other error.
     """
     with report_errors():
         record, otlp_file = resolve_output(record), resolve_output(otlp_file)
@@ -160,7 +159,7 @@ def trace(
         kept = EventRecording() if record is not None else None
         suite = target.startswith("agentdojo:")
         if not suite and (task or hooks or kept):
-            raise TraceTargetError(target, "--task, --hooks and --record are for runs, not for recorded ones")
+            raise TraceTargetError(target, "--task, --hooks and --record do not apply to a recorded run")
         titles: dict[str, str] = {}
         try:
             if suite:
@@ -174,10 +173,10 @@ def trace(
             if tracing.spans:
                 print_spans(tracing, titles, as_json=as_json)
         if not tracing.spans:
-            raise TraceTargetError(target, "it gave no spans")
+            raise TraceTargetError(target, "it has no spans")
         console = Console(highlight=False, stderr=as_json)
         if not suite and not as_json:
-            console.print("A recorded run shows no model calls: there are no events for them.", style="dim")
+            console.print("A recorded run has no model calls: they have no events.", style="dim")
         write_otlp(console, tracing, otlp_file)
         write_recording(console, kept, record)
         arrived = send_spans(console, tracing)
@@ -200,6 +199,7 @@ def run(
     concurrency: int,
     tracing: Tracing | None = None,
     kept: EventRecording | None = None,
+    made_by: str = "hookline trace",
 ) -> Evaluation:
     """Load suites and run their tasks, with a progress bar on stderr where that is a terminal."""
     return evaluate(
@@ -210,6 +210,7 @@ def run(
         concurrency=concurrency,
         hooks=[tracing.hooks] if tracing is not None else [],
         recording=[kept.hooks] if kept is not None else [],
+        made_by=made_by,
     )
 
 

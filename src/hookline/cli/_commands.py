@@ -7,13 +7,19 @@ The help is plain text that fits the terminal, without the types and ranges that
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-__all__ = ["Command", "CommandApp", "CommandGroup", "ListGroup"]
+from hookline.cli.errors import without_password
+
+__all__ = ["Command", "CommandApp", "CommandGroup", "ListGroup", "command_line_of"]
+
+ARGUMENTS = "hookline.cli.arguments"
+"""The key under which a context keeps the words behind the command's name, as they were typed."""
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -37,6 +43,11 @@ NUMBER_RANGE = re.compile(r"(?:[-\d.]+<=?)?x(?:[<>]=?[-\d.]+)?")
 
 class Command(TyperCommand):
     """A command whose help names its values in words."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Keep the arguments as they were typed, for `command_line_of`."""
+        ctx.meta[ARGUMENTS] = list(args)
+        return super().parse_args(ctx, args)
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         """Return the parts of the usage line: `ID`, where Typer writes `{ID}`."""
@@ -106,6 +117,14 @@ class CommandApp(typer.Typer):
     ) -> Callable[[F], F]:
         """Register a function as a command."""
         return super().command(name, cls=cls or Command, **settings)
+
+
+def command_line_of(context: typer.Context) -> str:
+    """Return the command line of a command, quoted for a shell and without secrets."""
+    from hookline.redaction import Redaction  # its patterns take a while to compile, and most commands need none
+
+    words = [without_password(word) for word in context.meta.get(ARGUMENTS, [])]
+    return Redaction().text(f"{context.command_path} {shlex.join(words)}".strip())
 
 
 def write_parameters(command: Any, ctx: Any, formatter: Any) -> None:

@@ -9,12 +9,12 @@ import typer
 
 __all__ = ["Concurrency", "Endpoint", "RecordFile", "Tasks"]
 
-Concurrency = Annotated[int, typer.Option(min=1, metavar="N", help="How many operations run at the same time.")]
+Concurrency = Annotated[int, typer.Option(min=1, metavar="N", help="Number of tasks that run at the same time.")]
 Endpoint = Annotated[
     str | None,
-    typer.Option(metavar="URL", help="Send spans there by OTLP/HTTP, to /v1/traces unless the URL has a path."),
+    typer.Option(metavar="URL", help="Send spans by OTLP/HTTP, to /v1/traces unless the URL has a path."),
 ]
 RecordFile = Annotated[
-    Path | None, typer.Option("--record", metavar="FILE", help="Write the events there, for `hookline trace FILE`.")
+    Path | None, typer.Option("--record", metavar="FILE", help="Write the events, for `hookline trace FILE`.")
 ]
-Tasks = Annotated[list[str] | None, typer.Option(metavar="TASK", help="Only this task (user_task_0); repeatable.")]
+Tasks = Annotated[list[str] | None, typer.Option(metavar="TASK", help="Only this task (user_task_0). Repeatable.")]

@@ -53,7 +53,7 @@ class OutputFiles:
         found = {name: resolve_output(path) for name, path in others.items()}
         log = found.get("inspect")
         if log is not None and log.suffix != ".json":
-            raise OutputFileError(str(log), "Inspect knows a log in JSON by its ending, which is .json")
+            raise OutputFileError(str(log), "the name of an Inspect log must end in .json")
         return cls(report=target, **found)
 
     @property
@@ -146,6 +146,6 @@ def send_spans(console: Console, tracing: Tracing | None) -> bool:
         console.print(f"Sent {report.sent:,} spans to {escape(url)}", soft_wrap=True)
         console.print(f"Phoenix shows them at {escape(base)}, in the project {PROJECT}.", soft_wrap=True)
     if report.lost:
-        of = f"{report.lost:,} of {report.sent + report.lost:,} spans were lost on the way to {url}"
+        of = f"{report.lost:,} of {report.sent + report.lost:,} spans did not arrive at {url}"
         typer.echo(f"hookline: {of}: {without_password(report.reason) or 'no reason was given'}", err=True)
     return not report.lost

@@ -82,7 +82,7 @@ async def deny_a_command() -> tuple[str, str]:
     result = await exec_agent(agent, "Clean up", hooks=[hooks])
     return (
         'A guard denies the command "rm -rf build", so the tool does not run.',
-        f'The model is told: "{tool_results(result.messages)[0]}"',
+        f'The model reads: "{tool_results(result.messages)[0]}"',
     )
 
 
@@ -93,8 +93,8 @@ async def mock_a_search() -> tuple[str, str]:
     agent = new_agent(search, ToolRequest("search", {"query": "hooks"}), "I found 3 results.")
     result = await exec_agent(agent, "Search", hooks=[mocks])
     return (
-        f"A mock answers a search in the tool's place (outcome: {mocks.calls[0].outcome}).",
-        f'No network is needed, and the model is told: "{tool_results(result.messages)[0]}"',
+        f"A mock answers a search instead of the tool (outcome: {mocks.calls[0].outcome}).",
+        f'No network is needed; the model reads: "{tool_results(result.messages)[0]}"',
     )
 
 
@@ -109,7 +109,7 @@ async def break_a_tool() -> tuple[str, str]:
     first, second = tool_results(result.messages)
     return (
         f"A search fails on purpose after 30 s; the test took {time.monotonic() - began:.2f} s.",
-        f'The model is told of a {first.partition(":")[0]}, asks again, and is told: "{second}"',
+        f'The model reads a {first.partition(":")[0]}, asks again, and reads: "{second}"',
     )
 
 
@@ -133,7 +133,7 @@ async def resume_elsewhere() -> tuple[str, str]:
         )
         done = await anyio.run_process([sys.executable, "-m", __spec__.name, folder])
     return (
-        f"The same run pauses ({paused.reason}). All that is kept is a file.",
+        f"The same run pauses ({paused.reason}). Only a file is kept.",
         done.stdout.decode().strip(),
     )
 
@@ -150,7 +150,7 @@ async def stop_an_attack() -> tuple[str, str]:
     bare, scanned = run.attempts
     return (
         'A bill says "Ignore all previous instructions" and asks for all the money.',
-        f"The attacker gets {_loot(bare)} without hooks, and {_loot(scanned)} with PromptInjectionScan.",
+        f"Without hooks the attacker gets {_loot(bare)}; with PromptInjectionScan, {_loot(scanned)}.",
     )
 
 

@@ -118,11 +118,11 @@ class ChatStartError(HooklineError):
     problem: str
 
     def __str__(self) -> str:
-        return f"The chat with {self.agent_id!r} cannot begin: {self.problem.rstrip('.')}."
+        return f"The chat with {self.agent_id!r} cannot start: {self.problem.rstrip('.')}."
 
 
 @define_error(
-    "Code of the agent raised {exception}, which ends the chat. Raise an Exception there: the model is told of it."
+    "The agent's code raised {exception}, which ends the chat. Raise an Exception instead: the model then reads it."
 )
 class AgentExitError(HooklineError):
     """A tool or another part of an agent tried to end the program that it runs in.

@@ -189,7 +189,7 @@ class ClosedTable:
 
     def __getitem__(self, key: object, default: object = None) -> Any:
         raise HookUsageError(
-            f"This HookDispatcher {self.why}. Use it inside of `async with HookDispatcher() as dispatcher`."
+            f"This HookDispatcher {self.why}. Use it inside `async with HookDispatcher() as dispatcher`."
         )
 
     get = pop = __getitem__
@@ -203,17 +203,17 @@ def undispatchable_error(event: object) -> HookUsageError:
     """Return the exception for something that cannot be dispatched."""
     if isinstance(event, BeforeToolCall):
         return HookUsageError(
-            "BeforeToolCall may be answered, so it is awaited: use `await dispatcher.dispatch_before_tool_call(event)`."
+            "A hook can answer a BeforeToolCall. Use `await dispatcher.dispatch_before_tool_call(event)`."
         )
     return HookUsageError(f"Only the sixteen events of hookline.events can be dispatched; got {quote(event)}.")
 
 
 class DrainReport(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Counts of the queued events of an operation, one per event and lane, since the operation was registered.
+    """Counts of the queued events of an operation since it was registered: one per event and lane.
 
     Attributes:
-        delivered: Events whose handlers ran to their end, well or badly.
-        dropped: Events that overflowed a lane, were cancelled with it, or never started.
+        delivered: Events whose handlers have run, successfully or not.
+        dropped: Events that did not fit into a lane, were cancelled, or never started.
     """
 
     delivered: int
@@ -221,7 +221,7 @@ class DrainReport(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Registration(msgspec.Struct, eq=False, gc=False):
-    """The hooks that one `register` call added to an operation; `remove` takes them back.
+    """The hooks that one `register` call added to an operation; `remove` removes them.
 
     Attributes:
         operation_id: The operation.
@@ -239,26 +239,25 @@ class Registration(msgspec.Struct, eq=False, gc=False):
         return self._others if self._plan is None else (self._plan,)
 
     def remove(self) -> None:
-        """Stop calling these hooks. Events queued for them are still delivered; a second call does nothing."""
+        """Stop calling these hooks. Events in their queues are still delivered. A second call does nothing."""
         self._dispatcher._withdraw(self)
 
 
 class HookDispatcher:
-    """Calls the observers of each operation; an async context manager, which owns their lanes.
+    """Calls the observers of operations. It is an async context manager that owns their lanes.
 
-    Entering and leaving it are cheap. On a clean exit every lane may finish for up to five seconds; on an exit by an
-    exception all are cancelled. Not thread-safe: use it from the event loop that entered it.
+    At the end of the block, lanes have up to five seconds to finish; after an exception they are cancelled. It is not
+    thread-safe: use it in the event loop that entered it.
 
     Args:
-        hook_timeout: Seconds an async handler or an interceptor may take unless it says otherwise; `math.inf` for no
-            limit.
-        max_queued: Events that one lane holds at most, the running one not counted.
-        chain_budget: Seconds of own time that all interceptors of one call may take together; `None` for no limit.
-        delivery: Carries the events of hooks with a `webhook`; one of this process, configured by its environment,
-            unless given.
+        hook_timeout: Time limit in seconds for async handlers and interceptors that have none; `math.inf` for no limit.
+        max_queued: Maximum number of events in one lane, without the running one.
+        chain_budget: Limit of the own time of all interceptors of one call together, in seconds; `None` for no limit.
+        delivery: Delivers the events of hooks with a `webhook`. By default the process delivers them, configured by its
+            environment.
 
     Raises:
-        HookDefinitionError: If an argument makes no sense.
+        HookDefinitionError: If an argument is invalid.
     """
 
     def __init__(
@@ -273,7 +272,7 @@ class HookDispatcher:
         check_timeout(chain_budget, "HookDispatcher(chain_budget=...)")
         if hook_timeout is None or isinstance(max_queued, bool) or not isinstance(max_queued, int) or max_queued < 1:
             raise HookDefinitionError(
-                "HookDispatcher", "`hook_timeout` is a number, `max_queued` a whole number from 1"
+                "HookDispatcher", "`hook_timeout` must be a number, and `max_queued` an integer of at least 1"
             )
         self.hook_timeout = hook_timeout
         self.max_queued = max_queued
@@ -299,7 +298,7 @@ class HookDispatcher:
 
     async def __aenter__(self) -> Self:
         if self._gates is not NOT_ENTERED:
-            raise HookUsageError("This HookDispatcher was entered before; make a new one for another `async with`.")
+            raise HookUsageError("This HookDispatcher was already used; create a new one for each `async with`.")
         self._host = LaneHost(self.hook_timeout, self.max_queued, sender=self)
         await self._host.open()
         self._bounded: Bounded = self._host.bounded
@@ -327,7 +326,7 @@ class HookDispatcher:
 
     @property
     def delivery(self) -> Delivery:
-        """The delivery that takes the events of hooks with a `webhook`."""
+        """The delivery for the events of hooks with a `webhook`."""
         return self._carrier.delivery
 
     @property
@@ -336,21 +335,20 @@ class HookDispatcher:
         return self._operations.keys()
 
     def register(self, operation_id: str, hooks: Iterable[AnyHook]) -> Registration:
-        """Add hooks to an operation, behind those that it has; the first call makes the operation live.
+        """Add hooks to an operation, after its present hooks. The first call makes the operation live.
 
         Args:
             operation_id: The run.
-            hooks: Bundles, and plain hooks, which form one bundle together. Nothing changes unless all are valid. Their
-                observers are registered; interceptors and phase hooks are a run's, and are called only where
-                `exec_agent` or a session was given them. A run of an operation for which interceptors were registered
-                here is refused, rather than run without them.
+            hooks: Bundles and plain hooks; the plain hooks form one bundle. If one is invalid, none is registered. Only
+                observers are registered: give interceptors and phase hooks to `exec_agent` or a session. A run of an
+                operation for which interceptors were registered here is refused, since it would run without them.
 
         Raises:
-            HookDefinitionError: That says which entry is wrong and how to fix it.
-            HookUsageError: Outside of the dispatcher's `async with`.
+            HookDefinitionError: If an entry is invalid. The error names the entry and the fix.
+            HookUsageError: Outside the dispatcher's `async with`.
         """
         if (operation_id.__class__ is not str and not isinstance(operation_id, str)) or not operation_id:
-            raise HookUsageError(f"An operation id is a non-empty string; got {operation_id!r}.")
+            raise HookUsageError(f"An operation id must be a non-empty string; got {operation_id!r}.")
         plan: Plan | None = None
         if hooks.__class__ is list and len(hooks) == 1 and (only := hooks[0]).__class__ is Hooks:
             plan = only._compiled or plan_of(only)
@@ -380,14 +378,14 @@ class HookDispatcher:
         return registration
 
     async def unregister(self, operation_id: str, *, drain_timeout: float = 5.0) -> DrainReport:
-        """Remove an operation at once, then wait for what is queued for it.
+        """Remove an operation at once, then wait for its queued events.
 
         Args:
-            operation_id: The run; an unknown one gives an empty report.
-            drain_timeout: Seconds that its lanes may take, all together; the rest is cancelled.
+            operation_id: The run. For an unknown one, the report has zeros.
+            drain_timeout: Seconds that all its lanes together have to finish; the rest is cancelled.
 
         Raises:
-            HookUsageError: Outside of the dispatcher's `async with`.
+            HookUsageError: Outside the dispatcher's `async with`.
         """
         operations = self._registered
         found = operations.pop(operation_id, None)
@@ -414,15 +412,15 @@ class HookDispatcher:
         return DrainReport(delivered=delivered, dropped=dropped)
 
     def lane_lengths(self) -> list[int]:
-        """Return how many events wait in each lane that is not empty; may be called from any thread."""
+        """Return the number of waiting events in each lane that is not empty. It can be called from any thread."""
         return self._host.lengths()
 
     def has_hooks(self, operation_id: str, event: type[Event] | HookType | None = None) -> bool:
-        """Return whether any observer would be called: the cheap gate for a caller that has to build the event first.
+        """Return whether any observer would be called. Use it to avoid building events that nobody observes.
 
         Args:
             operation_id: The run.
-            event: Only hooks of this event; `None` for any event. Interceptors do not count.
+            event: Only observers of this event; `None` for any event.
         """
         try:
             return operation_id in self._gates[event]
@@ -433,13 +431,13 @@ class HookDispatcher:
             return operation_id in self._gates[event]
 
     def dispatch(self, event: Event) -> None:
-        """Call the observers of the event's operation. It never waits, and nothing that a handler raises comes back.
+        """Call the observers of the event's operation, without waiting and without raising their exceptions.
 
-        Plain handlers run before it returns, async ones are queued in the lane of their bundle.
+        Plain handlers run before it returns; async handlers are queued in the lane of their bundle.
 
         Raises:
-            HookUsageError: For a `BeforeToolCall`, which is to be awaited with `dispatch_before_tool_call`, for
-                something that is no event, and outside of the dispatcher's `async with`.
+            HookUsageError: For a `BeforeToolCall` (use `dispatch_before_tool_call`), for a value that is not an event,
+                and outside the dispatcher's `async with`.
         """
         try:
             entry = self._find[event.__class__](event.operation_id)
@@ -459,23 +457,22 @@ class HookDispatcher:
             report(observer, event, error)
 
     def dispatch_before_tool_call(self, event: BeforeToolCall) -> Coroutine[Any, Any, ToolResult | None]:
-        """Ask the operation's hooks whether one of them answers in the tool's place.
+        """Call the observers of a tool call, and return the answer of one of them.
 
-        Every matching hook is asked once, in registration order; the first mock is the answer. Handlers run in the
-        agent's own task and context. One with `timeout=math.inf` is awaited with nothing in between: if it swallows
-        the cancellation of that task, nobody notices.
+        Each matching hook is called once, in the order of registration; the first mock is the answer. Handlers run in
+        the agent's own task and context. One with `timeout=math.inf` must not suppress the cancellation of that task.
 
         Args:
-            event: The call about to happen. Its `args` are the parsed arguments, never the model's raw text.
+            event: The event of the call. Its `args` are the parsed arguments, never the model's raw text.
 
         Returns:
-            The result to hand to the model instead of running the tool, or `None` to run it.
+            The result for the model, if a hook answered or denied the call; `None` to run the tool.
 
         Raises:
-            HookUsageError: If it is no `BeforeToolCall`, and outside of the dispatcher's `async with`.
+            HookUsageError: If the event is not a `BeforeToolCall`, and outside the dispatcher's `async with`.
 
         Source:
-            LobeHub `HookDispatcher.dispatchBeforeToolCall`: first mock wins since its second version.
+            LobeHub `HookDispatcher.dispatchBeforeToolCall`: the first mock wins since its second version.
         """
         if event.__class__ is not BeforeToolCall:
             raise HookUsageError(f"dispatch_before_tool_call takes a BeforeToolCall; got {type(event).__name__}.")
@@ -486,11 +483,11 @@ class HookDispatcher:
 
     @contextlib.asynccontextmanager
     async def operation(self, operation_id: str, hooks: Iterable[AnyHook] = ()) -> AsyncIterator[Registration]:
-        """Keep an operation live inside of `async with`: register it on entry, unregister and drain it on exit.
+        """Register an operation for an `async with` block, and unregister it at the end.
 
         Args:
             operation_id: The run.
-            hooks: What to register for it.
+            hooks: Its hooks.
         """
         registration = self.register(operation_id, hooks)
         try:

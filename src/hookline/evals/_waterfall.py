@@ -58,7 +58,7 @@ LEAST_PAUSE_NS = 500_000_000
 
 
 class Bar:
-    """A piece of work that took time, with the work inside of it.
+    """A piece of work that took time, with the work inside it.
 
     Attributes:
         kind: The kind of work.
@@ -68,7 +68,7 @@ class Bar:
         status: How it ended.
         note: Further details for a person: arguments and result, an error, a decision.
         source: The objects that it was made from: a tool call's two events, a hook's execution, or a span.
-        inner: The bars inside of it.
+        inner: The bars inside it.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class Bar:
         self.inner: list[Bar] = []
 
     def __iter__(self) -> Iterator[Bar]:
-        """Iterate over the bar and all bars inside of it, each before those inside of it."""
+        """Iterate over the bar and all bars inside it, each before those inside it."""
         return (bar for _, bar in _walk([self]))
 
     def close(self, end: int, status: BarStatus = "ok", note: str = "") -> None:
@@ -100,7 +100,7 @@ class Waterfall:
     """The bars of a run on one time axis.
 
     Args:
-        bars: The outermost bars. They and those inside of them are put in the order of their beginnings.
+        bars: The outermost bars. They and those inside them are put in the order of their beginnings.
         now: The time up to which running bars are drawn, in nanoseconds since 1970.
 
     Attributes:
@@ -122,7 +122,7 @@ class Waterfall:
         return self.end - self.start
 
     def rows(self) -> Iterator[tuple[int, Bar]]:
-        """Iterate over all bars with their depth, each directly after the bar that it is inside of or a sibling."""
+        """Iterate over all bars with their depth, each directly after its parent or a sibling."""
         return _walk(self.bars)
 
     def end_of(self, bar: Bar) -> int:
@@ -139,7 +139,7 @@ class Waterfall:
         return (bar.start - self.start) / length, (self.end_of(bar) - self.start) / length
 
     def own_time_of(self, bar: Bar) -> int:
-        """Return how long a bar took beside the bars inside of it, in nanoseconds."""
+        """Return how long a bar took beside the bars inside it, in nanoseconds."""
         end = self.end_of(bar)
         busy, reached = 0, bar.start
         for inner in bar.inner:
@@ -185,8 +185,8 @@ class Waterfall:
 def draw_run(events: Iterable[Event], executions: Iterable[HookExecution] = (), *, now: int = 0) -> Waterfall:
     """Make the waterfall of a run from its events and hook executions.
 
-    A hook's bar is as long as the hook's own time. It is inside of the tool call or the step that its execution names;
-    one that names neither is inside of the step that was running when it began, if there was one.
+    A hook's bar is as long as the hook's own time. It is inside the tool call or the step that its execution names;
+    one that names neither is inside the step that was running when it began, if there was one.
 
     Args:
         events: The events of one operation, in order.
@@ -303,7 +303,7 @@ class _WaterfallBuilder:
         elif event.mocked:
             status = "mocked"
         elif failed:
-            # A hook that spoke without answering in the tool's place has denied the call.
+            # A hook that spoke without answering instead of the tool has denied the call.
             status = "denied" if event.answered_by else "failed"
         bar.close(event.time_unix_nano, status, " · ".join(part for part in (by, bar.note, f"→ {answer}") if part))
 
@@ -368,7 +368,7 @@ class _WaterfallBuilder:
 
 
 def _sort_bars(bars: Iterable[Bar]) -> list[Bar]:
-    """Put bars and those inside of them in the order of their beginnings."""
+    """Put bars and those inside them in the order of their beginnings."""
     ordered = sorted(bars, key=lambda bar: bar.start)
     waiting = list(ordered)
     while waiting:

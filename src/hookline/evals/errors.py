@@ -224,7 +224,7 @@ class CassetteVersionError(CassetteFileError):
 
 @define_error(
     "The cassette {name!r} was not saved: {path} has changed since it was read, so another test or process has "
-    "written it. Name one file a case; if it was a passing collision, run this one again."
+    "written it. Give each case its own file, or run this one again."
 )
 class CassetteConflictError(CassetteError):
     """Another process wrote the cassette's file after it was read, so saving would lose recordings.

@@ -473,7 +473,7 @@ class ArgumentsAre(Matcher):
     """Matches calls with certain arguments.
 
     Attributes:
-        values: The arguments; a value may be any object with an `==` of its own.
+        values: The arguments; a value may be any object with its own `==`.
         mode: `exact`: these and no others. `superset`: these, and perhaps others. `subset`: none but these. `ignore`:
             any.
         ignore: Fields that do not count, dotted: `"filter.since"`.
@@ -690,7 +690,7 @@ class RunIs(Matcher):
 def _tool_test(pattern: object) -> tuple[int, Callable[[str], object]]:
     if isinstance(pattern, re.Pattern):
         if not isinstance(pattern.pattern, str):
-            raise HookUsageError("A tool's regular expression is one over text, not over bytes.")
+            raise HookUsageError("A tool's regular expression must match text, not bytes.")
         return REGEX, pattern.fullmatch
     if callable(pattern) and not is_async_handler(pattern):
         return PREDICATE, pattern

@@ -1,4 +1,4 @@
-"""`Chain`: the interceptors around one call, in order, bounded in time, failing open or closed as each declares."""
+"""`Chain`: run a call through its interceptors, in order, with timeouts, failing open or closed."""
 
 from __future__ import annotations
 
@@ -77,18 +77,18 @@ __all__ = [
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
-    """The outcome of a call that went through a chain.
+    """The outcome of a call with interceptors.
 
     Attributes:
-        call: The call as it really ran, or as it was when it was denied or answered.
-        result: Its result; `None` after a denial.
-        denied: Which hook refused it, and why; `None` if none did.
-        asked: What a person is to be asked, where that is why it was denied.
-        stop: Whether the denial asks for the end of the whole run.
+        call: The final call, or the call at the time when it was denied or answered.
+        result: The result; `None` after a denial.
+        denied: The hook that denied the call, and its reason; `None` if none did.
+        asked: The question to a person, if an `Ask` denied the call.
+        stop: Whether the denial also ends the run.
         continues: The inputs of `Continue`, in the order in which the hooks ran.
         executions: One record per hook that ran, in the order of their start; empty with `record=False`.
-        duration_ms: From the first hook's start to the end, the call itself included.
-        refusal: The denial as an exception, with the failure of a hook as its cause.
+        duration_ms: Time from the start of the first hook to the end, including the call.
+        refusal: The denial as an exception; its cause is the failure of the hook, if it failed.
     """
 
     call: Any
@@ -105,7 +105,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
         """The result.
 
         Raises:
-            HookDenied: If a hook refused the call; its `__cause__` is the failure of a hook that fails closed.
+            HookDenied: If a hook denied the call; `__cause__` is the failure of the hook, if it failed.
         """
         if self.refusal is not None:
             raise self.refusal
@@ -113,16 +113,16 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Chain:
-    """Interceptors, sorted and compiled once; immutable. Any number of calls may run through it at the same time.
+    """The interceptors around calls, sorted and compiled once. Calls can run through it concurrently.
 
     Args:
-        hooks: Bundles and plain interceptors. What is no interceptor is left out.
-        budget: Seconds of own time that all hooks of one call may take together; `None` for no limit.
-        hook_timeout: Seconds of own time that a hook may take unless it says otherwise.
-        record: Whether outcomes list what each hook did.
+        hooks: Bundles and interceptors. Other hooks are ignored.
+        budget: Limit of the own time of all hooks of one call together, in seconds; `None` for no limit.
+        hook_timeout: Limit of own time in seconds for hooks that have none.
+        record: Whether outcomes have `executions`.
 
     Raises:
-        HookDefinitionError: If an entry or a number cannot work.
+        HookDefinitionError: If a hook or a number is invalid.
     """
 
     def __init__(
@@ -136,7 +136,7 @@ class Chain:
         check_timeout(budget, "Chain(budget=...)")
         check_timeout(hook_timeout, "Chain(hook_timeout=...)")
         if hook_timeout is None:
-            raise HookDefinitionError("Chain", "`hook_timeout` is a number of seconds, or math.inf for no limit")
+            raise HookDefinitionError("Chain", "`hook_timeout` must be a number of seconds, or math.inf for no limit")
         placed = _with_lanes(hook_batch(hooks))
         self._record = bool(record)
         self._budget = math.inf if budget is None else float(budget)
@@ -167,33 +167,33 @@ class Chain:
         """Return the hooks of a call.
 
         Raises:
-            HookUsageError: If that is no call.
+            HookUsageError: If `call` is not a call.
         """
         compiled = self._of_all_tenants.get(call.__class__)
         if compiled is not None:
             return compiled
         if call.__class__ not in self._placed:
             raise HookUsageError(
-                f"A chain takes one of the eight calls, {', '.join(kind.__name__ for kind in CALLS)}; "
+                f"Chain.run takes one of the eight calls, {', '.join(kind.__name__ for kind in CALLS)}; "
                 f"got {quote(call)}."
             )
         return self._compile(call.__class__, call.tenant_id)
 
     @property
     def calls(self) -> frozenset[type[Call]]:
-        """The classes of calls that any hook stands in the way of."""
+        """The classes of calls that have interceptors."""
         return self._calls
 
     def __contains__(self, call: type[Call]) -> bool:
-        """Whether any hook stands in the way of calls of that class."""
+        """Return whether calls of that class have interceptors."""
         return call in self._calls
 
     def judges_result(self, call: type[Call], tenant_id: str = "") -> bool:
-        """Whether any hook may change or withhold what comes of calls of that class.
+        """Return whether any hook can change or withhold the result of calls of that class.
 
         Args:
             call: The class of the calls.
-            tenant_id: Whose calls they are.
+            tenant_id: The tenant of the calls.
         """
         return any(
             hook.wait and hook.kind in ("around", "after") and hook.tenant_id in ("", tenant_id)
@@ -201,24 +201,24 @@ class Chain:
         )
 
     def order(self, call: type[Call], *, tenant_id: str = "") -> list[str]:
-        """Ids of the hooks of a class of calls, from the outside to the inside, guards last.
+        """Return the ids of the hooks of a class of calls, outermost first, guards last.
 
         Args:
             call: The class of the calls.
-            tenant_id: Whose call it is.
+            tenant_id: The tenant of the call.
         """
         return [hook.id for hook in self._compile(call, tenant_id).hooks] if call in self._placed else []
 
     async def run(self, call: Call, terminal: Terminal) -> Outcome:
-        """Lead a call through the hooks.
+        """Run a call through its hooks.
 
         Args:
-            call: What is about to happen.
-            terminal: `async (call) -> result`: what happens. It is called at most once, with the final call.
+            call: The call.
+            terminal: `async (call) -> result`: performs the call. It is called at most once, with the final call.
 
         Raises:
-            HookUsageError: If that is no call.
-            BaseException: What the terminal raises, unchanged.
+            HookUsageError: If `call` is not a call.
+            BaseException: The exception of the terminal, unchanged.
         """
         started = perf_counter()
         compiled = self._of_all_tenants.get(call.__class__) or self._compiled_for(call)  # one frame less, mostly
@@ -245,11 +245,11 @@ class Chain:
     async def _traverse(
         self, compiled: CompiledChain, call: Call, terminal: Terminal, policy: RunPolicy | None = None
     ) -> Traversal:
-        """Lead a call through the hooks.
+        """Run a call through its hooks.
 
         Args:
             compiled: The hooks of the call.
-            call: What is about to happen.
+            call: The call.
             terminal: What the hooks wrap.
             policy: The rules of the run that the call belongs to.
 
@@ -257,7 +257,7 @@ class Chain:
             The traversal at its end. A denial is not raised: it is the traversal's `refusal`.
 
         Raises:
-            BaseException: What the terminal raises, unchanged.
+            BaseException: The exception of the terminal, unchanged.
         """
         on_asyncio = runs_on_asyncio()
         kind = Clock if on_asyncio else ScopedClock
@@ -298,7 +298,7 @@ class Chain:
         return traversal
 
     async def _traverse_with_background(self, compiled: CompiledChain, traversal: Traversal) -> None:
-        """Lead a call through the hooks, where some are background hooks."""
+        """Run a call through its hooks, some of which are background hooks."""
 
         async def through() -> Any:
             result = await drive_through(traversal.clock, compiled.enter(traversal, traversal.call))
@@ -330,7 +330,7 @@ def _with_lanes(batch: Iterable[AnyHook]) -> list[Placed]:
 
 
 async def run_with_background(traversal: Traversal, through: Awaitable[Any]) -> Any:
-    """Lead a call through its chain, and run its background hooks (`wait=False`) beside it; all end before this does.
+    """Run a call through its chain, with its background hooks (`wait=False`) beside it, and wait for all of them.
 
     Raises:
         BaseException: What `through` raises.

@@ -67,7 +67,7 @@ def after_error(traversal: Traversal, hook: CompiledInterceptor, error: BaseExce
         traversal.note(hook, "ok")
         raise theirs
     if isinstance(error, asyncio.CancelledError) and own_cancellation():
-        error = HandlerCancelledError("it ended as cancelled although nobody had cancelled it")
+        error = HandlerCancelledError("it raised a cancellation, although nobody had cancelled it")
     if not isinstance(error, Exception):
         traversal.note(hook, "dropped", "cancelled")
         raise error

@@ -308,8 +308,8 @@ def check_depth(hooks: Iterable[Interceptor]) -> None:
         if counts[call, tenant] + (counts[call, ""] if tenant else 0) > MAX_AROUNDS:
             raise HookDefinitionError(
                 f"Chain for {call.__name__}",
-                f"more than {MAX_AROUNDS} `around` hooks: they are nested calls, and Python's stack ends; use "
-                "`before`, `guard` and `after`, of which there may be many more",
+                f"more than {MAX_AROUNDS} `around` hooks, whose nested calls would overflow Python's stack; use "
+                "`before`, `guard` and `after` instead, whose number is not limited",
             )
 
 

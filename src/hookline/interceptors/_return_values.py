@@ -122,7 +122,7 @@ def apply_refusal(traversal: Traversal, hook: CompiledInterceptor, value: object
         if traversal.refusal is None and not traversal.reached and traversal.answered_by is None:
             traversal.asked, traversal.asked_by = value, hook
         raise traversal.deny(hook, value.prompt)
-    fail(traversal, hook, return_error(hook, f"returned {quote(value)}; it may return {allowed}"), "error")
+    fail(traversal, hook, return_error(hook, f"returned {quote(value)}; it can return {allowed}"), "error")
 
 
 def apply_guard(traversal: Traversal, guard: CompiledInterceptor, value: object) -> None:
@@ -157,7 +157,7 @@ def apply_after(traversal: Traversal, hook: CompiledInterceptor, value: object, 
         return result
     allowed = "None, a changed result or Deny" + (", or Continue" if hook.point == "AgentCall" else "")
     if isinstance(value, Ask):
-        problem = f"returned an Ask, but the call has happened; {allowed}"
+        problem = f"returned an Ask, but the call has already run; it can return {allowed}"
         fail(traversal, hook, return_error(hook, problem), "error")
     else:
         apply_refusal(traversal, hook, value, allowed)
@@ -225,7 +225,7 @@ async def apply_around(
     elif value is None and called and not left_running:
         traversal.note(hook, "ok")
     elif value is None:
-        fail(traversal, hook, return_error(hook, "returned None without an outcome of `call_next`"), "error")
+        fail(traversal, hook, return_error(hook, "returned None without awaiting `call_next`"), "error")
     elif value is not FAILED:
         apply_refusal(traversal, hook, value, "a result, None after call_next, Respond, Deny or Ask")
     return await resume_downstream(traversal, hook, slot, call_next)
@@ -254,7 +254,7 @@ async def resume_downstream(traversal: Traversal, hook: CompiledInterceptor, slo
         return outcome
     if isinstance(outcome.error, anyio.get_cancelled_exc_class()):
         # The hook did that, or it would have been cancelled too. Nothing is left to go on with, open or closed.
-        error = return_error(hook, "stopped what is inside of `call_next`, and gave no result in its place")
+        error = return_error(hook, "cancelled what runs inside `call_next`, and returned no result instead")
         report_failure(hook.id, f"{hook.kind} {hook.point}", traversal.call.operation_id, error)
         raise fail_closed(traversal, hook, error, str(error))
     raise outcome.error
@@ -277,12 +277,14 @@ async def repeat_call_next(traversal: Traversal, hook: CompiledInterceptor | Non
     """
     name = hook.id if hook is not None else ""
     if traversal.outcomes[slot] is CLOSED:
-        raise HookUsageError(f"`call_next` of hook {name!r} was called after the hook had returned.")
+        raise HookUsageError(
+            f"`call_next` of hook {name!r} was called after the hook had returned. Await it inside the hook."
+        )
     outcome = await outcome_of(traversal, slot)
     if not isinstance(outcome, Raised):
         return outcome
     if isinstance(outcome.error, anyio.get_cancelled_exc_class()):
-        raise HookUsageError(f"`call_next` of hook {name!r} was cancelled; it cannot be called once more.")
+        raise HookUsageError(f"`call_next` of hook {name!r} was cancelled and cannot be called again.")
     raise outcome.error
 
 
@@ -296,7 +298,7 @@ def next_call(traversal: Traversal, hook: CompiledInterceptor | None, call: Any)
         return call
     if not isinstance(call, hook.call):
         raise HookUsageError(
-            f"`call_next` takes the {hook.point}, changed or not; hook {hook.id!r} gave {quote(call)}."
+            f"`call_next` takes the {hook.point} or a changed copy; hook {hook.id!r} passed {quote(call)}."
         )
     problem = check_changed(call, traversal.call)
     if problem is not None:

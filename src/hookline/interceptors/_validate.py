@@ -149,9 +149,9 @@ def result_of(kind: type[msgspec.Struct], answer: object) -> Any:
         try:
             return msgspec.convert(dict(answer), kind, builtin_types=(bytes,))
         except (msgspec.ValidationError, TypeError) as error:
-            raise HookUsageError(f"These are no fields of a {kind.__name__}: {error}.") from error
+            raise HookUsageError(f"These are not fields of a {kind.__name__}: {error}.") from error
     text = ", a str" if kind in _TEXT else ""
     raise HookUsageError(
-        f"Such a call is answered with a {kind.__name__}{text}, a mapping of its fields, or an Exception instance; "
+        f"The answer to this call must be a {kind.__name__}{text}, a mapping of its fields, or an Exception instance; "
         f"got {type(answer).__name__}."
     )

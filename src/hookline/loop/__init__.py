@@ -1,4 +1,4 @@
-"""Put hooks around a loop of your own on the OpenAI or Anthropic client."""
+"""Add hooks to a loop of your own on the OpenAI or Anthropic client."""
 
 from hookline.loop._api import wrap
 from hookline.loop._async import LoopRun

@@ -1,4 +1,4 @@
-"""`wrap`: put hooks around a loop of your own."""
+"""`wrap`: add hooks to a loop of your own."""
 
 from __future__ import annotations
 
@@ -76,38 +76,37 @@ def wrap(
     best_effort: bool = False,
     allow_missing_hooks: bool = False,
 ) -> Any:
-    """Put hooks around a loop of your own on a client of OpenAI or Anthropic.
+    """Add hooks to a loop of your own on a client of OpenAI or Anthropic.
 
     The block around the loop is the run: `async with wrap(AsyncOpenAI(), hooks=[hooks], tools=[search]) as run:`, or
-    `with` for a sync client. Inside of it call the model with `run.client`, and run what it asks for with
-    `run.call_tools`.
+    `with` for a sync client. In the block, call the model with `run.client`, and its tools with `run.call_tools`.
 
     Args:
-        client: The client, such as `AsyncOpenAI()` or `Anthropic()`. It is left as it is.
+        client: The client, such as `AsyncOpenAI()` or `Anthropic()`. It is not changed.
         hooks: The hooks of this run.
-        tools: What the model may call: functions and `Tool`s, or a mapping from names to them. In a sync run plain
-            functions run in the thread of the caller.
+        tools: The tools that the model may call: functions and `Tool`s, or a mapping from names to them. In a sync run
+            plain functions run in the caller's thread.
         ask: Asks a person about a tool call that needs one: a function, plain or async, that takes the `PendingTool`
-            and returns an `Approve` or a `Reject`. Without it such a call pauses the run, with `RunPaused`.
+            and returns an `Approve` or a `Reject`. Without it, such a call pauses the run and raises `RunPaused`.
         agent_id: The agent's name in events.
-        operation_id: Id of the run; a fresh one unless given. One that waits for a person goes on.
+        operation_id: Id of the run; a new one unless given. An operation that waits for a person is resumed.
         user_id: The user for whom it runs.
         tenant_id: The tenant for whom it runs.
         parent: The run that called this one as a sub-agent.
-        conversation_id: The session that it belongs to.
-        dispatcher: An open dispatcher to share; that of the parent, else one of its own unless given.
-        store: Where it is kept while it waits for a person.
+        conversation_id: The session that the run belongs to.
+        dispatcher: An open dispatcher to share; the parent's, or a new one, unless given.
+        store: Where the operation is kept while it waits for a person.
         drain_timeout: Seconds that queued observers may take at the end.
-        best_effort: Whether hooks of an `AgentCall` are only told of in the log; a loop cannot drive them.
-        allow_missing_hooks: Whether a run that waited for a person may go on without interceptors that it had before.
+        best_effort: Whether hooks of `AgentCall`, which a loop does not support, are only logged, instead of refused.
+        allow_missing_hooks: Whether a paused operation may be resumed without interceptors that it had before.
 
     Returns:
-        The run.
+        The run, to be used in a `with` or `async with` block.
 
     Raises:
         HookUsageError: If the client or the tools cannot be wrapped.
         UnsupportedHookError: If a hook would never be called.
-        HookDefinitionError: If a hook cannot work.
+        HookDefinitionError: If a hook is invalid.
     """
     check_client(client)
     names = collect_tools(tools)

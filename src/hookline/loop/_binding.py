@@ -1,4 +1,4 @@
-"""Bind a loop of your own to hookline's `AdapterRun`: its model calls, its tool calls, and what a person decides."""
+"""Bind a loop of your own to hookline's `AdapterRun`: its model calls, tool calls and decisions of people."""
 
 from __future__ import annotations
 
@@ -61,10 +61,10 @@ DETAILS_KEY = "hookline.loop"
 
 
 class Surroundings(Protocol):
-    """What is done differently in an async and in a sync loop."""
+    """The operations that differ between an async and a sync loop."""
 
     def check_thread(self) -> None:
-        """Check that the run may be used in this thread."""
+        """Raise if the run may not be used in this thread."""
         ...
 
     def reader(self) -> object:
@@ -92,11 +92,11 @@ class Surroundings(Protocol):
         ...
 
     def watch(self, stream: OpenStream, end: Callable[[OpenStream, BaseException | None], Awaitable[None]]) -> None:
-        """Have a function called at the end of a stream."""
+        """Register a function to call at the end of a stream."""
         ...
 
     async def close(self, http: Any) -> None:
-        """Close a stream that nobody reads to its end."""
+        """Close a stream before its end."""
         ...
 
 
@@ -106,7 +106,7 @@ class LastAnswer(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     Attributes:
         exchange: The model call.
         body: The request, as hooks left it.
-        answer: The answer, as the client has it or as JSON.
+        answer: The answer, as an object of the client or as JSON.
     """
 
     exchange: Exchange
@@ -118,9 +118,9 @@ class StoredConversation(msgspec.Struct, frozen=True, kw_only=True):
     """The conversation of a run that waits for a person.
 
     Attributes:
-        format: Its protocol.
+        format: The name of its protocol.
         entries: Its entries, in the client's own JSON.
-        answered: How many entries at its end are the answer whose calls wait.
+        answered: The number of entries at the end that are the answer whose calls wait.
     """
 
     format: Format
@@ -134,10 +134,10 @@ class LoopBinding:
     Args:
         run: The run.
         names: The tools of the run.
-        surroundings: What is done differently in an async and in a sync loop.
+        surroundings: The operations that differ between an async and a sync loop.
         decide: Asks a person about a tool call; `None` to pause the run instead.
-        native: The protocol in which the client is usually called.
-        provider: Who answers the model calls.
+        native: The protocol that the client usually speaks.
+        provider: The provider of the model.
     """
 
     def __init__(
@@ -167,12 +167,12 @@ class LoopBinding:
     # Its life.
 
     def check(self, *, resumes: bool = False) -> None:
-        """Check that the run can go on.
+        """Raise unless the run can continue.
 
         Raises:
-            RunStopped: If a hook or a person has ended it, or it was interrupted.
-            RunPaused: If it waits for a person since then.
-            HookUsageError: If its block has not begun, or has ended, or this is another thread's.
+            RunStopped: If a hook, a person or `interrupt` has ended the run.
+            RunPaused: If the run waits for a person.
+            HookUsageError: If the block has not begun or has ended, or if the run belongs to another thread.
         """
         if self.paused is not None:
             raise self.paused
@@ -198,7 +198,7 @@ class LoopBinding:
         """Close the streams that were not read to their end.
 
         Args:
-            of: Those of one task or thread alone.
+            of: The task or thread whose streams to close; all unless given.
         """
         for stream in [each for each in self._streams if of is None or each.reader == of]:
             await self._surroundings.close(stream.http)
@@ -207,7 +207,7 @@ class LoopBinding:
     # Model calls.
 
     async def ask_model(self, exchange: Exchange) -> Any:
-        """Make a model call through the hooks, and return what the client's method would."""
+        """Make a model call through the hooks, and return the client's own result."""
         body = self.begin_direct_call(exchange)
         if body is not None:
             return await self._ask_directly(exchange, body)
@@ -245,7 +245,7 @@ class LoopBinding:
             self.run.name_model(model)
 
     def begin_direct_call(self, exchange: Exchange) -> Mapping[str, Any] | None:
-        """Begin a model call that no hook wants to see before it is made.
+        """Begin a model call that no interceptor wraps.
 
         Returns:
             The request, which the caller sends before it calls `end_direct_call`; `None` if the call has to go through
@@ -285,7 +285,7 @@ class LoopBinding:
         return result
 
     async def _stream_directly(self, exchange: Exchange) -> Any:
-        """Make a model call that no hook wants to see before it is made, and whose answer is a stream."""
+        """Make a model call that no interceptor wraps, and whose answer is usually a stream."""
         self.run.begin_model_call()
         body = _with_own_list(exchange.format, exchange.body)
         result = await self._surroundings.send(exchange, body)
@@ -299,7 +299,7 @@ class LoopBinding:
         return result
 
     async def _ask_for_stream(self, exchange: Exchange) -> Any:
-        """Make a streamed model call whose hooks only judge the request, so that the stream passes on as it comes."""
+        """Make a streamed model call whose hooks see only the request, so that the stream is passed on at once."""
         format_, parts = exchange.format, exchange.format.read_parts(exchange.body, self.names)
         stepped = SteppedCall(self._stepped)
         asking = self.run.ask_model(parts.messages, stepped.work, tools=parts.tools, settings=parts.settings)
@@ -338,7 +338,7 @@ class LoopBinding:
     async def _make_result(
         self, exchange: Exchange, body: Mapping[str, Any], response: ModelResponse | None, own: dict[str, Any] | None
     ) -> Any:
-        """Make the client's own result of an answer that hooks gave or changed."""
+        """Convert an answer that hooks provided or changed to the client's own result."""
         if response is None:
             raise _stopped_error(self.run.denied)
         calls = assign_call_ids(response.tool_calls, self.run.step.index)
@@ -352,7 +352,7 @@ class LoopBinding:
         self.last = LastAnswer(exchange=exchange, body=body, answer=answer)
 
     def _to_response(self, format_: Format, answer: Any) -> ModelResponse:
-        """Return an answer as hooks see it, with its cost."""
+        """Convert an answer to the response that hooks see, with its cost."""
         response = format_.read_answer(answer, self.names)
         cost = cost_of(format_.read_usage(answer), response.model or self._model, self._provider)
         changes: dict[str, Any] = {}
@@ -370,7 +370,7 @@ class LoopBinding:
         self._surroundings.watch(stream, self._end_stream)
 
     async def _end_stream(self, stream: OpenStream, error: BaseException | None) -> None:
-        """Note the answer of a stream that was read or closed, or what broke it."""
+        """Record the answer of a stream that was read or closed, or the error that ended it."""
         if stream.ended:
             return
         stream.ended = True
@@ -390,7 +390,7 @@ class LoopBinding:
     # Tools.
 
     async def call_tools(self, answer: Any = None) -> list[Any]:
-        """Run the tool calls of an answer, and return what the model is to be told, as the client takes it."""
+        """Run the tool calls of an answer, and return the results in the client's own form."""
         self.check()
         format_, answer = self._find_answer(answer)
         given = format_.read_calls(answer)
@@ -398,7 +398,7 @@ class LoopBinding:
         return format_.write_results(told)
 
     async def call_tool(self, call: Any) -> Any:
-        """Run one tool call, and return what the model is to be told of it, as the client takes it."""
+        """Run one tool call, and return its result in the client's own form."""
         self.check()
         format_ = self.last.exchange.format if self.last is not None else self.native
         (told,) = await self._call_each(format_, [call])
@@ -418,7 +418,7 @@ class LoopBinding:
         return found, answer
 
     async def _call_each(self, format_: Format, given: Sequence[Any]) -> list[Told]:
-        """Run calls at the same time, and ask a person about those that need it."""
+        """Run calls concurrently, and ask a person about those that need approval."""
         step = self.run.step.index
         requests = assign_call_ids([format_.read_call(call, self.names) for call in given], step)
         for request in requests:
@@ -440,7 +440,7 @@ class LoopBinding:
         ]
 
     async def _run_all(self, requests: Sequence[tuple[ToolRequest, bool]]) -> dict[str, ToolDone]:
-        """Run calls at the same time.
+        """Run calls concurrently.
 
         Args:
             requests: The calls, each with whether a person has approved it.
@@ -475,7 +475,7 @@ class LoopBinding:
     # People.
 
     async def _ask_in_place(self, decide: Decide, asked: Sequence[PendingTool]) -> dict[str, ToolDone]:
-        """Ask a person about calls while the run waits, and run those that are approved."""
+        """Ask a person about calls while the run waits, and run the approved ones."""
         run, step = self.run.run, self.run.step
         if run.hooked(BeforeHumanIntervention):
             run.emit(BeforeHumanIntervention(**run.ids, step_index=step.index, pending_tools=list(asked)))
@@ -497,10 +497,10 @@ class LoopBinding:
     async def _apply(
         self, decisions: Sequence[Approve | Reject], pending: Sequence[PendingTool]
     ) -> dict[str, ToolDone]:
-        """Run the calls that a person approved, and note those that were rejected.
+        """Run the calls that a person approved, and record the rejected ones.
 
         Raises:
-            RunStopped: If one was rejected to stop the run.
+            RunStopped: If a `Reject` without `and_continue` ends the run.
         """
         stop = next((each for each in decisions if isinstance(each, Reject) and not each.and_continue), None)
         if stop is not None:
@@ -520,7 +520,7 @@ class LoopBinding:
         return found | await self._run_all(approved)
 
     def _refuse(self, request: ToolRequest, decision: Reject) -> str:
-        """Note a rejected call, which may be one that the step knows."""
+        """Record a rejected call, which the step may already know."""
         step = self.run.step
         step.calling = [each for each in step.calling if each.tool_call_id != request.tool_call_id]
         content = self.run.refused(request, decision)
@@ -540,7 +540,7 @@ class LoopBinding:
         self._raise_pause(asked)
 
     def _storable_conversation(self, last: LastAnswer) -> list[Message]:
-        """Return the conversation for the store: as hooks see it, and in the client's own JSON."""
+        """Return the conversation for the store, as hooks see it and in the client's own JSON."""
         format_ = last.exchange.format
         answer = format_.write_entries(last.answer)
         entries = [*plain(format_.list_entries(last.body)), *answer]
@@ -550,7 +550,7 @@ class LoopBinding:
         return [*messages[:-1], msgspec.structs.replace(messages[-1], details=own)]
 
     def stored(self) -> StoredConversation | None:
-        """Return the conversation of a run that waited for a person when it was opened; `None` if it did not."""
+        """Return the stored conversation of a resumed run; `None` for a new run."""
         if self._stored is not None or not self.run.run.pending:
             return self._stored
         for message in reversed(self.run.run.messages):
@@ -563,7 +563,7 @@ class LoopBinding:
         return self._stored
 
     async def resume(self, decisions: Sequence[Approve | Reject]) -> list[Any]:
-        """Apply what a person decided, and return what the model is to be told of all calls of the paused step."""
+        """Apply a person's decisions, and return the results of all calls of the paused step."""
         self.check(resumes=True)
         run = self.run.run
         stored = self.stored()
@@ -632,7 +632,7 @@ class LoopBinding:
 
 
 def _with_own_list(format_: Format, body: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a request with a list of messages of its own, as the loop goes on adding to the one that it gave."""
+    """Return a request with a copy of its list of messages, because the loop adds to the original list."""
     entries = body.get(format_.conversation)
     return {**body, format_.conversation: list(entries)} if isinstance(entries, list) else body
 

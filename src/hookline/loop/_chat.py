@@ -1,4 +1,4 @@
-"""OpenAI's chat completions."""
+"""`ChatCompletions`: the protocol of OpenAI's chat completions."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ROLES: dict[str, Literal["system", "user", "assistant", "tool"]] = {
 
 
 class ChatCompletions(Format):
-    """OpenAI's chat completions, which many other providers speak too."""
+    """The protocol of OpenAI's chat completions, which many other providers also speak."""
 
     name = "chat.completions"
     path = "/chat/completions"
@@ -223,7 +223,7 @@ def _empty_completion(answer: ModelResponse, model: str) -> dict[str, Any]:
 
 
 def _add_delta(message: dict[str, Any], delta: Mapping[str, Any]) -> None:
-    """Add a piece of a streamed message."""
+    """Add a streamed piece to a message."""
     for name, value in delta.items():
         if name == "tool_calls":
             calls = message.setdefault("tool_calls", [])

@@ -1,4 +1,4 @@
-"""Make a client whose model calls go through the hooks, and requests and answers of the client's own classes."""
+"""Create a client whose model calls go through the hooks, and its requests and answers in its own classes."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ _MARK = "_hookline_operation_id"
 
 
 def check_client(client: object) -> None:
-    """Check that an object is a client whose calls can be led through hooks.
+    """Raise unless an object is a client whose calls can go through hooks.
 
     Raises:
-        HookUsageError: If it is none, or is one already.
+        HookUsageError: If it is not such a client, or if it already has hooks.
     """
     if inspect.isclass(client) or _package_of(client) is None or not callable(getattr(client, "post", None)):
         raise HookUsageError(
@@ -71,25 +71,25 @@ def is_async_client(client: object) -> bool:
 
 
 def provider_of(client: object) -> str:
-    """Return who answers a client's calls, as OpenTelemetry names them."""
+    """Return the name of a client's provider, as OpenTelemetry spells it."""
     package = _package_of(client) or ""
     found = f"{type(client).__module__}.{type(client).__name__}".lower()
     return next((name for part, name in PROVIDERS.items() if part in found), package)
 
 
 def native_format(client: object) -> Format:
-    """Return the protocol in which a client is usually called."""
+    """Return the protocol that a client usually speaks."""
     name = "messages" if _package_of(client) == "anthropic" else "chat.completions"
     return next(each for each in FORMATS if each.name == name)
 
 
 def format_named(name: str) -> Format | None:
-    """Return a protocol by its name; `None` if there is none."""
+    """Return the protocol with a name; `None` if there is none."""
     return next((each for each in FORMATS if each.name == name), None)
 
 
 def format_of_path(path: str) -> Format | None:
-    """Return the protocol of the model calls at a path; `None` if other calls are made there."""
+    """Return the protocol of the model calls at a URL path; `None` for other calls."""
     path = path.partition("?")[0]
     return next((each for each in FORMATS if path.endswith(each.path)), None)
 
@@ -116,7 +116,7 @@ def check_call(path: str, given: Mapping[str, Any]) -> None:
 
 
 def format_of_answer(answer: object) -> Format | None:
-    """Return the protocol of an answer; `None` if it is no answer."""
+    """Return the protocol of an answer; `None` for any other object."""
     return next((each for each in FORMATS if each.wrote(answer)), None)
 
 
@@ -124,7 +124,7 @@ def hook_client(client: C, operation_id: str, call: Callable[[Exchange], Any]) -
     """Return a copy of a client that shares its connections, and whose model calls are made by a function.
 
     Args:
-        client: The client; it is left as it is.
+        client: The client; it is not changed.
         operation_id: The run that the copy belongs to.
         call: Makes a model call; it returns an awaitable if the client does.
     """
@@ -175,7 +175,7 @@ class Exchange:
     Attributes:
         format: The protocol.
         body: The request.
-        streams: Whether the answer is to be streamed.
+        streams: Whether the answer is streamed.
     """
 
     def __init__(
@@ -187,7 +187,7 @@ class Exchange:
         self.streams = bool(given.get("stream"))
 
     def send(self, body: Mapping[str, Any]) -> Any:
-        """Send a request; returns what the client's method would, or an awaitable of it."""
+        """Send a request; return the client's own result, or an awaitable of it."""
         return self._post(self._path, **{**self._given, "body": body})
 
     def http_response(self, result: Any) -> Any:
@@ -242,11 +242,11 @@ class Exchange:
         return client._process_response_data(data=answer, cast_to=self._given["cast_to"], response=response)
 
     def read_stream(self, data: bytes) -> dict[str, Any] | None:
-        """Return the JSON of the answer that a stream carried, as far as it came; `None` if nothing came."""
+        """Return the JSON of the answer in a stream, as far as it was received; `None` if nothing was."""
         return self.format.join_events(read_events(data))
 
     def decode(self, http: Any, raw: bytes) -> bytes:
-        """Return bytes of an HTTP response without their content encoding."""
+        """Decode the content encoding of an HTTP response's bytes."""
         encoding = http.headers.get("content-encoding")
         if not encoding or encoding == "identity":
             return raw

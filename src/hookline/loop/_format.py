@@ -1,4 +1,4 @@
-"""What hookline needs to know of a client's JSON: conversations, tools, answers and streams, in both directions."""
+"""Convert a client's JSON to hookline's messages and back: conversations, tools, answers and streams."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ __all__ = [
 
 
 class Told(msgspec.Struct, frozen=True, kw_only=True):
-    """What the model is told of one tool call.
+    """The result of one tool call, for the model.
 
     Attributes:
         call: The client's own object or JSON of the call.
@@ -48,8 +48,8 @@ class Group(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         theirs: The entry.
-        ours: The messages; none if hooks see nothing of it.
-        place: The parameter that holds it, where that is not the list of messages.
+        ours: The messages; none if hooks do not see the entry.
+        place: The parameter that holds the entry, if it is not the list of messages.
     """
 
     theirs: Any
@@ -58,14 +58,14 @@ class Group(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RequestParts(msgspec.Struct, frozen=True, kw_only=True):
-    """What hooks see of a request.
+    """The parts of a request that hooks see.
 
     Attributes:
-        groups: The conversation.
-        messages: Its messages.
+        groups: The entries of the conversation.
+        messages: Their messages.
         tools: The tools that the request offers.
         settings: Its other parameters.
-        model: The model that it asks.
+        model: The name of the model.
     """
 
     groups: list[Group]
@@ -79,7 +79,7 @@ class Format(abc.ABC):
     """One of the protocols that the clients speak.
 
     Attributes:
-        name: Its name, with which a stored conversation is marked.
+        name: The name of the protocol; stored conversations contain it.
         path: The path of its model calls.
         conversation: The parameter that holds the messages.
     """
@@ -117,12 +117,12 @@ class Format(abc.ABC):
         return {name: plain(value) for name, value in body.items() if name not in left_out and given(value) is not None}
 
     def apply(self, body: Mapping[str, Any], given_call: RequestParts, call: ModelCall, names: ToolNames) -> Any:
-        """Return a request as hooks have left the call; what they left alone stays the client's own JSON.
+        """Apply the changes of hooks to a request; unchanged parts stay the client's own JSON.
 
         Args:
             body: The request.
-            given_call: What hooks were given of it.
-            call: The call as they left it.
+            given_call: The call before the hooks.
+            call: The call after the hooks.
             names: The names of the tools.
         """
         changed = dict(body)
@@ -150,7 +150,7 @@ class Format(abc.ABC):
         return changed
 
     def read_parts(self, body: Mapping[str, Any], names: ToolNames) -> RequestParts:
-        """Return what hooks see of a request."""
+        """Return the parts of a request that hooks see."""
         groups = self.read_conversation(body, names)
         return RequestParts(
             groups=groups,
@@ -179,19 +179,19 @@ class Format(abc.ABC):
 
     @abc.abstractmethod
     def wrote(self, answer: object) -> bool:
-        """Return whether an object is an answer in this protocol."""
+        """Return whether an object is an answer of this protocol."""
 
     @abc.abstractmethod
     def read_answer(self, answer: Any, names: ToolNames) -> ModelResponse:
-        """Return an answer as hooks see it; its cost is not known here."""
+        """Convert an answer to the response that hooks see, without its cost."""
 
     @abc.abstractmethod
     def read_calls(self, answer: Any) -> list[Any]:
-        """Return the tool calls of an answer, in the model's order, as the client has them."""
+        """Return the tool calls of an answer in the client's own form, in the model's order."""
 
     @abc.abstractmethod
     def read_call(self, call: Any, names: ToolNames) -> ToolRequest:
-        """Return a tool call as hooks see it."""
+        """Convert a tool call to the one that hooks see."""
 
     @abc.abstractmethod
     def read_usage(self, answer: Any) -> dict[str, int]:
@@ -201,37 +201,37 @@ class Format(abc.ABC):
     def write_answer(
         self, answer: ModelResponse, own: Mapping[str, Any] | None, model: str, names: ToolNames
     ) -> dict[str, Any]:
-        """Return the JSON of an answer that hooks gave or changed.
+        """Convert an answer that hooks provided or changed to the client's JSON.
 
         Args:
             answer: The answer.
             own: The JSON of the provider's own answer, if there is one.
-            model: The model that was asked.
+            model: The name of the model.
             names: The names of the tools.
         """
 
     @abc.abstractmethod
     def write_events(self, answer: Mapping[str, Any], body: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-        """Yield the events, each with its name, in which the provider would stream an answer."""
+        """Yield the events of a stream with this answer, each with its name."""
 
     @abc.abstractmethod
     def join_events(self, events: Iterable[tuple[str, Any]]) -> dict[str, Any] | None:
-        """Return the JSON of the answer that a stream carried, as far as it came; `None` if nothing came."""
+        """Return the JSON of the answer in a stream, as far as it was received; `None` if nothing was."""
 
     @abc.abstractmethod
     def write_entries(self, answer: Any) -> list[Any]:
-        """Return the entries with which a conversation goes on after an answer."""
+        """Return the entries that an answer adds to a conversation."""
 
     @abc.abstractmethod
     def join_entries(self, entries: Sequence[Any]) -> dict[str, Any]:
-        """Return an answer that has the tool calls of the entries that `write_entries` made of one."""
+        """Rebuild an answer, with its tool calls, from the entries that `write_entries` returned."""
 
     @abc.abstractmethod
     def write_result(self, told: Told) -> dict[str, Any]:
-        """Return what the model is told of one tool call."""
+        """Return the entry with the result of one tool call."""
 
     def write_results(self, told: Sequence[Told]) -> list[Any]:
-        """Return the entries that tell the model the results of its calls."""
+        """Return the entries with the results of tool calls."""
         return [self.write_result(each) for each in told]
 
 
@@ -248,12 +248,12 @@ def _has_keys(kind: type) -> bool:
 
 
 def given(value: Any) -> Any:
-    """Return a parameter, or `None` where the client left it out with a marker of its own."""
+    """Return a parameter; `None` if its value is the client's marker for an omitted parameter."""
     return None if type(value).__name__ in ("NotGiven", "Omit") else value
 
 
 def plain(value: Any) -> Any:
-    """Return a value of a client, with its objects, as JSON that nobody else holds."""
+    """Return a copy of a client's value as JSON, with its objects converted."""
     if isinstance(value, str | int | float | bool | None):
         return value
     if isinstance(value, Mapping):
@@ -267,7 +267,7 @@ def plain(value: Any) -> Any:
 
 
 def arguments(text: Any) -> dict[str, Any] | str:
-    """Return a call's arguments as a JSON object, or the model's own text if they are none."""
+    """Return a call's arguments as a JSON object; the model's text if they are not one."""
     if isinstance(text, Mapping):
         return dict(text)
     if not isinstance(text, str):
@@ -282,7 +282,7 @@ def arguments(text: Any) -> dict[str, Any] | str:
 
 
 def read_events(data: bytes) -> Iterator[tuple[str, Any]]:
-    """Yield the events of a stream, each with its name; the last one only if it has arrived whole."""
+    """Yield the events of a stream, each with its name; an incomplete last event is left out."""
     *blocks, _ = data.decode(errors="replace").replace("\r\n", "\n").replace("\r", "\n").split("\n\n")
     for block in blocks:
         name, parts = "", list[str]()
@@ -312,7 +312,7 @@ def encode_events(events: Iterable[tuple[str, Any]]) -> bytes:
 
 
 def _restore(messages: Sequence[Message], groups: Sequence[Group], convert: Any) -> list[Group]:
-    """Return the entries for messages that hooks may have changed; what they left alone is the client's own entry."""
+    """Return the entries for messages that hooks may have changed; unchanged ones stay the client's own entries."""
     found: list[Group] = []
     left = list(groups)
     at = 0

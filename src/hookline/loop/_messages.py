@@ -1,4 +1,4 @@
-"""Anthropic's messages."""
+"""`Messages`: the protocol of Anthropic's Messages API."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from hookline.loop._names import ToolNames
 __all__ = ["Messages"]
 
 DELTAS = {"text_delta": "text", "thinking_delta": "thinking", "signature_delta": "signature"}
-"""Kinds of pieces of a streamed block, each with the field that it adds to."""
+"""The kinds of streamed pieces of a block, each with the field that it adds to."""
 
 
 class Messages(Format):
-    """Anthropic's messages."""
+    """The protocol of Anthropic's Messages API."""
 
     name = "messages"
     path = "/v1/messages"
@@ -214,7 +214,7 @@ def _system_group(system: Any) -> Group:
 
 
 def _input_tokens(usage: Any) -> int:
-    """Return all tokens that were read; Anthropic counts those of its cache apart."""
+    """Return the number of input tokens, including cached ones, which Anthropic counts separately."""
     names = ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
     return sum(int(get(usage, name, 0)) for name in names)
 
@@ -238,7 +238,7 @@ def _empty_message(answer: ModelResponse, model: str) -> dict[str, Any]:
 
 
 def _cut_block(block: Mapping[str, Any]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """Return a block as it begins in a stream, and the pieces that follow."""
+    """Split a block into its empty start and the pieces that a stream sends after it."""
     kind = block.get("type")
     if kind == "text":
         return {**block, "text": ""}, [{"type": "text_delta", "text": block.get("text", "")}]
@@ -253,7 +253,7 @@ def _cut_block(block: Mapping[str, Any]) -> tuple[dict[str, Any], list[dict[str,
 
 
 def _add_delta(block: dict[str, Any], index: int, delta: Mapping[str, Any], inputs: dict[int, str]) -> None:
-    """Add a piece of a streamed block."""
+    """Add a streamed piece to a block."""
     kind = delta.get("type", "")
     if kind == "input_json_delta":
         inputs[index] = inputs.get(index, "") + delta.get("partial_json", "")

@@ -1,4 +1,4 @@
-"""The names by which a model calls the tools of a run."""
+"""The names that a model uses for the tools of a run."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ _INVALID = re.compile(r"[^a-zA-Z0-9_-]")
 
 
 class ToolNames:
-    """The tools of a run by the names that the model calls them.
+    """The tools of a run, by the names that the model uses.
 
     A local tool keeps its name; any other is named `toolset__name`.
 
     Args:
-        tools: The tools, by those names.
+        tools: The tools by name.
     """
 
     def __init__(self, tools: Mapping[str, Tool]) -> None:
@@ -39,7 +39,7 @@ class ToolNames:
         self._names = {(each.toolset, each.name): name for name, each in tools.items()}
 
     def identify(self, name: str) -> tuple[str, str]:
-        """Return the toolset and the name of a tool; one that is not known counts as local."""
+        """Return the toolset and the name of a tool; an unknown tool counts as local."""
         found = self.tools.get(name)
         return (found.toolset, found.name) if found is not None else ("local", name)
 
@@ -49,7 +49,7 @@ class ToolNames:
 
 
 def wire_name(toolset: str, name: str) -> str:
-    """Return the name of a tool as providers allow it."""
+    """Return a tool name with only the characters that providers allow."""
     return _INVALID.sub("_", name if toolset == "local" else f"{toolset}__{name}")
 
 
@@ -57,7 +57,7 @@ def collect_tools(tools: AnyTools) -> ToolNames:
     """Return the tools of `wrap(tools=...)`.
 
     Raises:
-        HookUsageError: If an entry is no tool, or two have the same name.
+        HookUsageError: If an entry is not a tool, or if two tools have the same name.
         AgentDefinitionError: If the parameters of a function cannot be described to a model.
     """
     given: object = tools
@@ -94,11 +94,11 @@ def _make_tool(name: str | None, entry: Any) -> Tool:
 
 
 def make_tool(function: Callable[..., Any], name: str | None, *, in_thread: bool = True) -> Tool:
-    """Return the tool of a function. One that is wrapped in every run is described once: that takes long.
+    """Return the tool for a function; cached, because describing a function takes long.
 
     Args:
         function: The function.
-        name: What the model calls it; the function's name unless given.
+        name: The name for the model; the function's name unless given.
         in_thread: Whether a plain function runs in a worker thread.
     """
     if not inspect.isfunction(function):  # a bound method is another object each time, and would be gone at once

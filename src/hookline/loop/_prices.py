@@ -19,9 +19,9 @@ def cost_of(usage: Mapping[str, int], model: str, provider: str) -> float:
     """Return the cost of an answer in US dollars; 0 if it is not known.
 
     Args:
-        usage: Its tokens, by the names that `genai_prices` uses.
-        model: The model that answered.
-        provider: Who answered.
+        usage: The tokens of the answer, by the names that `genai_prices` uses.
+        model: The name of the model.
+        provider: The provider of the model.
     """
     key = model, provider, int(time.time()) // 3600
     flat = _rates.get(key)

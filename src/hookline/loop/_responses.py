@@ -1,4 +1,4 @@
-"""OpenAI's responses."""
+"""`Responses`: the protocol of OpenAI's Responses API."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from hookline.loop._names import ToolNames
 __all__ = ["Responses"]
 
 CALLS = {"function_call": "arguments", "custom_tool_call": "input"}
-"""Kinds of calls that the loop makes, each with the field of its input."""
+"""The kinds of calls that the loop runs, each with the field of its input."""
 
 RESULTS = {"function_call_output": "function_call", "custom_tool_call_output": "custom_tool_call"}
 
 
 class Responses(Format):
-    """OpenAI's responses."""
+    """The protocol of OpenAI's Responses API."""
 
     name = "responses"
     path = "/responses"
@@ -232,7 +232,7 @@ def _empty_response(answer: ModelResponse, model: str) -> dict[str, Any]:
 
 
 def _item_events(index: int, item: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the events in which the provider streams an item of its output."""
+    """Return the events of a stream with an item of the output."""
     kind, item_id = item.get("type"), item.get("id") or f"item_{index}"
     place = {"output_index": index, "item_id": item_id}
     inside: list[dict[str, Any]] = []

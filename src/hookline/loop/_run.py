@@ -1,4 +1,4 @@
-"""What the runs of async and sync loops have in common."""
+"""`RunBase`: the part of a run that async and sync loops share."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ C = TypeVar("C")
 
 
 class RunBase(Generic[C]):
-    """The run of a loop. `wrap` makes one.
+    """The run of a loop; created by `wrap`.
 
     Args:
-        client: The client that was given.
-        adapter: The run behind it.
-        names: Its tools.
+        client: The client passed to `wrap`.
+        adapter: The run that calls the hooks.
+        names: The tools of the run.
         decide: Asks a person about a tool call.
     """
 
@@ -56,7 +56,7 @@ class RunBase(Generic[C]):
         return self._bound
 
     def _open_client(self, ask: Callable[[Exchange], Any]) -> None:
-        """Make the client of the run. It does not refer to this object, which shall notice that nobody uses it."""
+        """Create the client of the run, with no reference to this object, so that `__del__` notices a forgotten run."""
         self._client = hook_client(self._given_client, self.operation_id, ask)
         self._is_open = True
 
@@ -75,26 +75,26 @@ class RunBase(Generic[C]):
 
     @property
     def client(self) -> C:
-        """The client whose model calls go through the hooks."""
+        """A copy of your client whose model calls go through the hooks."""
         self._binding  # noqa: B018  (raises before the run has begun)
         return self._client
 
     @property
     def tools(self) -> list[dict[str, Any]]:
-        """The schemas of the tools, as chat completions or Anthropic's messages take them."""
+        """The JSON Schemas of the tools, for chat completions or Anthropic's messages."""
         native = native_format(self._given_client)
         return [native.write_tool(tool, self._names) for tool in self._names.tools.values()]
 
     @property
     def response_tools(self) -> list[dict[str, Any]]:
-        """The schemas of the tools, as OpenAI's responses take them."""
+        """The JSON Schemas of the tools, for OpenAI's Responses API."""
         format_ = format_named("responses")
         assert format_ is not None
         return [format_.write_tool(tool, self._names) for tool in self._names.tools.values()]
 
     @property
     def response(self) -> Any:
-        """The last answer, as an object of the client's class; also of a stream that was read."""
+        """The last answer of the model as an object of the client; also after a stream was read."""
         last = self._binding.last
         if last is None or not isinstance(last.answer, Mapping):
             return last.answer if last is not None else None
@@ -102,11 +102,11 @@ class RunBase(Generic[C]):
 
     @property
     def messages(self) -> list[Any]:
-        """Of a run that goes on after it waited for a person: the conversation, in the client's own JSON."""
+        """In a resumed run, the conversation so far in the client's own JSON."""
         stored = self._binding.stored()
         return list(stored.entries) if stored is not None else []
 
     @property
     def pending(self) -> list[PendingTool]:
-        """Of a run that goes on after it waited for a person: the calls that wait."""
+        """In a resumed run, the calls that wait for a decision."""
         return self._binding.run.run.undecided()

@@ -14,18 +14,18 @@ __all__ = ["OpenStream", "watch_async", "watch_sync"]
 
 
 class OpenStream:
-    """A streamed answer that its reader has not come to the end of.
+    """A streamed answer that has not been read to its end.
 
     Args:
         exchange: The model call.
         body: The request, as hooks left it.
         http: The HTTP response.
-        reader: The task or thread that asked.
+        reader: The task or thread that made the call.
         stepped: The hooks of the call, which wait for its answer; `None` if it has none.
 
     Attributes:
-        chunks: The bytes that have come.
-        ended: Whether its end was noted.
+        chunks: The bytes received so far.
+        ended: Whether the end was recorded.
     """
 
     def __init__(
@@ -36,7 +36,7 @@ class OpenStream:
         self.ended = False
 
     def join(self) -> dict[str, Any] | None:
-        """Return the JSON of the answer as far as it came; `None` if nothing came."""
+        """Return the JSON of the answer, as far as it was received; `None` if nothing was."""
         return self.exchange.read_stream(self.exchange.decode(self.http, b"".join(self.chunks)))
 
 
@@ -78,7 +78,7 @@ class AsyncWatch:
 
 
 class SyncWatch:
-    """As `AsyncWatch`, for a sync client."""
+    """An HTTP response's stream of bytes for a sync client; it keeps them and calls a function at its end."""
 
     def __init__(self, inner: Any, stream: OpenStream, end: Callable[[BaseException | None], None]) -> None:
         self._inner, self._stream, self._end = inner, stream, end
@@ -116,7 +116,7 @@ def watch_async(stream: OpenStream, end: Callable[[BaseException | None], Awaita
 
     Args:
         stream: The stream.
-        end: Called at its end, with what was raised, and again when it is closed.
+        end: Called at its end with the exception, if any, and again when it is closed.
     """
     watch = byte_stream_class(stream.http, AsyncWatch, is_async=True)
     stream.http.stream = watch(stream.http.stream, stream, end)
@@ -127,7 +127,7 @@ def watch_sync(stream: OpenStream, end: Callable[[BaseException | None], None]) 
 
     Args:
         stream: The stream.
-        end: Called at its end, with what was raised, and again when it is closed.
+        end: Called at its end with the exception, if any, and again when it is closed.
     """
     watch = byte_stream_class(stream.http, SyncWatch, is_async=False)
     stream.http.stream = watch(stream.http.stream, stream, end)

@@ -35,14 +35,14 @@ class SyncLoopRun(RunBase[C], Generic[C]):
     threads.
 
     Attributes:
-        client: The client whose model calls go through the hooks. It is of the same class and shares the connections
-            of the client that `wrap` was given, which is left as it is.
-        operation_id: The run.
-        tools: The schemas of the tools, as chat completions or Anthropic's messages take them.
-        response_tools: The schemas of the tools, as OpenAI's responses take them.
-        response: The last answer, as an object of the client's class; also of a stream that was read.
-        messages: Of a run that goes on after it waited for a person: the conversation, in the client's own JSON.
-        pending: Of such a run: the calls that wait.
+        client: A copy of your client whose model calls go through the hooks. It has the same class and shares the
+            connections.
+        operation_id: The id of the run.
+        tools: The JSON Schemas of the tools, for chat completions or Anthropic's messages.
+        response_tools: The JSON Schemas of the tools, for OpenAI's Responses API.
+        response: The last answer of the model as an object of the client; also after a stream was read.
+        messages: In a resumed run, the conversation so far in the client's own JSON.
+        pending: In a resumed run, the calls that wait for a decision.
     """
 
     def __enter__(self) -> SyncLoopRun[C]:
@@ -77,26 +77,26 @@ class SyncLoopRun(RunBase[C], Generic[C]):
         raise HookUsageError(f"{name} is a sync client: write `with wrap({name}(), ...) as run:`.")
 
     async def __aexit__(self, *raised: object) -> None:
-        """Never reached; without it Python's own error would come first."""
+        """Do nothing; without this method Python would raise an error of its own before the helpful one."""
 
     def _run(self, function: Callable[..., Awaitable[T]], *args: Any) -> T:
         return self._surroundings.run(self._binding, function, *args)
 
     def call_tools(self, answer: Any = None) -> list[Any]:
-        """Run the tool calls of an answer, one after the other; async tools overlap.
+        """Run the tool calls of an answer: plain functions in sequence, async tools concurrently.
 
         Args:
-            answer: What the client returned; the last answer unless given.
+            answer: The answer that the client returned; the last one unless given.
 
         Returns:
-            What the conversation goes on with, in the model's order, as the client takes it: tool messages of chat
-            completions, `function_call_output` items of responses, or one user message with `tool_result` blocks of
-            Anthropic. What a tool raised, and why a call could not run, is told to the model there.
+            The messages to add to the conversation, in the model's order: tool messages for chat completions,
+            `function_call_output` items for the Responses API, or one user message with `tool_result` blocks for
+            Anthropic. If a tool raised or a call could not run, they tell the model why.
 
         Raises:
             RunStopped: If a hook or a person ended the run.
-            RunPaused: If a person must decide, and `wrap` was given no `ask`.
-            HookUsageError: If a call has run before, or the argument is no answer.
+            RunPaused: If a person must decide and there is no `ask`.
+            HookUsageError: If a call has already run, or `answer` is not an answer of the client.
         """
         return self._run(self._binding.call_tools, answer)
 
@@ -104,47 +104,48 @@ class SyncLoopRun(RunBase[C], Generic[C]):
         """Run one tool call of the last answer.
 
         Args:
-            call: The call, as the client has it.
+            call: The call, as it is in the client's answer.
 
         Returns:
-            What the model is to be told: a tool message, a `function_call_output` item, or a `tool_result` block.
+            The result for the model: a tool message, a `function_call_output` item, or a `tool_result` block.
 
         Raises:
             RunStopped: If a hook or a person ended the run.
-            RunPaused: If a person must decide, and `wrap` was given no `ask`.
-            HookUsageError: If the call has run before.
+            RunPaused: If a person must decide and there is no `ask`.
+            HookUsageError: If the call has already run.
         """
         return self._run(self._binding.call_tool, call)
 
     def resume(self, decisions: Sequence[Approve | Reject]) -> list[Any]:
-        """Apply what a person decided about the calls that wait.
+        """Continue a run that waits for a person, with the decisions about its calls.
 
-        What was approved is what runs; guards judge it again. Calls that ran before the pause do not run again.
+        Approved calls run with the arguments that the person saw, and guards check them again. Calls that ran before
+        the pause do not run again.
 
         Args:
-            decisions: An `Approve` or a `Reject` for each call.
+            decisions: An `Approve` or a `Reject` for each waiting call.
 
         Returns:
-            What the conversation goes on with: the results of all calls of the paused step.
+            The messages to add to the conversation: the results of all calls of the paused step.
 
         Raises:
-            RunStopped: If one was rejected to stop the run.
-            RunPaused: If further calls wait for a decision.
-            DecisionError: If a decision is about no call that waits.
-            HookUsageError: If the run waits for nobody.
+            RunStopped: If a `Reject` without `and_continue` ends the run.
+            RunPaused: If other calls still wait for a decision.
+            DecisionError: If a decision is about a call that does not wait.
+            HookUsageError: If the run does not wait for a person.
         """
         return self._run(self._binding.resume, decisions)
 
     def compact(self, messages: Sequence[Any], token_count: int, summarize: Callable[[list[Any]], str]) -> str | None:
-        """Compact messages of the conversation, through the hooks of `CompactCall` and between its events.
+        """Compact messages through the hooks of `CompactCall`, with its events before and after.
 
         Args:
-            messages: What the summary will replace, as the client takes it.
-            token_count: The input tokens that made it necessary.
-            summarize: Writes the summary of the messages that it is given.
+            messages: The messages that the summary will replace, in the client's own form.
+            token_count: The number of input tokens that made the compaction necessary.
+            summarize: Takes the messages and returns their summary.
 
         Returns:
-            The summary; `None` if it failed or a hook denied it, and the conversation stays as it is.
+            The summary; `None` if it failed or a hook denied it: keep the conversation as it is.
         """
 
         async def work(entries: list[Any]) -> str:
@@ -153,12 +154,12 @@ class SyncLoopRun(RunBase[C], Generic[C]):
         return self._run(self._binding.compact, messages, token_count, work)
 
     def call_agent(self, callee_id: str, instruction: str, work: Callable[[str, str], str]) -> AgentDone:
-        """Call a sub-agent, through the hooks of `SubAgentCall` and between its events.
+        """Call a sub-agent through the hooks of `SubAgentCall`, with its events before and after.
 
         Args:
-            callee_id: The sub-agent.
-            instruction: What it is asked to do.
-            work: Runs it, with the final instruction and the operation id of its run:
+            callee_id: The id of the sub-agent.
+            instruction: The sub-agent's task.
+            work: Runs the sub-agent with the final instruction and the operation id for its run:
                 `wrap(client, operation_id=operation_id, parent=run, ...)`.
         """
 
@@ -169,7 +170,7 @@ class SyncLoopRun(RunBase[C], Generic[C]):
 
 
 class SyncSurroundings:
-    """What is done in a sync loop: requests and plain functions in the thread of the caller.
+    """The operations of a sync loop: requests and plain functions run in the caller's thread.
 
     It also replaces the cancel scope of the run.
 
@@ -221,13 +222,13 @@ class SyncSurroundings:
         return result
 
     def cancel(self) -> None:
-        """Cancel what the hooks are doing. A request or a tool that is under way in a thread comes to its end."""
+        """Cancel the hooks. A request or a tool that is running in a thread runs to its end."""
         self.cancel_called = True
         for scope in list(self._scopes):
             scope.cancel()
 
     def check_thread(self) -> None:
-        """Any thread may use a sync run."""
+        """Do nothing, because any thread may use a sync run."""
 
     def reader(self) -> object:
         return calling_thread()
@@ -274,7 +275,7 @@ class SyncSurroundings:
 
 
 def _make_runner(tool_: Tool) -> Callable[[Mapping[str, Any]], Coroutine[Any, Any, object]]:
-    """Return a function that runs a tool: a plain one in the thread of the caller, any other in the event loop."""
+    """Return a function that runs a tool: a plain function in the caller's thread, any other in the event loop."""
     function = tool_.function
     if function is None or is_async_handler(function) or tool_.run.__module__ != tool.__module__:
 
@@ -291,7 +292,7 @@ def _make_runner(tool_: Tool) -> Callable[[Mapping[str, Any]], Coroutine[Any, An
 
 
 def _finish(work: Any) -> object:
-    """Run a coroutine that waits for nothing to its end."""
+    """Run a coroutine that never waits, without an event loop."""
     try:
         work.send(None)
     except StopIteration as stop:

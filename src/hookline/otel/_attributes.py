@@ -199,32 +199,32 @@ TOKENS: Final = tuple(4**power for power in range(14))
 Instrument = tuple[str, str, str, tuple[float, ...] | tuple[int, ...] | None]
 
 HISTOGRAMS: Final[dict[str, Instrument]] = {
-    "agent": ("gen_ai.invoke_agent.duration", "s", "How long one segment of an agent's run took.", LONG_SECONDS),
+    "agent": ("gen_ai.invoke_agent.duration", "s", "Duration of one segment of an agent's run.", LONG_SECONDS),
     "inferences": (
         "gen_ai.invoke_agent.inference_calls",
         "{inference_call}",
-        "Model calls of one segment of an agent's run, those of its sub-agents not counted.",
+        "Model calls in one segment of an agent's run, without sub-agents.",
         CALLS,
     ),
     "tool_calls": (
         "gen_ai.invoke_agent.tool_calls",
         "{tool_call}",
-        "Tool calls of one segment of an agent's run, those of its sub-agents not counted.",
+        "Tool calls in one segment of an agent's run, without sub-agents.",
         CALLS,
     ),
-    "tool": ("gen_ai.execute_tool.duration", "s", "How long one tool call took.", SECONDS),
-    "model": ("gen_ai.client.operation.duration", "s", "How long one model call took, retries included.", SECONDS),
-    "tokens": ("gen_ai.client.token.usage", "{token}", "Tokens that one model call read or wrote.", TOKENS),
-    "step": ("hookline.step.duration", "s", "How long one step took.", SECONDS),
-    "compaction": ("hookline.compaction.duration", "s", "How long one compaction took.", SECONDS),
-    "human": ("hookline.human.wait.duration", "s", "How long a run waited for a person's decision.", HUMAN_SECONDS),
-    "hook": ("hookline.hook.duration", "s", "Own time of one run of a hook's handler.", HOOK_SECONDS),
+    "tool": ("gen_ai.execute_tool.duration", "s", "Duration of one tool call.", SECONDS),
+    "model": ("gen_ai.client.operation.duration", "s", "Duration of one model call, including retries.", SECONDS),
+    "tokens": ("gen_ai.client.token.usage", "{token}", "Tokens of one model call.", TOKENS),
+    "step": ("hookline.step.duration", "s", "Duration of one step.", SECONDS),
+    "compaction": ("hookline.compaction.duration", "s", "Duration of one compaction.", SECONDS),
+    "human": ("hookline.human.wait.duration", "s", "Time that a run waited for a person's decision.", HUMAN_SECONDS),
+    "hook": ("hookline.hook.duration", "s", "Time in a hook's handler, per run.", HOOK_SECONDS),
 }
 COUNTERS: Final[dict[str, Instrument]] = {
-    "dropped": ("hookline.hook.dropped", "{execution}", "Handler runs that never happened or were cut short.", None),
-    "truncated": ("hookline.tracer.truncated_spans", "{span}", "Spans that were ended in place of their event.", None),
-    "errors": ("hookline.tracer.errors", "{error}", "Failures inside of the telemetry itself; the run went on.", None),
+    "dropped": ("hookline.hook.dropped", "{execution}", "Handler runs that were dropped or cut short.", None),
+    "truncated": ("hookline.tracer.truncated_spans", "{span}", "Spans that were ended without their event.", None),
+    "errors": ("hookline.tracer.errors", "{error}", "Errors in the telemetry itself; the run continues.", None),
 }
-OPEN_SPANS: Final[Instrument] = ("hookline.tracer.open_spans", "{span}", "Spans that have begun and not ended.", None)
-LANE_QUEUED: Final[Instrument] = ("hookline.lane.queued", "{event}", "Events that wait in lanes, all together.", None)
-LANE_LENGTH: Final[Instrument] = ("hookline.lane.length", "{event}", "Events that wait in the longest lane.", None)
+OPEN_SPANS: Final[Instrument] = ("hookline.tracer.open_spans", "{span}", "Open spans.", None)
+LANE_QUEUED: Final[Instrument] = ("hookline.lane.queued", "{event}", "Events waiting in all lanes.", None)
+LANE_LENGTH: Final[Instrument] = ("hookline.lane.length", "{event}", "Events waiting in the longest lane.", None)

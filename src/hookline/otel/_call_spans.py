@@ -159,7 +159,7 @@ def record_on_step(spans: OperationSpans, event: AfterToolCall | OnToolCallError
 
 
 def answer_attributes(event: AfterToolCall | OnToolCallError) -> dict[str, Any]:
-    """Return attributes that say whether a hook answered in the tool's place, and which one."""
+    """Return attributes that say whether a hook answered instead of the tool, and which one."""
     if not event.mocked:
         return {}
     attributes: dict[str, Any] = {names.MOCKED: True, names.ANSWERED_BY: clean(event.answered_by or "")}
@@ -327,7 +327,7 @@ def on_call_agent_error(spans: OperationSpans, event: OnCallAgentError, content:
 def find_agent_call(spans: OperationSpans, callee_id: str, child: str | None, *, unrun: bool) -> OpenSpan | None:
     """Find the open span of the sub-agent call that an event is about; `None` if there is none.
 
-    In a run of this package it is the call in the context, since the event is dispatched inside of it. Otherwise a call
+    In a run of this package it is the call in the context, since the event is dispatched inside it. Otherwise a call
     that never ran is the newest, since it begins and ends at once; any other is found by the operation id of its child.
     Without one it is the call whose work has just failed, or whose child has, or the one that began first.
     """

@@ -168,7 +168,7 @@ class Content:
 
 
 class _Cut:
-    """Shortens one value to a budget of characters, inside of its structure, so that it stays readable JSON.
+    """Shortens one value to a budget of characters, inside its structure, so that it stays readable JSON.
 
     Args:
         characters: The budget.

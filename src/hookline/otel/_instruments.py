@@ -1,4 +1,4 @@
-"""Make the instruments of a meter provider once: an SDK keeps each for ever, and warns of a second one."""
+"""Make the instruments of a meter provider once: an SDK keeps each forever, and warns of a second one."""
 
 from __future__ import annotations
 
@@ -48,14 +48,14 @@ class Failures:
             if where not in self._logged:
                 self._logged.add(where)
                 logger.warning(
-                    "Telemetry of %r failed in %s; the run goes on, and further failures there are only counted",
+                    "Telemetry of %r failed in %s; the run continues, and further failures there are only counted",
                     self._bundle,
                     where,
                     exc_info=error,
                 )
 
     def cut(self, why: str) -> None:
-        """Count a span that was ended in place of its own event."""
+        """Count a span that was ended without its own event."""
         try:
             self._instruments.counters["truncated"].add(1, {names.SPAN_TRUNCATED: why})
         except Exception as error:

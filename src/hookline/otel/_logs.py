@@ -27,14 +27,14 @@ __all__ = ["LogEvents", "RunContextFilter"]
 
 
 class RunContextFilter(logging.Filter):
-    """A logging filter that adds the trace and the operation of the present run to every record of a handler.
+    """Add the ids of the current run and trace to every record of a logging handler.
 
-    Add it to a handler of `logging`, where it sees the records of all loggers: `handler.addFilter(RunContextFilter())`.
-    Records get `operation_id`, `trace_id`, `span_id` and `trace_sampled`, for formats such as `%(trace_id)s`; outside
-    of every traced run these are empty (and False). Inside of hooks, tools and models of a run with `TracingHooks` they
-    are that run's, in worker threads and queued hooks too.
+    Add it to a handler, which sees the records of all loggers: `handler.addFilter(RunContextFilter())`. Records get
+    `operation_id`, `trace_id`, `span_id` and `trace_sampled`, for formats such as `%(trace_id)s`. Outside of a traced
+    run they are empty (and False). In hooks, tools and models of a run with `TracingHooks` they are those of the run,
+    also in worker threads and queued hooks.
 
-    A record that brings one of these attributes along keeps it.
+    A record that already has one of these attributes keeps it.
     """
 
     def filter(self, record: logging.LogRecord) -> bool:

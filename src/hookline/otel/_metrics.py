@@ -38,7 +38,7 @@ ACTIONS = get_args(HumanAction)
 
 UNKNOWN_TOOL = "UnknownToolError"
 """`error_type` of a tool that does not exist: its name is whatever the model has made up. Where a hook answered or
-refused in the tool's place nobody has looked for the tool, so its name must be one of those that were offered."""
+refused before the tool ran, nobody has looked for the tool, so its name must be one of those that were offered."""
 
 
 class SegmentMeasures:
@@ -50,7 +50,7 @@ class SegmentMeasures:
         agent: Its agent, as attributes have it.
         model: The model that it was begun with.
         provider: The provider of that model.
-        resumed: Whether it goes on after a pause.
+        resumed: Whether it resumes after a pause.
         llm_calls: Model calls of earlier segments.
         tool_calls: Tool calls of earlier segments.
         waiting_since: The beginning of a wait for a person, in nanoseconds since 1970.
@@ -102,26 +102,24 @@ class SegmentMeasures:
 
 
 class MetricsHooks(Instrumentation):
-    """A bundle that measures runs by OpenTelemetry's conventions for generative AI, and the hooks of these runs.
+    """Measure runs, model calls, tool calls and hooks as OpenTelemetry metrics.
 
-    One instance may measure any number of runs, also at the same time; sub-agents are measured along, each by itself.
-    No id of an operation, a conversation or a user becomes an attribute, and every other attribute has a bounded number
-    of values.
+    One instance can measure any number of runs at the same time. Sub-agents are measured separately. No attribute is
+    the id of an operation, a conversation or a user, and every attribute has a limited number of values.
 
     Args:
-        meter_provider: Where metrics go; the process's unless given.
-        agent_metrics: Whether runs of agents are measured (duration, model and tool calls); False where the framework
-            does that.
-        model_metrics: Whether model calls are measured (duration, tokens); False where the model's library does that.
-        tool_metrics: Whether tool calls are measured (duration); False where the framework does that.
-        hook_metrics: Whether the runs of hooks are measured. Records of hook runs, which cost time, are then made in
-            the whole process while such a run lives.
-        max_values: How many different values one attribute takes (tools, agents, models, hooks); all further ones
-            become `_OTHER`. They are counted over all bundles of a provider.
+        meter_provider: Where metrics go; by default the global one.
+        agent_metrics: Whether to measure runs of agents (duration, model and tool calls). Set it to False if the
+            framework does.
+        model_metrics: Whether to measure model calls (duration, tokens). Set it to False if the model's library does.
+        tool_metrics: Whether to measure tool calls (duration). Set it to False if the framework does.
+        hook_metrics: Whether to measure hooks. This makes records of hook runs in the whole process, which takes time.
+        max_values: The most values of one attribute (tools, agents, models, hooks), for all bundles of a provider.
+            Further values become `_OTHER`.
         id: Name of the bundle.
 
     Raises:
-        HookUsageError: If an argument makes no sense.
+        HookUsageError: If an argument is invalid.
     """
 
     encloses = frozenset({ModelCall, CompactCall})

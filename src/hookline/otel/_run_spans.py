@@ -58,7 +58,7 @@ class SegmentParent(NamedTuple):
     Attributes:
         base: The context that the segment begins in.
         at: The start of the segment: not before that of the span above it.
-        links: Links to spans that the segment comes from without being inside of them.
+        links: Links to spans that the segment comes from without being inside them.
         parent: The operation that called it as a sub-agent, where that is traced here.
         under: The span of that operation that it is under.
         call: The span of the sub-agent call that it answers.
@@ -205,7 +205,7 @@ class Segments:
         return self.open.pop(spans.operation_id, None) is not None
 
     def cut(self, spans: OperationSpans, why: str, at: int) -> None:
-        """End a segment in place of its own events."""
+        """End a segment whose own end was not reported."""
         if self.open.get(spans.operation_id) is not spans:
             return
         del self.open[spans.operation_id]

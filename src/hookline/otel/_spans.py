@@ -116,7 +116,7 @@ class Common:
         tracer: Makes the spans.
         failures: Counts what goes wrong.
         kinds: What OpenInference calls each kind of span, where that is wanted.
-        cut: Ends a segment in place of its own events: the segment, why, when.
+        cut: Ends a segment whose own end was not reported: the segment, why, when.
         agent_spans: Whether runs of agents have spans.
         tool_spans: Whether tool calls have spans.
     """
@@ -138,7 +138,7 @@ class Common:
         self.agent_spans = agent_spans
         self.tool_spans = tool_spans
         self.key = create_key("hookline-span")
-        """Where the context says inside of which root or call of a sub-agent it is; two bundles have two of them."""
+        """Where the context says inside which root or call of a sub-agent it is; two bundles have two of them."""
 
 
 class OperationSpans:
@@ -250,7 +250,7 @@ class OperationSpans:
     def around(self) -> Context:
         """Return the context of spans under the root, where agents have no spans.
 
-        It is inside of the span that is current, such as the framework's own span of the agent; beside it, if that is
+        It is inside the span that is current, such as the framework's own span of the agent; beside it, if that is
         the framework's own span of the call with which a step begins.
         """
         span = get_current_span()
@@ -356,7 +356,7 @@ class OperationSpans:
         return [each for each in reversed(list(self.open.values())) if each.parent is opened]
 
     def cut(self, opened: OpenSpan, at: int, why: str) -> None:
-        """End a span in place of its own event, and all spans under it."""
+        """End a span whose own end was not reported, and all spans under it."""
         for child in self.children(opened):
             self.cut(child, at, why)
         if self.end(opened, at, {names.SPAN_TRUNCATED: why}):

@@ -60,40 +60,40 @@ END_OF_TIME = 2**63
 
 
 class TracingHooks(Instrumentation):
-    """A bundle that shows each run as a tree of spans, by OpenTelemetry's conventions for generative AI.
+    """Trace each run as a tree of OpenTelemetry spans.
 
-    One instance may trace any number of runs, also at the same time; sub-agents are traced along. Nothing global is
-    installed, and without an SDK nothing is done. Whatever goes wrong in here is counted and logged once, and never
-    reaches the run.
+    One instance can trace any number of runs at the same time, including their sub-agents. It installs nothing global,
+    and does nothing without an SDK. Errors of the telemetry are counted and logged once, and never reach the run.
 
     Args:
-        tracer_provider: Where spans go; the process's unless given.
-        meter_provider: Where the telemetry's own metrics go (open spans, failures); the process's unless given.
-        logger_provider: Where events go (failed models, failed runs); the process's unless given.
-        capture_content: Whether prompts, answers, arguments, results, reasons and what exceptions say are recorded:
-            True (on spans), `"EVENT_ONLY"`, `"SPAN_AND_EVENT"` or False. Unless given, the environment variable
-            `OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT` decides, and where it is not set, nothing is.
-        redact: `(kind of span, name of the attribute, value) -> value`, called before content is cut; `None` leaves it
-            out, and so does an exception.
-        max_content_chars: How many characters of content one attribute holds; the rest is cut inside of its structure.
-        agent_spans: Whether runs of agents become `invoke_agent` spans; False where the framework makes them itself:
-            what is in a run is then under the span that is current, which is the framework's.
-        model_spans: Whether model calls become `chat` spans; False where the model's library makes them itself, which
-            are then under the step.
-        tool_spans: Whether tool calls become `execute_tool` spans; False where the framework makes them itself, which
-            are then under the step. The step says which of them hooks have refused or answered.
-        hook_spans: Whether each hook of the run becomes a span (True, `"spans"`) or an event of one (`"events"`).
-        resume: Whether a segment after a pause begins a trace with a link to the earlier ones, or goes on in theirs.
-        aggregate_usage: Whether the tokens of a segment stand on its root as well: `"hookline"` under our own names,
-            `"gen_ai"` under those of the conventions, which back ends add to those of the `chat` spans.
-        conversation_id: Of runs that are no task of a session, which has one itself.
-        user_ids: Whether `user.id` is recorded; it is personal data.
-        openinference: Whether spans also say their `openinference.span.kind`, for viewers that know no other.
-        max_span_age: Seconds without any event after which another runtime's segment is ended.
+        tracer_provider: Where spans go; by default the global one.
+        meter_provider: Where the telemetry's own metrics go (open spans, failures); by default the global one.
+        logger_provider: Where events go (failed models, failed runs); by default the global one.
+        capture_content: Whether to record prompts, answers, arguments, results, reasons and exception messages: True
+            (on spans), `"EVENT_ONLY"`, `"SPAN_AND_EVENT"` or False. By default the environment variable
+            `OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT` decides; without it, nothing is recorded.
+        redact: `(kind of span, name of the attribute, value) -> value`, called before content is cut. If it returns
+            `None` or raises, the value is not recorded.
+        max_content_chars: The most characters of content in one attribute. Longer content is cut inside its structure.
+        agent_spans: Whether runs of agents become `invoke_agent` spans. Set it to False if the framework makes these;
+            the spans of the run are then below the current span, which is the framework's.
+        model_spans: Whether model calls become `chat` spans. Set it to False if the model's library makes these; its
+            spans are then below the step.
+        tool_spans: Whether tool calls become `execute_tool` spans. Set it to False if the framework makes these; its
+            spans are then below the step, which has events for calls that hooks denied or answered.
+        hook_spans: Whether each hook of the run becomes a span (True, `"spans"`) or a span event (`"events"`).
+        resume: Whether a resumed run begins a new trace with a link (`"link"`) or continues the earlier one
+            (`"same_trace"`).
+        aggregate_usage: Whether the root also has the tokens of the segment: `"hookline"` under our own names,
+            `"gen_ai"` under the conventions' names, which back ends add to those of the `chat` spans.
+        conversation_id: The conversation of runs that do not belong to a session.
+        user_ids: Whether `user.id` is recorded. It is personal data.
+        openinference: Whether spans have `openinference.span.kind`, for viewers that need it.
+        max_span_age: Seconds without an event after which a segment of another runtime is ended.
         id: Name of the bundle.
 
     Raises:
-        HookUsageError: If an argument makes no sense.
+        HookUsageError: If an argument is invalid.
     """
 
     encloses = frozenset({StepCall, ModelCall, ToolCall, SubAgentCall, CompactCall})
@@ -398,11 +398,11 @@ class TracingHooks(Instrumentation):
     # For code that runs tools itself, and for whoever sends the context on.
 
     def activate(self, operation_id: str, call_id: str | None = None) -> Activation:
-        """Make an operation's present span current inside of `with`, for another runtime.
+        """Make the current span of an operation current inside `with`, for your own runtime.
 
         Args:
-            operation_id: The run; one that is not traced changes nothing.
-            call_id: A tool call of it; its present step unless given.
+            operation_id: The run. Nothing happens if it is not traced.
+            call_id: One of its tool calls; by default the current step.
         """
         spans = self._segments.open.get(operation_id)
         if spans is None:
@@ -412,15 +412,14 @@ class TracingHooks(Instrumentation):
         return Activation(context)
 
     def traceparent(self, operation_id: str) -> str | None:
-        """Return the W3C `traceparent` of a run's present segment, to send along; `None` if it is not traced."""
+        """Return the W3C `traceparent` header of a run, to send to other services; `None` if it is not traced."""
         return self.carried(self._segments.open.get(operation_id))
 
     def close(self, at: int | None = None) -> None:
-        """End every open span; call it before the provider is shut down. May be called again.
+        """End all open spans. Call it before you shut the provider down; it may be called again.
 
         Args:
-            at: When they are taken to have ended, in nanoseconds since 1970, but none before the latest time that was
-                seen; now unless given.
+            at: The end time of the spans, in nanoseconds since 1970, but not before the last event; by default now.
         """
         at = time_ns() if at is None else at
         for spans in list(self._segments.open.values()):
@@ -432,10 +431,10 @@ class TracingHooks(Instrumentation):
 
 
 def is_inside(within: OpenSpan, spans: OperationSpans) -> bool:
-    """Whether foreign spans are inside of a step without a change of the current context.
+    """Whether foreign spans are inside a step without a change of the current context.
 
     An adapter cannot stand around a step, so that there the run is current, or the framework's own span of it. A span
-    that has begun since the step did is inside of it: one of a hook, or the framework's own of the call.
+    that has begun since the step did is inside it: one of a hook, or the framework's own of the call.
     """
     if within is spans.root:
         return True

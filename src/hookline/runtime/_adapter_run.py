@@ -68,12 +68,12 @@ class ToolDone(msgspec.Struct, frozen=True, kw_only=True):
     """The outcome of a tool call of another framework.
 
     Attributes:
-        result: What the model is to be told.
+        result: The result for the model.
         ran: Whether the tool has run.
-        changed: Whether `result` is something else than what the tool gave; always so if it did not run.
-        error: What the tool raised, for an adapter that raises it on.
-        asked: What a person must decide first; the call is not over then.
-        stop: The denial that is to end the run.
+        changed: Whether `result` differs from the tool's own result; true if the tool did not run.
+        error: The exception that the tool raised, for an adapter that raises it again.
+        asked: The call that a person must decide about first; the call is not over then.
+        stop: The denial that ends the run, if a hook denied the call with `stop=True`.
     """
 
     result: ToolResult
@@ -85,14 +85,14 @@ class ToolDone(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AgentDone(msgspec.Struct, frozen=True, kw_only=True):
-    """The outcome of a run, or of a call of a sub-agent, of another framework.
+    """The outcome of a run of another framework, or of a sub-agent call in it.
 
     Attributes:
-        output: What was said last.
-        ran: Whether it has run at all.
-        changed: Whether `output` is something else than what it said.
-        denied: The denial, if a hook refused it or withheld its output.
-        continues: Further input that hooks of the `AgentCall` ask for.
+        output: The final text.
+        ran: Whether the agent has run.
+        changed: Whether `output` differs from the agent's own output.
+        denied: The denial, if a hook denied the call or withheld its output.
+        continues: Further inputs with which hooks of the `AgentCall` continue the run.
     """
 
     output: str
@@ -109,17 +109,17 @@ class _NamedModel:
         self.name, self.provider = name, provider
 
     async def respond(self, call: ModelCall) -> ModelResponse:
-        raise HookUsageError("A model of another framework is asked by that framework.")
+        raise HookUsageError("The framework of this agent calls its model itself.")
 
 
 @lru_cache(maxsize=1000)
 def placeholder_agent(agent_id: str, model: str, provider: str) -> Agent:
-    """Return an `Agent` that stands for the framework's own; a process has few of them and runs each many times."""
+    """Return an `Agent` that represents the framework's agent; cached, because agents are few and run often."""
     return Agent(id=agent_id, model=_NamedModel(model, provider))
 
 
 class AdapterSegment(Run):
-    """A segment of a run whose tools belong to another framework, and are known while they are called."""
+    """A segment of a run whose tools belong to another framework, and are known only during their calls."""
 
     has_foreign_scope = True
 
@@ -131,7 +131,7 @@ class AdapterSegment(Run):
     given_specs: list[ToolSpec]
 
     def hooked(self, event: type[Event]) -> bool:
-        """Whether any hook wants this event. After the end none does, though a tool of the run may still be working."""
+        """Return whether any hook observes this event; false after the end, even if a tool is still working."""
         return not self.closed and super().hooked(event)
 
     @property
@@ -139,7 +139,7 @@ class AdapterSegment(Run):
         return self.given_specs
 
     def nobody_cancelled(self) -> bool:
-        """Whether the cancellation that a tool raised is its own.
+        """Return whether the cancellation that a tool raised is its own.
 
         A framework may cancel the task that a tool runs in, which may be the very task of its run.
         """
@@ -149,7 +149,7 @@ class AdapterSegment(Run):
         return present is not None and not present.cancelling()
 
     def close_step(self, unanswered: str) -> None:
-        """Forget the calls that waited. What became of them is in the framework's own conversation."""
+        """Forget the calls that waited; the framework's own conversation has their results."""
         self.open_calls, self.pending, self.waiting, self.waiting_since_unix_nano = [], [], {}, None
 
     def find(self, calling: ToolRequest | ToolCall) -> Tool | None:
@@ -159,42 +159,42 @@ class AdapterSegment(Run):
 
 
 async def no_child(parent: Run, agent: Agent, instruction: str, operation_id: str, state: OperationState | None) -> Any:
-    """Refuse to run a sub-agent, which the framework does itself."""
-    raise HookUsageError("Sub-agents of another framework are called by that framework.")
+    """Refuse to run a sub-agent, because the framework runs it itself."""
+    raise HookUsageError("The framework of this agent runs its sub-agents itself.")
 
 
 class AdapterRun:
-    """One run of another framework, or the segment of one that goes on after a person was asked.
+    """Runs hooks for one run of another framework, or for the part of a run that resumes after a pause.
 
-    Put `async with` around the framework's own run; where the framework calls back from tasks of its own, call `open`
-    and `close` instead. It ends as `finish` says, else as the block was left: done, interrupted by a cancellation, or
-    in error.
+    Use it as `async with AdapterRun(...) as run:` around the framework's run. If the framework calls back from tasks of
+    its own, call `open` and `close` instead. The run ends as `finish` says. Without `finish` it ends as done if the
+    block ends normally, as interrupted if it is cancelled or stopped, and with an error if it raises.
 
     Args:
-        hooks: Hooks of this run; those of a `parent` with `inherit=True` come first.
-        capabilities: What the framework can drive.
+        hooks: The hooks of this run; hooks of the `parent` with `inherit=True` come first.
+        capabilities: The events and calls that the adapter supports.
         agent_id: The agent's name.
         model: The model's name.
-        provider: Who runs it.
-        operation_id: Id of the run; a fresh one unless given. One that waits for a person goes on.
+        provider: The model's provider.
+        operation_id: Id of the run; a new one unless given. An operation that waits for a person is resumed.
         user_id: The user for whom it runs.
         tenant_id: The tenant for whom it runs.
         parent: The run that called this one as a sub-agent.
-        conversation_id: The session that it belongs to.
-        dispatcher: An open dispatcher to share; that of the parent, else one of its own unless given.
-        store: Where it is kept while it waits for a person.
+        conversation_id: The session that the run belongs to.
+        dispatcher: An open dispatcher to share; the parent's, or a new one, unless given.
+        store: Where the operation is kept while it waits for a person.
         drain_timeout: Seconds that queued observers may take at the end.
-        best_effort: Whether hooks that the framework cannot drive are only logged.
-        allow_missing_hooks: Whether one that waits for a person may go on without interceptors that it was given
-            before, with a warning in the log.
+        best_effort: Whether hooks that the adapter does not support are only logged, instead of refused.
+        allow_missing_hooks: Whether a paused operation may be resumed without interceptors that it had before; a
+            warning is logged.
 
     Attributes:
-        operation_id: The run.
-        capabilities: What the framework can drive.
+        operation_id: The id of the run.
+        capabilities: The events and calls that the adapter supports.
 
     Raises:
         UnsupportedHookError: If a hook would never be called.
-        HookDefinitionError: If a hook cannot work.
+        HookDefinitionError: If a hook is invalid.
     """
 
     def __init__(
@@ -248,7 +248,7 @@ class AdapterRun:
 
     @property
     def run(self) -> Run:
-        """The run behind this object, once it is open."""
+        """The open run; for adapters that need more than this class offers."""
         return self._opened
 
     @property
@@ -259,12 +259,12 @@ class AdapterRun:
 
     @property
     def is_open(self) -> bool:
-        """Whether the run has begun and not ended. What was started in it may outlive it."""
+        """Whether the run has begun and not ended; its background tasks may still be running after the end."""
         return self._run is not None and live.get(self.operation_id) is self._run
 
     @property
     def inherited(self) -> list[AnyHook]:
-        """The hooks that the runs of sub-agents inherit."""
+        """The hooks with `inherit=True`, which sub-agents get."""
         return [entry for entry in self._hooks if isinstance(entry, Hooks) and entry.inherit]
 
     @property
@@ -283,15 +283,15 @@ class AdapterRun:
         """Begin the run and register its hooks.
 
         Args:
-            prompt: What it is to work on.
+            prompt: The input of the run.
             instructions: The system message.
-            tools: What the model may call.
+            tools: The tools that the model may call.
 
         Raises:
             OperationExistsError: If the operation id is taken.
-            OperationBusyError: If the store knows that it is running, or somebody else goes on with it.
-            OperationMismatchError: If it waits in another framework.
-            MissingHooksError: If it waits for a person, and an interceptor that it was given before is missing.
+            OperationBusyError: If the operation is running, here or according to the store.
+            OperationMismatchError: If the operation waits in another framework.
+            MissingHooksError: If a paused operation is resumed without an interceptor that it had before.
         """
         dispatcher = self._dispatcher
         if dispatcher is None:
@@ -353,13 +353,15 @@ class AdapterRun:
         return self.denied is not None or self._rejected is not None or self.interrupted
 
     def raise_if_stopped(self, error: type[RunStopped] = RunStopped) -> None:
-        """Raise if a hook denied the run, a person ended it, or it was interrupted; the framework's run is over then.
+        """Raise `RunStopped` if a hook denied the run, a person ended it, or it was interrupted.
+
+        Call it after each model call and tool call, so that the framework's run ends too.
 
         Args:
-            error: The class to raise; a subclass where the framework's users expect an error of the framework.
+            error: The class to raise; pass a subclass if the framework's users expect an error of the framework.
 
         Raises:
-            RunStopped: With the reason, and the id of the hook if one denied the run.
+            RunStopped: With the reason, and with the id of the hook if one denied the run.
         """
         denied, rejected = self.denied, self._rejected
         if denied is not None:
@@ -373,22 +375,22 @@ class AdapterRun:
             raise error("The run was interrupted.")
 
     def finish(self, reason: CompletionReason, output: str | None = None, error: Exception | None = None) -> None:
-        """Say how the run ended; `close`, or leaving the block, then announces it.
+        """Set how the run ended; `close`, or the end of the block, then emits the event.
 
         Args:
-            reason: Why it ends.
-            output: What was said last, if the model's last answer was not it.
-            error: On `"error"`: what was raised.
+            reason: Why the run ended.
+            output: The final text, if it is not the model's last answer.
+            error: The exception, if the reason is `"error"`.
         """
         if output is not None:
             self._opened.last_content = output
         self._ended = reason, error
 
     async def close(self, error: BaseException | None = None) -> None:
-        """End the run: announce the end and unregister the hooks. A second call does nothing.
+        """End the run: emit its last events and unregister the hooks. A second call does nothing.
 
         Args:
-            error: What the framework's run raised, if `finish` was not called.
+            error: The exception that the framework's run raised, if `finish` was not called.
         """
         run, life = self._run, self._life
         if run is None or life is None or run.finishing:
@@ -417,7 +419,7 @@ class AdapterRun:
         )
 
     def _end_open_step(self, run: Run, reason: CompletionReason, failure: Exception | None) -> None:
-        """End the step that is under way, if there is one, and let the instrumentation know what ended it."""
+        """End the open step, if there is one, and tell the instrumentation why."""
         if self._step is None:
             return
         if reason == "interrupted" and run.denied is None:
@@ -432,7 +434,7 @@ class AdapterRun:
             self._ended = None
 
     def _outcome(self, run: Run, error: BaseException | None) -> tuple[CompletionReason, Exception | None]:
-        if run.denied is not None or run.stopped:
+        if run.denied is not None or self._rejected is not None or run.stopped:
             return "interrupted", None
         if error is None:
             return "done", None
@@ -455,14 +457,14 @@ class AdapterRun:
     # Steps and model calls.
 
     def begin_step(self) -> int:
-        """Begin a step, and end the one that is under way.
+        """Begin a step, and end the open one. Call it before each model call.
 
         Returns:
-            Its index, from 0.
+            The index of the step, from 0.
 
         Raises:
-            StoreUnavailableError: If the store was lost in the step before, whatever the framework made of that.
-            StaleStateError: If somebody else goes on with the operation.
+            StoreUnavailableError: If the store failed in the previous step, even if the framework ignored that.
+            StaleStateError: If another process continues the operation.
         """
         if self._lost is not None:
             raise self._lost
@@ -472,7 +474,7 @@ class AdapterRun:
         return step.index
 
     def end_step(self, *, should_continue: bool) -> None:
-        """End the step that is under way, if there is one."""
+        """End the open step, if there is one."""
         step, self._step = self._step, None
         if step is not None:
             run = self._opened
@@ -483,14 +485,14 @@ class AdapterRun:
 
     @property
     def step(self) -> Step:
-        """The step that is under way; begins one if there is none."""
+        """The open step; begins one if there is none."""
         if self._step is None:
             self.begin_step()
         assert self._step is not None
         return self._step
 
     def answered(self, response: ModelResponse) -> None:
-        """Count a model's answer in the step and the totals."""
+        """Record a model's answer in the step and in the totals."""
         step = self.step
         self._opened.count(step, self._opened.journal.storable(response))
         if response.tool_calls:
@@ -504,7 +506,7 @@ class AdapterRun:
         """Pause the run until a person has decided; this also calls `finish`.
 
         Args:
-            pending: The calls that wait; those about which hooks have asked come by themselves.
+            pending: The calls that wait because of the framework; calls that hooks ask about are added.
         """
         run, step = self._opened, self.step
         run.open_calls = list(step.calling)
@@ -514,14 +516,14 @@ class AdapterRun:
         self.finish("waiting_for_human")
 
     def refused(self, calling: ToolRequest, decision: Reject) -> str:
-        """Note a call that will not run because a person rejected it.
+        """Record a call that does not run because a person rejected it.
 
         Args:
             calling: The call.
-            decision: What the person decided.
+            decision: The person's decision.
 
         Returns:
-            What the model is to be told.
+            The tool result for the model.
         """
         step, content = self.step, rejection_text(decision)
         step.type = "call_tool"
@@ -530,7 +532,7 @@ class AdapterRun:
         return content
 
     def decided(self, decisions: Iterable[Approve | Reject]) -> None:
-        """Tell the hooks what a person decided; a plain `Reject` stops the run."""
+        """Report a person's decisions to hooks; a `Reject` without `and_continue` stops the run."""
         run, stopped = self._opened, False
         for decision in decisions:
             emit_decision(run, decision)
@@ -541,7 +543,7 @@ class AdapterRun:
     # Calls.
 
     def leads(self, call: type[Call]) -> bool:
-        """Whether calls of a class must go through this run; otherwise the framework may make them alone.
+        """Return whether calls of a class must go through this run; otherwise the framework may make them itself.
 
         Args:
             call: The class of the calls.
@@ -550,9 +552,9 @@ class AdapterRun:
         return call in run.intercepted or call in run.enclosing
 
     def may_change_result(self, call: type[Call]) -> bool:
-        """Whether a hook may still change or withhold the result of a call once it is there.
+        """Return whether an `after` or `around` hook may change or withhold the results of such calls.
 
-        If so, nothing of the result may be shown before the hooks have judged it.
+        If so, show nothing of a result, for example in a stream, before the hooks have run.
 
         Args:
             call: The class of the calls.
@@ -562,19 +564,19 @@ class AdapterRun:
         return any(each.kind in ("after", "around") for each in found)
 
     def begin_model_call(self) -> None:
-        """Count a model call that the framework is about to make alone; see `leads`.
+        """Count a model call that the framework is about to make itself; see `leads`.
 
         A call that fails counts too. One that is tried again in the same step counts once.
         """
         self._opened.begin_model_call(self.step)
 
     def asked_model(self, response: ModelResponse) -> None:
-        """Count the answer of a model that the framework asked alone.
+        """Record the answer of a model call that the framework made itself.
 
         The call is counted here, unless `begin_model_call` has counted it.
 
         Args:
-            response: What the model answered.
+            response: The model's answer.
         """
         self.begin_model_call()
         self.answered(response)
@@ -587,16 +589,16 @@ class AdapterRun:
         tools: Sequence[ToolSpec] = (),
         settings: Mapping[str, Any] | None = None,
     ) -> ModelResponse | None:
-        """Ask a model, through the hooks of `ModelCall`.
+        """Make a model call through the hooks of `ModelCall`.
 
         Args:
             messages: The conversation.
-            ask: Asks it. Of a call that no hook has changed the messages are equal to those given.
-            tools: What it is offered.
-            settings: What its adapter was told to set.
+            ask: Calls the model. If no hook changes the call, its messages are equal to `messages`.
+            tools: The tools that the model is offered.
+            settings: The settings of the call.
 
         Returns:
-            Its answer, or that of a hook; `None` if a hook denied it, which is to end the run.
+            The answer of the model or of a hook; `None` if a hook denied the call, which ends the run.
         """
         run, step = self._opened, self.step
         run.messages = run.journal.storable_messages(messages)
@@ -631,14 +633,13 @@ class AdapterRun:
         approved: bool = False,
         needs_approval: Approval = False,
     ) -> ToolDone:
-        """Call a tool, through the hooks of `ToolCall` and between its pair of events.
+        """Call a tool through the hooks of `ToolCall`, with its events before and after.
 
         Args:
-            calling: The call as the model asked for it; `toolset` is where the tool comes from.
-            work: Runs it with its final arguments. Any `Exception` that it raises is its result.
-            approved: Whether a person has let it through.
-            needs_approval: Whether the tool itself asks for a person's approval: a fact, or a function of the
-                `ToolCall`.
+            calling: The call that the model requested.
+            work: Runs the tool with the final arguments. An `Exception` that it raises becomes the result.
+            approved: Whether a person has approved the call.
+            needs_approval: Whether the tool requires a person's approval: a `bool`, or a function of the `ToolCall`.
         """
         return await self.prepare_tool_call(calling, work, approved=approved, needs_approval=needs_approval)()
 
@@ -650,9 +651,9 @@ class AdapterRun:
         approved: bool = False,
         needs_approval: Approval = False,
     ) -> Callable[[], Awaitable[ToolDone]]:
-        """Reserve the index of a tool call, and return a function that makes it as `call_tool` does.
+        """Reserve the index of a tool call, and return a function that makes it like `call_tool`.
 
-        Calls that overlap are prepared in the model's order, so that their indices do not depend on who starts first.
+        Prepare concurrent calls in the model's order, so that their indices do not depend on which one starts first.
         """
         run, step = self._opened, self.step
         given: list[ToolResult] = []
@@ -735,11 +736,11 @@ class AdapterRun:
     async def compact(
         self, messages: Sequence[Message], token_count: int, summarize: Callable[[list[Message]], Awaitable[str]]
     ) -> str | None:
-        """Compact a conversation, through the hooks of `CompactCall` and between its events.
+        """Compact a conversation through the hooks of `CompactCall`, with its events before and after.
 
         Args:
-            messages: What the summary will replace.
-            token_count: The input tokens that made it necessary.
+            messages: The messages that the summary will replace.
+            token_count: The number of input tokens that made the compaction necessary.
             summarize: Writes the summary.
 
         Returns:
@@ -755,13 +756,13 @@ class AdapterRun:
     async def call_agent(
         self, callee_id: str, instruction: str, work: Callable[[str, str], Awaitable[str]]
     ) -> AgentDone:
-        """Call a sub-agent, through the hooks of `SubAgentCall` and between its events.
+        """Call a sub-agent through the hooks of `SubAgentCall`, with its events before and after.
 
         Args:
-            callee_id: The sub-agent.
-            instruction: What it is asked to do.
-            work: Runs it, with the final instruction and the operation id that its own run is to have. What it raises
-                is told to the hooks, and raised again.
+            callee_id: The id of the sub-agent.
+            instruction: The sub-agent's task.
+            work: Runs the sub-agent with the final instruction and the operation id for its run. An exception is
+                reported to hooks and raised again.
         """
         run, child = self._opened, new_operation_id()
         call = SubAgentCall(callee_id=callee_id, instruction=instruction, **run.call_ids)
@@ -803,13 +804,13 @@ class AdapterRun:
         instructions: str = "",
         tools: Sequence[ToolSpec] = (),
     ) -> AgentDone:
-        """Run the framework's agent, through the hooks of `AgentCall`.
+        """Run the framework's agent through the hooks of `AgentCall`.
 
         Args:
-            prompt: What it is to work on.
-            work: Runs it, as the hooks left the call; what it returns was said last.
+            prompt: The input of the run.
+            work: Runs the agent with the call that hooks left, and returns the final text.
             instructions: The system message.
-            tools: What the model may call.
+            tools: The tools that the model may call.
         """
         run = self._opened
         call = AgentCall(

@@ -33,12 +33,12 @@ AGENT_IDENTIFIER = "agent"
 
 
 class Compaction(msgspec.Struct, frozen=True, kw_only=True):
-    """When and how a conversation that has grown too long is replaced by a summary.
+    """When and how to replace a long conversation by a summary.
 
     Attributes:
-        max_tokens: Compact before a model call when the last reported input exceeded this.
-        summarize: `async (messages) -> str`.
-        keep_last: How many of the newest exchanges (an assistant message with its tool results) stay as they are.
+        max_tokens: Compact before a model call if the last reported input was longer than this.
+        summarize: `async (messages) -> str`, which returns the summary.
+        keep_last: Number of newest exchanges (an assistant message with its tool results) to keep.
     """
 
     max_tokens: int
@@ -48,26 +48,26 @@ class Compaction(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Agent:
-    """A model with tools, instructions and limits. Immutable; any number of runs may share it.
+    """A model with tools, instructions and limits. It is immutable, and any number of runs can share it.
 
     Attributes:
-        id: Its name on events, and in `agent/<id>` when it is a sub-agent.
-        model: What answers: a `Model`, or the name of one, such as `"openai:gpt-5"`, for an installed adapter to find.
-        tools: What it may call: `Tool`s, functions, which become tools, and sources of tools, which each run opens.
-        instructions: Its system message; `""` for none.
-        sub_agents: Agents that it may call as the tools `agent/<id>`.
-        compaction: How its conversation is kept short; `None` for never.
-        max_steps: Steps after which a run ends with reason `"max_steps"`.
-        max_continues: How often hooks may continue a finished run with more input.
-        cost_limit_usd: US dollars after which a run ends with reason `"cost_limit"`; `None` for no limit.
+        id: The agent's name in events, and in `agent/<id>` as a sub-agent.
+        model: A `Model`, or the name of one, such as `"openai:gpt-5"`, which needs the extra `models`.
+        tools: `Tool`s, functions (which become tools), and sources of tools, which each run opens.
+        instructions: The system message; `""` for none.
+        sub_agents: Agents that the model can call as tools `agent/<id>`.
+        compaction: When and how to shorten the conversation; `None` for never.
+        max_steps: Number of steps after which a run ends with reason `"max_steps"`.
+        max_continues: How often hooks can continue a finished run with more input.
+        cost_limit_usd: Cost in US dollars at which a run ends with reason `"cost_limit"`; `None` for no limit.
         hooks: Hooks of every run of this agent.
-        retry: How often a model is asked again that failed for a passing reason.
-        sources: The sources among its tools.
-        specs: Its tools and sub-agents as a model sees them, without those of its sources.
+        retry: Retries of model calls after a `TransientModelError`.
+        sources: The sources among the tools.
+        specs: The tools and sub-agents as the model sees them, without those of sources.
 
     Raises:
-        AgentDefinitionError: If a part cannot work.
-        HookDefinitionError: If a hook cannot.
+        AgentDefinitionError: If an argument is invalid.
+        HookDefinitionError: If a hook is invalid.
     """
 
     id: str
@@ -87,7 +87,7 @@ class Agent:
     def __post_init__(self) -> None:
         where = f"Agent {self.id!r}"
         if not isinstance(self.id, str) or not self.id:
-            raise AgentDefinitionError("Agent", f"`id` is a non-empty string; got {self.id!r}")
+            raise AgentDefinitionError("Agent", f"`id` must be a non-empty string; got {self.id!r}")
         if isinstance(self.model, str):
             object.__setattr__(self, "model", model_by_name(self.model, where))
         if not callable(getattr(self.model, "respond", None)):
@@ -95,16 +95,18 @@ class Agent:
                 where, f"`model` needs `name`, `provider` and `async respond(call)`; got {quote(self.model)}"
             )
         if not isinstance(self.instructions, str):
-            raise AgentDefinitionError(where, f"`instructions` is a string; got {type(self.instructions).__name__}")
+            raise AgentDefinitionError(
+                where, f"`instructions` must be a string; got {type(self.instructions).__name__}"
+            )
         _check_count(self.max_steps, 1, "`max_steps`", where)
         _check_count(self.max_continues, 0, "`max_continues`", where)
         limit: object = self.cost_limit_usd
         if limit is not None and (not isinstance(limit, int | float) or isinstance(limit, bool) or not limit > 0):
             raise AgentDefinitionError(
-                where, f"`cost_limit_usd` is a positive amount or None; got {quote(self.cost_limit_usd)}"
+                where, f"`cost_limit_usd` must be a positive number or None; got {quote(self.cost_limit_usd)}"
             )
         if not isinstance(self.retry, ModelRetry):
-            raise AgentDefinitionError(where, f"`retry` is a ModelRetry; got {quote(self.retry)}")
+            raise AgentDefinitionError(where, f"`retry` must be a ModelRetry; got {quote(self.retry)}")
         _check_compaction(self.compaction, where)
         tools, sources = _split_tools(self.tools, where)
         _check_sub_agents(self.sub_agents, where)
@@ -112,7 +114,7 @@ class Agent:
         paths = [f"{spec.toolset}/{spec.name}" for spec in specs]
         for path in paths:
             if paths.count(path) > 1:
-                raise AgentDefinitionError(where, f"two of its tools are called {path!r}; rename one")
+                raise AgentDefinitionError(where, f"two tools have the name {path!r}; rename one")
         object.__setattr__(self, "tools", (*tools, *sources))
         object.__setattr__(self, "sources", sources)
         object.__setattr__(self, "sub_agents", tuple(self.sub_agents))
@@ -167,7 +169,7 @@ def _split_tools(tools: object, where: str) -> tuple[tuple[Tool, ...], tuple[Too
     for entry in own:
         if not callable(entry):
             raise AgentDefinitionError(
-                where, f"`tools` holds tools, functions and sources of tools; got {quote(entry)}"
+                where, f"`tools` must be tools, functions and sources of tools; got {quote(entry)}"
             )
     return tuple(entry if isinstance(entry, Tool) else tool(entry) for entry in own), sources
 

@@ -17,18 +17,18 @@ __all__ = ["KINDS", "Capabilities", "check_driven"]
 logger = logging.getLogger("hookline")
 
 KINDS = frozenset({"before", "guard", "after", "around"})
-"""The kinds of interceptors."""
+"""The four kinds of interceptors."""
 
 
 class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     """The events and interceptors that an adapter supports.
 
     Attributes:
-        framework: Its name, as errors and the matrix of the docs show it.
-        events: The events that observers can be registered for.
-        calls: The kinds of interceptors that it calls, by class of call.
-        asks: Whether a person can be asked about a tool call; where not, an `Ask` is a denial.
-        raises_stopped: Whether a run that a hook, a person or `interrupt` ended raises `RunStopped` in its caller.
+        framework: The name of the framework in errors and in the documentation.
+        events: The events that the adapter emits.
+        calls: The kinds of interceptors that the adapter runs, by class of call.
+        asks: Whether a person can be asked about a tool call; if not, `Ask` denies the call.
+        raises_stopped: Whether a run that a hook, a person or `interrupt` ended raises `RunStopped`.
     """
 
     framework: str
@@ -42,12 +42,12 @@ def check_driven(hooks: Iterable[AnyHook], capabilities: Capabilities, *, best_e
     """Refuse hooks that the adapter would never call.
 
     Args:
-        hooks: What was given to a run.
-        capabilities: What the framework can drive.
-        best_effort: Whether hooks that it cannot call are only logged.
+        hooks: The hooks of a run.
+        capabilities: The events and calls that the adapter supports.
+        best_effort: Whether hooks that the adapter does not support are only logged.
 
     Raises:
-        UnsupportedHookError: For the first of them.
+        UnsupportedHookError: If there is such a hook; for the first one.
     """
     for error in _find_undriven(hooks, capabilities):
         if not best_effort:

@@ -70,29 +70,29 @@ async def exec_agent(
     """Run an agent until it is done, fails, is stopped, or waits for a person.
 
     Args:
-        agent: What to run.
-        prompt: What the user says, or a conversation to go on with.
-        hooks: Hooks of this run; the agent's own come first. They are gone when it returns.
-        operation_id: Id of the run; a fresh one unless given.
+        agent: The agent.
+        prompt: The user's message, or a conversation to continue.
+        hooks: Hooks of this run, after the agent's own. They are removed when the run ends.
+        operation_id: Id of the run; a new one by default.
         user_id: The user for whom it runs.
         tenant_id: The tenant for whom it runs.
-        parent_operation_id: The run that this one belongs to.
-        dispatcher: An open dispatcher to share with other runs; one of its own unless given.
-        store: Where the operation is kept while it runs or waits; this process's memory unless given.
-        drain_timeout: Seconds that queued observers may take at the end; the rest is cancelled.
-        on_token: Takes the text of the model calls while it is written, piece by piece; may be async. Sub-agents
-            write to their caller only. If it raises, that is logged, and it is called no more.
-        release: `"checked"` keeps text back until every hook that may change or withhold it has run: those `around` and
-            `after` a `ModelCall`, a `StepCall` or the `AgentCall`. `"incremental"` gives it away as it comes, unseen
-            by those hooks.
+        parent_operation_id: The run that this run belongs to.
+        dispatcher: An open dispatcher to share with other runs; by default the run has its own.
+        store: The store of the operation; the memory of this process by default.
+        drain_timeout: Seconds that queued observers have to finish at the end; the rest is cancelled.
+        on_token: A function, plain or async, that is called with each piece of the model's text. It does not get the
+            text of sub-agents. If it raises, the exception is logged and the function is not called again.
+        release: `"checked"` holds text back until every hook that can change or withhold it has run: `around` and
+            `after` hooks of `ModelCall`, `StepCall` and `AgentCall`. `"incremental"` releases it at once, before those
+            hooks see it.
 
     Returns:
-        The result, whatever the reason for the end. An error of the model is in `error`, not raised.
+        The result, for every `reason`. Errors of the model are not raised; they are in `error`.
 
     Raises:
-        HookDefinitionError: If a hook cannot work.
+        HookDefinitionError: If a hook is invalid.
         OperationExistsError: If the operation id is taken.
-        HookUsageError: If the prompt is no text and no messages, or the store is not open.
+        HookUsageError: If the prompt is neither a string nor messages, or the store is not open.
     """
     if not isinstance(agent, Agent):
         raise HookUsageError(f"exec_agent runs an Agent; got {quote(agent)}.")
@@ -137,24 +137,24 @@ async def resume_agent(
     Args:
         agent: The agent that started it.
         operation_id: The operation.
-        decisions: What a person decided about one or more of its pending calls. While others are undecided the
-            operation goes on waiting. A plain `Reject` stops the run and wins over approvals given with it.
-        hooks: Hooks of this segment; the agent's own come first. Every interceptor that the operation was given before
-            must be among them or the agent's. Those that are new belong to the operation from now on.
-        store: Where the operation is kept; this process's memory unless given.
-        dispatcher: An open dispatcher to share with other runs; one of its own unless given.
-        drain_timeout: Seconds that queued observers may take at the end; the rest is cancelled.
-        on_token: Takes the text of the model calls of this segment; see `exec_agent`.
-        release: When it is given away; see `exec_agent`.
-        allow_missing_hooks: Go on without interceptors that are missing, in this segment, with a warning in the log.
+        decisions: Decisions about one or more pending calls. The operation keeps waiting until all are decided. A plain
+            `Reject` stops the run and overrides approvals given with it.
+        hooks: Hooks of this segment, after the agent's own. They must include every interceptor that the operation had
+            before; new ones belong to it from now on.
+        store: The store of the operation; the memory of this process by default.
+        dispatcher: An open dispatcher to share with other runs; by default the run has its own.
+        drain_timeout: Seconds that queued observers have to finish at the end; the rest is cancelled.
+        on_token: A function for the model's text; see `exec_agent`.
+        release: When to release text; see `exec_agent`.
+        allow_missing_hooks: Continue this segment without missing interceptors, with a warning in the log.
 
     Raises:
-        MissingHooksError: If an interceptor of the operation is missing; nothing was changed.
-        OperationNotFoundError: If the store does not know the operation.
+        MissingHooksError: If an interceptor of the operation is missing. Nothing was changed.
+        OperationNotFoundError: If the operation is not in the store.
         OperationFinishedError: If it has ended.
-        OperationBusyError: If it is running, or somebody else is resuming it.
+        OperationBusyError: If it is running or being resumed.
         OperationMismatchError: If another agent started it.
-        DecisionError: If a decision is about no pending call, or about one twice.
+        DecisionError: If a decision is about a call that is not pending, or a call is decided twice.
     """
     store = store or default_store()
     if not isinstance(agent, Agent):
@@ -186,37 +186,36 @@ async def recover_agent(
     abandon: bool = False,
     allow_missing_hooks: bool = False,
 ) -> OperationResult:
-    """Continue an operation whose process has died, from where it was last written, in the same step.
+    """Continue an operation whose process has died, from its last stored state.
 
-    Hooks hear nothing twice. A tool that was running is not run again: it is reported as failed, since nobody knows
-    whether it took effect. A model call that was under way is made again. A sub-agent goes on too.
+    No event fires twice. A tool that was running is not run again: it is reported as failed, since its effect is
+    unknown. A model call that was running is repeated. A sub-agent continues, too.
 
     Args:
         agent: The agent that started it.
         operation_id: The operation.
-        store: Where it is kept.
-        hooks: Hooks of this segment; the agent's own come first. Those that are data came with the operation. Every
-            interceptor that the operation was given before must be there, as for `resume_agent`.
+        store: The store of the operation.
+        hooks: Hooks of this segment, after the agent's own; hooks that are data are stored with the operation. They
+            must include every interceptor that the operation had before, as for `resume_agent`.
         dispatcher: As for `exec_agent`.
         drain_timeout: As for `exec_agent`.
         on_token: As for `exec_agent`.
         release: As for `exec_agent`.
-        abandon: End it instead, with reason `"interrupted"`: hooks are told of the end of all that had begun. No
-            interceptor need be there for that, since nothing runs.
-        allow_missing_hooks: Go on without interceptors that are missing, in this segment, with a warning in the log.
+        abandon: End the operation instead, with reason `"interrupted"` and all closing events. This needs no
+            interceptors, since nothing runs.
+        allow_missing_hooks: Continue this segment without missing interceptors, with a warning in the log.
 
     Raises:
-        MissingHooksError: If an interceptor of the operation, or of a sub-agent that goes on with it, is missing;
-            nothing was changed.
-        OperationNotFoundError: If the store does not know the operation.
+        MissingHooksError: If an interceptor of the operation or of its sub-agent is missing. Nothing was changed.
+        OperationNotFoundError: If the operation is not in the store.
         OperationFinishedError: If it has ended, or waits for a person.
-        OperationBusyError: If it is running in a process that is alive, or somebody else is recovering it.
+        OperationBusyError: If it is running in a living process, or being recovered.
         OperationMismatchError: If another agent started it.
-        HookUsageError: If the store does not keep what happened.
+        HookUsageError: If the store is not a durable one.
     """
     if not isinstance(agent, Agent) or not isinstance(store, DurableStore):
         raise HookUsageError(
-            f"recover_agent takes an Agent and a store that outlives processes; got {quote(agent)}, {quote(store)}."
+            f"recover_agent takes an Agent and a durable store, such as SqlStore; got {quote(agent)}, {quote(store)}."
         )
     options = RunOptions(
         hooks=[*agent.hooks, *hook_batch(hooks)],
@@ -272,15 +271,15 @@ async def waiting_state(agent: Agent, operation_id: str, store: OperationStore) 
 
 
 def interrupt(operation_id: str) -> bool:
-    """Stop a run of this process at once, wherever it is: in a model call, in a tool, between two steps.
+    """Stop a run of this process at once, in a model call, a tool or between steps.
 
-    It returns with reason `"interrupted"`, and so do its sub-agents. May be called from any thread.
+    The run and its sub-agents return with reason `"interrupted"`. You can call this from any thread.
 
     Args:
         operation_id: The run.
 
     Returns:
-        Whether there was such a run to stop.
+        Whether the run was running in this process.
     """
     run = live.get(operation_id)
     if run is None or run.finishing:
@@ -302,7 +301,7 @@ async def _exec_segment(
     """Run one segment of an operation, in the dispatcher that was given or in one of its own.
 
     Args:
-        agent: What to run.
+        agent: The agent.
         state: The operation as it is stored, or as it begins.
         options: The options of the caller.
         decisions: On a resume, what a person decided.
@@ -373,12 +372,12 @@ def stream_agent(
     drain_timeout: float = 5.0,
     release: Release = "checked",
 ) -> TextStream:
-    """Run an agent, and read its text while it is written.
+    """Run an agent, and read its text while the model writes it.
 
-    The arguments are those of `exec_agent`.
+    It has the arguments of `exec_agent`, except `on_token`.
 
     Returns:
-        The stream, to be entered once. Leaving it before its end interrupts the run.
+        The stream, which you can enter once. Leaving it before its end interrupts the run.
     """
     return TextStream(
         agent,
@@ -396,9 +395,9 @@ def stream_agent(
 
 
 class TextStream:
-    """The text of one run: an async context manager, and inside of it an async iterator of pieces of text.
+    """The text of a run: an async context manager and, inside it, an async iterator of pieces of text.
 
-    The run is not held up by a slow reader; what is not read yet is kept.
+    A slow reader does not delay the run; unread text is kept.
 
     Attributes:
         operation_id: The run.
@@ -419,7 +418,7 @@ class TextStream:
         """The result of the run.
 
         Raises:
-            HookUsageError: As long as the run goes on, and if it could not begin or was cancelled.
+            HookUsageError: While the run is running, and if it could not start or was cancelled.
         """
         if self._result is not None:
             return self._result
@@ -432,7 +431,9 @@ class TextStream:
 
     async def __aenter__(self) -> Self:
         if self._group is not None:
-            raise HookUsageError(f"The stream of operation {self.operation_id!r} has been entered already.")
+            raise HookUsageError(
+                f"The stream of operation {self.operation_id!r} was already entered; a stream can be entered only once."
+            )
         self._group = anyio.create_task_group()
         await self._group.__aenter__()
         self._group.start_soon(self._run)
@@ -452,7 +453,7 @@ class TextStream:
 
     async def __anext__(self) -> str:
         if self._group is None:
-            raise HookUsageError("A stream is read inside of its `async with`.")
+            raise HookUsageError("Read a stream inside its `async with`.")
         while not self._pieces:
             if self._over:
                 if self._error is not None:

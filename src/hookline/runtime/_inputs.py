@@ -69,7 +69,7 @@ def opening_messages(agent: Agent, prompt: str | Sequence[Message]) -> list[Mess
     elif isinstance(given, Sequence) and given and all(isinstance(message, Message) for message in given):
         messages = list(given)
     else:
-        raise HookUsageError(f"A prompt is text, or a non-empty list of Messages; got {quote(given)}.")
+        raise HookUsageError(f"A prompt must be a string or a non-empty list of Messages; got {quote(given)}.")
     system = system_message(agent.instructions)
     return [system, *messages] if agent.instructions and system not in messages else messages
 
@@ -107,13 +107,13 @@ def check_decisions(state: OperationState, decisions: Sequence[Approve | Reject]
     open_ids = [call.tool_call_id for call in state.pending if call.tool_call_id not in state.decisions]
     if isinstance(decisions, Approve | Reject) or not isinstance(decisions, Iterable):
         raise DecisionError(
-            state.operation_id, f"`decisions` is a list of Approve and Reject; got {quote(decisions)}", open_ids
+            state.operation_id, f"`decisions` must be a list of Approve and Reject; got {quote(decisions)}", open_ids
         )
     checked: list[Decision] = []
     for decision in decisions:
         if not isinstance(decision, Approve | Reject):
             raise DecisionError(
-                state.operation_id, f"a decision is an Approve or a Reject; got {quote(decision)}", open_ids
+                state.operation_id, f"a decision must be an Approve or a Reject; got {quote(decision)}", open_ids
             )
         if decision.tool_call_id not in open_ids:
             raise DecisionError(state.operation_id, f"no call {decision.tool_call_id!r} is pending", open_ids)

@@ -77,8 +77,8 @@ async def run_agent(run: Run, decisions: Sequence[Decision] = ()) -> CompletionR
             return reason
         if run.continues >= run.agent.max_continues:
             logger.warning(
-                "Operation %s: hooks ask to continue it once more, but it was continued %d time(s) already, which is "
-                "the agent's `max_continues`",
+                "Operation %s: a hook returned Continue, but the run was already continued %d time(s), the agent's "
+                "`max_continues`",
                 run.operation_id,
                 run.continues,
             )
@@ -202,8 +202,8 @@ class Lifecycle(msgspec.Struct, eq=False):
         left_out = run.dispatcher._left_out(operation_id) if known else []
         if left_out:  # rather than a run without its guards
             raise HookUsageError(
-                f"The interceptors {', '.join(left_out)} of operation {operation_id!r} were given to the dispatcher, "
-                "which calls observers only. Give their bundle to the run, in `hooks=[...]`."
+                f"The interceptors {', '.join(left_out)} of operation {operation_id!r} were registered with the "
+                "dispatcher, which only calls observers. Pass their bundle to the run, in `hooks=[...]`."
             )
         live[operation_id], version = None, run.version
         try:
@@ -307,7 +307,11 @@ class Lifecycle(msgspec.Struct, eq=False):
         """Release the operation. That is no end of it: a process that reaches the store goes on with it."""
         if self.error is not None:
             self.reason = "error"
-            logger.error("Operation %s cannot go on here, and is left to others: %s", self.run.operation_id, self.error)
+            logger.error(
+                "Operation %s cannot continue here and is left to other processes: %s",
+                self.run.operation_id,
+                self.error,
+            )
         await release(self.run)
 
     async def _store_end(self) -> None:

@@ -75,8 +75,8 @@ def check_interceptors(state: OperationState, hooks: Iterable[AnyHook], *, allow
     """
     if state.interceptors is None:
         logger.warning(
-            "Operation %s was stored by a version of hookline that did not list its interceptors. It goes on without a "
-            "check that they are all here.",
+            "Operation %s was stored by a version of hookline that did not list its interceptors. It continues, but "
+            "missing interceptors are not detected.",
             state.operation_id,
         )
         return
@@ -87,7 +87,7 @@ def check_interceptors(state: OperationState, hooks: Iterable[AnyHook], *, allow
     if allow_missing is not True:  # such as the text "false" of a configuration
         raise error
     logger.warning(
-        "Operation %s goes on without interceptors that it was started with, since allow_missing_hooks=True: %s",
+        "Operation %s continues without interceptors that it was started with, since allow_missing_hooks=True: %s",
         state.operation_id,
         error.names,
     )

@@ -68,7 +68,7 @@ def model_by_name(name: str, where: str) -> Model:
             return model
     raise AgentDefinitionError(
         where,
-        f"no adapter that is installed knows the model {name!r}; a name is `provider:model`, as in `openai:gpt-5`",
+        f"no adapter that is installed knows the model {name!r}; use `provider:model`, such as `openai:gpt-5`",
     )
 
 
@@ -85,11 +85,11 @@ RETRY = "hookline.retry"
 
 
 class Model(Protocol):
-    """Anything that answers model calls.
+    """The interface of a model.
 
     Attributes:
-        name: The model's name, as it appears in `ModelCall.model`.
-        provider: Who runs it.
+        name: The model's name, as in `ModelCall.model`.
+        provider: The provider.
     """
 
     @property
@@ -102,35 +102,34 @@ class Model(Protocol):
         """Answer a call.
 
         Raises:
-            TransientModelError: If the same call may succeed in a moment; it is tried again.
+            TransientModelError: If the call may succeed later; it is retried.
         """
         ...
 
 
 class StreamingModel(Model, Protocol):
-    """A model that can also give its text while it writes it. It is asked to where somebody takes the text."""
+    """The interface of a model that can also stream its text. It is used if somebody reads the text."""
 
     def stream(self, call: ModelCall) -> AsyncIterator[str | ModelResponse]:
-        """Answer a call piece by piece: an async generator.
+        """Stream the response to a call: an async generator.
 
         Yields:
-            Text as it comes, and as the last item the whole answer, as `respond` would give it.
+            Pieces of text, and as the last item the whole response, as `respond` would return it.
 
         Raises:
-            TransientModelError: If the same call may succeed in a moment; it is tried again if none of its text has
-                been given away yet.
+            TransientModelError: If the call may succeed later; it is retried if none of its text was released.
         """
         ...
 
 
 class ModelRetry(msgspec.Struct, frozen=True, kw_only=True):
-    """How often and how soon a model is asked again after a `TransientModelError`.
+    """Retries of a model call after a `TransientModelError`.
 
     Attributes:
-        attempts: How often in all; 1 never asks again.
-        first_wait: Seconds before the second attempt; doubled for each further one.
-        max_wait: Seconds between two attempts at most.
-        jitter: Share of each wait that is random, from 0 to 1, so that many runs do not ask in step.
+        attempts: Number of attempts; 1 for no retry.
+        first_wait: Seconds before the second attempt. The wait doubles for each further one.
+        max_wait: Maximum wait between two attempts, in seconds.
+        jitter: Random share of each wait, from 0 to 1, so that runs do not retry at the same time.
     """
 
     attempts: int = 4
@@ -170,7 +169,7 @@ def as_response(turn: Turn) -> ModelResponse:
 
 
 class ScriptedModel:
-    """A model that plays a script: the embedded default of demos and tests.
+    """A model that plays a script, for tests and examples.
 
     ```python
     from hookline import ScriptedModel, ToolRequest
@@ -179,12 +178,12 @@ class ScriptedModel:
     ```
 
     Args:
-        turns: The answers in order, or a function that makes one of each call. A turn is the final text, a tool call or
-            a list of tool calls made in parallel, a whole `ModelResponse`, or an exception, which is raised.
+        turns: The responses in order, or a function that returns one for each call. A turn is the final text, a tool
+            call, a list of parallel tool calls, a `ModelResponse`, or an exception to raise.
         name: The model's name.
 
     Raises:
-        HookUsageError: If `turns` is neither.
+        HookUsageError: If `turns` is invalid.
     """
 
     provider = "hookline"
@@ -196,34 +195,36 @@ class ScriptedModel:
         name: str = "scripted",
     ) -> None:
         if not callable(turns) and (not isinstance(turns, Iterable) or isinstance(turns, str)):
-            raise HookUsageError(f"ScriptedModel plays a list of turns, or is given a function; got {quote(turns)}.")
+            raise HookUsageError(f"ScriptedModel takes a list of turns or a function; got {quote(turns)}.")
         self.name = name
         self._answer = turns if callable(turns) else None
         self._turns = [] if callable(turns) else list(turns)
         self._played = 0
 
     async def respond(self, call: ModelCall) -> ModelResponse:
-        """Play the next turn.
+        """Return the next turn.
 
         Raises:
-            ModelError: When the script is over.
+            ModelError: If there are no more turns.
         """
         if self._answer is not None:
             answer = self._answer(call)
             return as_response(await answer if inspect.isawaitable(answer) else answer)
         if self._played == len(self._turns):
-            raise ModelError(f"The script of {self.name!r} is over after {self._played} turns; give it one turn more.")
+            raise ModelError(
+                f"The script of {self.name!r} has only {self._played} turns, but there was one more call. Add a turn."
+            )
         self._played += 1
         return as_response(self._turns[self._played - 1])
 
     async def stream(self, call: ModelCall) -> AsyncIterator[str | ModelResponse]:
-        """Play the next turn word by word.
+        """Stream the next turn word by word.
 
         Yields:
-            The words with the space behind them, then the turn.
+            The words, each with the space after it, then the turn.
 
         Raises:
-            ModelError: When the script is over.
+            ModelError: If there are no more turns.
         """
         answer = await self.respond(call)
         for piece in re.findall(r"\s*\S+\s*|\s+", answer.content if isinstance(answer, ModelResponse) else ""):
@@ -262,7 +263,7 @@ async def respond(
         except anyio.get_cancelled_exc_class() as error:
             if own_cancellation():
                 raise ModelError(
-                    f"Model {model.name!r} ended as cancelled although nobody had cancelled it."
+                    f"Model {model.name!r} raised a cancellation, although nobody had cancelled it."
                 ) from error
             raise
 
@@ -316,11 +317,11 @@ def make_run_text(on_token: object, release: object, chain: Chain | None, tenant
         HookUsageError: If one of the first two cannot work.
     """
     if release not in ("checked", "incremental"):
-        raise HookUsageError(f'`release` is "checked" or "incremental"; got {quote(release)}.')
+        raise HookUsageError(f'`release` must be "checked" or "incremental"; got {quote(release)}.')
     if on_token is None:
         return None
     if not callable(on_token):
-        raise HookUsageError(f"`on_token` is a function that takes text; got {quote(on_token)}.")
+        raise HookUsageError(f"`on_token` must be a function of one string; got {quote(on_token)}.")
     kept_until: type[Call] | None = None
     if chain is not None and release == "checked":
         judged = (call for call in (AgentCall, StepCall, ModelCall) if chain.judges_result(call, tenant_id))
@@ -470,5 +471,5 @@ class RunText:
         except (Exception, anyio.get_cancelled_exc_class()) as error:
             if not isinstance(error, Exception) and not own_cancellation():
                 raise
-            logger.exception("`on_token` raised an error; it gets no more text of this run")
+            logger.exception("`on_token` raised an error and is not called again in this run")
             self._on_token = None

@@ -1,4 +1,4 @@
-"""`AgentSession`: an agent that lives on between tasks, with a conversation, phases, and hooks of its own."""
+"""`AgentSession`: an agent that works on several tasks, with a conversation, phases and hooks of its own."""
 
 from __future__ import annotations
 
@@ -53,27 +53,27 @@ SHUTDOWN_SECONDS = 5.0
 
 
 class AgentSession:
-    """An agent that lives on between tasks; an async context manager, which may be entered again after it was left.
+    """An agent that works on several tasks in one conversation.
 
-    It does one task at a time. Each task is an operation of its own, which goes on with the conversation so far. Hooks
-    come from the agent, from the session and from the task, and run in that order.
+    It is an async context manager, which can be entered again. A session runs one task at a time. Each task is an
+    operation, and continues the conversation. The hooks of the agent, of the session and of the task run in this order.
 
     Args:
-        agent: Who works on the tasks.
-        hooks: Hooks of every task of the session, and its phase hooks.
-        session_id: Under which its conversation is kept; a fresh one unless given.
+        agent: The agent.
+        hooks: Hooks of every task, and phase hooks.
+        session_id: The id under which the conversation is saved; a new one by default.
         user_id: The user for whom it runs.
         tenant_id: The tenant for whom it runs.
-        dispatcher: An open dispatcher to share; one of its own unless given.
-        store: Where operations are kept while they run or wait; this process's memory unless given.
-        memory: Where the conversation is kept; this object's memory unless given.
-        drain_timeout: Seconds that queued observers may take at the end of a task.
+        dispatcher: An open dispatcher to share; by default the session has its own.
+        store: The store of the operations; the memory of this process by default.
+        memory: Where the conversation is saved; in this object by default.
+        drain_timeout: Seconds that queued observers have to finish at the end of a task.
 
     Attributes:
         id: The session's id.
-        hooks: A bundle of the session's own: what is added counts from the next task on.
+        hooks: The bundle of the session. Hooks that you add apply from the next task on.
         history: The conversation so far, without the instructions.
-        pending: The operation that waits for a person, if one does.
+        pending: The id of the operation that waits for a person, if any.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class AgentSession:
         drain_timeout: float = 5.0,
     ) -> None:
         if not isinstance(agent, Agent):
-            raise HookUsageError(f"AgentSession runs an Agent; got {quote(agent)}.")
+            raise HookUsageError(f"AgentSession takes an Agent; got {quote(agent)}.")
         check_ids(user_id=user_id, tenant_id=tenant_id)
         self.agent = agent
         self._equipped = agent
@@ -125,17 +125,17 @@ class AgentSession:
 
     @property
     def phase(self) -> Phase:
-        """The phase that the agent is in."""
+        """The current phase of the agent."""
         return self._phases.phase
 
     @property
     def specs(self) -> list[ToolSpec]:
-        """The tools and sub-agents that the model may call; inside of `async with` those of the agent's sources too."""
+        """The tools and sub-agents of the agent; inside `async with` also those of its sources."""
         return self._equipped.specs
 
     async def __aenter__(self) -> Self:
         if not (self.phase is Phase.UNINITIALIZED or self.phase.is_terminal):
-            raise HookUsageError(f"Session {self.id!r} has been entered already.")
+            raise HookUsageError(f"Session {self.id!r} is already open.")
         await self._phases.move(Phase.UNINITIALIZED)
         self._leaving = False
         with self._phases.hooked([self.hooks]):
@@ -192,20 +192,20 @@ class AgentSession:
         on_token: OnToken | None = None,
         release: Release = "checked",
     ) -> OperationResult:
-        """Work on a task, and continue the conversation so far.
+        """Run a task, which continues the conversation.
 
         Args:
-            prompt: What the user says.
+            prompt: The user's message.
             hooks: Hooks of this task only.
-            operation_id: Id of the task's operation; a fresh one unless given.
-            on_token: Takes the text of the model calls while it is written; see `exec_agent`.
-            release: When it is given away; see `exec_agent`.
+            operation_id: Id of the task's operation; a new one by default.
+            on_token: A function for the model's text; see `exec_agent`.
+            release: When to release text; see `exec_agent`.
 
         Returns:
-            The result, as of `exec_agent`. The session is idle again, whatever the reason for the end.
+            The result, as from `exec_agent`. Afterwards the session is idle again.
 
         Raises:
-            HookUsageError: Outside of `async with`, while another task runs, or while one waits for a person.
+            HookUsageError: Outside `async with`, while another task runs, or while a task waits for a person.
             OperationExistsError: If the operation id is taken.
         """
         own = hook_batch(hooks)
@@ -213,8 +213,8 @@ class AgentSession:
         self._check_idle()
         if self.pending is not None:
             raise HookUsageError(
-                f"Operation {self.pending!r} of session {self.id!r} waits for a person; decide about it with "
-                "`session.resume([...])`, or drop it with a plain Reject."
+                f"Operation {self.pending!r} of session {self.id!r} waits for a person. Decide with "
+                "`session.resume([...])`; a plain Reject drops it."
             )
         system = [system_message(self.agent.instructions)] if self.agent.instructions else []
         given = [message for message in new if message not in system]
@@ -241,20 +241,20 @@ class AgentSession:
         release: Release = "checked",
         allow_missing_hooks: bool = False,
     ) -> OperationResult:
-        """Continue the task that waits for a person, with the hooks that it was given so far.
+        """Continue the task that waits for a person, with its hooks.
 
         Args:
-            decisions: What a person decided, as for `resume_agent`.
-            hooks: Further hooks of the task.
-            on_token: Takes the text of the model calls while it is written; see `exec_agent`.
-            release: When it is given away; see `exec_agent`.
-            allow_missing_hooks: Go on without interceptors that are missing, with a warning in the log.
+            decisions: Decisions, as for `resume_agent`.
+            hooks: More hooks of the task.
+            on_token: A function for the model's text; see `exec_agent`.
+            release: When to release text; see `exec_agent`.
+            allow_missing_hooks: Continue without missing interceptors, with a warning in the log.
 
         Raises:
-            MissingHooksError: If an interceptor of the operation is missing, which can be where another session
-                started it; nothing was changed.
-            HookUsageError: Outside of `async with`, while a task runs, or if none waits.
-            OperationError: If the operation cannot be resumed like this; see `resume_agent`.
+            MissingHooksError: If an interceptor of the operation is missing, which is possible if another session
+                started it. Nothing was changed.
+            HookUsageError: Outside `async with`, while a task runs, or if no task waits.
+            OperationError: If the operation cannot be resumed; see `resume_agent`.
         """
         own = hook_batch(hooks)
         self._check_idle()
@@ -275,10 +275,10 @@ class AgentSession:
             return await self._task(state, options, own, Phase.AWAITING_TOOL_APPROVAL, checked)
 
     def interrupt(self) -> bool:
-        """Stop the task that is running; it returns with reason `"interrupted"`.
+        """Stop the running task, which returns with reason `"interrupted"`.
 
         Returns:
-            Whether there was one.
+            Whether a task was running.
         """
         run = self._run
         if run is None or run.finishing:
@@ -385,11 +385,11 @@ class AgentSession:
 
     def _check_idle(self) -> None:
         if self._dispatcher is None:
-            raise HookUsageError(f"Session {self.id!r} is not open; use it inside of `async with`.")
+            raise HookUsageError(f"Session {self.id!r} is not open; use it inside `async with`.")
         if self.phase is not Phase.IDLE or self._task_over is not None:
             raise HookUsageError(
-                f"Session {self.id!r} is {self.phase.value}: it works on one task at a time. Wait for it, or open "
-                "another session."
+                f"Session {self.id!r} is {self.phase.value}: it runs one task at a time. Wait for the task, or "
+                "open another session."
             )
 
 
@@ -400,5 +400,5 @@ def check_messages(value: object) -> list[Message]:
         HookUsageError: If it is no list of messages.
     """
     if not isinstance(value, Sequence) or not all(isinstance(message, Message) for message in value):
-        raise HookUsageError(f"The history of a session is a list of Messages; got {quote(value)}.")
+        raise HookUsageError(f"The history of a session must be a list of Messages; got {quote(value)}.")
     return list(value)

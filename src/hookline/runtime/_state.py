@@ -41,7 +41,7 @@ FORMAT = 3
 
 
 class Approve(msgspec.Struct, frozen=True, tag="approve", rename="camel"):
-    """A person lets a pending tool call run.
+    """A person approves a pending tool call.
 
     Attributes:
         tool_call_id: The call.
@@ -51,13 +51,13 @@ class Approve(msgspec.Struct, frozen=True, tag="approve", rename="camel"):
 
 
 class Reject(msgspec.Struct, frozen=True, tag="reject", rename="camel"):
-    """A person rejects a pending tool call, and stops the run or lets it continue.
+    """A person rejects a pending tool call. The run stops, or continues.
 
     Attributes:
         tool_call_id: The call.
-        reason: Why; the model is told.
-        and_continue: `True` is *reject and continue*: the run goes on. `False` is *reject and stop*: the run ends with
-            reason `"interrupted"`.
+        reason: Why. The model reads it.
+        and_continue: `True` for *reject and continue*: the run continues. `False` for *reject and stop*: the run ends
+            with reason `"interrupted"`.
     """
 
     tool_call_id: str
@@ -168,44 +168,45 @@ class OpenStep(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class OperationState(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """The state of an operation between two steps; it goes through JSON, so that another process can resume it.
+    """The state of an operation between two steps, as JSON, so that another process can resume it.
 
     Attributes:
         operation_id: The run.
         agent_id: The agent that runs.
         user_id: The user for whom it runs.
         tenant_id: The tenant for whom it runs.
-        parent_operation_id: The run that called this one as a sub-agent.
-        status: `"running"`, or the reason for which its last segment ended.
-        messages: The conversation. While a person is asked it ends with the assistant message that calls the tools.
+        parent_operation_id: The run that called this run as a sub-agent.
+        status: `"running"`, or the reason of its last segment.
+        messages: The conversation. While calls wait for a person, it ends with the assistant message that requests
+            them.
         open_calls: The tool calls of that message, in the model's order.
-        outcomes: What is known of them already, by tool call id.
-        pending: Those that wait for a person, with the very arguments that will run.
-        decisions: What was decided about them so far.
-        taking: The decisions with which this segment was started, until hooks were told of them.
+        outcomes: Their known outcomes, by tool call id.
+        pending: The calls that wait for a person, with the arguments that will run.
+        decisions: Decisions so far.
+        taking: The decisions that started this segment, until their events have fired.
         steps: Steps so far.
         llm_calls: Model calls so far.
         tool_calls: Tool calls so far.
-        usage: What the model calls used.
-        call_indices: Calls so far by `toolset/tool_name`.
+        usage: Tokens and cost of the model calls.
+        call_indices: Number of calls so far, by `toolset/tool_name`.
         last_input_tokens: Input tokens of the last model call.
-        last_content: What the model said last.
-        error_type: The class of the exception with which it ended, if it did.
-        error_message: What that exception said.
-        steering: What hooks have made of it, where they have.
-        conversation_id: The session that it is a task of.
-        traceparents: W3C `traceparent` of its first and its latest segment, where they were traced.
-        waiting_since_unix_nano: When it began to wait for a person, in nanoseconds since 1970.
-        active_ms: How long its segments took.
-        hooks: The hooks that travel with it: those that are data.
-        interceptors: The interceptors that it was given, each as `(id, kind, call)`, so that it does not go on without
-            one of them; `None` if a version of hookline that did not list them wrote it.
-        begun: Tools and sub-agents that had begun and not ended when this was written, by tool call id.
-        open_step: The step that had been told of and not ended when this was written.
-        framework: The framework that runs it; empty for hookline's own loop.
-        events: How many of its events are numbered, where a store keeps them.
-        version: Counts the writes; a store refuses one that does not follow on the version that it holds.
-        format: Version of this layout.
+        last_content: The model's last text.
+        error_type: The class name of the exception, if the run ended with one.
+        error_message: The message of that exception.
+        steering: Changes made by hooks, if any.
+        conversation_id: The session of the run.
+        traceparents: W3C `traceparent`s of the first and the latest segment, if they were traced.
+        waiting_since_unix_nano: When it started to wait for a person, in nanoseconds since 1970.
+        active_ms: Duration of its segments.
+        hooks: Hooks that are data.
+        interceptors: The interceptors of the run, each as `(id, kind, call)`, so that it does not continue without one;
+            `None` if an old version of hookline wrote the state.
+        begun: Tool and sub-agent calls that were running when the state was written, by tool call id.
+        open_step: The step that was running when the state was written.
+        framework: The framework that runs it; `""` for hookline's runtime.
+        events: Number of numbered events, if the store keeps events.
+        version: Number of writes. A store rejects a write that does not follow its stored version.
+        format: Version of this format.
     """
 
     operation_id: str
@@ -245,34 +246,34 @@ class OperationState(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class OperationStore(Protocol):
-    """A store for the states of operations. Implementations must make `save` atomic."""
+    """The interface of a store for states of operations. `save` must be atomic."""
 
     async def load(self, operation_id: str) -> OperationState | None:
-        """Return the last state that was saved, or `None`."""
+        """Return the last saved state, or `None`."""
         ...
 
     async def save(self, state: OperationState, *, expected_version: int | None) -> None:
-        """Write a state if the stored one is of the expected version.
+        """Write a state if the stored state has the expected version.
 
         Args:
-            state: What to write; its `version` is the new one.
-            expected_version: What the caller read; `None` if the operation must be new. A store may let a new
-                operation take the id of a finished one.
+            state: The new state, with the new `version`.
+            expected_version: The version that the caller read; `None` if the operation must be new. A store can allow a
+                new operation to reuse the id of a finished one.
 
         Raises:
-            StaleStateError: If the stored version is another one; nothing was written.
+            StaleStateError: If the stored version is different. Nothing was written.
         """
         ...
 
 
 class JournalEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """An event of an operation, as a store keeps it.
+    """An event of an operation, as it is stored.
 
     Attributes:
-        number: Its place among the events of the operation, from 1.
-        type: Which of the sixteen.
+        number: The number of the event in its operation, from 1.
+        type: The type of the event.
         time_unix_nano: When it happened.
-        wire: What `encode` made of it.
+        wire: The event as JSON, from `encode`.
     """
 
     number: int
@@ -282,57 +283,57 @@ class JournalEntry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DurableStore(abc.ABC):
-    """An `OperationStore` that also keeps events and calls under way, so that an operation outlives its process.
+    """An `OperationStore` that also stores events and running calls, so that an operation survives its process.
 
-    A run on such a store writes its state before and after every tool, with the events since the last write, in one
-    transaction; deliveries to the hooks of the state are made in the same transaction.
+    A run writes its state before and after every tool call, with the events since the last write and their deliveries,
+    in one transaction.
     """
 
     def check_open(self) -> None:  # noqa: B027 - most have nothing to open
-        """Raise if the store cannot be used now; most stores always can be.
+        """Raise if the store cannot be used now. By default, it can.
 
         Raises:
-            HookUsageError: If it is not open, or not here.
+            HookUsageError: If the store is not open, or belongs to another event loop.
         """
 
     @abc.abstractmethod
     async def load(self, operation_id: str) -> OperationState | None:
-        """Return the last state that was saved, or `None`."""
+        """Return the last saved state, or `None`."""
 
     async def save(self, state: OperationState, *, expected_version: int | None) -> None:
-        """Write a state if the stored one is of the expected version; see `OperationStore`."""
+        """Write a state if the stored state has the expected version; see `OperationStore`."""
         await self.commit(state, expected_version=expected_version, entries=())
 
     @abc.abstractmethod
     async def commit(
         self, state: OperationState, *, expected_version: int | None, entries: Sequence[JournalEntry]
     ) -> None:
-        """Write a state, its events since the last write, and the deliveries that they cause: all or nothing.
+        """Write a state, the events since the last write, and their deliveries, in one transaction.
 
-        While the state is `"running"` it belongs to this process, until the process is gone.
+        While the state is `"running"`, the operation belongs to this process, until the process ends.
 
         Args:
-            state: What to write; its `version` is the new one, its `hooks` say what is delivered.
-            expected_version: What the caller read; `None` if the operation must be new.
+            state: The new state, with the new `version`. Its `hooks` determine the deliveries.
+            expected_version: The version that the caller read; `None` if the operation must be new.
             entries: The events, in order.
 
         Raises:
-            StaleStateError: If the stored version is another one; nothing was written.
-            StoreUnavailableError: If the database could not be reached for too long. Whether it was written is then
-                unknown.
+            StaleStateError: If the stored version is different. Nothing was written.
+            StoreUnavailableError: If the database was unreachable for too long. It is unknown whether the state was
+                written.
         """
 
     @abc.abstractmethod
     async def orphaned(self, operation_id: str) -> bool:
-        """Whether the operation is running, but not in any process that is alive."""
+        """Return whether the operation is running according to the store, but in no living process."""
 
     @abc.abstractmethod
     async def release(self, operation_id: str) -> None:
-        """Release a running operation that this process will not continue, so that another one may."""
+        """Release a running operation, so that another process can continue it."""
 
     @abc.abstractmethod
     async def children(self, operation_id: str) -> list[OperationState]:
-        """Return the operations that this one called as sub-agents and that have not ended."""
+        """Return the unfinished operations of sub-agents that this operation called."""
 
 
 class LiveState:
@@ -357,12 +358,12 @@ class LiveState:
 
 
 class InMemoryStore:
-    """Keeps the states of this process's operations while they run or wait for a person.
+    """A store in the memory of this process, for operations that run or wait for a person.
 
-    A finished operation is forgotten, but for its reason, which the last `remember` of them keep.
+    Of finished operations it only remembers the reason, for the last `remember` of them.
 
     Args:
-        remember: Of how many finished operations the reason is kept.
+        remember: Number of finished operations to remember.
     """
 
     def __init__(self, *, remember: int = 1000) -> None:
@@ -371,9 +372,9 @@ class InMemoryStore:
         self._remember = remember
 
     async def load(self, operation_id: str) -> OperationState | None:
-        """Return the state of an operation: while it runs in this process, as it is now.
+        """Return the state of an operation, up to date while it runs in this process.
 
-        Of a finished operation there is only its identity, status and version.
+        The state of a finished operation only has its ids, status and version.
         """
         found = self._states.get(operation_id)
         if found is None:
@@ -408,10 +409,10 @@ class InMemoryStore:
         return found.version
 
     async def save(self, state: OperationState, *, expected_version: int | None) -> None:
-        """Write a state if the stored one is of the expected version; a new one may replace a finished one.
+        """Write a state if the stored state has the expected version; a new operation can reuse a finished one's id.
 
         Raises:
-            StaleStateError: If the stored version is another one; nothing was written.
+            StaleStateError: If the stored version is different. Nothing was written.
         """
         found = self._states.get(state.operation_id)
         if (found.version if found else None) != expected_version:
@@ -442,16 +443,16 @@ class OperationResult(msgspec.Struct, frozen=True, kw_only=True):
     """The result of a run.
 
     Attributes:
-        operation_id: The run, to resume it with.
-        reason: Why it returned.
-        output: The agent's final answer; what it said last, if it did not finish.
-        messages: The conversation, the instructions included.
+        operation_id: The run; use it to resume.
+        reason: Why the run returned.
+        output: The agent's final answer, or its last text if it did not finish.
+        messages: The conversation, including the instructions.
         steps: Steps of the operation so far.
-        usage: What its model calls used so far.
+        usage: Tokens and cost of the operation so far.
         tool_calls: Tool calls so far.
         pending: The calls that wait for a person.
-        error: On `reason="error"`: what was raised.
-        denied: Which hook refused the run, and why.
+        error: The exception, if `reason` is `"error"`.
+        denied: The hook that denied the run, and its reason.
     """
 
     operation_id: str
@@ -466,14 +467,14 @@ class OperationResult(msgspec.Struct, frozen=True, kw_only=True):
     denied: Denial | None = None
 
     def raise_for_error(self) -> "OperationResult":
-        """Raise what a failed run raised, or return the result of any other run.
+        """Raise the exception of a failed run; otherwise return the result.
 
         Returns:
-            The result itself, for `(await exec_agent(...)).raise_for_error().output`.
+            The result, so that you can write `(await exec_agent(...)).raise_for_error().output`.
 
         Raises:
-            BaseException: The run's `error`, if its `reason` is `"error"`; a `RunFailedError` where the exception
-                itself is not in this process.
+            BaseException: The run's `error`, if its `reason` is `"error"`; a `RunFailedError` if the exception is not
+                in this process.
         """
         if self.reason != "error":
             return self
@@ -512,27 +513,27 @@ def tool_message(outcome: ToolOutcome) -> Message:
 
 
 class SessionMemory(Protocol):
-    """A store for the conversations of sessions, from one task and process to the next."""
+    """The interface of a store for conversations of sessions."""
 
     async def load(self, key: str) -> Sequence[Message] | None:
-        """Return the conversation that was saved last under a session's id, or `None`."""
+        """Return the last saved conversation of a session, or `None`."""
         ...
 
     async def save(self, key: str, messages: Sequence[Message]) -> None:
-        """Keep a session's conversation in the place of the one before."""
+        """Save the conversation of a session, replacing the previous one."""
         ...
 
 
 class InMemoryHistory:
-    """Keeps conversations for as long as the object lives."""
+    """A store for conversations in the memory of this object."""
 
     def __init__(self) -> None:
         self._conversations: dict[str, tuple[Message, ...]] = {}
 
     async def load(self, key: str) -> Sequence[Message] | None:
-        """Return the conversation that was saved last under a session's id, or `None`."""
+        """Return the last saved conversation of a session, or `None`."""
         return self._conversations.get(key)
 
     async def save(self, key: str, messages: Sequence[Message]) -> None:
-        """Keep a session's conversation in the place of the one before."""
+        """Save the conversation of a session, replacing the previous one."""
         self._conversations[key] = tuple(messages)

@@ -1,4 +1,4 @@
-"""Tools: typed Python functions that a model may call."""
+"""Tools: typed Python functions that a model can call."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ logger = logging.getLogger("hookline")
 
 
 class ToolSource(Protocol):
-    """A source of tools that are not known before a run asks for them, such as an MCP server.
+    """A source of tools that are listed when a run starts, such as an MCP server.
 
     Attributes:
         toolset: The `toolset` of its tools.
@@ -35,10 +35,10 @@ class ToolSource(Protocol):
     def toolset(self) -> str: ...
 
     def open(self) -> AbstractAsyncContextManager[Sequence[Tool]]:
-        """Get the tools, and whatever they need to be called, for the time that the context is open.
+        """Open the source, and return its tools, which can be called while the context is open.
 
-        It is entered and left in the task of the run, which is cancelled when the run is interrupted. What works in the
-        background must not fail or cancel that task.
+        The context is entered and left in the task of the run, which is cancelled if the run is interrupted. Background
+        work must not fail or cancel that task.
         """
         ...
 
@@ -62,7 +62,7 @@ async def open_sources(sources: Sequence[ToolSource]) -> AsyncIterator[list[Tool
             for tool in given:
                 if not isinstance(tool, Tool):
                     raise AgentDefinitionError(
-                        f"Tool source {source.toolset!r}", f"it gives Tools; one of them is {quote(tool)}"
+                        f"Tool source {source.toolset!r}", f"it must return Tools; got {quote(tool)}"
                     )
             tools.extend(given)
         yield tools
@@ -89,12 +89,12 @@ Approval = bool | Callable[[ToolCall], bool | Awaitable[bool]]
 
 
 class Tool(ToolSpec, frozen=True, kw_only=True, eq=False):
-    """A tool that a run can call. `tool` makes one from a function; give the fields for anything else.
+    """A tool. Use `tool` to make one from a function, or set the fields yourself.
 
     Attributes:
-        run: `async (args) -> result`: takes the model's arguments, returns text, a `ToolResult` or a JSON value.
-        needs_approval: Whether a person must approve a call: a fact, or a question about the `ToolCall`.
-        function: The function that `tool` was put on.
+        run: `async (args) -> result`: gets the model's arguments, and returns text, a `ToolResult` or a JSON value.
+        needs_approval: Whether a person must approve calls: a bool, or a function of the `ToolCall`.
+        function: The function, if `tool` made this tool.
     """
 
     run: Callable[[Mapping[str, Any]], Awaitable[object]]
@@ -102,13 +102,13 @@ class Tool(ToolSpec, frozen=True, kw_only=True, eq=False):
     function: Callable[..., Any] | None = None
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Call the function itself, as if it were no tool."""
+        """Call the function directly."""
         if self.function is None:
             raise TypeError(f"Tool {self.name!r} was not made from a function; use `await tool.run(args)`.")
         return self.function(*args, **kwargs)
 
     async def asks_first(self, call: ToolCall) -> bool:
-        """Whether this call must wait for a person. A question that raises counts as yes."""
+        """Return whether a call must wait for a person. If `needs_approval` raises, it must."""
         if isinstance(self.needs_approval, bool):
             return self.needs_approval
         try:
@@ -135,30 +135,31 @@ def tool(
     needs_approval: Approval = False,
     in_thread: bool = True,
 ) -> Any:
-    """Make a tool of a typed function, as a decorator or as a call.
+    """Make a tool from a typed function, as a decorator or a function.
 
-    The description is the docstring's text, the schema comes from the annotations and from the docstring's `Args`
-    (Google sections or `:param name:`), and arguments are validated and coerced by it before the function is called.
+    The docstring's text is the description. The schema comes from the annotations and the docstring's `Args` (Google
+    sections or `:param name:`). Arguments are validated and coerced before the function is called.
 
     Args:
-        fn: The function, plain or async. A `str` result is the content as it is, a `ToolResult` is itself, anything
-            else becomes JSON.
-        name: What the model calls it; the function's name unless given.
-        needs_approval: Whether a person must approve a call: a fact, or a function of the `ToolCall`.
-        in_thread: Run a plain function in a worker thread, so that it blocks nobody; False for one that is quick.
+        fn: The function, plain or async. A returned `str` is the content, a `ToolResult` is the result, anything else
+            becomes JSON.
+        name: The tool's name; the function's name by default.
+        needs_approval: Whether a person must approve calls: a bool, or a function of the `ToolCall`.
+        in_thread: Whether to run a plain function in a worker thread, so that it does not block the event loop; `False`
+            for a quick function.
 
     Raises:
-        AgentDefinitionError: If the function's parameters cannot be described to a model.
+        AgentDefinitionError: If the function's parameters cannot be described by a schema.
     """
     if fn is None:
         return functools.partial(tool, name=name, needs_approval=needs_approval, in_thread=in_thread)
     if isinstance(fn, Tool):
-        raise AgentDefinitionError(f"Tool {fn.name!r}", "is a tool already")
+        raise AgentDefinitionError(f"Tool {fn.name!r}", "is already a tool")
     if not callable(fn):
         raise AgentDefinitionError("tool", f"expected a function, got {quote(fn)}")
     title = name or getattr(fn, "__name__", "")
     if not title or title == "<lambda>":
-        raise AgentDefinitionError("tool", f"{fn!r} has no name; give it one with tool(fn, name=...)")
+        raise AgentDefinitionError("tool", f"{fn!r} has no name; use tool(fn, name=...)")
     text, notes = _docstring(inspect.getdoc(fn) or "")
     parameters = _parameters(fn, title)
     return Tool(
@@ -257,11 +258,11 @@ def _parameters(fn: Callable[..., Any], name: str) -> type[msgspec.Struct]:
         target: Any = getattr(fn, "func", fn)
         hints = typing.get_type_hints(target if inspect.isroutine(target) else target.__call__, include_extras=True)
     except (NameError, TypeError, ValueError) as error:
-        raise AgentDefinitionError(where, f"its annotations cannot be read: {error}") from error
+        raise AgentDefinitionError(where, f"its annotations cannot be resolved: {error}") from error
     fields: list[Any] = []
     for parameter in signature.parameters.values():
         if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
-            raise AgentDefinitionError(where, f"`{parameter}` cannot be described to a model; use named parameters")
+            raise AgentDefinitionError(where, f"`{parameter}` cannot be described by a schema; use named parameters")
         hint = hints.get(parameter.name, Any)
         if parameter.default is parameter.empty:
             fields.append((parameter.name, hint))
@@ -273,7 +274,7 @@ def _parameters(fn: Callable[..., Any], name: str) -> type[msgspec.Struct]:
         msgspec.json.schema(struct, schema_hook=_schema_of)
         msgspec.convert({}, msgspec.defstruct("_", [("inner", struct | None, None)]), dec_hook=_validate)
     except (TypeError, ValueError) as error:
-        raise AgentDefinitionError(where, f"its parameters cannot be described to a model: {error}") from error
+        raise AgentDefinitionError(where, f"its parameters cannot be described by a schema: {error}") from error
     return struct
 
 

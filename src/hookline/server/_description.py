@@ -28,8 +28,12 @@ REFERENCE = "#/components/schemas/{name}"
 IDEMPOTENCY_KEY = {
     "name": "Idempotency-Key",
     "in": "header",
-    "schema": {"type": "string", "pattern": "^[!-~]{1,200}$", "description": "Done once, however often it is sent."},
-    "description": "Done once for each of these, however often it is sent; for a day the answer is the same.",
+    "schema": {
+        "type": "string",
+        "pattern": "^[!-~]{1,200}$",
+        "description": "Repeated requests with this key take effect once.",
+    },
+    "description": "Repeated requests with the same value take effect once. For a day they get the original response.",
     "required": False,
 }
 """The header that every POST request may have; it is handled before the request is routed."""
@@ -83,7 +87,7 @@ class StructSchemas(OpenAPISchemaPlugin):
             for field, words in _read_attribute_docs(struct).items():
                 its = schema["properties"].get(names.get(field, field))
                 if its is not None:
-                    its["description"] = words
+                    its["description"] = words.replace("`None`", "`null`")
         return dict(sorted(self.schemas.items()))
 
 

@@ -420,7 +420,7 @@ async def test_a_decision_about_a_call_that_does_not_wait_is_refused() -> None:
     agent = agent_of(Scene(turns=PLAIN.turns, tools=PLAIN.tools, approval=frozenset({"add"})))
     result = await HooklineRunner().run(agent, "go", run_config=QUIET)
 
-    with pytest.raises(RuntimeError, match=r"No call 't9' waits for a person\. Calls that wait: 't1'"):
+    with pytest.raises(RuntimeError, match=r"No tool call 't9' waits for a person\. Waiting calls: 't1'"):
         await HooklineRunner().resume(agent, result.to_state(), [Reject("t9")], run_config=QUIET)
 
 

@@ -23,7 +23,7 @@ __all__ = ["DRIVES", "HooklineMiddleware", "answers"]
 
 
 class HooklineMiddleware(AgentMiddleware):
-    """Runs an agent with hooks; put it first in `middleware`, so that it is the outermost.
+    """Middleware that runs an agent with hooks; put it first in `middleware`, so that it is outermost.
 
     Pass it to one run, or to `Agent(middleware=[...])` for every run of the agent. One object serves concurrent runs.
 
@@ -35,6 +35,9 @@ class HooklineMiddleware(AgentMiddleware):
 
     def __init__(self, hooks: Iterable[AnyHook] = (), **options: Any) -> None:
         self._hooks, self._options = hook_batch(hooks), options
+
+    def __repr__(self) -> str:
+        return f"HooklineMiddleware({list(self._hooks)!r})"
 
     async def process(self, context: AgentContext, call_next: Callable[[], Awaitable[None]]) -> None:
         """Run the agent as an operation; the framework calls this.
@@ -55,7 +58,7 @@ def answers(result: AgentResponse[Any], decisions: Iterable[Approve | Reject]) -
 
     Args:
         result: The response of the paused run.
-        decisions: The decisions, in any order.
+        decisions: The decisions, each with the id of its tool call.
 
     Raises:
         HookUsageError: If a decision is about a call that does not wait.

@@ -31,14 +31,16 @@ def hooked(agent: Any, hooks: Iterable[AnyHook] = (), **options: Any) -> HookedA
     Raises:
         UnsupportedHookError: If a hook would never be called.
         HookDefinitionError: If a hook is invalid.
-        HookUsageError: If there is no such option.
+        HookUsageError: If an option is unknown.
     """
     also = ("agent_id", "conversation_id", "model", "provider", "parent")
     return HookedAgent(agent, HooklineMiddleware(check_hooked(hooks, DRIVES, options, also=also), **options))
 
 
 class HookedAgent:
-    """An agent whose every run has hooks; everything but `run` and `resume` is the agent's own. Made by `hooked`.
+    """An agent of Microsoft Agent Framework whose runs have hooks; created by `hooked`.
+
+    All methods except `run` and `resume` are those of the agent.
 
     Args:
         agent: The agent.
@@ -48,12 +50,15 @@ class HookedAgent:
     def __init__(self, agent: Any, middleware: HooklineMiddleware) -> None:
         self._agent, self._middleware = agent, middleware
 
+    def __repr__(self) -> str:
+        return f"HookedAgent({self._agent.name!r}, {self._middleware!r})"
+
     def run(self, messages: Any = None, *, middleware: Sequence[Any] | None = None, **given: Any) -> Any:
         """Run the agent, or stream it with `stream=True`; see the agent's `run`.
 
         Args:
             messages: As the agent takes them.
-            middleware: Further middleware of this run.
+            middleware: Additional middleware for this run.
             given: The agent's other arguments.
 
         Raises:
@@ -68,7 +73,7 @@ class HookedAgent:
 
         Args:
             result: The response of the paused run.
-            decisions: The decisions.
+            decisions: The decisions, each with the id of its tool call.
             given: Other arguments of `run`, such as the `session` of the paused run.
 
         Raises:

@@ -477,9 +477,9 @@ class PolicyHooks(Instrumentation):
         redact: Returns the context that an object given as `approvals` sees.
         in_thread: Whether sync policies run in a worker thread, for policies that wait for a network or a disk.
         on_record: Called with every record of the contract at once; it must be quick.
-        max_records: Most records that `records` keeps.
-        priority: How close the bundle is to having the last word, from 0: before a call it runs after all hooks of
-            priority below `1000 - priority`, after a call it runs after all hooks of higher priority.
+        max_records: Maximum number of records in `records`.
+        priority: From 0 to 1000. With a lower number the policies run later than other hooks: before a call, after all
+            hooks of priority below `1000 - priority`; after a call, after all hooks of higher priority.
         tenant_id: Only judge runs of this tenant; `""` for every tenant.
         inherit: Whether to judge the operations of sub-agents too.
 
@@ -563,7 +563,7 @@ class PolicyHooks(Instrumentation):
             registry: The objects that the document refers to, created with `HostRegistry(host_surface())`.
             id: The name of the bundle.
             on_record: Called with every record.
-            max_records: Most records that `records` keeps; the document may set a lower limit.
+            max_records: Maximum number of records in `records`; the document may set a lower limit.
             priority: As for `PolicyHooks`.
             tenant_id: Only judge runs of this tenant.
             inherit: Whether to judge the operations of sub-agents too.

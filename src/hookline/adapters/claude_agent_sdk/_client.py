@@ -79,7 +79,7 @@ class HookedClient(ClaudeSDKClient):  # type: ignore[misc]
 
         Raises:
             UnsupportedHookError: If a hook would never be called.
-            OperationExistsError: If an operation of that id is running.
+            OperationExistsError: If an operation with this id is running.
         """
         sent = await self._begin_turn(prompt, session_id, attach)
         await sent.wait()
@@ -97,7 +97,7 @@ class HookedClient(ClaudeSDKClient):  # type: ignore[misc]
                 yield message
 
     async def receive_response(self) -> AsyncIterator[Any]:
-        """Yield Claude's messages of one turn, up to its result or to where hooks ended it.
+        """Yield Claude's messages of one turn, up to its result or until hooks end it.
 
         Raises:
             RunStopped: If a hook, a person or `interrupt` ended the turn.
@@ -112,13 +112,13 @@ class HookedClient(ClaudeSDKClient):  # type: ignore[misc]
                 return
 
     async def interrupt(self) -> None:
-        """Interrupt Claude; the turn ends as interrupted."""
+        """Interrupt the turn in progress; its operation ends as interrupted."""
         if self._task is not None:
             self._task.approvals.stopped = True
         await super().interrupt()
 
     async def disconnect(self) -> None:
-        """End the turn in progress and disconnect."""
+        """Disconnect from Claude Code, and end the turn in progress."""
         if self._background is not None:
             self._disconnecting = True
             self._background.cancel()

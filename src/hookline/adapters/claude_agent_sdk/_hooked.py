@@ -1,4 +1,4 @@
-"""Options of Claude with hooks: `hooked` and `HookedClaude`."""
+"""Tasks of the Claude Agent SDK with hooks: `hooked` and `HookedClaude`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["HookedClaude", "answers", "hooked"]
 
 
 def hooked(options: ClaudeAgentOptions, hooks: Iterable[AnyHook] = (), **run_options: Any) -> HookedClaude:
-    """Give hooks to every task that is run with these options; the options are not changed.
+    """Attach hooks to every task that runs with these options; the options are not changed.
 
     Args:
         options: The options. Hooks and `can_use_tool` in them are still called.
@@ -32,14 +32,14 @@ def hooked(options: ClaudeAgentOptions, hooks: Iterable[AnyHook] = (), **run_opt
     Raises:
         UnsupportedHookError: If a hook would never be called.
         HookDefinitionError: If a hook is invalid.
-        HookUsageError: If there is no such option.
+        HookUsageError: If an option is unknown.
     """
     also = ("agent_id", "conversation_id")
     return HookedClaude(options, check_hooked(hooks, capabilities_for(options), run_options, also=also), run_options)
 
 
 class HookedClaude:
-    """Claude with hooks; made by `hooked`.
+    """Runs tasks of the Claude Agent SDK with hooks; created by `hooked`.
 
     Args:
         options: The options of Claude.
@@ -49,6 +49,9 @@ class HookedClaude:
 
     def __init__(self, options: ClaudeAgentOptions, hooks: Sequence[AnyHook], run_options: Mapping[str, Any]) -> None:
         self._options, self._hooks, self._run_options = options, hooks, dict(run_options)
+
+    def __repr__(self) -> str:
+        return f"HookedClaude(hooks={list(self._hooks)!r})"
 
     def query(self, prompt: Prompt, *, transport: Any = None) -> AsyncGenerator[Any, None]:
         """Run a prompt as one operation; yields what `claude_agent_sdk.query` yields.
@@ -83,7 +86,7 @@ class HookedClaude:
         Args:
             result: The result of the paused task, whose `deferred_tool_use` is the call that waits.
             decisions: The decision about that call.
-            prompt: The prompt that Claude gets when it takes the session up again.
+            prompt: The prompt with which Claude continues the session.
             transport: As `claude_agent_sdk.query` takes it.
 
         Raises:
@@ -104,7 +107,7 @@ class HookedClaude:
 def answers(
     result: ResultMessage, decisions: Iterable[Approve | Reject], options: ClaudeAgentOptions | None = None
 ) -> ClaudeAgentOptions:
-    """Convert a person's decisions into the options with which `query` takes the paused session up again.
+    """Convert a person's decisions into the options with which `query` resumes the paused session.
 
     Args:
         result: The result of the paused task, whose `deferred_tool_use` is the call that waits.

@@ -52,7 +52,7 @@ async def run_task(
         final, changed = prompt, list(call.input) != asked
         if changed and not isinstance(prompt, str):
             raise HookUsageError(
-                "A hook changed the input of a task whose prompt is a stream, which it cannot replace. "
+                "A hook changed the input of a task, but a prompt that is a stream cannot be replaced. "
                 "Pass the prompt as a `str`."
             )
         if changed:
@@ -72,7 +72,7 @@ async def run_task(
     run.raise_if_stopped()
     if done.continues:
         raise HookUsageError(
-            "A hook asked to continue, but a task of Claude is one round. Send a further prompt instead."
+            "A hook returned Continue, but a task of Claude has only one round. Send another prompt instead."
         )
     for message in _replace_output(held, done.output) if done.ran and done.changed else held:
         deliver(message)

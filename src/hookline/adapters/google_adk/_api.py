@@ -54,7 +54,7 @@ def hooked(runner: Runner, hooks: Iterable[AnyHook] = (), **options: Any) -> Hoo
     Raises:
         UnsupportedHookError: If a hook would never be called.
         HookDefinitionError: If a hook is invalid.
-        HookUsageError: If there is no such option.
+        HookUsageError: If an option is unknown.
     """
     also = ("conversation_id",)
     batch = check_hooked(hooks, DRIVES, options, also=also)
@@ -64,7 +64,7 @@ def hooked(runner: Runner, hooks: Iterable[AnyHook] = (), **options: Any) -> Hoo
 
 
 class HookedRunner(Runner):
-    """A runner whose runs are operations; made by `hooked`."""
+    """A copy of a `Runner` of Google ADK whose runs have hooks; created by `hooked`."""
 
     def __init__(self, runner: Runner, hooks: Sequence[AnyHook], attach: dict[str, Any]) -> None:
         inner: Any = object.__new__(type(runner))  # `copy.copy` takes several times as long
@@ -81,8 +81,11 @@ class HookedRunner(Runner):
         self.__dict__.update(vars(inner))
         self._given, self._inner, self._hooks, self._attach = runner, inner, hooks, attach
 
+    def __repr__(self) -> str:
+        return f"HookedRunner({self.app_name!r}, hooks={list(self._hooks)!r})"
+
     async def run_async(self, **invocation: Any) -> AsyncGenerator[Event, None]:
-        """Run the agent as an operation; takes and yields what `Runner.run_async` does."""
+        """Run the agent with hooks; parameters and events are those of `Runner.run_async`."""
         bridge = GeneratorBridge(self._run_operation(invocation), copy_context())
         async for event in bridge:
             try:
@@ -100,7 +103,7 @@ class HookedRunner(Runner):
 
         Args:
             events: The events of the paused run.
-            decisions: The decisions.
+            decisions: The decisions, each with the id of its tool call.
             invocation: Other arguments of `run_async`: the `user_id` and the `session_id` of the paused run.
 
         Raises:

@@ -110,8 +110,8 @@ class AdkBinding:
         async def work(final: str, operation_id: str) -> str:
             if fixed and final != instruction:
                 raise HookUsageError(
-                    f"ADK hands the conversation over to {agent.name!r} as it is; its instruction cannot be changed. "
-                    "Make it an AgentTool, or change the sub-agent's own `ModelCall`s."
+                    f"A hook changed the instruction of {agent.name!r}, but ADK transfers the conversation unchanged. "
+                    "Make the sub-agent an AgentTool, or use hooks of its ModelCall."
                 )
             named = convert.model_identity(agent)
             run = AdapterRun((), DRIVES, agent_id=agent.name, operation_id=operation_id, parent=self.run, **named)

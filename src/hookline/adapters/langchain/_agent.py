@@ -85,7 +85,7 @@ def hooked(agent: Any, hooks: Iterable[AnyHook] = (), *, agent_id: str = "", **o
     Raises:
         UnsupportedHookError: If a hook would never be called.
         HookDefinitionError: If a hook is invalid.
-        HookUsageError: If the agent was built without the middleware, or if there is no such option.
+        HookUsageError: If the agent was built without the middleware, or if an option is unknown.
     """
     batch = check_hooked(hooks, DRIVES, options, also=("conversation_id", "model", "provider", "parent"))
     if isinstance(agent, HookedAgent):
@@ -138,9 +138,9 @@ def answers(result: Mapping[str, Any] | GraphOutput[Any], decisions: Iterable[Ap
 
 
 class HookedAgent(Pregel[Any, Any, Any, Any]):
-    """An agent whose every run has hooks; run, stream and compose it as you would the agent.
+    """A LangChain agent whose runs have hooks; created by `hooked`. Run, stream and compose it like the agent.
 
-    It is also an instance of the agent's class, and shares the agent's attributes.
+    It is an instance of the agent's class, and shares the agent's attributes.
     """
 
     __slots__ = ("_runner",)
@@ -167,7 +167,7 @@ class HookedAgent(Pregel[Any, Any, Any, Any]):
 
         Args:
             result: The result of the paused run, with its interrupts.
-            decisions: The decisions.
+            decisions: The decisions, each with the id of its tool call.
             config: The config of the paused run, with its `thread_id`.
             options: Other arguments of `ainvoke`.
 

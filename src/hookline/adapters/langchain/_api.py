@@ -42,9 +42,9 @@ class _StateWithoutTools(_State):
 
 
 class HooklineMiddleware(AgentMiddleware[Any, Any, Any]):
-    """Makes it possible to run an agent with hooks; pass it to `create_agent` as the first middleware.
+    """Middleware that lets `hooked` run an agent with hooks; pass it to `create_agent`, before other middleware.
 
-    As the first middleware it sees every call. In a graph of your own, use its `model` and its `tool_node`.
+    In a graph of your own, use its `model` and its `tool_node`.
 
     Args:
         sub_agents: The tools that call an agent, and the ids of the agents that they call.
@@ -73,10 +73,10 @@ class HooklineMiddleware(AgentMiddleware[Any, Any, Any]):
             self.awrap_tool_call = _with_signature(self.awrap_tool_call)  # type: ignore[method-assign]
 
     def named(self, tool: str) -> tuple[str, str]:
-        """Return a tool's toolset and name.
+        """Return the toolset and name of a tool.
 
         Args:
-            tool: The model's name for the tool.
+            tool: The name by which the model calls the tool.
         """
         if tool in self._sub_agents:
             return "agent", self._sub_agents[tool]
@@ -208,17 +208,17 @@ class _CompactionDenied(Exception):
 
 
 class HooklineSummarization(SummarizationMiddleware):
-    """A `SummarizationMiddleware` whose compactions pass through the hooks of the run."""
+    """LangChain's `SummarizationMiddleware`, with the hooks of the run around each summary."""
 
     def before_model(self, state: Any, runtime: Any) -> dict[str, Any] | None:
-        """Compact the conversation if it is time to and no hook denies it."""
+        """Compact the conversation if it is long enough and no hook denies it."""
         try:
             return super().before_model(state, runtime)
         except _CompactionDenied:
             return None
 
     async def abefore_model(self, state: Any, runtime: Any) -> dict[str, Any] | None:
-        """Compact the conversation if it is time to and no hook denies it."""
+        """Compact the conversation if it is long enough and no hook denies it."""
         try:
             return await super().abefore_model(state, runtime)
         except _CompactionDenied:

@@ -248,7 +248,7 @@ class Link:
         connection = self._connection
         if connection is None or not connection.is_usable:
             if connection is not None:
-                logger.info("MCP server %r has gone away and is started or reached again", name)
+                logger.info("MCP server %r has gone away; hookline starts or reaches it again", name)
                 await connection.ended.wait()
             connection = self._connection = Connection(self._settings, self._secrets)
             self._group.start_soon(connection.keep_open, name=f"MCP server {name}")

@@ -186,13 +186,13 @@ def check_settings(
         AgentDefinitionError: If the settings are invalid. It never shows a value of `env` or `headers`.
     """
     if not isinstance(name, str) or not name:
-        raise AgentDefinitionError("MCP server", f"its name is a non-empty string; got {quote(name)}")
+        raise AgentDefinitionError("MCP server", f"its name must be a non-empty string; got {quote(name)}")
     where = f"MCP server {name!r}"
     if (command is None) == (url is None):
-        raise AgentDefinitionError(where, "give either `command`, for a process to start, or `url`")
+        raise AgentDefinitionError(where, "pass either `command`, to start a process, or `url`")
     for title, seconds in timeouts.items():
         if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds > 0:
-            raise AgentDefinitionError(where, f"`{title}` is a positive number of seconds; got {quote(seconds)}")
+            raise AgentDefinitionError(where, f"`{title}` must be a positive number of seconds; got {quote(seconds)}")
     if url is not None:
         _refuse_options(where, "url", {"args": args, "env": env, "cwd": cwd})
         return Settings(name=name, url=_url(where, url), headers=_texts(where, "headers", headers), **timeouts)  # type: ignore[arg-type]
@@ -209,7 +209,7 @@ def check_settings(
 def _refuse_options(where: str, given: str, others: Mapping[str, object]) -> None:
     for title, value in others.items():
         if value not in (None, (), [], {}):
-            raise AgentDefinitionError(where, f"`{title}` cannot be used for a server that is given by `{given}`")
+            raise AgentDefinitionError(where, f"`{title}` cannot be used together with `{given}`")
 
 
 def _url(where: str, url: object) -> str:
@@ -219,7 +219,7 @@ def _url(where: str, url: object) -> str:
             return url  # type: ignore[return-value]
     except ValueError:  # an invalid port, or a host with one bracket
         pass
-    raise AgentDefinitionError(where, "`url` is the address of its endpoint, such as 'https://example.com/mcp'")
+    raise AgentDefinitionError(where, "`url` must be the address of an endpoint, such as 'https://example.com/mcp'")
 
 
 def _command(where: str, command: object, args: object) -> tuple[str, ...]:
@@ -230,9 +230,9 @@ def _command(where: str, command: object, args: object) -> tuple[str, ...]:
         elif isinstance(given, Sequence) and not isinstance(given, str | bytes):
             words.extend(os.fspath(word) if isinstance(word, Path) else word for word in given)
         else:
-            raise AgentDefinitionError(where, f"`{title}` is a list of strings")
+            raise AgentDefinitionError(where, f"`{title}` must be a list of strings")
     if not words or not words[0] or not all(isinstance(word, str) and "\0" not in word for word in words):
-        raise AgentDefinitionError(where, "`command` is an executable, `args` are strings, all without NUL characters")
+        raise AgentDefinitionError(where, "`command` must be an executable and `args` strings, without NUL characters")
     return tuple(words)  # type: ignore[arg-type]
 
 
@@ -240,7 +240,7 @@ def _texts(where: str, title: str, given: object) -> dict[str, str]:
     if given is None:
         return {}
     if not isinstance(given, Mapping):
-        raise AgentDefinitionError(where, f"`{title}` is a mapping of strings; got {type(given).__name__}")
+        raise AgentDefinitionError(where, f"`{title}` must be a mapping of strings; got {type(given).__name__}")
     for key, value in given.items():
         if (
             not isinstance(key, str)
@@ -248,7 +248,7 @@ def _texts(where: str, title: str, given: object) -> dict[str, str]:
             or "\0" in key + value
             or "=" in key * (title == "env")
         ):
-            raise AgentDefinitionError(where, f"`{title}` is a mapping of strings; {quote(key)} cannot be used")
+            raise AgentDefinitionError(where, f"`{title}` must be a mapping of strings; {quote(key)} cannot be used")
         if title == "headers" and not (key + value).isprintable():
             raise AgentDefinitionError(where, f"header {key!r} has characters that a header cannot have")
     return dict(given)
@@ -256,5 +256,5 @@ def _texts(where: str, title: str, given: object) -> dict[str, str]:
 
 def _folder(where: str, cwd: object) -> str:
     if not isinstance(cwd, str | os.PathLike) or not os.fspath(cwd):
-        raise AgentDefinitionError(where, f"`cwd` is a folder; got {quote(cwd)}")
+        raise AgentDefinitionError(where, f"`cwd` must be a folder; got {quote(cwd)}")
     return str(os.fspath(cwd))

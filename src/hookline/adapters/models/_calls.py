@@ -144,8 +144,8 @@ class ProviderRequest:
             yield
         if scope.cancelled_caught:
             if until < self._deadline:
-                raise CallTimeoutError(f"it was silent for {self._silence:g} s. Give it a longer `stall_timeout`.")
-            raise CallTimeoutError(f"it was not done after {self._timeout:g} s. Give it a longer `timeout`.")
+                raise CallTimeoutError(f"it sent nothing for {self._silence:g} s. Increase `stall_timeout`.")
+            raise CallTimeoutError(f"it took longer than {self._timeout:g} s. Increase `timeout`.")
 
     def to_response(self, response: WireResponse, price: Price | None) -> ModelResponse:
         """Convert the answer.

@@ -196,7 +196,7 @@ def _describe(error: Exception) -> str:
     if isinstance(error, ModelHTTPError):
         return " ".join(text for text in (_body_message(error.body), error.hint) if text)
     if isinstance(error, ModelTimeoutError) and error.phase == "read":
-        return "it was silent for too long. Give it a longer `stall_timeout`, or `timeout` for an answer in one piece."
+        return "it sent nothing for too long. Increase `stall_timeout`, or `timeout` for an answer in one piece."
     if isinstance(error, ModelConnectionError):
         *_, root = _chain(error)
         return message_of(error) if root is error else f"{message_of(error)} ({message_of(root)})"

@@ -45,19 +45,19 @@ __all__ = ["DRIVES", "HooklineRunner", "OpenAIRunStopped", "answers"]
 
 
 class HooklineRunner(AgentRunner):
-    """Runs agents as `Runner` does, with these hooks in each run.
+    """Replaces the SDK's `Runner`: runs agents with hooks in each run.
 
     `run`, `run_sync` and `run_streamed` take and return what the methods of `Runner` do; the SDK's own `hooks=` still
     work. One runner may run many agents concurrently.
 
     Args:
-        hooks: Hooks of each run.
+        hooks: The hooks of each run.
         operation_id: Id of the run; a new one unless given. Pass the same id to a run that pauses for a person and to
             the run that resumes it, so that both are one operation.
         user_id: The user for whom it runs.
         tenant_id: The tenant for whom it runs.
         dispatcher: An open dispatcher to share; each run has one of its own unless given.
-        store: The store that keeps an operation while it waits for a person.
+        store: Where an operation is kept while it waits for a person.
         drain_timeout: Seconds that queued observers may take at the end.
         best_effort: Whether hooks that the SDK does not support are only logged, instead of refused.
         allow_missing_hooks: Whether a paused operation may be resumed without interceptors that it had before; a
@@ -93,6 +93,9 @@ class HooklineRunner(AgentRunner):
             "allow_missing_hooks": allow_missing_hooks,
         }
 
+    def __repr__(self) -> str:
+        return f"HooklineRunner({list(self._hooks)!r})"
+
     async def run(self, starting_agent: Agent[Any], input: Input, **options: Unpack[RunOptions[Any]]) -> RunResult:  # noqa: A002
         """Run an agent, or resume a run whose interruptions are decided; see `Runner.run`.
 
@@ -105,7 +108,7 @@ class HooklineRunner(AgentRunner):
             What `Runner.run` returns.
 
         Raises:
-            OpenAIRunStopped: If a hook ended the run.
+            OpenAIRunStopped: If a hook, a person or `interrupt` ended the run; it is a `RunStopped`.
             UnsupportedHookError: If a hook would never be called.
             Exception: What `Runner.run` raises.
         """
@@ -120,7 +123,9 @@ class HooklineRunner(AgentRunner):
         decisions: Iterable[Approve | Reject],
         **options: Unpack[RunOptions[Any]],
     ) -> RunResult:
-        """Resume a run that waits for a person. Unlike in the SDK, a `Reject` without `and_continue` ends it.
+        """Continue a run that waits for a person, as the same operation.
+
+        Unlike in the SDK, a `Reject` without `and_continue` ends the run.
 
         Args:
             starting_agent: The agent that the run started with.
@@ -129,7 +134,7 @@ class HooklineRunner(AgentRunner):
             options: Options of `Runner.run`.
 
         Raises:
-            OpenAIRunStopped: If a person ended the run.
+            OpenAIRunStopped: If a `Reject` without `and_continue` ends the run; it is a `RunStopped`.
             HookUsageError: If a decision is about a call that does not wait.
         """
         return await self.run(starting_agent, answers(result, decisions), **options)
@@ -175,7 +180,7 @@ class HooklineRunner(AgentRunner):
             What `Runner.run_streamed` returns.
 
         Raises:
-            OpenAIRunStopped: If a hook ended the run.
+            OpenAIRunStopped: If a hook, a person or `interrupt` ended the run; it is a `RunStopped`.
             Exception: What `stream_events` raises.
         """
         result = self.run_streamed(starting_agent, input, **options)

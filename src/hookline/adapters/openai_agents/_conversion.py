@@ -82,7 +82,7 @@ def parse_output(agent: Agent[Any], text: str) -> Any:
         with contextlib.suppress(ModelBehaviorError):
             return schema.validate_json(written)
     raise HookUsageError(
-        f"A hook gave an output that does not match agent {agent.name!r}. Its output type is {schema.name()}; "
+        f"A hook returned an output that does not match agent {agent.name!r}. Its output type is {schema.name()}; "
         f"return JSON of that type from hooks of its AgentCall."
     )
 

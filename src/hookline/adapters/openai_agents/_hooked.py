@@ -34,13 +34,13 @@ def hooked(agent: Agent[Any], hooks: Iterable[AnyHook] = (), **options: Any) -> 
     Raises:
         UnsupportedHookError: If a hook would never be called.
         HookDefinitionError: If a hook is invalid.
-        HookUsageError: If there is no such option.
+        HookUsageError: If an option is unknown.
     """
     return HookedAgent(agent, HooklineRunner(check_hooked(hooks, DRIVES, options), **options))
 
 
 class HookedAgent:
-    """An agent with the runner that gives its runs hooks; made by `hooked`.
+    """An agent of the OpenAI Agents SDK whose runs have hooks; created by `hooked`.
 
     Args:
         agent: The agent.
@@ -52,6 +52,9 @@ class HookedAgent:
 
     def __init__(self, agent: Agent[Any], runner: HooklineRunner) -> None:
         self.agent, self._runner = agent, runner
+
+    def __repr__(self) -> str:
+        return f"HookedAgent({self.agent.name!r}, {self._runner!r})"
 
     async def run(self, input: Input, **options: Unpack[RunOptions[Any]]) -> RunResult:  # noqa: A002
         """Run the agent; see `Runner.run`.
@@ -105,15 +108,17 @@ class HookedAgent:
         decisions: Iterable[Approve | Reject],
         **options: Unpack[RunOptions[Any]],
     ) -> RunResult:
-        """Continue a run that waits for a person. Unlike in the SDK, a `Reject` without `and_continue` ends it.
+        """Continue a run that waits for a person, as the same operation.
+
+        Unlike in the SDK, a `Reject` without `and_continue` ends the run.
 
         Args:
             result: The result of the paused run, or its state.
-            decisions: The decisions.
+            decisions: The decisions, each with the id of its tool call.
             options: Options of `Runner.run`.
 
         Raises:
-            OpenAIRunStopped: If a person ended the run; it is a `RunStopped`.
+            OpenAIRunStopped: If a `Reject` without `and_continue` ends the run; it is a `RunStopped`.
             HookUsageError: If a decision is about a call that does not wait.
         """
         return await self._runner.resume(self.agent, result, decisions, **options)

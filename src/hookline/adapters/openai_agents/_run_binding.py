@@ -35,7 +35,7 @@ DRIVES = Capabilities(
 
 
 class OpenAIRunStopped(RunStopped, AgentsException):
-    """A hook or a person ended the run: a `RunStopped` that is also an error of the SDK.
+    """Raised when a hook, a person or `interrupt` ended the run: a `RunStopped` that is also an error of the SDK.
 
     Attributes:
         reason: The reason.

@@ -110,7 +110,7 @@ async def stream_agent(
     async def stream(final_input: Input) -> RunResultStreaming:
         nonlocal begun
         if begun:
-            raise HookUsageError("A hook asked to continue the run, but a stream ends once. Use `run`.")
+            raise HookUsageError("A hook returned Continue, but a streamed run cannot continue. Use `run`.")
         begun = True
         await (start() if final_input is given else start(starting_input=final_input))
         failure = _stream_failure(result)

@@ -63,7 +63,7 @@ async def _compact_session(binding: OpenAIBinding, session: Any, compact: Callab
     async def summarize(messages: list[Message]) -> str:
         if messages != shown:
             raise HookUsageError(
-                "A session chooses what it compacts, so hooks cannot change the messages; they can give a summary."
+                "A session chooses what it compacts, so hooks cannot change the messages. They can replace the summary."
             )
         try:
             await compact()

@@ -66,7 +66,7 @@ _current_run: ContextVar[_PresentRun | None] = ContextVar("hookline_pydantic_ai_
 
 @dataclass
 class Hookline(AbstractCapability[Any]):
-    """Hooks for a run of an agent, or for every run of an agent that is created with this capability.
+    """A capability that runs hooks in one run of an agent, or in every run of an agent created with it.
 
     Hooks of the agent and of the run belong to the same operation; options of the run take precedence.
 
@@ -76,7 +76,7 @@ class Hookline(AbstractCapability[Any]):
         user_id: The user for whom it runs.
         tenant_id: The tenant for whom it runs.
         dispatcher: An open dispatcher to share; a new one unless given.
-        store: The store that keeps an operation while it waits for a person.
+        store: Where an operation is kept while it waits for a person.
         drain_timeout: Seconds that queued observers may take at the end.
         best_effort: Whether hooks that the framework does not support are only logged, instead of refused.
         allow_missing_hooks: Whether a paused operation may be resumed without interceptors that it had before; a

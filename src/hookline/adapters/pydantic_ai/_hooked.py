@@ -41,7 +41,7 @@ def hooked(
     Raises:
         UnsupportedHookError: If a hook would never be called.
         HookDefinitionError: If a hook is invalid.
-        HookUsageError: If there is no such option.
+        HookUsageError: If an option is unknown.
     """
     return HookedAgent(agent, check_hooked(hooks, DRIVES, options), options)
 
@@ -62,7 +62,7 @@ class RunCapability(Hookline):
 
 
 class HookedAgent(WrapperAgent[AgentDepsT, OutputDataT]):
-    """An agent whose every run has hooks; run it as you would the agent.
+    """An agent of Pydantic AI whose runs have hooks; created by `hooked`. Run it like the agent.
 
     Args:
         agent: The agent.
@@ -76,15 +76,18 @@ class HookedAgent(WrapperAgent[AgentDepsT, OutputDataT]):
         super().__init__(agent)
         self._capability = RunCapability(hooks, **options)
 
+    def __repr__(self) -> str:
+        return f"HookedAgent({self.name!r}, hooks={list(self._capability.hooks)!r})"
+
     @asynccontextmanager
     async def iter(
         self, user_prompt: Any = None, *, capabilities: Sequence[Any] | None = None, **given: Any
     ) -> AsyncIterator[AgentRun[AgentDepsT, Any]]:
-        """Run the agent node by node; see the agent's `iter`. All other ways to run it use this.
+        """Run the agent node by node; see the agent's `iter`. All other run methods use this one.
 
         Args:
             user_prompt: As the agent takes it.
-            capabilities: Further capabilities of this run.
+            capabilities: Additional capabilities for this run.
             given: The agent's other arguments.
 
         Raises:

@@ -111,7 +111,7 @@ class PydanticAIBinding(CallHooks):
             raise RunStopped(done.denied.reason, done.denied.hook_id)
         if done.continues:
             logger.warning(
-                "A run of Pydantic AI cannot be continued after its end, so this input of a hook is ignored: %r",
+                "A hook returned Continue, but a run of Pydantic AI cannot continue after its end. Ignored input: %r",
                 done.continues,
             )
         if done.changed and self._output_delivered:

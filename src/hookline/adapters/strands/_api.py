@@ -50,7 +50,7 @@ def hooked(agent: Any, hooks: Iterable[AnyHook] = (), **options: Any) -> HookedA
 
     Args:
         agent: The agent. It keeps the adapter's callbacks, which do nothing outside of such runs.
-        hooks: The hooks of each run that is started through the result.
+        hooks: The hooks of each run.
         options: Options of the runs: `operation_id`, `user_id`, `tenant_id`, `dispatcher`, `store`, `drain_timeout`,
             `best_effort`, `allow_missing_hooks`.
 
@@ -60,14 +60,14 @@ def hooked(agent: Any, hooks: Iterable[AnyHook] = (), **options: Any) -> HookedA
     Raises:
         UnsupportedHookError: If a hook would never be called.
         HookDefinitionError: If a hook is invalid.
-        HookUsageError: If there is no such option.
+        HookUsageError: If an option is unknown.
     """
     also = ("agent_id", "conversation_id", "model", "provider", "parent")
     return HookedAgent(agent, check_hooked(hooks, DRIVES, options, also=also), options)
 
 
 class HookedAgent:
-    """A Strands agent whose runs use hooks; made by `hooked`.
+    """A Strands agent, graph or swarm whose runs have hooks; created by `hooked`.
 
     Args:
         agent: The agent.
@@ -77,6 +77,9 @@ class HookedAgent:
 
     def __init__(self, agent: Any, hooks: Iterable[AnyHook], options: Mapping[str, Any]) -> None:
         self._agent, self._hooks, self._options = agent, list(hooks), dict(options)
+
+    def __repr__(self) -> str:
+        return f"HookedAgent({agent_name(self._agent)!r}, hooks={self._hooks!r})"
 
     def __call__(self, prompt: Any = None, **given: Any) -> Any:
         """Run the agent from sync code, in a thread with an event loop of its own, as Strands does.
@@ -98,7 +101,7 @@ class HookedAgent:
             return result
 
     async def invoke_async(self, prompt: Any = None, **given: Any) -> Any:
-        """Run the agent.
+        """Run the agent with hooks; parameters and result are those of the agent.
 
         Args:
             prompt: As the agent takes it; to resume a paused run, the result of `answers`.
@@ -113,7 +116,7 @@ class HookedAgent:
         return await self._run(prompt, given, None)
 
     def stream_async(self, prompt: Any = None, **given: Any) -> AsyncGenerator[Any, None]:
-        """Run the agent and yield its events as they come; closing the generator interrupts the run.
+        """Run the agent with hooks and yield its events; closing the generator interrupts the run.
 
         Args:
             prompt: As the agent takes it.
@@ -129,7 +132,7 @@ class HookedAgent:
 
         Args:
             result: The result of the paused run.
-            decisions: The decisions.
+            decisions: The decisions, each with the id of its tool call.
             given: The agent's other arguments.
 
         Raises:
@@ -166,7 +169,7 @@ def answers(result: Any, decisions: Iterable[Approve | Reject]) -> list[Any]:
 
     Args:
         result: The result of the paused run.
-        decisions: The decisions, in any order.
+        decisions: The decisions, each with the id of its tool call.
 
     Raises:
         HookUsageError: If a decision is about a call that does not wait.

@@ -49,7 +49,7 @@ def make_agent(wanted: AgentArguments) -> Agent:
         MissingExtraError: If what it needs is not installed.
     """
     if wanted.target is None and wanted.model is None:
-        raise ChatArgumentError("hookline chat", "it needs an agent (agent.py:name), or a model (--model openai:gpt-5)")
+        raise ChatArgumentError("hookline chat", "name an agent (agent.py:name) or a model (--model openai:gpt-5)")
     agent = None if wanted.target is None else _load_agent(wanted.target)
     changes: dict[str, Any] = {}
     if wanted.servers:
@@ -91,7 +91,7 @@ def _load_agent(target: str) -> Agent:
     if not isinstance(value, Agent) and callable(value):
         value = _call_factory(argument, value)
     if not isinstance(value, Agent):
-        raise ChatArgumentError(argument, f"it is not an Agent or a function that makes one, but {value!r:.100}")
+        raise ChatArgumentError(argument, f"it must be an Agent or a function that returns one; got {value!r:.100}")
     return value
 
 
@@ -114,20 +114,20 @@ def _import_value(argument: str, target: str, default: str) -> Any:
 
 def _call_factory(argument: str, make: Any) -> Any:
     if inspect.iscoroutinefunction(make):
-        raise ChatArgumentError(argument, "it is an async function; make the agent in a plain one")
+        raise ChatArgumentError(argument, "it is an async function; create the agent in a plain function")
     try:
         return make()
     except MissingExtraError:
         raise
     except Exception as error:
-        raise ChatArgumentError(argument, f"calling it fails: {type(error).__name__}: {message_of(error)}") from error
+        raise ChatArgumentError(argument, f"calling it raised {type(error).__name__}: {message_of(error)}") from error
 
 
 def _make_server(text: str) -> ToolSource:
     """Return the MCP server that an option names. Errors say its name only: a command or a URL may hold a token."""
     name, _, where = (part.strip() for part in text.partition("="))
     if not name or not where or re.search(r"[\s/:]", name):
-        raise ChatArgumentError("--mcp", "it is written name='command with arguments' or name=http://host:port/path")
+        raise ChatArgumentError("--mcp", "write name='command with arguments' or name=http://host:port/path")
     from hookline.adapters.mcp import mcp_server
 
     try:

@@ -37,42 +37,46 @@ __all__ = ["chat"]
 def chat(
     agent: Annotated[
         str | None,
-        typer.Argument(metavar="AGENT", help="package.module:name or file.py:name: an Agent, or what makes one."),
+        typer.Argument(
+            metavar="AGENT", help="package.module:name or file.py:name: an Agent, or a function that returns one."
+        ),
     ] = None,
     model: Annotated[
-        str | None, typer.Option(metavar="NAME", help="The model, as openai:gpt-5; with AGENT, in place of its own.")
+        str | None, typer.Option(metavar="NAME", help="The model, such as openai:gpt-5; replaces the agent's own.")
     ] = None,
     mcp: Annotated[
         list[str] | None,
         typer.Option(metavar="NAME=SERVER", help="An MCP server: name='command args' or name=URL; repeatable."),
     ] = None,
-    instructions: Annotated[str | None, typer.Option(metavar="TEXT", help="The system message.")] = None,
+    instructions: Annotated[
+        str | None, typer.Option(metavar="TEXT", help="The system message; replaces the agent's own.")
+    ] = None,
     hooks: Annotated[
         list[str] | None,
-        typer.Option(metavar="PATH", help="Further hooks, as package.module:name or file.py:name; repeatable."),
+        typer.Option(metavar="PATH", help="More hooks: package.module:name or file.py:name; repeatable."),
     ] = None,
     prompt: Annotated[
-        str | None, typer.Option(metavar="TEXT", help="Say this, print the answer and exit: for scripts.")
+        str | None, typer.Option(metavar="TEXT", help="Send this prompt, print the answer and exit.")
     ] = None,
-    approves: Annotated[bool, typer.Option("--yes", help="Approve every call that has to be approved.")] = False,
+    approves: Annotated[bool, typer.Option("--yes", help="Approve every call that needs approval.")] = False,
     incremental: Annotated[
-        bool, typer.Option("--incremental", help="Show text as it is written, although hooks may still change it.")
+        bool, typer.Option("--incremental", help="Show text as the model writes it, before hooks can change it.")
     ] = False,
     trace: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write the events there, for `hookline trace FILE`.")
+        Path | None, typer.Option(metavar="FILE", help="Write the events to this file, for `hookline trace FILE`.")
     ] = None,
     cassette: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Record there what tools answer, as a cassette.")
+        Path | None, typer.Option(metavar="FILE", help="Record tool results to this file, as a cassette.")
     ] = None,
     otlp_endpoint: Endpoint = None,
 ) -> None:
     """Talk to an agent in the terminal, and approve its tool calls.
 
-    AGENT is an import path, package.module:name, or a file, agent.py:name. Modules of the current folder can be
-    imported. Without AGENT, --model makes one. Ctrl-C interrupts an answer; Ctrl-D leaves.
+    AGENT is an import path (package.module:name) or a file (agent.py:name). Modules in the current folder can be
+    imported. Without AGENT, --model creates an agent. Ctrl-C interrupts an answer; Ctrl-D exits.
 
-    Exits with 1 if --prompt was not answered, or a call was refused because nobody was there to approve it, with 2 for
-    a wrong name, with 4 if spans did not arrive where they were sent, with 130 if --prompt was interrupted.
+    Exit codes: 1 if --prompt was not answered, or a call was rejected because nobody could approve it; 2 for a wrong
+    name; 4 if spans did not arrive; 130 if --prompt was interrupted.
     """
     threads = set(threading.enumerate())
     with report_errors():

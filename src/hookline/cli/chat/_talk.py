@@ -28,19 +28,19 @@ from hookline.runtime import AgentSession, Approve, OperationResult, Reject, Rel
 __all__ = ["COMMANDS", "Talk"]
 
 COMMANDS = {
-    "/help": "show this",
-    "/tools": "the tools that the agent has",
-    "/history": "what was said",
-    "/trace": "the last answer as a tree of what took how long",
-    "/usage": "what all answers took",
-    "/reset": "forget what was said",
-    "/exit": "leave; so do Ctrl-D, and Ctrl-C where nothing is typed",
+    "/help": "show this list",
+    "/tools": "list the agent's tools",
+    "/history": "show the conversation",
+    "/trace": "show the last answer as a tree with durations",
+    "/usage": "show tokens and cost so far",
+    "/reset": "clear the conversation",
+    "/exit": "exit; so do Ctrl-D, and Ctrl-C on an empty line",
 }
 
 CHOICES = "y = approve, n = reject and continue (n WHY tells the agent why), s = reject and stop"
 QUESTION = "  y/n/s? "
 
-NOBODY = "Nobody is there who could approve it."
+NOBODY = "Nobody is available to approve this call."
 
 
 class Talk:
@@ -103,7 +103,7 @@ class Talk:
             if command in COMMANDS:
                 self._command(command)
             elif re.fullmatch(r"/\w*", said):
-                self._screen.show_note(f"There is no {said}. {' '.join(COMMANDS)}")
+                self._screen.show_note(f"Unknown command {said}. Commands: {' '.join(COMMANDS)}")
             elif said:
                 self.answer(said)
                 self._screen.show_blank()
@@ -157,7 +157,9 @@ class Talk:
         """Run something in the agent's thread, and show events until it returns."""
         started = perf_counter_ns()
         future = self._start_task(_catch_exit, work)
-        self._foreground.until(future, self._interrupt, partial(self._screen.show_note, "Ctrl-C again leaves at once."))
+        self._foreground.until(
+            future, self._interrupt, partial(self._screen.show_note, "Press Ctrl-C again to exit now.")
+        )
         self._worked += perf_counter_ns() - started
         self.interrupted |= self._foreground.pressed
         try:
@@ -196,12 +198,12 @@ class Talk:
 
     def _ask(self, call: PendingTool) -> Approve | Reject:
         if self._approves:
-            self._screen.show_decision(call, "approved, as --yes says", approved=True)
+            self._screen.show_decision(call, "approved by --yes", approved=True)
             return Approve(call.tool_call_id)
         if self._keyboard is None or not self._keyboard.is_terminal:
             self.unattended += 1
             self._screen.show_decision(
-                call, "rejected and continued: nobody is there who could approve it (--yes does)", approved=False
+                call, "rejected and continued: nobody can approve it here; pass --yes to approve calls", approved=False
             )
             return Reject(call.tool_call_id, NOBODY, and_continue=True)
         self._screen.show_question(call, CHOICES)
@@ -238,14 +240,14 @@ class Talk:
         elif command == "/trace":
             try:
                 self._kept.show(screen.console)
-                screen.show_note("Events do not show model calls; the spans that --otlp-endpoint sends do.")
+                screen.show_note("Events do not include model calls. To see them, send spans with --otlp-endpoint.")
             except (HooklineError, OSError) as error:
                 screen.show_error(error)
         elif command == "/usage":
             screen.show_totals(self._usage, self._tool_calls, self._answers)
         elif command == "/reset":
             self._session.history.clear()
-            screen.show_note("Forgotten.")
+            screen.show_note("Conversation cleared.")
         else:
             for name, meaning in COMMANDS.items():
                 screen.show_row(f"{name:9}  {meaning}")

@@ -67,10 +67,10 @@ COLUMNS = (
 )
 
 LEGEND = """\
-seen: the model was shown the injected instruction, and followed it. stopped: reached its goal under
-the first policy, and does not under this one. solved: the user's task. blinded: the model was not
-shown an answer that it asked for; a script goes on all the same. clean: the user's tasks without an
-attack. harmed: not solved because of the policy. asked: how often a person had to decide."""
+seen: the model read the injected instruction and followed it. stopped: reached the goal under the
+first policy, but not under this one. solved: the user's task. blinded: a result was withheld from
+the model, which as a script continues anyway. clean: the user's tasks without an attack. harmed: not
+solved because of the policy. asked: decisions of a person."""
 
 Job: TypeAlias = tuple[str, list[tuple[str, str]], bool]
 """A suite, pairs of tasks of it, and whether its tasks are also tried without an attack."""
@@ -91,8 +91,8 @@ def run_attacks(
 
     Args:
         targets: `agentdojo:SUITE`, or `agentdojo:all` for all four.
-        policies: By name; the first is what the others are compared with. All of them unless given.
-        tasks: User tasks; all of them unless given.
+        policies: By name; the first is what the others are compared with. All by default.
+        tasks: User tasks; all by default.
         wording: How the injected texts speak to the model.
         processes: The number of processes that work at the same time; the number of processors by default.
 

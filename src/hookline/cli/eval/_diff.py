@@ -32,16 +32,14 @@ MEAN = "mean:"
 
 MinScore = Annotated[
     list[str] | None,
-    typer.Option(
-        "--min-score", metavar="SCORE", help="The least score of each task in B, 0 to 1; mean:0.9 for the mean."
-    ),
+    typer.Option("--min-score", metavar="SCORE", help="Lowest score of each task in B, 0 to 1; mean:0.9 for the mean."),
 ]
 MaxScoreDrop = Annotated[
     list[str] | None,
     typer.Option(
         "--max-score-drop",
         metavar="SCORE",
-        help="How far a task's score may fall; mean:0.02 for the mean. 0 unless given.",
+        help="How far a task's score may fall; mean:0.02 for the mean.  [default: 0]",
     ),
 ]
 MaxCostIncrease = Annotated[
@@ -49,7 +47,7 @@ MaxCostIncrease = Annotated[
     typer.Option(
         "--max-cost-increase",
         metavar="USD",
-        help="How much more a task may cost: 0.02, 10%, mean:10%. No limit unless given.",
+        help="How much more a task may cost: 0.02, 10%, mean:10%.  [default: no limit]",
     ),
 ]
 MaxCallsIncrease = Annotated[
@@ -57,11 +55,11 @@ MaxCallsIncrease = Annotated[
     typer.Option(
         "--max-calls-increase",
         metavar="N",
-        help="How many more tool calls a task may make: 2, 10%, mean:10%. No limit unless given.",
+        help="How many more tool calls a task may make: 2, 10%, mean:10%.  [default: no limit]",
     ),
 ]
 AllowMissing = Annotated[
-    bool, typer.Option("--allow-missing", help="Tasks of A may be gone, not run or not judged in B.")
+    bool, typer.Option("--allow-missing", help="Allow tasks of A to be missing, not run or not judged in B.")
 ]
 
 
@@ -108,11 +106,11 @@ def _parse_limits(option: str, given: Sequence[str] | None, parse: Callable[[str
         try:
             value = parse(text.removeprefix(MEAN))
         except ValueError as error:
-            problem = f"{error}. In front of it, mean: makes it about the mean of all tasks."
+            problem = f"{error}. Put mean: in front of it to limit the mean of all tasks."
             raise typer.BadParameter(problem, param_hint=f"'{option}'") from None
         if mean in found:
             raise typer.BadParameter(
-                f"It is given twice for {'the mean' if mean else 'each task'}; give it once.", param_hint=f"'{option}'"
+                f"It is set twice for {'the mean' if mean else 'each task'}; set it once.", param_hint=f"'{option}'"
             )
         found[mean] = value
     return found.get(False), found.get(True)
@@ -171,7 +169,7 @@ def show_diff(console: Console, diff: RunDiff) -> None:
     for problem in diff.problems:
         console.print(f"[red]✗ {escape(problem)}.[/]", soft_wrap=True)
     if diff.not_compared:
-        console.print(f"A was interrupted before {len(diff.not_compared)} tasks, which are not compared.")
+        console.print(f"Not compared: {len(diff.not_compared)} tasks that A was interrupted before.")
     identical = sum(task.identical for task in diff.tasks)
     console.print(
         f"{_verdict(diff)} Tool results, answers and trajectories of {identical} of {len(diff.tasks)} tasks are equal "

@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from hookline.cli._commands import Command, CommandApp, CommandGroup
+from hookline.cli._commands import Command, CommandApp, CommandGroup, command_line_of
 from hookline.cli._exit_codes import DONE, FAILED, NOT_JUDGED, exit_code_of
 from hookline.cli._options import Concurrency, Endpoint, RecordFile, Tasks
 from hookline.cli._outputs import OutputFiles, resolve_output, send_spans, write_recording
@@ -80,51 +80,58 @@ class EvalMode(StrEnum):
 eval_app = CommandApp(name="eval", cls=SuiteOrCommand, help="Run the tasks of a suite, or compare two runs.")
 
 ModeChoice = Annotated[
-    EvalMode | None, typer.Option(metavar="MODE", help="Run real tools (spy, record), or none (replay, strict).")
+    EvalMode | None, typer.Option(metavar="MODE", help="spy and record run real tools; replay and strict run none.")
 ]
 Cassettes = Annotated[
     Path | None,
     typer.Option(
-        metavar="DIR", help="The folder of cassettes, one file per task: record writes it, replay and strict read it."
+        metavar="DIR",
+        help="Folder of cassettes, one file per task. --mode record writes it, replay and strict read it.",
     ),
 ]
 Mocked = Annotated[
-    bool, typer.Option("--mocked", help="Run again, every tool call answered by what was recorded, and compare.")
+    bool, typer.Option("--mocked", help="Run twice, the second time with recorded answers only, and compare.")
 ]
 
 
 @eval_app.command(SUITE, cls=SuiteCommand, hidden=True)
 def evaluate_suite(
+    context: typer.Context,
     target: Annotated[
         str,
-        typer.Argument(metavar="SUITE", help="agentdojo:banking (workspace, travel, slack, all), or your file."),
+        typer.Argument(
+            metavar="SUITE", help="agentdojo:banking (or workspace, travel, slack, all), or a file of your own."
+        ),
     ],
     task: Tasks = None,
     mode: ModeChoice = None,
     cassettes: Cassettes = None,
     mocked: Mocked = False,
-    faults: Annotated[Path | None, typer.Option(metavar="FILE", help="A YAML file of faults to inject.")] = None,
+    faults: Annotated[Path | None, typer.Option(metavar="FILE", help="Inject the faults in this YAML file.")] = None,
     seed: Annotated[
-        int, typer.Option(metavar="N", help="The seed of faults: the same seed gives the same faults.")
+        int, typer.Option(metavar="N", help="Seed of the faults: the same seed breaks the same calls.")
     ] = 0,
     concurrency: Concurrency = 8,
-    report: Annotated[Path | None, typer.Option(metavar="FILE", help="Write an HTML report there.")] = None,
-    junit: Annotated[Path | None, typer.Option(metavar="FILE", help="Write JUnit XML there.")] = None,
-    save: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the run there, for `eval diff`.")] = None,
-    inspect: Annotated[Path | None, typer.Option(metavar="FILE", help="Write an Inspect log there.")] = None,
-    messages: Annotated[Path | None, typer.Option(metavar="FILE", help="Write message lists, as JSON.")] = None,
+    report: Annotated[Path | None, typer.Option(metavar="FILE", help="Write an HTML report.")] = None,
+    junit: Annotated[Path | None, typer.Option(metavar="FILE", help="Write JUnit XML.")] = None,
+    save: Annotated[Path | None, typer.Option(metavar="FILE", help="Save the run, for `hookline eval diff`.")] = None,
+    inspect: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a log for Inspect.")] = None,
+    messages: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write the messages of each task as JSON, for agentevals.")
+    ] = None,
     record: RecordFile = None,
     otlp_endpoint: Endpoint = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else, on stdout.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print only JSON on stdout.")] = False,
 ) -> None:
-    """Run the tasks of a suite, check their results, and show what answered their tool calls and what hooks cost.
+    """Run the tasks of a suite and check the results.
 
-    SUITE is one of AgentDojo's, or a file of your own: suite.yaml, suite.py. `hookline eval diff A B` compares two
-    runs that --save wrote, `hookline eval attack SUITE` tries injections.
+    The tables show who answered the tool calls of each task, and the cost of hooks. SUITE is a suite of AgentDojo, or
+    a file of your own: suite.yaml, suite.py. `hookline eval diff A B` compares two saved runs, `hookline eval attack
+    SUITE` tries injection attacks.
 
-    Exits with 1 if a task fails its check or a replay differs from what was recorded, with 2 for a wrong name or file,
-    with 3 if nothing was judged as no task has a check, with 4 if spans did not arrive where they were sent. After
-    Ctrl-C (130) or SIGTERM (143) the files have what was done until then.
+    Exits with 1 if a task failed or a replay differs from the recording, with 2 for a wrong name or file, with 3 if no
+    task has a check, with 4 if spans did not arrive. After Ctrl-C (130) or SIGTERM (143) the files contain the tasks
+    that were done.
     """
     _check_options(mode, mocked=mocked, cassettes=cassettes)
     with report_errors():
@@ -147,6 +154,7 @@ def evaluate_suite(
                 cassettes=cassettes,
                 faults=struck,
                 seed=seed,
+                made_by=command_line_of(context),
             )
         except InterruptedEvaluation as interrupted:
             _write_interrupted(interrupted.evaluation, files)
@@ -172,22 +180,22 @@ def _write_and_show(console: Console, evaluation: Evaluation, files: OutputFiles
 
 @eval_app.command("diff")
 def diff(
-    a: Annotated[str, typer.Argument(metavar="A", help="The earlier run, as --save wrote it.")],
+    a: Annotated[str, typer.Argument(metavar="A", help="The earlier run, saved with --save.")],
     b: Annotated[str, typer.Argument(metavar="B", help="The later run.")],
     min_score: MinScore = None,
     max_score_drop: MaxScoreDrop = None,
     max_cost_increase: MaxCostIncrease = None,
     max_calls_increase: MaxCallsIncrease = None,
     allow_missing: AllowMissing = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else, on stdout.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print only JSON on stdout.")] = False,
 ) -> None:
     """Compare two runs task by task: results, tool calls and cost.
 
-    Worse is a task of A that is missing in B, was interrupted, fails now, is no longer judged, or scores less; with
-    the options also one that costs more or makes more calls. A number is about each task; mean:0.02 is about the mean
-    of all tasks. An increase is a number, or a share of what it was: 10%.
+    A task got worse if B does not have it, was interrupted before it, fails it, no longer judges it, or gives it a
+    lower score. With the options below, higher cost and more calls count too. A limit applies to each task; mean:0.02
+    limits the mean of all tasks. An increase is a number, or a percentage: 10%.
 
-    Exits with 1 if anything is worse, with 2 for a file that is not a saved run, with 3 if A and B have no task in
+    Exits with 1 if a task got worse, with 2 for a file that is not a saved run, with 3 if A and B have no task in
     common.
     """
     thresholds = thresholds_of(
@@ -209,23 +217,25 @@ def diff(
 @eval_app.command("attack")
 def attack(
     targets: Annotated[
-        list[str], typer.Argument(metavar="SUITE", help="agentdojo:banking (workspace, travel, slack, all).")
+        list[str], typer.Argument(metavar="SUITE", help="agentdojo:banking (or workspace, travel, slack, all).")
     ],
     policy: Annotated[
-        list[str] | None, typer.Option(metavar="POLICY", help="Only this guard policy; repeatable.")
+        list[str] | None, typer.Option(metavar="POLICY", help="Only this guard policy. Repeatable.")
     ] = None,
     task: Tasks = None,
-    wording: Annotated[str, typer.Option(metavar="NAME", help="How injected texts speak to the model.")] = "ignore",
+    wording: Annotated[
+        str, typer.Option(metavar="NAME", help="Wording of the injected instructions: ignore, plain, polite.")
+    ] = "ignore",
     processes: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="How many processes work at the same time.")
+        int | None, typer.Option(min=1, metavar="N", help="Number of processes. The number of processors by default.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else, on stdout.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print only JSON on stdout.")] = False,
 ) -> None:
-    """Attack a suite, and count what each guard policy stopped.
+    """Try injection attacks on a suite, and count which ones each guard policy stops.
 
-    A gullible model follows every instruction that is injected into results of tools.
+    The model is scripted: it follows every instruction that is injected into tool results.
 
-    Exits with 1 if an attempt did not run to its end, with 2 for a wrong name.
+    Exits with 1 if an attempt did not finish, with 2 for a wrong name.
     """
     with report_errors():
         run = run_attacks(targets, policies=policy or [], tasks=task or [], wording=wording, processes=processes)
@@ -254,5 +264,5 @@ def _write_interrupted(evaluation: Evaluation, files: OutputFiles) -> None:
         console = Console(stderr=True, highlight=False)
         files.write(evaluation)
         done = sum(len(run.results) for run in evaluation.runs)
-        console.print(escape(f"{done} tasks were done; the files have them."), soft_wrap=True)
+        console.print(escape(f"{done} tasks were done; the files contain them."), soft_wrap=True)
         files.print_paths(console, report=True)

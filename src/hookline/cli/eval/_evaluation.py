@@ -39,7 +39,7 @@ class Evaluation:
     """The runs of one command.
 
     Attributes:
-        targets: The suites, as they were asked for.
+        targets: The suites, as the caller named them.
         runs: One run, or the run with real tools and its replay.
         comparison: How the two compare.
     """
@@ -151,12 +151,13 @@ def evaluate(
     cassettes: Path | None = None,
     faults: Sequence[FaultSpec] = (),
     seed: int = 0,
+    made_by: str = "hookline eval",
 ) -> Evaluation:
     """Run tasks, and with `mocked` once more, answered by what was recorded in memory then.
 
     Args:
         console: For the progress bar, if it is a terminal.
-        targets: The suites, as they were asked for.
+        targets: The suites, as the caller named them.
         cases: The tasks.
         mocked: Whether to run them again.
         concurrency: How many operations run at the same time.
@@ -165,14 +166,15 @@ def evaluate(
         mode: Whether tools really run in the first run, and whether it records or replays.
         cassettes: The folder of the cassette files.
         faults: Faults on purpose.
-        seed: From which faults are drawn.
+        seed: The seed of the faults.
+        made_by: The command line, for the report.
 
     Raises:
         InterruptedEvaluation: At Ctrl-C, with what was done until then.
         CassetteFolderError: If the mode needs cassettes and does not know where.
     """
     runs: list[SuiteRun] = []
-    runner = partial(SuiteRunner, cases, faults=faults, seed=seed, concurrency=concurrency)
+    runner = partial(SuiteRunner, cases, faults=faults, seed=seed, concurrency=concurrency, made_by=made_by)
     with _progress(console) as progress, _without_failed_runs():
         bar = progress.add_task(NAMES[mode], total=len(cases), last="")
         first = runner(

@@ -10,9 +10,9 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from hookline.cli._terminal import new_table, print_path
+from hookline.cli._terminal import make_one_line, new_table, print_path
 from hookline.cli.eval._evaluation import Evaluation
-from hookline.evals.reports import NAMES, duration
+from hookline.evals.reports import NAMES, duration, judge_runs
 from hookline.evals.running import Comparison, Difference, Mode, SuiteRun, TaskResult, Totals
 from hookline.evals.trajectories import Coverage
 
@@ -27,11 +27,13 @@ NEVER_SHOWN = 3
 """Tools that no task called, and tasks that nothing judged, that are named."""
 
 UNCHECKED = "-"
-"""Stands for a utility that was not checked, because no real tool ran."""
+"""Stands for a task that was not checked, because no real tool ran."""
 
 
 def show_evaluation(console: Console, evaluation: Evaluation, report: Path | None) -> None:
-    """Print the tasks, the totals, whether both runs are the same, and where the report is."""
+    """Print the verdict, the tasks, the totals, whether both runs are the same, and where the report is."""
+    console.print()
+    console.print(_verdict_line(evaluation), soft_wrap=True)
     console.print()
     console.print(_task_table(evaluation))
     console.print()
@@ -49,7 +51,7 @@ def show_evaluation(console: Console, evaluation: Evaluation, report: Path | Non
             failure = escape(f"{result.name}: {result.failure}")
             console.print(f"[red]✗ {NAMES[run.mode]}: {failure}[/]", soft_wrap=True)
         if len(failures) > FAILURES_SHOWN:
-            console.print(f"[red]✗ and {len(failures) - FAILURES_SHOWN} tasks more; --report shows all[/]")
+            console.print(f"[red]✗ and {len(failures) - FAILURES_SHOWN} more tasks; --report shows all[/]")
     if evaluation.comparison is not None:
         console.print(_comparison_text(evaluation.comparison, evaluation.runs[-1]))
     elif evaluation.judged and evaluation.runs[0].not_judged:
@@ -58,10 +60,16 @@ def show_evaluation(console: Console, evaluation: Evaluation, report: Path | Non
         print_path(console, "Report", report)
 
 
+def _verdict_line(evaluation: Evaluation) -> Text:
+    verdict = judge_runs(evaluation.runs, evaluation.comparison)
+    sign, style = {"Passed": ("✓", "green"), "Failed": ("✗", "bold red")}.get(verdict.outcome, ("!", "yellow"))
+    return Text.assemble((f"{sign} {verdict.outcome}:", style), f" {make_one_line(verdict.sentence)}")
+
+
 def _task_table(evaluation: Evaluation) -> Table:
     runs, comparison = evaluation.runs, evaluation.comparison
     table = new_table()
-    for name in ("task", "utility", "steps", "tool\ncalls"):
+    for name in ("task", "check", "steps", "tool\ncalls"):
         table.add_column(name, justify="left" if name == "task" else "right", no_wrap=True)
     # With two runs side by side every character counts: the table fits into 80 columns.
     for name in ("mocked", "fail" if comparison else "failed", "hook\ntime"):
@@ -79,7 +87,7 @@ def _task_table(evaluation: Evaluation) -> Table:
             suite = rows[0].suite
             table.add_section()
             table.add_row(Text(suite, style="bold"))
-        cells: list[str | Text] = [rows[0].task_id, _utility(rows[0]), str(rows[0].steps), str(rows[0].tool_calls)]
+        cells: list[str | Text] = [rows[0].task_id, _check(rows[0]), str(rows[0].steps), str(rows[0].tool_calls)]
         cells += [Text(str(row.mocked), style="yellow" if row.mocked else "dim") for row in rows]
         cells += [Text(str(row.failed), style="red" if row.failed else "dim") for row in rows]
         cells += [duration(row.hook_time_ms) for row in rows]
@@ -95,11 +103,11 @@ def _task_table(evaluation: Evaluation) -> Table:
 
 
 def _fault_table(run: SuiteRun) -> Table:
-    """Return a table of the faults that struck, by tool."""
+    """Return a table of the injected faults, by tool."""
     table = new_table()
     table.add_column("fault", min_width=12, no_wrap=True)
     table.add_column("tool", no_wrap=True, overflow="ellipsis")
-    for name in ("struck", "tasks", "failed"):
+    for name in ("calls", "tasks", "failed"):
         table.add_column(name, justify="right", min_width=len(name), no_wrap=True)
     for (fault, tool), calls in sorted(run.faults_by_tool.items()):
         failed = sum(not call.success for call in calls)
@@ -130,7 +138,7 @@ def _total_table(runs: Sequence[SuiteRun]) -> Table:
         table.add_column(NAMES[run.mode], justify="right", min_width=15, no_wrap=True)
     totals = [run.totals for run in runs]
     table.add_row("tasks", *(str(each.tasks) for each in totals))
-    table.add_row("utility", *(_utility_total(each) for each in totals))
+    table.add_row("checks passed", *(_checks_passed(each) for each in totals))
     table.add_row("steps", *(str(each.steps) for each in totals))
     table.add_row("tool calls", *(str(each.tool_calls) for each in totals))
     table.add_row("real tools run", *(str(each.tools_run + each.forbidden) for each in totals))
@@ -142,7 +150,7 @@ def _total_table(runs: Sequence[SuiteRun]) -> Table:
     return table
 
 
-def _utility_total(totals: Totals) -> Text:
+def _checks_passed(totals: Totals) -> Text:
     if not totals.checked:
         return Text(UNCHECKED, style="dim")
     return Text(f"{totals.useful}/{totals.checked}", style="green" if totals.useful == totals.checked else "red")
@@ -168,7 +176,7 @@ def _unjudged_line(run: SuiteRun) -> str:
     """Return a line that names tasks without checks and expected calls."""
     names = run.not_judged
     more = f" and {len(names) - NEVER_SHOWN} more" if len(names) > NEVER_SHOWN else ""
-    told = f"{len(names)} of {len(run.results)} tasks were not judged, as they have neither checks nor expected calls"
+    told = f"{len(names)} of {len(run.results)} tasks were not judged: they have no checks and no expected calls"
     return f"[yellow]{told}: {escape(', '.join(names[:NEVER_SHOWN]))}{more}[/]"
 
 
@@ -176,7 +184,7 @@ def _difference_text(difference: Difference) -> str:
     return f"{difference.real!r:.60} ≠ {difference.replayed!r:.60}"
 
 
-def _utility(result: TaskResult) -> Text:
+def _check(result: TaskResult) -> Text:
     return Text(UNCHECKED, style="dim") if result.utility is None else _mark(result.utility)
 
 

@@ -96,7 +96,7 @@ ENDINGS = {
 """Why a span ended, in words."""
 
 UNFINISHED = {"shutdown": "never ended", "unfinished": "never ended"}
-"""Why a span was ended in place of its own event, where the word for it says nothing to a person."""
+"""Why a span was ended without its own event, for words that say nothing to a person."""
 
 TOKENS = ((names.USAGE_INPUT_TOKENS, names.USAGE_OUTPUT_TOKENS), (names.USAGE_INPUT, names.USAGE_OUTPUT))
 
@@ -116,7 +116,7 @@ CONTENT = {
 
 
 def bar_of(span: ReadableSpan) -> Bar:
-    """Make the bar of a span, without those inside of it."""
+    """Make the bar of a span, without those inside it."""
     start = span.start_time or 0
     kind = KINDS.get(span.name.partition(" ")[0], "step")
     return Bar(kind, _name(span), start, max(start, span.end_time or 0), status=_status(span), source=span)
@@ -304,7 +304,7 @@ STYLES: dict[BarKind, str] = {
 """How each kind of span looks; steps are only the frame for what is in them."""
 
 BARS: dict[BarKind, str] = {"run": "bright_black", "step": "bright_black", "agent": "bright_black"}
-"""Colours of the bars of frames, which the work inside of them stands out from."""
+"""Colours of the bars of frames, which the work inside them stands out from."""
 
 ASCII = str.maketrans("✓✗⊘‖■━╸╺→·…µ—↩", "+x!=#===>-.u-<")
 """For terminals that know no other characters."""
@@ -397,7 +397,7 @@ def show_spans(console: Console, spans: Sequence[ReadableSpan], titles: Mapping[
 def draw_traces(spans: Iterable[ReadableSpan]) -> list[Waterfall]:
     """Make a waterfall of each trace, in the order of their beginnings.
 
-    A hook that ran when its run was over has no parent, only a link; its bar is inside of the one that it links to.
+    A hook that ran when its run was over has no parent, only a link; its bar is inside the one that it links to.
     """
     bars = {key_of(span.get_span_context()): bar_of(span) for span in spans}
     roots: list[Bar] = []
@@ -409,7 +409,7 @@ def draw_traces(spans: Iterable[ReadableSpan]) -> list[Waterfall]:
 
 
 def is_later(bar: Bar) -> bool:
-    """Whether a bar is one of a hook that ran when the bar that it is inside of was over."""
+    """Whether a bar is a hook that ran after the end of its parent bar."""
     return bar.kind == "hook" and bar.source.parent is None
 
 
@@ -478,7 +478,7 @@ def summarize(traces: Sequence[Waterfall], own_time: int, slowest: Bar) -> list[
 
     Args:
         traces: Their waterfalls.
-        own_time: How long the slowest one took beside what is inside of it, in nanoseconds.
+        own_time: How long the slowest one took beside what is inside it, in nanoseconds.
         slowest: The bar of that one.
     """
     bars = [bar for trace in traces for _, bar in trace.rows()]

@@ -1,7 +1,7 @@
-"""The clauses of the contract, and how an adapter is checked against them.
+"""The clauses of the contract, and the function that checks an adapter against them.
 
-An adapter's tests give a `Stage`, which plays a scene in its framework with that framework's own fake model, and check
-every `Clause` of the `CONTRACT` with it.
+An adapter's tests provide a `Stage`, which plays a scene in its framework with a scripted model, and check every
+`Clause` of the `CONTRACT` with it.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ __all__ = ["CONTRACT", "Clause", "ContractError", "Ran", "Scene", "Stage", "Witn
 
 
 class Clause(msgspec.Struct, frozen=True, kw_only=True):
-    """One rule of the contract, which an adapter keeps or declares impossible in its framework.
+    """One rule of the contract, which an adapter keeps or declares to be unsupported.
 
     Attributes:
         name: The name of the clause.
-        play: Plays it on a stage, and raises a `ContractError` where the adapter breaks it.
-        scene: The scene that it plays.
-        event: The event that it is about; where the framework cannot drive that, a hook on it must be refused.
-        call: The class of calls that its interceptor stands in the way of, likewise.
-        kind: The kind of interceptor.
+        play: Plays the clause on a stage, and raises a `ContractError` if the adapter breaks it.
+        scene: The scene to play.
+        event: The event that the clause tests; if the adapter does not support it, a hook on it must be refused.
+        call: The class of calls whose interceptor the clause tests; handled in the same way.
+        kind: The kind of that interceptor.
     """
 
     name: str
@@ -47,22 +47,22 @@ class Clause(msgspec.Struct, frozen=True, kw_only=True):
         return self.name
 
     def driven(self, stage: Stage) -> bool:
-        """Whether the framework can do what the clause is about."""
+        """Return whether the adapter supports what the clause tests."""
         if self.event is not None and self.event not in stage.capabilities.events:
             return False
         return self.call is None or drives_call(stage.capabilities, self.call, self.kind)
 
     async def check(self, stage: Stage) -> frozenset[HookType]:
-        """Check an adapter against the clause. A hook that its framework cannot drive must be refused.
+        """Check an adapter against the clause; a hook that it does not support must be refused.
 
         Args:
-            stage: Plays scenes in its framework.
+            stage: Plays scenes in the adapter's framework.
 
         Returns:
-            The kinds of events that were told.
+            The kinds of events that were emitted.
 
         Raises:
-            ContractError: If the adapter breaks it.
+            ContractError: If the adapter breaks the clause.
         """
         if self.driven(stage):
             try:
@@ -115,25 +115,25 @@ def _clauses() -> Mapping[str, Clause]:
 
 
 CONTRACT = tuple(_clauses().values())
-"""Every clause, in the order in which a new adapter should be made to keep them."""
+"""Every clause, in the order in which to make a new adapter pass."""
 
 
 async def check_contract(stage: Stage) -> frozenset[HookType]:
     """Check an adapter against every clause.
 
     Args:
-        stage: Plays scenes in its framework.
+        stage: Plays scenes in the adapter's framework.
 
     Returns:
-        The kinds of events that were told.
+        The kinds of events that were emitted.
 
     Raises:
-        ContractError: If the adapter breaks a clause, or says that it drives an event that was never told.
+        ContractError: If the adapter breaks a clause, or declares an event that it never emits.
     """
     seen: frozenset[HookType] = frozenset()
     for clause in CONTRACT:
         seen |= await clause.check(stage)
     if stage.capabilities.events - seen:
         never = ", ".join(sorted(stage.capabilities.events - seen))
-        raise ContractError("Events that the adapter says it drives.", "each is told", f"never told: {never}")
+        raise ContractError("Events that the adapter declares.", "each is emitted", f"never emitted: {never}")
     return seen

@@ -67,7 +67,7 @@ async def plain(stage: Stage) -> Witness:
     witness.heard(plain_events(tool_events(toolset_of(stage), content="3")))
     check_tool_results(ran, "3")
     if HookType.BEFORE_STEP in stage.capabilities.events:
-        check_equal("What the run gave.", ran.output, "done")
+        check_equal("The output of the run.", ran.output, "done")
     return witness
 
 
@@ -78,12 +78,12 @@ async def who_runs(stage: Stage) -> Witness:
 
     for event in witness.events:
         who = (event.operation_id, event.user_id, event.tenant_id, event.parent_operation_id)
-        check_equal(f"Whose {event.hook_type} it is.", who, ("contract-who", "ann", "acme", None))
+        check_equal(f"The run, user and tenant of {event.hook_type}.", who, ("contract-who", "ann", "acme", None))
     return witness
 
 
 async def tool_error(stage: Stage) -> Witness:
-    """A tool that raises emits an error event; the run goes on or fails, as its framework decides."""
+    """A tool that raises emits an error event; the framework decides whether the run continues."""
     witness, failure = Witness(stage), None
     try:
         await stage.play(FAILING, [witness.hooks])
@@ -122,7 +122,7 @@ async def _model_error(stage: Stage, hooks: list[Hooks]) -> Witness:
 
 
 async def mock(stage: Stage) -> Witness:
-    """An observer that mocks answers in the tool's place, and the model reads its answer."""
+    """An observer that mocks replaces the tool call, and the model reads its answer."""
     witness, hooks = Witness(stage), Hooks("mocks")
     hooks.on(BeforeToolCall, id="canned")(_mock_with("42"))
     ran = await stage.play(PLAIN, [hooks, witness.hooks])
@@ -188,7 +188,7 @@ async def inheriting_sub_agent(stage: Stage) -> Witness:
     for event in witness.events:
         parent = "contract-parent" if event.operation_id == child else None
         who = (event.parent_operation_id, event.user_id, event.tenant_id)
-        check_equal(f"Whose {event.hook_type} it is.", who, (parent, "ann", "acme"))
+        check_equal(f"The run, user and tenant of {event.hook_type}.", who, (parent, "ann", "acme"))
     return witness
 
 
@@ -204,7 +204,7 @@ async def compaction(stage: Stage) -> Witness:
 
 
 async def failing_compaction(stage: Stage) -> Witness:
-    """A compaction that fails emits an error event; the run goes on or fails, as its framework decides."""
+    """A compaction that fails emits an error event; the framework decides whether the run continues."""
     witness, failure = Witness(stage), None
     try:
         await stage.play(msgspec.structs.replace(COMPACTING, summary_fails=True), [witness.hooks])

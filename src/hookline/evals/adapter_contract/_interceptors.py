@@ -116,7 +116,7 @@ def _clause(call: type[Any], kind: str, deed: str, scene: Scene) -> Callable[[St
         getattr(hooks, kind)(call, id="hook")(_handler(call, kind, deed, log))
         ran = await _play_scene(stage, scene, [hooks, witness.hooks], may_fail=kind == "guard" and call in ENDING)
         if kind == "around":
-            check_equal("The way of the hook.", log[:2], ["in", "out"])
+            check_equal("The order in which the hook ran.", log[:2], ["in", "out"])
         CHECKS[call](stage, witness, ran or Ran(), kind, "fails" if ran is None else deed)
         return witness
 
@@ -178,19 +178,19 @@ def _tool(stage: Stage, witness: Witness, ran: Ran, kind: str, deed: str) -> Non
 
 def _model(stage: Stage, witness: Witness, ran: Ran, kind: str, deed: str) -> None:
     if kind == "guard":
-        check_equal("The model was asked.", list(ran.asked), [])
+        check_equal("The model calls.", list(ran.asked), [])
         ended = expect(AfterStep, step_index=0, step_type="call_llm", should_continue=False)
         witness.heard([expect(BeforeStep), ended, end_event("interrupted", steps=1, llm_calls=0)])
     elif deed == "responds":
-        check_equal("What the run gave.", ran.output, "canned")
-        check_equal("The model was asked.", list(ran.asked), [])
+        check_equal("The output of the run.", ran.output, "canned")
+        check_equal("The model calls.", list(ran.asked), [])
         witness.heard(
             [*step_events(0, last=True, content="canned"), end_event(steps=1, last_assistant_content="canned")]
         )
     else:
         output = "done" if kind == "before" else "changed"
         _check_prompt(ran, changed=kind != "after")
-        check_equal("What the run gave.", ran.output, output)
+        check_equal("The output of the run.", ran.output, output)
         witness.heard(
             [
                 *step_events(0, *tool_events(toolset_of(stage), content="3")),
@@ -202,14 +202,14 @@ def _model(stage: Stage, witness: Witness, ran: Ran, kind: str, deed: str) -> No
 
 def _agent(stage: Stage, witness: Witness, ran: Ran, kind: str, deed: str) -> None:
     if kind == "guard" or deed == "responds":
-        check_equal("The model was asked.", list(ran.asked), [])
+        check_equal("The model calls.", list(ran.asked), [])
         output, reason = ("", "interrupted") if kind == "guard" else ("canned", "done")
-        check_equal("What the run gave.", ran.output, output)
+        check_equal("The output of the run.", ran.output, output)
         witness.heard([end_event(reason, steps=0, llm_calls=0)])
         return
     output = "done" if kind == "before" else "changed"
     _check_prompt(ran, changed=kind != "after")
-    check_equal("What the run gave.", ran.output, output)
+    check_equal("The output of the run.", ran.output, output)
     witness.heard(plain_events(tool_events(toolset_of(stage), content="3"), output=output))
 
 
@@ -221,7 +221,7 @@ def _sub_agent(stage: Stage, witness: Witness, ran: Ran, kind: str, deed: str) -
     else:
         changed = kind != "after"
         if changed and not any("other words" in text for text in ran.asked):
-            raise ContractError("What the sub-agent was asked.", "other words", repr(ran.asked))
+            raise ContractError("The instruction of the sub-agent.", "other words", repr(ran.asked))
         events = delegation_events(instruction="other words" if changed else "do it")
         content = "answer" if kind == "before" else "changed"
     witness.heard(plain_events(events, calls=0, content=""))
@@ -251,7 +251,7 @@ def _check_prompt(ran: Ran, *, changed: bool) -> None:
     """Raise an error unless the model read the prompt as a hook changed it, or left it."""
     word = "other words" if changed else PLAIN.prompt
     if not ran.asked or word not in ran.asked[0]:
-        raise ContractError("What the model was asked first.", word, repr(ran.asked))
+        raise ContractError("The first model call.", word, repr(ran.asked))
 
 
 CHECKS: dict[type[Any], Callable[[Stage, Witness, Ran, str, str], None]] = {

@@ -72,7 +72,7 @@ async def reject(stage: Stage) -> Witness:
 
 
 async def reject_and_continue(stage: Stage) -> Witness:
-    """The model reads a rejection with `and_continue`, and the run goes on."""
+    """The model reads a rejection with `and_continue`, and the run continues."""
     witness, ran = await _play_until_pause(stage, APPROVAL)
     witness.forget()
     ran = await _resume(ran, Reject("t1", reason="not today", and_continue=True), witness)
@@ -91,15 +91,15 @@ async def ask(stage: Stage) -> Witness:
     hooks.guard(ToolCall, id="asker")(lambda call: Ask("may I?"))
     if not stage.capabilities.asks:
         ran = await stage.play(PLAIN, [hooks, witness.hooks])
-        check_equal("Calls that wait.", list(ran.pending), [])
+        check_equal("The calls that wait.", list(ran.pending), [])
         for after in (event for event in witness.events if event.hook_type == HookType.AFTER_TOOL_CALL):
             check_true("A call about which nobody can be asked is denied.", not after.success)
         return witness
     ran = await stage.play(PLAIN, [hooks, witness.hooks])
     witness.heard(pause_events())
-    check_equal("Calls that wait.", list(ran.pending), ["t1"])
+    check_equal("The calls that wait.", list(ran.pending), ["t1"])
     for paused in witness.of(BeforeHumanIntervention):
-        check_equal("What the person is asked.", [each.prompt for each in paused.pending_tools], ["may I?"])
+        check_equal("The prompt for the person.", [each.prompt for each in paused.pending_tools], ["may I?"])
     witness.forget()
     assert ran.resume is not None
     ran = await ran.resume([Approve("t1")], [hooks, witness.hooks])
@@ -119,10 +119,10 @@ async def _play_until_pause(stage: Stage, scene: Scene) -> tuple[Witness, Ran]:
     witness = Witness(stage)
     ran = await stage.play(scene, [witness.hooks])
     witness.heard(pause_events())
-    check_equal("Calls that wait.", list(ran.pending), ["t1"])
+    check_equal("The calls that wait.", list(ran.pending), ["t1"])
     for paused in witness.of(BeforeHumanIntervention):
         shown = [(each.toolset, each.tool_name, each.args) for each in paused.pending_tools]
-        check_equal("What the person is shown.", shown, [(toolset_of(stage), "add", {"a": 1, "b": 2})])
+        check_equal("The calls that the person sees.", shown, [(toolset_of(stage), "add", {"a": 1, "b": 2})])
     return witness, ran
 
 

@@ -55,19 +55,19 @@ async def at_once(stage: Stage) -> Witness:
         bundles.append([hooks, witness.hooks])
     rans = await stage.play_many(PLAIN, bundles)
 
-    check_equal("How many runs there were.", len(rans), RUNS)
+    check_equal("The number of runs.", len(rans), RUNS)
     for number, (ran, witness) in enumerate(zip(rans, witnesses, strict=True)):
         answer = f"answer {number}"
         witness.heard(plain_events(tool_events(toolset_of(stage), content=answer, mocked=True)))
         check_tool_results(ran, answer)
         check_equal("A run is one operation.", len({event.operation_id for event in witness.events}), 1)
     ids = {event.operation_id for witness in witnesses for event in witness.events}
-    check_equal("How many operations there were.", len(ids), RUNS)
+    check_equal("The number of operations.", len(ids), RUNS)
     return witnesses[0]
 
 
 async def cancellation(stage: Stage) -> Witness:
-    """A cancelled run emits its end once and forgets its hooks, and the cancellation goes on."""
+    """A cancelled run emits its end once and forgets its hooks, and the cancellation propagates."""
     witness, begun, after = Witness(stage), anyio.Event(), list[str]()
 
     async def hang() -> str:
@@ -85,7 +85,7 @@ async def cancellation(stage: Stage) -> Witness:
         group.start_soon(play)
         await begun.wait()
         group.cancel_scope.cancel()
-    check_equal("What followed the cancellation.", after, [])
+    check_equal("The events after the cancellation.", after, [])
     check_true("A cancelled operation is forgotten.", not interrupt("contract-cancelled"))
     pair = tool_events(toolset_of(stage), name="hang", args={}, error="The call was interrupted.")
     witness.heard(
@@ -113,10 +113,10 @@ async def interruption(stage: Stage) -> Witness:
     scene = Scene(turns=[ask_for(tool_call("stop")), DONE], tools={"stop": stop})
     await play_stopped(stage, scene, [witness.hooks], "interrupted", None, operation_id="contract-interrupted")
 
-    check_equal("What `interrupt` returned.", asked, [True])
+    check_equal("The return value of `interrupt`.", asked, [True])
     ends = [event.reason for event in witness.of(OnComplete)]
     if HookType.ON_COMPLETE in stage.capabilities.events:
-        check_equal("How the run ended.", ends, ["interrupted"])
+        check_equal("The reason for the end of the run.", ends, ["interrupted"])
     return witness
 
 
@@ -159,21 +159,21 @@ async def hung_observer(stage: Stage) -> Witness:
 
 
 async def tracing(stage: Stage) -> Witness:
-    """The spans of a run hang together: one root, a model call and a tool call under it, each of them ended."""
+    """The spans of a run form one tree: a root with a model call and a tool call, all ended."""
     exporter, hooks = _tracing()
     witness = Witness(stage)
     await stage.play(PLAIN, [hooks, witness.hooks])
 
     spans = exporter.get_finished_spans()
     operations = [span.attributes.get("gen_ai.operation.name") for span in spans]
-    check_equal("Spans of tool calls.", operations.count("execute_tool"), 1)
-    check_equal("Spans of runs.", operations.count("invoke_agent"), 1)
+    check_equal("The number of tool spans.", operations.count("execute_tool"), 1)
+    check_equal("The number of run spans.", operations.count("invoke_agent"), 1)
     if any(call.__name__ == "ModelCall" for call in stage.capabilities.calls):
-        check_equal("Spans of model calls.", operations.count("chat"), 2)
+        check_equal("The number of model spans.", operations.count("chat"), 2)
     known = {span.context.span_id: span for span in spans}
     roots = [span.name for span in spans if span.parent is None or span.parent.span_id not in known]
-    check_equal("Spans without a parent.", len(roots), 1)
-    check_equal("Traces.", len({span.context.trace_id for span in spans}), 1)
+    check_equal("The number of spans without a parent.", len(roots), 1)
+    check_equal("The number of traces.", len({span.context.trace_id for span in spans}), 1)
     for span in spans:
         parent = known.get(span.parent.span_id) if span.parent is not None else None
         if parent is not None and not parent.start_time <= span.start_time <= span.end_time <= parent.end_time:
@@ -196,7 +196,7 @@ def _tracing() -> tuple[Any, Any]:
 
 
 async def refusals(stage: Stage) -> Witness:
-    """A hook that the framework would never call is refused with an error; with `best_effort` the run goes on."""
+    """A hook that the adapter does not support is refused with an error; with `best_effort` the run continues."""
     never: list[tuple[str, Hooks]] = []
     for kind, event in EVENTS.items():
         if kind not in stage.capabilities.events:

@@ -18,13 +18,12 @@ class Scene(msgspec.Struct, frozen=True, kw_only=True):
     """A script for one run: the model's turns, the tools, the sub-agents.
 
     Attributes:
-        turns: The model's answers, turn by turn; asked once more, it raises. Calls of sub-agents have the toolset
-            `"agent"`.
-        tools: Its tools, by name: async functions with typed parameters and a docstring.
-        approval: The tools for which the framework is set to require a person's approval.
+        turns: The model's answers, in order; one more call raises. Calls of sub-agents have the toolset `"agent"`.
+        tools: The tools by name: async functions with typed parameters and a docstring.
+        approval: The names of tools for which the framework must require a person's approval.
         agents: Scenes of sub-agents, by name.
-        compact: Whether the conversation is to be compacted before the last turn; the summary is `"summary"`.
-        summary_fails: Whether writing it raises `ValueError("no summary")`.
+        compact: Whether to compact the conversation before the last turn; the summary is `"summary"`.
+        summary_fails: Whether writing the summary raises `ValueError("no summary")`.
         prompt: The user's prompt.
     """
 
@@ -43,9 +42,9 @@ class Ran(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         output: The final output of the framework's run.
         told: The result of each tool call as the model read it, in the model's order.
-        asked: The texts of all messages of each model call, those of sub-agents included.
-        pending: Ids of the calls that wait for a person.
-        resume: Goes on with a person's decisions, under hooks of the same kind.
+        asked: For each model call, the texts of all its messages; calls of sub-agents are included.
+        pending: The ids of the calls that wait for a person.
+        resume: Resumes a paused run with a person's decisions and hooks.
     """
 
     output: str = ""
@@ -56,10 +55,10 @@ class Ran(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Stage(Protocol):
-    """Plays scenes in a framework.
+    """Plays scenes in your framework; implement it to test an adapter.
 
     Attributes:
-        capabilities: The events and calls that its adapter can drive.
+        capabilities: The events and calls that the adapter supports.
         toolset: The toolset that the adapter gives to the tools of a scene.
     """
 
@@ -67,19 +66,19 @@ class Stage(Protocol):
     toolset: str = "local"
 
     async def play(self, scene: Scene, hooks: Iterable[AnyHook], **attach: Any) -> Ran:
-        """Run a fresh agent of the framework, with the hooks attached as its users would.
+        """Run a new agent of the framework, with hooks attached as users would attach them.
 
         Args:
             scene: The scene.
             hooks: The hooks of the run.
-            attach: Further arguments, such as `operation_id`, `user_id`, `tenant_id`, `dispatcher`, `drain_timeout`,
+            attach: Other arguments, such as `operation_id`, `user_id`, `tenant_id`, `dispatcher`, `drain_timeout`,
                 `best_effort`, …
 
         Raises:
-            Exception: Whatever the framework's run raises.
+            Exception: What the framework's run raises.
         """
         ...
 
     async def play_many(self, scene: Scene, bundles: Sequence[Iterable[AnyHook]]) -> Sequence[Ran]:
-        """Run ONE agent object of the framework several times at once, each run with its own hooks."""
+        """Run one agent object of the framework several times concurrently, each run with its own hooks."""
         ...

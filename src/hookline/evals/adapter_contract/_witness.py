@@ -37,12 +37,12 @@ STEP_FIELDS = frozenset({"step_index", "steps", "total_steps", "llm_calls", "las
 
 @define_error("{what}\n  expected: {expected}\n  got:      {got}")
 class ContractError(HooklineError, AssertionError):
-    """An adapter does not keep a clause of the contract.
+    """An adapter broke a clause of the contract.
 
     Attributes:
-        what: The thing that was compared.
-        expected: The value that the contract demands.
-        got: The value that the adapter gave.
+        what: What was compared.
+        expected: The value that the contract requires.
+        got: The actual value.
     """
 
     what: str
@@ -51,7 +51,7 @@ class ContractError(HooklineError, AssertionError):
 
 
 class ExpectedEvent(msgspec.Struct, frozen=True):
-    """An event that a run must give.
+    """An event that a run must emit.
 
     Attributes:
         kind: The class of the event.
@@ -71,24 +71,24 @@ def check_equal(what: str, got: object, expected: object) -> None:
     """Raise an error unless two values are equal.
 
     Raises:
-        ContractError: If they are not.
+        ContractError: If they differ.
     """
     if got != expected:
         raise ContractError(what, repr(expected), repr(got))
 
 
 def check_true(what: str, fact: bool) -> None:
-    """Raise an error unless something is true.
+    """Raise an error unless a statement is true.
 
     Raises:
-        ContractError: If it is not.
+        ContractError: If the statement is false.
     """
     if not fact:
         raise ContractError(what, "true", "false")
 
 
 class Witness:
-    """Records every event that a stage's framework can drive.
+    """Records every event that the adapter of a stage supports.
 
     Args:
         stage: The stage whose events are recorded.
@@ -105,7 +105,7 @@ class Witness:
                 self.hooks.on(event)(self.events.append)
 
     def seen(self) -> frozenset[HookType]:
-        """Return the kinds of all events recorded so far, forgotten ones included."""
+        """Return the kinds of all events recorded so far, including forgotten ones."""
         return self._before.union(event.hook_type for event in self.events)
 
     def forget(self) -> None:
@@ -121,9 +121,9 @@ class Witness:
         """Raise an error unless exactly these events were recorded, in this order.
 
         Args:
-            expected: The events, also those that the framework cannot drive, which are left out.
-            ordered: Whether the order is the contract's; calls that overlap end in any.
-            of: The operation whose events they are; of every operation unless given.
+            expected: The events; those that the adapter does not support are ignored.
+            ordered: Whether to compare the order; concurrent calls may end in any order.
+            of: The operation whose events to compare; every operation unless given.
 
         Raises:
             ContractError: If other events were recorded.
@@ -133,7 +133,7 @@ class Witness:
         got, names = [str(event.hook_type) for event in events], [str(hook_type(each.kind)) for each in wanted]
         if ordered:
             check_equal("The events of the run.", got, names)
-        check_equal("The events of the run, counted.", Counter(got), Counter(names))
+        check_equal("The number of each event of the run.", Counter(got), Counter(names))
         left = list(events)
         for each in wanted:
             fields = self.known(each)
@@ -144,7 +144,7 @@ class Witness:
             left.remove(fit)
 
     def known(self, expected: ExpectedEvent) -> dict[str, Any]:
-        """Return the fields of an expected event that the framework lets an adapter know."""
+        """Return the fields of an expected event that the adapter can know in its framework."""
         if HookType.BEFORE_STEP in self.capabilities.events:
             return expected.fields
         return {name: value for name, value in expected.fields.items() if name not in STEP_FIELDS}
@@ -161,7 +161,7 @@ def fields_of(event: object, fields: Iterable[str]) -> dict[str, Any]:
 
 
 def drives_call(capabilities: Capabilities, call: type[Call], kind: str) -> bool:
-    """Whether a framework can drive an interceptor of this kind on this class of calls."""
+    """Return whether the adapter supports this kind of interceptor for this class of calls."""
     return kind in capabilities.calls.get(call, frozenset())
 
 
@@ -171,7 +171,7 @@ def toolset_of(stage: Stage) -> str:
 
 
 async def check_refusal(stage: Stage, scene: Scene, hooks: Iterable[AnyHook], what: str) -> None:
-    """Raise an error unless the stage refuses a hook that its framework would never call.
+    """Raise an error unless the stage refuses a hook that its adapter does not support.
 
     Args:
         stage: The stage.
@@ -180,21 +180,21 @@ async def check_refusal(stage: Stage, scene: Scene, hooks: Iterable[AnyHook], wh
         what: A text that the refusal must contain.
 
     Raises:
-        ContractError: If it is not refused.
+        ContractError: If the hook is not refused.
     """
     try:
         await stage.play(scene, hooks)
     except UnsupportedHookError as error:
         for word in (what, stage.capabilities.framework):
             if word not in str(error):
-                raise ContractError("A refusal that does not say what is refused.", word, str(error)) from error
+                raise ContractError("The text of the refusal.", word, str(error)) from error
     else:
-        raise ContractError("A hook that the framework would never call.", f"{what} is refused", "it was accepted")
+        raise ContractError("A hook that the adapter does not support.", f"{what} is refused", "it was accepted")
 
 
 @contextmanager
 def expect_stopped(stage: Stage, reason: str, hook_id: str | None = None) -> Iterator[None]:
-    """Raise an error unless the block raises `RunStopped`; a framework that cannot raise it may do as it likes.
+    """Raise an error unless the block raises `RunStopped`, if the adapter declares that it raises it.
 
     Args:
         stage: The stage.
@@ -210,7 +210,7 @@ def expect_stopped(stage: Stage, reason: str, hook_id: str | None = None) -> Ite
         if not stage.capabilities.raises_stopped:
             return
         if not isinstance(error, RunStopped):
-            raise ContractError("What a stopped run raises.", "RunStopped", repr(error)) from error
+            raise ContractError("The error of a stopped run.", "RunStopped", repr(error)) from error
         check_equal("The hook that stopped the run.", error.hook_id, hook_id)
         check_true(f"The reason {error.reason!r} contains {reason!r}.", reason in error.reason)
         return
@@ -220,7 +220,7 @@ def expect_stopped(stage: Stage, reason: str, hook_id: str | None = None) -> Ite
 async def play_stopped(
     stage: Stage, scene: Scene, hooks: Iterable[AnyHook], reason: str, hook_id: str | None, **attach: Any
 ) -> Ran | None:
-    """Play a scene that a hook, a person or `interrupt` ends; return what came of it, or `None` if it raised.
+    """Play a scene that a hook, a person or `interrupt` ends; return its result, or `None` if it raised.
 
     Args:
         stage: The stage.
@@ -228,7 +228,7 @@ async def play_stopped(
         hooks: The hooks.
         reason: A text that the reason must contain.
         hook_id: The hook that ends the run; `None` for a person or `interrupt`.
-        attach: Further arguments of `Stage.play`.
+        attach: Other arguments of `Stage.play`.
 
     Raises:
         ContractError: If the run does not raise `RunStopped`.
@@ -241,7 +241,7 @@ async def play_stopped(
 
 def check_tool_results(ran: Ran, *expected: str) -> None:
     """Raise an error unless the model read these tool results. Frameworks may add words of their own."""
-    check_equal("How many results the model was told.", len(ran.told), len(expected))
+    check_equal("The number of tool results that the model read.", len(ran.told), len(expected))
     for text, wanted in zip(ran.told, expected, strict=True):
         if wanted not in text:
-            check_equal("What the model was told of a tool call.", text, wanted)
+            check_equal("The tool result that the model read.", text, wanted)

@@ -139,7 +139,7 @@ class Cassette:
 
         Args:
             path: The file.
-            name: The cassette's name; that of the file unless given.
+            name: The cassette's name; by default that of the file.
             **options: As for `Cassette`.
 
         Raises:

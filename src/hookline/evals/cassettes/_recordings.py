@@ -45,7 +45,7 @@ class RecordedCall(msgspec.Struct, frozen=True, kw_only=True):
         tool: The tool, as `toolset/tool_name`.
         args: The arguments, without secrets.
         result: The tool's answer, or the message of its exception.
-        success: Whether the tool did what it was asked for.
+        success: Whether the tool succeeded.
         raised: The exception's class name, if the tool raised.
         metadata: The metadata of the answer.
         step: The step of its operation, from 0.

@@ -42,7 +42,7 @@ class Fault(Protocol):
 
     @property
     def replaces(self) -> bool:
-        """Whether the fault answers in the tool's place. Otherwise it changes or delays the tool's answer."""
+        """Whether the fault answers instead of the tool. Otherwise it changes or delays the tool's answer."""
 
     def strike(self, call: SeenCall, draw: random.Random, clock: OperationClock) -> ToolResult | Exception | None:
         """Return the answer that replaces the tool's. Called only if the fault replaces.
@@ -73,7 +73,7 @@ class Fault(Protocol):
 
 
 class CallFault(msgspec.Struct, frozen=True):
-    """A fault that answers in the tool's place, without delay."""
+    """A fault that answers instead of the tool, without delay."""
 
     replaces: ClassVar[bool] = True
 

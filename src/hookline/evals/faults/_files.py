@@ -137,7 +137,7 @@ def _make_raise_error(given: dict[str, Any]) -> RaiseError:
     name, message = given["error"], given.get("message", "")
     error = getattr(builtins, name, None) if isinstance(name, str) else None
     if not isinstance(error, type) or not issubclass(error, Exception):
-        problem = f"is the name of an exception that Python brings along, such as ConnectionError; got {quote(name)}"
+        problem = f"is the name of a built-in exception, such as ConnectionError; got {quote(name)}"
         raise FaultDefinitionError("raise_error", "error", problem)
     if not isinstance(message, str):
         raise FaultDefinitionError("raise_error", "message", f"is text; got {quote(message)}")

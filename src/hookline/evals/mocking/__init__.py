@@ -1,4 +1,4 @@
-"""Mock tools: rules that answer tool calls in the tools' place, and faults that strike them."""
+"""Mock tools: rules that answer tool calls instead of the tools, and faults that strike them."""
 
 from hookline.evals.mocking._answers import Answer, Fake
 from hookline.evals.mocking._answers import Then as Then

@@ -41,7 +41,7 @@ T = TypeVar("T")
 
 
 class Fake(Generic[T]):
-    """An object whose methods stand for tools, with its own state in each operation.
+    """An object whose methods replace tools, with separate state per operation.
 
     Args:
         source: A class or function that makes the object, or an object that is copied for each operation.
@@ -75,7 +75,7 @@ class Fake(Generic[T]):
             HookUsageError: If none has, or several have.
         """
         if len(self._made) != 1:
-            raise HookUsageError(f"{len(self._made)} operations used {self!r}; `of(operation_id)` gives the one's.")
+            raise HookUsageError(f"{len(self._made)} operations used {self!r}; choose one with `of(operation_id)`.")
         return next(iter(self._made.values()))
 
     def forget(self) -> None:
@@ -83,11 +83,11 @@ class Fake(Generic[T]):
         self._made.clear()
 
     def methods(self) -> list[str]:
-        """List the names of the public methods, which stand for tools."""
+        """List the names of the public methods, which replace tools."""
         probe = self._source if isinstance(self._source, type) else self._make()
         names = [name for name in dir(probe) if not name.startswith("_") and _is_method(probe, name)]
         if not names:
-            raise HookUsageError(f"{self._source!r:.100} has no public method that could stand for a tool.")
+            raise HookUsageError(f"{self._source!r:.100} has no public method that could replace a tool.")
         return names
 
     def _make(self) -> T:
@@ -222,7 +222,7 @@ class AnswerSequence(Answer):
 
     def __post_init__(self) -> None:
         if not self.answers:
-            raise HookUsageError("A sequence of answers has at least one.")
+            raise HookUsageError("A sequence of answers needs at least one.")
         if self.then not in ("last", "cycle", "error"):
             raise HookUsageError(f"`then` is 'last', 'cycle' or 'error'; got {self.then!r}.")
         for answer in self.answers:
@@ -236,7 +236,7 @@ class AnswerSequence(Answer):
     def give(self, call: BeforeToolCall, place: int) -> object:
         count = len(self.answers)
         if place >= count and self.then == "error":
-            raise AnswerError(f"its {count} answers are used up, and this is call {place + 1} that it is for")
+            raise AnswerError(f"its {count} answers are used up; this is its call {place + 1}")
         answer = self.answers[place % count if self.then == "cycle" else min(place, count - 1)]
         return answer(call) if callable(answer) and not isinstance(answer, Exception) else answer
 
@@ -268,7 +268,7 @@ class AnswerTable(Answer):
                 return self.answers[key]
         known = ", ".join(map(repr, list(self.answers)[:10]))
         said = "is missing" if value is MISSING else f"is {value!r:.100}"
-        told = f"{self.field!r} {said}, and it knows {known}; '*' is for all others"
+        told = f"{self.field!r} {said}, and the table has {known}; add '*' for all others"
         raise AnswerError(f"its table has no answer: {told}")
 
 
@@ -319,7 +319,7 @@ class Passthrough(Answer):
 
 @dataclass(frozen=True)
 class CassetteAnswer(Answer):
-    """Answers from a cassette. The mocks ask the cassette themselves, and tell it when an operation ends.
+    """Answers from a cassette. The mocks query the cassette themselves, and notify it when an operation ends.
 
     Attributes:
         cassette: The recording.
@@ -390,7 +390,7 @@ def as_error(error: object) -> Exception:
         try:
             return error()
         except Exception as failure:
-            raise HookUsageError(f"{error.__name__} is not made without arguments; give an instance.") from failure
+            raise HookUsageError(f"{error.__name__} needs arguments; pass an instance.") from failure
     if not isinstance(error, Exception):
         raise HookUsageError(f"A tool raises an Exception; got {error!r:.100}.")
     return error

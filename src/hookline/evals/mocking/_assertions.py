@@ -35,7 +35,7 @@ def calls_of(calls: Sequence[C], pattern: str, args: object = None) -> list[C]:
     Args:
         calls: Calls that were made.
         pattern: `toolset/tool_name`, a bare name (of any toolset), or a glob over the path.
-        args: The arguments that they must have, all of them; any object that compares itself with a dict will do.
+        args: The arguments that they must have, or any object that can be compared with a dict.
             `None` for any arguments.
     """
     if not isinstance(pattern, str) or not pattern:
@@ -99,7 +99,7 @@ def assert_called_once_with(calls: Sequence[C], pattern: str, args: object, *, n
     Args:
         calls: Calls that were made.
         pattern: `toolset/tool_name`, a bare name (of any toolset), or a glob over the path.
-        args: The arguments, all of them; any object that compares itself with a dict will do.
+        args: All arguments, or any object that can be compared with a dict.
         note: Returns what the table says of a call, besides its tool and arguments.
 
     Raises:

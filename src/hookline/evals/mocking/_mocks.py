@@ -126,7 +126,7 @@ class FaultRule:
         if missing or isinstance(fault, type):
             raise HookUsageError(
                 f"{fault!r:.100} is not a fault; give one of hookline.evals.faults, as Timeout(seconds=5), or an "
-                "object with its five words: name, replaces, strike, change, delay_s."
+                "object with its five members: name, replaces, strike, change, delay_s."
             )
         self.matcher = matcher
         self.fault = fault
@@ -226,7 +226,7 @@ def _describe_nearest(table: RuleTable, call: SeenCall) -> str:
         rule = tools[close[0]]
         return f"The nearest rule is {rule.name!r}: {_reason(rule, call)}. "
     names = ", ".join(repr(rule.name) for rule in rules[:SHOWN])
-    return f"No rule is for this tool; there are rules {names}{' and others' if len(rules) > SHOWN else ''}. "
+    return f"No rule matches this tool; the rules are {names}{' and others' if len(rules) > SHOWN else ''}. "
 
 
 def _cut(text: str, limit: int = 200) -> str:
@@ -359,7 +359,7 @@ class Decider:
             self.clock.of(event.operation_id).pass_time(decision.delay_s, event.step_index)
         operation = self._operation(event)
         if value is PASS and decision.changes and not operation.changing:
-            late = AnswerError("it changes what a real tool answers, and was made after the run had begun")
+            late = AnswerError("it changes the answer of a real tool, but was added after the run had begun")
             self._refuse(decision, failed_mock_result(event, decision.rule, late))
             value = decision.value
         if value is PASS:
@@ -527,15 +527,15 @@ class Decider:
             if inspect.isawaitable(value):
                 _close_coroutine(value)
                 raise AnswerError(
-                    "it gave something to await, and nobody waits for that here: make its function `async def`, and "
-                    "the rule before the run begins"
+                    "it returned an awaitable, and this call cannot wait for it: make its function `async def`, and "
+                    "add the rule before the run begins"
                 )
             result = _as_result(event.tool_name, value)
             for change in decision.changes:
                 result = _as_result(event.tool_name, change(event, result))
         except Exception as error:
             if isinstance(error, ToolResultError):
-                error = AnswerError(f"what it gave cannot be shown to a model: {error.reason}")
+                error = AnswerError(f"its value cannot be shown to a model: {error.reason}")
             self._refuse(decision, failed_mock_result(event, decision.rule, error))
             result = decision.value
         provenance: dict[str, Any] = {}
@@ -578,7 +578,7 @@ def _change_of(fault: Fault, draw: random.Random) -> Change:
 def _as_failure(error: BaseException) -> ToolResult:
     """Turn an exception into the result of the call, as if the tool itself had raised it.
 
-    Call it inside of `except`.
+    Call it inside `except`.
 
     Raises:
         BaseException: The error, if it is none that a tool fails with, or a cancellation of the run.
@@ -601,7 +601,7 @@ T = TypeVar("T")
 
 
 class ToolMocks(Hooks):
-    """Answers tool calls in the tools' place, by rules. A bundle for any `hooks=[...]`.
+    """Answers tool calls by rules instead of running the tools. Pass it to `hooks=[...]`.
 
     The most specific rule that matches a call answers it; among equally specific rules, the one registered last. A call
     that no rule answers goes to the cassette, if there is one, then to the real tool, or is refused in a strict run.
@@ -612,9 +612,9 @@ class ToolMocks(Hooks):
         strict: Whether a call that nothing answers is refused, with a failed result that names the nearest rule, in
             place of reaching the real tool.
         seed: The seed of the run, for faults with a probability.
-        case: Name of the test case. Faults are drawn by it in place of the operation's id, so that a case meets the
-            same faults whenever it runs.
-        clock: The clock of faults. By default a `VirtualClock`, on which nobody waits.
+        case: Name of the test case. It replaces the operation's id in the random draw, so that a case
+            always has the same faults.
+        clock: The clock of faults. By default a `VirtualClock`, which does not really wait.
         cassette: A cassette that answers the calls that no rule answers, and records real answers, as its mode says.
         tools: All tools of the run. A rule that could match none of them gives a warning.
         inherit: Whether the mocks apply in sub-agents too.
@@ -678,12 +678,12 @@ class ToolMocks(Hooks):
         where: Callable[[Any], object] | None = None,
         name: str | None = None,
     ) -> Rule:
-        """Add a rule for the calls of a tool. Say how it answers with `.returns(...)`, `.raises(...)` or `.runs(...)`.
+        """Add a rule for the calls of a tool. Set its answer with `.returns(...)`, `.raises(...)` or `.runs(...)`.
 
         Args:
             pattern: `toolset/tool_name`, a name alone, a glob, a compiled regular expression, or a predicate on the
                 path.
-            args: The arguments, all of them; any unless given. See `when` for other ways to match them.
+            args: All arguments; any by default. See `when` for other ways to match them.
             nth: Match only the n-th call of the tool in its operation, from 1.
             step: Match only calls of this step, from 0.
             where: Match only calls for which `where(call)` is true.
@@ -712,14 +712,14 @@ class ToolMocks(Hooks):
         return self._add(matcher, name, repr(matcher)[:60])
 
     def fake(self, source: Callable[[], T] | T, *, toolset: str = "local") -> Fake[T]:
-        """Let the methods of an object stand for tools, with its own state in each operation.
+        """Let the methods of an object replace tools, with separate state per operation.
 
         Args:
             source: A class or function that makes the object, or an object that is copied for each operation.
             toolset: The toolset of the tools.
 
         Returns:
-            Gives the object that an operation has used: `fake.of(operation_id)`, `fake.only`.
+            A `Fake`: `fake.of(operation_id)` and `fake.only` return the object of an operation.
         """
         fake = Fake(source)
         for method in fake.methods():
@@ -738,10 +738,9 @@ class ToolMocks(Hooks):
         args: Mapping[str, Any] | None = None,
         name: str | None = None,
     ) -> FaultRule:
-        """Let a fault strike calls, both mocked and real ones.
+        """Break calls with a fault, both mocked and real ones.
 
-        Whether it strikes a call depends only on the run's seed, the case (or operation), the tool and the call's
-        index, never on the order in which things run.
+        Whether it breaks a call depends only on the seed, the case (or operation), the tool and the index of the call.
 
         Args:
             pattern: The tool, as for `tool`, or a matcher.
@@ -811,7 +810,7 @@ class ToolMocks(Hooks):
 
         Args:
             pattern: `toolset/tool_name`, a name alone, or a glob over the path.
-            args: The arguments, all of them; `None` for any.
+            args: All arguments; `None` for any.
             times: How often; `None` for at least once.
 
         Raises:

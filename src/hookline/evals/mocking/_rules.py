@@ -194,7 +194,7 @@ class Rule:
         """Answer with a value, as if the tool had returned it.
 
         Args:
-            value: Text, a `ToolResult`, or anything that becomes JSON; an exception counts as raised.
+            value: Text, a `ToolResult`, or anything that can be JSON; an exception counts as raised.
         """
         return self._set(FixedAnswer(value))
 
@@ -221,7 +221,7 @@ class Rule:
         return function
 
     def sequence(self, answers: list[object] | tuple[object, ...], *, then: Then = "last") -> Rule:
-        """Give the calls of an operation one answer after the other.
+        """Answer the calls of an operation with one value after the other.
 
         Args:
             answers: Values, exceptions (also their classes), and functions of the call.
@@ -239,7 +239,7 @@ class Rule:
         return self._set(AnswerTable(field, answers))
 
     def template(self, text: str) -> Rule:
-        """Answer with a text in which `{field}` or `{dotted.field}` stands for an argument."""
+        """Answer with text in which `{field}` or `{dotted.field}` is replaced with an argument."""
         return self._set(AnswerTemplate(text))
 
     def passthrough(self) -> Rule:

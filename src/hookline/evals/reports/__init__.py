@@ -26,6 +26,7 @@ from hookline.evals.reports._sessions import refused_calls as refused_calls
 from hookline.evals.reports._sessions import summary_of as summary_of
 from hookline.evals.reports._sessions import unused_of as unused_of
 from hookline.evals.reports._sessions import use_of as use_of
+from hookline.evals.reports._verdict import judge_runs as judge_runs
 
 __all__ = [
     "DiffThresholds",

@@ -27,7 +27,7 @@ def agentevals_messages(
 
     Args:
         run: The result of a run, a recorded operation, or an expected trajectory.
-        paths: Whether tools are named `toolset/tool_name`; their names alone unless given.
+        paths: Whether tools are named `toolset/tool_name`; by default only their names.
 
     Returns:
         A list that can be changed and written as JSON.

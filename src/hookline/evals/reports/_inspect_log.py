@@ -47,7 +47,7 @@ def inspect_log(
 
     Args:
         run: A run of one suite or of several.
-        task: Inspect's name for what was run; the names of the suites unless given.
+        task: Inspect's name for what was run; by default the names of the suites.
         model: The name of the model in Inspect's form: `"openai/gpt-4o"`.
         created: The time at which the run ended. The present time by default.
 
@@ -94,12 +94,12 @@ def write_inspect_log(
 ) -> Path:
     """Write a run as a log file that `inspect view` and `inspect_ai.log.read_eval_log` open.
 
-    What was said in the run is in there, arguments and results too.
+    The file contains prompts, arguments and results.
 
     Args:
         path: The file, which ends with `.json`; one that exists is replaced, at once and as a whole.
         run: A run of one suite or of several.
-        task: Inspect's name for what was run; the names of the suites unless given.
+        task: Inspect's name for what was run; by default the names of the suites.
         model: The name of the model in Inspect's form.
         created: The time at which the run ended. The present time by default.
 

@@ -15,6 +15,7 @@ from typing import Any
 from hookline.errors import MissingExtraError
 from hookline.evals.errors import ReportError
 from hookline.evals.reports._timeline import Timeline, shorten, timeline_of
+from hookline.evals.reports._verdict import judge_runs
 from hookline.evals.running import Comparison, Difference, Mode, SuiteRun, TaskResult
 from hookline.evals.trajectories import CallRow, Coverage, RecordedOperation
 
@@ -36,6 +37,10 @@ NAMES: dict[Mode, str] = {
     "replay": "replayed from cassettes",
     "strict": "strictly mocked",
 }
+
+
+OPENED = 3
+"""Failed tasks that the page shows in full."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,9 +77,39 @@ class TaskRow:
     ok: bool
 
     @property
+    def suite(self) -> str:
+        """The suite of the task."""
+        return self.sides[0].result.suite
+
+    @property
+    def task_id(self) -> str:
+        """The name of the task in its suite."""
+        return self.sides[0].result.task_id
+
+    @property
     def faults(self) -> int:
         """Number of its calls that a fault struck."""
         return max((sum(call.fault is not None for call in side.result.calls) for side in self.sides), default=0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SuiteRows:
+    """The tasks of a suite, as a section of the page.
+
+    Attributes:
+        name: The suite.
+        rows: Its tasks; those that failed come first.
+        is_open: Whether the page shows them without a click.
+    """
+
+    name: str
+    rows: list[TaskRow]
+    is_open: bool
+
+    @property
+    def failed(self) -> int:
+        """Number of tasks that did not pass."""
+        return sum(not row.ok for row in self.rows)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -192,7 +227,7 @@ def render_report(runs: Sequence[SuiteRun], comparison: Comparison | None = None
         MissingExtraError: If the extra `cli` is not installed.
     """
     rows = _rows(runs, comparison)
-    page: str = load_template("report.html.j2", duration=duration, shorten=shorten).render(
+    page: str = load_template("report.html.j2", duration=duration, axis_label=axis_label, shorten=shorten).render(
         runs=[
             {
                 "mode": run.mode,
@@ -205,12 +240,16 @@ def render_report(runs: Sequence[SuiteRun], comparison: Comparison | None = None
             }
             for run in runs
         ],
+        verdict=judge_runs(runs, comparison),
+        provenance=[run.provenance for run in runs[:1]],
+        groups=_groups(rows),
+        opened=_first_to_open(rows),
         rows=rows,
         coverage=_coverage(runs),
         faults=_faults(runs),
         names=NAMES,
         comparison=comparison,
-        suites=list(dict.fromkeys(row.name.partition("/")[0] for row in rows)),
+        suites=list(dict.fromkeys(row.suite for row in rows)),
     )
     return page
 
@@ -235,6 +274,27 @@ def _rows(runs: Sequence[SuiteRun], comparison: Comparison | None) -> list[TaskR
         )
         for name, found in sides.items()
     ]
+
+
+def _groups(rows: Sequence[TaskRow]) -> list[SuiteRows]:
+    """Return the tasks by suite; a suite is open if it is the only one or has a failure."""
+    suites: dict[str, list[TaskRow]] = {}
+    for row in rows:
+        suites.setdefault(row.suite, []).append(row)
+    return [
+        SuiteRows(
+            name=name,
+            rows=sorted(found, key=lambda row: row.ok),
+            is_open=len(suites) == 1 or not all(row.ok for row in found),
+        )
+        for name, found in suites.items()
+    ]
+
+
+def _first_to_open(rows: Sequence[TaskRow]) -> set[str]:
+    """Return the names of the tasks that the page shows in full: the first that failed, or the only one."""
+    failed = [row.name for row in rows if not row.ok]
+    return set(failed[:OPENED]) if failed or len(rows) != 1 else {rows[0].name}
 
 
 def _coverage(runs: Sequence[SuiteRun]) -> list[SuiteTools]:
@@ -267,6 +327,15 @@ def duration(milliseconds: float) -> str:
         return f"{milliseconds * 1000:.1f} µs"
     if milliseconds < 1000:
         return f"{milliseconds:.2f} ms"
+    return f"{milliseconds / 1000:.2f} s"
+
+
+def axis_label(milliseconds: float) -> str:
+    """Format a time for the axis of a waterfall, with three digits: `12.3 µs`, `456 ms`, `1.23 s`."""
+    if milliseconds < 0.9995:
+        return f"{milliseconds * 1000:.3g} µs"
+    if milliseconds < 999.5:
+        return f"{milliseconds:.3g} ms"
     return f"{milliseconds / 1000:.2f} s"
 
 

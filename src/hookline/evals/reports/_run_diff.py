@@ -22,7 +22,7 @@ __all__ = [
 ]
 
 Increase = float | str
-"""How much a figure may rise: a number in its own unit (US dollars, calls), or a share of what it was, as `"10%"`."""
+"""How much a figure may rise: a number in its own unit (US dollars, calls), or a percentage, as `"10%"`."""
 
 TOLERANCE = 1e-9
 """The tolerated rounding error of binary fractions: 0.8 - 0.7 is more than 0.1."""
@@ -31,13 +31,13 @@ TOLERANCE = 1e-9
 class DiffThresholds(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """How much worse a later run may be than an earlier one.
 
-    A limit without `mean` in its name holds for every task, and so for the mean of all tasks. What is reached exactly
-    is still allowed; `None` is no limit.
+    A limit without `mean` in its name applies to every task. A value that equals the limit is allowed; `None` means no
+    limit.
 
     Attributes:
-        min_score: The least score of a task, from 0 to 1.
-        min_mean_score: The least mean score of the later run, from 0 to 1.
-        max_score_drop: How far the score of a task may fall, from 0 to 1. Unless given, no score may fall; if only
+        min_score: The lowest score of a task, from 0 to 1.
+        min_mean_score: The lowest mean score of the later run, from 0 to 1.
+        max_score_drop: How far the score of a task may fall, from 0 to 1. By default no score may fall; if only
             `max_mean_score_drop` is given, the scores of single tasks may.
         max_mean_score_drop: How far the mean score may fall, over the tasks that have a score in both runs.
         max_cost_increase: How much more a task may cost: US dollars, or a share, as `"10%"`.

@@ -13,7 +13,7 @@ import msgspec
 from hookline.evals._canonical import canonical
 from hookline.evals.errors import RunFileError
 from hookline.evals.reports._report import check_writable, write_whole
-from hookline.evals.running import Mode, SuiteRun, TaskResult
+from hookline.evals.running import Mode, Provenance, SuiteRun, TaskResult
 from hookline.evals.trajectories import Coverage
 
 __all__ = ["SavedRun", "contradiction_in", "load_run", "save_run"]
@@ -30,13 +30,15 @@ class SavedRun(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         version: The version of the format.
         hookline: The version of hookline that wrote it.
         saved_at: The time of saving, in UTC.
-        targets: The suites, as they were asked for.
+        targets: The suites, as the caller named them.
         mode: The mode of the run, which says who answered tool calls.
         seed: The seed of the run's faults.
         duration_ms: How long the run took.
         results: One per task.
         coverage: The tool coverage of each suite.
         not_run: Names of the tasks that an interruption left undone.
+        provenance: When, with which versions and by which command the run was made; `None` in files of versions of
+            hookline that did not write it.
     """
 
     format: str
@@ -50,6 +52,7 @@ class SavedRun(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     results: list[TaskResult]
     coverage: list[Coverage] = []
     not_run: list[str] = []
+    provenance: Provenance | None = None
 
     @classmethod
     def of(cls, run: SuiteRun, targets: list[str] | None = None) -> SavedRun:
@@ -57,7 +60,7 @@ class SavedRun(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
         Args:
             run: The run.
-            targets: The suites, as they were asked for; their names unless given.
+            targets: The suites, as the caller named them; by default their names.
         """
         return cls(
             format=FORMAT,
@@ -71,6 +74,23 @@ class SavedRun(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
             results=run.results,
             coverage=run.coverage,
             not_run=run.not_run,
+            provenance=run.provenance,
+        )
+
+    def suite_run(self) -> SuiteRun:
+        """Return the run without its events and cassettes, which are not saved: enough for a report or JUnit XML."""
+        return SuiteRun(
+            mode=self.mode,
+            results=self.results,
+            operations={},
+            cassettes={},
+            duration_ms=self.duration_ms,
+            seed=self.seed,
+            coverage=self.coverage,
+            not_run=self.not_run,
+            provenance=msgspec.structs.replace(
+                self.provenance or Provenance(versions={"hookline": self.hookline}), saved_at=self.saved_at
+            ),
         )
 
 
@@ -82,7 +102,7 @@ def save_run(path: str | Path, run: SuiteRun, targets: list[str] | None = None) 
     Args:
         path: The file; one that exists is replaced, at once and as a whole.
         run: The run.
-        targets: The suites, as they were asked for.
+        targets: The suites, as the caller named them.
 
     Returns:
         The file, as an absolute path.

@@ -51,7 +51,7 @@ class ToolRow(BarRow):
     """The row of a tool call.
 
     Attributes:
-        mocked: Whether a hook answered in the tool's place.
+        mocked: Whether a hook answered instead of the tool.
         answered_by: Id of that hook.
         source: The recording that the answer came from.
         refused: Whether nothing could answer it, and the tool was not run.
@@ -121,7 +121,7 @@ class Timeline:
     @property
     def scale(self) -> list[tuple[int, float]]:
         """The labels of the time axis, each with its place in percent and its time in milliseconds."""
-        return [(share, self.duration_ms * share / 100) for share in (0, 25, 50, 100)]
+        return [(share, self.duration_ms * share / 100) for share in (0, 50, 100)]
 
 
 def timeline_of(recorded: RecordedOperation, calls: Sequence[CallRow] = ()) -> Timeline:

@@ -2,6 +2,7 @@
 
 from hookline.evals.running._protocol import RunsTasks, Suite
 from hookline.evals.running._protocol import select_tasks as select_tasks
+from hookline.evals.running._provenance import Provenance
 from hookline.evals.running._results import REPLAYS as REPLAYS
 from hookline.evals.running._results import (
     CheckResult,
@@ -21,6 +22,7 @@ __all__ = [
     "CheckResult",
     "Comparison",
     "Difference",
+    "Provenance",
     "RunsTasks",
     "Suite",
     "SuiteRun",

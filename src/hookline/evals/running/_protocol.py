@@ -35,7 +35,7 @@ def select_tasks(suite: str, known: Collection[str], names: Iterable[str]) -> li
 
 
 class RunsTasks(Protocol):
-    """The least that can be evaluated: tasks that run.
+    """A minimal suite: tasks that can be run.
 
     Attributes:
         name: The suite's name; the first part of a task's full name.

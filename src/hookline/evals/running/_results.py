@@ -9,6 +9,7 @@ from typing import Literal
 import msgspec
 
 from hookline.evals.cassettes import Cassette
+from hookline.evals.running._provenance import Provenance
 from hookline.evals.trajectories import CallRow, Coverage, RecordedOperation, Trajectory
 from hookline.runtime import OperationResult
 
@@ -56,8 +57,8 @@ class TaskOutcome(msgspec.Struct, frozen=True, kw_only=True):
         task_id: The task.
         prompt: The user's prompt.
         result: The result of the run.
-        utility: Whether the suite's own check passed; `None` where no real tool ran, so that there is nothing to
-            check.
+        utility: Whether the suite's own check passed; `None` if no real tool ran, so that there is nothing
+            to check.
         tools_run: How many calls reached a real tool.
         forbidden: How many calls would have reached a real tool that was forbidden.
         checks: The result of each check, for a suite that has several.
@@ -111,8 +112,8 @@ class TaskResult(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         score: The mean score of the checks, from 0 to 1; `None` if nothing was checked.
         checks: The result of each check.
         cost_usd: The cost of the run's model calls.
-        calls: Each tool call with where its answer came from.
-        cassette: The cassette's file, where the run had one.
+        calls: Each tool call, with the origin of its answer.
+        cassette: The cassette's file, if the run had one.
     """
 
     suite: str
@@ -152,7 +153,7 @@ class TaskResult(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
     @property
     def sound(self) -> bool:
-        """Whether the run itself went well, whatever its checks say.
+        """Whether the run itself went well, apart from its checks.
 
         It ended, every call was answered, and no forbidden tool was about to run.
         """
@@ -170,7 +171,7 @@ class TaskResult(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
             return None
         if self.unanswered:
             first, more = self.unanswered[0], len(self.unanswered) - 1
-            return f"{first.why or f'nothing answered {first.tool}'}{f' ({more} more like it)' if more else ''}"
+            return f"{first.why or f'nothing answered {first.tool}'}{f' (and {more} more)' if more else ''}"
         if self.forbidden:
             return f"{self.forbidden} calls were about to run a forbidden tool"
         if self.reason != "done":
@@ -187,7 +188,7 @@ class Totals(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     Attributes:
         tasks: Tasks that ran.
         useful: Tasks that passed the suite's own check.
-        checked: Tasks that were checked at all.
+        checked: Tasks that were checked.
         steps: Steps.
         tool_calls: Tool calls.
         mocked: Tool calls that a hook answered.
@@ -219,13 +220,14 @@ class SuiteRun:
 
     Attributes:
         mode: The mode of the run, which says who answered tool calls.
-        results: One per task, in the order in which they were asked for.
+        results: One per task, in the order of the cases.
         operations: The recorded operations, by id.
         cassettes: The cassette of each task, by task name.
         duration_ms: How long it took.
         seed: The seed of the run's faults.
         coverage: The tool coverage of each suite.
         not_run: Names of the tasks that an interruption left undone.
+        provenance: When, with which versions and by which command it was made.
     """
 
     mode: Mode
@@ -236,6 +238,7 @@ class SuiteRun:
     seed: int = 0
     coverage: list[Coverage] = field(default_factory=list)
     not_run: list[str] = field(default_factory=list)
+    provenance: Provenance = field(default_factory=Provenance)
 
     @property
     def ok(self) -> bool:

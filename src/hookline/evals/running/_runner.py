@@ -18,6 +18,7 @@ from hookline.evals.errors import CassetteFolderError
 from hookline.evals.faults import FaultSpec
 from hookline.evals.mocking import ToolMocks
 from hookline.evals.running._protocol import RunsTasks, Suite
+from hookline.evals.running._provenance import Provenance
 from hookline.evals.running._results import Mode, SuiteRun, TaskOutcome, TaskResult
 from hookline.evals.trajectories import EventRecorder, RecordedOperation, Trajectory, call_rows, coverage_of
 from hookline.hooks import AnyHook
@@ -40,7 +41,7 @@ def cases_of(suites: Iterable[RunsTasks], tasks: Iterable[str] = ()) -> list[Cas
 
     Args:
         suites: The suites.
-        tasks: Names of tasks that each suite must have; all of its tasks for none.
+        tasks: Names of tasks that each suite must have; by default all tasks.
 
     Raises:
         UnknownTaskError: If a suite has no task of a name.
@@ -61,7 +62,7 @@ async def record(
     hooks: Iterable[AnyHook] = (),
     on_result: OnResult | None = None,
 ) -> SuiteRun:
-    """Run tasks with their real tools, and keep in memory what the tools answer.
+    """Run tasks with their real tools, and record the answers in memory.
 
     Args:
         cases: The tasks.
@@ -69,7 +70,14 @@ async def record(
         hooks: Further hooks of every operation.
         on_result: A function that is called after each task.
     """
-    return await SuiteRunner(cases, mode="real", concurrency=concurrency, hooks=hooks, on_result=on_result).run()
+    return await SuiteRunner(
+        cases,
+        mode="real",
+        concurrency=concurrency,
+        hooks=hooks,
+        on_result=on_result,
+        made_by="hookline.evals.record()",
+    ).run()
 
 
 async def replay(
@@ -80,11 +88,11 @@ async def replay(
     hooks: Iterable[AnyHook] = (),
     on_result: OnResult | None = None,
 ) -> SuiteRun:
-    """Run tasks again with every tool call answered by the recording. Real tools are forbidden to run.
+    """Run tasks again, with every tool call answered by the recording. No real tool runs.
 
     Args:
         recorded: The run that `record` returned.
-        cases: The tasks; one that was not recorded finds no answers.
+        cases: The tasks. A task that was not recorded has no answers.
         concurrency: The number of operations that run at the same time.
         hooks: Further hooks of every operation.
         on_result: A function that is called after each task.
@@ -96,6 +104,7 @@ async def replay(
         concurrency=concurrency,
         hooks=hooks,
         on_result=on_result,
+        made_by="hookline.evals.replay()",
     ).run()
 
 
@@ -106,21 +115,21 @@ class SuiteRunner:
 
     Args:
         cases: The tasks.
-        mode: Who answers tool calls. `"spy"` lets the real tools run. `"record"` too, and keeps their answers, a
-            cassette file a task. `"replay"` answers from these files alone, `"strict"` from the suite's own rules and,
-            if `cassettes` is given, from these files; in both no real tool may run.
+        mode: Who answers tool calls. `"spy"` runs the real tools. `"record"` does, too, and writes their answers to
+            one cassette file per task. `"replay"` answers from these files only, `"strict"` from the suite's own rules
+            and, if `cassettes` is given, from these files; in both, no real tool runs.
         cassettes: The folder of the cassette files.
-        recorded: Cassettes in memory, by task name, in place of files.
-        faults: Faults on purpose. Which calls they strike depends on `seed`, the task and the call, and on nothing
-            else.
+        recorded: Cassettes in memory, by task name, instead of files.
+        faults: Faults to inject. Which calls they break depends only on `seed`, the task and the call.
         seed: The seed of the run's faults.
         concurrency: The number of operations that run at the same time.
         hooks: Further hooks of every operation.
         on_result: A function that is called after each task.
+        made_by: The command line or the function call that reports name as the origin of the run.
 
     Raises:
         HookUsageError: If `concurrency` is not a positive number.
-        CassetteFolderError: If the mode needs cassettes and does not know where.
+        CassetteFolderError: If the mode needs cassettes and no folder is given.
     """
 
     def __init__(
@@ -135,6 +144,7 @@ class SuiteRunner:
         concurrency: int = 8,
         hooks: Iterable[AnyHook] = (),
         on_result: OnResult | None = None,
+        made_by: str = "hookline.evals.SuiteRunner.run()",
     ) -> None:
         if isinstance(concurrency, bool) or not isinstance(concurrency, int) or concurrency < 1:
             raise HookUsageError(f"`concurrency` is a whole number from 1; got {concurrency!r}.")
@@ -152,6 +162,9 @@ class SuiteRunner:
         self._concurrency = concurrency
         self._hooks = list(hooks)
         self._on_result = on_result
+        self._suites = list(dict.fromkeys(suite for suite, _ in self.cases))
+        self._provenance = Provenance.of(self._suites, made_by)
+        self._made_by = made_by
         self._recorder = EventRecorder("observer")
         self._results: dict[int, TaskResult] = {}
         self._cassettes: dict[str, Cassette] = {}
@@ -160,6 +173,7 @@ class SuiteRunner:
 
     async def run(self) -> SuiteRun:
         """Run all tasks."""
+        self._provenance = Provenance.of(self._suites, self._made_by)
         self._started = perf_counter_ns()
         waiting = iter(enumerate(self.cases))
         store = InMemoryStore()
@@ -181,7 +195,7 @@ class SuiteRunner:
 
     @property
     def so_far(self) -> SuiteRun:
-        """Return the results of the tasks that are done, in the order in which they were asked for."""
+        """Return the results of the tasks that are done, in the order of the cases."""
         done = sorted(self._results)
         results = [self._results[position] for position in done]
         return SuiteRun(
@@ -197,9 +211,10 @@ class SuiteRunner:
                     getattr(suite, "tool_specs", ()),  # a suite that only runs tasks may have none
                     [call for result in results if result.suite == suite.name for call in result.calls],
                 )
-                for suite in dict.fromkeys(suite for suite, _ in self.cases)
+                for suite in self._suites
             ],
             not_run=[_name(case) for position, case in enumerate(self.cases) if position not in self._results],
+            provenance=self._provenance,
         )
 
     async def _result(self, case: Case, dispatcher: HookDispatcher, store: InMemoryStore) -> TaskResult:

@@ -31,7 +31,7 @@ def find_suites(target: str) -> list[RunsTasks]:
     Raises:
         UnknownSuiteError: If there is no such suite. The message lists the suites.
         SuiteFileError: If the file cannot be used.
-        MissingExtraError: If what it needs is not installed.
+        MissingExtraError: If a needed extra is not installed.
     """
     if target.endswith(SUFFIXES):
         return [load_suite_file(target)]

@@ -62,17 +62,17 @@ def tool_request(tool: str, args: dict[str, Any]) -> ToolRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """A prompt for the agent, and how to judge what it does.
+    """A prompt for the agent, and how to judge the result.
 
     Attributes:
         id: The task's name in its suite.
         prompt: The user's prompt.
-        script: The turns of a scripted model; `None` to use `model`, or else the agent's own.
+        script: The turns of a scripted model; `None` to use `model`, or the agent's own model.
         model: A model, or a function that makes one for each run.
         mocks: Adds rules to the task's `ToolMocks`, in every mode.
         expected: The calls that solve the task.
         checks: Further checks.
-        cassette: The task's cassette file, where no folder of cassettes is given.
+        cassette: The task's cassette file, used if no folder of cassettes is given.
     """
 
     id: str
@@ -91,15 +91,15 @@ class UserSuite:
     Args:
         name: The suite's name.
         tasks: The tasks.
-        tools: The agent's tools, or a function that makes them, which gives every task a state of its own.
-        agent: The agent, or a function that makes one; a plain one with `tools` unless given.
+        tools: The agent's tools, or a function that makes them, which gives each task its own state.
+        agent: The agent, or a function that makes one; by default a plain one with `tools`.
         instructions: The plain agent's system message.
-        cassette_options: How its cassettes are made, in the words of `Cassette`: `{"ignore": ["request_id"]}`.
+        cassette_options: Keyword arguments for its `Cassette`s: `{"ignore": ["request_id"]}`.
 
     Raises:
         HookUsageError: If two tasks have one id, or both tools and an agent are given.
         ToolNameError: If a check or an expectation is about a tool that the agent does not have. Tools that come from a
-            source, such as an MCP server, are known when it is open: there such a check fails.
+            source, such as an MCP server, are only known when it is open; such a check fails during the run.
     """
 
     def __init__(
@@ -120,7 +120,7 @@ class UserSuite:
                 raise HookUsageError(f"Suite {name!r} has two tasks {task.id!r}; rename one.")
             self._tasks[task.id] = task
         if agent is not None and tools:
-            raise HookUsageError(f"Suite {name!r} has an agent, which brings its tools; leave `tools` out.")
+            raise HookUsageError(f"Suite {name!r} has an agent, which has its own tools; leave `tools` out.")
         self._tools = tools
         self._agent = agent
         self._instructions = instructions
@@ -149,6 +149,16 @@ class UserSuite:
         for agent in agents:
             agents += agent.sub_agents
         return [] if any(agent.sources for agent in agents) else [spec for agent in agents for spec in agent.specs]
+
+    @property
+    def models(self) -> list[str]:
+        """Names of the models of the tasks; a model that a function makes for each run is not among them."""
+        agents_own = self._agent.model if isinstance(self._agent, Agent) else None
+        used = [
+            ScriptedModel([]) if task.script is not None else task.model or agents_own for task in self._tasks.values()
+        ]
+        names = (getattr(model, "name", None) for model in used)
+        return list(dict.fromkeys(name for name in names if isinstance(name, str)))
 
     @property
     def task_ids(self) -> list[str]:
@@ -262,7 +272,7 @@ def watch_tools(agent: Agent, ran: list[str], *, forbid: bool, opened: list[str]
     Args:
         agent: The agent.
         ran: A list that collects the path of every tool that runs or was about to.
-        forbid: Whether a tool raises `ForbiddenToolError` in place of running.
+        forbid: Whether a tool raises `ForbiddenToolError` instead of running.
         opened: A list that collects the paths of the tools that the agent's own sources give.
     """
     own = [each for each in agent.tools if isinstance(each, Tool)]

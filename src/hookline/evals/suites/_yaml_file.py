@@ -271,7 +271,7 @@ def _parse_error(line: int, given: Any) -> Exception:
                 return kind(message.strip()) if message.strip() else kind()
             except TypeError as error:
                 raise BadLine(line, f"{name} takes more than a message ({error})") from error
-    expected = "an exception that Python brings along, as in 'ConnectionError: down'"
+    expected = "a built-in exception, as in 'ConnectionError: down'"
     raise BadLine(line, f"`raises` is {expected}; got {plain(given)!r:.100}")
 
 

@@ -17,13 +17,13 @@ __all__ = ["CallRow", "Coverage", "call_rows", "coverage_of"]
 
 
 class CallRow(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """One tool call, with where its answer came from.
+    """One tool call, with the origin of its answer.
 
     Attributes:
         task: The task with its suite.
         tool: The tool, as `toolset/name`.
         outcome: Whether the tool ran, a hook answered, or nothing could answer and the tool was not run.
-        success: Whether the answer is a good one.
+        success: Whether the call succeeded.
         call_index: The number of the call, from 1, per tool and operation.
         answered_by: Id of the hook that answered.
         rule: Name of the rule that answered.
@@ -85,7 +85,7 @@ class Coverage(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 def call_rows(task: str, recorded: RecordedOperation, seen: Iterable[MockedCall] = ()) -> list[CallRow]:
-    """Return the tool calls of a recorded operation, in the order in which the model asked.
+    """Return the tool calls of a recorded operation, in the order of the model's requests.
 
     Args:
         task: The task with its suite.

@@ -21,7 +21,7 @@ __all__ = ["Limits"]
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """Limits of what an operation may do. Reaching a limit exactly is allowed; `None` means no limit.
 
-    A sub-agent's operation is one of its own: its calls, steps, tokens and costs are checked where it is recorded.
+    A sub-agent has its own operation: check its calls, steps, tokens and costs there.
 
     Attributes:
         max_calls: Tool calls, mocked and failed ones included.
@@ -32,7 +32,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
         no_repeated_call: Whether the same tool may not be called twice with the same arguments.
 
     Raises:
-        HookUsageError: If a limit is not a number from 0, or not a whole one where things are counted.
+        HookUsageError: If a limit is negative, or not a whole number where things are counted.
     """
 
     max_calls: int | None = None

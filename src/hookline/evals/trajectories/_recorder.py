@@ -266,7 +266,7 @@ class RecordedOperation:
 
         Args:
             tool: The tool.
-            args: The arguments that count, all of them; any object that compares itself with a dict will do.
+            args: The arguments that count, or any object that can be compared with a dict.
             times: How often exactly; `None` for at least once.
 
         Raises:
@@ -290,7 +290,7 @@ class RecordedOperation:
 
         Args:
             tool: The tool.
-            args: The arguments, all of them; any object that compares itself with a dict will do.
+            args: All arguments, or any object that can be compared with a dict.
 
         Raises:
             AssertionError: If the assertion fails. The message lists all calls.
@@ -344,7 +344,7 @@ class RecordedOperation:
 class EventRecorder:
     """Records all sixteen events of the runs that it is attached to, and the time of every handler run.
 
-    Give `recorder.hooks` to any number of runs. Handler runs are kept inside of `with recorder:`, those of other
+    Pass `recorder.hooks` to any number of runs. Handler runs are recorded inside `with recorder:`, those of other
     hooks too.
 
     Args:
@@ -407,7 +407,7 @@ class EventRecorder:
         return self.of(operation_id)
 
     def clear(self) -> None:
-        """Forget everything recorded so far. Calls of `wait_for` go on waiting."""
+        """Forget everything recorded so far. Calls of `wait_for` keep waiting."""
         self._operations.clear()
         self._events.clear()
 
@@ -431,7 +431,7 @@ class EventRecorder:
             tool: Wait only for events of this tool. For classes of tool events.
             where: Wait only for events for which this function returns a true value.
             count: The number of events to wait for, from 1.
-            timeout: Seconds to wait at most; `None` for ever.
+            timeout: Seconds to wait at most; `None` to wait forever.
 
         Returns:
             The `count`-th of these events.
@@ -494,4 +494,4 @@ def _check_wait(count: int, timeout: float | None) -> None:
     if not isinstance(count, int) or isinstance(count, bool) or count < 1:
         raise HookUsageError(f"`count` says which of the events is waited for, from 1; got {count!r}.")
     if timeout is not None and not timeout >= 0:
-        raise HookUsageError(f"`timeout` is a number of seconds from 0, or None for ever; got {timeout!r}.")
+        raise HookUsageError(f"`timeout` is a number of seconds from 0, or None to wait forever; got {timeout!r}.")

@@ -291,7 +291,7 @@ class Trajectory(msgspec.Struct, frozen=True, kw_only=True):
             2,000 by 2,000 take seconds.
 
         Raises:
-            HookUsageError: If an argument makes no sense, or if more calls than can be aligned differ.
+            HookUsageError: If an argument makes no sense, or if too many calls differ.
         """
         if mode not in get_args(MatchType):
             modes = ", ".join(map(repr, get_args(MatchType)))
@@ -325,7 +325,7 @@ class TrajectoryMatch(msgspec.Struct, frozen=True, kw_only=True):
     """The comparison of a trajectory with the expected one. `str()` shows both side by side.
 
     Attributes:
-        ok: Whether it is as expected, as `mode` sees it.
+        ok: Whether it is as expected in this `mode`.
         score: The share of calls that are as expected, from 0 to 1, and 1 only if `ok`. A call with other arguments
             counts half. Calls that `mode` allows to be missing or added do not count.
         mode: The mode of the comparison.
@@ -384,12 +384,12 @@ def assert_trajectory(
     """Fail unless an agent did what was expected. The message shows both sides.
 
     Args:
-        actual: A trajectory, or what has one: a recorded operation.
+        actual: A trajectory, or an object that has one, such as a recorded operation.
         expected: A trajectory, or calls as `Trajectory.of_calls` takes them.
         mode: The calls that may be missing, added or moved.
         args: How arguments are compared, as in `Trajectory.match`.
         tools: The same for some tools, by path, name or glob.
-        min_score: The score that is good enough, from 0 to 1.
+        min_score: The lowest accepted score, from 0 to 1.
 
     Raises:
         AssertionError: If the score is too low. The message shows the alignment.

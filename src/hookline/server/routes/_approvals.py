@@ -64,10 +64,10 @@ class PendingApproval(msgspec.Struct, frozen=True, kw_only=True, rename="camel")
         tool_call_id: The id of the call, to be sent with the decision.
         toolset: The toolset of the tool.
         tool_name: The name of the tool in its toolset.
-        args: The arguments with which the call will run if it is approved.
-        prompt: The question of the hook.
+        args: The arguments of the call. If it is approved, it runs with exactly these.
+        prompt: The question to the person, if a hook asked.
         waiting_since: When the pause began, in unix seconds.
-        seen: A token of the call as it is now. Sent with the decision, it guarantees that what runs is what was shown.
+        seen: A token of the call as shown. Send it with the decision, so that only this call can run.
     """
 
     operation_id: str
@@ -88,11 +88,12 @@ class DecisionBody(msgspec.Struct, frozen=True, kw_only=True, rename="camel", fo
 
     Attributes:
         tool_call_id: The id of the call.
-        decision: `"approve"`: the call runs. `"reject"` (reject and stop): it does not run, and the run stops.
-            `"rejectAndContinue"` (reject and continue): it does not run, the model is told why, and the run continues.
-        reason: Why the call is rejected; shown to the model.
-        seen: The `seen` of the call as the person saw it. If the call has other arguments by now, or belongs to a later
-            pause, the decision is refused with 409. Without it, the decision is about whatever waits under that id.
+        decision: `"approve"`: the call runs. `"reject"` (reject and stop): the call does not run, and the run stops.
+            `"rejectAndContinue"` (reject and continue): the call does not run, the model reads the reason, and the run
+            continues.
+        reason: Why the call is rejected. The model reads it.
+        seen: The `seen` of the call that the person saw. If the call has changed since then, the server returns 409.
+            Without `seen`, the decision applies to the call that waits under this id now.
     """
 
     tool_call_id: CallId
@@ -102,14 +103,14 @@ class DecisionBody(msgspec.Struct, frozen=True, kw_only=True, rename="camel", fo
 
 
 class Decided(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """A stored decision; a worker resumes the operation.
+    """A stored decision.
 
     Attributes:
         operation_id: The id of the operation.
         tool_call_id: The id of the call.
         decision: The decision.
         decided_by: Who decided: `"key:<id>"`.
-        pending: Ids of the operation's calls that still wait.
+        pending: Ids of the operation's calls that still wait for a decision.
     """
 
     operation_id: str
@@ -145,11 +146,11 @@ class ApprovalFilter(msgspec.Struct, frozen=True, kw_only=True):
     waiting_seconds: float = 0.0
 
 
-@route("GET", "/v1/approvals", scope="operations:read", summary="List calls that wait for a person", errors=[404])
+@route("GET", "/v1/approvals", scope="operations:read", summary="List waiting calls", errors=[404])
 async def list_approvals(
     request: Req, tenant_id: TenantId = None, cursor: Cursor = None, limit: Limit = 50
 ) -> Response[Page[PendingApproval]]:
-    """List waiting calls, those of the newest operations first. The limit counts operations, not calls."""
+    """List waiting calls, newest operations first. `limit` counts operations, not calls."""
     parts, tenant = parts_of(request), caller_of(request).tenant(tenant_id)
     wanted = ApprovalFilter(tenant_id=tenant)
     return page_response(request, await find_pending_approvals(parts, wanted, cursor=cursor, limit=limit))
@@ -159,7 +160,7 @@ async def list_approvals(
     "POST", "/v1/operations/{id:str}/decisions", scope="approvals:decide", summary="Decide about a call", errors=[409]
 )
 async def decide_call(request: Req, id: Id, data: JSONBody[DecisionBody]) -> Decided:  # noqa: A002
-    """Store a decision about a call. A worker resumes the operation once all of its calls are decided."""
+    """Approve or reject a call. A worker resumes the operation when all of its waiting calls are decided."""
     caller = caller_of(request)
     return await store_decision(parts_of(request), id, data, tenant_id=caller.tenant(), actor=caller.actor)
 
@@ -168,10 +169,10 @@ async def decide_call(request: Req, id: Id, data: JSONBody[DecisionBody]) -> Dec
     "GET",
     "/v1/operations/{id:str}/decisions",
     scope="operations:read",
-    summary="List the decisions about an operation",
+    summary="List decisions of an operation",
 )
 async def list_decisions(request: Req, id: Id) -> list[MadeDecision]:  # noqa: A002
-    """List the decisions about an operation, oldest first, with who made them, which events do not say."""
+    """List the decisions about an operation, oldest first, and who made them."""
     parts, caller = parts_of(request), caller_of(request)
     await read_visible_operation(parts, caller, id)
     return await find_decisions(parts, caller, id)
@@ -181,7 +182,7 @@ async def list_decisions(request: Req, id: Id) -> list[MadeDecision]:  # noqa: A
     "GET", "/v1/operations/{id:str}/approvals", scope="operations:read", summary="List waiting calls of an operation"
 )
 async def list_operation_approvals(request: Req, id: Id) -> list[PendingApproval]:  # noqa: A002
-    """List the waiting calls of an operation; the list is empty if it does not wait."""
+    """List the waiting calls of an operation. The list is empty if the operation does not wait."""
     parts = parts_of(request)
     return await list_approvals_of(parts, await read_visible_operation(parts, caller_of(request), id))
 

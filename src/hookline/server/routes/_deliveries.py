@@ -31,8 +31,10 @@ from hookline.store import DeliveryFilter, DeliveryStatus, Page, StoredAttempt, 
 
 __all__ = ["DELIVERY_ROUTES"]
 
-Status = Annotated[DeliveryStatus | None, QueryParameter(description="Only with this status.")]
-Endpoint = Annotated[str | None, QueryParameter(max_length=2048, pattern=VISIBLE, description="Only to this address.")]
+Status = Annotated[DeliveryStatus | None, QueryParameter(description="Return only those with this status.")]
+Endpoint = Annotated[
+    str | None, QueryParameter(max_length=2048, pattern=VISIBLE, description="Return only those to this URL.")
+]
 Address = Annotated[str, msgspec.Meta(min_length=1, max_length=2048, pattern=VISIBLE)]
 
 
@@ -49,15 +51,15 @@ class DeliveryDetail(StoredDelivery, frozen=True, kw_only=True, rename="camel"):
 
 
 class ReplayBody(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
-    """A filter of deliveries to replay. At least one field has to be set, and a delivery has to match all that are.
+    """Which deliveries to replay: those that match all fields. Set at least one field.
 
     Attributes:
         status: `"delivered"` or `"dead"`; both by default.
         endpoint: Only deliveries to this address.
         operation_id: Only deliveries of this operation.
         hook_id: Only deliveries of this hook.
-        since: Only deliveries created at this time or later, in unix seconds.
-        until: Only deliveries created before this time, in unix seconds.
+        since: Only deliveries created at or after this time.
+        until: Only deliveries created before this time.
     """
 
     status: DeliveryStatus | None = None
@@ -72,8 +74,8 @@ class EndpointBody(msgspec.Struct, frozen=True, kw_only=True, rename="camel", fo
     """An endpoint to enable.
 
     Attributes:
-        url: The address of the endpoint.
-        tenant_id: The tenant that owns the endpoint; that of the key by default.
+        url: The URL of the endpoint.
+        tenant_id: The tenant that owns the endpoint; the tenant of the key by default.
     """
 
     url: Address
@@ -81,10 +83,10 @@ class EndpointBody(msgspec.Struct, frozen=True, kw_only=True, rename="camel", fo
 
 
 class Repeated(msgspec.Struct, frozen=True, kw_only=True):
-    """The number of deliveries that are made again.
+    """The response of a retry or a replay.
 
     Attributes:
-        count: Number of deliveries.
+        count: Number of deliveries to be attempted again.
     """
 
     count: int
@@ -133,24 +135,24 @@ async def read_delivery(request: Req, id: Id) -> DeliveryDetail:  # noqa: A002
 
 @route("POST", "/v1/deliveries/{id:str}/retry", scope="deliveries:replay", summary="Retry a delivery", errors=[409])
 async def retry_delivery(request: Req, id: Id) -> Repeated:  # noqa: A002
-    """Retry a delivery that waits for its next attempt, or was given up."""
+    """Attempt a delivery again now. It must be waiting for its next attempt, or dead."""
     parts, caller = parts_of(request), caller_of(request)
     found = await read_visible_delivery(parts, caller, id)
     caller.check_writable(found.tenant_id)
     count = await parts.deliveries.retry([id], tenant_id=found.tenant_id)
     if not count:
-        raise ApiError(409, "not_retryable", "It is delivered, waits behind another one, or is tried just now.")
+        raise ApiError(409, "not_retryable", "The delivery was delivered, waits behind another one, or is being sent.")
     await write_audit_alone(parts.store, found.tenant_id, caller.actor, "delivery.retry", id)
     parts.wake_outbox()
     return Repeated(count=count)
 
 
-@route("POST", "/v1/deliveries/replay", scope="deliveries:replay", summary="Replay settled deliveries", errors=[404])
+@route("POST", "/v1/deliveries/replay", scope="deliveries:replay", summary="Replay deliveries", errors=[404])
 async def replay_deliveries(request: Req, data: JSONBody[ReplayBody], tenant_id: TenantId = None) -> Repeated:
-    """Replay deliveries with the same ids and in their old order, so that receivers recognize them."""
+    """Send delivered or dead deliveries again, in order and with the same ids, so that receivers recognize them."""
     parts, caller = parts_of(request), caller_of(request)
     if data == ReplayBody():
-        raise ApiError(422, "invalid", "Say which deliveries: give at least one field.")
+        raise ApiError(422, "invalid", "Select deliveries with at least one field.")
     owner = caller.tenant(tenant_id)
     if owner is not None:
         caller.check_writable(owner)
@@ -165,7 +167,7 @@ async def replay_deliveries(request: Req, data: JSONBody[ReplayBody], tenant_id:
 
 @route("GET", "/v1/endpoints", scope="operations:read", summary="List endpoints that have failed", errors=[404])
 async def list_endpoints(request: Req, tenant_id: TenantId = None) -> list[StoredEndpoint]:
-    """List endpoints that have failed or are disabled; no others are recorded."""
+    """List endpoints that have failed or are disabled. Other endpoints are not recorded."""
     caller = caller_of(request)
     owner = None if caller.sees_all else caller.tenant_id
     return await parts_of(request).deliveries.endpoints(caller.tenant(tenant_id), owner_id=owner)
@@ -180,12 +182,12 @@ async def list_endpoints(request: Req, tenant_id: TenantId = None) -> list[Store
     errors=[404],
 )
 async def enable_endpoint(request: Req, data: JSONBody[EndpointBody]) -> None:
-    """Enable an endpoint. Deliveries that were given up stay so until they are replayed."""
+    """Enable a disabled endpoint. Dead deliveries stay dead until you replay them."""
     parts, caller = parts_of(request), caller_of(request)
     owner = caller.own(data.tenant_id)
     shown = await parts.deliveries.endpoints(owner, owner_id=None if caller.sees_all else caller.tenant_id)
     if data.url not in [each.url for each in shown] or not await parts.deliveries.enable(owner, data.url):
-        raise not_found_error("There is no endpoint of that address that has failed.")
+        raise not_found_error("No endpoint with this URL has failed.")
     await write_audit_alone(parts.store, owner, caller.actor, "endpoint.enable", data.url)
     parts.wake_outbox()
 

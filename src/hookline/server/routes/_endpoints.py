@@ -24,7 +24,9 @@ from hookline.store import DeliveryFilter
 
 __all__ = ["ENDPOINT_ROUTES"]
 
-Url = Annotated[str | None, QueryParameter(max_length=2048, pattern=VISIBLE, description="Only of this address.")]
+Url = Annotated[
+    str | None, QueryParameter(max_length=2048, pattern=VISIBLE, description="Return only those of this URL.")
+]
 HttpAddress = Annotated[
     str, msgspec.Meta(min_length=1, max_length=2048, pattern=r"^[Hh][Tt][Tt][Pp][Ss]?://[!-~]+$(?!\n)")
 ]
@@ -35,9 +37,9 @@ class SecretBody(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forb
     """The body of a request that creates a new secret for an endpoint.
 
     Attributes:
-        url: The address of the endpoint.
-        tenant_id: The tenant that owns the endpoint; that of the key by default.
-        overlap_seconds: Seconds for which the old secrets go on signing; 0 ends them at once.
+        url: The URL of the endpoint.
+        tenant_id: The tenant that owns the endpoint; the tenant of the key by default.
+        overlap_seconds: Seconds for which the old secrets keep signing; 0 revokes them at once.
     """
 
     url: HttpAddress
@@ -47,7 +49,7 @@ class SecretBody(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forb
 
 @route("GET", "/v1/endpoints/secrets", scope="operations:read", summary="List signing secrets", errors=[404])
 async def list_secrets(request: Req, tenant_id: TenantId = None, url: Url = None) -> list[EndpointSecret]:
-    """List the secrets that sign at present. The secrets themselves are never shown."""
+    """List the secrets in use. Their values are never shown."""
     tenant = caller_of(request).tenant(tenant_id)
     return await parts_of(request).secrets.page(tenant, url=url)
 
@@ -56,16 +58,16 @@ async def list_secrets(request: Req, tenant_id: TenantId = None, url: Url = None
     "POST",
     "/v1/endpoints/secrets",
     scope="hooks:manage",
-    summary="Create a new signing secret for an endpoint",
+    summary="Create a signing secret",
     status_code=201,
     errors=[404],
 )
 async def rotate_secret(request: Req, data: JSONBody[SecretBody]) -> NewEndpointSecret:
-    """Create a new secret. The response shows it, only this once. By default, the old ones go on signing for a day."""
+    """Create a signing secret. Only this response shows it. By default, old secrets keep signing for a day."""
     parts, caller = parts_of(request), caller_of(request)
     secrets, owner = parts.secrets, caller.own(data.tenant_id)
     if not await is_endpoint(parts, owner, data.url):
-        raise not_found_error("No hook of that tenant delivers to that address.")
+        raise not_found_error("No hook of this tenant delivers to this URL.")
     try:
         return await secrets.rotate(owner, data.url, overlap_seconds=data.overlap_seconds, actor=caller.actor)
     except MasterKeyError as error:
@@ -76,7 +78,7 @@ async def rotate_secret(request: Req, data: JSONBody[SecretBody]) -> NewEndpoint
     "DELETE", "/v1/endpoints/secrets/{id:str}", scope="hooks:manage", summary="Revoke a signing secret", status_code=204
 )
 async def revoke_secret(request: Req, id: Id) -> None:  # noqa: A002
-    """Revoke a secret. Within one second, no process signs with it any more."""
+    """Revoke a signing secret. Within one second, all processes stop using it."""
     caller = caller_of(request)
     if not caller.sees_all:
         caller.check_writable(caller.tenant_id)

@@ -17,14 +17,12 @@ __all__ = ["HEALTH_ROUTES", "PUBLIC"]
 PUBLIC = ("/health", "/ready", "/schema/openapi.json")
 """Paths that need no key."""
 SHOWN_HOOKS = 100
-STORE_PROBLEM = "The database cannot be read, or not be written. Requests that need it are answered with 503."
+STORE_PROBLEM = "The database cannot be read or written. Requests that need it get 503."
 REGISTRY_PROBLEM = (
     "The hook definitions may be out of date: the database or a file of definitions could not be read. The last known "
-    "definitions are in force; the log says what is wrong."
+    "definitions stay active. See the log for the reason."
 )
-HOOKS_PROBLEM = (
-    "Operations wait for hooks: no worker that tried to resume them has the interceptors that they were started with."
-)
+HOOKS_PROBLEM = "Operations wait for hooks: no worker that tried to resume them has all of their interceptors."
 
 
 class Health(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,10 +36,10 @@ class Health(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WaitingForHooks(msgspec.Struct, frozen=True, kw_only=True):
-    """Operations that wait for hooks, since no worker that tried to resume them had all of their interceptors.
+    """Operations that no worker can resume because interceptors are missing.
 
     Attributes:
-        operations: Number of operations; 1,000 stands for that many or more.
+        operations: Number of operations; 1,000 means 1,000 or more.
         hooks: Ids of the missing interceptors, the first 100.
     """
 
@@ -57,8 +55,8 @@ class Readiness(msgspec.Struct, frozen=True, kw_only=True):
             `"unavailable"`.
         store: Whether the database can be read and, on SQLite, written.
         registry: Whether the definitions are up to date; `None` if there is no registry.
-        waiting_for_hooks: Operations that wait for hooks; left out if there are none, or it is not known.
-        problems: What is wrong. Since anybody may ask, only the log names files and lines.
+        waiting_for_hooks: Operations that wait for hooks; omitted if there are none, or if unknown.
+        problems: What is wrong. Files and lines are only in the log, since this route needs no key.
     """
 
     status: Literal["ok", "degraded", "unavailable"]
@@ -70,15 +68,15 @@ class Readiness(msgspec.Struct, frozen=True, kw_only=True):
     problems: list[str] = []
 
 
-@route("GET", "/health", scope=None, summary="Does the process answer?")
+@route("GET", "/health", scope=None, summary="Check that the process is alive")
 async def health(request: Req) -> Health:
-    """Answer as long as the process is alive, without asking the database."""
+    """Return 200 as long as the process is alive. The database is not checked."""
     return Health()
 
 
-@route("GET", "/ready", scope=None, summary="Can the server work?")
+@route("GET", "/ready", scope=None, summary="Check that the server is ready")
 async def ready(request: Req) -> Response[Readiness]:
-    """Report whether the server is ready: 503 while the database cannot be read or, on SQLite, written."""
+    """Return 200 if the server is ready, or 503 while the database cannot be read or (SQLite) written."""
     parts = parts_of(request)
     look = await parts.store_check.check()
     store, missing = look is not None, look or {}
@@ -103,9 +101,9 @@ async def ready(request: Req) -> Response[Readiness]:
     "GET", "/metrics", scope="hooks:admin", summary="Read metrics for Prometheus", errors=[404], media_type=CONTENT_TYPE
 )
 async def metrics(request: Req) -> Response[str]:
-    """Return the metrics of all tenants together, which needs a key of the system."""
+    """Return the metrics of all tenants. This needs a key of the system."""
     if not caller_of(request).sees_all:
-        raise not_found_error("A key of the system with the scope hooks:admin is shown the figures, and no other one.")
+        raise not_found_error("Only a system key with the scope hooks:admin can read the metrics.")
     return Response(await parts_of(request).metrics.render(), media_type=CONTENT_TYPE)
 
 

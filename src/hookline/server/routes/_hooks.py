@@ -44,8 +44,8 @@ Answer = TypeVar("Answer", covariant=True)
 TAG = re.compile(r'"(\d{1,18})(?:-[0-9a-f]+)?"')
 AT_ONCE = 1000
 
-Point = Annotated[PointName | None, QueryParameter(description="Only definitions at this point.")]
-Enabled = Annotated[bool | None, QueryParameter(description="Only enabled definitions, or only disabled ones.")]
+Point = Annotated[PointName | None, QueryParameter(description="Return only definitions at this point.")]
+Enabled = Annotated[bool | None, QueryParameter(description="Return only enabled, or only disabled definitions.")]
 
 
 @route("GET", "/v1/hooks", scope="hooks:read", summary="List hook definitions", errors=[404])
@@ -57,7 +57,7 @@ async def list_hooks(
     cursor: Cursor = None,
     limit: Limit = 50,
 ) -> Response[Page[HookDefinition]]:
-    """List definitions in the order of creation. A tenant sees its own."""
+    """List definitions, oldest first. A key of a tenant sees only the tenant's own."""
     registry, caller = parts_of(request).registry, caller_of(request)
     tenant = caller.tenant(tenant_id)
     if caller.sees_all:
@@ -77,7 +77,7 @@ async def list_hooks(
     "POST", "/v1/hooks", scope="hooks:manage", summary="Create a hook definition", errors=[404, 409], status_code=201
 )
 async def create_hook(request: Req, data: JSONBody[NewHook]) -> Response[HookDefinition]:
-    """Create a definition. It takes part in the next run, in every process within one second."""
+    """Create a definition. Within one second, new runs in all processes use it."""
     registry, caller = parts_of(request).registry, caller_of(request)
     owner = caller.own(None if data.tenant_id is msgspec.UNSET else data.tenant_id)
     made = await registry.create(build_definition(data, owner), actor=caller.actor)
@@ -89,7 +89,7 @@ async def create_hook(request: Req, data: JSONBody[NewHook]) -> Response[HookDef
 
 @route("GET", "/v1/hooks/handlers", scope="hooks:read", summary="List handlers")
 async def list_handlers(request: Req) -> list[HandlerEntry]:
-    """List the handlers that definitions may name, except those in the modules that the operator allows."""
+    """List the installed handlers that definitions can name, without those in modules that the operator allows."""
     return parts_of(request).registry.handlers()
 
 
@@ -100,7 +100,7 @@ async def read_hook(
     tenant_id: TenantId = None,
     if_none_match: IfNoneMatch = None,
 ) -> Response[HookDefinition]:
-    """Read a definition, with an `ETag` to be sent as `If-Match` with changes."""
+    """Read a definition. The response has an `ETag`, which you can send as `If-Match` with a change."""
     caller = caller_of(request)
     found = await read_visible(parts_of(request).registry, caller, id, tenant_id)
     return tagged_response(found, found.revision, if_none_match)
@@ -114,7 +114,7 @@ async def replace_hook(
     tenant_id: TenantId = None,
     if_match: IfMatch = None,
 ) -> Response[HookDefinition]:
-    """Replace a definition. The body of a GET may be sent back; fields that are left out get their defaults."""
+    """Replace a definition. Omitted fields get their defaults. You can send back the body of a GET."""
     found = await read_changeable(parts_of(request).registry, caller_of(request), id, tenant_id)
     return await apply_changes(request, found, if_match, build_changes(data, found))
 
@@ -127,7 +127,7 @@ async def change_hook(
     tenant_id: TenantId = None,
     if_match: IfMatch = None,
 ) -> Response[HookDefinition]:
-    """Change fields of a definition. Fields that are left out stay as they are."""
+    """Change fields of a definition. Omitted fields keep their values."""
     found = await read_changeable(parts_of(request).registry, caller_of(request), id, tenant_id)
     return await apply_changes(request, found, if_match, msgspec.to_builtins(data))
 
@@ -140,7 +140,7 @@ async def toggle_hook(
     tenant_id: TenantId = None,
     if_match: IfMatch = None,
 ) -> Response[HookDefinition]:
-    """Enable or disable a definition. This works for definitions in files, too."""
+    """Enable or disable a definition, also one that is in a file."""
     registry, caller = parts_of(request).registry, caller_of(request)
     found = await read_changeable(registry, caller, id, tenant_id)
     switch = partial(registry.set_enabled, id, data.enabled, tenant_id=found.tenant_id, actor=caller.actor)
@@ -162,21 +162,21 @@ async def delete_hook(
     tenant_id: TenantId = None,
     if_match: IfMatch = None,
 ) -> None:
-    """Delete a definition. A definition in a file can only be disabled."""
+    """Delete a definition. A definition that is in a file can only be disabled."""
     registry, caller = parts_of(request).registry, caller_of(request)
     found = await read_changeable(registry, caller, id, tenant_id)
     delete = partial(registry.delete, id, tenant_id=found.tenant_id, actor=caller.actor)
     await change_if_match(if_match, delete)
 
 
-@route("POST", "/v1/hooks/{id:str}/test", scope="hooks:manage", summary="Try a hook out on a sample", errors=[409])
+@route("POST", "/v1/hooks/{id:str}/test", scope="hooks:manage", summary="Try a hook on a sample", errors=[409])
 async def try_hook(
     request: Req,
     id: Id,  # noqa: A002
     data: JSONBody[Trial | None] = None,
     tenant_id: TenantId = None,
 ) -> DryRun:
-    """Try a hook out on a sample. Nothing is logged, counted or stored. Without a body, a sample is made up."""
+    """Run a hook on a sample. Nothing is logged, counted or stored. Without a body, the server makes up a sample."""
     registry, caller = parts_of(request).registry, caller_of(request)
     data = data or Trial()
     found = await read_changeable(registry, caller, id, tenant_id)
@@ -239,7 +239,7 @@ async def change_if_match(if_match: str | None, write: RevisionChange[Answer]) -
         return await write(if_revision=None)
     revisions = {int(match[1]) for tag in if_match.split(",") if (match := TAG.fullmatch(tag.strip())) is not None}
     if not revisions:
-        raise ApiError(412, "revision", "If-Match has no ETag that this server has sent for a definition.")
+        raise ApiError(412, "revision", "If-Match must be an ETag that this server returned for a definition.")
     try:
         return await write(if_revision=max(revisions))
     except DefinitionConflictError as error:

@@ -20,7 +20,7 @@ __all__ = ["KEY_ROUTES"]
 
 Name = Annotated[str, msgspec.Meta(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f\x7f]+$(?!\n)")]
 Seconds = Annotated[float, msgspec.Meta(gt=0, le=1e9)]
-Number = Annotated[int | None, QueryParameter(ge=0, le=LARGEST, description="The cursor of the page before.")]
+Number = Annotated[int | None, QueryParameter(ge=0, le=LARGEST, description="The cursor of the previous page.")]
 
 
 class KeyBody(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
@@ -28,10 +28,10 @@ class KeyBody(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_
 
     Attributes:
         name: A name for people.
-        scopes: The scopes of the key; the key of the request has to have each of them.
-        tenant_id: The tenant that owns the key; that of the request's key by default. `""` is the system.
-        expires_in_seconds: Seconds until the key expires; by default, and at the latest, when the key of the request
-            expires.
+        scopes: The scopes of the new key. The key of the request must have all of them.
+        tenant_id: The tenant that owns the key; the tenant of the request's key by default. `""` is the system.
+        expires_in_seconds: Seconds until the key expires. By default, and at the latest, it expires with the key of
+            the request.
     """
 
     name: Name
@@ -44,22 +44,22 @@ class KeyBody(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_
 async def list_keys(
     request: Req, tenant_id: TenantId = None, cursor: Cursor = None, limit: Limit = 50
 ) -> Response[Page[ApiKey]]:
-    """List API keys, including expired and revoked ones. The keys themselves are never shown."""
+    """List API keys, including expired and revoked ones. Secrets are never shown."""
     tenant = caller_of(request).tenant(tenant_id)
     return page_response(request, await parts_of(request).keys.page(tenant, cursor=cursor, limit=limit))
 
 
 @route("POST", "/v1/keys", scope="hooks:admin", summary="Create an API key", errors=[404], status_code=201)
 async def create_key(request: Req, data: JSONBody[KeyBody]) -> NewApiKey:
-    """Create an API key. The response shows the key, only this once."""
+    """Create an API key. Only this response shows the key."""
     caller = caller_of(request)
     owner = caller.own(data.tenant_id)
     more = sorted(set(data.scopes) - caller.scopes)
     if more:
-        raise ApiError(403, "scope", f"A key cannot give what it does not allow itself: {', '.join(more)}.")
+        raise ApiError(403, "scope", f"A key cannot grant scopes that it does not have: {', '.join(more)}.")
     parts, seconds = parts_of(request), data.expires_in_seconds
     if caller.expires_at is not None and seconds is not None and await parts.store.now() + seconds > caller.expires_at:
-        detail = "A key cannot outlast the one that makes it. Ask for an earlier end, or for none to get the same one."
+        detail = "A key cannot outlast the key that creates it. Give a shorter `expiresInSeconds`, or omit it."
         raise ApiError(403, "scope", detail)
     return await parts.keys.create(
         name=data.name,
@@ -73,7 +73,7 @@ async def create_key(request: Req, data: JSONBody[KeyBody]) -> NewApiKey:
 
 @route("DELETE", "/v1/keys/{id:str}", scope="hooks:admin", summary="Revoke an API key", status_code=204)
 async def revoke_key(request: Req, id: Id) -> None:  # noqa: A002
-    """Revoke an API key. It stops working within one second, in all processes."""
+    """Revoke an API key. Within one second, all processes refuse it."""
     caller = caller_of(request)
     if not await parts_of(request).keys.revoke(id, caller.tenant(), actor=caller.actor):
         raise not_found_error()

@@ -28,8 +28,8 @@ from hookline.store import Page
 
 __all__ = ["LOG_ROUTES"]
 
-Status = Annotated[ExecutionStatus | None, QueryParameter(description="Only with this status.")]
-By = Annotated[Grouping, QueryParameter(description="The grouping.")]
+Status = Annotated[ExecutionStatus | None, QueryParameter(description="Return only those with this status.")]
+By = Annotated[Grouping, QueryParameter(description="What to group by.")]
 
 
 @route("GET", "/v1/hooks/logs", scope="hooks:read", summary="List hook executions", errors=[404])
@@ -45,7 +45,7 @@ async def list_logs(
     cursor: Cursor = None,
     limit: Limit = 50,
 ) -> Response[Page[ExecutionRow]]:
-    """List the log: one row for each call that passed hooks, newest first."""
+    """List the log of hook executions, newest first: one row per call that had hooks, or per observed event."""
     tenant = caller_of(request).tenant(tenant_id)
     page = await parts_of(request).log.logs(
         tenant,

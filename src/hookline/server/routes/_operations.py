@@ -18,8 +18,10 @@ from hookline.store import Page, StoredOperation, events
 
 __all__ = ["OPERATION_ROUTES", "After", "StoredEvent", "check_events_visible", "read_visible_operation"]
 
-Status = Annotated[CompletionReason | Literal["running"] | None, QueryParameter(description="Only with this status.")]
-After = Annotated[int, QueryParameter(ge=0, le=LARGEST, description="Only events with a greater number.")]
+Status = Annotated[
+    CompletionReason | Literal["running"] | None, QueryParameter(description="Return only those with this status.")
+]
+After = Annotated[int, QueryParameter(ge=0, le=LARGEST, description="Return only events with a greater number.")]
 
 
 class StoredEvent(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -43,7 +45,7 @@ class EventPage(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         items: The events, in order.
-        cursor: The number of the last event, to be sent as `after`; `None` if there are no more now.
+        cursor: The number of the last event: send it as `after`. `None` if there are no more events yet.
     """
 
     items: list[StoredEvent]
@@ -61,7 +63,7 @@ async def list_operations(
 
 @route("GET", "/v1/operations/{id:str}", scope="operations:read", summary="Read an operation")
 async def read_operation(request: Req, id: Id) -> StoredOperation:  # noqa: A002
-    """Read the summary of an operation, without its conversation and its events."""
+    """Read the summary of an operation, without conversation and events."""
     return await read_visible_operation(parts_of(request), caller_of(request), id)
 
 
@@ -72,7 +74,7 @@ async def list_events(
     after: After = 0,
     limit: Limit = 100,
 ) -> Response[EventPage]:
-    """List events of an operation, in order, also of runs whose state is not stored here."""
+    """List the events of an operation, in order. It also works for runs of which only the events are stored."""
     parts = parts_of(request)
     await check_events_visible(parts, caller_of(request), id)
     found = await parts.store.events_of(id, after=after, limit=limit + 1)

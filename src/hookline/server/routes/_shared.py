@@ -56,17 +56,17 @@ _MEANINGS = {
     304: "The object has not changed.",
     400: "The request cannot be parsed.",
     401: "The request has no valid API key.",
-    403: "The key does not allow the request, or a hook has refused it.",
-    404: "There is no such object, or it is another tenant's.",
+    403: "The key lacks a scope, or a hook denied the request.",
+    404: "The object does not exist, or belongs to another tenant.",
     408: "The headers or the body did not arrive in time.",
-    409: "The request conflicts with the stored state, or the same request is under way.",
-    412: "The object was changed meanwhile.",
+    409: "The request conflicts with the stored state, or the same request is still in progress.",
+    412: "The object was changed in the meantime.",
     413: "The body is too large.",
     422: "The request is invalid.",
-    429: "Too many requests of this key or its tenant, or too many streams.",
+    429: "Too many requests with this key or by its tenant, or too many streams.",
     431: "The address and the headers are too large.",
-    500: "An internal error, or a hook that had to judge the request has failed.",
-    503: "The database or a part of this server cannot be reached, or the server has too many connections.",
+    500: "Internal error, or a hook that decides about the request failed.",
+    503: "The database cannot be reached, a part of the server is missing, or the server has too many connections.",
 }
 ALWAYS = (400, 408, 431, 500, 503)
 """Statuses of errors that any request may get."""
@@ -82,10 +82,10 @@ else:
 
 Id: TypeAlias = Annotated[str, PathParameter(min_length=1, max_length=400, pattern=VISIBLE)]
 Words: TypeAlias = Annotated[str, msgspec.Meta(max_length=400, pattern=VISIBLE)]
-Limit: TypeAlias = Annotated[int, QueryParameter(ge=1, le=1000, description="Number of items at most.")]
+Limit: TypeAlias = Annotated[int, QueryParameter(ge=1, le=1000, description="Largest number of items.")]
 Cursor: TypeAlias = Annotated[
     str | None,
-    QueryParameter(min_length=1, max_length=2000, pattern=VISIBLE, description="The cursor of the page before."),
+    QueryParameter(min_length=1, max_length=2000, pattern=VISIBLE, description="The cursor of the previous page."),
 ]
 Seconds: TypeAlias = Annotated[float, msgspec.Meta(ge=0, le=LATEST)]
 TenantId: TypeAlias = Annotated[
@@ -94,31 +94,39 @@ TenantId: TypeAlias = Annotated[
         name="tenantId",
         max_length=400,
         pattern=VISIBLE,
-        description="The tenant; '' is the system. A key that does not see all tenants may only name its own.",
+        description="The tenant; `''` is the system. A key of a tenant can only name that tenant.",
     ),
 ]
 HookId: TypeAlias = Annotated[
-    str | None, QueryParameter(name="hookId", max_length=400, pattern=VISIBLE, description="Only of this hook.")
+    str | None,
+    QueryParameter(name="hookId", max_length=400, pattern=VISIBLE, description="Return only those of this hook."),
 ]
 OperationId: TypeAlias = Annotated[
     str | None,
-    QueryParameter(name="operationId", max_length=400, pattern=VISIBLE, description="Only of this operation."),
+    QueryParameter(
+        name="operationId", max_length=400, pattern=VISIBLE, description="Return only those of this operation."
+    ),
 ]
 LogPoint: TypeAlias = Annotated[
-    Logged | None, QueryParameter(name="point", description="Only at this point: a call, or an event.")
+    Logged | None, QueryParameter(name="point", description="Return only those at this call or event.")
 ]
 Since: TypeAlias = Annotated[
-    float | None, QueryParameter(ge=0, le=LATEST, description="From this time on, in unix seconds.")
+    float | None, QueryParameter(ge=0, le=LATEST, description="Return only those at or after this time.")
 ]
 Until: TypeAlias = Annotated[
-    float | None, QueryParameter(ge=0, le=LATEST, description="Before this time, in unix seconds.")
+    float | None, QueryParameter(ge=0, le=LATEST, description="Return only those before this time.")
 ]
 IfMatch: TypeAlias = Annotated[
-    str | None, HeaderParameter(name="If-Match", max_length=1000, description="Only if the object has this ETag.")
+    str | None,
+    HeaderParameter(
+        name="If-Match",
+        max_length=1000,
+        description="Make the change only if the object has this ETag; otherwise return 412.",
+    ),
 ]
 IfNoneMatch: TypeAlias = Annotated[
     str | None,
-    HeaderParameter(name="If-None-Match", max_length=1000, description="Only if the object has another ETag."),
+    HeaderParameter(name="If-None-Match", max_length=1000, description="Return 304 if the object has this ETag."),
 ]
 
 

@@ -31,7 +31,7 @@ PING = b": ping\n\n"
 
 LastEventId = Annotated[
     str | None,
-    HeaderParameter(name="Last-Event-ID", max_length=100, description="Continue after the event of this id."),
+    HeaderParameter(name="Last-Event-ID", max_length=100, description="Continue after the event with this id."),
 ]
 
 
@@ -49,9 +49,10 @@ async def stream_operation(
     after: After = 0,
     last_event_id: LastEventId = None,
 ) -> Stream:
-    """Stream the events of an operation: the stored ones, then new ones. `id` is an event's number, `event` its type.
+    """Stream the events of an operation: stored events first, then new ones.
 
-    The stream ends with an event `end` when the operation has ended; a client that reconnects after it gets 204.
+    `id` is the number of the event, `event` its type. When the operation ends, the stream sends an event `end` and
+    closes; a client that reconnects then gets 204.
     """
     parts, caller = parts_of(request), caller_of(request)
     has_state = await check_events_visible(parts, caller, id)
@@ -72,10 +73,10 @@ async def stream_operation(
     errors=[404],
 )
 async def stream_operations(request: Req, tenant_id: TenantId = None, last_event_id: LastEventId = None) -> Stream:
-    """Stream operations as they change; each event `operation` has one as `GET /v1/operations/{id}` returns it.
+    """Stream operations when they change. Each event `operation` has the body of `GET /v1/operations/{id}`.
 
-    Of states that follow each other quickly, only the last one is certain to be sent. A client that reconnects with the
-    id of the last event gets the changes since; some of them may be repeated.
+    When an operation changes several times in quick succession, the stream may send only the last state. Reconnect
+    with `Last-Event-ID` to get the changes since that event; some may be repeated.
     """
     parts, caller = parts_of(request), caller_of(request)
     tenant = caller.tenant(tenant_id)

@@ -142,7 +142,7 @@ async def attack(
     Args:
         suite: The suite.
         policies: Hooks to measure; the first one is what the others are compared with.
-        pairs: User tasks and injection tasks; every pair unless given.
+        pairs: User tasks and injection tasks; by default every pair.
         wording: How the injected texts speak to the model, a key of `WORDINGS`.
         follows: `"shown"`: the model carries the instruction out as soon as a tool result shows it. `"always"`: it does
             so after the user's task, seen or not, by AgentDojo's reference calls alone.

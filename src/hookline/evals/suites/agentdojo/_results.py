@@ -59,7 +59,7 @@ class AttackRow(msgspec.Struct, frozen=True, kw_only=True):
         harmed: How many are solved under the first policy and not under this one.
         questions: How often a person had to decide in them.
         questions_attacked: How often in the pairs.
-        blinded: In how many pairs the model was not shown something that it had asked for. A script goes on all the
+        blinded: In how many pairs a result that the model had requested was withheld. A script continues all the
             same; a real model would have to do without.
     """
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import importlib.metadata
 import warnings
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from types import SimpleNamespace
@@ -93,6 +94,8 @@ class AgentDojoSuite:
 
     def __init__(self, name: str, source: Any) -> None:
         self.name = name
+        self.versions = {"AgentDojo": importlib.metadata.version("agentdojo"), "AgentDojo suites": VERSION}
+        self.models = ["scripted"]
         self._tasks: dict[str, Any] = dict(
             sorted(source.user_tasks.items(), key=lambda task: int(task[0].rpartition("_")[2]))
         )

@@ -1,0 +1,89 @@
+"""Say in one sentence whether runs passed, for the top of a report and of the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from hookline.evals.running import Comparison, SuiteRun
+
+__all__ = ["Verdict", "judge_runs"]
+
+NAMED = 3
+"""Tasks that a verdict names; it counts the others."""
+
+
+Outcome = Literal["Passed", "Failed", "Interrupted", "Not judged"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """Whether runs passed.
+
+    Attributes:
+        outcome: One of four words.
+        sentence: The counts, and the names of the tasks that did not pass.
+    """
+
+    outcome: Outcome
+    sentence: str
+
+    @property
+    def good(self) -> bool:
+        """Whether everything passed."""
+        return self.outcome == "Passed"
+
+    def __str__(self) -> str:
+        return f"{self.outcome}: {self.sentence}"
+
+
+def judge_runs(runs: Sequence[SuiteRun], comparison: Comparison | None = None) -> Verdict:
+    """Judge runs of the same tasks: a task passes if it passes in all of them, with the same results.
+
+    Args:
+        runs: One run, or a run and its replay.
+        comparison: How the two compare.
+    """
+    left = dict.fromkeys([name for run in runs for name in (*(each.name for each in run.results), *run.not_run)])
+    total = len(left)
+    if not total:
+        return Verdict(outcome="Not judged", sentence="no task ran.")
+
+    def take(names: Sequence[str]) -> list[str]:
+        """Take tasks out of those that are left, so that each is counted once."""
+        taken = [name for name in dict.fromkeys(names) if name in left]
+        for name in taken:
+            del left[name]
+        return taken
+
+    failed = take([each.name for run in runs for each in run.results if not each.ok])
+    not_run = take([name for run in runs for name in run.not_run])
+    different = take([each.task for each in comparison.differences] if comparison else [])
+    judged = {name for run in runs for name in {each.name for each in run.results} - set(run.not_judged)}
+    not_judged = [] if comparison else take([name for name in left if name not in judged])
+    outcome: Outcome = (
+        "Failed" if failed or different else "Interrupted" if not_run else "Passed" if left else "Not judged"
+    )
+    counted = f"{len(left)} of {total} task{'' if total == 1 else 's'}"
+    parts = [
+        counted if outcome == "Passed" else f"{counted} passed",
+        *(
+            f"{len(names)} {words}: {_list_names(names)}"
+            for names, words in ((failed, "failed"), (different, "gave different results in the replay"))
+            if names
+        ),
+        *(
+            f"{len(names)} {words}"
+            for names, words in ((not_run, "did not run"), (not_judged, "had no check"))
+            if names
+        ),
+    ]
+    if comparison is not None and comparison.same:
+        parts.append("the replay gave the same results")
+    return Verdict(outcome=outcome, sentence="; ".join(parts) + ".")
+
+
+def _list_names(names: Sequence[str]) -> str:
+    more = len(names) - NAMED
+    return ", ".join(names[:NAMED]) + (f" and {more} more" if more > 0 else "")
