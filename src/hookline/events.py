@@ -12,7 +12,7 @@ import math
 import re
 import time
 from collections.abc import Callable
-from typing import Any, ClassVar, Literal, TypeAlias, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias, get_args
 
 import msgspec
 
@@ -135,6 +135,16 @@ class EventFields(msgspec.Struct, frozen=True, kw_only=True, rename="camel", tag
     user_id: str = ""
     tenant_id: str = ""
     parent_operation_id: str | None = None
+
+    if not TYPE_CHECKING:  # or type checkers would take any attribute
+
+        def __getattr__(self, name: str) -> object:
+            hint = ""
+            if name == "mock":
+                hint = (
+                    "; only a call that has not run can be answered, in a hook that hooks.on(BeforeToolCall) registers"
+                )
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}{hint}", name=name, obj=self)
 
 
 INTERRUPTED = "The run was interrupted before the tool had finished."

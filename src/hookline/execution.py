@@ -11,21 +11,15 @@ import functools
 import inspect
 import logging
 import math
-import os
-import queue
-import threading
 import traceback
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
-from concurrent.futures import Future
-from contextlib import AbstractAsyncContextManager, AbstractContextManager, contextmanager
-from contextvars import Context, ContextVar, copy_context
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from contextvars import Context
 from functools import cache
 from math import inf as _NEVER  # noqa: N812  a global of its own is found faster than an attribute
 from time import perf_counter, perf_counter_ns, time_ns
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
-from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 from hookline._checks import quote, tool_matcher
 from hookline._deadlines import (
@@ -39,6 +33,7 @@ from hookline._deadlines import (
     own_cancellation,
 )
 from hookline._phase import PhaseTransition
+from hookline._portal import LoopPortal, Portal, calling_thread, open_portal, run_in_caller, start_task
 from hookline.calls import DECISIONS, Denial, Deny, ToolResult
 from hookline.errors import DeliveryError, HookUsageError, message_of
 from hookline.events import BeforeToolCall, Event
@@ -49,6 +44,7 @@ if TYPE_CHECKING:
     from hookline.redaction import Redacting
 
 __all__ = [
+    "LoopPortal",
     "Portal",
     "ask",
     "calling_thread",
@@ -63,6 +59,7 @@ __all__ = [
     "run_in_caller",
     "run_queued",
     "run_timed",
+    "start_task",
 ]
 
 logger = logging.getLogger("hookline")
@@ -603,169 +600,3 @@ def refuse_awaitable(outcome: object) -> None:
         raise TypeError(
             "the handler is a plain function, but it returned an awaitable, which was not awaited; use `async def`"
         )
-
-
-T = TypeVar("T")
-
-
-class Portal:
-    """Runs coroutines in an event loop from threads that have none.
-
-    Args:
-        loop: The event loop, which runs in the present thread.
-        blocking: Keeps its tasks, where `open_portal` has started it.
-    """
-
-    def __init__(self, loop: asyncio.AbstractEventLoop, blocking: BlockingPortal | None = None) -> None:
-        self._loop, self._blocking = loop, blocking
-        self._thread, self._process = threading.get_ident(), os.getpid()
-
-    @property
-    def is_own_thread(self) -> bool:
-        """Whether the present thread is that of the event loop, which must not wait for itself."""
-        return threading.get_ident() == self._thread
-
-    def start(self, function: Callable[..., Awaitable[T]], *args: Any) -> Future[T]:
-        """Start to run an async function with the context variables of the caller; does not wait.
-
-        Raises:
-            RuntimeError: If the event loop has ended.
-        """
-        if self._blocking is not None:
-            return self._blocking.start_task_soon(function, *args)
-
-        async def run() -> T:
-            return await function(*args)
-
-        return asyncio.run_coroutine_threadsafe(run(), self._loop)
-
-    def run(self, function: Callable[..., Awaitable[T]], *args: Any) -> T:
-        """Run an async function, and wait for its end; meanwhile this thread runs what `run_in_caller` gives it.
-
-        An exception that no other code can hold back, such as a `KeyboardInterrupt`, cancels the function first.
-
-        Raises:
-            HookUsageError: If this is the thread of the event loop, or a process that was forked from its own.
-        """
-        if os.getpid() != self._process:
-            raise HookUsageError(
-                "This process was forked while a run was open, and the thread that calls its hooks is not in it. Open "
-                "a run in each process."
-            )
-        if self.is_own_thread:
-            raise HookUsageError(
-                "A sync call here would block the event loop that the hooks need, for ever. Inside of a hook, or of an "
-                "async function, use the async client."
-            )
-        caller = _Caller(self._loop)
-        # A task of the loop's own: one of the portal's task group, with its cancel scope, takes twice as long to start.
-        self._loop.call_soon_threadsafe(caller.start, function, args)
-        return cast(T, caller.serve())
-
-    def open(self, context: AbstractAsyncContextManager[T]) -> AbstractContextManager[T]:
-        """Return a context manager that enters and leaves an async one in the event loop, in one task."""
-        assert self._blocking is not None
-        return self._blocking.wrap_async_context_manager(context)
-
-
-@contextmanager
-def open_portal() -> Iterator[Portal]:
-    """Start an event loop in a thread of its own, for as long as the block runs."""
-    with start_blocking_portal("asyncio", name="hookline-portal") as blocking:
-        yield blocking.call(_make_portal, blocking)
-
-
-async def _make_portal(blocking: BlockingPortal) -> Portal:
-    return Portal(asyncio.get_running_loop(), blocking)
-
-
-class _Caller:
-    """A thread that waits for a coroutine, and runs functions for it."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self.thread = threading.get_ident()
-        self._loop = loop
-        # Its `get` is interrupted by Ctrl-C, and its `put` may come from a signal handler.
-        self._jobs: queue.SimpleQueue[Callable[[], object] | None] = queue.SimpleQueue()
-        self._task: asyncio.Task[object] | None = None
-        self._exit: BaseException | None = None
-        self._left = False
-
-    def start(self, function: Callable[..., Awaitable[object]], args: tuple[Any, ...]) -> None:
-        """Start to run the function, in the event loop."""
-        self._task = self._loop.create_task(self._work(function, args))
-        self._task.add_done_callback(lambda _: self._jobs.put(None))
-
-    async def _work(self, function: Callable[..., Awaitable[object]], args: tuple[Any, ...]) -> object:
-        _present_caller.set(self)
-        try:
-            return await function(*args)
-        except (KeyboardInterrupt, SystemExit) as error:  # for the caller; they would end the event loop
-            self._exit = error
-            return None
-
-    def serve(self) -> object:
-        """Run functions until the coroutine has ended, and return its result."""
-        try:
-            while (job := self._jobs.get()) is not None:
-                job()
-        except BaseException:
-            self._left = True
-            self._loop.call_soon_threadsafe(self._cancel)
-            while (job := self._jobs.get()) is not None:
-                job()
-            raise
-        if self._exit is not None:
-            raise self._exit
-        assert self._task is not None
-        return self._task.result()
-
-    def _cancel(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-
-    async def run(self, function: Callable[[], T]) -> T:
-        """Have this thread run a function, and wait for it."""
-        outcome: Future[tuple[Any, BaseException | None]] = Future()
-        context = copy_context()
-
-        def job() -> None:
-            if self._left:
-                outcome.cancel()
-                return
-            try:
-                outcome.set_result((context.run(function), None))
-            except Exception as error:
-                outcome.set_result((None, error))  # a future cannot carry StopIteration
-            except BaseException:
-                outcome.cancel()
-                raise
-
-        self._jobs.put(job)
-        done = asyncio.wrap_future(outcome)
-        try:
-            await asyncio.wait([done])
-        except asyncio.CancelledError:
-            await asyncio.wait([done])  # nobody can stop it
-            raise
-        value, error = done.result()
-        if error is not None:
-            raise error
-        return cast(T, value)
-
-
-_present_caller: ContextVar[_Caller] = ContextVar("hookline_caller")
-
-
-async def run_in_caller(function: Callable[[], T]) -> T:
-    """Run a function in the thread that waits in `Portal.run` for the present coroutine, with its context variables.
-
-    Args:
-        function: A plain function.
-    """
-    return await _present_caller.get().run(function)
-
-
-def calling_thread() -> int:
-    """Return the id of the thread that waits in `Portal.run` for the present coroutine."""
-    return _present_caller.get().thread

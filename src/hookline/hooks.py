@@ -187,6 +187,8 @@ def _wrong_call(given: object, kind: str) -> str:
 
 def _class_name(given: object) -> str:
     name = given if isinstance(given, str) else getattr(given, "__name__", "")
+    if isinstance(given, str) and given in EVENTS:  # the event's name on the wire
+        return EVENTS[HookType(given)].__name__
     return name if isinstance(name, str) else ""
 
 

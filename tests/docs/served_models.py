@@ -35,6 +35,8 @@ def answer(exchange: Exchange) -> None:
     anthropic = exchange.path.endswith("/messages")
     if found is not None:
         text = f"I found {found}."
+    elif "response_format" in exchange.body:
+        text = json.dumps({"name": word.capitalize()})
     elif "tools" not in exchange.body:
         text = f"{word.capitalize()}."
     else:

@@ -261,3 +261,14 @@ def test_a_copy_of_a_mocked_event_is_not_mocked() -> None:
 
 def test_a_negative_time_is_what_it_was_given_as() -> None:
     assert example(BeforeStep, time_unix_nano=-1).time_unix_nano == -1
+
+
+def test_mock_on_another_event_is_told_where_it_works() -> None:
+    event = BeforeStep(operation_id="op", step_index=0)
+
+    with pytest.raises(
+        AttributeError, match=r"'BeforeStep' object has no attribute 'mock'; .* hooks\.on\(BeforeToolCall\)"
+    ):
+        event.mock("answer")  # type: ignore[attr-defined]
+    with pytest.raises(AttributeError, match=r"has no attribute 'stepindex'$"):
+        event.stepindex  # type: ignore[attr-defined]

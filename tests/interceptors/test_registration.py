@@ -321,6 +321,7 @@ def test_only_the_eight_calls_can_be_intercepted(kind: str, call: Any) -> None:
     [
         (BeforeToolCall, r"an event, not a call; you mean hooks\.guard\(ToolCall\)"),
         ("AfterToolCall", r"an event, not a call; you mean hooks\.guard\(ToolCall\)"),
+        ("beforeToolCall", r"an event, not a call; you mean hooks\.guard\(ToolCall\)"),
         (AfterCallAgent, r"an event, not a call; you mean hooks\.guard\(SubAgentCall\)"),
         ("ToolCall", r"give the class itself, ToolCall; got 'ToolCall'"),
     ],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -13,7 +14,7 @@ from hookline.loop import wrap
 from tests.adapters.provider import Provider
 
 from .dialects import DIALECTS, Dialect
-from .stage import entered, settled
+from .stage import drive, entered, settled
 
 
 @pytest.fixture(scope="module")
@@ -35,8 +36,11 @@ class Way:
         try:
             yield client
         finally:
-            with anyio.CancelScope(shield=True):
-                await settled(client.close())
+            if self.sync:
+                client.close()
+            else:
+                with anyio.CancelScope(shield=True):
+                    await client.close()
 
     @asynccontextmanager
     async def wrapped(self, hooks: Any = (), tools: Any = (), **options: Any) -> AsyncIterator[Any]:
@@ -62,9 +66,20 @@ class Way:
         raise AssertionError("the loop does not end")
 
 
-@pytest.fixture(params=[False, True], ids=["async", "sync"])
+@pytest.fixture(params=["async", "sync", "alone"])
 def sync(request: pytest.FixtureRequest) -> bool:
-    return request.param
+    """Whether the client is sync; "alone" is a sync program, while "sync" is sync code inside of an async one."""
+    return request.param != "async"
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Run a test of a sync program without an event loop, in which its coroutine would wait for something."""
+    params = getattr(pyfuncitem, "callspec", None) and pyfuncitem.callspec.params
+    if not params or params.get("sync") != "alone" or not inspect.iscoroutinefunction(pyfuncitem.obj):
+        return None
+    drive(pyfuncitem.obj(**{name: pyfuncitem.funcargs[name] for name in inspect.signature(pyfuncitem.obj).parameters}))
+    return True
 
 
 @pytest.fixture(params=DIALECTS, ids=lambda each: each.name)

@@ -29,6 +29,7 @@ from hookline.execution import (
     refuse_decision,
     report,
     run_queued,
+    start_task,
 )
 from hookline.signals import hook_executed
 
@@ -254,7 +255,7 @@ class LaneHost:
         self._active.add(lane)
         if self._group is None:
             # Not `create_task`: a task factory that starts tasks eagerly would run the handler inside of `dispatch`.
-            lane.task = asyncio.Task(lane.work(), loop=self._loop, name="hookline lane")
+            lane.task = start_task(lane.work(), self._loop, "hookline lane")
         else:
             # Shielded, so that observers of a run that is cancelled from outside still get its last events.
             lane.task = scope = anyio.CancelScope(shield=True)

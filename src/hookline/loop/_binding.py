@@ -208,22 +208,28 @@ class LoopBinding:
 
     async def ask_model(self, exchange: Exchange) -> Any:
         """Make a model call through the hooks, and return the client's own result."""
-        self.check()
+        body = self.begin_direct_call(exchange)
+        if body is not None:
+            return await self._ask_directly(exchange, body)
         if self._streams:
             await self.end_streams(of=self._surroundings.reader())
-        if not self._asking and not self._streams:
-            self._begin_step()
-        self._asking += 1
+        self._begin_call(exchange)
         try:
-            self._name_model(exchange)
             # A durable store keeps the conversation, so that it has to be known.
             if not self.run.leads(ModelCall) and not self.run.run.journal.durable:
-                return await self._ask_directly(exchange)
+                return await self._stream_directly(exchange)
             if exchange.streams and not self.run.may_change_result(ModelCall):
                 return await self._ask_for_stream(exchange)
             return await self._ask_through_hooks(exchange)
         finally:
             self._asking -= 1
+
+    def _begin_call(self, exchange: Exchange) -> None:
+        """Begin a model call, and a step unless the call belongs to one that is under way."""
+        if not self._asking and not self._streams:
+            self._begin_step()
+        self._asking += 1
+        self._name_model(exchange)
 
     def _begin_step(self) -> None:
         """Begin a step, unless a compaction has begun it."""
@@ -238,8 +244,48 @@ class LoopBinding:
             self._model = model
             self.run.name_model(model)
 
-    async def _ask_directly(self, exchange: Exchange) -> Any:
-        """Make a model call that no interceptor wraps."""
+    def begin_direct_call(self, exchange: Exchange) -> Mapping[str, Any] | None:
+        """Begin a model call that no interceptor wraps.
+
+        Returns:
+            The request, which the caller sends before it calls `end_direct_call`; `None` if the call has to go through
+            `ask_model`.
+        """
+        self.check()
+        if exchange.streams or self._streams or self.run.leads(ModelCall) or self.run.run.journal.durable:
+            return None
+        self._begin_call(exchange)
+        self.run.begin_model_call()
+        return _with_own_list(exchange.format, exchange.body)
+
+    def end_direct_call(self, answered: LastAnswer | None) -> None:
+        """End a call that `begin_direct_call` has begun.
+
+        Args:
+            answered: The answer; `None` if the call has failed.
+
+        Raises:
+            RunStopped: If the run was interrupted meanwhile.
+        """
+        self._asking -= 1
+        if answered is not None:
+            self.check()
+            self.last = answered
+            self.run.asked_model(self._to_response(answered.exchange.format, answered.answer))
+
+    async def _ask_directly(self, exchange: Exchange, body: Mapping[str, Any]) -> Any:
+        answered: LastAnswer | None = None
+        try:
+            result = await self._surroundings.send(exchange, body)
+            http = exchange.http_response(result)
+            answer = result if http is None else exchange.decode_answer(await self._surroundings.read(http))
+            answered = LastAnswer(exchange=exchange, body=body, answer=answer)
+        finally:
+            self.end_direct_call(answered)
+        return result
+
+    async def _stream_directly(self, exchange: Exchange) -> Any:
+        """Make a model call that no interceptor wraps, and whose answer is usually a stream."""
         self.run.begin_model_call()
         body = _with_own_list(exchange.format, exchange.body)
         result = await self._surroundings.send(exchange, body)
@@ -247,7 +293,7 @@ class LoopBinding:
         if exchange.streams and http is not None:
             self._watch(exchange, http, body, None)
             return result
-        answer = result if http is None else self._decode(exchange, http, await self._surroundings.read(http))
+        answer = result if http is None else exchange.decode_answer(await self._surroundings.read(http))
         self._note(exchange, body, answer)
         self.run.asked_model(self._to_response(exchange.format, answer))
         return result
@@ -277,7 +323,7 @@ class LoopBinding:
             body = _with_own_list(format_, format_.apply(exchange.body, parts, call, self.names))
             result = await self._surroundings.send(exchange, body)
             http = exchange.http_response(result)
-            answer = result if http is None else self._decode(exchange, http, await self._surroundings.read(http))
+            answer = result if http is None else exchange.decode_answer(await self._surroundings.read(http))
             own.append((result, body, answer, self._to_response(format_, answer)))
             return own[0][3]
 
@@ -301,15 +347,6 @@ class LoopBinding:
         answer = exchange.format.write_answer(response, own, str(exchange.body.get("model", "")), self.names)
         self._note(exchange, _with_own_list(exchange.format, body), answer)
         return await self._surroundings.make_result(exchange, answer)
-
-    def _decode(self, exchange: Exchange, http: Any, data: bytes) -> Any:
-        """Return the JSON of the answer in an HTTP response that was read; `None` if it holds no answer."""
-        if exchange.streams:
-            return exchange.read_stream(data)
-        try:
-            return msgspec.json.decode(data)
-        except (ValueError, RecursionError):
-            return None
 
     def _note(self, exchange: Exchange, body: Mapping[str, Any], answer: Any) -> None:
         self.last = LastAnswer(exchange=exchange, body=body, answer=answer)

@@ -8,7 +8,9 @@ import inspect
 import json
 import sys
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
+
+import msgspec
 
 from hookline._checks import quote
 from hookline.errors import HookUsageError
@@ -29,6 +31,12 @@ HTTP_LIBRARIES = ("httpx2", "httpx")
 
 PROVIDERS = {"azure": "azure.ai.openai", "bedrock": "aws.bedrock", "vertex": "gcp.vertex_ai"}
 """Providers as OpenTelemetry names them, by a part of the module of a client that is not its provider's own."""
+
+UNSEEN_PATHS = ("/completions", "/v1/complete")
+"""Where models are asked in older protocols, which no hook knows."""
+
+TOOL_RUNNER = "ToolRunner"
+"""Part of the header that Anthropic's client sends where it runs the tools."""
 
 _MARK = "_hookline_operation_id"
 
@@ -86,6 +94,27 @@ def format_of_path(path: str) -> Format | None:
     return next((each for each in FORMATS if path.endswith(each.path)), None)
 
 
+def check_call(path: str, given: Mapping[str, Any]) -> None:
+    """Check that a call of a client does not pass by the hooks.
+
+    Raises:
+        HookUsageError: If it asks a model, or runs tools, where hooks cannot see it.
+    """
+    if path.partition("?")[0] in UNSEEN_PATHS:
+        raise HookUsageError(
+            f"Hooks cannot see model calls at {path}, so that they would pass by your guards. Use chat completions, "
+            "responses or messages, or make this call with the client that you gave to `wrap`."
+        )
+    headers = (given.get("options") or {}).get("headers") or {}
+    helper = next((each for name, each in headers.items() if name.lower() == "x-stainless-helper"), "")
+    body = given.get("body")
+    if TOOL_RUNNER in str(helper) and isinstance(body, Mapping) and body.get("tools"):
+        raise HookUsageError(
+            "`tool_runner` runs the tools by itself, so that they would pass by your guards. Call `messages.create` in "
+            "a loop, and run the tools with `run.call_tools`."
+        )
+
+
 def format_of_answer(answer: object) -> Format | None:
     """Return the protocol of an answer; `None` for any other object."""
     return next((each for each in FORMATS if each.wrote(answer)), None)
@@ -100,13 +129,14 @@ def hook_client(client: C, operation_id: str, call: Callable[[Exchange], Any]) -
         call: Makes a model call; it returns an awaitable if the client does.
     """
     twin = copy.copy(client)
-    own = vars(twin)
-    for name in [name for name in own if isinstance(getattr(type(twin), name, None), functools.cached_property)]:
+    own, kind = vars(twin), cast(Any, type(twin))
+    for name in _cached_names(kind) & own.keys():
         del own[name]  # resources bind the methods of the client that they were made by
     bare: Any = client
 
     def post(path: str, **given: Any) -> Any:
         format_ = format_of_path(path)
+        check_call(path, given)
         if format_ is None or not isinstance(given.get("body"), Mapping):
             return bare.post(path, **given)
         return call(Exchange(twin, bare.post, format_, path, given))
@@ -115,7 +145,21 @@ def hook_client(client: C, operation_id: str, call: Callable[[Exchange], Any]) -
         return hook_client(bare.copy(**options), operation_id, call)
 
     own.update({"post": post, "copy": derive, "with_options": derive, _MARK: operation_id})
+    for name, value in own.items():
+        if getattr(value, "_client", None) is client:  # the clients of other providers keep theirs as plain attributes
+            own[name] = type(value)(twin)
     return twin
+
+
+@functools.cache
+def _cached_names(kind: type) -> frozenset[str]:
+    """Return the names of a client's properties that are kept once they were read."""
+    return frozenset(
+        name
+        for each in kind.__mro__
+        for name, value in vars(each).items()
+        if isinstance(value, functools.cached_property)
+    )
 
 
 class Exchange:
@@ -154,6 +198,15 @@ class Exchange:
         if found is None and self.streams:
             found = getattr(result, "response", None)
         return found
+
+    def decode_answer(self, data: bytes) -> Any:
+        """Return the JSON of an answer in an HTTP response that was read; `None` if it is none."""
+        if self.streams:
+            return self.read_stream(data)
+        try:
+            return msgspec.json.decode(data)
+        except (ValueError, RecursionError):
+            return None
 
     def make_result(self, answer: Mapping[str, Any]) -> Any:
         """Return an answer as the client's method would: parsed, raw, or as a stream; or an awaitable of it."""

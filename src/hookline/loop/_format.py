@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import functools
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -236,8 +237,14 @@ class Format(abc.ABC):
 
 def get(value: Any, name: str, default: Any = None) -> Any:
     """Return a field of an object of a client or of its JSON; the default also where it is null."""
-    found = value.get(name) if isinstance(value, Mapping) else getattr(value, name, None)
+    found = value.get(name) if _has_keys(value.__class__) else getattr(value, name, None)
     return default if found is None else found
+
+
+@functools.cache
+def _has_keys(kind: type) -> bool:
+    """Return whether a class is a mapping; kept, because asking an abstract class takes several times as long."""
+    return issubclass(kind, Mapping)
 
 
 def given(value: Any) -> Any:

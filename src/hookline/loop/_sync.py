@@ -1,4 +1,4 @@
-"""`SyncLoopRun`: the run of a sync loop, whose hooks run in an event loop of another thread."""
+"""`SyncLoopRun`: the run of a sync loop, whose hooks run in an event loop of its own."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import anyio
 
 from hookline.errors import HookUsageError, RunStopped
 from hookline.events import PendingTool
-from hookline.execution import Portal, calling_thread, is_async_handler, open_portal, run_in_caller
-from hookline.loop._binding import Decide, LoopBinding
+from hookline.execution import LoopPortal, calling_thread, is_async_handler, open_portal, run_in_caller
+from hookline.loop._binding import Decide, LastAnswer, LoopBinding
 from hookline.loop._client import Exchange
 from hookline.loop._names import make_tool
 from hookline.loop._run import RunBase
@@ -29,8 +29,10 @@ T = TypeVar("T")
 class SyncLoopRun(RunBase[C], Generic[C]):
     """The run of a sync loop: `with wrap(OpenAI(), ...) as run:`.
 
-    Requests, plain tools and plain `ask` functions run in the caller's thread; hooks run in an event loop of another
-    thread. Several threads may have runs open at the same time.
+    Requests, plain tools and plain `ask` functions run in the thread of the caller. Hooks run in an event loop of the
+    run, which the caller's thread runs while it waits for them; a thread of its own runs it for async observers that
+    are left, and where the caller's thread runs an event loop already. Several runs may be open at once, in several
+    threads.
 
     Attributes:
         client: A copy of your client whose model calls go through the hooks. It has the same class and shares the
@@ -50,7 +52,7 @@ class SyncLoopRun(RunBase[C], Generic[C]):
             binding = self._begin(surroundings)
             portal.run(self._adapter.open)
             self._adapter.run.scope = surroundings  # type: ignore[assignment]  # the loop belongs to its own thread
-            self._open_client(lambda exchange: surroundings.run(binding, binding.ask_model, exchange))
+            self._open_client(lambda exchange: surroundings.ask_model(binding, exchange))
             self._stack = stack.pop_all()
         return self
 
@@ -60,12 +62,15 @@ class SyncLoopRun(RunBase[C], Generic[C]):
         portal = self._surroundings.portal
         with self._stack:
             self._end()
-            try:
-                portal.run(self._binding.end_streams)
-            finally:
-                portal.run(self._adapter.close, error)
+            portal.run(self._close, error)
         if self._adapter.interrupted and error is None:
             raise RunStopped("The run was interrupted.")
+
+    async def _close(self, error: BaseException | None) -> None:
+        try:
+            await self._binding.end_streams()
+        finally:
+            await self._adapter.close(error)
 
     async def __aenter__(self) -> NoReturn:
         name = type(self._given_client).__name__
@@ -177,7 +182,7 @@ class SyncSurroundings:
         cancel_called: Whether the run was interrupted.
     """
 
-    def __init__(self, portal: Portal) -> None:
+    def __init__(self, portal: LoopPortal) -> None:
         self.portal = portal
         self.cancel_called = False
         self._scopes: set[anyio.CancelScope] = set()
@@ -198,6 +203,23 @@ class SyncSurroundings:
             finally:
                 self._scopes.discard(scope)
         raise RunStopped("The run was interrupted.")
+
+    def ask_model(self, binding: LoopBinding, exchange: Exchange) -> Any:
+        """Make a model call for the present thread."""
+        if not binding.run.is_open:
+            binding.check()
+        body = self.portal.call(binding.begin_direct_call, exchange)
+        if body is None:
+            return self.run(binding, binding.ask_model, exchange)
+        answered: LastAnswer | None = None
+        try:
+            result = exchange.send(body)
+            http = exchange.http_response(result)
+            answer = result if http is None else exchange.decode_answer(http.read())
+            answered = LastAnswer(exchange=exchange, body=body, answer=answer)
+        finally:
+            self.portal.call(binding.end_direct_call, answered)
+        return result
 
     def cancel(self) -> None:
         """Cancel the hooks. A request or a tool that is running in a thread runs to its end."""

@@ -1,0 +1,660 @@
+"""Run async code for threads that have no event loop: sync loops, the LangChain adapter, and the chat."""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import os
+import queue
+import signal
+import sys
+import threading
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from concurrent.futures import Future, wait
+from contextlib import AbstractAsyncContextManager, contextmanager, suppress
+from contextvars import ContextVar, copy_context
+from types import FrameType
+from typing import Any, TypeVar, cast
+
+from hookline.errors import HookUsageError
+
+__all__ = ["LoopPortal", "Portal", "calling_thread", "open_portal", "run_in_caller", "start_task"]
+
+T = TypeVar("T")
+
+THREAD_NAME = "hookline-portal"
+ENDED = "The event loop of this portal has ended."
+MOST_EXITS = 100
+"""Exceptions that end an event loop, after which its remaining tasks are left as they are."""
+
+LEFTOVERS = ("_ready", "_scheduled", "_asyncgens", "_default_executor")
+MOST_IDLE = 4
+"""Event loops that are kept for later runs; to make and close one takes longer than to run a tool."""
+
+
+class Portal:
+    """Runs coroutines in an event loop of another thread.
+
+    Args:
+        loop: The event loop, which runs in the present thread.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._process = os.getpid()
+        self._runner: int | None = threading.get_ident()
+        """The thread that runs the event loop."""
+
+    @property
+    def is_own_thread(self) -> bool:
+        """Whether the present thread runs the event loop, and so must not wait for it."""
+        return threading.get_ident() == self._runner
+
+    def start(self, function: Callable[..., Awaitable[T]], *args: Any) -> Future[T]:
+        """Start to run an async function with the context variables of the caller; does not wait.
+
+        Raises:
+            RuntimeError: If the event loop has ended.
+        """
+
+        async def run() -> T:
+            return await function(*args)
+
+        coroutine = run()
+        try:
+            return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+        except RuntimeError:
+            coroutine.close()
+            raise
+
+    def run(self, function: Callable[..., Awaitable[T]], *args: Any) -> T:
+        """Run an async function, and wait for its end; meanwhile this thread runs what `run_in_caller` gives it.
+
+        An exception that no other code can hold back, such as a `KeyboardInterrupt`, cancels the function first.
+
+        Raises:
+            HookUsageError: If this thread runs the event loop, or the process was forked from that of the event loop.
+        """
+        if os.getpid() != self._process:
+            raise HookUsageError(
+                "This process was forked while a run was open, and what its hooks need is not in it. Open a run in "
+                "each process."
+            )
+        if self.is_own_thread:
+            raise HookUsageError(
+                "A sync call here would block the event loop that the hooks need, for ever. Inside of a hook, or of an "
+                "async function, use the async client."
+            )
+        caller = _Caller(self, self._loop, function, args)
+        self._begin(caller)
+        return cast(T, caller.serve())
+
+    def _begin(self, caller: _Caller) -> None:
+        self._loop.call_soon_threadsafe(caller.start)
+
+    def _deliver(self, caller: _Caller, wake: Callable[[], None]) -> None:
+        """Tell the event loop that a job of a caller is done."""
+        caller.open_jobs -= 1
+        self._loop.call_soon_threadsafe(wake)
+
+    def _take(self) -> bool:
+        """Return whether the present thread is to run the event loop."""
+        return False
+
+    def _release(self) -> None:
+        """Stop to run the event loop in the present thread."""
+
+    def _note_change(self, caller: _Caller) -> None:
+        """In the event loop: note that a caller has a job to do, or its result."""
+
+    def _end(self, caller: _Caller) -> None:
+        """Note that a caller has left."""
+
+
+class LoopPortal(Portal):
+    """Runs coroutines in an event loop of its own.
+
+    The thread that waits for a result runs the event loop meanwhile: waking up another thread would take longer than
+    most of what is run here. Only if tasks are left when nobody waits, a thread of the portal's own runs it.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(asyncio.new_event_loop())
+        self._runner = None
+        self._tasks = TrackedTasks(self._stop_if_idle)
+        self._loop.set_task_factory(self._tasks)
+        self._lock = threading.Lock()
+        self._callers: set[_Caller] = set()
+        self._arriving = 0
+        """Tasks that other threads have asked for, and that do not exist yet."""
+        self._started: set[Future[Any]] = set()
+        self._background: threading.Thread | None = None
+        self._turns: queue.SimpleQueue[object | None] = queue.SimpleQueue()
+
+    def call(self, function: Callable[..., T], *args: Any) -> T:
+        """Call a plain function as a callback of the event loop would be called, and return its result.
+
+        Waits for nothing, unless another thread runs the event loop.
+        """
+        if os.getpid() == self._process and not self.is_own_thread and self._take():
+            asyncio._set_running_loop(self._loop)
+            try:
+                return copy_context().run(function, *args)
+            finally:
+                asyncio._set_running_loop(None)
+                self._release()
+
+        async def run() -> T:
+            return function(*args)
+
+        return self.run(run)
+
+    def start(self, function: Callable[..., Awaitable[T]], *args: Any) -> Future[T]:
+        with self._lock:
+            if self._loop.is_closed():
+                raise RuntimeError(ENDED)
+            self._arriving += 1
+            if self._runner is None:
+                self._hand_over()
+            started = super().start(function, *args)  # under the lock, so that the event loop cannot end before
+            self._loop.call_soon_threadsafe(self._arrive)
+            self._started.add(started)
+        started.add_done_callback(self._started.discard)
+        return started
+
+    def _arrive(self) -> None:
+        with self._lock:
+            self._arriving -= 1
+        self._stop_if_idle()
+
+    @contextmanager
+    def open(self, context: AbstractAsyncContextManager[T]) -> Iterator[T]:
+        """Enter and leave an async context manager in the event loop, in one task."""
+        entered: Future[tuple[T, asyncio.Event]] = Future()
+        raised: tuple[Any, Any, Any] = (None, None, None)
+
+        async def hold() -> bool | None:
+            try:
+                value = await context.__aenter__()
+            except BaseException as error:
+                entered.set_exception(error)
+                raise
+            left = asyncio.Event()
+            entered.set_result((value, left))
+            try:
+                await left.wait()
+            finally:
+                swallows = await context.__aexit__(*raised)
+            return swallows
+
+        holding = self.start(hold)
+        value, left = entered.result()
+        try:
+            yield value
+        except BaseException:
+            raised = sys.exc_info()
+            self._leave(left)
+            if not holding.result():
+                raise
+        else:
+            self._leave(left)
+            holding.result()
+
+    def _leave(self, left: asyncio.Event) -> None:
+        with suppress(RuntimeError):  # the event loop has ended, and has left the context
+            self._loop.call_soon_threadsafe(left.set)
+
+    def close(self, *, cancel: bool) -> None:
+        """End the event loop and its thread.
+
+        Args:
+            cancel: Whether to cancel what `start` has started, rather than wait for it.
+        """
+        if os.getpid() != self._process:
+            return
+        try:
+            if not cancel:
+                wait(list(self._started))
+        finally:
+            if not self._loop.is_closed():
+                try:
+                    self.run(self._shut_down)
+                except (RuntimeError, asyncio.CancelledError):
+                    if not self._loop.is_closed():  # by its own thread
+                        raise
+            if self._background is not None:
+                self._turns.put(None)
+                self._background.join()
+            self._loop.close()
+
+    @property
+    def is_reusable(self) -> bool:
+        """Whether nothing of its use is left, so that another run may use its event loop."""
+        if self._process != os.getpid() or self._loop.is_closed():
+            return False
+        if self._background is not None or self._callers or not self._tasks.unused:
+            return False
+        # The attributes are those of asyncio's own event loops; any other one is not used again.
+        return not any(getattr(self._loop, name, self) for name in LEFTOVERS)
+
+    async def _shut_down(self) -> None:
+        """Cancel every task, and end what belongs to the event loop."""
+        left = asyncio.all_tasks() - {asyncio.current_task()}
+        for each in left:
+            each.cancel()
+        if left:
+            await asyncio.gather(*left, return_exceptions=True)
+        await self._loop.shutdown_asyncgens()
+        await self._loop.shutdown_default_executor()
+
+    # Who runs the event loop.
+
+    def _begin(self, caller: _Caller) -> None:
+        with self._lock:
+            if self._loop.is_closed():
+                raise RuntimeError(ENDED)
+            self._callers.add(caller)
+            if not self._take_if_free():
+                super()._begin(caller)
+                return
+        caller.start()
+
+    def _deliver(self, caller: _Caller, wake: Callable[[], None]) -> None:
+        with self._lock:
+            caller.open_jobs -= 1
+            if self._runner is None:  # and nobody begins to run it before this lock is released
+                wake()
+                return
+        self._loop.call_soon_threadsafe(wake)
+
+    def _end(self, caller: _Caller) -> None:
+        with self._lock:
+            self._callers.discard(caller)
+            self._tasks.unused = self._tasks.unused and caller.has_ended
+            if self._runner == caller.thread:
+                self._pass_on()
+
+    def _take(self) -> bool:
+        with self._lock:
+            return self._take_if_free()
+
+    def _take_if_free(self) -> bool:
+        thread = threading.get_ident()
+        if self._runner == thread:
+            return True
+        if self._runner is not None:
+            return False
+        if _runs_event_loop():
+            self._hand_over()
+            return False
+        self._runner = thread
+        return True
+
+    def _release(self) -> None:
+        try:
+            for _ in range(2):
+                if not self._tasks.any_alive():
+                    break
+                run_once(self._loop)  # most tasks that are left end with their first step
+        finally:
+            with self._lock:
+                self._pass_on()
+
+    def _pass_on(self) -> None:
+        if self._has_work():
+            self._hand_over()
+        else:
+            self._runner = None
+
+    def _has_work(self) -> bool:
+        return bool(self._arriving or any(each.needs_loop for each in self._callers) or self._tasks.any_alive())
+
+    def _hand_over(self) -> None:
+        """Have the thread of the portal's own run the event loop."""
+        if self._background is None:
+            self._background = threading.Thread(target=self._run_in_background, name=THREAD_NAME, daemon=True)
+            self._background.start()
+        assert self._background.ident is not None
+        self._runner = self._background.ident
+        self._turns.put(self)
+
+    def _run_in_background(self) -> None:
+        while self._turns.get() is not None:
+            has_turn = True
+            while has_turn:
+                try:
+                    self._loop.run_forever()
+                except BaseException:  # such as the SystemExit of a task
+                    self._fail()
+                    return
+                with self._lock:
+                    has_turn = self._has_work()
+                    if not has_turn:
+                        self._runner = None
+
+    def _fail(self) -> None:
+        """End the event loop, which an exception has torn, and what waits for it."""
+        for _ in range(MOST_EXITS):
+            try:
+                self._loop.run_until_complete(self._shut_down())
+                break
+            except BaseException:  # of another task, such as that of a task group in which the first one was
+                continue
+        with self._lock:
+            self._loop.close()
+            self._runner = None
+            for each in self._callers:
+                each.abandon()
+            unfinished = list(self._started)
+        for started in unfinished:
+            started.cancel()
+
+    def _note_change(self, caller: _Caller) -> None:
+        if self._runner == caller.thread:
+            self._loop.stop()
+        else:
+            self._stop_if_idle()
+
+    def _stop_if_idle(self) -> None:
+        """In the event loop: have the background thread stop to run it, if nothing is left to run."""
+        if self._background is None or self._runner != self._background.ident:
+            return
+        with self._lock:
+            if not self._has_work():
+                self._loop.stop()
+
+
+class TrackedTasks:
+    """The task factory of an event loop, which knows its tasks.
+
+    Args:
+        on_end: Called in the event loop when one has ended.
+    """
+
+    def __init__(self, on_end: Callable[[], None]) -> None:
+        self.unused = True
+        """Whether it has made no task."""
+        self._alive: set[asyncio.Task[Any]] = set()
+        self._on_end = on_end
+        self.waiting: set[asyncio.Task[Any]] = set()
+        """Those that wait for a job of their caller."""
+
+    def __call__(self, loop: asyncio.AbstractEventLoop, coroutine: Any, **options: Any) -> asyncio.Task[Any]:
+        task = asyncio.Task(coroutine, loop=loop, **options)
+        self.unused = False
+        self._alive.add(task)
+        task.add_done_callback(self._end)
+        return task
+
+    def _end(self, task: asyncio.Task[Any]) -> None:
+        self._alive.discard(task)
+        self._on_end()
+
+    def any_alive(self) -> bool:
+        """Return whether any task has something to do in the event loop."""
+        return any(not each.done() and each not in self.waiting for each in self._alive) if self._alive else False
+
+
+def start_task(coroutine: Coroutine[Any, Any, T], loop: asyncio.AbstractEventLoop, name: str) -> asyncio.Task[T]:
+    """Start a task, never eagerly, even where the event loop has a task factory that does so."""
+    tracked = loop.get_task_factory()
+    if isinstance(tracked, TrackedTasks):
+        return tracked(loop, coroutine, name=name)
+    return asyncio.Task(coroutine, loop=loop, name=name)
+
+
+_idle: list[LoopPortal] = []
+_inherited: list[LoopPortal] = []
+"""Those of the process that this one was forked from. To close one would end that of the other process too."""
+
+
+@contextmanager
+def open_portal() -> Iterator[LoopPortal]:
+    """Make an event loop for threads that have none, for as long as the block runs."""
+    try:
+        portal = _idle.pop()
+    except IndexError:
+        portal = LoopPortal()
+    cancel = True
+    try:
+        yield portal
+        cancel = False
+    finally:
+        if portal.is_reusable and len(_idle) < MOST_IDLE:
+            _idle.append(portal)
+        else:
+            portal.close(cancel=cancel)
+
+
+def _close_idle_portals() -> None:
+    while _idle:
+        _idle.pop().close(cancel=True)
+
+
+def _leave_inherited_portals() -> None:
+    _inherited.extend(_idle)
+    _idle.clear()
+
+
+atexit.register(_close_idle_portals)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_leave_inherited_portals)
+
+
+def run_once(loop: asyncio.AbstractEventLoop) -> None:
+    """Run what is ready in an event loop, and wait for nothing."""
+    loop.stop()
+    loop.run_forever()
+
+
+def _runs_event_loop() -> bool:
+    """Return whether the present thread runs an event loop, and so cannot run another one."""
+    if asyncio._get_running_loop() is not None:
+        return True
+    trio = sys.modules.get("trio")
+    return trio is not None and trio.lowlevel.in_trio_run()
+
+
+class _Caller:
+    """A thread that waits for a coroutine, and runs functions for it.
+
+    Args:
+        portal: Where the coroutine runs.
+        loop: The event loop.
+        function: Makes the coroutine.
+        args: Its arguments.
+
+    Attributes:
+        thread: The thread.
+        open_jobs: How many functions it has been given whose outcome the coroutine does not have.
+    """
+
+    def __init__(
+        self,
+        portal: Portal,
+        loop: asyncio.AbstractEventLoop,
+        function: Callable[..., Awaitable[object]],
+        args: tuple[Any, ...],
+    ) -> None:
+        self.thread = threading.get_ident()
+        self.open_jobs = 0
+        self._portal, self._loop, self._function, self._args = portal, loop, function, args
+        # Its `get` is interrupted by Ctrl-C, and its `put` may come from a signal handler.
+        self._jobs: queue.SimpleQueue[Callable[[], object] | None] = queue.SimpleQueue()
+        self._task: asyncio.Task[None] | None = None
+        self._begun = self._done = self._left = False
+        self._result: object = None
+        self._error: BaseException | None = None
+        self._interrupt: BaseException | None = None
+
+    @property
+    def needs_loop(self) -> bool:
+        """Whether the coroutine waits for the event loop, and not for this thread."""
+        return not self._done and not self.open_jobs
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the coroutine has ended, which this thread may not have waited for."""
+        return self._done
+
+    def start(self) -> None:
+        """Start to run the function, in the event loop."""
+        self._task = asyncio.Task(self._work(), loop=self._loop)
+
+    async def _work(self) -> None:
+        self._begun = True
+        _present_caller.set(self)
+        try:
+            if self._left:
+                raise asyncio.CancelledError
+            self._result = await self._function(*self._args)
+        except BaseException as error:  # for the caller; some of them would end the event loop
+            self._error = error
+        self._done = True
+        self._tell(None)
+
+    def _tell(self, job: Callable[[], object] | None) -> None:
+        self._jobs.put(job)
+        self._portal._note_change(self)
+
+    def serve(self) -> object:
+        """Run functions, and the event loop if nobody else does, until the coroutine has ended; return its result."""
+        try:
+            while not self._done:
+                try:
+                    if (job := self._next_job()) is not None:
+                        job()
+                except BaseException as error:
+                    if self._interrupt is not None:
+                        raise
+                    self._interrupt, self._left = error, True
+                    self._cancel_in_loop()
+        finally:
+            self._portal._end(self)
+        if self._interrupt is not None:
+            raise self._interrupt
+        if self._error is not None:
+            try:
+                raise self._error
+            finally:
+                self._error = None  # or it and this frame would keep each other
+        return self._result
+
+    def _next_job(self) -> Callable[[], object] | None:
+        if self._portal._take():
+            self._drive()
+        elif not self._done:
+            return self._jobs.get()
+        try:
+            return self._jobs.get_nowait()
+        except queue.Empty:  # somebody else has stopped the event loop
+            return None
+
+    def _drive(self) -> None:
+        """Run the event loop until it has something for this thread."""
+        try:
+            # Most of what runs here waits for nothing; and what follows one job comes before the next.
+            run_once(self._loop)
+            if self._jobs.empty():
+                self._drive_and_wait()
+        finally:
+            self._portal._release()
+
+    def _drive_and_wait(self) -> None:
+        caught = self.thread == _main_thread and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+        if caught:  # a KeyboardInterrupt that is raised in a hook ends it as a failure of its own
+            signal.signal(signal.SIGINT, self._on_interrupt)
+        try:
+            self._loop.run_forever()
+        finally:
+            if caught:
+                signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    def _on_interrupt(self, _number: int, _frame: FrameType | None) -> None:
+        if self._interrupt is not None:
+            raise KeyboardInterrupt
+        self._interrupt, self._left = KeyboardInterrupt(), True
+        self._cancel()
+        self._loop.call_soon_threadsafe(bool)  # wakes it up
+
+    def abandon(self) -> None:
+        """Have the thread raise that the coroutine was cancelled, unless it has ended."""
+        if not self._done:
+            self._error, self._done = self._error or asyncio.CancelledError(), True
+            self._jobs.put(None)
+
+    def _cancel_in_loop(self) -> None:
+        if self._portal._take():
+            self._cancel()
+        else:
+            self._loop.call_soon_threadsafe(self._cancel)
+
+    def _cancel(self) -> None:
+        if self._task is not None and self._begun:
+            self._task.cancel()
+
+    async def run(self, function: Callable[[], T]) -> T:
+        """Have this thread run a function, and wait for it."""
+        context = copy_context()
+        outcome: list[tuple[Any, BaseException | None]] = []
+        waiting = self._loop.create_future()
+
+        def wake() -> None:
+            if not waiting.done():
+                waiting.set_result(None)
+
+        def job() -> None:
+            try:
+                if self._left:
+                    raise asyncio.CancelledError
+                outcome.append((context.run(function), None))
+            except (Exception, asyncio.CancelledError) as error:
+                outcome.append((None, error))  # a future cannot carry StopIteration
+            except BaseException:
+                outcome.append((None, asyncio.CancelledError()))
+                raise
+            finally:
+                self._portal._deliver(self, wake)
+
+        tracked = self._loop.get_task_factory()
+        task = cast("asyncio.Task[Any]", asyncio.current_task())
+        others = tracked.waiting if isinstance(tracked, TrackedTasks) else set()
+        others.add(task)
+        self.open_jobs += 1
+        self._tell(job)
+        cancelled = False
+        try:
+            while True:
+                try:
+                    await waiting
+                except asyncio.CancelledError:  # nobody can stop the function
+                    cancelled = True
+                if outcome:
+                    break
+                waiting = self._loop.create_future()
+        finally:
+            others.discard(task)
+        if cancelled:
+            raise asyncio.CancelledError
+        value, error = outcome[0]
+        if error is not None:
+            raise error
+        return cast(T, value)
+
+
+_main_thread = threading.main_thread().ident
+_present_caller: ContextVar[_Caller] = ContextVar("hookline_caller")
+
+
+async def run_in_caller(function: Callable[[], T]) -> T:
+    """Run a function in the thread that waits in `Portal.run` for the present coroutine, with its context variables.
+
+    Args:
+        function: A plain function.
+    """
+    return await _present_caller.get().run(function)
+
+
+def calling_thread() -> int:
+    """Return the id of the thread that waits in `Portal.run` for the present coroutine."""
+    return _present_caller.get().thread

@@ -1,0 +1,190 @@
+"""The event loop of sync callers: who runs it, and what is left of it."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import signal
+import threading
+import time
+from concurrent.futures import CancelledError
+
+import pytest
+
+from hookline.execution import LoopPortal, calling_thread, open_portal, run_in_caller
+
+BACKGROUND = "hookline-portal"
+
+
+def names() -> set[str]:
+    return {each.name for each in threading.enumerate()}
+
+
+async def thread_name() -> str:
+    await asyncio.sleep(0)
+    return threading.current_thread().name
+
+
+def test_the_caller_runs_the_event_loop_itself() -> None:
+    with open_portal() as portal:
+        assert portal.run(thread_name) == threading.current_thread().name
+        assert BACKGROUND not in names()
+
+
+def test_a_caller_that_runs_an_event_loop_waits_for_a_thread() -> None:
+    async def main() -> str:
+        with open_portal() as portal:
+            return portal.run(thread_name)
+
+    assert asyncio.run(main()) == BACKGROUND
+    assert BACKGROUND not in names()
+
+
+def test_tasks_that_are_left_go_on_while_nobody_waits() -> None:
+    done = threading.Event()
+
+    async def work() -> None:
+        await asyncio.sleep(0.05)
+        done.set()
+
+    async def begin() -> None:
+        begin.task = asyncio.create_task(work())  # type: ignore[attr-defined]
+
+    with open_portal() as portal:
+        portal.run(begin)
+
+        assert done.wait(30)
+        assert portal.run(thread_name)
+    assert BACKGROUND not in names()
+
+
+def test_jobs_run_in_the_thread_that_waits_and_without_an_event_loop() -> None:
+    def job() -> tuple[int, int]:
+        return threading.get_ident(), asyncio.run(asyncio.sleep(0, 7))
+
+    async def work() -> tuple[int, tuple[int, int]]:
+        return calling_thread(), await run_in_caller(job)
+
+    with open_portal() as portal:
+        assert portal.run(work) == (threading.get_ident(), (threading.get_ident(), 7))
+
+
+def test_what_follows_one_job_comes_before_the_next_one() -> None:
+    told: list[str] = []
+
+    async def each(name: str) -> None:
+        await run_in_caller(lambda: told.append(name))
+        told.append(f"after {name}")
+
+    async def work() -> None:
+        await asyncio.gather(each("a"), each("b"))
+
+    with open_portal() as portal:
+        portal.run(work)
+
+    assert told == ["a", "after a", "b", "after b"]
+
+
+@pytest.mark.parametrize("threads", [2, 20])
+def test_many_threads_use_one_portal_at_once(threads: int) -> None:
+    found: list[int] = []
+
+    async def work(number: int) -> int:
+        await asyncio.sleep(0.001)
+        value: int = await run_in_caller(lambda: number)
+        await asyncio.sleep(0)
+        return value
+
+    with open_portal() as portal:
+        workers = [
+            threading.Thread(target=lambda number=number: found.append(portal.run(work, number)))
+            for number in range(threads)
+        ]
+        for each in workers:
+            each.start()
+        for each in workers:
+            each.join(30)
+
+    assert sorted(found) == list(range(threads))
+
+
+def test_an_event_loop_is_used_again_only_if_nothing_is_left_in_it() -> None:
+    async def leave_a_timer() -> None:
+        asyncio.get_running_loop().call_later(3600, print)
+
+    with open_portal() as first:
+        first.run(thread_name)
+    with open_portal() as second:
+        second.run(leave_a_timer)
+    with open_portal() as third:
+        pass
+
+    assert second is first
+    assert third is not second
+
+
+def test_a_portal_that_was_closed_refuses_work() -> None:
+    portal = LoopPortal()
+    portal.close(cancel=False)
+
+    with pytest.raises(RuntimeError, match="has ended"):
+        portal.run(thread_name)
+    with pytest.raises(RuntimeError, match="has ended"):
+        portal.start(thread_name)
+
+
+def test_an_exit_of_a_task_ends_what_waits_for_the_portal(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("CRITICAL", "asyncio")  # it logs the exit once the task is collected
+
+    async def leave() -> None:
+        raise SystemExit(3)
+
+    async def begin() -> None:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(leave())
+            group.create_task(asyncio.sleep(60))
+
+    portal = LoopPortal()
+
+    with pytest.raises((CancelledError, asyncio.CancelledError, SystemExit)):
+        portal.start(begin).result(30)
+    portal.close(cancel=True)
+    gc.collect()
+    assert BACKGROUND not in names()
+
+
+@pytest.mark.skipif(threading.current_thread() is not threading.main_thread(), reason="signals need the main thread")
+def test_ctrl_c_cancels_what_the_caller_waits_for() -> None:
+    told: list[str] = []
+
+    async def work() -> None:
+        threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGINT)).start()
+        try:
+            await asyncio.sleep(60)
+        finally:
+            told.append("cancelled")
+
+    with open_portal() as portal, pytest.raises(KeyboardInterrupt):
+        portal.run(work)
+
+    assert told == ["cancelled"]
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
+def test_a_forked_process_leaves_the_idle_event_loops_of_its_parent_alone() -> None:
+    with open_portal() as portal:
+        portal.run(thread_name)
+    child = os.fork()
+    if child == 0:
+        with open_portal() as own:
+            os._exit(0 if own is not portal and own.run(thread_name) else 1)
+    _, status = os.waitpid(child, 0)
+
+    assert os.waitstatus_to_exitcode(status) == 0
+    with open_portal() as again:
+        started = time.monotonic()
+        again.run(asyncio.sleep, 0.01)
+        assert again is portal
+        assert time.monotonic() > started
