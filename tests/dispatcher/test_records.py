@@ -284,7 +284,7 @@ async def test_nothing_is_built_while_nobody_is_connected(*, is_async: bool) -> 
 
     def profile(frame: Any, event: str, argument: Any) -> None:
         code = frame.f_code
-        in_records = code.co_filename.endswith("hookline/execution.py") and code.co_name in RECORDING
+        in_records = code.co_filename.endswith("hookline/execution/_handlers.py") and code.co_name in RECORDING
         if event == "call" and (in_records or code.co_filename.endswith("hookline/signals.py")):
             called.append(frame.f_code.co_name)
 

@@ -1,7 +1,6 @@
 """Run one handler: sync or async, within its timeout, isolated from the agent, and recorded.
 
-Dispatcher and chain decide who is called and in which order; everything that a handler can do wrong ends here. Callers
-that have no event loop run hooks through a `Portal`.
+Dispatcher and chain decide who is called and in which order; everything that a handler can do wrong ends here.
 """
 
 from __future__ import annotations
@@ -33,7 +32,6 @@ from hookline._deadlines import (
     own_cancellation,
 )
 from hookline._phase import PhaseTransition
-from hookline._portal import LoopPortal, Portal, calling_thread, open_portal, run_in_caller, start_task
 from hookline.calls import DECISIONS, Denial, Deny, ToolResult
 from hookline.errors import DeliveryError, HookUsageError, message_of
 from hookline.events import BeforeToolCall, Event
@@ -44,22 +42,32 @@ if TYPE_CHECKING:
     from hookline.redaction import Redacting
 
 __all__ = [
-    "LoopPortal",
-    "Portal",
+    "Askable",
+    "Observer",
+    "announce_chain",
+    "announce_execution",
     "ask",
-    "calling_thread",
+    "awaiting",
     "compile_askable",
     "compile_inline",
+    "compile_observer",
+    "describe_failure",
     "finish_queued",
-    "open_portal",
+    "is_async_handler",
+    "logger",
+    "matcher",
     "own_failure",
+    "record",
+    "record_dropped",
+    "redact",
     "refuse_awaitable",
     "refuse_decision",
     "refuse_return",
-    "run_in_caller",
+    "report",
+    "report_at",
+    "report_failure",
     "run_queued",
     "run_timed",
-    "start_task",
 ]
 
 logger = logging.getLogger("hookline")
