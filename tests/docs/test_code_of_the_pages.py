@@ -68,7 +68,7 @@ class Page:
 
     def run_python(self, block: Block) -> str:
         # Blank lines in front make tracebacks name the line of the page.
-        code = compile("\n" * (block.line - 1) + self.code_offline(block), str(self.path), "exec")
+        code = compile("\n" * (block.line - 1) + self.code_offline(block), str(self.path), "exec", dont_inherit=True)
         out = io.StringIO()
         with contextlib.redirect_stdout(out):
             exec(code, self.namespace)
