@@ -63,8 +63,9 @@ def test_no_value_of_env_and_headers_is_shown() -> None:
     assert "secret" not in str(caught.value)
 
 
-def test_without_the_package_the_extra_is_named() -> None:
-    program = "import sys; sys.modules['mcp'] = None\nimport hookline.adapters.mcp"
+@pytest.mark.parametrize("package", ["mcp", "pydantic", "httpx2"])
+def test_without_a_package_the_extra_is_named(package: str) -> None:
+    program = f"import sys; sys.modules['{package}'] = None\nimport hookline.adapters.mcp"
 
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
 

@@ -75,7 +75,7 @@ async def test_a_limit_per_tool_counts_each_tool_for_itself() -> None:
 
     result = await exec_agent(agent, "hi", hooks=[limit_calls(1, per="tool")])
 
-    assert [text.startswith("the limit of 1 calls of one tool per operation") for text in told(result)] == [
+    assert [text.startswith("the limit of 1 call of one tool per operation") for text in told(result)] == [
         False, False, True, True
     ]  # fmt: skip
 

@@ -31,7 +31,7 @@ async def test_a_run_ends_when_its_money_is_used_up() -> None:
 
     assert result.reason == "interrupted"
     assert result.denied is not None
-    assert (result.denied.hook_id, result.denied.reason) == ("budget", "the budget of $0.5 is used up: $0.6 were spent")
+    assert (result.denied.hook_id, result.denied.reason) == ("budget", "the budget of $0.5 is used up: $0.6 spent")
     assert len(told(result)) == 2
 
 
@@ -41,7 +41,7 @@ async def test_a_run_ends_when_its_tokens_are_used_up() -> None:
     result = await exec_agent(agent, "hi", hooks=[budget(tokens=100)])
 
     assert result.denied is not None
-    assert result.denied.reason == "the budget of 100 tokens is used up: 100 were spent"
+    assert result.denied.reason == "the budget of 100 tokens is used up: 100 spent"
 
 
 async def test_a_run_within_its_budget_is_left_alone_and_leaves_nothing() -> None:
@@ -62,7 +62,7 @@ async def test_sub_agents_draw_on_the_budget_of_their_parent() -> None:
     result = await exec_agent(agent, "hi", hooks=[hooks])
 
     assert result.reason == "interrupted"
-    assert "$1.3 were spent" in (result.denied.reason if result.denied else "")
+    assert "$1.3 spent" in (result.denied.reason if result.denied else "")
     assert "stopped early (interrupted)" in told(result)[0]
     assert len(purses_of(hooks)) == 0
 

@@ -497,7 +497,7 @@ def test_a_demo_whose_replay_fails_is_a_failure(words: dict[str, str], monkeypat
 
 def test_the_help_and_the_page_have_the_table_of_codes() -> None:
     shown = " ".join(CliRunner().invoke(app, ["--help"], env={"COLUMNS": "200"}).stdout.split())
-    page = (ROOT / "docs" / "how-to" / "command-line.md").read_text()
+    page = (ROOT / "docs" / "reference" / "command-line.md").read_text()
 
     for code, meaning in MEANINGS.items():
         assert f"{code} {meaning}" in shown

@@ -348,7 +348,7 @@ def test_a_broken_file_of_definitions_keeps_the_server_from_starting(tmp_path: P
     ("option", "warns", "wanted"),
     [
         ((), "waits for hooks", ("waiting_for_human", ["rules.no_wire"])),
-        (("--allow-missing-hooks",), "goes on", ("done", [])),
+        (("--allow-missing-hooks",), "continues without", ("done", [])),
     ],
     ids=["refused", "allowed"],
 )

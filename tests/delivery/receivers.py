@@ -221,7 +221,7 @@ class Receiver:
     def payloads(self) -> list[Any]:
         return [request.payload for request in self.requests]
 
-    async def received(self, count: int, *, within: float = 10.0) -> list[Received]:
+    async def received(self, count: int, *, within: float = 60.0) -> list[Received]:
         """Wait until there are that many requests; `TimeoutError` if they do not come."""
         async with asyncio.timeout(within), self._arrived:
             await self._arrived.wait_for(lambda: len(self.requests) >= count)

@@ -48,7 +48,7 @@ def told(operation: str, number: int, url: str, **webhook: Any) -> Envelope:
     )
 
 
-async def until(condition: Callable[[], Awaitable[bool]], *, within: float = 10.0) -> None:
+async def until(condition: Callable[[], Awaitable[bool]], *, within: float = 60.0) -> None:
     async with asyncio.timeout(within):
         while not await condition():
             await asyncio.sleep(0.01)

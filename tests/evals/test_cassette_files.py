@@ -476,5 +476,5 @@ def test_without_pyyaml_a_file_needs_the_extra_and_memory_does_not() -> None:
         [sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True, timeout=60, check=True
     )
 
-    assert "Cassette files needs an extra" in done.stdout
+    assert "A cassette file needs an extra" in done.stdout
     assert install_command("evals") in done.stdout

@@ -66,9 +66,9 @@ def _check_limits(cost_usd: float | None, tokens: int | None) -> None:
 def _refuse_overdrawn(spent: Usage, cost_usd: float | None, tokens: int | None) -> Deny | None:
     used = spent.input_tokens + spent.output_tokens
     if cost_usd is not None and spent.cost_usd >= cost_usd:
-        return Deny(f"the budget of ${cost_usd:g} is used up: ${spent.cost_usd:.6g} were spent")
+        return Deny(f"the budget of ${cost_usd:g} is used up: ${spent.cost_usd:.6g} spent")
     if tokens is not None and used >= tokens:
-        return Deny(f"the budget of {tokens} tokens is used up: {used} were spent")
+        return Deny(f"the budget of {tokens} tokens is used up: {used} spent")
     return None
 
 

@@ -340,7 +340,8 @@ class _Tally:
                 times.popleft()
             if len(times) >= self.n:
                 unit = _UNITS.get(str(self.per), f"in {self.per} s")
-                return Deny(f"the limit of {self.n} calls {unit} is reached for tools that match {self.counted}")
+                calls = "call" if self.n == 1 else "calls"
+                return Deny(f"the limit of {self.n} {calls} {unit} is reached for tools that match {self.counted}")
             times.append(now)
         call.metadata[self.mark] = scope, tool, now
         return None

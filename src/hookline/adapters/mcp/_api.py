@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 
 from hookline._checks import quote, tool_test
 from hookline.adapters.mcp._errors import McpServerError, McpStartError, McpToolsError
-from hookline.adapters.mcp._settings import Settings, check_settings
 from hookline.calls import ToolCall
 from hookline.errors import AgentDefinitionError, HookUsageError, MissingExtraError
 from hookline.runtime import Tool
 
 try:
     from hookline.adapters.mcp._link import Link, open_link
+    from hookline.adapters.mcp._settings import Settings, check_settings
 except ModuleNotFoundError as error:
     if (error.name or "").partition(".")[0] not in ("mcp", "mcp_types", "httpx2", "pydantic"):
         raise

@@ -289,5 +289,5 @@ def _filelock() -> Any:
     try:
         import filelock
     except ImportError:
-        raise MissingExtraError("evals", "Cassette files") from None
+        raise MissingExtraError("evals", "A cassette file") from None
     return filelock

@@ -50,7 +50,7 @@ def _yaml() -> Any:
     try:
         import yaml
     except ImportError:
-        raise MissingExtraError("evals", "Cassette files") from None
+        raise MissingExtraError("evals", "A cassette file") from None
     return yaml
 
 
