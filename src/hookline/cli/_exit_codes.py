@@ -30,8 +30,8 @@ INTERRUPTED, TERMINATED = 128 + signal.SIGINT, 128 + signal.SIGTERM
 MEANINGS = {
     DONE: "done, or passed",
     FAILED: "failed, refused, or worse than before",
-    MISUSED: "wrong use: an option, a name, a file or a store that is not there",
-    NOT_JUDGED: "nothing was judged: no task has a check, or runs share no task",
+    MISUSED: "wrong use: an option, a name, or a file or store that does not exist",
+    NOT_JUDGED: "nothing was judged: no task has a check, or the runs share no task",
     SPANS_LOST: "passed, but spans did not arrive where they were sent",
     INTERRUPTED: "interrupted by Ctrl-C",
     TERMINATED: "ended by SIGTERM",
