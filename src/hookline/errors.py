@@ -3,7 +3,7 @@
 ```
 HooklineError
 ├── HookDefinitionError (ValueError)        a hook cannot be registered as given
-├── UnsupportedHookError (ValueError)       another framework would never call this hook
+├── UnsupportedHookError (ValueError)       the adapter's framework would never call this hook
 ├── HookUsageError (RuntimeError)           a function was called at the wrong time, or with a wrong value
 ├── HookError                               a hook stopped a call
 │   ├── HookDenied                          the hook denied the call

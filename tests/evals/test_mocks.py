@@ -27,6 +27,7 @@ from hookline import (
     exec_agent,
     tool,
 )
+from hookline.adapters.mcp import mcp_server
 from hookline.errors import HookUsageError
 from hookline.evals import EventRecorder, NeverMatchingRuleWarning, RealClock, ToolMocks, match
 from hookline.evals.faults import EmptyResult, FailedResult, Latency, RaiseError, Timeout, TruncatedJson
@@ -461,6 +462,19 @@ def test_a_rule_that_can_never_match_is_warned_of() -> None:
         mocks.tool("search", {"quest": "x"})
     with pytest.warns(NeverMatchingRuleWarning, match="exclude each other"):
         mocks.fault(match.nth(1) & match.nth(2), EmptyResult())
+
+
+def test_with_a_source_of_tools_a_rule_may_match_a_tool_that_is_listed_later(recwarn: pytest.WarningsRecorder) -> None:
+    mocks = ToolMocks(tools=[*World().agent().tools, mcp_server("files", command="files")])
+
+    mocks.tool("files/read")
+
+    assert not recwarn.list
+
+
+def test_what_is_no_tool_is_refused_where_it_is_given() -> None:
+    with pytest.raises(HookUsageError, match=r"`tools` must be the tools of the run.*got 'search'"):
+        ToolMocks(tools=["search"])  # type: ignore[list-item]
 
 
 @pytest.mark.parametrize(

@@ -165,11 +165,16 @@ def test_ctrl_c_cancels_what_the_caller_waits_for() -> None:
         finally:
             told.append("cancelled")
 
-    with open_portal() as portal, pytest.raises(KeyboardInterrupt):
-        portal.run(work)
+    # A shell starts what runs in the background of a script with SIGINT ignored.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with open_portal() as portal, pytest.raises(KeyboardInterrupt):
+            portal.run(work)
 
-    assert told == ["cancelled"]
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+        assert told == ["cancelled"]
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     import re
 
     from hookline.evals.cassettes import Cassette
+    from hookline.runtime import ToolSource
 
 __all__ = [
     "Decider",
@@ -165,6 +166,22 @@ def failed_mock_result(call: SeenCall, rule: Rule | None, error: Exception) -> T
     content = f"{what} could not answer {path}: {kind}{message_of(error)}. The real tool was not run."
     metadata = {"unmocked": True} if rule is None else {"unmocked": True, "rule": rule.name}
     return ToolResult(content=content, success=False, metadata=metadata)
+
+
+def _check_tools(tools: Iterable[object]) -> list[ToolSpec]:
+    """Return the tools that rules are compared with; none where a source lists more of them in the run.
+
+    Raises:
+        HookUsageError: If something is no tool, and no source of tools.
+    """
+    given = list(tools)
+    specs = [each for each in given if isinstance(each, ToolSpec)]
+    for each in given:
+        if not (isinstance(each, ToolSpec) or callable(each) or hasattr(each, "toolset")):
+            raise HookUsageError(
+                f"`tools` must be the tools of the run, as in `tools=agent.tools`; got {each!r:.100} among them."
+            )
+    return specs if len(specs) == len(given) else []
 
 
 def explain_rules(table: RuleTable, call: SeenCall) -> str:
@@ -616,7 +633,8 @@ class ToolMocks(Hooks):
             always has the same faults.
         clock: The clock of faults. By default a `VirtualClock`, which does not really wait.
         cassette: A cassette that answers the calls that no rule answers, and records real answers, as its mode says.
-        tools: All tools of the run. A rule that could match none of them gives a warning.
+        tools: All tools of the run, as in `agent.tools`. A rule that could match none of them gives a warning. With a
+            source of tools among them, such as an MCP server, nothing is checked: its tools are listed in the run.
         inherit: Whether the mocks apply in sub-agents too.
         priority: The priority of its interceptor, which changes the answers of real tools.
         tenant_id: The tenant whose calls are mocked; `""` for every tenant.
@@ -631,7 +649,7 @@ class ToolMocks(Hooks):
         case: str | None = None,
         clock: Clock | None = None,
         cassette: Cassette | None = None,
-        tools: Iterable[ToolSpec] = (),
+        tools: Iterable[ToolSpec | ToolSource | Callable[..., Any]] = (),
         inherit: bool = True,
         priority: int = 1000,
         tenant_id: str = "",
@@ -645,7 +663,7 @@ class ToolMocks(Hooks):
             raise HookUsageError(f"`strict` is True or False; got {strict!r:.100}.")
         if clock is not None and not isinstance(clock, Clock):
             raise HookUsageError(f"`clock` is a VirtualClock() or a RealClock(); got {clock!r:.100}.")
-        self._tools = list(tools)
+        self._tools = _check_tools(tools)
         self._fakes: list[Fake[Any]] = []
         self._numbers = 0
         self._decider = Decider(
