@@ -827,3 +827,66 @@ async def test_an_inner_hook_that_blocks_and_raises_is_not_blamed_on_the_outer_o
 
     assert outcome.denied is None
     assert [execution.status for execution in outcome.executions] == ["ok", "error"]
+
+
+async def test_a_hook_that_blocked_too_long_cannot_start_the_hooks_inside() -> None:
+    ran: list[str] = []
+
+    async def slow(call: ToolCall, call_next: Any) -> Any:
+        keep_busy(0.03)
+        return await call_next(call)
+
+    async def inner(call: ToolCall, call_next: Any) -> Any:
+        ran.append("inner")
+        return await call_next(call)
+
+    outcome = await run([around(slow, id="slow", timeout=0.01, priority=1), around(inner, id="inner", priority=2)])
+
+    assert ran == []
+    assert outcome.denied is not None
+    assert outcome.denied.hook_id == "slow"
+
+
+@pytest.mark.parametrize("options", [{}, {"budget": 5.0}], ids=["no budget", "budget"])
+async def test_a_hook_is_not_blamed_because_one_inside_of_it_was_stopped(options: Any) -> None:
+    async def outer(call: ToolCall, call_next: Any) -> Any:
+        result = await call_next(call)
+        await anyio.lowlevel.checkpoint()
+        return result
+
+    async def hangs(call: ToolCall, call_next: Any) -> Any:
+        await anyio.sleep(60)
+
+    hooks = [
+        around(outer, id="outer", priority=1),
+        around(hangs, id="hangs", priority=2, timeout=0.01, on_error="open"),
+    ]
+    outcome = await run(hooks, **options)
+
+    assert statuses(outcome) == [("outer", "ok"), ("hangs", "timeout")]
+    assert outcome.result == ToolResult(content="result")
+
+
+@ASYNCIO
+async def test_a_cancellation_from_outside_survives_the_second_timeout_of_a_call() -> None:
+    async def work() -> None:
+        task = asyncio.current_task()
+        assert task is not None
+
+        async def hangs(call: ToolCall) -> None:
+            await asyncio.sleep(60)
+
+        async def hangs_while_somebody_cancels(call: ToolCall) -> None:
+            try:
+                await asyncio.sleep(60)
+            except asyncio.CancelledError:
+                task.cancel()
+                raise
+
+        options: Any = {"timeout": 0.01, "on_error": "open"}
+        await Chain(
+            [before(hangs, id="first", **options), before(hangs_while_somebody_cancels, id="second", **options)]
+        ).run(tool_call(), Tool())
+
+    with pytest.raises(asyncio.CancelledError):
+        await asyncio.create_task(work())

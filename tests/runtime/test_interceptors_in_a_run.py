@@ -887,6 +887,26 @@ async def test_a_step_that_is_denied_on_resume_still_says_what_a_person_decided(
     assert recorder.names().count("afterHumanIntervention") == 1
 
 
+async def test_what_a_guard_asked_about_is_not_led_again_through_hooks_of_lower_priority() -> None:
+    """A guard judges last, whatever its priority: every other hook had led the call before the person was asked."""
+    store, paid, led = JsonStore(), [], []
+
+    async def count(made: ToolCall, call_next: Any) -> Any:
+        led.append(made.args["amount"])
+        return await call_next(made)
+
+    def ask(made: ToolCall) -> Ask:
+        return Ask("pay?")
+
+    hooks = [guard(ToolCall, ask, priority=1, id="asks"), around(ToolCall, count, priority=100, id="counts")]
+    agent = paying(paid, calls(pay()), says("end"))
+    await exec_agent(agent, "go", operation_id="op", store=store, hooks=hooks)
+
+    result = await resume_agent(agent, "op", [Approve("p1")], hooks=hooks, store=store)
+
+    assert (result.reason, paid, led) == ("done", [5], [5])
+
+
 @pytest.mark.parametrize("goes_on", [False, True])
 async def test_a_step_that_is_answered_on_resume_leaves_a_conversation_that_a_model_can_read(goes_on: bool) -> None:
     store, paid = JsonStore(), []

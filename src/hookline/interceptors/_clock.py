@@ -175,8 +175,7 @@ class ScopedClock(Clock):
         return None
 
     def _deadline(self, index: int) -> float:
-        left = self.left(index, perf_counter())
-        return math.inf if left == math.inf else anyio.current_time() + max(left, AT_ONCE)
+        return anyio.current_time() + max(self.left(index, perf_counter()), AT_ONCE)
 
 
 AGAIN_SECONDS = 0.1
