@@ -505,7 +505,7 @@ class Hooks:
 
         Args:
             call: The class of the calls.
-            priority: The order among the guards.
+            priority: From 0 (outermost, runs last) to 1000.
             tool: The tools to filter by.
             timeout: Seconds of its own time.
             on_error: Whether a failure denies the call.
@@ -537,7 +537,7 @@ class Hooks:
 
         Args:
             call: The class of the calls.
-            priority: The order among the guards.
+            priority: From 0 (outermost) to 1000.
             tool: The tools to filter by.
             timeout: Seconds of its own time.
             on_error: Whether a failure denies the call.
