@@ -57,9 +57,10 @@ class HookMiddleware:
 
     `app.add_middleware(HookMiddleware, hooks=[...])` in Starlette and FastAPI, `HookMiddleware(app, [...])` elsewhere.
 
-    `before`, `guard` and `around` see the request before the application, and can change its method, path and headers.
-    `after` and the end of `around` see the status and the headers of the response before they are sent. Bodies are
-    never read or held back. A denied request gets problem details (RFC 9457): 403, or 500 if the hook failed.
+    `before`, `guard` and `around` see the request before the application; all but a `guard` can change its method, path
+    and headers. `after` and the end of `around` see the status and the headers of the response before they are sent.
+    Bodies are never read or held back. A denied request gets problem details (RFC 9457): 403, or 500 if the hook
+    failed.
 
     The application runs in its own task, with a copy of the context in which the innermost `around` called `call_next`.
     The call is in `scope["state"]["hookline"]`. Exceptions of the application pass through the hooks to the server.

@@ -186,7 +186,7 @@ class HookExecutionError(HookError):
 
 @define_error()
 class HookTimeoutError(HookError, TimeoutError):
-    """An interceptor exceeded its timeout, or its chain exceeded its budget.
+    """An interceptor exceeded its timeout, or its chain exceeded its budget. Both limit own time only.
 
     Attributes:
         hook_id: The hook.
@@ -266,7 +266,7 @@ class MissingHooksError(HooklineError):
     def __str__(self) -> str:
         return (
             f"Operation {self.operation_id!r} was started with interceptors that are missing here: {self.names}. "
-            "Its calls would not be checked, so it was not resumed, and nothing was changed. Pass the same "
+            "They would not check its calls, so it was not resumed, and nothing was changed. Pass the same "
             "hooks in `hooks=[...]` or `Agent(hooks=[...])`, or pass allow_missing_hooks=True to go on without them."
         )
 

@@ -273,7 +273,7 @@ class OnToolCallError(ToolEventFields, frozen=True, kw_only=True, tag="onToolCal
         error: The message of the exception.
         error_type: The class name of the exception.
         mocked: Whether a hook answered with an exception instead of the tool.
-        answered_by: Id of the hook that answered or denied the call.
+        answered_by: Id of the hook that answered.
         metadata: Metadata of the answer.
         execution_time_ms: Duration of the call.
     """

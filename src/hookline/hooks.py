@@ -442,8 +442,8 @@ class Hooks:
             timeout: Limit of its own time in seconds; `None` for the chain's `hook_timeout`, `math.inf` for none.
             on_error: What happens to the call if the hook raises, times out or returns another value: `"closed"` denies
                 it, `"open"` continues without the hook.
-            wait: `False` to run the hook in the background, after all other hooks. It then decides nothing: a returned
-                decision is logged as an error.
+            wait: `False` to run the hook in the background, once all hooks have let the call happen. It then decides
+                nothing: a returned decision is logged as an error.
             id: The hook's id; `"<bundle>.<function>"` by default, or `"<module>.<function>"` in a bundle without a
                 name.
 
@@ -470,7 +470,7 @@ class Hooks:
         Guards run after all hooks that can change the call. The function returns `None`, `Deny(reason)` or
         `Ask(prompt)`.
 
-        See `before` for the options; only `wait` differs.
+        See `before` for the options; `priority` and `wait` differ.
 
         Args:
             call: The class of the calls.
@@ -501,14 +501,14 @@ class Hooks:
         The function returns `None`, a changed result, `Deny(reason)` or, for an `AgentCall`, `Continue(input)`. `after`
         hooks run in the reverse order of `before` hooks.
 
-        See `before` for the options; only `wait` differs.
+        See `before` for the options; `priority` and `wait` differ.
 
         Args:
             call: The class of the calls.
             priority: From 0 (outermost, runs last) to 1000.
             tool: The tools to filter by.
             timeout: Seconds of its own time.
-            on_error: Whether a failure denies the call.
+            on_error: Whether a failure withholds the result.
             wait: `False` to run the hook in the background, with the final result. It then decides nothing: a returned
                 decision is logged as an error.
             id: The hook's id.

@@ -175,11 +175,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--hookline-strict",
         action="store_true",
-        help="refuse tool calls that neither a rule nor a cassette answers, and fail the test",
+        help="refuse tool calls that no rule answers and no cassette answers or records, and fail the test",
     )
     group.addoption("--hookline-seed", type=int, metavar="N", help="seed of the faults (default: 0)")
     group.addoption(
-        "--hookline-report", metavar="FILE.html", help="write an HTML report of every tool call of every test"
+        "--hookline-report", metavar="FILE.html", help="write an HTML report of the tool calls that the fixtures saw"
     )
     parser.addini(
         "hookline_cassette_dir",

@@ -145,7 +145,7 @@ def _has_failed(result: object) -> bool:
 class CallMetrics(_Watch):
     """A bundle that counts and times calls per class of call, over any number of runs.
 
-    Times include all other hooks. A mock counts as `"ok"`. Priority: 0.
+    Times include all other hooks. An answer by `event.mock` counts as `"ok"`. Priority: 0.
 
     Args:
         **options: Options of the bundle, see `BundleOptions`.

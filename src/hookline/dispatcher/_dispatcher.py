@@ -573,4 +573,4 @@ _DISPATCHABLE = tuple(kind for kind in EVENTS.values() if kind is not BeforeTool
 
 
 async def _no_answer() -> None:
-    """Return no answer, for an operation without hooks."""
+    """Return no answer, for an operation without observers of `BeforeToolCall`."""

@@ -73,7 +73,7 @@ class ToolDone(msgspec.Struct, frozen=True, kw_only=True):
         changed: Whether `result` differs from the tool's own result; true if the tool did not run.
         error: The exception that the tool raised, for an adapter that raises it again.
         asked: The call that a person must decide about first; the call is not over then.
-        stop: The denial that ends the run, if a hook denied the call with `stop=True`.
+        stop: The denial that ends the run, if one does.
     """
 
     result: ToolResult

@@ -52,7 +52,8 @@ class Agent:
 
     Attributes:
         id: The agent's name in events, and in `agent/<id>` as a sub-agent.
-        model: A `Model`, or the name of one, such as `"openai:gpt-5"`, which needs the extra `models`.
+        model: A `Model`, or the name of one that an installed adapter knows, such as `"openai:gpt-5"` with the extra
+            `models`.
         tools: `Tool`s, functions (which become tools), and sources of tools, which each run opens.
         instructions: The system message; `""` for none.
         sub_agents: Agents that the model can call as tools `agent/<id>`.

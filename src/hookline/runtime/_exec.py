@@ -139,8 +139,8 @@ async def resume_agent(
         operation_id: The operation.
         decisions: Decisions about one or more pending calls. The operation keeps waiting until all are decided. A plain
             `Reject` stops the run and overrides approvals given with it.
-        hooks: Hooks of this segment, after the agent's own. They must include every interceptor that the operation had
-            before; new ones belong to it from now on.
+        hooks: Hooks of this segment, after the agent's own. Every interceptor that the operation had before must be
+            among them or the agent's; new ones belong to it from now on.
         store: The store of the operation; the memory of this process by default.
         dispatcher: An open dispatcher to share with other runs; by default the run has its own.
         drain_timeout: Seconds that queued observers have to finish at the end; the rest is cancelled.
@@ -195,8 +195,8 @@ async def recover_agent(
         agent: The agent that started it.
         operation_id: The operation.
         store: The store of the operation.
-        hooks: Hooks of this segment, after the agent's own; hooks that are data are stored with the operation. They
-            must include every interceptor that the operation had before, as for `resume_agent`.
+        hooks: Hooks of this segment, after the agent's own; hooks that are data are stored with the operation. Every
+            interceptor that the operation had before must be there, as for `resume_agent`.
         dispatcher: As for `exec_agent`.
         drain_timeout: As for `exec_agent`.
         on_token: As for `exec_agent`.

@@ -74,8 +74,8 @@ class WaitingCall(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     Attributes:
         call_index: Its index, which no other call gets.
         metadata: What hooks have noted, as far as JSON can carry it.
-        asked_by: The hook that asked the person before inner hooks ran, if there are any: its id, and the number of
-            hooks with that id before it.
+        asked_by: The hook that asked the person before inner hooks ran, if one did: its id, and the number of hooks
+            with that id before it.
     """
 
     call_index: int
