@@ -73,7 +73,7 @@ class ToolDone(msgspec.Struct, frozen=True, kw_only=True):
         changed: Whether `result` differs from the tool's own result; true if the tool did not run.
         error: The exception that the tool raised, for an adapter that raises it again.
         asked: The call that a person must decide about first; the call is not over then.
-        stop: The denial that ends the run, if one does.
+        stop: The denial that is to end the run, if there is one.
     """
 
     result: ToolResult
@@ -598,7 +598,7 @@ class AdapterRun:
             settings: The settings of the call.
 
         Returns:
-            The answer of the model or of a hook; `None` if a hook denied the call, which ends the run.
+            The answer of the model or of a hook; `None` if a hook denied the call, which is to end the run.
         """
         run, step = self._opened, self.step
         run.messages = run.journal.storable_messages(messages)
