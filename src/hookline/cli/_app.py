@@ -135,7 +135,9 @@ def trace(
     ],
     task: Tasks = None,
     concurrency: Concurrency = 1,
-    content: Annotated[bool, typer.Option("--content", help="Show prompts, answers, arguments and results.")] = False,
+    content: Annotated[
+        bool, typer.Option("--content", help="Record and show prompts, answers, arguments and results.")
+    ] = False,
     hooks: Annotated[bool, typer.Option("--hooks", help="Show each hook as a span.")] = False,
     record: RecordFile = None,
     otlp_file: Annotated[
