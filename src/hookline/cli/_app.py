@@ -135,7 +135,9 @@ def trace(
     ],
     task: Tasks = None,
     concurrency: Concurrency = 1,
-    content: Annotated[bool, typer.Option("--content", help="Show prompts, answers, arguments and results.")] = False,
+    content: Annotated[
+        bool, typer.Option("--content", help="Record and show prompts, answers, arguments and results.")
+    ] = False,
     hooks: Annotated[bool, typer.Option("--hooks", help="Show each hook as a span.")] = False,
     record: RecordFile = None,
     otlp_file: Annotated[
@@ -148,7 +150,8 @@ def trace(
 
     The tree shows what was slow, failed, denied, mocked, or waiting for a person.
 
-    A recorded run is a file that --record wrote. It shows no model calls and no hooks, because they have no events.
+    A recorded run is a file of events, as --record writes it. It shows no model calls and no hooks, because they
+    have no events.
 
     Exits with 0 even if a run failed, with 2 for a wrong name or a file that cannot be read, with 4 if spans did not
     arrive, with 1 for any other error.

@@ -556,7 +556,9 @@ class Outbox:
         if breaker is not None and not isinstance(breaker, Breaker):
             raise HookUsageError(f"`breaker` of an Outbox must be a Breaker; got {type(breaker).__name__}.")
         if sender is not None and not (keys is None and master_key is None):
-            raise HookUsageError("Pass `keys` to the Sender, not to the Outbox.")
+            raise HookUsageError(
+                "Pass `keys` to the Sender, not to the Outbox; with a `sender`, leave `master_key` out too."
+            )
         self.store = store
         self._schedule, self._jitter = check_schedule(schedule, jitter), jitter
         self._own_sender = sender is None

@@ -129,7 +129,7 @@ class SyncLoopRun(RunBase[C], Generic[C]):
             The messages to add to the conversation: the results of all calls of the paused step.
 
         Raises:
-            RunStopped: If a `Reject` without `and_continue` ends the run.
+            RunStopped: If a `Reject` without `and_continue`, or a hook, ends the run.
             RunPaused: If other calls still wait for a decision.
             DecisionError: If a decision is about a call that does not wait.
             HookUsageError: If the run does not wait for a person.

@@ -218,7 +218,7 @@ HISTOGRAMS: Final[dict[str, Instrument]] = {
     "step": ("hookline.step.duration", "s", "Duration of one step.", SECONDS),
     "compaction": ("hookline.compaction.duration", "s", "Duration of one compaction.", SECONDS),
     "human": ("hookline.human.wait.duration", "s", "Time that a run waited for a person's decision.", HUMAN_SECONDS),
-    "hook": ("hookline.hook.duration", "s", "Time in a hook's handler, per run.", HOOK_SECONDS),
+    "hook": ("hookline.hook.duration", "s", "Own time of one run of a hook's handler.", HOOK_SECONDS),
 }
 COUNTERS: Final[dict[str, Instrument]] = {
     "dropped": ("hookline.hook.dropped", "{execution}", "Handler runs that were dropped or cut short.", None),

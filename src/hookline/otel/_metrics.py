@@ -113,7 +113,8 @@ class MetricsHooks(Instrumentation):
             framework does.
         model_metrics: Whether to measure model calls (duration, tokens). Set it to False if the model's library does.
         tool_metrics: Whether to measure tool calls (duration). Set it to False if the framework does.
-        hook_metrics: Whether to measure hooks. This makes records of hook runs in the whole process, which takes time.
+        hook_metrics: Whether to measure hooks. While a run is measured, this makes records of hook runs in the whole
+            process, which takes time.
         max_values: The most values of one attribute (tools, agents, models, hooks), for all bundles of a provider.
             Further values become `_OTHER`.
         id: Name of the bundle.

@@ -134,7 +134,8 @@ class HooklineRunner(AgentRunner):
             options: Options of `Runner.run`.
 
         Raises:
-            OpenAIRunStopped: If a `Reject` without `and_continue` ends the run; it is a `RunStopped`.
+            OpenAIRunStopped: If a `Reject` without `and_continue`, a hook or `interrupt` ends the run; it is a
+                `RunStopped`.
             HookUsageError: If a decision is about a call that does not wait.
         """
         return await self.run(starting_agent, answers(result, decisions), **options)

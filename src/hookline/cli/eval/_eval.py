@@ -191,7 +191,7 @@ def diff(
 ) -> None:
     """Compare two runs task by task: results, tool calls and cost.
 
-    A task got worse if B does not have it, was interrupted before it, fails it, no longer judges it, or gives it a
+    A task got worse if B does not have it, was interrupted before it, now fails it, no longer judges it, or gives it a
     lower score. With the options below, higher cost and more calls count too. A limit applies to each task; mean:0.02
     limits the mean of all tasks. An increase is a number, or a percentage: 10%.
 

@@ -188,7 +188,7 @@ async def inheriting_sub_agent(stage: Stage) -> Witness:
     for event in witness.events:
         parent = "contract-parent" if event.operation_id == child else None
         who = (event.parent_operation_id, event.user_id, event.tenant_id)
-        check_equal(f"The run, user and tenant of {event.hook_type}.", who, (parent, "ann", "acme"))
+        check_equal(f"The parent run, user and tenant of {event.hook_type}.", who, (parent, "ann", "acme"))
     return witness
 
 

@@ -35,7 +35,7 @@ def calls_of(calls: Sequence[C], pattern: str, args: object = None) -> list[C]:
     Args:
         calls: Calls that were made.
         pattern: `toolset/tool_name`, a bare name (of any toolset), or a glob over the path.
-        args: The arguments that they must have, or any object that can be compared with a dict.
+        args: All arguments that they must have, or any object that can be compared with a dict.
             `None` for any arguments.
     """
     if not isinstance(pattern, str) or not pattern:

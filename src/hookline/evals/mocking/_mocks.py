@@ -756,9 +756,9 @@ class ToolMocks(Hooks):
         args: Mapping[str, Any] | None = None,
         name: str | None = None,
     ) -> FaultRule:
-        """Break calls with a fault, both mocked and real ones.
+        """Inject a fault into calls, both mocked and real ones.
 
-        Whether it breaks a call depends only on the seed, the case (or operation), the tool and the index of the call.
+        Whether it strikes a call depends only on the seed, the case (or operation), the tool and the index of the call.
 
         Args:
             pattern: The tool, as for `tool`, or a matcher.

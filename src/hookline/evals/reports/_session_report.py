@@ -22,7 +22,7 @@ class SessionTotals:
         others: Tests that did not.
         failed: Tests that used it and failed.
         calls: Tool calls.
-        mocked: Calls that were answered instead of the tool.
+        mocked: Calls that a mock answered instead of the tool.
         real: Calls in which the tool ran.
         refused: Calls that were refused for want of a rule.
         elsewhere: Calls that hooks other than the mocks answered or denied.

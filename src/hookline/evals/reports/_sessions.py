@@ -83,7 +83,7 @@ class SessionCall(msgspec.Struct, frozen=True, kw_only=True):
         args: The arguments, as JSON text without secrets.
         call_index: The number of the call, from 1, per tool and operation.
         step_index: The step it was made in, from 0.
-        outcome: `"mocked"`: it was answered instead of the tool. `"real"`: the tool ran. `"refused"`: neither, for want
+        outcome: `"mocked"`: a mock answered instead of the tool. `"real"`: the tool ran. `"refused"`: neither, for want
             of a rule. `"elsewhere"`: hooks other than the test's mocks answered or denied it.
         rule: The rule that answered.
         fault: The faults that struck, joined with commas.
@@ -133,7 +133,7 @@ class TestRecord(msgspec.Struct, frozen=True, kw_only=True):
         duration_s: How long it ran, in seconds.
         seed: The seed of its faults.
         strict: Whether calls without a rule were refused.
-        mocked: Calls that were answered instead of the tool.
+        mocked: Calls that a mock answered instead of the tool.
         real: Calls in which the tool ran.
         refused: Calls that were refused for want of a rule.
         elsewhere: Calls that hooks other than the test's mocks answered or denied.

@@ -266,7 +266,7 @@ class RecordedOperation:
 
         Args:
             tool: The tool.
-            args: The arguments that count, or any object that can be compared with a dict.
+            args: All arguments of the calls that count, or any object that can be compared with a dict.
             times: How often exactly; `None` for at least once.
 
         Raises:

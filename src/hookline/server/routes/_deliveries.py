@@ -58,8 +58,8 @@ class ReplayBody(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forb
         endpoint: Only deliveries to this address.
         operation_id: Only deliveries of this operation.
         hook_id: Only deliveries of this hook.
-        since: Only deliveries created at or after this time.
-        until: Only deliveries created before this time.
+        since: Only deliveries created at or after this time, in unix seconds.
+        until: Only deliveries created before this time, in unix seconds.
     """
 
     status: DeliveryStatus | None = None
@@ -182,7 +182,7 @@ async def list_endpoints(request: Req, tenant_id: TenantId = None) -> list[Store
     errors=[404],
 )
 async def enable_endpoint(request: Req, data: JSONBody[EndpointBody]) -> None:
-    """Enable a disabled endpoint. Dead deliveries stay dead until you replay them."""
+    """Enable an endpoint that is disabled or has failed. Dead deliveries stay dead until you replay them."""
     parts, caller = parts_of(request), caller_of(request)
     owner = caller.own(data.tenant_id)
     shown = await parts.deliveries.endpoints(owner, owner_id=None if caller.sees_all else caller.tenant_id)

@@ -36,7 +36,7 @@ class Health(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WaitingForHooks(msgspec.Struct, frozen=True, kw_only=True):
-    """Operations that no worker can resume because interceptors are missing.
+    """Operations for which no worker that tried to resume them has all interceptors.
 
     Attributes:
         operations: Number of operations; 1,000 means 1,000 or more.

@@ -57,7 +57,7 @@ async def list_hooks(
     cursor: Cursor = None,
     limit: Limit = 50,
 ) -> Response[Page[HookDefinition]]:
-    """List definitions, oldest first. A key of a tenant sees only the tenant's own."""
+    """List definitions by tenant, each tenant's oldest first. A key of a tenant sees only the tenant's own."""
     registry, caller = parts_of(request).registry, caller_of(request)
     tenant = caller.tenant(tenant_id)
     if caller.sees_all:

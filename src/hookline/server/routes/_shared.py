@@ -111,10 +111,11 @@ LogPoint: TypeAlias = Annotated[
     Logged | None, QueryParameter(name="point", description="Return only those at this call or event.")
 ]
 Since: TypeAlias = Annotated[
-    float | None, QueryParameter(ge=0, le=LATEST, description="Return only those at or after this time.")
+    float | None,
+    QueryParameter(ge=0, le=LATEST, description="Return only those at or after this time, in unix seconds."),
 ]
 Until: TypeAlias = Annotated[
-    float | None, QueryParameter(ge=0, le=LATEST, description="Return only those before this time.")
+    float | None, QueryParameter(ge=0, le=LATEST, description="Return only those before this time, in unix seconds.")
 ]
 IfMatch: TypeAlias = Annotated[
     str | None,
