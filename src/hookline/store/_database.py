@@ -534,6 +534,10 @@ class Database:
             max_overflow=0,
             pool_timeout=self.retry_seconds,
         )
+        # If the caller is cancelled while SQLAlchemy terminates a connection, it stops the driver's thread a second
+        # time, and the first close waits for that thread for ever. A plain close ends.
+        dialect = engine.sync_engine.dialect
+        dialect.do_terminate = dialect.do_close  # type: ignore[method-assign]
 
         @event.listens_for(engine.sync_engine, "connect")
         def connected(connection: Any, _: object) -> None:
