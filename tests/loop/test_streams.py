@@ -267,6 +267,26 @@ async def test_the_stream_helpers_of_the_clients_give_their_final_answer(way: Wa
     assert [event.content for event in seen if isinstance(event, AfterStep)] == [way.dialect.text(final)]
 
 
+@pytest.mark.anyio
+async def test_an_answer_counts_although_its_connection_stays_open_after_the_last_event(way: Way) -> None:
+    """The client of OpenAI drains a finished stream, and gives up on that after a tenth of a second."""
+    if way.dialect.name != "chat":
+        pytest.skip("the other streams of the clients are not drained")
+    hooks, seen = watching()
+    says = way.dialect.says(HELLO, pieces=["hello ", "world"])
+
+    def say_without_the_last_chunk(exchange: Any) -> None:
+        exchange.end = exchange.wait_for_leave
+        says(exchange)
+
+    way.provider.script(say_without_the_last_chunk)
+
+    async with way.wrapped([hooks]) as run:
+        async for _ in read(await way.ask(run, stream=True)):
+            pass
+    assert [event.content for event in seen if isinstance(event, AfterStep)] == ["hello world"]
+
+
 def final_of(stream: Any) -> Any:
     names = ("get_final_completion", "get_final_response", "get_final_message")
     return next(getattr(stream, name) for name in names if hasattr(stream, name))

@@ -375,7 +375,8 @@ class LoopBinding:
             return
         stream.ended = True
         self._streams.remove(stream)
-        if error is not None:
+        # Clients that drain a finished stream, to use its connection again, give up on that after a moment.
+        if error is not None and not stream.is_whole():
             if stream.stepped is not None:
                 await stream.stepped.fail(error)
             return

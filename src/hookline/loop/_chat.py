@@ -28,6 +28,7 @@ class ChatCompletions(Format):
 
     name = "chat.completions"
     path = "/chat/completions"
+    last_event = rb"^data: ?\[DONE\]"
     conversation = "messages"
 
     def read_conversation(self, body: Mapping[str, Any], names: ToolNames) -> list[Group]:

@@ -82,11 +82,13 @@ class Format(abc.ABC):
         name: The name of the protocol; stored conversations contain it.
         path: The path of its model calls.
         conversation: The parameter that holds the messages.
+        last_event: Matches the line of a stream with which the provider ends the answer.
     """
 
     name: str
     path: str
     conversation: str
+    last_event: bytes
 
     # Requests.
 

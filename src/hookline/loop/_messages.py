@@ -22,6 +22,7 @@ class Messages(Format):
 
     name = "messages"
     path = "/v1/messages"
+    last_event = rb"^event: ?message_stop"
     conversation = "messages"
 
     def read_conversation(self, body: Mapping[str, Any], names: ToolNames) -> list[Group]:

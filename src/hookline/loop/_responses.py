@@ -25,6 +25,7 @@ class Responses(Format):
 
     name = "responses"
     path = "/responses"
+    last_event = rb"^event: ?response\.(completed|incomplete|failed)"
     conversation = "input"
 
     def list_entries(self, body: Mapping[str, Any]) -> list[Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from typing import Any
 
@@ -38,6 +39,11 @@ class OpenStream:
     def join(self) -> dict[str, Any] | None:
         """Return the JSON of the answer, as far as it was received; `None` if nothing was."""
         return self.exchange.read_stream(self.exchange.decode(self.http, b"".join(self.chunks)))
+
+    def is_whole(self) -> bool:
+        """Whether the provider has sent the last event of the answer."""
+        received = self.exchange.decode(self.http, b"".join(self.chunks))
+        return re.search(self.exchange.format.last_event, received, re.MULTILINE) is not None
 
 
 class AsyncWatch:
