@@ -196,9 +196,11 @@ def test_a_pipe_that_is_closed_early_is_no_trouble(option: str, tmp_path: Path) 
     assert done.stderr == ""
 
 
+@pytest.mark.parametrize("unbuffered", ["", "1"])  # the write fails in the command, or only at its end
 @pytest.mark.parametrize("option", ["", "--json"])
-def test_a_full_disk_behind_stdout_is_told_in_one_line(option: str, recorded: Path) -> None:
-    done = launched("sh", "-c", f"{quote(HOOKLINE)} trace {quote(str(recorded))} {option} > /dev/full")
+def test_a_full_disk_behind_stdout_is_told_in_one_line(option: str, unbuffered: str, recorded: Path) -> None:
+    command = f"{quote(HOOKLINE)} trace {quote(str(recorded))} {option} > /dev/full"
+    done = launched("sh", "-c", command, env=os.environ | {"PYTHONUNBUFFERED": unbuffered})
 
     assert done.returncode == 1
     assert done.stderr == "hookline: the output cannot be written: No space left on device\n"

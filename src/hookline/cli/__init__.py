@@ -1,6 +1,8 @@
 """The `hookline` command."""
 
+import errno
 import io
+import os
 import sys
 
 from hookline.cli._exit_codes import FAILED, INTERRUPTED, handle_sigterm, interrupted_code
@@ -18,6 +20,8 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a mark that a terminal does not know is no reason to fail
             stream.reconfigure(errors="replace")
+    code: str | int | None = None
+    failure: OSError | None = None
     try:
         try:
             import jinja2  # noqa: F401  (a missing one is better found before a run than after it)
@@ -30,7 +34,29 @@ def main() -> None:
             sys.exit(FAILED)
         app(prog_name="hookline")
     except KeyboardInterrupt:
-        sys.exit(interrupted_code())
+        code = interrupted_code()
     except SystemExit as ended:
         # The parser of arguments makes 130 of every interrupt that nobody has caught.
-        sys.exit(interrupted_code() if ended.code == INTERRUPTED else ended.code)
+        code = interrupted_code() if ended.code == INTERRUPTED else ended.code
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+        failure = error
+    failure = _flush_stdout() or failure
+    if failure is not None:
+        sys.stderr.write(f"hookline: the output cannot be written: {failure.strerror}\n")
+        code = code or FAILED
+    sys.exit(code)
+
+
+def _flush_stdout() -> OSError | None:
+    """Write what stdout still holds; return the error, unless nobody reads it any more."""
+    try:
+        if sys.stdout is not None and not sys.stdout.closed:
+            sys.stdout.flush()
+    except OSError as error:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())  # Python flushes once more at its end, and would exit with 120
+        os.close(nowhere)
+        return None if error.errno == errno.EPIPE else error
+    return None

@@ -7,7 +7,6 @@ terminal is too narrow for it, the line goes on in the next one.
 from __future__ import annotations
 
 import contextlib
-import errno
 import math
 import re
 import sys
@@ -440,11 +439,6 @@ def report_errors(*, interrupt: str = "hookline: interrupted") -> Iterator[None]
     except HooklineError as error:
         typer.echo(f"hookline: {error}", err=True)
         raise typer.Exit(MISUSED if _is_misuse(error) else FAILED) from None
-    except OSError as error:
-        if error.errno != errno.ENOSPC:
-            raise
-        typer.echo(f"hookline: the output cannot be written: {error.strerror}", err=True)
-        raise typer.Exit(FAILED) from None
     except KeyboardInterrupt:
         if interrupt:
             typer.echo(interrupt, err=True)
