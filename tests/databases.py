@@ -21,6 +21,7 @@ import asyncpg
 import pytest
 
 from hookline.store import SqlStore
+from hookline.store._migrate import VERSION_TABLE
 
 __all__ = [
     "Server",
@@ -37,7 +38,36 @@ __all__ = [
 
 DIALECTS = ("sqlite", "postgresql")
 TABLES = "with_tables"
-"""A database that is copied for each test: migrating an empty one takes ten times as long."""
+"""A database that is copied: migrating an empty one takes ten times as long."""
+
+MOST_USES = 100
+"""After which a copy is dropped, as deleted rows stay in its files."""
+
+SCHEMA = """
+SELECT md5(string_agg(format('%s %s %s', oid, xmin, relname), ',' ORDER BY oid))
+FROM pg_class WHERE relnamespace = 'public'::regnamespace
+"""
+"""Changes whenever a table, an index or a column does; it is the same in every copy."""
+
+IS_LEFT = "SELECT count(*) = 1 FROM pg_stat_activity WHERE datname = current_database()"
+LOOKS = 50
+"""How often a connection that is still there is waited for, 2 ms each; PostgreSQL closes them after its client."""
+
+EMPTY = f"""
+DO $$
+DECLARE
+    each text;
+BEGIN
+    SET LOCAL session_replication_role = replica;
+    FOR each IN
+        SELECT tablename FROM pg_tables WHERE schemaname = 'public' AND tablename <> '{VERSION_TABLE}'
+    LOOP
+        EXECUTE format('DELETE FROM %I', each);
+    END LOOP;
+    PERFORM setval(format('%I', sequencename)::regclass, start_value, false) FROM pg_sequences;
+END
+$$
+"""
 _numbers = count(1)
 T = TypeVar("T")
 
@@ -78,10 +108,13 @@ class Server:
         # A connection that stays, in a loop and a thread of its own: the test may be running another loop.
         self._thread, self._loop = ThreadPoolExecutor(1), asyncio.Runner()
         self._connection: asyncpg.Connection | None = None
+        self._unused: list[str] = []
+        self._uses: dict[str, int] = {}
         # It survives the crash of a process without waiting for the disk, and no test switches the machine off.
         off = [f"ALTER SYSTEM SET {each} = off" for each in ("fsync", "full_page_writes")]
         self.administer(*off, "SELECT pg_reload_conf()", f"CREATE DATABASE {TABLES}")
         make_tables(self.uri_of(TABLES))
+        self._schema = self._thread.submit(self._loop.run, self._schema_of(TABLES)).result()
 
     def uri_of(self, database: str) -> str:
         """Where a database of it is."""
@@ -96,6 +129,58 @@ class Server:
             self._connection = await asyncpg.connect(self.uri)
         for statement in statements:
             await self._connection.execute(statement)
+
+    def lend(self) -> str:
+        """The name of a database that has the tables and nothing in them."""
+        if self._unused:
+            return self._unused.pop()
+        name = self.copy(TABLES)
+        self._uses[name] = 0
+        return name
+
+    def take_back(self, name: str) -> None:
+        """Empty a database for the next test; drop it if somebody still uses it, or has changed its tables."""
+        self._uses[name] += 1
+        if self._uses[name] < MOST_USES and self._thread.submit(self._loop.run, self._empty(name)).result():
+            self._unused.append(name)
+        else:
+            self.drop(name)
+
+    def copy(self, template: str) -> str:
+        """Make a copy of a database, and return its name."""
+        name = f"test_{next(_numbers)}"
+        self.administer(f'CREATE DATABASE "{name}" TEMPLATE {template} STRATEGY FILE_COPY')
+        return name
+
+    def drop(self, name: str) -> None:
+        """Remove a database, whoever uses it."""
+        self.administer(f'DROP DATABASE "{name}" WITH (FORCE)')
+
+    async def _schema_of(self, name: str) -> str:
+        connection = await asyncpg.connect(self.uri_of(name))
+        try:
+            return str(await connection.fetchval(SCHEMA))
+        finally:
+            await connection.close()
+
+    async def _empty(self, name: str) -> bool:
+        try:
+            connection = await asyncpg.connect(self.uri_of(name))
+        except (OSError, asyncpg.PostgresError):
+            return False
+        try:
+            for _ in range(LOOKS):
+                if await connection.fetchval(IS_LEFT):
+                    break
+                await asyncio.sleep(0.002)
+            else:
+                return False
+            if await connection.fetchval(SCHEMA) != self._schema:
+                return False
+            await connection.execute(EMPTY)
+            return True
+        finally:
+            await connection.close()
 
     async def _disconnect(self) -> None:
         if self._connection is not None:
@@ -160,7 +245,10 @@ def new_empty_url(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[s
     def make(kind: str) -> str:
         if kind == "sqlite":
             return f"sqlite:///{tmp_path / f'store{next(_numbers)}.db'}"
-        return new_postgresql(request, template="template1")
+        server: Server = request.getfixturevalue("postgresql")
+        name = server.copy("template1")
+        request.addfinalizer(lambda: server.drop(name))
+        return server.uri_of(name)
 
     return make
 
@@ -174,7 +262,7 @@ def new_database_url(request: pytest.FixtureRequest, tmp_path: Path) -> Callable
             file = tmp_path / f"store{next(_numbers)}.db"
             shutil.copyfile(request.getfixturevalue("sqlite_tables"), file)
             return f"sqlite:///{file}"
-        return new_postgresql(request, template=TABLES)
+        return new_postgresql(request)
 
     return make
 
@@ -191,12 +279,11 @@ def postgresql_url(new_database_url: Callable[[str], str]) -> str:
     return new_database_url("postgresql")
 
 
-def new_postgresql(request: pytest.FixtureRequest, *, template: str) -> str:
-    """The URL of a copy of a database, which is gone after the test."""
+def new_postgresql(request: pytest.FixtureRequest) -> str:
+    """The URL of a PostgreSQL database that has the tables and nothing in them, and is this test's alone."""
     server: Server = request.getfixturevalue("postgresql")
-    name = f"test_{next(_numbers)}"
-    server.administer(f'CREATE DATABASE "{name}" TEMPLATE {template} STRATEGY FILE_COPY')
-    request.addfinalizer(lambda: server.administer(f'DROP DATABASE "{name}" WITH (FORCE)'))
+    name = server.lend()
+    request.addfinalizer(lambda: server.take_back(name))
     return server.uri_of(name)
 
 

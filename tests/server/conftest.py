@@ -8,7 +8,7 @@ import pytest
 
 from hookline.store import SqlStore
 from tests.databases import *  # noqa: F403
-from tests.databases import DIALECTS, TABLES, new_postgresql
+from tests.databases import DIALECTS, new_postgresql
 from tests.server.site import Site
 
 
@@ -39,7 +39,7 @@ def each_lasting_site(request: pytest.FixtureRequest) -> Iterator[Site]:
     if request.param == "sqlite":
         yield request.getfixturevalue("lasting_site")
         return
-    with Site(new_postgresql(request, template=TABLES)) as site:
+    with Site(new_postgresql(request)) as site:
         yield site
 
 

@@ -35,10 +35,10 @@ class Alternating:
 @pytest.fixture(scope="module", params=DIALECTS)
 def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Site, Site]]:
     """Two servers that never look for changes by themselves."""
-    from tests.databases import TABLES, new_postgresql
+    from tests.databases import new_postgresql
 
     folder = tmp_path_factory.mktemp("pair")
-    url = f"sqlite:///{folder / 's.db'}" if request.param == "sqlite" else new_postgresql(request, template=TABLES)
+    url = f"sqlite:///{folder / 's.db'}" if request.param == "sqlite" else new_postgresql(request)
     (folder / "hooks.toml").write_text(FILED)
     with Site(url, files=[folder / "hooks.toml"]) as one, Site(url, files=[folder / "hooks.toml"]) as other:
         for site in (one, other):
