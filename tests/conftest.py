@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import os
 from collections.abc import Generator
@@ -9,10 +10,14 @@ from typing import Any
 
 import hypothesis.entry_points  # it asks the collector who refers to what, so it comes before the freeze
 import pytest
+import typer.testing
 
 from tests.browsers import browser, chromium, pytest_collection_finish, pytest_terminal_summary
 
 __all__ = ["browser", "chromium", "pytest_collection_finish", "pytest_terminal_summary"]
+
+# The runner of Typer makes all commands anew for each that it runs, which takes longer than most of them.
+typer.testing._get_command = functools.cache(typer.main.get_command)
 
 # An example that takes long on a machine that is busy is no failure of what it tests.
 hypothesis.settings.register_profile("tests", deadline=None)

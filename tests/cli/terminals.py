@@ -20,7 +20,8 @@ from typing import Self
 from tests.signals import default_signals
 
 START = (
-    "import fcntl, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); "  # so that Ctrl-C is a signal
+    "import faulthandler, fcntl, signal, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); "  # so that Ctrl-C is a signal
+    "faulthandler.register(signal.SIGUSR1); "
     "from hookline.cli import main; main()"
 )
 CODES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
@@ -116,7 +117,12 @@ class Terminal:
         end = time.monotonic() + DEADLINE
         while self._read(end - time.monotonic()):
             pass
-        return self.process.wait(timeout=DEADLINE)
+        if time.monotonic() < end:
+            return self.process.wait(timeout=1 + end - time.monotonic())
+        self.process.send_signal(signal.SIGUSR1)  # it says what each of its threads does
+        while self._read(1.0):
+            pass
+        raise AssertionError(f"{self.process.args} has not ended:\n{self.text}")
 
     def _read(self, seconds: float) -> bool:
         ready, _, _ = select.select([self._own], [], [], max(0.0, seconds))
