@@ -472,6 +472,38 @@ def test_with_a_source_of_tools_a_rule_may_match_a_tool_that_is_listed_later(rec
     assert not recwarn.list
 
 
+async def test_a_rule_with_a_misspelt_tool_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    mocks = ToolMocks()
+    mocks.tool("serch").returns("a mock")
+    mocks.tool("search", {"q": "y"}, name="other arguments").returns("a mock")
+    mocks.tool("weather", name="another tool").returns("a mock")
+
+    await run(mocks, *searches("x"))
+    await run(mocks, *searches("x"))
+
+    (record,) = [each for each in caplog.records if each.name == "hookline"]
+    assert record.levelname == "WARNING"
+    assert record.getMessage() == (
+        "Rule 'serch #1' of the mocks 'mocks' has matched no call, and no rule has answered local/search. If it is "
+        "meant, write 'local/search'."
+    )
+
+
+async def test_a_rule_of_another_toolset_is_logged_and_one_that_is_used_is_not(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    mocks = ToolMocks()
+    mocks.tool("web/search").returns("a mock")
+    await run(mocks, *searches("x"))
+    assert "'local/search'" in caplog.text
+    caplog.clear()
+
+    mocks = ToolMocks()
+    mocks.tool("local/search").returns("a mock")
+    await run(mocks, *searches("x"))
+    assert not caplog.records
+
+
 def test_what_is_no_tool_is_refused_where_it_is_given() -> None:
     with pytest.raises(HookUsageError, match=r"`tools` must be the tools of the run.*got 'search'"):
         ToolMocks(tools=["search"])  # type: ignore[list-item]

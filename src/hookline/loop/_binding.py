@@ -182,12 +182,13 @@ class LoopBinding:
                 "`async with wrap(client, ...) as run:` or `with` for a sync client. Outside of it use the client that "
                 "you made."
             )
-        if self.run.denied is not None:
-            raise _stopped_error(self.run.denied)
-        if self.run.interrupted:
+        segment = self.run.run
+        if segment.denied is not None:
+            raise _stopped_error(segment.denied)
+        if segment.interrupted:
             raise RunStopped("The run was interrupted.")
-        if not resumes and not self._resumed and self.run.run.pending:
-            names = ", ".join(repr(each.tool_call_id) for each in self.run.run.undecided())
+        if not resumes and not self._resumed and segment.pending:
+            names = ", ".join(repr(each.tool_call_id) for each in segment.undecided())
             raise HookUsageError(
                 f"Run {self.run.operation_id!r} waits for a person to decide about {names}. Before it goes on, call "
                 "`messages = run.messages` and `messages += run.resume([Approve(...)])`."

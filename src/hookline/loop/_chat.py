@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from hookline._readonly import writable
 from hookline.calls import Message, ModelResponse, ToolRequest, ToolSpec, Usage
-from hookline.loop._format import Format, Group, Told, arguments, get, given, plain, text_of
+from hookline.loop._format import Format, Group, Told, arguments, fields, get, given, plain, text_of
 from hookline.loop._names import ToolNames
 
 __all__ = ["ChatCompletions"]
@@ -73,17 +73,19 @@ class ChatCompletions(Format):
         return get(answer, "choices") is not None
 
     def read_answer(self, answer: Any, names: ToolNames) -> ModelResponse:
-        choice = next(iter(get(answer, "choices", ())), None)
-        message = get(choice, "message")
-        usage = get(answer, "usage")
+        whole = fields(answer)
+        choice = fields(next(iter(whole.get("choices") or ()), None))
+        message, usage = fields(choice.get("message")), fields(whole.get("usage"))
         return ModelResponse(
-            content=get(message, "content", "") or get(message, "refusal", ""),
-            tool_calls=[self.read_call(call, names) for call in self.read_calls(answer)],
-            reasoning=_text(get(message, "reasoning_content") or get(message, "reasoning")),
-            usage=Usage(input_tokens=get(usage, "prompt_tokens", 0), output_tokens=get(usage, "completion_tokens", 0)),
-            finish_reason=get(choice, "finish_reason", ""),
-            model=get(answer, "model", ""),
-            response_id=get(answer, "id", ""),
+            content=message.get("content") or message.get("refusal") or "",
+            tool_calls=[self.read_call(call, names) for call in message.get("tool_calls") or ()],
+            reasoning=_text(message.get("reasoning_content") or message.get("reasoning")),
+            usage=Usage(
+                input_tokens=usage.get("prompt_tokens") or 0, output_tokens=usage.get("completion_tokens") or 0
+            ),
+            finish_reason=choice.get("finish_reason") or "",
+            model=whole.get("model") or "",
+            response_id=whole.get("id") or "",
         )
 
     def read_calls(self, answer: Any) -> list[Any]:
@@ -91,18 +93,19 @@ class ChatCompletions(Format):
         return list(get(get(choice, "message"), "tool_calls", ()))
 
     def read_call(self, call: Any, names: ToolNames) -> ToolRequest:
-        custom = get(call, "custom") if get(call, "type") == "custom" else None
-        function = custom if custom is not None else get(call, "function")
-        toolset, name = names.identify(get(function, "name", ""))
-        args = {"input": get(custom, "input", "")} if custom is not None else arguments(get(function, "arguments"))
-        return ToolRequest(toolset=toolset, tool_name=name, args=args, tool_call_id=get(call, "id", ""))
+        whole = fields(call)
+        is_custom = whole.get("type") == "custom" and whole.get("custom") is not None
+        function = fields(whole.get("custom" if is_custom else "function"))
+        toolset, name = names.identify(function.get("name") or "")
+        args = {"input": function.get("input") or ""} if is_custom else arguments(function.get("arguments"))
+        return ToolRequest(toolset=toolset, tool_name=name, args=args, tool_call_id=whole.get("id") or "")
 
     def read_usage(self, answer: Any) -> dict[str, int]:
-        usage = get(answer, "usage")
+        usage = fields(get(answer, "usage"))
         found = {
-            "input_tokens": get(usage, "prompt_tokens", 0),
-            "output_tokens": get(usage, "completion_tokens", 0),
-            "cache_read_tokens": get(get(usage, "prompt_tokens_details"), "cached_tokens", 0),
+            "input_tokens": usage.get("prompt_tokens"),
+            "output_tokens": usage.get("completion_tokens"),
+            "cache_read_tokens": get(usage.get("prompt_tokens_details"), "cached_tokens"),
         }
         return {name: count for name, count in found.items() if count}
 

@@ -61,7 +61,12 @@ def check_client(client: object) -> None:
 
 
 def _package_of(client: object) -> str | None:
-    modules = [each.__module__.partition(".")[0] for each in type(client).__mro__]
+    return _package_of_class(cast(Any, type(client)))
+
+
+@functools.cache
+def _package_of_class(kind: type) -> str | None:
+    modules = [each.__module__.partition(".")[0] for each in kind.__mro__]
     return next((name for name in PACKAGES if name in modules), None)
 
 
@@ -72,9 +77,13 @@ def is_async_client(client: object) -> bool:
 
 def provider_of(client: object) -> str:
     """Return the name of a client's provider, as OpenTelemetry spells it."""
-    package = _package_of(client) or ""
-    found = f"{type(client).__module__}.{type(client).__name__}".lower()
-    return next((name for part, name in PROVIDERS.items() if part in found), package)
+    return _provider_of_class(cast(Any, type(client)))
+
+
+@functools.cache
+def _provider_of_class(kind: type) -> str:
+    found = f"{kind.__module__}.{kind.__name__}".lower()
+    return next((name for part, name in PROVIDERS.items() if part in found), _package_of_class(kind) or "")
 
 
 def native_format(client: object) -> Format:

@@ -6,7 +6,7 @@ import abc
 import functools
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
@@ -21,6 +21,7 @@ __all__ = [
     "Told",
     "arguments",
     "encode_events",
+    "fields",
     "get",
     "given",
     "plain",
@@ -239,8 +240,23 @@ class Format(abc.ABC):
 
 def get(value: Any, name: str, default: Any = None) -> Any:
     """Return a field of an object of a client or of its JSON; the default also where it is null."""
-    found = value.get(name) if _has_keys(value.__class__) else getattr(value, name, None)
+    found = fields(value).get(name)
     return default if found is None else found
+
+
+def fields(value: Any) -> Mapping[str, Any]:
+    """Return the fields of an object of a client, or of its JSON; no fields for any other value.
+
+    An attribute that an object of Pydantic lacks takes ten times as long as a field that a dictionary lacks.
+    """
+    if _has_keys(value.__class__):
+        return cast(Mapping[str, Any], value)
+    own: Mapping[str, Any] = getattr(value, "__dict__", _NOTHING)
+    extra = getattr(value, "__pydantic_extra__", None) if own else None
+    return {**own, **extra} if extra else own
+
+
+_NOTHING: Mapping[str, Any] = {}
 
 
 @functools.cache

@@ -19,11 +19,12 @@ from hookline.evals._canonical import canonical
 from hookline.evals._endings import OperationEndings
 from hookline.evals.errors import AnswerError, NeverMatchingRuleWarning, check_name, check_seconds
 from hookline.evals.faults import Clock, Fault, RealClock, VirtualClock, draw_for, strikes
-from hookline.evals.matching import Matcher, SeenCall, match, path_of
+from hookline.evals.matching import AllOf, Matcher, SeenCall, ToolIs, match, path_of
 from hookline.evals.mocking import _assertions as assertions
 from hookline.evals.mocking._answers import PASS, CassetteAnswer, Fake, FakeMethod, Passthrough, as_cassette
 from hookline.evals.mocking._rules import Rule, RuleTable, never_matches
 from hookline.events import AfterToolCall, BeforeToolCall, OnComplete, OnToolCallError, is_interrupted, is_settled
+from hookline.execution import logger
 from hookline.hooks import Hook, Hooks
 from hookline.runtime import as_result
 
@@ -322,6 +323,8 @@ class Decider:
         self.endings = OperationEndings(self.forget)
         self.calls: list[MockedCall | None] = []
         self.struck: list[FaultStrike] = []
+        self.unruled: set[str] = set()
+        """Paths of the tools whose calls no rule answered."""
 
     def reset(self) -> None:
         """Forget all calls and all operations."""
@@ -329,6 +332,7 @@ class Decider:
             self.forget(operation_id)
         self.calls = []
         self.struck = []
+        self.unruled = set()
         for rule in self.table.rules.values():
             rule.hits = 0
         for fault in self.faults:
@@ -487,6 +491,7 @@ class Decider:
         path = path_of(event)
         others = operation.others.setdefault(path, [])
         if rule is None:
+            self.unruled.add(path)
             others.append(event.call_index)
             self._answer_unruled(event, decision)
             return
@@ -674,11 +679,13 @@ class ToolMocks(Hooks):
             clock=clock if clock is not None else VirtualClock(),
             cassette=as_cassette(cassette) if cassette is not None else None,
         )
+        self._misspelt: set[Rule] = set()
+        """The rules that were logged as such."""
         self._waits = isinstance(self._decider.clock, RealClock)
         self._changes = False
         self.on(AfterToolCall, id=f"{id}.settle")(self._settle)
         self.on(OnToolCallError, id=f"{id}.settle")(self._settle)
-        self.on(OnComplete, id=f"{id}.forget")(self._decider.endings.completed)
+        self.on(OnComplete, id=f"{id}.forget")(self._complete)
         self._listen()
 
     def __repr__(self) -> str:
@@ -908,6 +915,31 @@ class ToolMocks(Hooks):
         reason = never_matches(matcher, self._tools)
         if reason is not None:
             warnings.warn(f"The {what} can never match: {reason}.", NeverMatchingRuleWarning, stacklevel=4)
+
+    def _complete(self, event: OnComplete) -> None:
+        self._decider.endings.completed(event)
+        for rule in self.rules if self._decider.unruled else ():
+            if not rule.hits and not rule.optional and rule not in self._misspelt:
+                self._warn_if_misspelt(rule)
+
+    def _warn_if_misspelt(self, rule: Rule) -> None:
+        """Log a rule that no call has matched, if its tool is nearly one whose calls no rule answered."""
+        parts = rule.matcher.parts if isinstance(rule.matcher, AllOf) else (rule.matcher,)
+        wanted = next((part.pattern for part in parts if isinstance(part, ToolIs)), None)
+        called = sorted(self._decider.unruled)
+        if not isinstance(wanted, str) or any(rule.matcher.may_match(path) for path in called):
+            return
+        near = get_close_matches(wanted.rpartition("/")[2], [path.rpartition("/")[2] for path in called], n=1)
+        if near:
+            self._misspelt.add(rule)
+            path = next(path for path in called if path.rpartition("/")[2] == near[0])
+            logger.warning(
+                "Rule %r of the mocks %r has matched no call, and no rule has answered %s. If it is meant, write %r.",
+                rule.name,
+                self.id,
+                path,
+                path,
+            )
 
     def _listen(self) -> None:
         # One observer, sync or async: the async one costs more and is needed only if answers or delays are awaited.
