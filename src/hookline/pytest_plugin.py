@@ -10,6 +10,7 @@ import contextlib
 import hashlib
 import os
 import re
+import time
 from collections.abc import Generator, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from hookline import Hooks
     from hookline.evals import Cassette, EventRecorder, ToolMocks
     from hookline.evals.reports import CassetteUse, TestRecord, WatchedCassette
+    from hookline.evals.running import Provenance
     from hookline.redaction import Redacting
 
 T = TypeVar("T")
@@ -364,6 +366,25 @@ def pytest_runtest_makereport(
     return report
 
 
+def _provenance_of(config: pytest.Config, started: float) -> Provenance:
+    """Return when, with which versions and by which command a session was run."""
+    import shlex
+    from datetime import UTC, datetime
+
+    import msgspec
+
+    from hookline.evals.running import Provenance
+    from hookline.redaction import Redaction
+
+    command = Redaction().text(shlex.join(["pytest", *map(str, config.invocation_params.args)]))
+    made = Provenance.of((), command)
+    return msgspec.structs.replace(
+        made,
+        started_at=datetime.fromtimestamp(started, UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        versions=made.versions | {"pytest": pytest.__version__},
+    )
+
+
 class Gatherer:
     """Collects the records of tests, from this process and its workers, for the summary and the report.
 
@@ -373,6 +394,7 @@ class Gatherer:
 
     def __init__(self, report: Path | None) -> None:
         self.report = report
+        self.started = time.time()
         self.records: list[TestRecord] = []
         self.tests = 0
         self.trouble = ""
@@ -395,7 +417,12 @@ class Gatherer:
         from hookline.evals.reports import write_session_report
 
         try:
-            write_session_report(self.report, self.records, tests=self.tests)
+            write_session_report(
+                self.report,
+                self.records,
+                tests=self.tests,
+                provenance=_provenance_of(session.config, self.started),
+            )
         except ReportError as error:
             self.trouble = str(error)
             session.exitstatus = session.exitstatus or pytest.ExitCode.USAGE_ERROR

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -201,7 +203,12 @@ async def test_prices(tool_mocks):
             '  cassettes/test_agent/test_prices.yaml: local/price with {"item":"tea"} is unused',
         ]
     )
-    assert "No recording in" in (backend.path / "report.html").read_text()
+    page = (backend.path / "report.html").read_text()
+    assert "No recording in" in page
+    assert re.search(r"<dt>Started</dt><dd><time datetime=\"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ\">", page)
+    assert f"hookline {version('hookline')}, Python " in page
+    assert f"pytest {pytest.__version__}" in page
+    assert re.search("<dt>Command</dt><dd><code>pytest .*--hookline-report=report.html</code>", page)
 
 
 def test_a_broken_cassette_is_an_error_that_names_the_line_and_is_left_as_it_is(backend: Project) -> None:

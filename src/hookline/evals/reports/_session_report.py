@@ -9,6 +9,7 @@ from typing import Any
 
 from hookline.evals.reports._report import check_writable, load_template, write_text
 from hookline.evals.reports._sessions import TestRecord, count_of, unused_of
+from hookline.evals.running import Provenance
 
 __all__ = ["prepare_report", "render_session_report", "write_session_report"]
 
@@ -62,13 +63,16 @@ def prepare_report(path: str | Path) -> Path:
     return check_writable(path)
 
 
-def write_session_report(path: str | Path, records: Sequence[TestRecord], *, tests: int = 0) -> Path:
+def write_session_report(
+    path: str | Path, records: Sequence[TestRecord], *, tests: int = 0, provenance: Provenance | None = None
+) -> Path:
     """Write the report to a file.
 
     Args:
         path: The file; one that exists is replaced.
         records: The records of the tests that used hookline.
         tests: The number of all tests, with those that did not use it.
+        provenance: When, with which versions and by which command the tests were run.
 
     Returns:
         The file, as an absolute path.
@@ -77,15 +81,18 @@ def write_session_report(path: str | Path, records: Sequence[TestRecord], *, tes
         ReportError: If the file cannot be written.
         MissingExtraError: If the extra `cli` is not installed.
     """
-    return write_text(path, render_session_report(records, tests=tests))
+    return write_text(path, render_session_report(records, tests=tests, provenance=provenance))
 
 
-def render_session_report(records: Sequence[TestRecord], *, tests: int = 0) -> str:
+def render_session_report(
+    records: Sequence[TestRecord], *, tests: int = 0, provenance: Provenance | None = None
+) -> str:
     """Render the report as HTML: no network, no external fonts or scripts, everything shown is escaped.
 
     Args:
         records: The records of the tests that used hookline, in any order.
         tests: The number of all tests, with those that did not use it.
+        provenance: When, with which versions and by which command the tests were run.
 
     Raises:
         MissingExtraError: If the extra `cli` is not installed.
@@ -95,7 +102,9 @@ def render_session_report(records: Sequence[TestRecord], *, tests: int = 0) -> s
     files: dict[str, list[TestRecord]] = {}
     for record in ordered:
         files.setdefault(record.nodeid.partition("::")[0], []).append(record)
-    page: str = _template().render(files=files, totals=_totals(ordered, tests), unused=unused_of(ordered))
+    page: str = _template().render(
+        files=files, totals=_totals(ordered, tests), unused=unused_of(ordered), made=provenance
+    )
     return page
 
 
