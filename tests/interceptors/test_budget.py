@@ -153,6 +153,38 @@ async def test_a_hook_that_comes_back_when_others_used_up_the_budget_is_not_blam
     assert outcome.result is tool.answer
 
 
+async def test_the_failure_of_a_hook_names_its_own_timeout_where_the_budget_is_longer() -> None:
+    outcome = await run([before(hang, timeout=0.02)], budget=60)
+
+    assert outcome.refusal is not None
+    assert outcome.refusal.__cause__ is not None
+    cause = outcome.refusal.__cause__.__cause__
+    assert isinstance(cause, HookTimeoutError)
+    assert (cause.timeout, cause.of_chain) == (0.02, False)
+
+
+@pytest.mark.parametrize("inside", [False, True])
+async def test_an_around_that_the_budget_has_stopped_calls_nothing_any_more(inside: bool) -> None:
+    async def clinging(call: Any, call_next: Any) -> Any:
+        try:
+            await anyio.sleep_forever()
+        except anyio.get_cancelled_exc_class():
+            return await call_next(call)  # too late, although its own timeout is far away
+
+    tool, ran = Tool(), list[str]()
+
+    async def inner(call: Any, call_next: Any) -> Any:
+        ran.append("inner")
+        return await call_next(call)
+
+    hooks = [around(clinging, id="outer", timeout=60), *([around(inner, id="inner")] if inside else [])]
+    outcome = await run(hooks, terminal=tool, budget=0.02)
+
+    assert outcome.denied is not None
+    assert statuses(outcome) == [("outer", "timeout")]
+    assert (tool.calls, ran) == ([], [])
+
+
 @pytest.mark.parametrize("budget", [0.02, math.inf, None])
 async def test_the_shorter_of_timeout_and_budget_decides(budget: float | None) -> None:
     outcome = await run([before(hang, timeout=0.05)], budget=budget)

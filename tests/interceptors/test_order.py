@@ -340,3 +340,16 @@ async def test_hooks_of_one_class_of_calls_do_not_meet_another(call: Call, resul
     chain = Chain([before(lambda call: Deny("not yours"), call=type(other)) for other, _ in CALLS if other is not call])
 
     assert (await lead(chain, call, Tool(result))).result is result
+
+
+def test_the_order_of_a_chain_is_by_priority_and_guards_come_last() -> None:
+    hooks = [hook(kind, print, id=f"{kind} {n}", priority=n) for n in (2, 1) for kind in ("guard", "before", "after")]
+    hooks.append(before(print, id="theirs", priority=1, tenant_id="acme"))
+    chain = Chain(hooks)
+
+    assert chain.order(ToolCall) == ["before 1", "after 1", "before 2", "after 2", "guard 1", "guard 2"]
+    assert chain.order(ToolCall, tenant_id="acme") == [
+        *("before 1", "after 1", "theirs", "before 2", "after 2"),
+        *("guard 1", "guard 2"),
+    ]
+    assert chain.order(AgentCall) == []

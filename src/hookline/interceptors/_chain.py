@@ -261,7 +261,7 @@ class Chain:
         """
         on_asyncio = runs_on_asyncio()
         kind = Clock if on_asyncio else ScopedClock
-        clock = kind(compiled.hooks, compiled.marks.copy(), self._budget, self._limited)
+        clock = kind(compiled.hooks, compiled.marks.copy(), self._budget, self._limited, self._limited)
         traversal = Traversal(call, terminal, compiled.idle.copy(), clock)
         if policy is not None:
             traversal.policy, traversal.watch, traversal.pinned = policy, policy.watch, policy.pinned

@@ -57,6 +57,7 @@ class Clock(msgspec.Struct, eq=False):
         hooks: The hooks by index.
         marks: Seconds, by the places that the hooks name; 0.0 for what has not happened.
         budget: Seconds of own time for all hooks together; `math.inf` for no limit.
+        limited: Whether there is such a limit.
         special: Whether the end of a hook needs a closer look: there is an alarm, or a budget.
         on: Index of the hook whose time it is.
         expired: Index of the hook that was stopped because it had no time left.
@@ -69,6 +70,7 @@ class Clock(msgspec.Struct, eq=False):
     hooks: Sequence[Timed]
     marks: list[float]
     budget: float
+    limited: bool
     special: bool = False
     on: int = NO_HOOK
     expired: int = NOT_EXPIRED
@@ -92,7 +94,7 @@ class Clock(msgspec.Struct, eq=False):
         """Return the seconds that a hook has left."""
         hook = self.hooks[index]
         left = hook.timeout - self.own(hook, now)
-        return left if self.budget == math.inf else min(left, self.budget - self.spent(now))
+        return min(left, self.budget - self.spent(now)) if self.limited else left
 
     def spent(self, now: float) -> float:
         """Return the seconds of own time that all hooks have taken so far."""
@@ -106,22 +108,24 @@ class Clock(msgspec.Struct, eq=False):
         hook, now = self.hooks[index], perf_counter()
         if self.expired == index or self.own(hook, now) > hook.timeout:
             return True
-        if self.budget == math.inf:
+        if not self.limited:
             return False
         back = self.marks[hook.leave] if hook.inside >= 0 else 0.0
         last = self.marks[hook.end] - max(self.marks[hook.start], back)
         return 0.0 < self.spent(now) - self.budget < last
 
-    def disturbed(self, index: int) -> bool:
-        """Return whether a hook that has ended may have been stopped, or its task cancelled, or the budget used up."""
+    def disturbed(self) -> bool:
+        """Return whether the hook that has ended may have been stopped, its task cancelled, or the budget used up."""
         alarm = self.alarm
-        return (
-            alarm is None or self.budget < math.inf or self.expired == index or alarm.task.cancelling() > alarm.pending
-        )
+        return alarm is None or self.limited or alarm.task.cancelling() > alarm.pending
 
     async def bounded(self, index: int, work: Awaitable[Any]) -> Any:
         """Await an async hook, and stop it in time."""
         return await work
+
+    def is_stopping(self, index: int) -> bool:
+        """Return whether the scope of a hook that is still running was cancelled; `expired` says so at its end."""
+        return False
 
     def pause(self, index: int) -> None:
         """Note that a hook goes inside of `call_next`."""
@@ -145,6 +149,10 @@ class ScopedClock(Clock):
 
     def __post_init__(self) -> None:
         self.scoped = self.special = True
+
+    def is_stopping(self, index: int) -> bool:
+        """Return whether the scope of a hook that is still running was cancelled; `expired` says so at its end."""
+        return index in self.scopes and self.scopes[index].cancel_called
 
     def pause(self, index: int) -> None:
         """Note that a hook goes inside of `call_next`: its deadline does not come nearer there."""

@@ -17,7 +17,7 @@ from hookline.execution import (
     describe_failure,
     report_failure,
 )
-from hookline.interceptors._clock import INF, NOT_EXPIRED
+from hookline.interceptors._clock import NOT_EXPIRED
 from hookline.interceptors._traversal import FAILED, CompiledInterceptor, Traversal
 from hookline.signals import ExecutionStatus
 
@@ -110,7 +110,7 @@ def fail_closed(traversal: Traversal, hook: CompiledInterceptor, error: Exceptio
 def timeout_error(traversal: Traversal, hook: CompiledInterceptor) -> HookTimeoutError:
     """Return the failure of a hook that took too long, or may not start because the others did."""
     clock = traversal.clock
-    if clock.budget < INF and clock.own(hook, perf_counter()) <= hook.timeout:
+    if clock.limited and clock.own(hook, perf_counter()) <= hook.timeout:
         return HookTimeoutError(hook.id, hook.point, clock.budget, of_chain=True)
     return HookTimeoutError(hook.id, hook.point, hook.timeout)
 

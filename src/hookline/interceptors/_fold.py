@@ -88,7 +88,7 @@ async def run_turns(
         BaseException: A cancellation.
     """
     clock, watch, started = traversal.clock, traversal.watch, traversal.started
-    marks, limited = clock.marks, clock.budget < INF
+    marks, limited = clock.marks, clock.limited
     now = perf_counter()
     for hook, handler, is_async, matches, index, start, end, timeout in turns:
         if matches is not None and not matches(traversal.call):
@@ -139,7 +139,7 @@ async def may_start(traversal: Traversal, hook: CompiledInterceptor) -> bool:
     if traversal.watch.halted and traversal.policy is not None:
         await traversal.policy.stop()
     clock = traversal.clock
-    if clock.budget == INF or clock.spent(perf_counter()) < clock.budget:
+    if not clock.limited or clock.spent(perf_counter()) < clock.budget:
         return True
     fail(traversal, hook, timeout_error(traversal, hook), None)
     return False
@@ -437,7 +437,9 @@ def call_next_of(hook: CompiledInterceptor, slot: int, inner: NextStep | None) -
         state = outcomes[slot]
         if state is not IDLE and state is not ABSENT:
             return await repeat_call_next(traversal, hook, slot)
-        if state is IDLE and (now - clock.marks[start] > limit or clock.expired == index):
+        if state is IDLE and (
+            now - clock.marks[start] > limit or clock.expired == index or (clock.scoped and clock.is_stopping(index))
+        ):
             raise late_call_next_error(hook)
         if not clock.stepping:
             return await drive_elsewhere(clock, call_next(traversal, call))
@@ -492,7 +494,11 @@ def enter_around(around: Around, outer: CompiledInterceptor | None, slot: int) -
         marks, state = clock.marks, outcomes[slot]
         if state is not IDLE and state is not ABSENT:
             return await repeat_call_next(traversal, outer, slot)
-        if state is IDLE and (now - marks[outer_start] > outer_limit or clock.expired == outer_index):
+        if state is IDLE and (
+            now - marks[outer_start] > outer_limit
+            or clock.expired == outer_index
+            or (clock.scoped and clock.is_stopping(outer_index))
+        ):
             raise late_call_next_error(outer)
         if not clock.stepping:
             return await drive_elsewhere(clock, enter(traversal, call))
@@ -506,7 +512,7 @@ def enter_around(around: Around, outer: CompiledInterceptor | None, slot: int) -
             if (
                 (matches is not None and not matches(call))
                 or (index < traversal.unheard_from and not hook.control)
-                or ((traversal.watch.halted or clock.budget < INF) and not await may_start(traversal, hook))
+                or ((traversal.watch.halted or clock.limited) and not await may_start(traversal, hook))
             ):
                 marks[end] = now  # it does not run, so that none of the time is its own
                 result = await call_next(traversal, call)
@@ -525,7 +531,7 @@ def enter_around(around: Around, outer: CompiledInterceptor | None, slot: int) -
                 else:
                     marks[end] = now = perf_counter()
                     clock.on = on_return
-                    if now - marks[start] > limit or (clock.special and clock.disturbed(index)):
+                    if now - marks[start] > limit or (clock.special and clock.disturbed()):
                         result = await finish_around(traversal, hook, None, result, inner_slot)
                         now = perf_counter()
                 if result is not outcomes[inner_slot]:
