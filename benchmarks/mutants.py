@@ -145,11 +145,14 @@ def mutants_of(module: str) -> Iterator[Mutant]:
 
 
 def meaning(source: str, *, postponed: bool) -> str | None:
-    """What Python makes of a source, but for annotations that it never evaluates; `None` for no Python."""
+    """What Python makes of a source, but for what it never runs: annotations and protocols; `None` for no Python."""
     try:
         tree = ast.parse(source)
     except SyntaxError:
         return None
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ClassDef) and any(ast.unparse(base).startswith("Protocol") for base in node.bases):
+            node.body = [ast.Pass()]
     if postponed:
         for node in ast.walk(tree):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):

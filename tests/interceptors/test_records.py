@@ -237,3 +237,33 @@ async def test_the_records_of_one_outcome_are_not_those_of_the_next() -> None:
 
     assert [each.operation_id for each in first.executions] == ["first"]
     assert [each.operation_id for each in second.executions] == ["second"]
+
+
+BUSY = 0.1
+
+
+@pytest.mark.parametrize("fails", [False, True])
+@pytest.mark.parametrize("kind", ["before", "around"])
+async def test_the_duration_of_a_record_is_the_own_time_in_milliseconds(kind: str, *, fails: bool) -> None:
+    took: list[float] = []
+
+    def work() -> None:
+        started = time.perf_counter()
+        keep_busy(BUSY)
+        took.append(time.perf_counter() - started)
+        if fails:
+            raise ValueError("broken")
+
+    async def wrap(call: Any, call_next: Any) -> Any:
+        result = await call_next(call)
+        work()
+        return result
+
+    handler: Any = wrap if kind == "around" else lambda *args: work()
+    began = time.perf_counter()
+    outcome = await run([hook(kind, handler, on_error="open")], terminal=Tool(seconds=0.1))
+    whole = time.perf_counter() - began
+
+    (execution,) = outcome.executions
+    assert execution.status == ("error" if fails else "ok")
+    assert took[0] * 1e3 <= execution.duration_ms <= (whole - 0.1) * 1e3

@@ -215,7 +215,7 @@ class CompiledChain:
 
     def __init__(self, placed: Sequence[Placed], *, hook_timeout: float) -> None:
         ordered = sorted(placed, key=lambda each: (each[0].kind == "guard", each[0].priority, each[0].tenant_id != ""))
-        places = place_marks([hook for hook, _ in ordered])
+        places, innermost_around = place_marks([hook for hook, _ in ordered])
         self.hooks = tuple(
             compile_interceptor(index, *ordered[index], places[index], hook_timeout=hook_timeout)
             for index in range(len(ordered))
@@ -227,13 +227,12 @@ class CompiledChain:
         self.background = bool(background)
         self.background_after = tuple(hook for hook in reversed(background) if hook.kind == "after")
         layers = [hook for hook in waited if hook.kind != "guard"]
-        arounds = [hook for hook in layers if hook.kind == "around"]
         self.idle: list[Any] = [IDLE]
         guards = [hook for hook in waited if hook.kind == "guard"]
         beside = [hook for hook in background if hook.kind == "before"]
         innermost: NextStep | None = None
         if guards or beside or not layers or layers[-1].kind != "around":
-            innermost = run_guards_and_terminal(guards, beside, arounds[-1].index if arounds else NO_HOOK)
+            innermost = run_guards_and_terminal(guards, beside, innermost_around)
         self.enter = self._fold(layers, innermost)
 
     def _fold(self, layers: Sequence[CompiledInterceptor], innermost: NextStep | None) -> NextStep:
@@ -278,8 +277,12 @@ class _Places(NamedTuple):
     leave: int
 
 
-def place_marks(ordered: Sequence[Interceptor]) -> list[_Places]:
-    """Give each hook four marks. An `around` right inside of another one begins where the other's `call_next` does."""
+def place_marks(ordered: Sequence[Interceptor]) -> tuple[list[_Places], int]:
+    """Give each hook four marks. An `around` right inside of another one begins where the other's `call_next` does.
+
+    Returns:
+        The places of each hook, and the index of the innermost `around`; `NO_HOOK` if there is none.
+    """
     layers = [index for index, hook in enumerate(ordered) if hook.wait and hook.kind != "guard"]
     following = dict(itertools.pairwise(layers))
     places, outer = [], NO_HOOK
@@ -294,7 +297,7 @@ def place_marks(ordered: Sequence[Interceptor]) -> list[_Places]:
         places.append(_Places(outer, start, start + 1, inside, leave))
         if around:
             outer = index
-    return places
+    return places, outer
 
 
 def check_depth(hooks: Iterable[Interceptor]) -> None:
