@@ -157,8 +157,11 @@ def build_litestar(parts: ServerParts, *, agents: Sequence[Agent] = (), allow_mi
         agents: Agents whose operations it resumes.
         allow_missing_hooks: Whether to resume operations without their missing interceptors.
     """
+    handlers = [*OPTIONS, *ROUTES, read_description]
+    for handler in handlers:
+        handler.parsed_fn_signature  # noqa: B018  (their copies keep it, so that it is read once per process)
     return Litestar(
-        [*OPTIONS, *ROUTES, read_description],
+        handlers,
         before_request=require_scope,
         request_class=TextRequest,
         exception_handlers={Exception: build_error_response},
