@@ -22,6 +22,7 @@ from benchmarks import (
     bench_evals,
     bench_events,
     bench_lanes,
+    bench_live,
     bench_logs,
     bench_loop,
     bench_mcp,
@@ -63,6 +64,7 @@ GROUPS: dict[str, ModuleType] = {
     "durable": bench_durable,
     "logs": bench_logs,
     "server": bench_server,
+    "live": bench_live,
     "compare": compare,
     "scale": bench_scale,
 }

@@ -400,6 +400,7 @@ def downgraded(connection: Connection) -> None:
     """Take the tables back to what they were before endpoints had secrets."""
     endpoint_secrets.drop(connection)
     master_keys.drop(connection)
+    connection.exec_driver_sql("DROP INDEX ix_operations_updated_at")
     config = Config()
     config.set_main_option("script_location", str(SCRIPTS))
     config.set_main_option("path_separator", "os")

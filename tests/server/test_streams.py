@@ -14,7 +14,7 @@ import pytest
 from hookline import Deny
 from hookline.calls import RequestCall
 from hookline.hooks import Hooks
-from hookline.server._feed import OperationFeed
+from hookline.server._feed import ChangedOperations
 from hookline.store import SqlStore
 from tests.server.site import Site, key, operation
 from tests.server.test_hooks import problem
@@ -130,15 +130,15 @@ async def test_who_comes_back_is_told_what_has_changed_meanwhile(site: Site, sto
 async def test_an_odd_error_of_one_look_does_not_end_the_stream(
     site: Site, store: SqlStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    look = OperationFeed._poll
+    look = ChangedOperations.poll
     failures = [ValueError("odd")]
 
-    async def fail_once(self: OperationFeed, *state: Any) -> Any:
+    async def fail_once(self: ChangedOperations, *state: Any) -> Any:
         if failures:
             raise failures.pop()
         return await look(self, *state)
 
-    monkeypatch.setattr(OperationFeed, "_poll", fail_once)
+    monkeypatch.setattr(ChangedOperations, "poll", fail_once)
     async with site.client(await key(store)) as client, told(client, "/v1/stream") as stream:
         probing = asyncio.create_task(some(stream, 1))
         while not probing.done():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import Callable
 
 import msgspec
@@ -205,3 +206,25 @@ async def test_a_lease_that_cannot_be_renewed_is_told_of_and_tried_again(
             return await alive_until(store) > first
 
         await until(renewed)
+
+
+async def test_orphans_are_the_running_operations_whose_owner_is_none_or_dead(database_url: str) -> None:
+    dice = random.Random(21)
+    async with SqlStore(database_url) as store, SqlStore(database_url) as other:
+        owners = [None, store.worker_id, other.worker_id, *(f"dead{number}" for number in range(5))]
+        given = {
+            f"op{number}": (dice.choice(["running", "done", "waiting_for_human"]), dice.choice(owners))
+            for number in range(100)
+        }
+        for operation_id, (status, owner) in given.items():
+            await store.save(state(operation_id), expected_version=None)
+            row = operations.c.operation_id == operation_id
+            async with store.writing() as connection:
+                await connection.execute(update(operations).where(row).values(status=status, owner=owner))
+
+        alive = (store.worker_id, other.worker_id)
+        orphaned = [each for each, (status, owner) in given.items() if status == "running" and owner not in alive]
+        assert await store.orphans(limit=1000) == orphaned
+        assert await store.orphans(limit=3) == orphaned[:3]
+        assert await store.orphans(limit=1000, exclude=orphaned[:5]) == orphaned[5:]
+        assert await store.orphans(agent_ids=["another"]) == []

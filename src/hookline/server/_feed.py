@@ -7,11 +7,11 @@ import logging
 from collections.abc import AsyncGenerator, Sequence
 from typing import NamedTuple, TypeAlias
 
-from sqlalchemy import or_, select
+from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from hookline.errors import StoreUnavailableError
-from hookline.store import LIVE, SqlStore, StoredOperation, operation_from_row, operations, read_clock
+from hookline.store import SqlStore, StoredOperation, operation_from_row, operations, read_clock
 
 __all__ = ["Change", "OperationFeed"]
 
@@ -19,9 +19,13 @@ logger = logging.getLogger("hookline")
 
 POLL_SECONDS = 0.25
 OVERLAP = 5.0
-"""Seconds before the last poll from which rows are read again, since transactions may have ended out of order."""
+"""Seconds before the last poll from which changes are read again, since transactions may end out of order."""
+LONG_OVERLAP = 120.0
+"""The same in some polls, for a transaction that took long."""
+LONG_EVERY = 40
+"""Polls from one with the long overlap to the next."""
 RESUMABLE = 86_400.0
-"""Longest age, in seconds, of operations whose end is reported to a listener that reconnects after a position."""
+"""Longest age, in seconds, of the changes that a listener gets which reconnects after a position."""
 MOST_WAITING = 10_000
 BATCH_SIZE = 500
 
@@ -29,15 +33,47 @@ Change: TypeAlias = tuple[float, StoredOperation]
 """The position after a change, and the operation as it is there."""
 
 _columns = tuple(operations.c[name] for name in StoredOperation.__struct_fields__)
-_seen = tuple(operations.c[name] for name in ("operation_id", "version", "status", "missing_hooks"))
+_seen = tuple(operations.c[name] for name in ("operation_id", "version", "missing_hooks"))
 
 
 class SeenOperation(NamedTuple):
-    """The state of an operation at the last poll."""
+    """What tells one state of an operation from the next."""
 
     version: int
-    live: bool
     missing_hooks: str | None
+
+
+class ChangedOperations:
+    """Finds the operations that have changed since the last poll, at a cost that does not grow with the live ones.
+
+    Args:
+        store: The store of the operations.
+    """
+
+    def __init__(self, store: SqlStore) -> None:
+        self._store = store
+        self._position = 0.0
+        self._polls = 0
+        self._known: dict[str, SeenOperation] = {}
+
+    async def poll(self) -> tuple[float, list[StoredOperation]]:
+        """Return the present time of the database, and what has changed; nothing at the first poll."""
+        is_long = self._polls % LONG_EVERY == 0
+        async with self._store.reading() as connection:
+            now = await read_clock(connection)
+            since = min(self._position or now, now) - (LONG_OVERLAP if is_long else OVERLAP)
+            query = select(*_seen).where(operations.c.updated_at >= since)
+            if now >= self._position:  # otherwise the clock was set back, and the last changes are in its future
+                query = query.where(operations.c.updated_at <= now)
+            found = {row.operation_id: SeenOperation(*row[1:]) for row in await connection.execute(query)}
+            new = [each for each, seen in found.items() if self._known.get(each) != seen] if self._polls else []
+            changed = await _read_operations(connection, new)
+        if is_long:
+            self._known = found
+        else:
+            self._known.update(found)
+        self._position, self._polls = now, self._polls + 1
+        return now, changed
 
 
 class Listener:
@@ -111,11 +147,10 @@ class OperationFeed:
                 self._polling = None
 
     async def _poll_periodically(self) -> None:
-        known: dict[str, SeenOperation] | None = None
-        position, failing = 0.0, False
+        changes, failing = ChangedOperations(self._store), False
         while True:
             try:
-                position, known, changed = await self._poll(position, known)
+                position, changed = await changes.poll()
                 failing = False
                 self._first_poll_done.set()
                 for listener in self._listeners:
@@ -130,33 +165,13 @@ class OperationFeed:
                 failing = True
             await asyncio.sleep(POLL_SECONDS)
 
-    async def _poll(
-        self, position: float, known: dict[str, SeenOperation] | None
-    ) -> tuple[float, dict[str, SeenOperation], list[StoredOperation]]:
-        """Find the operations that changed since the last poll: live ones, ended ones, and new ones."""
-        async with self._store.reading() as connection:
-            now = await read_clock(connection)
-            young = operations.c.created_at >= (position or now) - OVERLAP
-            rows = (await connection.execute(select(*_seen).where(or_(operations.c.status.in_(LIVE), young)))).all()
-            found = {
-                row.operation_id: SeenOperation(row.version, row.status in LIVE, row.missing_hooks) for row in rows
-            }
-            if known is None:
-                return now, found, []
-            ended = [each for each, seen in known.items() if seen.live and each not in found]
-            changed = [each for each, seen in found.items() if known.get(each) != seen]
-            return now, found, await _read_operations(connection, [*changed, *ended])
-
     async def _read_since(self, since: float, tenant_id: str | None) -> tuple[float, list[StoredOperation]]:
-        """Read the operations that changed since a position, limited to live and recently created ones."""
-        young = operations.c.created_at >= since - RESUMABLE
-        query = select(*_columns).where(
-            operations.c.updated_at >= since - OVERLAP, or_(operations.c.status.in_(LIVE), young)
-        )
-        if tenant_id is not None:
-            query = query.where(operations.c.tenant_id == tenant_id)
+        """Read the operations that changed since a position, the newest changes if there are too many."""
         async with self._store.reading() as connection:
             now = await read_clock(connection)
+            query = select(*_columns).where(operations.c.updated_at >= max(since, now - RESUMABLE) - OVERLAP)
+            if tenant_id is not None:
+                query = query.where(operations.c.tenant_id == tenant_id)
             rows = await connection.execute(query.order_by(operations.c.updated_at.desc()).limit(MOST_WAITING))
             return now, [operation_from_row(row) for row in rows][::-1]
 

@@ -7,7 +7,7 @@ from alembic.runtime.migration import MigrationContext
 from sqlalchemy import func, select
 
 from hookline.store._database import Database, parse_address
-from hookline.store._lease import is_orphaned_sql
+from hookline.store._lease import find_orphaned_sql
 from hookline.store._migrate import VERSION_TABLE, known_revisions
 from hookline.store._tables import operations, workers
 
@@ -64,7 +64,7 @@ async def _inspect(database: Database) -> StoreInspection:
         now = (await connection.execute(select(database.now_sql()))).scalar_one()
         ahead = now - (before + time()) / 2
         alive = select(func.count()).select_from(workers).where(workers.c.alive_until > now)
-        orphans = select(func.count()).select_from(operations).where(is_orphaned_sql(database))
+        orphans = select(func.count()).select_from(operations).where(await find_orphaned_sql(database, connection))
         return StoreInspection(
             revision=", ".join(found),
             schema="current",

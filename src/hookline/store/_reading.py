@@ -13,7 +13,7 @@ from hookline.errors import HookUsageError
 from hookline.events import HookType
 from hookline.runtime import FORMAT, JournalEntry, OperationState
 from hookline.store._database import Database
-from hookline.store._lease import is_orphaned_sql
+from hookline.store._lease import find_orphaned_sql
 from hookline.store._rows import decode_state, is_storable
 from hookline.store._tables import attempts, decisions, deliveries, events, operations
 
@@ -117,12 +117,14 @@ async def find_orphans(
     exclude: Sequence[str] = (),
 ) -> list[str]:
     """Find operations whose process is dead, without sub-agents of an operation that is running."""
+    orphaned = await find_orphaned_sql(database, connection)
     parent = operations.alias("parent")
     called = exists().where(parent.c.operation_id == operations.c.parent_operation_id, parent.c.status == "running")
     query = (
         select(operations.c.operation_id)
-        .where(is_orphaned_sql(database), ~called, operations.c.format <= FORMAT)
-        .order_by(operations.c.updated_at, operations.c.operation_id)
+        .where(orphaned, ~called, operations.c.format <= FORMAT)
+        # The sum keeps PostgreSQL from walking the index of the times through all operations to find a few.
+        .order_by(operations.c.updated_at + 0.0, operations.c.operation_id)
         .limit(limit)
     )
     if exclude:

@@ -82,6 +82,7 @@ operations = Table(
     Index(None, "tenant_id", "created_at", "operation_id"),
     Index(None, "created_at", "operation_id"),
     Index(None, "status", "owner"),
+    Index(None, "updated_at"),
     Index(None, "parent_operation_id"),
     # A partial index, since few operations wait for hooks and every readiness check asks for them.
     Index("ix_operations_missing_hooks", "operation_id", **_waiting_for_hooks),
