@@ -91,22 +91,6 @@ class Terminal:
         """Press keys; "\\x03" is Ctrl-C, "\\x04" Ctrl-D."""
         os.write(self._own, keys.encode())
 
-    def interrupt_prompt(self) -> None:
-        """Press Ctrl-C at a prompt, once it listens: between showing something and that there is a moment."""
-        self.press("x")
-        self.until("x")
-        self.press("\x7f")
-        self.until("\b")
-        self.wait_until_it_listens()
-        self.press("\x03")
-
-    def wait_until_it_listens(self) -> None:
-        """Wait until the program sleeps: Python's prompt misses a signal that comes just before it waits for a key."""
-        state = Path(f"/proc/{self.process.pid}/stat")
-        while state.exists() and state.read_text().rpartition(")")[2].split()[0] != "S":
-            assert self.process.poll() is None
-            os.sched_yield()
-
     def say(self, text: str) -> None:
         """Type a line at the prompt."""
         self.until("> ")

@@ -102,11 +102,11 @@ def test_text_is_shown_as_it_comes_and_ctrl_c_interrupts_it(tmp_path: Path, gate
         terminal.until("> ")
         terminal.press("no, wait")
         terminal.until("no, wait")
-        terminal.interrupt_prompt()  # drops the line
+        terminal.press(CTRL_C)  # drops the line
         terminal.say("how many")
         terminal.until("4 messages\n")
         terminal.until("> ")
-        terminal.interrupt_prompt()
+        terminal.press(CTRL_C)
         assert terminal.ended() == 0
         assert "Traceback" not in terminal.text
 
@@ -117,7 +117,6 @@ def test_sigterm_ends_a_chat_at_its_prompt_whatever_is_typed_there(tmp_path: Pat
         terminal.until("> ")
         terminal.press(typed)
         terminal.until(typed)
-        terminal.wait_until_it_listens()
         terminal.process.terminate()
 
         assert terminal.ended() == 143
@@ -129,7 +128,6 @@ def test_sigterm_ends_a_chat_that_asks_for_a_decision(tmp_path: Path) -> None:
         terminal.until("y/n/s? ")
         terminal.press("y, but")
         terminal.until("y, but")
-        terminal.wait_until_it_listens()
         terminal.process.terminate()
 
         assert terminal.ended() == 143
@@ -206,7 +204,7 @@ def test_several_calls_are_asked_about_one_by_one_until_one_stops_the_answer(tmp
         terminal.until("y/n/s? ")
         terminal.type("y")
         assert '"second"' in terminal.until("y/n/s? ")
-        terminal.interrupt_prompt()
+        terminal.press(CTRL_C)
         shown = terminal.until("> ")
 
         assert "■ interrupted" in shown

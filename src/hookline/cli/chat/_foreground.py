@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
@@ -16,6 +18,11 @@ __all__ = ["Foreground", "InterruptedTwice"]
 
 TICK = 0.1
 """Seconds between two checks for Ctrl-C: one that comes just before a thread waits for a lock does not end the wait."""
+
+
+NUDGE_SECONDS = 0.05
+MOST_NUDGES = 20
+"""How often a prompt is woken up after a signal; several signals at once are handled once."""
 
 
 class InterruptedTwice(Exception):
@@ -88,6 +95,7 @@ class Foreground:
             self._reads = False
 
     def __enter__(self) -> Self:
+        self._nudger = Nudger()
         self._before = signal.signal(signal.SIGINT, self._press)
         return self
 
@@ -95,12 +103,54 @@ class Foreground:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         signal.signal(signal.SIGINT, self._before)
+        self._nudger.close()
 
     def _press(self, number: int, frame: FrameType | None) -> None:
+        self._nudger.handled.set()
         if self._reads:
             raise KeyboardInterrupt
         self._pressed += 1
         self.later(_nothing)
+
+
+class Nudger:
+    """Wakes the main thread until it has handled a signal, from a thread of its own.
+
+    Python's prompt does not notice a signal that comes just before it waits for a key; the next key would end the wait.
+
+    Attributes:
+        handled: To be set when SIGINT or SIGTERM was handled.
+    """
+
+    def __init__(self) -> None:
+        self.handled = threading.Event()
+        self._signals, self._told = os.pipe()
+        os.set_blocking(self._told, False)
+        self._before = signal.set_wakeup_fd(self._told, warn_on_full_buffer=False)
+        self._main = threading.get_ident()
+        self._thread = threading.Thread(target=self._run, name="hookline-nudger", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        while number := os.read(self._signals, 1)[0]:
+            if number in (signal.SIGINT, signal.SIGTERM):
+                self._nudge()
+
+    def _nudge(self) -> None:
+        for _ in range(MOST_NUDGES):
+            if self.handled.wait(NUDGE_SECONDS):
+                break
+            signal.pthread_kill(self._main, signal.SIGWINCH)  # ends the wait, and means nothing by itself
+        self.handled.clear()
+
+    def close(self) -> None:
+        """End the thread."""
+        signal.set_wakeup_fd(self._before)
+        self.handled.set()
+        os.write(self._told, b"\0")
+        self._thread.join()
+        os.close(self._signals)
+        os.close(self._told)
 
 
 def _nothing() -> None:
