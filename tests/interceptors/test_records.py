@@ -267,3 +267,16 @@ async def test_the_duration_of_a_record_is_the_own_time_in_milliseconds(kind: st
     (execution,) = outcome.executions
     assert execution.status == ("error" if fails else "ok")
     assert took[0] * 1e3 <= execution.duration_ms <= (whole - 0.1) * 1e3
+
+
+@pytest.mark.parametrize("fails", [False, True])
+async def test_the_records_of_a_chain_say_that_they_are_in_it(*, fails: bool) -> None:
+    def handler(call: Any) -> None:
+        if fails:
+            raise ValueError("broken")
+
+    with recorded() as sent:
+        outcome = await run([before(handler, on_error="open")])
+
+    assert [each.in_chain for each in outcome.executions] == [True]
+    assert [each.in_chain for each in sent] == [True]

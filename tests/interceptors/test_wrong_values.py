@@ -315,6 +315,23 @@ async def test_metadata_that_is_no_mapping_is_a_wrong_value(metadata: Any) -> No
     assert statuses(outcome) == [("before", "error")]
 
 
+async def test_metadata_that_cannot_be_read_is_a_wrong_value() -> None:
+    class Torn(Mapping[str, Any]):
+        def __getitem__(self, key: str) -> Any:
+            return key
+
+        def __iter__(self) -> Iterator[str]:
+            raise ValueError("torn")
+
+        def __len__(self) -> int:
+            return 1
+
+    outcome = await run([before(lambda call: replace(call, metadata=Torn()))])
+
+    assert outcome.denied is not None
+    assert "cannot be used: ValueError: torn" in outcome.denied.reason
+
+
 # --- metadata
 
 
