@@ -49,7 +49,9 @@ FROM pg_class WHERE relnamespace = 'public'::regnamespace
 """
 """Changes whenever a table, an index or a column does; it is the same in every copy."""
 
-IS_LEFT = "SELECT count(*) = 1 FROM pg_stat_activity WHERE datname = current_database()"
+IS_LEFT = """
+SELECT count(*) = 1 FROM pg_stat_activity WHERE datname = current_database() AND backend_type = 'client backend'
+"""
 LOOKS = 50
 """How often a connection that is still there is waited for, 2 ms each; PostgreSQL closes them after its client."""
 

@@ -37,7 +37,7 @@ _seen = tuple(operations.c[name] for name in ("operation_id", "version", "missin
 
 
 class SeenOperation(NamedTuple):
-    """What tells one state of an operation from the next."""
+    """The version and the missing hooks of an operation at the last poll that found it."""
 
     version: int
     missing_hooks: str | None
