@@ -26,6 +26,7 @@ from hookline import (
     resume_agent,
     tool,
 )
+from tests.interceptors.calls import recorded
 
 from .interception import JsonStore, around, before, guard, pay, paying, replace
 from .scenes import Recorder, agent_of, assert_consistent, assert_order, call, calls, raw_call, says, told
@@ -572,3 +573,21 @@ async def test_each_before_is_heard_once_over_the_pause_and_none_rewrites_after_
 
     assert heard == [1, 2, 3]
     assert office.paid == [1]
+
+
+@pytest.mark.parametrize("fails", [False, True])
+async def test_a_before_that_is_heard_after_the_approval_has_one_record(*, fails: bool) -> None:
+    def judges(made: ToolCall) -> None:
+        if fails:
+            raise ValueError("broken")
+
+    office = Office(
+        before(ToolCall, asking, priority=100, id="asks"),
+        before(ToolCall, judges, priority=200, id="judges", on_error="open"),
+    )
+    await office.start()
+    with recorded() as sent:
+        await office.resume(Approve("p1"))
+
+    records = [each.status for each in sent if each.hook_id == "judges"]
+    assert records == ["error" if fails else "ok"]
