@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, NoReturn, cast
+from typing import Any, NoReturn
 
 import msgspec
 from msgspec.structs import force_setattr
@@ -108,7 +108,7 @@ NO_DICT = ReadOnlyDict()
 """Defaults that all structs share."""
 
 
-def freeze_dict(struct: msgspec.Struct, name: str, value: object) -> None:
+def freeze_dict(struct: msgspec.Struct, name: str, value: Any) -> None:
     """Make a field a read-only copy of the JSON object that it was given, inside of `__post_init__`.
 
     Raises:
@@ -118,10 +118,10 @@ def freeze_dict(struct: msgspec.Struct, name: str, value: object) -> None:
     if kind is not ReadOnlyDict:
         if kind is not dict and not isinstance(value, Mapping):
             raise TypeError(f"`{name}` of a {type(struct).__name__} is a mapping; got {value!r:.200}")
-        force_setattr(struct, name, read_only(cast("Mapping[str, Any]", value)) if value else NO_DICT)
+        force_setattr(struct, name, read_only(value) if value else NO_DICT)
 
 
-def freeze_list(struct: msgspec.Struct, name: str, value: object) -> None:
+def freeze_list(struct: msgspec.Struct, name: str, value: Any) -> None:
     """Make a field a read-only copy of the list that it was given, inside of `__post_init__`.
 
     Raises:
@@ -131,7 +131,7 @@ def freeze_list(struct: msgspec.Struct, name: str, value: object) -> None:
     if kind is not ReadOnlyList:
         if kind is not list and (not isinstance(value, Sequence) or isinstance(value, str)):
             raise TypeError(f"`{name}` of a {type(struct).__name__} is a list; got {value!r:.200}")
-        force_setattr(struct, name, ReadOnlyList(cast("Sequence[Any]", value)))
+        force_setattr(struct, name, ReadOnlyList(value))
 
 
 def check_finite(path: str, value: object) -> None:

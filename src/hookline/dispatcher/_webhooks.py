@@ -258,4 +258,4 @@ def envelope_of(data: HookData, event: Event) -> Envelope:
 
 def has_webhooks(hooks: Sequence[AnyHook]) -> bool:
     """Return whether any of the hooks has a webhook."""
-    return any(isinstance(entry, Hook) and entry.webhook is not None for entry in hooks)
+    return bool(hooks) and any(isinstance(entry, Hook) and entry.webhook is not None for entry in hooks)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
 import msgspec
 from msgspec.structs import force_setattr
@@ -20,7 +20,7 @@ from hookline.phases import Phase
 from hookline.runtime._agent import Agent
 from hookline.runtime._approvals import ask_person, note_decisions, resume_step
 from hookline.runtime._compaction import compact_if_needed
-from hookline.runtime._models import RETRY, Model, ModelRetry, copy_lists, respond
+from hookline.runtime._models import RETRY, ModelRetry, copy_lists, respond
 from hookline.runtime._persistence import checkpoint
 from hookline.runtime._run import Run, after_step, before_step
 from hookline.runtime._seams import RunControl, instrument, instrument_step, run_through_chain
@@ -163,7 +163,8 @@ async def run_jobs(run: Run, step: Step, jobs: list[Job]) -> CompletionReason | 
 
 async def ask_model(run: Run, step: Step) -> ModelResponse | None:
     """Ask the agent's model; `None` if a hook denied the call, which ends the run."""
-    model, retry = cast(Model, run.agent.model), run.agent.retry
+    model: Any = run.agent.model
+    retry = run.agent.retry
     if run.journal.durable:  # else not even awaited: a run asks for each model call
         await checkpoint(run)
     if ModelCall not in run.intercepted:

@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequen
 from contextlib import aclosing
 from functools import cache
 from importlib.metadata import entry_points
+from types import CoroutineType
 from typing import Any, Literal, Protocol, TypeAlias, cast
 
 import anyio
@@ -157,6 +158,8 @@ def as_response(turn: Turn) -> ModelResponse:
     Raises:
         Exception: The turn, if it is one.
     """
+    if isinstance(turn, ModelResponse):
+        return turn
     if isinstance(turn, Exception):
         raise turn
     if isinstance(turn, str):
@@ -209,7 +212,9 @@ class ScriptedModel:
         """
         if self._answer is not None:
             answer = self._answer(call)
-            return as_response(await answer if inspect.isawaitable(answer) else answer)
+            if answer.__class__ is not ModelResponse and inspect.isawaitable(answer):
+                answer = await answer
+            return as_response(answer)
         if self._played == len(self._turns):
             raise ModelError(
                 f"The script of {self.name!r} has only {self._played} turns, but there was one more call. Add a turn."
@@ -251,8 +256,8 @@ async def respond(
     attempt = 1
     while True:
         try:
-            answer: object = model.respond(make()) if text is None else text.read(model, make())
-            if inspect.isawaitable(answer):
+            answer: Any = model.respond(make()) if text is None else text.read(model, make())
+            if answer.__class__ is CoroutineType or inspect.isawaitable(answer):
                 answer = await answer
             return _check_response(model, answer)
         except TransientModelError as error:
@@ -276,8 +281,7 @@ def copy_lists(call: ModelCall) -> ModelCall:
     return own
 
 
-def _is_finite(number: object) -> bool:
-    return isinstance(number, int | float) and math.isfinite(number)
+NUMBERS = frozenset((int, float))
 
 
 def _check_response(model: Model, answer: object) -> ModelResponse:
@@ -287,9 +291,11 @@ def _check_response(model: Model, answer: object) -> ModelResponse:
         raise ModelAnswerError(model.name, f"its `content` is {quote(answer.content)}")
     if not isinstance(answer.usage, Usage):
         raise ModelAnswerError(model.name, f"its `usage` is {quote(answer.usage)}")
-    if not all(map(_is_finite, msgspec.structs.astuple(answer.usage))):
+    counts = msgspec.structs.astuple(answer.usage)
+    are_numbers = NUMBERS.issuperset(map(type, counts)) or all(isinstance(each, int | float) for each in counts)
+    if not are_numbers or not all(map(math.isfinite, counts)):
         raise ModelAnswerError(model.name, f"its `usage` is {quote(answer.usage)}, and counts are finite numbers")
-    if not isinstance(answer.tool_calls, Sequence):
+    if not isinstance(answer.tool_calls, list | Sequence):
         raise ModelAnswerError(model.name, f"its `tool_calls` is {quote(answer.tool_calls)}")
     for calling in answer.tool_calls:
         if not isinstance(calling, ToolRequest) or not isinstance(calling.tool_name, str):

@@ -56,7 +56,7 @@ def parse_args(request: ToolRequest) -> tuple[ReadOnlyDict, str | None]:
             given = msgspec.json.decode(given) if given.strip() else {}
         except (ValueError, RecursionError) as error:
             return ReadOnlyDict(), f"not JSON: {error}"
-    if given.__class__ is not dict and not isinstance(given, Mapping):
+    if not isinstance(given, dict | Mapping):
         return ReadOnlyDict(), f"expected a JSON object, got {type(given).__name__}"
     try:
         return read_only(given), None
@@ -67,7 +67,7 @@ def parse_args(request: ToolRequest) -> tuple[ReadOnlyDict, str | None]:
 def freeze_args(args: object) -> dict[str, Any] | str:
     """Return arguments as the model gave them, read-only, so that everybody may see and every store keep them."""
     try:
-        if isinstance(args, Mapping):
+        if isinstance(args, dict | Mapping):
             return read_only(args)
         if isinstance(args, str):
             return args.encode(errors="backslashreplace").decode()  # half of a surrogate pair cannot be stored
