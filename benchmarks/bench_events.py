@@ -1,4 +1,4 @@
-"""Building, encoding and decoding an event, against a dict, a frozen dataclass and `json`."""
+"""Building, reading, encoding and decoding an event, against a dict, a frozen dataclass and `json`."""
 
 from __future__ import annotations
 
@@ -62,6 +62,7 @@ async def bench(rounds: int) -> list[Row]:
         keys = f"[{name}]"
         pairs = ", ".join(f"'{pair.split('=')[0]}': {pair.split('=')[1]}" for pair in code.split(", "))
         built = {"args": args, "now": now}
+        alike = eval(f"as_dataclass({code}, time_unix_nano=0)", {"as_dataclass": as_dataclass, "args": args})
         samples = await interleave(
             {
                 f"dict literal {keys}": statement(f"{{{pairs}, 'time_unix_nano': now()}}", **built),
@@ -69,6 +70,8 @@ async def bench(rounds: int) -> list[Row]:
                     f"make({code}, time_unix_nano=now())", make=as_dataclass, **built
                 ),
                 f"event {keys}": statement(f"make({code})", make=event_class, **built),
+                f"field of a frozen dataclass {keys}": statement("alike.operation_id", alike=alike),
+                f"field of an event {keys}": statement("event.operation_id", event=event),
                 f"json.dumps of the dict {keys}": statement("dumps(plain).encode()", dumps=json.dumps, plain=plain),
                 f"encode {keys}": statement("encode(event)", encode=encode, event=event),
                 f"json.loads to a dict {keys}": statement("loads(wire)", loads=json.loads, wire=wire),
@@ -80,6 +83,8 @@ async def bench(rounds: int) -> list[Row]:
             samples.row(f"dict literal {keys}"),
             samples.row(f"event {keys}", f"dict literal {keys}"),
             samples.row(f"frozen dataclass {keys}", f"event {keys}"),
+            samples.row(f"field of a frozen dataclass {keys}"),
+            samples.row(f"field of an event {keys}", f"field of a frozen dataclass {keys}", at_most=2.0),
             samples.row(f"encode {keys}"),
             samples.row(f"json.dumps of the dict {keys}", f"encode {keys}"),
             samples.row(f"decode {keys}"),

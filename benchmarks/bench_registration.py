@@ -1,4 +1,4 @@
-"""Opening and closing an operation that shares a bundle, against as many connects and disconnects of blinker."""
+"""Opening and closing an operation with a shared or a new bundle, against connects and disconnects of blinker."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from itertools import count
 import blinker
 
 from benchmarks.harness import Row, block, interleave, statement
-from hookline import HookDispatcher, Hooks
+from hookline import AfterStep, BeforeStep, HookDispatcher, Hooks, OnComplete, ToolCall
 from hookline.events import EVENTS
 
 LIVE = 100
@@ -76,7 +76,68 @@ async def bench(rounds: int) -> list[Row]:
             ours = f"register + unregister [hooks={size}, fresh ids]"
             rows.append(samples.row(ours))
             rows.append(samples.row(f"blinker connect + disconnect [hooks={size}, fresh ids]", ours))
-    return rows
+    return [*rows, *await new_bundles(rounds)]
+
+
+SYNC = """
+bundle = Hooks('bundle')
+@bundle.on(BeforeStep)
+def began(event): return op and None
+@bundle.on(AfterStep)
+def stepped(event): return op and None
+@bundle.on(OnComplete)
+def ended(event): return op and None
+register(op, [bundle])
+await unregister(op)
+"""
+MIXED = """
+bundle = Hooks('bundle')
+@bundle.on(BeforeStep)
+def began(event): return op and None
+@bundle.before(ToolCall)
+def check(call): return op and None
+@bundle.around(ToolCall)
+async def wrap(call, call_next): return op and await call_next(call)
+register(op, [bundle])
+await unregister(op)
+"""
+BLINKER = """
+def began(event): return op and None
+def stepped(event): return op and None
+def ended(event): return op and None
+for signal, receiver in zip(signals, (began, stepped, ended)): signal.connect(receiver, sender=op)
+for signal, receiver in zip(signals, (began, stepped, ended)): signal.disconnect(receiver, sender=op)
+"""
+
+
+async def new_bundles(rounds: int) -> list[Row]:
+    """Bundles made for one run, of closures over its id."""
+    async with HookDispatcher() as dispatcher:
+        names = {
+            "Hooks": Hooks,
+            "BeforeStep": BeforeStep,
+            "AfterStep": AfterStep,
+            "OnComplete": OnComplete,
+            "ToolCall": ToolCall,
+            "register": dispatcher.register,
+            "unregister": dispatcher.unregister,
+        }
+        limit = "blinker connect + disconnect [3 new receivers]"
+        kinds = {"sync": SYNC, "async": SYNC.replace("def ", "async def "), "observer, before, around": MIXED}
+        samples = await interleave(
+            {
+                limit: block(f"op = 'op'\n{BLINKER}", signals=[blinker.Signal() for _ in range(3)]),
+                **{kind: block(f"op = 'op'\n{code}", **names) for kind, code in kinds.items()},
+            },
+            rounds,
+        )
+    return [
+        samples.row(limit),
+        *(
+            samples.row(kind, limit, at_most=2.5, show=f"new bundle + register + unregister [hooks=3, {kind}]")
+            for kind in kinds
+        ),
+    ]
 
 
 async def nothing() -> None:

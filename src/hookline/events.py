@@ -12,7 +12,7 @@ import math
 import re
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Never, TypeAlias, get_args
 
 import msgspec
 
@@ -115,6 +115,21 @@ class PendingTool(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omi
         freeze_dict(self, "args", self.args)
 
 
+class _NoMock:
+    """Say why an event has no `mock`: only a call that has not run can be answered."""
+
+    # Not a `__getattr__` of the events: with one, each read of any field of any event takes ten times as long
+    # (`benchmarks/bench_events.py`).
+
+    def __get__(self, event: object, kind: type) -> Never:
+        raise AttributeError(
+            f"{kind.__name__!r} object has no attribute 'mock'; only a call that has not run can be answered, in a "
+            "hook that hooks.on(BeforeToolCall) registers",
+            name="mock",
+            obj=event,
+        )
+
+
 class EventFields(msgspec.Struct, frozen=True, kw_only=True, rename="camel", tag_field="type"):
     """The fields of every event.
 
@@ -136,15 +151,8 @@ class EventFields(msgspec.Struct, frozen=True, kw_only=True, rename="camel", tag
     tenant_id: str = ""
     parent_operation_id: str | None = None
 
-    if not TYPE_CHECKING:  # or type checkers would take any attribute
-
-        def __getattr__(self, name: str) -> object:
-            hint = ""
-            if name == "mock":
-                hint = (
-                    "; only a call that has not run can be answered, in a hook that hooks.on(BeforeToolCall) registers"
-                )
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}{hint}", name=name, obj=self)
+    if not TYPE_CHECKING:  # or type checkers would take it for an attribute of every event
+        mock = _NoMock()
 
 
 INTERRUPTED = "The run was interrupted before the tool had finished."

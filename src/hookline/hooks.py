@@ -1,5 +1,7 @@
 """Hooks to register: `Hooks`, the bundle with its decorators; `Hook` and `Interceptor`, the plain records."""
 
+from __future__ import annotations
+
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, Literal, TypeAlias, TypeVar, cast
 

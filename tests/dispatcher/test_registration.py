@@ -22,6 +22,7 @@ from hookline import (
     Agent,
     BeforeStep,
     BeforeToolCall,
+    Deny,
     Event,
     Hook,
     HookDispatcher,
@@ -31,6 +32,7 @@ from hookline import (
     Interceptor,
     OnComplete,
     OnToolCallError,
+    Respond,
     ScriptedModel,
     ToolCall,
     exec_agent,
@@ -935,3 +937,80 @@ async def test_a_bundle_registered_by_nobody_elses_reference_still_works() -> No
 async def test_a_usage_error_is_not_a_definition_error() -> None:
     assert not issubclass(HookUsageError, HookDefinitionError)
     assert issubclass(HookUsageError, HooklineError)
+
+
+SHAPES = [
+    "def handler(a): ...",
+    "def handler(a, b): ...",
+    "def handler(a, b, c): ...",
+    "def handler(): ...",
+    "def handler(*args): ...",
+    "def handler(a, *args): ...",
+    "def handler(**options): ...",
+    "def handler(a, **options): ...",
+    "def handler(a, b=1): ...",
+    "def handler(a=1, b=2, c=3): ...",
+    "def handler(a, /, b=1): ...",
+    "def handler(a, /): ...",
+    "def handler(a, *, b): ...",
+    "def handler(a, *, b=1): ...",
+    "def handler(a, b, *, c=1): ...",
+    "def handler(a, *, b, c=1): ...",
+    "async def handler(a): ...",
+    "async def handler(a, b): ...",
+    "async def handler(*, a): ...",
+    "def handler(a): yield",
+    "async def handler(a): yield",
+    "def handler(a, b): yield",
+    "def handler(a) -> None: ...",
+    "def handler(a) -> 'None': ...",
+    "def handler(a) -> Deny: ...",
+    "def handler(a) -> 'Deny | None': ...",
+    "async def handler(a) -> 'Respond': ...",
+    "async def handler(a, b) -> 'unknown': ...",
+]
+
+
+@pytest.mark.parametrize("kind", ["on", "before", "guard", "after", "around", "after, wait=False"])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_plain_function_is_refused_with_the_words_that_a_decorated_one_is_refused_with(shape: str, kind: str) -> None:
+    outcomes = []
+    for marked in (False, True):
+        names: dict[str, Any] = {"Deny": Deny, "Respond": Respond}
+        exec(shape, names)
+        handler = names["handler"]
+        if marked:
+            handler.mark = "a decorator was here"
+        bundle = Hooks("bundle")
+        method, _, option = kind.partition(", ")
+        decorate = getattr(bundle, method)
+        add = decorate(BeforeStep) if kind == "on" else decorate(ToolCall, **({"wait": False} if option else {}))
+        try:
+            add(handler)
+        except HookDefinitionError as error:
+            outcomes.append(str(error))
+        else:
+            outcomes.append("taken")
+
+    assert outcomes[0] == outcomes[1]
+
+
+async def test_a_decorated_function_that_wraps_an_async_one_is_async() -> None:
+    seen: list[str] = []
+
+    async def inner(event: BeforeStep) -> None:
+        seen.append("inner")
+
+    @functools.wraps(inner)
+    def outer(event: BeforeStep) -> Any:
+        return inner(event)
+
+    async with HookDispatcher() as dispatcher:
+        bundle = Hooks("bundle")
+        bundle.on(BeforeStep)(outer)
+        dispatcher.register("op", [bundle])
+        dispatcher.dispatch(step())
+        before = list(seen)
+        report = await dispatcher.unregister("op")
+
+    assert (before, seen, report.delivered) == ([], ["inner"], 1)

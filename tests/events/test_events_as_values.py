@@ -272,3 +272,13 @@ def test_mock_on_another_event_is_told_where_it_works() -> None:
         event.mock("answer")  # type: ignore[attr-defined]
     with pytest.raises(AttributeError, match=r"has no attribute 'stepindex'$"):
         event.stepindex  # type: ignore[attr-defined]
+
+
+@EVERY
+def test_no_event_has_a_getattr_that_slows_each_read_of_its_fields(kind: type[Event]) -> None:
+    assert not hasattr(kind, "__getattr__")
+    assert hasattr(kind, "operation_id")
+
+
+def test_only_a_call_that_has_not_run_has_mock() -> None:
+    assert [kind.__name__ for kind in TABLE if hasattr(example(kind), "mock")] == ["BeforeToolCall"]

@@ -205,6 +205,8 @@ def describe_members(kind: type[Any], public: Collection[int]) -> Iterator[str]:
             yield f"self{format_signature(value, bound=True)}"
         if name.startswith("_") or name in fields or (issubclass(kind, enum.Enum) and name in kind.__members__):
             continue
+        if value is not ATTRIBUTE and not hasattr(kind, name):  # a descriptor that explains why there is none
+            continue
         yield from describe_member(name, value)
 
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 
-from hookline._checks import quote, tool_matcher
+from hookline._checks import is_plain_function, quote, tool_matcher
 from hookline._deadlines import (
     Bounded,
     CoroutineAlarm,
@@ -109,6 +109,8 @@ def compile_observer(hook: Hook, tenant_id: str = "", *, recorded: bool = True) 
 
 def is_async_handler(handler: Callable[..., object]) -> bool:
     """Whether a handler is async, seen through partials, decorators and callable objects."""
+    if is_plain_function(handler):
+        return bool(handler.__code__.co_flags & inspect.CO_COROUTINE)
     inner: Any = handler
     while not inspect.iscoroutinefunction(inner):
         if isinstance(inner, functools.partial):
@@ -122,6 +124,8 @@ def is_async_handler(handler: Callable[..., object]) -> bool:
 
 def awaiting(handler: Callable[..., Any]) -> Callable[..., Coroutine[Any, Any, Any]]:
     """Wrap an async handler in a function that always returns a coroutine."""
+    if is_plain_function(handler) and is_async_handler(handler):
+        return handler
     if inspect.iscoroutinefunction(handler):
         return handler
 
@@ -323,13 +327,14 @@ Askable = tuple[Callable[[Any], Any], float | None, Observer]
 def compile_inline(observers: Sequence[Observer]) -> Inline:
     """Compile sync observers to one callable that runs them in order, each isolated from the agent and the others."""
     everyone = tuple(observers)
+    if len(everyone) == 1:
+        return functools.partial(run_sync, everyone[0])
     handlers = tuple(observer.handler for observer in observers)
     owners = {id(observer.handler): observer for observer in observers}
 
     def run_each(event: Event, sender: object) -> None:
         for observer in everyone:
-            if observer.matches is None or observer.matches(event):
-                run_sync(observer, event, sender)
+            run_sync(observer, event, sender)
 
     recorded = any(observer.recorded for observer in everyone)
 
@@ -551,8 +556,11 @@ def deny_by_return(observer: Observer, event: BeforeToolCall, outcome: object) -
 
 
 def run_sync(observer: Observer, event: Event, sender: object) -> None:
-    """Run a plain observer, report its failure, and record it."""
-    started = perf_counter_ns()
+    """Run a plain observer if the event is for it, report its failure, and record it."""
+    if observer.matches is not None and not observer.matches(event):
+        return
+    recorded = observer.recorded and bool(hook_executed.receivers)
+    started = perf_counter_ns() if recorded else 0
     failure: Exception | None = None
     try:
         if (outcome := observer.handler(event)) is not None:
@@ -560,7 +568,7 @@ def run_sync(observer: Observer, event: Event, sender: object) -> None:
     except Exception as error:
         failure = error
         report(observer, event, error)
-    if hook_executed.receivers and observer.recorded:
+    if recorded:
         record(observer, event, sender, started, failure)
 
 
