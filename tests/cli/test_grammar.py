@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import sqlite3
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,7 +15,6 @@ from hookline.cli._app import app
 from tests.cli.operated import database, run
 from tests.cli.terminals import Terminal
 
-HOOKLINE = str(Path(sys.executable).with_name("hookline"))
 DEFINITION = '[[hooks]]\nname = "A"\npoint = "ToolCall.guard"\nhandler = "deny"\n'
 
 READING = [
@@ -151,15 +148,15 @@ def test_every_command_that_takes_a_store_is_tried_without_one() -> None:
 
 
 @pytest.mark.parametrize("line", REFUSED)
-def test_a_command_that_is_refused_creates_no_store(tmp_path: Path, line: str) -> None:
+def test_a_command_that_is_refused_creates_no_store(tmp_path: Path, line: str, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "broken.toml").write_text(DEFINITION.replace('"deny"', '"os:system"'))
-    environment = {key: value for key, value in os.environ.items() if not key.startswith("HOOKLINE")}
+    for name in [each for each in os.environ if each.startswith("HOOKLINE")]:
+        monkeypatch.delenv(name)
+    monkeypatch.chdir(tmp_path)
 
-    done = subprocess.run(
-        [HOOKLINE, *line.split()], cwd=tmp_path, capture_output=True, text=True, check=False, env=environment
-    )
+    done = run(*line.split())
 
-    assert (done.returncode, done.stdout) == (2, ""), done.stderr
+    assert (done.exit_code, done.stdout) == (2, ""), done.stderr
     assert [each.name for each in tmp_path.iterdir()] == ["broken.toml"]
 
 
