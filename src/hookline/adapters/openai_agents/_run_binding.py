@@ -107,6 +107,11 @@ class OpenAIBinding:
         self._awaited = None
         return True
 
+    def end(self) -> None:
+        """Mark the run as over, and forget its models, whose substitutes refer to this binding."""
+        self.ended = True
+        self.substitutes.clear()
+
     def resume(self, state: RunState[Any]) -> None:
         """Resume a paused run and report the person's decisions."""
         self.run.begin_step()
