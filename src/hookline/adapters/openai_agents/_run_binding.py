@@ -232,9 +232,11 @@ class OpenAIBinding:
         Raises:
             OpenAIRunStopped: If a hook denied the run.
         """
-        for run in (self.run, *(parent for parent, _, _ in self.handoffs)):
-            if run.denied is not None:
-                run.raise_if_stopped(OpenAIRunStopped)
+        if self.run.denied is not None:
+            self.run.raise_if_stopped(OpenAIRunStopped)
+        for parent, _, _ in self.handoffs:
+            if parent.denied is not None:
+                parent.raise_if_stopped(OpenAIRunStopped)
 
     @contextmanager
     def activated(self) -> Iterator[None]:

@@ -120,7 +120,7 @@ class CallHooks:
         handler: Callable[[ModelRequestContext], Awaitable[ModelResponse]],
     ) -> ModelResponse:
         """Make a model request through the hooks."""
-        if asyncio.current_task() in self._open_calls:  # the capability is installed twice
+        if self._is_in_call():
             return await handler(request)
         run = self._run
         self._record_tools(ctx)
@@ -138,6 +138,10 @@ class CallHooks:
             async with HeldStream(self._tracked(handler)) as held:
                 return await held.release(await self._ask_model(request, held.request))
         return await self._ask_model(request, handler)
+
+    def _is_in_call(self) -> bool:
+        """Return whether the present task makes a call of the run already: the capability is installed twice."""
+        return bool(self._open_calls) and asyncio.current_task() in self._open_calls
 
     def _tracked(
         self, handler: Callable[[ModelRequestContext], Awaitable[ModelResponse]]
@@ -202,7 +206,7 @@ class CallHooks:
         handler: Callable[[dict[str, Any]], Awaitable[Any]],
     ) -> Any:
         """Call a tool through the hooks."""
-        if asyncio.current_task() in self._open_calls:  # the capability is installed twice
+        if self._is_in_call():
             return await handler(args)
         self._record_tools(ctx)
         if call.tool_call_id in self._hook_results:

@@ -146,17 +146,23 @@ class PydanticAIBinding(CallHooks):
         if node is self._node:  # the capability is installed twice
             return node
         self._node = node
-        self._output_delivered = not isinstance(node, UserPromptNode | ModelRequestNode | CallToolsNode)
-        if isinstance(node, UserPromptNode) and self._prompt is not None:
-            return replace(node, user_prompt=self._prompt)
+        # One class after the other: for a node of another class, `isinstance` takes the slow way of abstract classes.
         if isinstance(node, CallToolsNode):
+            self._output_delivered = False
             self._record_tools(ctx)
-            unknown = [part for part in node.model_response.tool_calls if part.tool_name not in self._tools]
             if node.tool_call_results is not None:
                 self._report_decisions(node.tool_call_results)
             elif self._tools:
+                unknown = [part for part in node.model_response.tool_calls if part.tool_name not in self._tools]
                 for part in unknown:  # the framework reports these to the model only
                     await self._report_failed_call(part, UnknownToolError(part.tool_name, sorted(self._tools)))
+        elif isinstance(node, ModelRequestNode):
+            self._output_delivered = False
+        elif isinstance(node, UserPromptNode):
+            self._output_delivered = False
+            return node if self._prompt is None else replace(node, user_prompt=self._prompt)
+        else:
+            self._output_delivered = True
         return node
 
     def _report_decisions(self, results: Mapping[str, Any]) -> None:
