@@ -168,6 +168,18 @@ async def test_hooks_that_sub_agents_inherit_see_a_run_without_hooks_inside_of_a
     assert len(child.seen[0]) == 2
 
 
+@pytest.mark.skipif("agent_framework" in MISSING, reason="its framework is not installed here")
+async def test_middleware_without_hooks_inside_of_an_operation_is_one_too() -> None:
+    from hookline.adapters.agent_framework import HooklineMiddleware
+
+    played = Played("agent_framework")
+
+    await hooked(played.agent, [Hooks("outer")]).run("go", middleware=[HooklineMiddleware()])
+    await hooked(played.agent).run("go", middleware=[HooklineMiddleware()])
+
+    assert [len(each) for each in played.seen] == [2, 0]
+
+
 @each_framework
 async def test_a_person_can_end_a_run_that_paused_without_hooks(name: str) -> None:
     played, heard = Played(name, approval=True), list[str]()
