@@ -11,6 +11,7 @@ import json
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from hookline.hooks import AnyHook
@@ -40,6 +41,21 @@ class Workload:
     closing: AsyncExitStack = field(default_factory=AsyncExitStack)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Goals:
+    """What hookline may cost, as ratios.
+
+    Attributes:
+        zero: An attached run without hooks, to a bare one.
+        against_bare: A run with observers of all events, to a bare one.
+        against_own: The same run, to one with hooks of the framework's own.
+    """
+
+    zero: float | None = None
+    against_bare: float | None = None
+    against_own: float | None = None
+
+
 def version_of(distribution: str) -> str | None:
     """Of what is installed; `None` if it is not."""
     try:
@@ -53,7 +69,7 @@ async def add(a: int, b: int) -> int:
     return a + b
 
 
-def pydantic_ai() -> Workload:
+def pydantic_ai(*, per_run: bool = False) -> Workload:
     from pydantic_ai import Agent, ModelResponse, TextPart, ToolCallPart
     from pydantic_ai.capabilities import AbstractCapability
     from pydantic_ai.models.function import FunctionModel
@@ -77,13 +93,22 @@ def pydantic_ai() -> Workload:
         async def wrap_tool_execute(self, ctx, *, call, tool_def, args, handler):
             return await handler(args)
 
-    agent = Agent(FunctionModel(scripted, model_name="scripted"), tools=[add])
-    return Workload(
-        capabilities=DRIVES,
-        bare=lambda: agent.run("go"),
-        hooked=lambda hooks: lambda: agent.run("go", capabilities=[Hookline(hooks)]),
-        own=lambda: agent.run("go", capabilities=[Own()]),
-    )
+    def agent(*capabilities: AbstractCapability) -> Agent:
+        return Agent(FunctionModel(scripted, model_name="scripted"), tools=[add], capabilities=capabilities)
+
+    def hooked(hooks: Sequence[AnyHook]) -> Run:
+        attached = agent(Hookline(hooks))
+        return lambda: attached.run("go")
+
+    plain, own = agent(), agent(Own())
+    if per_run:
+        return Workload(
+            capabilities=DRIVES,
+            bare=lambda: plain.run("go"),
+            hooked=lambda hooks: lambda: plain.run("go", capabilities=[Hookline(hooks)]),
+            own=lambda: plain.run("go", capabilities=[Own()]),
+        )
+    return Workload(capabilities=DRIVES, bare=lambda: plain.run("go"), hooked=hooked, own=lambda: own.run("go"))
 
 
 def openai_agents() -> Workload:
@@ -392,6 +417,7 @@ def claude_agent_sdk() -> Workload:
 
 FRAMEWORKS: dict[str, tuple[str, Callable[[], Workload]]] = {
     "Pydantic AI": ("pydantic-ai-slim", pydantic_ai),
+    "Pydantic AI, per run": ("pydantic-ai-slim", partial(pydantic_ai, per_run=True)),
     "OpenAI Agents": ("openai-agents", openai_agents),
     "LangChain": ("langchain", langchain),
     "Strands": ("strands-agents", strands),

@@ -69,6 +69,18 @@ AFTER_ATTACHED = """\
 | `best_effort` | log hooks that the framework does not support, instead of refusing them |
 | `allow_missing_hooks` | resume without interceptors that the run had before; a warning is logged |
 
+## Runs without hooks
+
+In Agent Framework, LangChain, the OpenAI Agents SDK and Pydantic AI, a run without hooks is not an operation: it has no
+events and no operation id, `interrupt` does not find it, and it costs almost nothing. It is an operation if
+
+* you pass an `operation_id`, a `dispatcher` or a `store`,
+* a hooked run calls it,
+* it resumes with a person's decisions,
+* a receiver of `operation_registered` or `operation_unregistered` of `hookline.signals` is connected.
+
+A `Hooks` bundle counts as hooks, even an empty one. If a run without hooks pauses, its resume is a new operation.
+
 ## Resume a paused run
 
 `resume(result, decisions)` continues a run that waits for a person, as the same operation. The decisions are `Approve`

@@ -4,13 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from difflib import get_close_matches
+from types import NoneType
 from typing import Any
 
 from hookline.errors import HookUsageError
 from hookline.hooks import AnyHook, hook_batch
 from hookline.runtime import AdapterRun, Approve, Capabilities, Reject
+from hookline.signals import operation_registered, operation_unregistered
 
-__all__ = ["OPTIONS", "check_hooked", "decisions_by_call", "mark_paused", "paused_operation"]
+__all__ = [
+    "OPTIONS",
+    "check_hooked",
+    "decisions_by_call",
+    "mark_paused",
+    "needs_operation",
+    "operations_are_watched",
+    "paused_operation",
+]
 
 OPTIONS = (
     "operation_id",
@@ -53,6 +63,42 @@ def check_hooked(
     if not options.get("best_effort"):
         AdapterRun(batch, capabilities, **options)
     return batch
+
+
+UNSEEN_OPTIONS: Mapping[str, type | tuple[type, ...]] = {
+    "operation_id": NoneType,
+    "dispatcher": NoneType,
+    "store": NoneType,
+    "parent": NoneType,
+    "conversation_id": (str, NoneType),
+    "agent_id": str,
+    "model": str,
+    "provider": str,
+    "user_id": str,
+    "tenant_id": str,
+    "drain_timeout": (int, float),
+    "best_effort": bool,
+    "allow_missing_hooks": bool,
+}
+"""The options that do not show in a run without hooks, and the types of such values."""
+
+
+def needs_operation(hooks: Collection[AnyHook], options: Mapping[str, Any]) -> bool:
+    """Return whether every run is an operation: it has hooks, or an option by which others could find it.
+
+    A run without either is an operation only if something else can notice it: `operations_are_watched`, a hooked run
+    that calls it, or a person's decisions that it resumes with. Wrong options count, so that the run refuses them.
+
+    Args:
+        hooks: The hooks of the run.
+        options: Options of `AdapterRun`.
+    """
+    return bool(hooks) or not all(isinstance(each, UNSEEN_OPTIONS.get(name, ())) for name, each in options.items())
+
+
+def operations_are_watched() -> bool:
+    """Return whether a receiver of a signal learns of every operation of this process."""
+    return bool(operation_registered.receivers or operation_unregistered.receivers)
 
 
 def decisions_by_call(decisions: Iterable[Approve | Reject], waiting: Collection[str]) -> dict[str, Approve | Reject]:

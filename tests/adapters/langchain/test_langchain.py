@@ -57,6 +57,7 @@ from hookline.errors import HookDefinitionError, HookUsageError, RunStopped
 from hookline.evals.adapter_contract import Scene
 from hookline.evals.adapter_contract._scenes import PLAIN
 from hookline.events import EVENTS
+from hookline.runtime._run import live
 
 from .stage import Script, agent_of, thread
 
@@ -121,6 +122,20 @@ def test_a_sync_run_tells_the_same() -> None:
     result = hooked(sync_agent(), hooks=[seen.hooks]).invoke(GO)
 
     assert (result["messages"][-1].text, told(result), seen.names()) == ("done", ["3"], TWO_STEPS)
+
+
+def test_a_sync_run_without_hooks_is_not_an_operation() -> None:
+    seen: list[list[str]] = []
+
+    def look() -> str:
+        """Look around."""
+        seen.append(list(live))
+        return "looked"
+
+    run = hooked(sync_agent(calls("look"), says("done"), tools=(look,)), hooks=[])
+    result, chunks = run.invoke(GO), list(run.stream(GO))
+
+    assert (told(result), len(chunks), seen) == (["looked"], 3, [[], []])
 
 
 def test_hooks_stand_in_the_way_of_a_sync_run_too() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
-from hookline.adapters._attaching import decisions_by_call
+from hookline.adapters._attaching import decisions_by_call, needs_operation, operations_are_watched
 from hookline.errors import MissingExtraError
 from hookline.hooks import AnyHook, hook_batch
 from hookline.runtime import Approve, Reject
@@ -17,7 +17,7 @@ except ImportError as error:
 
 from hookline.adapters.agent_framework._conversion import REJECTED_KEY
 from hookline.adapters.agent_framework._run_binding import DRIVES
-from hookline.adapters.agent_framework._runs import run_operation
+from hookline.adapters.agent_framework._runs import belongs_to_operation, run_operation
 
 __all__ = ["DRIVES", "HooklineMiddleware", "answers"]
 
@@ -26,6 +26,7 @@ class HooklineMiddleware(AgentMiddleware):
     """Middleware that runs an agent with hooks; put it first in `middleware`, so that it is outermost.
 
     Pass it to one run, or to `Agent(middleware=[...])` for every run of the agent. One object serves concurrent runs.
+    A run without hooks is not an operation, unless others could notice it.
 
     Args:
         hooks: The hooks.
@@ -35,12 +36,13 @@ class HooklineMiddleware(AgentMiddleware):
 
     def __init__(self, hooks: Iterable[AnyHook] = (), **options: Any) -> None:
         self._hooks, self._options = hook_batch(hooks), options
+        self._needs_operation = needs_operation(self._hooks, options)
 
     def __repr__(self) -> str:
         return f"HooklineMiddleware({list(self._hooks)!r})"
 
     async def process(self, context: AgentContext, call_next: Callable[[], Awaitable[None]]) -> None:
-        """Run the agent as an operation; the framework calls this.
+        """Run the agent as an operation, unless nothing could notice that; the framework calls this.
 
         Args:
             context: The framework's context of the run.
@@ -50,7 +52,10 @@ class HooklineMiddleware(AgentMiddleware):
             RunStopped: If a hook, a person or `interrupt` ended the run.
             UnsupportedHookError: If a hook would never be called.
         """
-        await run_operation(context, call_next, self._hooks, self._options)
+        if self._needs_operation or operations_are_watched() or belongs_to_operation(context):
+            await run_operation(context, call_next, self._hooks, self._options)
+        else:
+            await call_next()
 
 
 def answers(result: AgentResponse[Any], decisions: Iterable[Approve | Reject]) -> Message:

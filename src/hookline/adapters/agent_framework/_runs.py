@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, MutableMapping
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any
 
@@ -34,11 +34,22 @@ from hookline.errors import RunStopped
 from hookline.hooks import AnyHook
 from hookline.runtime import AdapterRun
 
-__all__ = ["run_operation"]
+__all__ = ["belongs_to_operation", "run_operation"]
 
+Setting = tuple[MutableMapping[str, Any], str, Any]
+"""A mapping, and the key and value to set in it."""
+_ABSENT = object()
 EmitUpdate = Callable[[Any], Awaitable[None]]
 OUTER_OPERATIONS_KEY = "hookline_outside"
 """Metadata key that counts the operations around a run: one for each `HooklineMiddleware` outside of this one."""
+
+
+def belongs_to_operation(context: AgentContext) -> bool:
+    """Return whether a run has an operation around it, is called by one, or resumes one with a person's decisions."""
+    if OUTER_OPERATIONS_KEY in context.metadata or starting_sub_agent.get() is not None:
+        return True
+    decisions, _, _ = convert.read_decisions(context.messages, convert.OPERATION_KEY)
+    return bool(decisions)
 
 
 async def run_operation(
@@ -119,30 +130,23 @@ def _install_middleware(binding: AgentFrameworkBinding) -> Iterator[None]:
     strategies = (context.compaction_strategy, getattr(agent, "compaction_strategy", None))
     strategy = next((each for each in (*strategies, getattr(client, "compaction_strategy", None)) if each), None)
     others = context.client_kwargs.get("middleware")
-    with ExitStack() as stack:
-        stack.enter_context(_set_temporarily(context.metadata, OUTER_OPERATIONS_KEY, outer_operations + 1))
-        ours = [
-            ModelCallMiddleware(binding),
-            ToolCallMiddleware(binding, install_sub_agent_middleware),
-            *(others or []),
-        ]
-        stack.enter_context(_set_temporarily(context.client_kwargs, "middleware", ours))
-        if strategy is not None:
-            compacting = HookedCompactionStrategy(binding.run, strategy)
-            stack.enter_context(_set_temporarily(vars(context), "compaction_strategy", compacting))
-        yield
-
-
-@contextmanager
-def _set_temporarily(mapping: MutableMapping[str, Any], key: str, value: Any) -> Iterator[None]:
-    """Set a key of a mapping and restore it at the end, unless something else has changed it meanwhile."""
-    before = mapping.get(key, mapping)
-    mapping[key] = value
+    ours = [ModelCallMiddleware(binding), ToolCallMiddleware(binding, install_sub_agent_middleware), *(others or [])]
+    settings: list[Setting] = [
+        (context.metadata, OUTER_OPERATIONS_KEY, outer_operations + 1),
+        (context.client_kwargs, "middleware", ours),
+    ]
+    if strategy is not None:
+        settings.append((vars(context), "compaction_strategy", HookedCompactionStrategy(binding.run, strategy)))
+    earlier = [mapping.get(key, _ABSENT) for mapping, key, _ in settings]
+    for mapping, key, value in settings:
+        mapping[key] = value
     try:
         yield
     finally:
-        if mapping.get(key) is value:
-            if before is mapping:
+        for (mapping, key, value), before in zip(settings, earlier, strict=True):
+            if mapping.get(key) is not value:
+                continue  # something else has changed it meanwhile
+            if before is _ABSENT:
                 del mapping[key]
             else:
                 mapping[key] = before

@@ -140,6 +140,8 @@ def answers(result: Mapping[str, Any] | GraphOutput[Any], decisions: Iterable[Ap
 class HookedAgent(Pregel[Any, Any, Any, Any]):
     """A LangChain agent whose runs have hooks; created by `hooked`. Run, stream and compose it like the agent.
 
+    A run without hooks is not an operation, unless others could notice it.
+
     It is an instance of the agent's class, and shares the agent's attributes.
     """
 
@@ -154,6 +156,8 @@ class HookedAgent(Pregel[Any, Any, Any, Any]):
             Exception: What the agent raises.
         """
         agent = self._runner.agent
+        if not self._runner.opens_operation(input, config):
+            return await agent.ainvoke(input, config, **options)
 
         async def run_graph(given: Any, config: Any) -> Any:
             return await agent.ainvoke(given, config, **options)
@@ -184,6 +188,8 @@ class HookedAgent(Pregel[Any, Any, Any, Any]):
             RunStopped: If a hook, a person or `interrupt` ended the run.
             Exception: What the agent raises.
         """
+        if not self._runner.opens_operation(input, config):
+            return self._runner.agent.invoke(input, config, **options)
         with self._sync_run(input, config) as run:
             for call in run:
                 with call:
@@ -193,6 +199,12 @@ class HookedAgent(Pregel[Any, Any, Any, Any]):
     async def astream(self, input: Any, config: Any = None, **options: Any) -> AsyncIterator[Any]:  # noqa: A002
         """Run the agent and stream; see the agent's `astream`. Closing the stream early ends the run."""
         agent = self._runner.agent
+        if not self._runner.opens_operation(input, config):
+            bare: Any = agent.astream(input, config, **options)
+            async with aclosing(bare):
+                async for chunk in bare:
+                    yield chunk
+            return
         chunks: asyncio.Queue[Any] = asyncio.Queue(1)
         wanted = asyncio.Event()
         wanted.set()
@@ -226,6 +238,9 @@ class HookedAgent(Pregel[Any, Any, Any, Any]):
 
     def stream(self, input: Any, config: Any = None, **options: Any) -> Iterator[Any]:  # noqa: A002
         """Run the agent and stream from sync code. Closing the stream early ends the run."""
+        if not self._runner.opens_operation(input, config):
+            yield from self._runner.agent.stream(input, config, **options)
+            return
         with self._sync_run(input, config) as run:
             for call in run:
                 with call:

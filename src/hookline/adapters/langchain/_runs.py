@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 from langchain_core.messages import AIMessage, HumanMessage
@@ -13,6 +14,7 @@ from langgraph.errors import GraphInterrupt
 from langgraph.pregel import Pregel
 from langgraph.types import Command, GraphOutput
 
+from hookline.adapters._attaching import needs_operation, operations_are_watched
 from hookline.adapters.langchain._conversion import (
     from_langchain_message,
     messages_in,
@@ -52,7 +54,7 @@ GetState = Callable[[Any], Awaitable[Any]]
 
 @dataclass(frozen=True, kw_only=True)
 class GraphRunner:
-    """Runs a graph with hooks, each run as an operation.
+    """Runs a graph with hooks, as operations.
 
     Attributes:
         agent: The graph, without hooks.
@@ -65,6 +67,24 @@ class GraphRunner:
     hooks: list[AnyHook]
     agent_id: str
     options: Mapping[str, Any]
+
+    @cached_property
+    def _needs_operation(self) -> bool:
+        return needs_operation(self.hooks, self.options)
+
+    def opens_operation(self, given: Any, config: Any) -> bool:
+        """Return whether a run is an operation; one without hooks is only if others could notice it.
+
+        Args:
+            given: The input of the graph.
+            config: The config of the run.
+        """
+        return (
+            self._needs_operation
+            or operations_are_watched()
+            or current_binding.get() is not None
+            or _resume_command(given, _configurable(config)) is not None
+        )
 
     async def run(self, given: Any, config: Any, run_graph: RunGraph, get_state: GetState) -> Any:
         """Run the graph once as an operation.

@@ -15,7 +15,13 @@ from typing import Any, Unpack
 
 import anyio
 
-from hookline.adapters._attaching import decisions_by_call, mark_paused, paused_operation
+from hookline.adapters._attaching import (
+    decisions_by_call,
+    mark_paused,
+    needs_operation,
+    operations_are_watched,
+    paused_operation,
+)
 from hookline.dispatcher import HookDispatcher
 from hookline.errors import MissingExtraError
 from hookline.hooks import AnyHook, hook_batch
@@ -48,7 +54,8 @@ class HooklineRunner(AgentRunner):
     """Replaces the SDK's `Runner`: runs agents with hooks in each run.
 
     `run`, `run_sync` and `run_streamed` take and return what the methods of `Runner` do; the SDK's own `hooks=` still
-    work. One runner may run many agents concurrently.
+    work. One runner may run many agents concurrently. A run without hooks is not an operation, unless others could
+    notice it.
 
     Args:
         hooks: The hooks of each run.
@@ -92,6 +99,7 @@ class HooklineRunner(AgentRunner):
             "best_effort": best_effort,
             "allow_missing_hooks": allow_missing_hooks,
         }
+        self._needs_operation = needs_operation(self._hooks, self._options)
 
     def __repr__(self) -> str:
         return f"HooklineRunner({list(self._hooks)!r})"
@@ -112,6 +120,9 @@ class HooklineRunner(AgentRunner):
             UnsupportedHookError: If a hook would never be called.
             Exception: What `Runner.run` raises.
         """
+        if not self._opens_operation(input):
+            bare_result: RunResult = await original("run")(self, starting_agent, input, **options)
+            return bare_result
         run_as_operation = functools.partial(_run_as_operation, self._new_run(starting_agent, input, options))
         result: RunResult = await run_as_operation(self, starting_agent, input, options)
         return result
@@ -160,6 +171,9 @@ class HooklineRunner(AgentRunner):
         Raises:
             UnsupportedHookError: If a hook would never be called.
         """
+        if not self._opens_operation(input):
+            result: RunResultStreaming = original("run_streamed")(self, starting_agent, input, **options)
+            return result
         run = self._new_run(starting_agent, input, options)
         return _start_stream(functools.partial(_stream_as_operation, run), self, starting_agent, input, options)
 
@@ -202,6 +216,15 @@ class HooklineRunner(AgentRunner):
         result._check_errors()  # type: ignore[no-untyped-call]  # exceeding `max_turns` fails the stream, not its task
         if result._stored_exception is not None:
             raise result._stored_exception
+
+    def _opens_operation(self, given: Input) -> bool:
+        """Return whether a run is an operation; one without hooks is only if others could notice it."""
+        return (
+            self._needs_operation
+            or isinstance(given, RunState)
+            or present_binding() is not None
+            or operations_are_watched()
+        )
 
     def _new_run(self, agent: Agent[Any], given: Input, options: Mapping[str, Any]) -> AdapterRun:
         known = self._options

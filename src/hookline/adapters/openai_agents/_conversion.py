@@ -132,10 +132,10 @@ def content_text(content: object) -> str:
     """Return the text of a message's or tool output's content, of any shape."""
     if isinstance(content, str):
         return content
-    if isinstance(content, Mapping):
-        return str(content.get("text") or content.get("refusal") or "")
     if isinstance(content, list | tuple):
         return "".join(content_text(part) for part in content)
+    if isinstance(content, Mapping):
+        return str(content.get("text") or content.get("refusal") or "")
     text = getattr(content, "text", None) or getattr(content, "refusal", None)
     return text if isinstance(text, str) else "" if content is None else str(content)
 
@@ -262,14 +262,15 @@ def from_model_response(response: ModelResponse, tools: Sequence[Any], handoffs:
     names: dict[str, tuple[str, str]] = {}
     content, reasoning, callings = "", "", list[ToolRequest]()
     for item in response.output:
-        if isinstance(item, ResponseFunctionToolCall):
+        kind = getattr(item, "type", "")
+        if kind == "function_call" and isinstance(item, ResponseFunctionToolCall):
             names = names or tool_identities(tools, handoffs)
             toolset, name = names.get(item.name, ("local", item.name))
             args = parse_arguments(item.arguments)
             callings.append(ToolRequest(toolset=toolset, tool_name=name, args=args, tool_call_id=item.call_id))
-        elif getattr(item, "type", "") == "message":
+        elif kind == "message":
             content += content_text(getattr(item, "content", ""))
-        elif getattr(item, "type", "") == "reasoning":
+        elif kind == "reasoning":
             reasoning += content_text(getattr(item, "summary", ""))
     usage = Usage(input_tokens=response.usage.input_tokens, output_tokens=response.usage.output_tokens)
     return Answer(

@@ -82,7 +82,12 @@ def _substitute_model(binding: OpenAIBinding, model: Model) -> Any:
         begin_model_call(binding)
         model_input = _model_input(binding, given, options)
         if not binding.hooks_model_calls:
-            response: ModelResponse = await _call_model(model.get_response, model_input, given, options)
+            as_given = binding.instruction_override is None
+            response: ModelResponse = await (
+                model.get_response(*given, **options)
+                if as_given
+                else _call_model(model.get_response, model_input, given, options)
+            )
             record_answer(binding, response, model_input.tools, model_input.handoffs)
             return response
         response = await _ask_through_hooks(

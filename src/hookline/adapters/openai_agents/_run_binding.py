@@ -107,6 +107,11 @@ class OpenAIBinding:
         self._awaited = None
         return True
 
+    def end(self) -> None:
+        """Mark the run as over, and forget its models, whose substitutes refer to this binding."""
+        self.ended = True
+        self.substitutes.clear()
+
     def resume(self, state: RunState[Any]) -> None:
         """Resume a paused run and report the person's decisions."""
         self.run.begin_step()
@@ -227,9 +232,11 @@ class OpenAIBinding:
         Raises:
             OpenAIRunStopped: If a hook denied the run.
         """
-        for run in (self.run, *(parent for parent, _, _ in self.handoffs)):
-            if run.denied is not None:
-                run.raise_if_stopped(OpenAIRunStopped)
+        if self.run.denied is not None:
+            self.run.raise_if_stopped(OpenAIRunStopped)
+        for parent, _, _ in self.handoffs:
+            if parent.denied is not None:
+                parent.raise_if_stopped(OpenAIRunStopped)
 
     @contextmanager
     def activated(self) -> Iterator[None]:

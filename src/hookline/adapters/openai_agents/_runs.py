@@ -81,7 +81,7 @@ async def run_agent(
         binding.raise_if_stopped()
         return results[-1]
     finally:
-        binding.ended = True
+        binding.end()
 
 
 async def stream_agent(

@@ -49,7 +49,7 @@ async def call_agent(
                 await binding.wait_for_tasks()
                 raise
             finally:
-                binding.ended = True
+                binding.end()
         if binding.waiting:
             raise WaitsForPersonError
         return tool_output_text(own[0])

@@ -10,6 +10,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
 
+from hookline.adapters._attaching import needs_operation, operations_are_watched
 from hookline.calls import AgentCall, CompactCall, ModelCall, SubAgentCall, ToolCall
 from hookline.dispatcher import HookDispatcher
 from hookline.errors import MissingExtraError
@@ -26,8 +27,8 @@ try:
 except ImportError as error:
     raise MissingExtraError("pydantic-ai", "hookline.adapters.pydantic_ai") from error
 
-from hookline.adapters.pydantic_ai._approvals import answers
-from hookline.adapters.pydantic_ai._calls import CALLEE_KEY
+from hookline.adapters.pydantic_ai._approvals import answers, may_resume
+from hookline.adapters.pydantic_ai._calls import CALLEE_KEY, current_caller
 from hookline.adapters.pydantic_ai._models import hold_model
 from hookline.adapters.pydantic_ai._run import PydanticAIBinding
 
@@ -106,7 +107,10 @@ class Hookline(AbstractCapability[Any]):
     # The capability is the same object in every run; for another one the framework would rebuild its agent. What
     # belongs to one run is in a context variable, which the framework passes on to everything that the run does.
     async def wrap_run(self, ctx: RunContext[Any], *, handler: WrapRunHandler) -> Any:
-        """Run the agent as an operation; of several capabilities the first one runs the hooks of all."""
+        """Run the agent as an operation; of several capabilities the first one runs the hooks of all.
+
+        A run without hooks is not an operation, unless others could notice it.
+        """
         present = _current_run.get()
         if present is not None and present.capabilities is ctx.capabilities:
             return await handler()
@@ -116,6 +120,9 @@ class Hookline(AbstractCapability[Any]):
         for each in found:
             hooks.extend(each.hooks)
             options.update(each._set_options())
+        is_called = present is not None or current_caller.get() is not None
+        if not (needs_operation(hooks, options) or is_called or may_resume(ctx.messages) or operations_are_watched()):
+            return await handler()
         binding = PydanticAIBinding(hooks, DRIVES, options)
         for each in found:
             each._begin_run(binding)

@@ -12,7 +12,7 @@ from pydantic_ai.tools import DeferredToolRequests, DeferredToolResults, ToolApp
 from hookline.adapters._attaching import decisions_by_call
 from hookline.runtime import Approve, Reject
 
-__all__ = ["ToolDeniedAndStopped", "answers", "mark_paused", "paused_operation"]
+__all__ = ["ToolDeniedAndStopped", "answers", "mark_paused", "may_resume", "paused_operation"]
 
 OPERATION_KEY = "hookline_operation_id"
 """Key in the metadata of the model's last response for the operation that waits for a person."""
@@ -51,6 +51,12 @@ def mark_paused(messages: Sequence[ModelMessage], operation_id: str) -> None:
         if isinstance(message, ModelResponse):
             message.metadata = {**(message.metadata or {}), OPERATION_KEY: operation_id}
             return
+
+
+def may_resume(messages: Sequence[ModelMessage]) -> bool:
+    """Return whether a person's decisions may belong to these messages: the model's last response has calls."""
+    last = next((each for each in reversed(messages) if isinstance(each, ModelResponse)), None)
+    return last is not None and bool(last.tool_calls)
 
 
 def paused_operation(messages: Sequence[ModelMessage]) -> str | None:

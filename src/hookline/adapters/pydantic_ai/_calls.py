@@ -65,7 +65,7 @@ class OpenCall:
 
     def __init__(self, calls: dict[asyncio.Task[Any], OpenCall]) -> None:
         self._open_calls = calls
-        self._ended = asyncio.Event()
+        self._ended: asyncio.Event | None = None
         self.unwound: asyncio.Event | None = None
 
     async def __aenter__(self) -> None:
@@ -76,7 +76,8 @@ class OpenCall:
 
     async def __aexit__(self, *raised: object) -> None:
         del self._open_calls[self._task]
-        self._ended.set()
+        if self._ended is not None:
+            self._ended.set()
         if self.unwound is not None:
             # When the first call ends, the framework cancels the others, and would interrupt them while they clean up.
             await self.unwound.wait()
@@ -84,14 +85,16 @@ class OpenCall:
     @classmethod
     async def unwind(cls, calls: dict[asyncio.Task[Any], OpenCall]) -> None:
         """Cancel open calls, each of them once, and wait until all have cleaned up."""
-        unwound, left = asyncio.Event(), dict(calls)
-        for task, call in left.items():
+        unwound, ends = asyncio.Event(), list[asyncio.Event]()
+        for task, call in list(calls.items()):
             call.unwound = unwound
+            call._ended = call._ended or asyncio.Event()
+            ends.append(call._ended)
             task.cancel()
         try:
             with anyio.CancelScope(shield=True):
-                for call in left.values():
-                    await call._ended.wait()
+                for ended in ends:
+                    await ended.wait()
         finally:
             unwound.set()
 
@@ -120,7 +123,7 @@ class CallHooks:
         handler: Callable[[ModelRequestContext], Awaitable[ModelResponse]],
     ) -> ModelResponse:
         """Make a model request through the hooks."""
-        if asyncio.current_task() in self._open_calls:  # the capability is installed twice
+        if self._is_in_call():
             return await handler(request)
         run = self._run
         self._record_tools(ctx)
@@ -138,6 +141,10 @@ class CallHooks:
             async with HeldStream(self._tracked(handler)) as held:
                 return await held.release(await self._ask_model(request, held.request))
         return await self._ask_model(request, handler)
+
+    def _is_in_call(self) -> bool:
+        """Return whether the present task makes a call of the run already: the capability is installed twice."""
+        return bool(self._open_calls) and asyncio.current_task() in self._open_calls
 
     def _tracked(
         self, handler: Callable[[ModelRequestContext], Awaitable[ModelResponse]]
@@ -202,7 +209,7 @@ class CallHooks:
         handler: Callable[[dict[str, Any]], Awaitable[Any]],
     ) -> Any:
         """Call a tool through the hooks."""
-        if asyncio.current_task() in self._open_calls:  # the capability is installed twice
+        if self._is_in_call():
             return await handler(args)
         self._record_tools(ctx)
         if call.tool_call_id in self._hook_results:

@@ -301,10 +301,12 @@ def toolset_of(tool: Any) -> str:
 
 def to_tool_request(part: ToolCallPart, toolset_of: ToolsetOf) -> ToolRequest:
     """Convert a tool call of the model."""
+    return _to_tool_request(part, toolset_of(part.tool_name))
+
+
+def _to_tool_request(part: ToolCallPart, toolset: str) -> ToolRequest:
     args: Any = part.args_as_dict() if isinstance(part.args, dict) else part.args
-    return ToolRequest(
-        toolset=toolset_of(part.tool_name), tool_name=part.tool_name, args=args or {}, tool_call_id=part.tool_call_id
-    )
+    return ToolRequest(toolset=toolset, tool_name=part.tool_name, args=args or {}, tool_call_id=part.tool_call_id)
 
 
 def summary_text(response: ModelResponse) -> str:
@@ -333,10 +335,12 @@ def to_model_response(response: ModelResponse, toolset_of: ToolsetOf) -> calls.M
                 text += part.content
             case ThinkingPart():
                 reasoning += part.content
-            case ToolCallPart() if toolset_of(part.tool_name) == "":
-                text += part.args_as_json_str()
             case ToolCallPart():
-                requests.append(to_tool_request(part, toolset_of))
+                toolset = toolset_of(part.tool_name)
+                if toolset == "":
+                    text += part.args_as_json_str()
+                else:
+                    requests.append(_to_tool_request(part, toolset))
     used = response.usage
     usage = Usage(input_tokens=used.input_tokens, output_tokens=used.output_tokens, cost_usd=_cost_of(response))
     return calls.ModelResponse(

@@ -50,14 +50,20 @@ class PydanticAIBinding(CallHooks):
         child, caller.child = caller.child, None
         if child is not None or self.options.get("operation_id") is not None:
             return await self._run_operation(ctx, handler, caller.run, child or self.options.get("operation_id"))
+        return await self._run_as_sub_agent(ctx, handler, caller.run)
+
+    async def _run_as_sub_agent(
+        self, ctx: RunContext[Any], handler: Callable[[], Awaitable[Any]], parent: AdapterRun
+    ) -> Any:
+        """Run the agent, which a tool of another run calls, through the hooks of `SubAgentCall`."""
         results: list[Any] = []
 
         async def work(instruction: str, child: str) -> str:
             self._prompt = instruction if instruction != convert.text_of(ctx.prompt) else None
-            results.append(await self._run_operation(ctx, handler, caller.run, child))
+            results.append(await self._run_operation(ctx, handler, parent, child))
             return convert.text_of(results[0].output)
 
-        done = await caller.run.call_agent(_agent_name(ctx), convert.text_of(ctx.prompt), work)
+        done = await parent.call_agent(_agent_name(ctx), convert.text_of(ctx.prompt), work)
         if done.denied is not None:
             raise RunStopped(done.denied.reason, done.denied.hook_id)
         return _final_result(results, done.output, changed=done.changed)
@@ -78,7 +84,11 @@ class PydanticAIBinding(CallHooks):
         self._scope = run.run.scope = RunScope(ctx)  # type: ignore[assignment]  # the run's tasks belong to the framework
         self._started = run
         try:
-            result = await self._run_with_hooks(ctx, handler, run)
+            if run.leads(AgentCall):
+                result = await self._run_with_hooks(ctx, handler, run)
+            else:
+                result = await handler()
+                self._record_end(run, result)
         except BaseException as error:
             # If a run is cancelled, the framework ends its calls only after the hooks of the run have ended.
             await OpenCall.unwind(self._open_calls)
@@ -93,10 +103,7 @@ class PydanticAIBinding(CallHooks):
     async def _run_with_hooks(
         self, ctx: RunContext[Any], handler: Callable[[], Awaitable[Any]], run: AdapterRun
     ) -> Any:
-        if not run.leads(AgentCall):
-            result = await handler()
-            self._record_end(run, result)
-            return result
+        """Run the agent through the hooks of `AgentCall`."""
         results: list[Any] = []
         given = [Message(role="user", content=convert.text_of(ctx.prompt) if self._prompt is None else self._prompt)]
 
@@ -146,17 +153,23 @@ class PydanticAIBinding(CallHooks):
         if node is self._node:  # the capability is installed twice
             return node
         self._node = node
-        self._output_delivered = not isinstance(node, UserPromptNode | ModelRequestNode | CallToolsNode)
-        if isinstance(node, UserPromptNode) and self._prompt is not None:
-            return replace(node, user_prompt=self._prompt)
+        # One class after the other: for a node of another class, `isinstance` takes the slow way of abstract classes.
         if isinstance(node, CallToolsNode):
+            self._output_delivered = False
             self._record_tools(ctx)
-            unknown = [part for part in node.model_response.tool_calls if part.tool_name not in self._tools]
             if node.tool_call_results is not None:
                 self._report_decisions(node.tool_call_results)
             elif self._tools:
+                unknown = [part for part in node.model_response.tool_calls if part.tool_name not in self._tools]
                 for part in unknown:  # the framework reports these to the model only
                     await self._report_failed_call(part, UnknownToolError(part.tool_name, sorted(self._tools)))
+        elif isinstance(node, ModelRequestNode):
+            self._output_delivered = False
+        elif isinstance(node, UserPromptNode):
+            self._output_delivered = False
+            return node if self._prompt is None else replace(node, user_prompt=self._prompt)
+        else:
+            self._output_delivered = True
         return node
 
     def _report_decisions(self, results: Mapping[str, Any]) -> None:
