@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from contextvars import Token
 from time import time_ns
-from typing import Literal
+from typing import Any, Literal
 
+import msgspec
 from msgspec import structs
 from opentelemetry._logs import LoggerProvider
 from opentelemetry.context import Context
@@ -20,7 +21,7 @@ from hookline.hooks import Hook
 from hookline.instrumentation import Instrumentation, SegmentInfo
 from hookline.otel import _attributes as names
 from hookline.otel._attributes import error_type
-from hookline.otel._call_spans import ACTIONS, begin_chat, end_chat
+from hookline.otel._call_spans import ACTIONS, KEYS, begin_chat, end_chat
 from hookline.otel._content import Content, Redact, capture_mode
 from hookline.otel._context import (
     OPERATION,
@@ -38,6 +39,8 @@ from hookline.otel._context import (
 from hookline.otel._hook_spans import executions, hook_event, hook_span, unregistrations
 from hookline.otel._instruments import SCOPE, Failures, instruments_of
 from hookline.otel._logs import LogEvents
+from hookline.otel._metrics import MEASURED, MetricsHooks
+from hookline.otel._pairing import end_pairing, pair_tracing
 from hookline.otel._run_spans import (
     Roots,
     Segments,
@@ -52,8 +55,18 @@ from hookline.signals import HookExecution
 
 __all__ = ["TracingHooks"]
 
+
 Entered = tuple[OpenSpan | None, Token[Context], Call]
 """What `leave` needs of `enter`: the span, if it is the call's own; the context before it; and the call."""
+
+
+class Paired(msgspec.Struct, eq=False):
+    """What `leave` needs of `enter` where metrics of the call are measured as well."""
+
+    traced: Entered | None
+    metrics: MetricsHooks
+    measured: Any
+
 
 END_OF_TIME = 2**63
 """What a span's time must be below, in nanoseconds since 1970."""
@@ -158,9 +171,9 @@ class TracingHooks(Instrumentation):
             conversation_id=conversation_id,
             user_ids=user_ids,
         )
-        self._left_to_others = frozenset(
-            call for call, ours in ((ModelCall, model_spans), (ToolCall, tool_spans)) if not ours
-        )
+        self._model_spans = model_spans
+        self._measured: dict[str, MetricsHooks] = {}
+        """The bundles that measure what this one traces, by operation."""
         self._hook_spans = hook_spans
         self.observers = tuple(
             Hook(id=f"{id}.{kind.hook_type}", type=kind, handler=self._observer(kind)) for kind in EVENTS.values()
@@ -175,6 +188,7 @@ class TracingHooks(Instrumentation):
             spans = self._roots.begin(segment, time_ns(), self._segments.open, own=True)
             if spans.recording:
                 self._keep(spans)
+                pair_tracing(segment, self)
             return spans, spans.recording
         except Exception as error:
             self._failures.note("begin", error)
@@ -185,6 +199,7 @@ class TracingHooks(Instrumentation):
         if begun is None:
             return
         try:
+            end_pairing(begun.operation_id)
             context = set_value(self._common.key, begun.root, set_value(OPERATION, begun.id))
             if not is_hollow(begun):
                 place = begun.root.span.get_span_context().span_id, None
@@ -202,6 +217,7 @@ class TracingHooks(Instrumentation):
                 detach(begun.token)
             if self._hook_spans:
                 executions.unwatch(begun.operation_id, self._receive_execution)
+            self._measured.pop(begun.operation_id, None)
             self._segments.cut(begun, "unfinished", time_ns())
             self._segments.forget(begun.operation_id)
         except Exception as error:
@@ -217,42 +233,34 @@ class TracingHooks(Instrumentation):
             self._failures.note("carried", error)
             return None
 
-    def enter(self, call: Call) -> Entered | None:
+    def enter(self, call: Call) -> Entered | Paired | None:
         """Make the span of a step, a model call, a tool call, a sub-agent call or a compaction current."""
+        entered: Entered | None = None
         try:
             spans = self._segments.open.get(call.operation_id)
-            if spans is None:
-                return None
-            if not spans.descriptions and isinstance(call, ModelCall) and call.tools:
-                spans.descriptions = descriptions(call.tools)  # of another framework no more is known before
-            if call.__class__ in self._left_to_others:
-                within = spans.step_of(call.step_index)
-                if is_inside(within, spans):
-                    return None
-                return None, attach(set_span_in_context(within.span)), call
-            opened = self._span_of(spans, call)
-            if opened is None:
-                return None
-            # Hooks may have put something of theirs into the present context.
-            context = opened.context = set_span_in_context(opened.span)
-            if call.__class__ is SubAgentCall:
-                context = set_value(self._common.key, opened, context)
-            elif isinstance(call, ToolCall):
-                context = set_value(PLACE, (opened.span.get_span_context().span_id, call.tool_call_id), context)
-            return opened, attach(context), call
+            if spans is not None:
+                entered = self._enter[call.__class__](self, spans, call)
         except Exception as error:
             self._failures.note("enter", error)
-            return None
+        if call.__class__ not in MetricsHooks.encloses:
+            return entered
+        metrics = self._measured.get(call.operation_id)
+        if metrics is None:
+            return entered
+        return Paired(entered, metrics, metrics._enter(call))
 
-    def leave(self, entered: Entered | None, result: object, error: BaseException | None) -> None:
+    def leave(self, entered: Entered | Paired | None, result: object, error: BaseException | None) -> None:
         """Restore the context of the run's task, and end a `chat` span, for which there is no event."""
         if entered is None:
             return
+        if isinstance(entered, Paired):
+            entered.metrics.leave(entered.measured, result, error)
+            entered = entered.traced
+            if entered is None:
+                return
         opened, token, call = entered
         detach(token)
-        if opened is None:
-            return
-        if error is None and call.__class__ is not ModelCall:
+        if opened is None or (error is None and call.__class__ is not ModelCall):
             return
         try:
             if isinstance(call, ModelCall):
@@ -267,6 +275,10 @@ class TracingHooks(Instrumentation):
                 opened.outcome = "interrupted"
         except Exception as problem:
             self._failures.note("leave", problem)
+
+    def _take_up(self, operation_id: str, metrics: MetricsHooks) -> bool:
+        """Call the metrics of an operation for each event and call; returns whether it will."""
+        return self._measured.setdefault(operation_id, metrics) is metrics
 
     def refused(self, call: Call, denial: Denial, *, cause: BaseException | None, ran: bool, stop: bool) -> None:
         """Keep a denial until the event of the call comes."""
@@ -286,24 +298,42 @@ class TracingHooks(Instrumentation):
         except Exception as error:
             self._failures.note("answered", error)
 
-    def _span_of(self, spans: OperationSpans, call: Call) -> OpenSpan | None:
-        kind = call.__class__
-        if kind is StepCall:
-            return spans.step
-        if kind is ToolCall:
-            return spans.open.get(("tool", call.tool_call_id))  # type: ignore[attr-defined]
-        if isinstance(call, ModelCall):
-            return begin_chat(spans, call, self._content)
-        wanted = names.COMPACT_CONTEXT if kind is CompactCall else names.CALL_AGENT
-        callee = call.callee_id if isinstance(call, SubAgentCall) else ""
-        found = (each for each in reversed(spans.open.values()) if each.kind == wanted and each.callee == callee)
-        return next(found, None)
+    def _enter_step(self, spans: OperationSpans, call: StepCall) -> Entered | None:
+        return enter_span(spans.step, call)
+
+    def _enter_model_call(self, spans: OperationSpans, call: ModelCall) -> Entered | None:
+        if not spans.descriptions and call.tools:
+            spans.descriptions = descriptions(call.tools)  # of another framework no more is known before
+        if not self._model_spans:
+            return enter_foreign(spans, call)
+        return enter_span(begin_chat(spans, call, self._content), call)
+
+    def _enter_tool_call(self, spans: OperationSpans, call: ToolCall) -> Entered | None:
+        if not self._common.tool_spans:
+            return enter_foreign(spans, call)
+        return enter_span(spans.open.get(("tool", call.tool_call_id)), call)
+
+    def _enter_agent_call(self, spans: OperationSpans, call: SubAgentCall) -> Entered | None:
+        return enter_span(newest(spans, names.CALL_AGENT, call.callee_id), call, self._common.key)
+
+    def _enter_compaction(self, spans: OperationSpans, call: CompactCall) -> Entered | None:
+        return enter_span(newest(spans, names.COMPACT_CONTEXT, ""), call)
+
+    _enter: dict[type[Call], Any] = {  # noqa: RUF012  (read only)
+        StepCall: _enter_step,
+        ModelCall: _enter_model_call,
+        ToolCall: _enter_tool_call,
+        SubAgentCall: _enter_agent_call,
+        CompactCall: _enter_compaction,
+    }
 
     # Events, which any runtime may send.
 
     def _observer(self, kind: type[Event]) -> Callable[[Event], None]:
         find, content, failures = self._segments.open.get, self._content, self._failures
+        measured = self._measured.get
         action = ACTIONS.get(kind, self._complete)
+        key_of = KEYS.get(kind)
 
         def observe(event: Event) -> None:
             try:
@@ -320,7 +350,13 @@ class TracingHooks(Instrumentation):
             except Exception as error:
                 failures.note(str(event.hook_type), error)
 
-        return observe
+        def measure_and_observe(event: Event) -> None:
+            metrics = measured(event.operation_id)
+            if metrics is not None:  # first, while the span is open
+                metrics._measure(event, context_of(find(event.operation_id), key_of, event))
+            observe(event)
+
+        return measure_and_observe if kind in MEASURED else observe
 
     def _begin_unannounced(self, event: Event) -> OperationSpans | None:
         """Begin a segment by an event of another runtime; `None` if the event begins none.
@@ -428,6 +464,45 @@ class TracingHooks(Instrumentation):
     def open_kinds(self) -> list[str]:
         """Return the kind of each open span, for the gauge of open spans."""
         return self._segments.open_kinds()
+
+
+def context_of(spans: OperationSpans | None, key_of: Callable[[Any], Hashable] | None, event: Event) -> Context | None:
+    """Return the context of the open span that an event ends; `None` if it ends none, or the root."""
+    if spans is None or key_of is None:
+        return None
+    opened = spans.open.get(key_of(event))
+    return None if opened is None else spans.inside(opened)
+
+
+def enter_span(opened: OpenSpan | None, call: Call, key: str | None = None) -> Entered | None:
+    """Make a span current, with what the context says of its call.
+
+    Args:
+        opened: The span; `None` if the call has none.
+        call: The call.
+        key: Under which the context keeps a call of a sub-agent.
+    """
+    if opened is None:
+        return None
+    # Hooks may have put something of theirs into the present context.
+    context = opened.context = set_span_in_context(opened.span)
+    if key is not None:
+        context = set_value(key, opened, context)
+    elif call.__class__ is ToolCall:
+        context = set_value(PLACE, (opened.span.get_span_context().span_id, call.tool_call_id), context)
+    return opened, attach(context), call
+
+
+def enter_foreign(spans: OperationSpans, call: ModelCall | ToolCall) -> Entered | None:
+    """Make the step current for a call whose span somebody else makes."""
+    within = spans.step_of(call.step_index)
+    return None if is_inside(within, spans) else (None, attach(set_span_in_context(within.span)), call)
+
+
+def newest(spans: OperationSpans, kind: str, callee: str) -> OpenSpan | None:
+    """Return the open span of a kind that began last."""
+    found = (each for each in reversed(spans.open.values()) if each.kind == kind and each.callee == callee)
+    return next(found, None)
 
 
 def is_inside(within: OpenSpan, spans: OperationSpans) -> bool:
