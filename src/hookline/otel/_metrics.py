@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from time import perf_counter, time_ns
 from typing import Any, NamedTuple, get_args
 
 from opentelemetry.context import Context
 from opentelemetry.metrics import MeterProvider
 
-from hookline.calls import Call, CompactCall, Denial, ModelCall, ModelResponse, Usage
+from hookline.calls import Call, CompactCall, Denial, ModelCall, ModelResponse
 from hookline.events import (
     AfterCompact,
     AfterHumanIntervention,
@@ -129,6 +129,17 @@ class SegmentMeasures:
         self.compact_error: str | None = names.OTHER
 
 
+Entered = tuple[SegmentMeasures, float, Call]
+"""What `leave` needs of `enter`: the measures of the segment, when the call began, and the call."""
+
+
+def enter_call(measures: SegmentMeasures, call: Call) -> Entered:
+    """Note the start of a call."""
+    if measures.learns and isinstance(call, ModelCall):
+        measures.tools.update(tool.name for tool in call.tools)
+    return measures, perf_counter(), call
+
+
 class MetricsHooks(Instrumentation):
     """Measure runs, model calls, tool calls and hooks as OpenTelemetry metrics.
 
@@ -187,7 +198,8 @@ class MetricsHooks(Instrumentation):
         self._kept: dict[str, AgentAttributes] = {}
         self._operations: dict[str, SegmentMeasures] = {}
         self.observers = tuple(
-            Hook(id=f"{id}.{kind.hook_type}", type=kind, handler=self._observe) for kind in self._actions
+            Hook(id=f"{id}.{kind.hook_type}", type=kind, handler=self._observer(kind))
+            for kind in (BeforeStep, *self._actions)
         )
 
     # What a run of this package does with the bundle.
@@ -218,37 +230,35 @@ class MetricsHooks(Instrumentation):
         except Exception as error:
             self._failures.note("end", error)
 
-    def enter(self, call: Call) -> tuple[SegmentMeasures, float, Call] | None:
-        """Note the start of a model call or a compaction, unless the tracing does."""
+    def enter(self, call: Call) -> Entered | None:
+        """Note the start of a model call or a compaction, unless the tracing calls this bundle for it."""
         measures = self._operations.get(call.operation_id)
-        return self._enter(call) if measures is not None and measures.observed else None
+        return None if measures is None or not measures.observed else enter_call(measures, call)
 
-    def _enter(self, call: Call) -> tuple[SegmentMeasures, float, Call] | None:
-        """Note the start of a model call or a compaction."""
-        measures = self._operations.get(call.operation_id)
-        if measures is None or call.__class__ not in self.encloses:
-            return None
-        if measures.learns and isinstance(call, ModelCall):
-            measures.tools.update(tool.name for tool in call.tools)
-        return measures, perf_counter(), call
-
-    def leave(
-        self, entered: tuple[SegmentMeasures, float, Call] | None, result: object, error: BaseException | None
-    ) -> None:
+    def leave(self, entered: Entered | None, result: object, error: BaseException | None) -> None:
         """Measure a model call, unless it was interrupted, and count a compaction."""
         if entered is None:
             return
         try:
             measures, began, call = entered
+            if type(call) is ModelCall and error is None:
+                measures.failed_with = None
+                self._record_model_call(measures, call, perf_counter() - began, result, None)
+                return
             interrupted = error is not None and not isinstance(error, Exception)
             if isinstance(call, CompactCall):
                 measures.compact_error = None if interrupted else error_type(type(error).__name__)
             elif isinstance(call, ModelCall) and not interrupted:
                 # It ends the step, unless another runtime asks again.
-                measures.failed_with = None if error is None else self._errors(error_type(type(error).__name__))
-                self._record_model_call(measures, call, perf_counter() - began, result, error)
+                measures.failed_with = self._errors(error_type(type(error).__name__))
+                self._record_model_call(measures, call, perf_counter() - began, result, measures.failed_with)
         except Exception as problem:
             self._failures.note("leave", problem)
+
+    def _enter_traced(self, call: Call) -> Entered | None:
+        """Note the start of a call, for the tracing of its segment."""
+        measures = self._operations.get(call.operation_id)
+        return None if measures is None else enter_call(measures, call)
 
     def refused(self, call: Call, denial: Denial, *, cause: BaseException | None, ran: bool, stop: bool) -> None:
         """Note that a compaction was denied by a hook, which is no failure."""
@@ -257,26 +267,25 @@ class MetricsHooks(Instrumentation):
             measures.compact_error = None
 
     def _record_model_call(
-        self, measures: SegmentMeasures, call: ModelCall, seconds: float, result: object, error: BaseException | None
+        self, measures: SegmentMeasures, call: ModelCall, seconds: float, result: object, failed_with: str | None
     ) -> None:
         if not self._model_metrics:
             return
-        usage = Usage()
-        answered_by = ""
-        if isinstance(result, ModelResponse):
-            usage, answered_by = result.usage, result.model
-        attributes = self._chat_attributes(measures, call.model, answered_by)
+        if not isinstance(result, ModelResponse):
+            duration = self._chat_attributes(measures, call.model, "").duration
+            if failed_with is not None:
+                duration = {**duration, names.ERROR_TYPE: failed_with}
+            self._record["model"].record(seconds, duration)
+            return
+        attributes = self._chat_attributes(measures, call.model, result.model)
+        usage, record = result.usage, self._record["tokens"].record
         if usage.input_tokens or usage.output_tokens:
-            record = self._record["tokens"].record
             record(usage.input_tokens, attributes.input_tokens)
             record(usage.output_tokens, attributes.output_tokens)
-        duration = attributes.duration
-        if error is not None:
-            duration = {**duration, names.ERROR_TYPE: self._errors(error_type(type(error).__name__))}
-        self._record["model"].record(seconds, duration)
+        self._record["model"].record(seconds, attributes.duration)
 
     def _chat_attributes(self, measures: SegmentMeasures, model: str, answered_by: str) -> ChatAttributes:
-        model, answered_by = clean(model) or measures.model, clean(answered_by)
+        model, answered_by = clean(model) or measures.model, answered_by and clean(answered_by)
         key = measures.provider, model, answered_by
         found = measures.kept.chats.get(key)
         if found is not None:
@@ -298,30 +307,46 @@ class MetricsHooks(Instrumentation):
 
     # Events, which any runtime may send.
 
-    def _observe(self, event: Event) -> None:
-        measures = self._operations.get(event.operation_id)
-        if measures is None or measures.observed:
-            self._measure(event, None)
+    def _observer(self, kind: type[Event]) -> Callable[[Event], None]:
+        find, measure = self._operations.get, self._measure
+
+        def observe(event: Event) -> None:
+            measures = find(event.operation_id)
+            if measures is not None and measures.observed:
+                measure(measures, event, None)
+
+        def begin(event: Event) -> None:
+            if find(event.operation_id) is None:
+                self._begin_unannounced(event)
+
+        return begin if kind is BeforeStep else observe
+
+    def _begin_unannounced(self, event: Event) -> None:
+        """Begin to measure a segment of another runtime, by its first event."""
+        try:
+            if not is_idle(self._provider):
+                segment = SegmentInfo(operation_id=event.operation_id, agent_id=event.agent_id)
+                self._begin_measuring(segment, event.time_unix_nano)
+                unregistrations.watch(event.operation_id, self._forget_unregistered)
+        except Exception as error:
+            self._failures.note(str(event.hook_type), error)
 
     def _stand_down(self, operation_id: str) -> None:
         """Observe an operation no more: from now on the tracing calls this bundle."""
         self._operations[operation_id].observed = False
 
-    def _measure(self, event: Event, context: Context | None) -> None:
+    def _measure_traced(self, event: Event, context: Context | None) -> None:
+        """Measure what an event says, for the tracing of its segment."""
+        measures = self._operations.get(event.operation_id)
+        if measures is not None:
+            self._measure(measures, event, context)
+
+    def _measure(self, measures: SegmentMeasures, event: Event, context: Context | None) -> None:
         """Measure what an event says, in the context of the span that it is about."""
         try:
-            measures = self._operations.get(event.operation_id)
-            if measures is None:
-                if event.__class__ is not BeforeStep or is_idle(self._provider):
-                    return
-                segment = SegmentInfo(operation_id=event.operation_id, agent_id=event.agent_id)
-                measures = self._begin_measuring(segment, event.time_unix_nano)
-                unregistrations.watch(event.operation_id, self._forget_unregistered)
             if event is not measures.last_event:  # two registrations of this bundle get it twice
                 measures.last_event = event
-                action = self._actions.get(event.__class__)
-                if action is not None:
-                    action(self, measures, event, context)
+                self._actions[event.__class__](self, measures, event, context)
         except Exception as error:
             self._failures.note(str(event.hook_type), error)
 
@@ -341,9 +366,6 @@ class MetricsHooks(Instrumentation):
             if value != names.OTHER:
                 keep(self._kept, agent, found)
         return found
-
-    def _before_step(self, measures: SegmentMeasures, event: BeforeStep, context: Context | None) -> None:
-        """Do nothing: a step is measured at its end."""
 
     def _after_step(self, measures: SegmentMeasures, event: AfterStep, context: Context | None) -> None:
         attributes = measures.kept.agent
@@ -427,7 +449,6 @@ class MetricsHooks(Instrumentation):
         self._record["tool_calls"].record(event.tool_calls - measures.tool_calls, agent)
 
     _actions: dict[type[Event], Any] = {  # noqa: RUF012  (read only)
-        BeforeStep: _before_step,
         AfterStep: _after_step,
         AfterToolCall: _after_tool_call,
         OnToolCallError: _on_tool_call_error,
@@ -467,5 +488,5 @@ class MetricsHooks(Instrumentation):
         self._operations.pop(operation_id, None)
 
 
-MEASURED = frozenset(MetricsHooks._actions) - {BeforeStep}
+MEASURED = frozenset(MetricsHooks._actions)
 """The events of a segment that has begun of which something is measured."""

@@ -241,6 +241,11 @@ class OperationSpans:
             context = opened.context = set_span_in_context(opened.span, self.base)
         return context
 
+    def context_of(self, key: Hashable) -> Context | None:
+        """Return the context inside an open span, by its key; `None` if there is none."""
+        opened = self.open.get(key)
+        return None if opened is None else opened.context or self.inside(opened)
+
     def begin(
         self,
         key: Hashable,
@@ -305,8 +310,11 @@ class OperationSpans:
             return False
         if self.segments:
             self.end_segments(opened, at)
+        if at < self.latest:
+            at = self.latest
+        self.latest = at
         try:
-            finish(opened, self.at(at), attributes, error_type, message)
+            finish(opened, at, attributes, error_type, message)
         except Exception as error:
             self.common.failures.note("end", error)
         return True

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from contextvars import Token
 from time import time_ns
 from typing import Any, Literal
@@ -172,6 +172,13 @@ class TracingHooks(Instrumentation):
             user_ids=user_ids,
         )
         self._model_spans = model_spans
+        self._enter: dict[type[Call], Callable[[OperationSpans, Any], Entered | None]] = {
+            StepCall: enter_step,
+            ModelCall: self._enter_model_call,
+            ToolCall: enter_tool_call,
+            SubAgentCall: enter_agent_call,
+            CompactCall: enter_compaction,
+        }
         self._measured: dict[str, MetricsHooks] = {}
         """The bundles that measure what this one traces, by operation."""
         self._hook_spans = hook_spans
@@ -239,7 +246,7 @@ class TracingHooks(Instrumentation):
         try:
             spans = self._segments.open.get(call.operation_id)
             if spans is not None:
-                entered = self._enter[call.__class__](self, spans, call)
+                entered = self._enter[call.__class__](spans, call)
         except Exception as error:
             self._failures.note("enter", error)
         if call.__class__ not in MetricsHooks.encloses:
@@ -247,18 +254,19 @@ class TracingHooks(Instrumentation):
         metrics = self._measured.get(call.operation_id)
         if metrics is None:
             return entered
-        return Paired(entered, metrics, metrics._enter(call))
+        return Paired(entered, metrics, metrics._enter_traced(call))
 
     def leave(self, entered: Entered | Paired | None, result: object, error: BaseException | None) -> None:
         """Restore the context of the run's task, and end a `chat` span, for which there is no event."""
         if entered is None:
             return
-        if isinstance(entered, Paired):
+        if type(entered) is Paired:
             entered.metrics.leave(entered.measured, result, error)
-            entered = entered.traced
-            if entered is None:
+            if entered.traced is None:
                 return
-        opened, token, call = entered
+            opened, token, call = entered.traced
+        else:
+            opened, token, call = entered  # type: ignore[misc]
         detach(token)
         if opened is None or (error is None and call.__class__ is not ModelCall):
             return
@@ -298,49 +306,35 @@ class TracingHooks(Instrumentation):
         except Exception as error:
             self._failures.note("answered", error)
 
-    def _enter_step(self, spans: OperationSpans, call: StepCall) -> Entered | None:
-        return enter_span(spans.step, call)
-
     def _enter_model_call(self, spans: OperationSpans, call: ModelCall) -> Entered | None:
         if not spans.descriptions and call.tools:
             spans.descriptions = descriptions(call.tools)  # of another framework no more is known before
         if not self._model_spans:
             return enter_foreign(spans, call)
-        return enter_span(begin_chat(spans, call, self._content), call)
-
-    def _enter_tool_call(self, spans: OperationSpans, call: ToolCall) -> Entered | None:
-        if not self._common.tool_spans:
-            return enter_foreign(spans, call)
-        return enter_span(spans.open.get(("tool", call.tool_call_id)), call)
-
-    def _enter_agent_call(self, spans: OperationSpans, call: SubAgentCall) -> Entered | None:
-        return enter_span(newest(spans, names.CALL_AGENT, call.callee_id), call, self._common.key)
-
-    def _enter_compaction(self, spans: OperationSpans, call: CompactCall) -> Entered | None:
-        return enter_span(newest(spans, names.COMPACT_CONTEXT, ""), call)
-
-    _enter: dict[type[Call], Any] = {  # noqa: RUF012  (read only)
-        StepCall: _enter_step,
-        ModelCall: _enter_model_call,
-        ToolCall: _enter_tool_call,
-        SubAgentCall: _enter_agent_call,
-        CompactCall: _enter_compaction,
-    }
+        opened = begin_chat(spans, call, self._content)
+        return None if opened is None else enter_span(opened, call)
 
     # Events, which any runtime may send.
 
     def _observer(self, kind: type[Event]) -> Callable[[Event], None]:
         find, content, failures = self._segments.open.get, self._content, self._failures
-        measured = self._measured.get
+        measured, is_measured = self._measured.get, kind in MEASURED
         action = ACTIONS.get(kind, self._complete)
         key_of = KEYS.get(kind)
 
         def observe(event: Event) -> None:
+            spans = find(event.operation_id)
+            if is_measured and (metrics := measured(event.operation_id)) is not None:
+                # First, while the span is open.
+                metrics._measure_traced(
+                    event, None if spans is None or key_of is None else spans.context_of(key_of(event))
+                )
             try:
                 at = event.time_unix_nano
                 if at.__class__ is not int or not 0 <= at < END_OF_TIME:  # it would spoil a whole batch of spans
                     event = structs.replace(event, time_unix_nano=time_ns())
-                spans = find(event.operation_id) or self._begin_unannounced(event)
+                if spans is None:
+                    spans = self._begin_unannounced(event)
                 if spans is None or spans.last_event is event:
                     return
                 spans.last_event = event
@@ -350,13 +344,7 @@ class TracingHooks(Instrumentation):
             except Exception as error:
                 failures.note(str(event.hook_type), error)
 
-        def measure_and_observe(event: Event) -> None:
-            metrics = measured(event.operation_id)
-            if metrics is not None:  # first, while the span is open
-                metrics._measure(event, context_of(find(event.operation_id), key_of, event))
-            observe(event)
-
-        return measure_and_observe if kind in MEASURED else observe
+        return observe
 
     def _begin_unannounced(self, event: Event) -> OperationSpans | None:
         """Begin a segment by an event of another runtime; `None` if the event begins none.
@@ -466,31 +454,43 @@ class TracingHooks(Instrumentation):
         return self._segments.open_kinds()
 
 
-def context_of(spans: OperationSpans | None, key_of: Callable[[Any], Hashable] | None, event: Event) -> Context | None:
-    """Return the context of the open span that an event ends; `None` if it ends none, or the root."""
-    if spans is None or key_of is None:
-        return None
-    opened = spans.open.get(key_of(event))
-    return None if opened is None else spans.inside(opened)
-
-
-def enter_span(opened: OpenSpan | None, call: Call, key: str | None = None) -> Entered | None:
-    """Make a span current, with what the context says of its call.
-
-    Args:
-        opened: The span; `None` if the call has none.
-        call: The call.
-        key: Under which the context keeps a call of a sub-agent.
-    """
-    if opened is None:
-        return None
+def enter_span(opened: OpenSpan, call: Call) -> Entered:
+    """Make a span current."""
     # Hooks may have put something of theirs into the present context.
     context = opened.context = set_span_in_context(opened.span)
-    if key is not None:
-        context = set_value(key, opened, context)
-    elif call.__class__ is ToolCall:
-        context = set_value(PLACE, (opened.span.get_span_context().span_id, call.tool_call_id), context)
     return opened, attach(context), call
+
+
+def enter_step(spans: OperationSpans, call: StepCall) -> Entered | None:
+    """Make the span of the latest step current."""
+    return None if spans.step is None else enter_span(spans.step, call)
+
+
+def enter_tool_call(spans: OperationSpans, call: ToolCall) -> Entered | None:
+    """Make the span of a tool call current, or the step where somebody else makes that span."""
+    if not spans.common.tool_spans:
+        return enter_foreign(spans, call)
+    opened = spans.open.get(("tool", call.tool_call_id))
+    if opened is None:
+        return None
+    context = opened.context = set_span_in_context(opened.span)
+    place = opened.span.get_span_context().span_id, call.tool_call_id
+    return opened, attach(set_value(PLACE, place, context)), call
+
+
+def enter_agent_call(spans: OperationSpans, call: SubAgentCall) -> Entered | None:
+    """Make the span of a sub-agent call current."""
+    opened = newest(spans, names.CALL_AGENT, call.callee_id)
+    if opened is None:
+        return None
+    context = opened.context = set_span_in_context(opened.span)
+    return opened, attach(set_value(spans.common.key, opened, context)), call
+
+
+def enter_compaction(spans: OperationSpans, call: CompactCall) -> Entered | None:
+    """Make the span of a compaction current."""
+    opened = newest(spans, names.COMPACT_CONTEXT, "")
+    return None if opened is None else enter_span(opened, call)
 
 
 def enter_foreign(spans: OperationSpans, call: ModelCall | ToolCall) -> Entered | None:
