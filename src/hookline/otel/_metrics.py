@@ -35,7 +35,7 @@ from hookline.otel._instruments import Failures, instruments_of, is_idle, keep
 from hookline.otel._pairing import end_pairing, pair_metrics
 from hookline.signals import HookExecution
 
-__all__ = ["MEASURED", "MetricsHooks"]
+__all__ = ["MEASURED", "MeasuredCall", "MetricsHooks", "SegmentMeasures", "enter_call"]
 
 ACTIONS = get_args(HumanAction)
 
@@ -73,6 +73,7 @@ class SegmentMeasures:
         operation_id: Its operation.
         began: When it began, in nanoseconds since 1970.
         agent: Its agent, as attributes have it.
+        bundle: The bundle that measures it.
         kept: Attributes of its points, which all segments of the agent share.
         model: The model that it was begun with.
         provider: The provider of that model.
@@ -92,6 +93,7 @@ class SegmentMeasures:
     __slots__ = (
         "agent",
         "began",
+        "bundle",
         "compact_error",
         "compacting",
         "failed_with",
@@ -109,10 +111,11 @@ class SegmentMeasures:
         "waiting_since",
     )
 
-    def __init__(self, segment: SegmentInfo, began: int, kept: AgentAttributes) -> None:
+    def __init__(self, segment: SegmentInfo, began: int, kept: AgentAttributes, bundle: MetricsHooks) -> None:
         self.operation_id = segment.operation_id
         self.began = began
         self.kept = kept
+        self.bundle = bundle
         self.agent = kept.agent[names.AGENT_NAME]
         self.model = clean(segment.model)
         self.provider = clean(segment.provider) or names.OTHER
@@ -129,11 +132,11 @@ class SegmentMeasures:
         self.compact_error: str | None = names.OTHER
 
 
-Entered = tuple[SegmentMeasures, float, Call]
+MeasuredCall = tuple[SegmentMeasures, float, Call]
 """What `leave` needs of `enter`: the measures of the segment, when the call began, and the call."""
 
 
-def enter_call(measures: SegmentMeasures, call: Call) -> Entered:
+def enter_call(measures: SegmentMeasures, call: Call) -> MeasuredCall:
     """Note the start of a call."""
     if measures.learns and isinstance(call, ModelCall):
         measures.tools.update(tool.name for tool in call.tools)
@@ -212,7 +215,7 @@ class MetricsHooks(Instrumentation):
             measures = self._begin_measuring(segment, time_ns())
             if segment.dispatcher is not None:
                 self._instruments.observe_lanes(segment.dispatcher)
-            measures.observed = not pair_metrics(segment, self)
+            pair_metrics(segment, measures)
             return measures, measures.observed
         except Exception as error:
             self._failures.note("begin", error)
@@ -230,12 +233,12 @@ class MetricsHooks(Instrumentation):
         except Exception as error:
             self._failures.note("end", error)
 
-    def enter(self, call: Call) -> Entered | None:
+    def enter(self, call: Call) -> MeasuredCall | None:
         """Note the start of a model call or a compaction, unless the tracing calls this bundle for it."""
         measures = self._operations.get(call.operation_id)
         return None if measures is None or not measures.observed else enter_call(measures, call)
 
-    def leave(self, entered: Entered | None, result: object, error: BaseException | None) -> None:
+    def leave(self, entered: MeasuredCall | None, result: object, error: BaseException | None) -> None:
         """Measure a model call, unless it was interrupted, and count a compaction."""
         if entered is None:
             return
@@ -254,11 +257,6 @@ class MetricsHooks(Instrumentation):
                 self._record_model_call(measures, call, perf_counter() - began, result, measures.failed_with)
         except Exception as problem:
             self._failures.note("leave", problem)
-
-    def _enter_traced(self, call: Call) -> Entered | None:
-        """Note the start of a call, for the tracing of its segment."""
-        measures = self._operations.get(call.operation_id)
-        return None if measures is None else enter_call(measures, call)
 
     def refused(self, call: Call, denial: Denial, *, cause: BaseException | None, ran: bool, stop: bool) -> None:
         """Note that a compaction was denied by a hook, which is no failure."""
@@ -331,16 +329,6 @@ class MetricsHooks(Instrumentation):
         except Exception as error:
             self._failures.note(str(event.hook_type), error)
 
-    def _stand_down(self, operation_id: str) -> None:
-        """Observe an operation no more: from now on the tracing calls this bundle."""
-        self._operations[operation_id].observed = False
-
-    def _measure_traced(self, event: Event, context: Context | None) -> None:
-        """Measure what an event says, for the tracing of its segment."""
-        measures = self._operations.get(event.operation_id)
-        if measures is not None:
-            self._measure(measures, event, context)
-
     def _measure(self, measures: SegmentMeasures, event: Event, context: Context | None) -> None:
         """Measure what an event says, in the context of the span that it is about."""
         try:
@@ -351,7 +339,7 @@ class MetricsHooks(Instrumentation):
             self._failures.note(str(event.hook_type), error)
 
     def _begin_measuring(self, segment: SegmentInfo, at: int) -> SegmentMeasures:
-        measures = SegmentMeasures(segment, at, self._agent_attributes(clean(segment.agent_id)))
+        measures = SegmentMeasures(segment, at, self._agent_attributes(clean(segment.agent_id)), self)
         measures.provider = self._providers(measures.provider)
         self._operations[segment.operation_id] = measures
         if self._hook_metrics:

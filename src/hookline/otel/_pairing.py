@@ -13,16 +13,20 @@ from hookline.instrumentation import SegmentInfo
 __all__ = ["end_pairing", "pair_metrics", "pair_tracing"]
 
 
-class Metrics(Protocol):
-    """A bundle that measures segments."""
+class Measures(Protocol):
+    """What is measured of a segment.
 
-    def _stand_down(self, operation_id: str) -> None: ...
+    Attributes:
+        observed: Whether the bundle that measures it observes it itself.
+    """
+
+    observed: bool
 
 
 class Tracing(Protocol):
     """A bundle that traces segments."""
 
-    def _take_up(self, operation_id: str, metrics: Any) -> bool: ...
+    def _take_up(self, operation_id: str, measures: Any) -> bool: ...
 
 
 class Beginning(NamedTuple):
@@ -30,12 +34,12 @@ class Beginning(NamedTuple):
 
     Attributes:
         segment: The segment.
-        metrics: The bundle that measures it, if that came first.
+        measures: What is measured of it, if the bundle that measures came first.
         tracing: The bundle that traces it, if one has begun.
     """
 
     segment: SegmentInfo
-    metrics: Metrics | None = None
+    measures: Measures | None = None
     tracing: Tracing | None = None
 
 
@@ -43,20 +47,20 @@ _beginning: dict[str, Beginning] = {}
 """By operation, until all bundles have begun; without tracing, until the segment ends."""
 
 
-def pair_metrics(segment: SegmentInfo, metrics: Metrics) -> bool:
-    """Note that metrics of a segment begin; returns whether a bundle that traces it will call them."""
+def pair_metrics(segment: SegmentInfo, measures: Measures) -> None:
+    """Note that metrics of a segment begin; a bundle that traces it already takes them up."""
     found = _find(segment)
     if found.tracing is not None:
-        return found.tracing._take_up(segment.operation_id, metrics)
-    _beginning[segment.operation_id] = Beginning(segment, metrics=metrics)
-    return False
+        measures.observed = not found.tracing._take_up(segment.operation_id, measures)
+    else:
+        _beginning[segment.operation_id] = Beginning(segment, measures=measures)
 
 
 def pair_tracing(segment: SegmentInfo, tracing: Tracing) -> None:
     """Note that the tracing of a segment begins; it takes up metrics that began before."""
     found = _find(segment)
-    if found.metrics is not None and tracing._take_up(segment.operation_id, found.metrics):
-        found.metrics._stand_down(segment.operation_id)
+    if found.measures is not None and found.measures.observed:
+        found.measures.observed = not tracing._take_up(segment.operation_id, found.measures)
     _beginning[segment.operation_id] = Beginning(segment, tracing=tracing)
 
 

@@ -387,7 +387,9 @@ def finish(
             if error_type is not None:
                 span.set_attribute(names.ERROR_TYPE, error_type)
     finally:
-        span.end(max(opened.not_after_around(at), opened.began))
+        if opened.around is not None:
+            at = opened.not_after_around(at)
+        span.end(max(at, opened.began))
 
 
 MARKS = (names.CONTENT_TRUNCATED, names.CONTENT_LENGTH)

@@ -39,7 +39,7 @@ from hookline.otel._context import (
 from hookline.otel._hook_spans import executions, hook_event, hook_span, unregistrations
 from hookline.otel._instruments import SCOPE, Failures, instruments_of
 from hookline.otel._logs import LogEvents
-from hookline.otel._metrics import MEASURED, MetricsHooks
+from hookline.otel._metrics import MEASURED, MeasuredCall, MetricsHooks, SegmentMeasures, enter_call
 from hookline.otel._pairing import end_pairing, pair_tracing
 from hookline.otel._run_spans import (
     Roots,
@@ -65,7 +65,7 @@ class Paired(msgspec.Struct, eq=False):
 
     traced: Entered | None
     metrics: MetricsHooks
-    measured: Any
+    measured: MeasuredCall
 
 
 END_OF_TIME = 2**63
@@ -179,8 +179,8 @@ class TracingHooks(Instrumentation):
             SubAgentCall: enter_agent_call,
             CompactCall: enter_compaction,
         }
-        self._measured: dict[str, MetricsHooks] = {}
-        """The bundles that measure what this one traces, by operation."""
+        self._measured: dict[str, SegmentMeasures] = {}
+        """What is measured of the segments that this bundle traces, by operation."""
         self._hook_spans = hook_spans
         self.observers = tuple(
             Hook(id=f"{id}.{kind.hook_type}", type=kind, handler=self._observer(kind)) for kind in EVENTS.values()
@@ -251,10 +251,8 @@ class TracingHooks(Instrumentation):
             self._failures.note("enter", error)
         if call.__class__ not in MetricsHooks.encloses:
             return entered
-        metrics = self._measured.get(call.operation_id)
-        if metrics is None:
-            return entered
-        return Paired(entered, metrics, metrics._enter_traced(call))
+        measures = self._measured.get(call.operation_id)
+        return entered if measures is None else Paired(entered, measures.bundle, enter_call(measures, call))
 
     def leave(self, entered: Entered | Paired | None, result: object, error: BaseException | None) -> None:
         """Restore the context of the run's task, and end a `chat` span, for which there is no event."""
@@ -284,9 +282,9 @@ class TracingHooks(Instrumentation):
         except Exception as problem:
             self._failures.note("leave", problem)
 
-    def _take_up(self, operation_id: str, metrics: MetricsHooks) -> bool:
-        """Call the metrics of an operation for each event and call; returns whether it will."""
-        return self._measured.setdefault(operation_id, metrics) is metrics
+    def _take_up(self, operation_id: str, measures: SegmentMeasures) -> bool:
+        """Measure an operation with each event and call from now on, unless another bundle's metrics are measured."""
+        return self._measured.setdefault(operation_id, measures) is measures
 
     def refused(self, call: Call, denial: Denial, *, cause: BaseException | None, ran: bool, stop: bool) -> None:
         """Keep a denial until the event of the call comes."""
@@ -318,18 +316,17 @@ class TracingHooks(Instrumentation):
 
     def _observer(self, kind: type[Event]) -> Callable[[Event], None]:
         find, content, failures = self._segments.open.get, self._content, self._failures
-        measured, is_measured = self._measured.get, kind in MEASURED
+        is_measured = kind in MEASURED
+        measures_of = self._measured.pop if kind is OnComplete else self._measured.get
         action = ACTIONS.get(kind, self._complete)
         key_of = KEYS.get(kind)
 
         def observe(event: Event) -> None:
-            spans = find(event.operation_id)
-            if is_measured and (metrics := measured(event.operation_id)) is not None:
-                # First, while the span is open.
-                metrics._measure_traced(
-                    event, None if spans is None or key_of is None else spans.context_of(key_of(event))
-                )
             try:
+                spans = find(event.operation_id)
+                if is_measured and (measures := measures_of(event.operation_id, None)) is not None:
+                    context = None if spans is None or key_of is None else spans.context_of(key_of(event))
+                    measures.bundle._measure(measures, event, context)  # first, while the span is open
                 at = event.time_unix_nano
                 if at.__class__ is not int or not 0 <= at < END_OF_TIME:  # it would spoil a whole batch of spans
                     event = structs.replace(event, time_unix_nano=time_ns())
@@ -463,7 +460,11 @@ def enter_span(opened: OpenSpan, call: Call) -> Entered:
 
 def enter_step(spans: OperationSpans, call: StepCall) -> Entered | None:
     """Make the span of the latest step current."""
-    return None if spans.step is None else enter_span(spans.step, call)
+    opened = spans.step
+    if opened is None:
+        return None
+    context = opened.context = set_span_in_context(opened.span)
+    return opened, attach(context), call
 
 
 def enter_tool_call(spans: OperationSpans, call: ToolCall) -> Entered | None:
