@@ -11,8 +11,9 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 
-from hookline import BeforeToolCall, Deny, Hooks, ToolCall, exec_agent, tool
-from hookline.otel import TracingHooks
+from hookline import AfterStep, BeforeToolCall, Deny, Hooks, ToolCall, exec_agent, tool
+from hookline.instrumentation import SegmentInfo
+from hookline.otel import TracingHooks, _pairing
 
 from .gauge import AGENT, LONG, TOOL, Gauge, agent_of, compacting, complain
 from .receiver import call, calls, says
@@ -171,6 +172,49 @@ async def test_every_bundle_that_measures_is_called_once_beside_several_that_tra
     expected = {"gen_ai.execute_tool.duration": 1, "hookline.step.duration": 2, "chat": 2, "run": 1}
     assert counts(traced.gauge.metrics) == counts(other.gauge.metrics) == expected
     assert len(traced.exporter.get_finished_spans()) == len(other.exporter.get_finished_spans()) == 6
+
+
+@IN_ORDER
+def test_a_segment_that_begins_while_the_one_before_is_open_is_measured_once(swapped: bool) -> None:
+    gauge = Gauge()
+    tracing, metrics = gauge.tracing(), gauge.hooks()
+    bundles: list[Any] = [metrics, tracing] if swapped else [tracing, metrics]
+    before, after = [begin_all(bundles) for _ in range(2)]
+
+    def tell(event: AfterStep) -> None:
+        for bundle in bundles:
+            for observer in bundle.observers:
+                if observer.type is AfterStep:
+                    observer.handler(event)
+
+    tell(step_ended(0))
+    assert gauge.count("hookline.step.duration") == 1
+    end_all(before)
+    tell(step_ended(1))
+    assert gauge.count("hookline.step.duration") == 2
+    end_all(after)
+    tell(step_ended(2))
+    assert gauge.count("hookline.step.duration") == 2
+    assert _pairing._beginning == {}
+
+
+def begin_all(bundles: list[Any]) -> list[tuple[Any, Any]]:
+    segment = SegmentInfo(operation_id="op", agent_id="tester")
+    return [(bundle, bundle.begin(segment)) for bundle in bundles]
+
+
+def end_all(begun: list[tuple[Any, Any]]) -> None:
+    for bundle, (value, _) in reversed(begun):
+        bundle.end(value)
+
+
+def step_ended(index: int) -> AfterStep:
+    return AfterStep(
+        operation_id="op", agent_id="tester", step_index=index, step_type="call_llm", content="", reasoning="",
+        tools_calling=[], tools_result=[], should_continue=True, execution_time_ms=1.0, elapsed_ms=1.0,
+        step_cost_usd=0.0, total_cost_usd=0.0, total_input_tokens=0, total_output_tokens=0, total_steps=1,
+        total_tool_calls=0,
+    )  # fmt: skip
 
 
 def counts(metrics: dict[str, Any]) -> dict[str, int]:

@@ -220,11 +220,13 @@ class TracingHooks(Instrumentation):
         if begun is None:
             return
         try:
+            end_pairing(begun.operation_id)
             if begun.token is not None:
                 detach(begun.token)
             if self._hook_spans:
                 executions.unwatch(begun.operation_id, self._receive_execution)
-            self._measured.pop(begun.operation_id, None)
+            if self._segments.open.get(begun.operation_id) in (begun, None):  # else another segment has begun since
+                self._measured.pop(begun.operation_id, None)
             self._segments.cut(begun, "unfinished", time_ns())
             self._segments.forget(begun.operation_id)
         except Exception as error:
@@ -249,10 +251,9 @@ class TracingHooks(Instrumentation):
                 entered = self._enter[call.__class__](spans, call)
         except Exception as error:
             self._failures.note("enter", error)
-        if call.__class__ not in MetricsHooks.encloses:
+        if call.__class__ not in MetricsHooks.encloses or (measures := self._measured.get(call.operation_id)) is None:
             return entered
-        measures = self._measured.get(call.operation_id)
-        return entered if measures is None else Paired(entered, measures.bundle, enter_call(measures, call))
+        return Paired(entered, measures.bundle, enter_call(measures, call))
 
     def leave(self, entered: Entered | Paired | None, result: object, error: BaseException | None) -> None:
         """Restore the context of the run's task, and end a `chat` span, for which there is no event."""
@@ -283,8 +284,12 @@ class TracingHooks(Instrumentation):
             self._failures.note("leave", problem)
 
     def _take_up(self, operation_id: str, measures: SegmentMeasures) -> bool:
-        """Measure an operation with each event and call from now on, unless another bundle's metrics are measured."""
-        return self._measured.setdefault(operation_id, measures) is measures
+        """Measure an operation with each event and call from now on, unless that is done for another bundle."""
+        present = self._measured.get(operation_id)
+        if present is not None and present.bundle is not measures.bundle:
+            return False
+        self._measured[operation_id] = measures
+        return True
 
     def refused(self, call: Call, denial: Denial, *, cause: BaseException | None, ran: bool, stop: bool) -> None:
         """Keep a denial until the event of the call comes."""
