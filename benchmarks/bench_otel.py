@@ -15,18 +15,21 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ParentBased
 from opentelemetry.trace import NoOpTracerProvider
 
 from benchmarks.harness import Row, Samples, Timer, interleave, statement
-from benchmarks.otel_by_hand import STEPS, ByHand, add, dropping, emits_the_same, play
+from benchmarks.otel_by_hand import STEPS, ByHand, MetricsByHand, add, dropping, emits_the_same, play
 from benchmarks.otel_crowd import many_at_once, memory
 from hookline import AfterStep, Agent, HookDispatcher, Hooks, ScriptedModel, exec_agent
 from hookline.otel import MetricsHooks, TracingHooks
 
-STEP_RATIO = 1.4
+STEP_RATIO = 1.28
+METRICS_RATIO = 1.35
 NOOP_MICROSECONDS = 10
 
 NOTHING = "without TracingHooks"
 BOTH = "TracingHooks + MetricsHooks"
 OBSERVED = f"{BOTH}, one observer"
+MEASURED = "MetricsHooks"
 BY_HAND = "by hand, in the same place"
+METRICS_BY_HAND = "metrics by hand, in the same place"
 TIGHT = "by hand, in a loop of its own"
 FRESH = f"{BOTH}, new for each run"
 
@@ -40,6 +43,7 @@ async def steps(rounds: int) -> list[Row]:
     """A run with each kind of telemetry, and with the same one made by hand."""
     traces, meters = dropping(), MeterProvider([InMemoryMetricReader()])
     hand = ByHand(dropping(), MeterProvider([InMemoryMetricReader()]))
+    hand_metrics = MetricsByHand(dropping(), MeterProvider([InMemoryMetricReader()]))
     metrics, observer = MetricsHooks(meters), Hooks("observer")
     observer.on(AfterStep)(lambda event: None)
     given = {
@@ -48,6 +52,7 @@ async def steps(rounds: int) -> list[Row]:
         f"{BOTH}, no SDK": [TracingHooks(), MetricsHooks()],
         "TracingHooks, sampled out": [TracingHooks(TracerProvider(sampler=ParentBased(ALWAYS_OFF)))],
         "TracingHooks": [TracingHooks(traces, meter_provider=meters)],
+        MEASURED: [metrics],
         BOTH: [TracingHooks(traces, meter_provider=meters), metrics],
         OBSERVED: [TracingHooks(traces, meter_provider=meters), metrics, observer],
         f"{OBSERVED}, hook_spans": [TracingHooks(traces, meter_provider=meters, hook_spans=True), metrics, observer],
@@ -69,17 +74,23 @@ async def steps(rounds: int) -> list[Row]:
             **run,
         )
         cases[BY_HAND] = statement("await run(dispatcher)", unroll=1, run=hand.run, dispatcher=dispatcher)
+        cases[METRICS_BY_HAND] = statement(
+            "await run(dispatcher)", unroll=1, run=hand_metrics.run, dispatcher=dispatcher
+        )
         cases[TIGHT] = statement("loop()", unroll=1, loop=hand.loop)
         samples = await interleave(cases, rounds)
     return [*step_rows(samples, given), *construction_rows(samples)]
 
 
 def step_rows(samples: Samples, given: Iterable[str]) -> list[Row]:
-    for name in (*given, FRESH, BY_HAND, TIGHT):
+    for name in (*given, FRESH, BY_HAND, METRICS_BY_HAND, TIGHT):
         samples.derive(f"a step [{name}]", lambda run: run / STEPS, name)
-    rows = [samples.row(f"a step [{name}]", f"a step [{NOTHING}]" * (name != NOTHING)) for name in (*given, BY_HAND)]
+    rows = [
+        samples.row(f"a step [{name}]", f"a step [{NOTHING}]" * (name != NOTHING))
+        for name in (*given, BY_HAND, METRICS_BY_HAND)
+    ]
     rows.append(samples.row(f"a step [{TIGHT}]"))
-    for name in (*given, BY_HAND):
+    for name in (*given, BY_HAND, METRICS_BY_HAND):
         samples.derive(f"adds to a step [{name}]", lambda run, bare: (run - bare) / STEPS, name, NOTHING)
     samples.derive(f"adds to a step [{TIGHT}]", lambda run: run / STEPS, TIGHT)
     for name in given:
@@ -90,6 +101,8 @@ def step_rows(samples: Samples, given: Iterable[str]) -> list[Row]:
     full = f"adds to a step [{BOTH}]"
     rows.append(samples.row(full, f"adds to a step [{BY_HAND}]", at_most=STEP_RATIO))
     rows.append(samples.row(full, f"adds to a step [{TIGHT}]"))
+    hand_metrics = f"adds to a step [{METRICS_BY_HAND}]"
+    rows.append(samples.row(f"adds to a step [{MEASURED}]", hand_metrics, at_most=METRICS_RATIO))
     return rows
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from contextlib import nullcontext
 from time import perf_counter
 from typing import Any
 
@@ -154,6 +155,42 @@ class ByHand:
         self.histograms["tool"].record(perf_counter() - began, attributes)
 
 
+class MetricsByHand(ByHand):
+    """The metrics of the same run alone, written by hand."""
+
+    def root(self, operation_id: str) -> Any:
+        return nullcontext()
+
+    def end(self, root: object, began: float) -> None:
+        agent = {"gen_ai.agent.name": "adder"}
+        self.histograms["agent"].record(perf_counter() - began, {**agent, "gen_ai.request.model": "scripted"})
+        self.histograms["inferences"].record(STEPS, agent)
+        self.histograms["tool_calls"].record(STEPS - 1, agent)
+
+    def step(self, operation_id: str, index: int) -> None:
+        began = perf_counter()
+        self.chat(operation_id)
+        if index < STEPS - 1:
+            self.tool(operation_id, index)
+        self.histograms["step"].record(perf_counter() - began, {"gen_ai.agent.name": "adder"})
+
+    def chat(self, operation_id: str) -> None:
+        began = perf_counter()
+        call = {
+            "gen_ai.provider.name": "hookline",
+            "gen_ai.request.model": "scripted",
+            "gen_ai.operation.name": "chat",
+        }
+        self.histograms["model"].record(perf_counter() - began, call)
+        self.histograms["tokens"].record(10, {**call, "gen_ai.token.type": "input"})
+        self.histograms["tokens"].record(5, {**call, "gen_ai.token.type": "output"})
+
+    def tool(self, operation_id: str, index: int) -> None:
+        began = perf_counter()
+        attributes = {"gen_ai.tool.name": "add", "gen_ai.tool.type": "function", "gen_ai.agent.name": "adder"}
+        self.histograms["tool"].record(perf_counter() - began, attributes)
+
+
 def root_attributes(operation_id: str) -> dict[str, Any]:
     return {
         "hookline.operation.id": operation_id,
@@ -166,7 +203,7 @@ def root_attributes(operation_id: str) -> dict[str, Any]:
 def tool_attributes(operation_id: str, index: int) -> dict[str, Any]:
     return {
         "hookline.operation.id": operation_id,
-        "hookline.tool.toolset": "local",
+        "hookline.tool.identifier": "local",
         "gen_ai.tool.call.id": f"call_{index}",
         "gen_ai.agent.name": "adder",
         "gen_ai.tool.type": "function",
@@ -195,6 +232,11 @@ async def emits_the_same() -> None:
     alone = Exported()
     ByHand(alone.traces, alone.meters).loop()
     assert (ours.spans(), ours.points()) == (alone.spans(), alone.points())
+    measured, by_hand = Exported(), Exported()
+    await exec_agent(agent, "Add.", hooks=[MetricsHooks(measured.meters)])
+    async with HookDispatcher() as dispatcher:
+        await MetricsByHand(by_hand.traces, by_hand.meters).run(dispatcher)
+    assert (measured.spans(), measured.points()) == (by_hand.spans(), by_hand.points()) == (Counter(), ours.points())
 
 
 class Exported:

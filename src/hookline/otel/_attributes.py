@@ -19,6 +19,8 @@ def clean(text: object, limit: int = NAME_CHARACTERS) -> str:
 
     Exporters drop a value with half of a surrogate pair, and write a traceback into the log.
     """
+    if text.__class__ is str and len(text) <= limit and text.isascii():
+        return text
     if not isinstance(text, str):
         return f"<{type(text).__name__}>"
     if text.__class__ is not str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from time import time_ns
 from typing import Any
 
@@ -35,7 +35,7 @@ from hookline.otel._context import get_value
 from hookline.otel._logs import LogEvents
 from hookline.otel._spans import OpenSpan, OperationSpans, merge
 
-__all__ = ["ACTIONS", "begin_chat", "denial_attributes", "end_chat", "tool_key"]
+__all__ = ["ACTIONS", "KEYS", "begin_chat", "denial_attributes", "end_chat", "tool_key"]
 
 STOPPED = ("interrupted", "max_steps", "cost_limit", "waiting_for_human")
 """Why a sub-agent may end without having done its work, and without an error."""
@@ -375,6 +375,15 @@ ACTIONS: dict[type[Event], Callable[[OperationSpans, Any, Content], None]] = {
     OnCallAgentError: on_call_agent_error,
 }
 """What each event does to the open spans; `OnComplete` and `OnError` end the segment, in `TracingHooks`."""
+
+KEYS: dict[type[Event], Callable[[Any], Hashable]] = {
+    AfterStep: lambda event: ("step", event.step_index),
+    AfterToolCall: tool_key,
+    OnToolCallError: tool_key,
+    AfterCompact: lambda event: ("compact", event.step_index),
+    OnCompactError: lambda event: ("compact", event.step_index),
+}
+"""The key of the span that an event ends, in the table of open spans."""
 
 
 def begin_chat(spans: OperationSpans, call: ModelCall, content: Content) -> OpenSpan | None:

@@ -21,7 +21,7 @@ from opentelemetry.metrics import (
 from hookline.otel import _attributes as names
 from hookline.otel._attributes import clean
 
-__all__ = ["SCOPE", "Failures", "Instruments", "ValueLimit", "instruments_of", "is_idle"]
+__all__ = ["SCOPE", "Failures", "Instruments", "ValueLimit", "instruments_of", "is_idle", "keep"]
 
 logger = logging.getLogger("hookline.otel")
 
@@ -171,6 +171,20 @@ def is_idle(provider: MeterProvider) -> bool:
     if isinstance(provider, NoOpMeterProvider):
         return True
     return all(type(each).__module__.startswith("opentelemetry.metrics") for each in (provider, get_meter_provider()))
+
+
+MOST_KEPT = 256
+"""How many attribute dictionaries of one kind are kept for the next measurement."""
+
+K = TypeVar("K")
+
+
+def keep(kept: dict[K, T], key: K, value: T) -> T:
+    """Keep a value for the next time, and forget all kept ones when they become too many."""
+    if len(kept) >= MOST_KEPT:
+        kept.clear()
+    kept[key] = value
+    return value
 
 
 class ValueLimit:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from time import perf_counter, time_ns
-from typing import Any, get_args
+from typing import Any, NamedTuple, get_args
 
+from opentelemetry.context import Context
 from opentelemetry.metrics import MeterProvider
 
 from hookline.calls import Call, CompactCall, Denial, ModelCall, ModelResponse
@@ -29,16 +31,39 @@ from hookline.otel import _attributes as names
 from hookline.otel._attributes import clean, error_type
 from hookline.otel._context import check_flags, check_positive, check_provider
 from hookline.otel._hook_spans import error_type_of, executions, unregistrations
-from hookline.otel._instruments import Failures, instruments_of, is_idle
+from hookline.otel._instruments import Failures, instruments_of, is_idle, keep
+from hookline.otel._pairing import end_pairing, pair_metrics
 from hookline.signals import HookExecution
 
-__all__ = ["MetricsHooks"]
+__all__ = ["MEASURED", "MeasuredCall", "MetricsHooks", "SegmentMeasures", "enter_call"]
 
 ACTIONS = get_args(HumanAction)
 
 UNKNOWN_TOOL = "UnknownToolError"
 """`error_type` of a tool that does not exist: its name is whatever the model has made up. Where a hook answered or
 refused before the tool ran, nobody has looked for the tool, so its name must be one of those that were offered."""
+
+
+class ChatAttributes(NamedTuple):
+    """Attributes of a model call's points. They are shared by many points, so nothing may change them."""
+
+    duration: Mapping[str, str]
+    input_tokens: Mapping[str, str]
+    output_tokens: Mapping[str, str]
+
+
+class AgentAttributes(NamedTuple):
+    """Attributes of the points of one agent. They are shared by many points, so nothing may change them.
+
+    Attributes:
+        agent: Those that only name the agent.
+        tools: Those of its tool calls, by name of the tool.
+        chats: Those of its model calls, by provider, requested model and answering model.
+    """
+
+    agent: Mapping[str, str]
+    tools: dict[str, Mapping[str, str]]
+    chats: dict[tuple[str, str, str], ChatAttributes]
 
 
 class SegmentMeasures:
@@ -48,16 +73,18 @@ class SegmentMeasures:
         operation_id: Its operation.
         began: When it began, in nanoseconds since 1970.
         agent: Its agent, as attributes have it.
+        bundle: The bundle that measures it.
+        kept: Attributes of its points, which all segments of the agent share.
         model: The model that it was begun with.
         provider: The provider of that model.
         resumed: Whether it resumes after a pause.
         llm_calls: Model calls of earlier segments.
         tool_calls: Tool calls of earlier segments.
         waiting_since: The beginning of a wait for a person, in nanoseconds since 1970.
+        observed: Whether its bundle observes it; if not, the tracing of the segment calls the bundle.
         tools: Names of the tools that were offered to the model.
         learns: Whether `tools` grows with the model calls: tools of another framework are known from those only.
         last_event: The event that came last: two registrations of a bundle get each event twice.
-        last_request: The model that was asked last, and the attributes of its metrics.
         failed_with: The error type of the model call that ended the step.
         compacting: When a compaction began, in nanoseconds since 1970; 0 while there is none.
         compact_error: The error type of a compaction that fails; `None` if it was denied or interrupted.
@@ -66,14 +93,16 @@ class SegmentMeasures:
     __slots__ = (
         "agent",
         "began",
+        "bundle",
         "compact_error",
         "compacting",
         "failed_with",
+        "kept",
         "last_event",
-        "last_request",
         "learns",
         "llm_calls",
         "model",
+        "observed",
         "operation_id",
         "provider",
         "resumed",
@@ -82,10 +111,12 @@ class SegmentMeasures:
         "waiting_since",
     )
 
-    def __init__(self, segment: SegmentInfo, began: int, agent: str) -> None:
+    def __init__(self, segment: SegmentInfo, began: int, kept: AgentAttributes, bundle: MetricsHooks) -> None:
         self.operation_id = segment.operation_id
         self.began = began
-        self.agent = agent
+        self.kept = kept
+        self.bundle = bundle
+        self.agent = kept.agent[names.AGENT_NAME]
         self.model = clean(segment.model)
         self.provider = clean(segment.provider) or names.OTHER
         self.resumed = segment.resumed
@@ -95,10 +126,21 @@ class SegmentMeasures:
         self.tools = {tool.name for tool in segment.tools}
         self.learns = not self.tools
         self.last_event: Event | None = None
-        self.last_request: tuple[str, dict[str, str]] | None = None
         self.failed_with: str | None = None
+        self.observed = True
         self.compacting = 0
         self.compact_error: str | None = names.OTHER
+
+
+MeasuredCall = tuple[SegmentMeasures, float, Call]
+"""What `leave` needs of `enter`: the measures of the segment, when the call began, and the call."""
+
+
+def enter_call(measures: SegmentMeasures, call: Call) -> MeasuredCall:
+    """Note the start of a call."""
+    if measures.learns and isinstance(call, ModelCall):
+        measures.tools.update(tool.name for tool in call.tools)
+    return measures, perf_counter(), call
 
 
 class MetricsHooks(Instrumentation):
@@ -156,9 +198,11 @@ class MetricsHooks(Instrumentation):
         )
         self._tools, self._errors = limited(names.TOOL_NAME, max_values), limited(names.ERROR_TYPE, max_values)
         self._hooks, self._types = limited(names.HOOK_ID, max_values), limited(names.HOOK_TYPE, max_values)
+        self._kept: dict[str, AgentAttributes] = {}
         self._operations: dict[str, SegmentMeasures] = {}
         self.observers = tuple(
-            Hook(id=f"{id}.{kind.hook_type}", type=kind, handler=self._observe) for kind in self._actions
+            Hook(id=f"{id}.{kind.hook_type}", type=kind, handler=self._observer(kind))
+            for kind in (BeforeStep, *self._actions)
         )
 
     # What a run of this package does with the bundle.
@@ -171,7 +215,8 @@ class MetricsHooks(Instrumentation):
             measures = self._begin_measuring(segment, time_ns())
             if segment.dispatcher is not None:
                 self._instruments.observe_lanes(segment.dispatcher)
-            return measures, True
+            pair_metrics(segment, measures)
+            return measures, measures.observed
         except Exception as error:
             self._failures.note("begin", error)
             return None, False
@@ -181,36 +226,35 @@ class MetricsHooks(Instrumentation):
         if begun is None:
             return
         try:
+            end_pairing(begun.operation_id)
             executions.unwatch(begun.operation_id, self._receive_execution)
             if self._operations.get(begun.operation_id) is begun:
                 del self._operations[begun.operation_id]
         except Exception as error:
             self._failures.note("end", error)
 
-    def enter(self, call: Call) -> tuple[SegmentMeasures, float, Call] | None:
-        """Note the start of a model call."""
+    def enter(self, call: Call) -> MeasuredCall | None:
+        """Note the start of a model call or a compaction, unless the tracing calls this bundle for it."""
         measures = self._operations.get(call.operation_id)
-        if measures is None:
-            return None
-        if measures.learns and isinstance(call, ModelCall):
-            measures.tools.update(tool.name for tool in call.tools)
-        return measures, perf_counter(), call
+        return None if measures is None or not measures.observed else enter_call(measures, call)
 
-    def leave(
-        self, entered: tuple[SegmentMeasures, float, Call] | None, result: object, error: BaseException | None
-    ) -> None:
+    def leave(self, entered: MeasuredCall | None, result: object, error: BaseException | None) -> None:
         """Measure a model call, unless it was interrupted, and count a compaction."""
         if entered is None:
             return
         try:
             measures, began, call = entered
+            if type(call) is ModelCall and error is None:
+                measures.failed_with = None
+                self._record_model_call(measures, call, perf_counter() - began, result, None)
+                return
             interrupted = error is not None and not isinstance(error, Exception)
             if isinstance(call, CompactCall):
                 measures.compact_error = None if interrupted else error_type(type(error).__name__)
             elif isinstance(call, ModelCall) and not interrupted:
                 # It ends the step, unless another runtime asks again.
-                measures.failed_with = None if error is None else self._errors(error_type(type(error).__name__))
-                self._record_model_call(measures, call, perf_counter() - began, result, error)
+                measures.failed_with = self._errors(error_type(type(error).__name__))
+                self._record_model_call(measures, call, perf_counter() - began, result, measures.failed_with)
         except Exception as problem:
             self._failures.note("leave", problem)
 
@@ -221,109 +265,166 @@ class MetricsHooks(Instrumentation):
             measures.compact_error = None
 
     def _record_model_call(
-        self, measures: SegmentMeasures, call: ModelCall, seconds: float, result: object, error: BaseException | None
+        self, measures: SegmentMeasures, call: ModelCall, seconds: float, result: object, failed_with: str | None
     ) -> None:
         if not self._model_metrics:
             return
-        if measures.last_request is None or measures.last_request[0] != call.model:
-            measures.last_request = call.model, self._chat_attributes(measures, call.model)
-        attributes = measures.last_request[1]
-        if isinstance(result, ModelResponse):
-            if result.model:
-                attributes = {**attributes, names.RESPONSE_MODEL: self._models(clean(result.model))}
-            usage, record = result.usage, self._record["tokens"].record
-            if usage.input_tokens or usage.output_tokens:
-                record(usage.input_tokens, {**attributes, names.TOKEN_TYPE: "input"})
-                record(usage.output_tokens, {**attributes, names.TOKEN_TYPE: "output"})
-        if error is not None:
-            attributes = {**attributes, names.ERROR_TYPE: self._errors(error_type(type(error).__name__))}
-        self._record["model"].record(seconds, attributes)
+        if not isinstance(result, ModelResponse):
+            duration = self._chat_attributes(measures, call.model, "").duration
+            if failed_with is not None:
+                duration = {**duration, names.ERROR_TYPE: failed_with}
+            self._record["model"].record(seconds, duration)
+            return
+        attributes = self._chat_attributes(measures, call.model, result.model)
+        usage, record = result.usage, self._record["tokens"].record
+        if usage.input_tokens or usage.output_tokens:
+            record(usage.input_tokens, attributes.input_tokens)
+            record(usage.output_tokens, attributes.output_tokens)
+        self._record["model"].record(seconds, attributes.duration)
 
-    def _chat_attributes(self, measures: SegmentMeasures, model: str) -> dict[str, str]:
+    def _chat_attributes(self, measures: SegmentMeasures, model: str, answered_by: str) -> ChatAttributes:
+        model, answered_by = clean(model) or measures.model, answered_by and clean(answered_by)
+        key = measures.provider, model, answered_by
+        found = measures.kept.chats.get(key)
+        if found is not None:
+            return found
         attributes = {names.OPERATION_NAME: names.CHAT, names.PROVIDER_NAME: measures.provider}
-        name = clean(model) or measures.model
-        if name:
-            attributes[names.REQUEST_MODEL] = self._models(name)
-        return attributes
+        if model:
+            attributes[names.REQUEST_MODEL] = self._models(model)
+        if answered_by:
+            attributes[names.RESPONSE_MODEL] = self._models(answered_by)
+        made = ChatAttributes(
+            attributes,
+            {**attributes, names.TOKEN_TYPE: "input"},
+            {**attributes, names.TOKEN_TYPE: "output"},
+        )
+        # Not `_OTHER`: a bundle with a higher limit may still make the value known to all.
+        if names.OTHER not in (attributes.get(names.REQUEST_MODEL), attributes.get(names.RESPONSE_MODEL)):
+            keep(measures.kept.chats, key, made)
+        return made
 
     # Events, which any runtime may send.
 
-    def _observe(self, event: Event) -> None:
+    def _observer(self, kind: type[Event]) -> Callable[[Event], None]:
+        find, measure = self._operations.get, self._measure
+
+        def observe(event: Event) -> None:
+            measures = find(event.operation_id)
+            if measures is not None and measures.observed:
+                measure(measures, event, None)
+
+        def begin(event: Event) -> None:
+            if find(event.operation_id) is None:
+                self._begin_unannounced(event)
+
+        return begin if kind is BeforeStep else observe
+
+    def _begin_unannounced(self, event: Event) -> None:
+        """Begin to measure a segment of another runtime, by its first event."""
         try:
-            measures = self._operations.get(event.operation_id)
-            if measures is None:
-                if event.__class__ is not BeforeStep or is_idle(self._provider):
-                    return
+            if not is_idle(self._provider):
                 segment = SegmentInfo(operation_id=event.operation_id, agent_id=event.agent_id)
-                measures = self._begin_measuring(segment, event.time_unix_nano)
+                self._begin_measuring(segment, event.time_unix_nano)
                 unregistrations.watch(event.operation_id, self._forget_unregistered)
+        except Exception as error:
+            self._failures.note(str(event.hook_type), error)
+
+    def _measure(self, measures: SegmentMeasures, event: Event, context: Context | None) -> None:
+        """Measure what an event says, in the context of the span that it is about."""
+        try:
             if event is not measures.last_event:  # two registrations of this bundle get it twice
                 measures.last_event = event
-                self._actions[event.__class__](self, measures, event)
+                self._actions[event.__class__](self, measures, event, context)
         except Exception as error:
             self._failures.note(str(event.hook_type), error)
 
     def _begin_measuring(self, segment: SegmentInfo, at: int) -> SegmentMeasures:
-        measures = SegmentMeasures(segment, at, self._agents(clean(segment.agent_id)))
+        measures = SegmentMeasures(segment, at, self._agent_attributes(clean(segment.agent_id)), self)
         measures.provider = self._providers(measures.provider)
         self._operations[segment.operation_id] = measures
         if self._hook_metrics:
             executions.watch(segment.operation_id, self._receive_execution)
         return measures
 
-    def _before_step(self, measures: SegmentMeasures, event: BeforeStep) -> None:
-        """Do nothing: a step is measured at its end."""
+    def _agent_attributes(self, agent: str) -> AgentAttributes:
+        found = self._kept.get(agent)
+        if found is None:
+            value = self._agents(agent)
+            found = AgentAttributes({names.AGENT_NAME: value}, {}, {})
+            if value != names.OTHER:
+                keep(self._kept, agent, found)
+        return found
 
-    def _after_step(self, measures: SegmentMeasures, event: AfterStep) -> None:
-        attributes = {names.AGENT_NAME: measures.agent}
+    def _after_step(self, measures: SegmentMeasures, event: AfterStep, context: Context | None) -> None:
+        attributes = measures.kept.agent
         if measures.failed_with is not None:
-            attributes[names.ERROR_TYPE], measures.failed_with = measures.failed_with, None
-        self._record["step"].record(event.execution_time_ms / 1e3, attributes)
+            attributes = {**attributes, names.ERROR_TYPE: measures.failed_with}
+            measures.failed_with = None
+        self._record["step"].record(event.execution_time_ms / 1e3, attributes, context)
 
-    def _after_tool_call(self, measures: SegmentMeasures, event: AfterToolCall) -> None:
+    def _after_tool_call(self, measures: SegmentMeasures, event: AfterToolCall, context: Context | None) -> None:
         denied = event.answered_by is not None and not event.mocked
-        self._record_tool_call(measures, event, None if event.success or denied else "tool_error")
+        self._record_tool_call(measures, event, None if event.success or denied else "tool_error", context)
 
-    def _on_tool_call_error(self, measures: SegmentMeasures, event: OnToolCallError) -> None:
-        self._record_tool_call(measures, event, None if is_interrupted(event) else error_type(event.error_type))
+    def _on_tool_call_error(self, measures: SegmentMeasures, event: OnToolCallError, context: Context | None) -> None:
+        failed_with = None if is_interrupted(event) else error_type(event.error_type)
+        self._record_tool_call(measures, event, failed_with, context)
 
     def _record_tool_call(
-        self, measures: SegmentMeasures, event: AfterToolCall | OnToolCallError, error_type: str | None
+        self,
+        measures: SegmentMeasures,
+        event: AfterToolCall | OnToolCallError,
+        error_type: str | None,
+        context: Context | None,
     ) -> None:
         if not self._tool_metrics:
             return
         real = event.tool_name in measures.tools or (error_type != UNKNOWN_TOOL and event.answered_by is None)
-        tool = self._tools(clean(event.tool_name)) if real else names.OTHER
-        attributes = {names.TOOL_NAME: tool, names.TOOL_TYPE: "function", names.AGENT_NAME: measures.agent}
+        attributes = self._tool_attributes(measures, clean(event.tool_name) if real else names.OTHER)
         if error_type is not None:
-            attributes[names.ERROR_TYPE] = self._errors(error_type)
-        self._record["tool"].record(event.execution_time_ms / 1e3, attributes)
+            attributes = {**attributes, names.ERROR_TYPE: self._errors(error_type)}
+        self._record["tool"].record(event.execution_time_ms / 1e3, attributes, context)
 
-    def _before_human_intervention(self, measures: SegmentMeasures, event: BeforeHumanIntervention) -> None:
+    def _tool_attributes(self, measures: SegmentMeasures, tool: str) -> Mapping[str, str]:
+        found = measures.kept.tools.get(tool)
+        if found is None:
+            value = tool if tool == names.OTHER else self._tools(tool)
+            found = {names.TOOL_NAME: value, names.TOOL_TYPE: "function", names.AGENT_NAME: measures.agent}
+            if value != names.OTHER:
+                keep(measures.kept.tools, tool, found)
+        return found
+
+    def _before_human_intervention(
+        self, measures: SegmentMeasures, event: BeforeHumanIntervention, context: Context | None
+    ) -> None:
         measures.waiting_since = event.time_unix_nano
 
-    def _after_human_intervention(self, measures: SegmentMeasures, event: AfterHumanIntervention) -> None:
+    def _after_human_intervention(
+        self, measures: SegmentMeasures, event: AfterHumanIntervention, context: Context | None
+    ) -> None:
         if measures.waiting_since is not None:
             action = event.action if event.action in ACTIONS else names.OTHER
             waited = max(0, event.time_unix_nano - measures.waiting_since) / 1e9
             self._record["human"].record(waited, {names.HUMAN_DECISION: action, names.AGENT_NAME: measures.agent})
 
-    def _before_compact(self, measures: SegmentMeasures, event: BeforeCompact) -> None:
+    def _before_compact(self, measures: SegmentMeasures, event: BeforeCompact, context: Context | None) -> None:
         measures.compacting = event.time_unix_nano
 
-    def _after_compact(self, measures: SegmentMeasures, event: AfterCompact | OnCompactError) -> None:
+    def _after_compact(
+        self, measures: SegmentMeasures, event: AfterCompact | OnCompactError, context: Context | None
+    ) -> None:
         began, measures.compacting = measures.compacting, 0
         error_type, measures.compact_error = measures.compact_error, names.OTHER
         if began:
-            attributes = {names.AGENT_NAME: measures.agent}
+            attributes = measures.kept.agent
             if isinstance(event, OnCompactError) and error_type is not None:
-                attributes[names.ERROR_TYPE] = self._errors(error_type)
-            self._record["compaction"].record(max(0, event.time_unix_nano - began) / 1e9, attributes)
+                attributes = {**attributes, names.ERROR_TYPE: self._errors(error_type)}
+            self._record["compaction"].record(max(0, event.time_unix_nano - began) / 1e9, attributes, context)
 
-    def _on_complete(self, measures: SegmentMeasures, event: OnComplete) -> None:
+    def _on_complete(self, measures: SegmentMeasures, event: OnComplete, context: Context | None) -> None:
         if self._operations.pop(event.operation_id, None) is None or not self._agent_metrics:
             return
-        agent = {names.AGENT_NAME: measures.agent}
+        agent = measures.kept.agent
         attributes: dict[str, Any] = dict(agent)
         if measures.model:
             attributes[names.REQUEST_MODEL] = self._models(measures.model)
@@ -336,7 +437,6 @@ class MetricsHooks(Instrumentation):
         self._record["tool_calls"].record(event.tool_calls - measures.tool_calls, agent)
 
     _actions: dict[type[Event], Any] = {  # noqa: RUF012  (read only)
-        BeforeStep: _before_step,
         AfterStep: _after_step,
         AfterToolCall: _after_tool_call,
         OnToolCallError: _on_tool_call_error,
@@ -374,3 +474,7 @@ class MetricsHooks(Instrumentation):
         unregistrations.unwatch(operation_id, self._forget_unregistered)
         executions.unwatch(operation_id, self._receive_execution)
         self._operations.pop(operation_id, None)
+
+
+MEASURED = frozenset(MetricsHooks._actions)
+"""The events of a segment that has begun of which something is measured."""

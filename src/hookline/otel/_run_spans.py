@@ -340,7 +340,7 @@ class Roots:
             spans.recording = not around.is_valid or around.trace_flags.sampled
             spans.fixed = goes_on
         spans.at(at)
-        spans.root = OpenSpan("root", names.INVOKE_AGENT, span, None, at, attributes, segment.operation_id)
+        spans.root = OpenSpan("root", names.INVOKE_AGENT, span, None, at, at, attributes, segment.operation_id)
         if spans.recording:
             spans.previous = links
             if parent is not None and under is not None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any
 
+import msgspec
 from opentelemetry.context import Context, create_key
 from opentelemetry.trace import (
     Link,
@@ -35,7 +36,7 @@ MODEL_CALLS = ("chat", "generate_content", "text_completion")
 CALLS = (*MODEL_CALLS, names.EXECUTE_TOOL)
 
 
-class OpenSpan:
+class OpenSpan(msgspec.Struct, eq=False):
     """An open span: it has begun and not ended.
 
     Attributes:
@@ -53,60 +54,28 @@ class OpenSpan:
         outcome: Why that ended.
         error_type: What it failed with.
         left: Of a call of a sub-agent: whether its work has failed, and only its event is still to come.
-        around: Where agents have no spans: the span of somebody else that it is under.
+        around: Where agents have no spans: the span of somebody else that it is inside.
     """
 
-    __slots__ = (
-        "around",
-        "attributes",
-        "began",
-        "callee",
-        "child",
-        "context",
-        "error_type",
-        "key",
-        "kind",
-        "left",
-        "operation_id",
-        "outcome",
-        "parent",
-        "span",
-        "stamp",
-    )
-
-    def __init__(
-        self,
-        key: Hashable,
-        kind: str,
-        span: Span,
-        parent: OpenSpan | None,
-        began: int,
-        attributes: dict[str, Any],
-        operation_id: str,
-    ) -> None:
-        self.key = key
-        self.kind = kind
-        self.span = span
-        self.parent = parent
-        self.began = self.stamp = began
-        self.attributes = attributes
-        self.operation_id = operation_id
-        self.context: Context | None = None
-        self.callee = ""
-        self.child: str | None = None
-        self.outcome: str | None = None
-        self.error_type: str | None = None
-        self.left = False
-        self.around: Span | None = None
+    key: Hashable
+    kind: str
+    span: Span
+    parent: OpenSpan | None
+    began: int
+    stamp: int
+    attributes: dict[str, Any]
+    operation_id: str
+    around: Span | None = None
+    context: Context | None = None
+    callee: str = ""
+    child: str | None = None
+    outcome: str | None = None
+    error_type: str | None = None
+    left: bool = False
 
     def not_after_around(self, at: int) -> int:
         """Return a time, or the end of the foreign span around this one, if that is earlier."""
-        each: OpenSpan | None = self
-        while each is not None:
-            if each.around is not None:
-                return min(at, getattr(each.around, "end_time", None) or at)
-            each = each.parent
-        return at
+        return at if self.around is None else min(at, getattr(self.around, "end_time", None) or at)
 
 
 class Common:
@@ -272,6 +241,11 @@ class OperationSpans:
             context = opened.context = set_span_in_context(opened.span, self.base)
         return context
 
+    def context_of(self, key: Hashable) -> Context | None:
+        """Return the context inside an open span, by its key; `None` if there is none."""
+        opened = self.open.get(key)
+        return None if opened is None else opened.context or self.inside(opened)
+
     def begin(
         self,
         key: Hashable,
@@ -308,12 +282,10 @@ class OperationSpans:
             context, links = self.around(), links or self.previous
             around = get_current_span(context)
         else:
-            context = parent.context or self.inside(parent)
+            context, around = parent.context or self.inside(parent), parent.around
             at = parent.not_after_around(at)
         span = common.tracer.start_span(name, context, span_kind, attributes, links, at)
-        opened = self.open[key] = OpenSpan(key, kind, span, parent, at, attributes, self.operation_id)
-        opened.around = around
-        opened.stamp = stamp
+        opened = self.open[key] = OpenSpan(key, kind, span, parent, at, stamp, attributes, self.operation_id, around)
         return opened
 
     def end(
@@ -338,8 +310,11 @@ class OperationSpans:
             return False
         if self.segments:
             self.end_segments(opened, at)
+        if at < self.latest:
+            at = self.latest
+        self.latest = at
         try:
-            finish(opened, self.at(at), attributes, error_type, message)
+            finish(opened, at, attributes, error_type, message)
         except Exception as error:
             self.common.failures.note("end", error)
         return True
@@ -412,7 +387,9 @@ def finish(
             if error_type is not None:
                 span.set_attribute(names.ERROR_TYPE, error_type)
     finally:
-        span.end(max(opened.not_after_around(at), opened.began))
+        if opened.around is not None:
+            at = opened.not_after_around(at)
+        span.end(max(at, opened.began))
 
 
 MARKS = (names.CONTENT_TRUNCATED, names.CONTENT_LENGTH)

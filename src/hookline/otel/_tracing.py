@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextvars import Token
 from time import time_ns
-from typing import Literal
+from typing import Any, Literal
 
+import msgspec
 from msgspec import structs
 from opentelemetry._logs import LoggerProvider
 from opentelemetry.context import Context
@@ -20,7 +21,7 @@ from hookline.hooks import Hook
 from hookline.instrumentation import Instrumentation, SegmentInfo
 from hookline.otel import _attributes as names
 from hookline.otel._attributes import error_type
-from hookline.otel._call_spans import ACTIONS, begin_chat, end_chat
+from hookline.otel._call_spans import ACTIONS, KEYS, begin_chat, end_chat
 from hookline.otel._content import Content, Redact, capture_mode
 from hookline.otel._context import (
     OPERATION,
@@ -38,6 +39,8 @@ from hookline.otel._context import (
 from hookline.otel._hook_spans import executions, hook_event, hook_span, unregistrations
 from hookline.otel._instruments import SCOPE, Failures, instruments_of
 from hookline.otel._logs import LogEvents
+from hookline.otel._metrics import MEASURED, MeasuredCall, MetricsHooks, SegmentMeasures, enter_call
+from hookline.otel._pairing import end_pairing, pair_tracing
 from hookline.otel._run_spans import (
     Roots,
     Segments,
@@ -52,8 +55,18 @@ from hookline.signals import HookExecution
 
 __all__ = ["TracingHooks"]
 
+
 Entered = tuple[OpenSpan | None, Token[Context], Call]
 """What `leave` needs of `enter`: the span, if it is the call's own; the context before it; and the call."""
+
+
+class Paired(msgspec.Struct, eq=False):
+    """What `leave` needs of `enter` where metrics of the call are measured as well."""
+
+    traced: Entered | None
+    metrics: MetricsHooks
+    measured: MeasuredCall
+
 
 END_OF_TIME = 2**63
 """What a span's time must be below, in nanoseconds since 1970."""
@@ -158,9 +171,16 @@ class TracingHooks(Instrumentation):
             conversation_id=conversation_id,
             user_ids=user_ids,
         )
-        self._left_to_others = frozenset(
-            call for call, ours in ((ModelCall, model_spans), (ToolCall, tool_spans)) if not ours
-        )
+        self._model_spans = model_spans
+        self._enter: dict[type[Call], Callable[[OperationSpans, Any], Entered | None]] = {
+            StepCall: enter_step,
+            ModelCall: self._enter_model_call,
+            ToolCall: enter_tool_call,
+            SubAgentCall: enter_agent_call,
+            CompactCall: enter_compaction,
+        }
+        self._measured: dict[str, SegmentMeasures] = {}
+        """What is measured of the segments that this bundle traces, by operation."""
         self._hook_spans = hook_spans
         self.observers = tuple(
             Hook(id=f"{id}.{kind.hook_type}", type=kind, handler=self._observer(kind)) for kind in EVENTS.values()
@@ -175,6 +195,7 @@ class TracingHooks(Instrumentation):
             spans = self._roots.begin(segment, time_ns(), self._segments.open, own=True)
             if spans.recording:
                 self._keep(spans)
+                pair_tracing(segment, self)
             return spans, spans.recording
         except Exception as error:
             self._failures.note("begin", error)
@@ -185,6 +206,7 @@ class TracingHooks(Instrumentation):
         if begun is None:
             return
         try:
+            end_pairing(begun.operation_id)
             context = set_value(self._common.key, begun.root, set_value(OPERATION, begun.id))
             if not is_hollow(begun):
                 place = begun.root.span.get_span_context().span_id, None
@@ -198,10 +220,13 @@ class TracingHooks(Instrumentation):
         if begun is None:
             return
         try:
+            end_pairing(begun.operation_id)
             if begun.token is not None:
                 detach(begun.token)
             if self._hook_spans:
                 executions.unwatch(begun.operation_id, self._receive_execution)
+            if self._segments.open.get(begun.operation_id) in (begun, None):  # else another segment has begun since
+                self._measured.pop(begun.operation_id, None)
             self._segments.cut(begun, "unfinished", time_ns())
             self._segments.forget(begun.operation_id)
         except Exception as error:
@@ -217,42 +242,32 @@ class TracingHooks(Instrumentation):
             self._failures.note("carried", error)
             return None
 
-    def enter(self, call: Call) -> Entered | None:
+    def enter(self, call: Call) -> Entered | Paired | None:
         """Make the span of a step, a model call, a tool call, a sub-agent call or a compaction current."""
+        entered: Entered | None = None
         try:
             spans = self._segments.open.get(call.operation_id)
-            if spans is None:
-                return None
-            if not spans.descriptions and isinstance(call, ModelCall) and call.tools:
-                spans.descriptions = descriptions(call.tools)  # of another framework no more is known before
-            if call.__class__ in self._left_to_others:
-                within = spans.step_of(call.step_index)
-                if is_inside(within, spans):
-                    return None
-                return None, attach(set_span_in_context(within.span)), call
-            opened = self._span_of(spans, call)
-            if opened is None:
-                return None
-            # Hooks may have put something of theirs into the present context.
-            context = opened.context = set_span_in_context(opened.span)
-            if call.__class__ is SubAgentCall:
-                context = set_value(self._common.key, opened, context)
-            elif isinstance(call, ToolCall):
-                context = set_value(PLACE, (opened.span.get_span_context().span_id, call.tool_call_id), context)
-            return opened, attach(context), call
+            if spans is not None:
+                entered = self._enter[call.__class__](spans, call)
         except Exception as error:
             self._failures.note("enter", error)
-            return None
+        if call.__class__ not in MetricsHooks.encloses or (measures := self._measured.get(call.operation_id)) is None:
+            return entered
+        return Paired(entered, measures.bundle, enter_call(measures, call))
 
-    def leave(self, entered: Entered | None, result: object, error: BaseException | None) -> None:
+    def leave(self, entered: Entered | Paired | None, result: object, error: BaseException | None) -> None:
         """Restore the context of the run's task, and end a `chat` span, for which there is no event."""
         if entered is None:
             return
-        opened, token, call = entered
+        if type(entered) is Paired:
+            entered.metrics.leave(entered.measured, result, error)
+            if entered.traced is None:
+                return
+            opened, token, call = entered.traced
+        else:
+            opened, token, call = entered  # type: ignore[misc]
         detach(token)
-        if opened is None:
-            return
-        if error is None and call.__class__ is not ModelCall:
+        if opened is None or (error is None and call.__class__ is not ModelCall):
             return
         try:
             if isinstance(call, ModelCall):
@@ -267,6 +282,14 @@ class TracingHooks(Instrumentation):
                 opened.outcome = "interrupted"
         except Exception as problem:
             self._failures.note("leave", problem)
+
+    def _take_up(self, operation_id: str, measures: SegmentMeasures) -> bool:
+        """Measure an operation with each event and call from now on, unless that is done for another bundle."""
+        present = self._measured.get(operation_id)
+        if present is not None and present.bundle is not measures.bundle:
+            return False
+        self._measured[operation_id] = measures
+        return True
 
     def refused(self, call: Call, denial: Denial, *, cause: BaseException | None, ran: bool, stop: bool) -> None:
         """Keep a denial until the event of the call comes."""
@@ -286,31 +309,34 @@ class TracingHooks(Instrumentation):
         except Exception as error:
             self._failures.note("answered", error)
 
-    def _span_of(self, spans: OperationSpans, call: Call) -> OpenSpan | None:
-        kind = call.__class__
-        if kind is StepCall:
-            return spans.step
-        if kind is ToolCall:
-            return spans.open.get(("tool", call.tool_call_id))  # type: ignore[attr-defined]
-        if isinstance(call, ModelCall):
-            return begin_chat(spans, call, self._content)
-        wanted = names.COMPACT_CONTEXT if kind is CompactCall else names.CALL_AGENT
-        callee = call.callee_id if isinstance(call, SubAgentCall) else ""
-        found = (each for each in reversed(spans.open.values()) if each.kind == wanted and each.callee == callee)
-        return next(found, None)
+    def _enter_model_call(self, spans: OperationSpans, call: ModelCall) -> Entered | None:
+        if not spans.descriptions and call.tools:
+            spans.descriptions = descriptions(call.tools)  # of another framework no more is known before
+        if not self._model_spans:
+            return enter_foreign(spans, call)
+        opened = begin_chat(spans, call, self._content)
+        return None if opened is None else enter_span(opened, call)
 
     # Events, which any runtime may send.
 
     def _observer(self, kind: type[Event]) -> Callable[[Event], None]:
         find, content, failures = self._segments.open.get, self._content, self._failures
+        is_measured = kind in MEASURED
+        measures_of = self._measured.pop if kind is OnComplete else self._measured.get
         action = ACTIONS.get(kind, self._complete)
+        key_of = KEYS.get(kind)
 
         def observe(event: Event) -> None:
             try:
+                spans = find(event.operation_id)
+                if is_measured and (measures := measures_of(event.operation_id, None)) is not None:
+                    context = None if spans is None or key_of is None else spans.context_of(key_of(event))
+                    measures.bundle._measure(measures, event, context)  # first, while the span is open
                 at = event.time_unix_nano
                 if at.__class__ is not int or not 0 <= at < END_OF_TIME:  # it would spoil a whole batch of spans
                     event = structs.replace(event, time_unix_nano=time_ns())
-                spans = find(event.operation_id) or self._begin_unannounced(event)
+                if spans is None:
+                    spans = self._begin_unannounced(event)
                 if spans is None or spans.last_event is event:
                     return
                 spans.last_event = event
@@ -428,6 +454,61 @@ class TracingHooks(Instrumentation):
     def open_kinds(self) -> list[str]:
         """Return the kind of each open span, for the gauge of open spans."""
         return self._segments.open_kinds()
+
+
+def enter_span(opened: OpenSpan, call: Call) -> Entered:
+    """Make a span current."""
+    # Hooks may have put something of theirs into the present context.
+    context = opened.context = set_span_in_context(opened.span)
+    return opened, attach(context), call
+
+
+def enter_step(spans: OperationSpans, call: StepCall) -> Entered | None:
+    """Make the span of the latest step current."""
+    opened = spans.step
+    if opened is None:
+        return None
+    context = opened.context = set_span_in_context(opened.span)
+    return opened, attach(context), call
+
+
+def enter_tool_call(spans: OperationSpans, call: ToolCall) -> Entered | None:
+    """Make the span of a tool call current, or the step where somebody else makes that span."""
+    if not spans.common.tool_spans:
+        return enter_foreign(spans, call)
+    opened = spans.open.get(("tool", call.tool_call_id))
+    if opened is None:
+        return None
+    context = opened.context = set_span_in_context(opened.span)
+    place = opened.span.get_span_context().span_id, call.tool_call_id
+    return opened, attach(set_value(PLACE, place, context)), call
+
+
+def enter_agent_call(spans: OperationSpans, call: SubAgentCall) -> Entered | None:
+    """Make the span of a sub-agent call current."""
+    opened = newest(spans, names.CALL_AGENT, call.callee_id)
+    if opened is None:
+        return None
+    context = opened.context = set_span_in_context(opened.span)
+    return opened, attach(set_value(spans.common.key, opened, context)), call
+
+
+def enter_compaction(spans: OperationSpans, call: CompactCall) -> Entered | None:
+    """Make the span of a compaction current."""
+    opened = newest(spans, names.COMPACT_CONTEXT, "")
+    return None if opened is None else enter_span(opened, call)
+
+
+def enter_foreign(spans: OperationSpans, call: ModelCall | ToolCall) -> Entered | None:
+    """Make the step current for a call whose span somebody else makes."""
+    within = spans.step_of(call.step_index)
+    return None if is_inside(within, spans) else (None, attach(set_span_in_context(within.span)), call)
+
+
+def newest(spans: OperationSpans, kind: str, callee: str) -> OpenSpan | None:
+    """Return the open span of a kind that began last."""
+    found = (each for each in reversed(spans.open.values()) if each.kind == kind and each.callee == callee)
+    return next(found, None)
 
 
 def is_inside(within: OpenSpan, spans: OperationSpans) -> bool:
