@@ -82,7 +82,7 @@ async def bursts(rounds: int) -> list[Row]:
                 rows += [] if name else [samples.row(nobody, in_line)]
                 rows += [
                     samples.row(in_line),
-                    samples.row(lane, in_line, at_most=4.0 if goal else None),
+                    samples.row(lane, in_line, at_most={1: 2.6, 6: 3.1}[burst] if not name else None),
                     samples.row(task, lane, at_least=1.6 if goal else None),
                 ]
     return rows

@@ -157,7 +157,7 @@ async def test_operations_that_share_a_bundle_cost_little_while_they_live() -> N
         finally:
             tracemalloc.stop()
 
-        assert (after - before) / len(ids) < 400
+        assert (after - before) / len(ids) < 120  # 10,000 fill a table less than most numbers do
 
 
 async def test_no_cycle_keeps_an_operation_until_the_next_collection() -> None:

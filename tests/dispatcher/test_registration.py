@@ -1014,3 +1014,90 @@ async def test_a_decorated_function_that_wraps_an_async_one_is_async() -> None:
         report = await dispatcher.unregister("op")
 
     assert (before, seen, report.delivered) == ([], ["inner"], 1)
+
+
+@pytest.mark.parametrize("others", [0, 1, 2])
+async def test_an_ended_operations_registration_removes_nothing_of_the_next_one_with_the_same_bundle(
+    others: int,
+) -> None:
+    seen: list[str] = []
+    bundle = Hooks("bundle")
+    bundle.on(BeforeStep)(lambda event: seen.append("shared"))
+    async with HookDispatcher() as dispatcher:
+        ended = dispatcher.register("op", [bundle])
+        await dispatcher.unregister("op")
+        for _ in range(1 + others):
+            dispatcher.register("op", [bundle])
+
+        ended.remove()
+        dispatcher.dispatch(step())
+
+    assert seen == ["shared"] * (1 + others)
+
+
+@pytest.mark.parametrize("others", [0, 1, 2])
+async def test_a_removed_registration_keeps_no_handler(others: int) -> None:
+    def handler(event: BeforeStep) -> None: ...
+
+    gone = weakref.ref(handler)
+    async with HookDispatcher() as dispatcher:
+        for _ in range(others):
+            dispatcher.register("op", [Hook(id="other", type=BeforeStep, handler=accept)])
+        registration = dispatcher.register("op", [Hook(id="own", type=BeforeStep, handler=handler)])
+        del handler
+        registration.remove()
+        gc.collect()
+
+        assert gone() is None
+        assert registration.operation_id in dispatcher.operations
+        assert dispatcher.has_hooks("op", BeforeStep) is (others > 0)
+
+
+async def test_hooks_are_added_to_an_operation_whose_hooks_were_all_removed() -> None:
+    seen: list[str] = []
+    async with HookDispatcher() as dispatcher:
+        dispatcher.register("op", [Hook(id="first", type=BeforeStep, handler=accept)]).remove()
+        second = dispatcher.register("op", [Hook(id="2", type=BeforeStep, handler=lambda event: seen.append("second"))])
+        third = dispatcher.register("op", [Hook(id="3", type=BeforeStep, handler=lambda event: seen.append("third"))])
+        dispatcher.dispatch(step())
+        second.remove()
+        dispatcher.dispatch(step())
+        third.remove()
+        dispatcher.dispatch(step())
+
+    assert seen == ["second", "third", "third"]
+
+
+@pytest.mark.parametrize("event", [Event, "noEvent", 3, [], BeforeStep(operation_id="op", step_index=0)])
+@pytest.mark.parametrize("operation_id", ["op", "unknown"])
+async def test_only_the_sixteen_events_can_be_asked_for(operation_id: str, event: Any) -> None:
+    async with HookDispatcher() as dispatcher:
+        dispatcher.register("op", [Hook(id="own", type=BeforeStep, handler=accept)])
+
+        with pytest.raises(HookUsageError, match="is not one of the sixteen events"):
+            dispatcher.has_hooks(operation_id, event)
+
+
+@pytest.mark.parametrize("kind", [BeforeStep, BeforeToolCall])
+async def test_has_hooks_takes_a_class_a_name_and_none(kind: type[Any]) -> None:
+    async with HookDispatcher() as dispatcher:
+        dispatcher.register("op", [Hook(id="own", type=kind, handler=accept)])
+        dispatcher.register("bare", [])
+
+        for event in (kind, kind.hook_type, str(kind.hook_type), None):
+            assert dispatcher.has_hooks("op", event)
+            assert not dispatcher.has_hooks("bare", event)
+            assert not dispatcher.has_hooks("unknown", event)
+        assert not dispatcher.has_hooks("op", AfterStep)
+        assert not dispatcher.has_hooks("op", HookType.AFTER_STEP)
+
+
+@pytest.mark.parametrize("operation_id", ["op", "unknown"])
+async def test_what_is_no_event_to_dispatch_is_refused_for_every_operation(operation_id: str) -> None:
+    async with HookDispatcher() as dispatcher:
+        dispatcher.register("op", [Hook(id="own", type=BeforeStep, handler=accept)])
+
+        with pytest.raises(HookUsageError, match="Use `await dispatcher"):
+            dispatcher.dispatch(asked(operation_id))
+        with pytest.raises(HookUsageError, match="Only the sixteen events"):
+            dispatcher.dispatch(3)  # type: ignore[arg-type]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from contextvars import Context
 from operator import length_hint
 from types import TracebackType
@@ -46,6 +46,17 @@ Queued = tuple[Event, Context, tuple[Observer, ...]]
 """One event in a lane, the context in which it was dispatched, and the observers that get it."""
 
 
+ENDED = object()
+"""What the first step of a coroutine gives if that was its last: a default, half the price of a `StopIteration`."""
+
+
+async def call_observer(handler: Callable[[Event], Coroutine[Any, Any, object]], event: Event) -> None:
+    """Run an async handler, and refuse a decision that it returns."""
+    outcome = await handler(event)
+    if outcome is not None:
+        refuse_decision(outcome)
+
+
 class Lane:
     """The queue of one bundle's async observers in one operation, while it is not empty."""
 
@@ -76,22 +87,19 @@ class Lane:
             while queue:
                 self.running = item = queue.popleft()
                 event, context, observers = item
-                several = len(observers) > 1  # each has a context of its own: none sees what another one sets
                 if stepwise and not hook_executed.receivers:
                     rest = iter(observers)
                     for observer in rest:
-                        if several:
+                        if len(observers) > 1:  # each has a context of its own: none sees what another one sets
                             context = item[1].copy()
                         try:
-                            coroutine = observer.handler(event)
-                            waits_for = context.run(coroutine.send, None)
-                        except StopIteration as stop:  # most handlers end with their first step
-                            if stop.value is not None:
-                                self.refuse(observer, event, stop.value)
-                            continue
+                            coroutine = call_observer(observer.handler, event)
+                            waits_for = context.run(next, coroutine.__await__(), ENDED)
                         except BaseException as error:
                             self.unfinished = observers[-1 - length_hint(rest) :]
                             report(observer, event, own_failure(error))
+                            continue
+                        if waits_for is ENDED:
                             continue
                         alarm = alarm or CoroutineAlarm()
                         self.unfinished = observers[-1 - length_hint(rest) :]
@@ -101,7 +109,7 @@ class Lane:
                 else:
                     for position, observer in enumerate(observers):
                         self.unfinished = observers[position:]
-                        if several:
+                        if len(observers) > 1:
                             context = item[1].copy()
                         await run_queued(observer, event, context, host.bounded, host.hook_timeout, host.sender)
                         if self.cancelled:  # the handler swallowed that
@@ -122,13 +130,6 @@ class Lane:
             if self.running is not None:
                 self.give_up("its lane was cancelled")
             host.lane_ended(self)
-
-    def refuse(self, observer: Observer, event: Event, outcome: object) -> None:
-        """Log the return value of a handler, where that is a decision."""
-        try:
-            refuse_decision(outcome)
-        except Exception as error:
-            report(observer, event, error)
 
     def fail(self, error: BaseException) -> None:
         """End the dispatcher by a handler's `BaseException`, unless that comes of its cancellation alone."""

@@ -409,18 +409,16 @@ async def run_timed(
 async def finish_queued(
     observer: Observer,
     event: Event,
-    coroutine: Coroutine[Any, Any, Any],
+    coroutine: Coroutine[Any, Any, None],
     waits_for: Any,
     context: Context,
     hook_timeout: float,
     alarm: CoroutineAlarm,
 ) -> None:
-    """Finish an async observer on asyncio, whose first step has suspended on `waits_for`."""
+    """Finish the call of an async observer on asyncio, whose first step has suspended on `waits_for`."""
     timeout = hook_timeout if observer.timeout is None else observer.timeout
     try:
-        outcome = await finish_asyncio(coroutine, waits_for, timeout, context, alarm)
-        if outcome is not None:
-            refuse_decision(outcome)
+        await finish_asyncio(coroutine, waits_for, timeout, context, alarm)
     except Exception as error:
         report(observer, event, error, timeout)
 

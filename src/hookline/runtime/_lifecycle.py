@@ -198,8 +198,7 @@ class Lifecycle(msgspec.Struct, eq=False):
         if operation_id in live:
             raise _taken_error(run, run.version)
         # Raises if the dispatcher is not open, while nothing is stored yet.
-        known = run.dispatcher._registered.get(operation_id) is not None
-        left_out = run.dispatcher._left_out(operation_id) if known else []
+        left_out = run.dispatcher._left_out(operation_id)
         if left_out:  # rather than a run without its guards
             raise HookUsageError(
                 f"The interceptors {', '.join(left_out)} of operation {operation_id!r} were registered with the "

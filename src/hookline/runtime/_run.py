@@ -402,8 +402,7 @@ class Run:
 
     def hooked(self, event: type[Event]) -> bool:
         """Whether any hook wants this event."""
-        # The gate as `has_hooks` reads it; a run asks for each event.
-        return self.journal.durable or self.operation_id in self.dispatcher._gates[event]
+        return self.journal.durable or self.dispatcher.has_hooks(self.operation_id, event)
 
     async def take_turn(self) -> None:
         """Let other tasks run even if model and tools never wait, and take note of an interrupt or a cancellation.
