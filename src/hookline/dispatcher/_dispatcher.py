@@ -94,7 +94,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, eq=False):
             KeyError: If it is none of the sixteen events.
         """
         if event is None:
-            return bool(self.askable) or any(entry is not None for entry in self.entries.values())
+            return bool(self.askable) or any(self.entries.values())
         if isinstance(event, str):
             event = EVENTS[cast("HookType", event)]
         if event is BeforeToolCall:
@@ -449,10 +449,14 @@ class HookDispatcher:
             operation_id: The run.
             event: Only observers of this event; `None` for any event.
         """
-        entries = self._find(operation_id, _UNKNOWN)._entries
+        try:  # with a class: runs ask for one before they build an event
+            return self._find(operation_id, _UNKNOWN)._entries[event] is not None
+        except (KeyError, TypeError):
+            return self._observes(operation_id, event)
+
+    def _observes(self, operation_id: str, event: object) -> bool:
+        """Return whether any observer of an event would be called; the event may be named, or `None` for any."""
         try:
-            if event in entries:  # a class; runs ask for one before they build an event
-                return entries[event] is not None
             return self._plan_of(operation_id).observes(event)
         except (KeyError, TypeError):
             raise HookUsageError(f"{quote(event)} is not one of the sixteen events.") from None
