@@ -581,6 +581,8 @@ class _Caller:
         """Have the thread raise that the coroutine was cancelled, unless it has ended."""
         if not self._done:
             self._error, self._done = self._error or asyncio.CancelledError(), True
+            if self._task is not None and not self._begun:
+                self._task.get_coro().close()  # or Python would warn that nobody has awaited it
             self._jobs.put(None)
 
     def _cancel_in_loop(self) -> None:
