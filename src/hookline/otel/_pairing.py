@@ -14,7 +14,7 @@ __all__ = ["end_pairing", "pair_metrics", "pair_tracing"]
 
 
 class Measures(Protocol):
-    """What is measured of a segment.
+    """The measurements of a segment.
 
     Attributes:
         observed: Whether the bundle that measures it observes it itself.
@@ -23,7 +23,7 @@ class Measures(Protocol):
     observed: bool
 
 
-class Tracing(Protocol):
+class SegmentTracer(Protocol):
     """A bundle that traces segments."""
 
     def _take_up(self, operation_id: str, measures: Any) -> bool: ...
@@ -40,7 +40,7 @@ class Beginning(NamedTuple):
 
     segment: SegmentInfo
     measures: Measures | None = None
-    tracing: Tracing | None = None
+    tracing: SegmentTracer | None = None
 
 
 _beginning: dict[str, Beginning] = {}
@@ -56,7 +56,7 @@ def pair_metrics(segment: SegmentInfo, measures: Measures) -> None:
         _beginning[segment.operation_id] = Beginning(segment, measures=measures)
 
 
-def pair_tracing(segment: SegmentInfo, tracing: Tracing) -> None:
+def pair_tracing(segment: SegmentInfo, tracing: SegmentTracer) -> None:
     """Note that the tracing of a segment begins; it takes up metrics that began before."""
     found = _find(segment)
     if found.measures is not None and found.measures.observed:

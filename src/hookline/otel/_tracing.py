@@ -61,7 +61,7 @@ Entered = tuple[OpenSpan | None, Token[Context], Call]
 
 
 class Paired(msgspec.Struct, eq=False):
-    """What `leave` needs of `enter` where metrics of the call are measured as well."""
+    """The state that `enter` hands to `leave` where metrics of the call are measured as well."""
 
     traced: Entered | None
     metrics: MetricsHooks
