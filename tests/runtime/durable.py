@@ -1,11 +1,11 @@
 """A store that keeps what happened, in memory, and whose process can die at any of its writes."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import msgspec
 
 from hookline.errors import StaleStateError
-from hookline.runtime import DurableStore, JournalEntry, OperationState
+from hookline.runtime import DurableStore, JournalEntry, ModelCallRecord, OperationState
 
 
 class Died(BaseException):
@@ -19,6 +19,7 @@ class Disk:
         self.states: dict[str, bytes] = {}
         self.owners: dict[str, object] = {}
         self.events: dict[tuple[str, int], JournalEntry] = {}
+        self.model_calls: dict[str, list[ModelCallRecord]] = {}
 
     def events_of(self, operation_id: str) -> list[dict[str, object]]:
         found = sorted((number, entry) for (owner, number), entry in self.events.items() if owner == operation_id)
@@ -58,6 +59,24 @@ class DyingStore(DurableStore):
             self.disk.events[state.operation_id, entry.number] = entry
         if self.writes == self.dies_at:
             self._die()
+
+    async def append(
+        self,
+        state: OperationState,
+        *,
+        expected_version: int,
+        entries: Sequence[JournalEntry],
+        kept_messages: int,
+        kept_outcomes: Collection[str],
+        model_calls: Sequence[ModelCallRecord] = (),
+    ) -> None:
+        if known := await self.load(state.operation_id):
+            outcomes = {name: (known if name in kept_outcomes else state).outcomes[name] for name in state.outcomes}
+            messages = [*known.messages[:kept_messages], *state.messages[kept_messages:]]
+            joined = msgspec.structs.replace(state, messages=messages, outcomes=outcomes)
+            assert msgspec.json.encode(joined) == msgspec.json.encode(state), "what was said to be stored is not"
+        await self.commit(state, expected_version=expected_version, entries=entries)
+        self.disk.model_calls.setdefault(state.operation_id, []).extend(model_calls)
 
     async def orphaned(self, operation_id: str) -> bool:
         self._alive()

@@ -15,7 +15,7 @@ from hookline import Agent, Approve, ModelCall, ModelResponse, Reject, ScriptedM
 from hookline.errors import DecisionError
 from hookline.events import AfterHumanIntervention, PendingTool, decode
 from hookline.runtime import OperationState, resume_agent
-from hookline.store import SqlStore, Worker
+from hookline.store import SqlStore, Worker, downgrade_store
 from hookline.store._decisions import make_seen_token
 from hookline.store._migrate import VERSION_TABLE
 from tests.store.test_worker import status_of
@@ -181,12 +181,12 @@ async def test_decisions_of_an_older_store_are_kept_and_taken(tmp_path: Path) ->
     async with SqlStore(address) as store:
         await pending(store, 5)
         await store.decide("op", Approve("t0"), by="key:ann")
+    await downgrade_store(address, "0004_endpoint_secrets")
     engine = create_engine(address)
     with engine.begin() as connection:
         connection.execute(text("DROP INDEX ix_decisions_operation_id"))
         for column in ("call", "event_number"):
             connection.execute(text(f"ALTER TABLE decisions DROP COLUMN {column}"))
-        connection.execute(text("DROP INDEX ix_operations_updated_at"))
         connection.execute(text("DROP INDEX ix_operations_missing_hooks"))
         connection.execute(text("ALTER TABLE operations DROP COLUMN missing_hooks"))
         for table in ("endpoint_secrets", "master_keys"):

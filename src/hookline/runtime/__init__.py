@@ -28,12 +28,14 @@ from hookline.runtime._state import (
     InMemoryStore,
     InterceptorKey,
     JournalEntry,
+    ModelCallRecord,
     OperationResult,
     OperationState,
     OperationStore,
     Reject,
     SessionMemory,
 )
+from hookline.runtime._state import tool_message as tool_message
 from hookline.runtime._tool_calls import run_overlapping as run_overlapping
 from hookline.runtime._tools import Tool, ToolSource, as_result, tool
 
@@ -54,6 +56,7 @@ __all__ = [
     "Message",
     "Model",
     "ModelCall",
+    "ModelCallRecord",
     "ModelError",
     "ModelResponse",
     "ModelRetry",

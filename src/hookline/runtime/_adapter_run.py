@@ -25,6 +25,7 @@ from hookline.calls import (
     ToolRequest,
     ToolResult,
     ToolSpec,
+    Usage,
 )
 from hookline.dispatcher import HookDispatcher
 from hookline.errors import (
@@ -478,6 +479,7 @@ class AdapterRun:
         step, self._step = self._step, None
         if step is not None:
             run = self._opened
+            run.journal.end_model_call(Usage(), "unknown")  # of a call that has not ended, or whose end nobody told
             after_step(run, step, should_continue=should_continue)
             if self._ended is None:
                 run.outcomes.clear()
@@ -579,6 +581,7 @@ class AdapterRun:
             response: The model's answer.
         """
         self.begin_model_call()
+        self._opened.journal.end_model_call(response.usage)
         self.answered(response)
 
     async def ask_model(

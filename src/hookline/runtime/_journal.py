@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
+from time import perf_counter_ns, time_ns
 from typing import Any
 
 import anyio
 import msgspec
 
 from hookline._readonly import keep_jsonable
-from hookline.calls import Message, ModelResponse, SubAgentCall, ToolRequest, ToolResult
+from hookline.calls import Message, ModelResponse, SubAgentCall, ToolRequest, ToolResult, Usage
 from hookline.dispatcher import HookDispatcher
 from hookline.errors import EventEncodeError
 from hookline.events import AfterToolCall, BeforeToolCall, Event, OnToolCallError, ToolOutcome, encode
 from hookline.runtime._agent import AGENT_IDENTIFIER
-from hookline.runtime._state import BegunCall, Decision, JournalEntry, OpenStep, OperationState, Step
+from hookline.runtime._state import (
+    BegunCall,
+    Decision,
+    JournalEntry,
+    ModelCallRecord,
+    OpenStep,
+    OperationState,
+    Step,
+)
 
 __all__ = ["NO_JOURNAL", "Journal", "NullJournal", "storable_text"]
 
@@ -27,10 +36,14 @@ class Journal:
     Args:
         state: The operation as it is stored.
         dispatcher: Who calls the observers of its events.
+        stored: Whether the store has that state, so that the first write adds to it.
         recovered: Whether the process that ran it has died, so that this one continues the step that it left.
 
     Attributes:
+        written: The state that the store has; `None` before the first write of a new operation.
         entries: The events that are not written yet.
+        model_calls: The model calls that ended and are not written yet.
+        attempted_model_calls: How many of them the last write was given.
         numbered: How many events the operation has had.
         begun: Calls of tools and sub-agents whose outcome is not in the conversation yet, by tool call id.
         orphaned: Whether the process that ran it has died.
@@ -43,9 +56,13 @@ class Journal:
     durable = True
     """Whether the store keeps events, so that the run is written before each model call and tool, not between steps."""
 
-    def __init__(self, state: OperationState, dispatcher: HookDispatcher, *, recovered: bool) -> None:
+    def __init__(self, state: OperationState, dispatcher: HookDispatcher, *, stored: bool, recovered: bool) -> None:
         self._dispatcher = dispatcher
+        self.written: OperationState | None = state if stored else None
         self.entries: list[JournalEntry] = []
+        self.model_calls: list[ModelCallRecord] = []
+        self.attempted_model_calls = 0
+        self._asked: AskedModel | None = None
         self.numbered = state.events
         self.begun: dict[str, BegunCall] = dict(state.begun)
         self.orphaned = recovered
@@ -125,6 +142,20 @@ class Journal:
         content = storable_text(outcome.content)
         return outcome if content is outcome.content else msgspec.structs.replace(outcome, content=content)
 
+    # Model calls.
+
+    def begin_model_call(self, step_index: int, model: object) -> None:
+        """Note that a model is asked."""
+        if self._asked is None:
+            name, provider = getattr(model, "name", ""), getattr(model, "provider", "")
+            self._asked = AskedModel(step_index, storable_text(str(provider)), storable_text(str(name)))
+
+    def end_model_call(self, usage: Usage, error_type: str | None = None) -> None:
+        """Note that the model has answered, or failed; nothing if it was not asked."""
+        asked, self._asked = self._asked, None
+        if asked is not None:
+            self.model_calls.append(asked.to_record(usage, error_type))
+
     # Decisions of a person.
 
     def take_decisions(self, decisions: Sequence[Decision]) -> None:
@@ -152,10 +183,13 @@ class Journal:
             events=self.numbered,
         )
 
-    def drop_written(self, events: int) -> None:
-        """Remove the events up to a number, which the store has."""
+    def note_written(self, state: OperationState) -> None:
+        """Note that the store has a state, with the events and model calls that were to be written with it."""
+        self.written = state
+        del self.model_calls[: self.attempted_model_calls]
+        self.attempted_model_calls = 0
         if self.entries:
-            del self.entries[: max(0, events - self.entries[0].number + 1)]
+            del self.entries[: max(0, state.events - self.entries[0].number + 1)]
 
     async def checkpoint(self, write: Callable[[], Awaitable[None]]) -> None:
         """Write what happened so far; parallel calls share a write.
@@ -203,6 +237,7 @@ class NullJournal(Journal):
     durable = False
 
     def __init__(self) -> None:
+        self.written, self.model_calls = None, []
         self.entries, self.numbered, self.begun, self.taking = [], 0, {}, []
         self.orphaned, self.recovered, self.left, self.lost = False, False, None, False
 
@@ -230,7 +265,13 @@ class NullJournal(Journal):
     def complete(self, state: OperationState, step: Step | None) -> OperationState:
         return state
 
-    def drop_written(self, events: int) -> None:
+    def begin_model_call(self, step_index: int, model: object) -> None:
+        pass
+
+    def end_model_call(self, usage: Usage, error_type: str | None = None) -> None:
+        pass
+
+    def note_written(self, state: OperationState) -> None:
         pass
 
     async def checkpoint(self, write: Callable[[], Awaitable[None]]) -> None:
@@ -247,6 +288,31 @@ class NullJournal(Journal):
 
 
 NO_JOURNAL = NullJournal()
+
+
+class AskedModel:
+    """A model call that is under way."""
+
+    def __init__(self, step_index: int, provider: str, model: str) -> None:
+        self.step_index = step_index
+        self.provider = provider
+        self.model = model
+        self.start_unix_nano = time_ns()
+        self.started = perf_counter_ns()
+
+    def to_record(self, usage: Usage, error_type: str | None) -> ModelCallRecord:
+        """Return the record of the call, which ends now."""
+        return ModelCallRecord(
+            step_index=self.step_index,
+            provider=self.provider,
+            model=self.model,
+            start_unix_nano=self.start_unix_nano,
+            duration_ms=(perf_counter_ns() - self.started) / 1e6,
+            input_tokens=int(usage.input_tokens),
+            output_tokens=int(usage.output_tokens),
+            cost_usd=float(usage.cost_usd),
+            error_type=error_type,
+        )
 
 
 def _open_step(step: Step) -> OpenStep:

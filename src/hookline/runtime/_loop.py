@@ -38,6 +38,7 @@ from hookline.runtime._tool_calls import (
 
 __all__ = ["lead_model_call", "lead_step", "limit_reached", "make_job", "model_step", "run_jobs", "run_step"]
 
+NO_USAGE = Usage()
 LONGEST_CALL_ID = 256
 """Characters of a model's id of a call."""
 
@@ -169,8 +170,16 @@ async def ask_model(run: Run, step: Step) -> ModelResponse | None:
         await checkpoint(run)
     if ModelCall not in run.intercepted:
         run.llm_calls += 1
+        if run.journal.durable:
+            run.journal.begin_model_call(step.index, model)
         answer = respond(model, partial(model_call, run, step, own_lists=True), retry, run.text)
-        response = await (instrument(run, model_call(run, step), answer) if ModelCall in run.enclosing else answer)
+        try:
+            response = await (instrument(run, model_call(run, step), answer) if ModelCall in run.enclosing else answer)
+        except BaseException as error:
+            run.journal.end_model_call(NO_USAGE, type(error).__name__)
+            raise
+        if run.journal.durable:
+            run.journal.end_model_call(response.usage)
         if run.text is not None:
             await run.text.answered(response.content)
         return response
@@ -202,7 +211,13 @@ async def lead_model_call(
         nonlocal spent
         run.begin_model_call(step)
         work = ask(final)
-        response = await (instrument(run, final, work) if ModelCall in run.enclosing else work)
+        try:
+            response = await (instrument(run, final, work) if ModelCall in run.enclosing else work)
+        except BaseException as error:
+            run.journal.end_model_call(NO_USAGE, type(error).__name__)
+            raise
+        if run.journal.durable:
+            run.journal.end_model_call(response.usage)
         step.asking = False
         spent = response.usage
         return response

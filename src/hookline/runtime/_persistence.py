@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+from collections.abc import Sequence
 from contextvars import ContextVar
 from functools import partial
 from typing import Literal, cast
@@ -11,10 +12,11 @@ from typing import Literal, cast
 import msgspec
 
 from hookline._readonly import keep_jsonable
+from hookline.calls import Message
 from hookline.errors import OperationBusyError, StaleStateError, StateFormatError, StoreUnavailableError, message_of
 from hookline.events import CompletionReason, OnError
 from hookline.runtime._agent import storable_tools
-from hookline.runtime._journal import storable_text
+from hookline.runtime._journal import Journal, storable_text
 from hookline.runtime._run import Run, end_events
 from hookline.runtime._state import DurableStore, InMemoryStore, OperationState, Steering
 
@@ -55,9 +57,7 @@ async def save(run: Run, status: CompletionReason | Literal["running"]) -> None:
     state = run.attempted = make_state(run, status, (expected or 0) + 1)
     try:
         if journal.durable:
-            durable = cast(DurableStore, store)
-            await durable.commit(state, expected_version=expected, entries=tuple(journal.entries))
-            journal.drop_written(state.events)
+            await write(cast(DurableStore, store), journal, state, expected)
         else:
             await store.save(state, expected_version=expected)
     except StaleStateError:
@@ -65,6 +65,35 @@ async def save(run: Run, status: CompletionReason | Literal["running"]) -> None:
         raise
     run.attempted = None
     run.version = state.version
+
+
+async def write(store: DurableStore, journal: Journal, state: OperationState, expected: int | None) -> None:
+    """Write a state to a durable store: the first of an operation whole, a later one by what it adds."""
+    written, entries = journal.written, tuple(journal.entries)
+    if expected is None or written is None:
+        await store.commit(state, expected_version=expected, entries=entries)
+    else:
+        kept, model_calls = written.outcomes, tuple(journal.model_calls)
+        journal.attempted_model_calls = len(model_calls)
+        await store.append(
+            state,
+            expected_version=expected,
+            entries=entries,
+            kept_messages=count_equal(written.messages, state.messages),
+            kept_outcomes=frozenset(name for name, outcome in state.outcomes.items() if kept.get(name) == outcome),
+            model_calls=model_calls,
+        )
+    journal.note_written(state)
+
+
+def count_equal(first: Sequence[Message], second: Sequence[Message]) -> int:
+    """Return how many messages two conversations have in common at their beginning."""
+    count = 0
+    for one, other in zip(first, second, strict=False):
+        if one is not other and one != other:
+            break
+        count += 1
+    return count
 
 
 def make_state(run: Run, status: CompletionReason | Literal["running"], version: int) -> OperationState:
@@ -121,7 +150,7 @@ async def confirm_write(run: Run, attempted: OperationState) -> None:
         or _equal_as_json(run, stored, attempted)
     ):
         run.version = attempted.version
-        run.journal.drop_written(attempted.events)
+        run.journal.note_written(attempted)
 
 
 def _equal_as_json(run: Run, stored: OperationState, attempted: OperationState) -> bool:

@@ -210,7 +210,7 @@ class Run:
         """Dispatches the event that observers may answer."""
         self.ask_observers = dispatcher.dispatch_before_tool_call
         if isinstance(store, DurableStore):
-            self.journal = Journal(state, dispatcher, recovered=recovered)
+            self.journal = Journal(state, dispatcher, stored=version is not None, recovered=recovered)
             self.emit, self.ask_observers = self.journal.emit, self.journal.ask_observers
         self.critical: RequiredDeliveries | None = None
         """The deliveries without which the operation fails, where this process makes them."""
@@ -495,6 +495,8 @@ class Run:
         if not step.asking:
             step.asking = True
             self.llm_calls += 1
+            if self.journal.durable:
+                self.journal.begin_model_call(step.index, self.agent.model)
 
     def count(self, step: Step, response: ModelResponse) -> None:
         """Count a model's answer in the step and the totals."""

@@ -1,9 +1,10 @@
 """The state of an operation as one serialisable struct, where it is kept, and what a person decides about it."""
 
 import abc
-from collections.abc import Callable, Sequence
+import logging
+from collections.abc import Callable, Collection, Sequence
 from time import perf_counter_ns
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol
 
 import msgspec
 
@@ -22,6 +23,7 @@ __all__ = [
     "InMemoryStore",
     "InterceptorKey",
     "JournalEntry",
+    "ModelCallRecord",
     "OfferedTool",
     "OpenStep",
     "OperationResult",
@@ -282,12 +284,44 @@ class JournalEntry(msgspec.Struct, frozen=True, kw_only=True):
     wire: bytes
 
 
+class ModelCallRecord(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """A model call of an operation, as it is stored.
+
+    Attributes:
+        step_index: The step that made it.
+        provider: The provider of the model.
+        model: The model's name.
+        start_unix_nano: When it began, in nanoseconds since 1970.
+        duration_ms: How long it took, with its retries.
+        input_tokens: Tokens that the model read.
+        output_tokens: Tokens that it wrote.
+        cost_usd: What the call cost.
+        error_type: The class name of the exception that it raised, if it failed.
+    """
+
+    step_index: int
+    provider: str
+    model: str
+    start_unix_nano: int
+    duration_ms: float
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cost_usd: float = 0.0
+    error_type: str | None = None
+
+
+logger = logging.getLogger("hookline")
+
+
 class DurableStore(abc.ABC):
     """An `OperationStore` that also stores events and running calls, so that an operation survives its process.
 
     A run writes its state before and after every tool call, with the events since the last write and their deliveries,
-    in one transaction.
+    in one transaction. The first write is a `commit` of the whole state; the later ones `append` what is new.
     """
+
+    _writes_whole_states: ClassVar[set[type]] = set()
+    """Classes of stores without an `append` of their own that were logged."""
 
     def check_open(self) -> None:  # noqa: B027 - most have nothing to open
         """Raise if the store cannot be used now. By default, it can.
@@ -322,6 +356,43 @@ class DurableStore(abc.ABC):
             StoreUnavailableError: If the database was unreachable for too long. It is unknown whether the state was
                 written.
         """
+
+    async def append(
+        self,
+        state: OperationState,
+        *,
+        expected_version: int,
+        entries: Sequence[JournalEntry],
+        kept_messages: int,
+        kept_outcomes: Collection[str],
+        model_calls: Sequence[ModelCallRecord] = (),
+    ) -> None:
+        """Write what a state adds to the stored one, like `commit`.
+
+        A store that overrides this writes an amount that follows what is new, not the length of the conversation.
+        `DurableStore` itself writes the whole state with `commit`, logs that once at INFO, and drops `model_calls`.
+
+        Args:
+            state: The new state, whole, with the new `version`.
+            expected_version: The version that the caller read.
+            entries: The events, in order.
+            kept_messages: The first messages of `state` that begin the stored conversation too. The other stored
+                messages are no longer part of the conversation, as after a compaction.
+            kept_outcomes: Ids of the outcomes of `state` that are stored already.
+            model_calls: The model calls that ended since the last write.
+
+        Raises:
+            StaleStateError: As for `commit`.
+            StoreUnavailableError: As for `commit`.
+        """
+        if self.__class__ not in self._writes_whole_states:
+            self._writes_whole_states.add(self.__class__)
+            logger.info(
+                "%s writes the whole state of an operation at each commit, which is slow for long conversations. "
+                "Override `append` to write only what is new.",
+                self.__class__.__name__,
+            )
+        await self.commit(state, expected_version=expected_version, entries=entries)
 
     @abc.abstractmethod
     async def orphaned(self, operation_id: str) -> bool:

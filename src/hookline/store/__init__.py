@@ -40,6 +40,7 @@ from hookline.store._delivery_log import DeliveryStatus as DeliveryStatus
 from hookline.store._event_log import EventLog
 from hookline.store._inspection import StoreInspection as StoreInspection
 from hookline.store._inspection import inspect_store as inspect_store
+from hookline.store._migrate import downgrade_store
 from hookline.store._reading import LIVE as LIVE
 from hookline.store._reading import Page, StoredOperation
 from hookline.store._reading import check_limit as check_limit
@@ -47,9 +48,10 @@ from hookline.store._reading import cursor_after as cursor_after
 from hookline.store._reading import encode_cursor as encode_cursor
 from hookline.store._reading import operation_from_row as operation_from_row
 from hookline.store._reading import parse_cursor as parse_cursor
-from hookline.store._rows import decode_state as decode_state
 from hookline.store._rows import is_storable as is_storable
 from hookline.store._rows import replace_unstorable as replace_unstorable
+from hookline.store._state_rows import decode_head as decode_head
+from hookline.store._state_rows import head_columns as head_columns
 from hookline.store._store import SqlStore
 from hookline.store._tables import api_keys as api_keys
 from hookline.store._tables import audit as audit
@@ -82,4 +84,5 @@ __all__ = [
     "StoredEndpoint",
     "StoredOperation",
     "Worker",
+    "downgrade_store",
 ]

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 import msgspec
@@ -25,7 +25,8 @@ from hookline.store._decisions import link_events
 from hookline.store._deliveries import insert_deliveries
 from hookline.store._lease import build_release
 from hookline.store._rows import is_storable, replace_unstorable
-from hookline.store._tables import events, operations
+from hookline.store._state_rows import StateChange, decode_layout, find_dropped
+from hookline.store._tables import events, model_calls, operations, state_rows
 
 __all__ = ["Commit", "CommitQueue", "Overflow", "note_missing_hooks", "release_operation", "write_group"]
 
@@ -42,17 +43,31 @@ class Commit:
 
     Args:
         operation: The row of the operation; its `write_id` identifies this commit.
+        change: What the commit adds to the stored state.
+        is_whole: Whether the change holds the whole state, so that nothing of the stored one stays.
         expected_version: The stored version that this commit follows; `None` for a new operation.
         events: The rows of its events.
         deliveries: The rows of its deliveries.
+        model_calls: The rows of its model calls, without their numbers.
     """
 
     def __init__(
-        self, operation: Row, *, expected_version: int | None, events: Sequence[Row], deliveries: Sequence[Row]
+        self,
+        operation: Row,
+        change: StateChange,
+        *,
+        is_whole: bool,
+        expected_version: int | None,
+        events: Sequence[Row],
+        deliveries: Sequence[Row],
+        model_calls: Sequence[Row] = (),
     ) -> None:
         self.operation = operation
+        self.change = change
+        self.is_whole = is_whole
         self.operation_id: str = operation["operation_id"]
         self.expected_version = expected_version
+        self.model_calls = model_calls
         self.events = events
         self.deliveries = deliveries
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -248,10 +263,15 @@ class StoredVersion(NamedTuple):
     write_id: str
     format: int
     events: int
+    prompt: str
+    layout: bytes | None
 
 
 _select_versions = select(*(operations.c[name] for name in StoredVersion._fields))
 _immutable_columns = frozenset(("operation_id", "created_at", "failed_delivery", "updated_at"))
+_delete_state_row = delete(state_rows).where(
+    state_rows.c.operation_id == bindparam("its_id"), state_rows.c.number == bindparam("its_number")
+)
 _update_operation = update(operations).where(operations.c.operation_id == bindparam("its_id"))
 
 
@@ -277,7 +297,7 @@ async def write_group(database: Database, commits: Sequence[Commit]) -> list[Exc
             for commit, outcome in zip(commits, outcomes, strict=True)
             if outcome is None and not is_written(commit, found.get(commit.operation_id))
         ]
-        await write_commits(database, connection, winners)
+        await write_commits(database, connection, winners, found)
     return outcomes
 
 
@@ -315,9 +335,21 @@ def is_written(commit: Commit, found: StoredVersion | None) -> bool:
     return found is not None and found.write_id == commit.operation["write_id"]
 
 
-async def write_commits(database: Database, connection: AsyncConnection, commits: Sequence[Commit]) -> None:
-    """Write commits that passed `check_commit`."""
+async def write_commits(
+    database: Database, connection: AsyncConnection, commits: Sequence[Commit], found: Mapping[str, StoredVersion]
+) -> None:
+    """Write commits that passed `check_commit`.
+
+    Args:
+        database: The database.
+        connection: The transaction.
+        commits: The commits.
+        found: The stored versions of their operations.
+    """
     now = database.now_sql()
+    state = StateWriter()
+    for commit in commits:
+        state.place(commit, found.get(commit.operation_id))
     new = sorted((c.operation for c in commits if c.expected_version is None), key=lambda row: str(row["operation_id"]))
     changed = [updated_columns(commit.operation) for commit in commits if commit.expected_version is not None]
     if new:
@@ -327,11 +359,50 @@ async def write_commits(database: Database, connection: AsyncConnection, commits
         await connection.execute(insert(operations).values(created_at=now, updated_at=now), new)
     if changed:
         await connection.execute(_update_operation.values(updated_at=now), changed)
+    await state.write(connection)
     rows = [row for commit in commits for row in commit.events]
     if rows:
         await connection.execute(insert(events), rows)
         await link_events(connection, rows)
     await insert_deliveries(connection, [row for commit in commits for row in commit.deliveries], now=now)
+
+
+class StateWriter:
+    """Writes the rows of the states and of the model calls of commits."""
+
+    def __init__(self) -> None:
+        self._rows: list[Row] = []
+        self._dropped: list[Row] = []
+        self._model_calls: list[Row] = []
+
+    def place(self, commit: Commit, found: StoredVersion | None) -> None:
+        """Number the new rows of a commit, and complete the row of its operation.
+
+        Args:
+            commit: The commit.
+            found: The stored version of its operation, if it has one.
+        """
+        stored = decode_layout(found.layout) if found is not None and found.layout is not None else None
+        layout, rows = commit.change.place(stored, is_whole=commit.is_whole)
+        self._rows += rows
+        if stored is not None:
+            its = {"its_id": commit.operation_id}
+            self._dropped += [{**its, "its_number": number} for number in find_dropped(stored, layout)]
+        for row in commit.model_calls:
+            layout.model_calls += 1
+            self._model_calls.append({**row, "number": layout.model_calls})
+        commit.operation["layout"] = msgspec.json.encode(layout)
+        if found is not None and found.prompt and commit.operation["llm_calls"]:
+            commit.operation["prompt"] = found.prompt  # what users say later is not the prompt
+
+    async def write(self, connection: AsyncConnection) -> None:
+        """Write the rows."""
+        if self._dropped:
+            await connection.execute(_delete_state_row, self._dropped)
+        if self._rows:
+            await connection.execute(insert(state_rows), self._rows)
+        if self._model_calls:
+            await connection.execute(insert(model_calls), self._model_calls)
 
 
 def updated_columns(row: dict[str, Any]) -> dict[str, Any]:

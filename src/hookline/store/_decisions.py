@@ -19,8 +19,8 @@ from hookline.errors import (
 from hookline.events import AfterHumanIntervention, BeforeHumanIntervention, HookType, PendingTool, decode
 from hookline.runtime import DECIDED, FORMAT, Action, Approve, OperationState, Reject, action_of, decision_of
 from hookline.store._database import Database
-from hookline.store._reading import state_columns
-from hookline.store._rows import check_text, decode_state, is_storable
+from hookline.store._rows import check_text, is_storable
+from hookline.store._state_rows import complete_state, decode_head, head_columns
 from hookline.store._tables import decisions, events, operations
 
 __all__ = [
@@ -110,13 +110,13 @@ async def store_decision(
         raise OperationNotFoundError(operation_id)
     check_text(operation_id, "`by`", by)
     async with database.writing() as connection:
-        query = select(*state_columns).where(operations.c.operation_id == operation_id)
+        query = select(*head_columns).where(operations.c.operation_id == operation_id)
         if tenant_id is not None:
             query = query.where(operations.c.tenant_id == tenant_id)
         row = (await connection.execute(query.with_for_update())).first()  # SQLite locks the whole database instead
         if row is None:
             raise OperationNotFoundError(operation_id)
-        state = decode_state(*row)
+        state = await complete_state(connection, row)
         if state.status != "waiting_for_human":
             raise OperationFinishedError(operation_id, state.status)
         known = await _read_pause_decisions(connection, state)
@@ -165,7 +165,7 @@ async def find_decided_operations(
     """Find operations of some agents that can be resumed, with the decisions about them."""
     without_event = select(decisions.c.operation_id).where(decisions.c.event_number.is_(None))
     query = (
-        select(*state_columns)
+        select(*head_columns)
         .where(operations.c.status == "waiting_for_human", operations.c.agent_id.in_(agent_ids))
         .where(operations.c.operation_id.in_(without_event), operations.c.format <= FORMAT)
         .order_by(operations.c.operation_id)
@@ -179,9 +179,8 @@ async def find_decided_operations(
             if row.operation_id in exclude:
                 continue
             with contextlib.suppress(StateFormatError):  # a newer version wrote it, and will resume it
-                state = decode_state(*row)
-                if known := await select_decisions(connection, state):
-                    found.append((state, known))
+                if known := await select_decisions(connection, decode_head(row)):
+                    found.append((await complete_state(connection, row), known))
         if len(rows) < BATCH_SIZE:
             break
         last = rows[-1].operation_id
@@ -203,12 +202,12 @@ async def select_decisions(connection: AsyncConnection, state: OperationState) -
 async def delete_void_decisions(database: Database, operation_id: str) -> None:
     """Delete decisions that never took effect, except those about a pause that still lasts."""
     async with database.writing() as connection:
-        query = select(*state_columns).where(operations.c.operation_id == operation_id)
+        query = select(*head_columns).where(operations.c.operation_id == operation_id)
         row = (await connection.execute(query.with_for_update())).first()  # SQLite locks the whole database instead
         void = delete(decisions).where(decisions.c.operation_id == operation_id, decisions.c.event_number.is_(None))
         if row is not None:
             with contextlib.suppress(StateFormatError):  # a process of a newer version has resumed it
-                state = decode_state(*row)
+                state = decode_head(row)
                 if state.status == "waiting_for_human":
                     void = void.where(decisions.c.pause != (state.waiting_since_unix_nano or 0))
         await connection.execute(void)
@@ -249,7 +248,7 @@ async def list_decisions(connection: AsyncConnection, operation_id: str) -> list
     """
     if not is_storable(operation_id):
         return []
-    row = (await connection.execute(select(*state_columns).where(operations.c.operation_id == operation_id))).first()
+    row = (await connection.execute(select(*head_columns).where(operations.c.operation_id == operation_id))).first()
     pause = _present_pause(row) if row is not None else None
     kept = select(decisions).where(
         decisions.c.operation_id == operation_id,
@@ -278,7 +277,7 @@ async def list_decisions(connection: AsyncConnection, operation_id: str) -> list
 def _present_pause(row: Row[*tuple[Any, ...]]) -> int | None:
     """Return the start of the pause that an operation is in; `None` if its state cannot be read."""
     with contextlib.suppress(StateFormatError):
-        return decode_state(row.operation_id, row.format, row.state).waiting_since_unix_nano or 0
+        return decode_head(row).waiting_since_unix_nano or 0
     return None
 
 

@@ -11,11 +11,12 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from hookline.errors import HookUsageError
 from hookline.events import HookType
-from hookline.runtime import FORMAT, JournalEntry, OperationState
+from hookline.runtime import FORMAT, JournalEntry, ModelCallRecord, OperationState
 from hookline.store._database import Database
 from hookline.store._lease import find_orphaned_sql
-from hookline.store._rows import decode_state, is_storable
-from hookline.store._tables import attempts, decisions, deliveries, events, operations
+from hookline.store._rows import is_storable
+from hookline.store._state_rows import complete_state, head_columns, read_state
+from hookline.store._tables import attempts, decisions, deliveries, events, model_calls, operations, state_rows
 
 __all__ = ["Page", "StoredOperation", "prune_operations"]
 
@@ -45,6 +46,9 @@ class StoredOperation(msgspec.Struct, frozen=True, kw_only=True, rename="camel")
         total_tokens: Tokens used by the model calls.
         cost_usd: Cost of the model calls.
         events: Number of stored events.
+        prompt: The first 200 characters of what the user asked.
+        duration_ms: Duration of its segments, without pauses.
+        trace_id: The id of its OpenTelemetry trace, in hexadecimal digits, if it was traced.
         failed_delivery: The error of a failed delivery whose webhook has `fallback="none"`.
         missing_hooks: Ids of interceptors that it was started with and that the worker which tried to resume it did
             not have; it waits for a worker that has them.
@@ -66,6 +70,9 @@ class StoredOperation(msgspec.Struct, frozen=True, kw_only=True, rename="camel")
     total_tokens: int
     cost_usd: float
     events: int
+    prompt: str
+    duration_ms: float
+    trace_id: str | None
     failed_delivery: str | None
     missing_hooks: list[str]
     created_at: float
@@ -85,27 +92,25 @@ class Page(msgspec.Struct, Generic[T], frozen=True, kw_only=True, rename="camel"
 
 
 _summary_columns = tuple(operations.c[name] for name in StoredOperation.__struct_fields__)
-state_columns = (operations.c.operation_id, operations.c.format, operations.c.state)
+_model_call_columns = tuple(model_calls.c[name] for name in ModelCallRecord.__struct_fields__)
 
 
 async def load_state(connection: AsyncConnection, operation_id: str) -> OperationState | None:
     """Load the state of an operation; `None` if there is no such operation."""
     if not is_storable(operation_id):
         return None
-    query = select(*state_columns).where(operations.c.operation_id == operation_id)
-    row = (await connection.execute(query)).one_or_none()
-    return None if row is None else decode_state(*row)
+    return await read_state(connection, operation_id)
 
 
 async def load_children(connection: AsyncConnection, operation_id: str) -> list[OperationState]:
     """Load the states of the sub-agent operations of an operation that have not ended."""
     query = (
-        select(*state_columns)
+        select(*head_columns)
         .where(operations.c.parent_operation_id == operation_id)
         .where(operations.c.status.in_(LIVE))
         .order_by(operations.c.created_at, operations.c.operation_id)
     )
-    return [decode_state(*row) for row in await connection.execute(query)]
+    return [await complete_state(connection, row) for row in (await connection.execute(query)).all()]
 
 
 async def find_orphans(
@@ -177,6 +182,16 @@ async def read_events(connection: AsyncConnection, operation_id: str, *, after: 
         JournalEntry(number=row.number, type=HookType(row.type), time_unix_nano=row.time_unix_nano, wire=row.wire)
         for row in await connection.execute(query)
     ]
+
+
+async def read_model_calls(connection: AsyncConnection, *, operation_id: str) -> list[ModelCallRecord]:
+    """Read the model calls of an operation, in order."""
+    if not is_storable(operation_id):
+        return []
+    query = (
+        select(*_model_call_columns).where(model_calls.c.operation_id == operation_id).order_by(model_calls.c.number)
+    )
+    return [ModelCallRecord(**row._mapping) for row in await connection.execute(query)]
 
 
 def operation_from_row(row: Row[*tuple[object, ...]]) -> StoredOperation:
@@ -276,7 +291,7 @@ async def prune_operations(database: Database, older_than: float) -> int:
                 ids = await _keep_settled(connection, ids)
             theirs = select(deliveries.c.id).where(deliveries.c.operation_id.in_(ids))
             await connection.execute(delete(attempts).where(attempts.c.delivery_id.in_(theirs)))
-            for table in (deliveries, events, decisions, operations):
+            for table in (deliveries, events, decisions, state_rows, model_calls, operations):
                 await connection.execute(delete(table).where(table.c.operation_id.in_(ids)))
         count += len(ids)
 

@@ -1,22 +1,24 @@
 """Convert a state and its events into rows of the tables: the operation, its events and its deliveries."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from hashlib import sha256
 from typing import Any, TypeAlias
 
 import msgspec
 
-from hookline.errors import HookUsageError, StateFormatError
+from hookline.errors import HookUsageError
 from hookline.events import decode
-from hookline.runtime import FORMAT, JournalEntry, OperationState
+from hookline.runtime import JournalEntry, ModelCallRecord, OperationState
+from hookline.store._state_rows import StateChange
 from hookline.webhooks import Envelope, delivery_id, payload_of
 
 __all__ = [
+    "build_change",
     "build_envelopes",
     "build_event_rows",
+    "build_model_call_rows",
     "build_operation_row",
-    "decode_state",
     "replace_unstorable",
     "stream_name",
 ]
@@ -24,32 +26,25 @@ __all__ = [
 Row: TypeAlias = dict[str, Any]
 
 LONGEST_ID, LONGEST_URL = 400, 2048
+LONGEST_PREVIEW = 200
+"""Characters of a prompt that lists show."""
+TRACEPARENT_PARTS, TRACE_ID_DIGITS = 4, 32
 
-_state = msgspec.json.Decoder(OperationState).decode
 
-
-def build_operation_row(state: OperationState, *, owner: str, write_id: str) -> Row:
-    """Build the row of an operation, without its times.
+def build_operation_row(state: OperationState, head: bytes, *, owner: str, write_id: str) -> Row:
+    """Build the row of an operation, without its times, and without what depends on the stored row.
 
     Args:
         state: The state of the operation.
+        head: What the row holds of it, as JSON.
         owner: The process that runs it, if it is running.
         write_id: A unique id of this write.
 
     Raises:
-        HookUsageError: If the state has a value that cannot be stored.
+        HookUsageError: If an id cannot be stored.
     """
     for name in ("operation_id", "agent_id", "tenant_id", "user_id", "parent_operation_id"):
         check_text(state.operation_id, name, getattr(state, name) or "")
-    if not math.isfinite(state.usage.cost_usd):
-        # JSON has no such number: the state could be written, but not read again.
-        raise unstorable_error(
-            state.operation_id, f"its model calls cost {state.usage.cost_usd!r}, which is not a number"
-        )
-    try:
-        encoded = msgspec.json.encode(state)
-    except (TypeError, ValueError, OverflowError, RecursionError) as error:
-        raise unstorable_error(state.operation_id, f"its state cannot be written as JSON: {error}") from error
     return {
         "operation_id": state.operation_id,
         "agent_id": state.agent_id,
@@ -60,7 +55,7 @@ def build_operation_row(state: OperationState, *, owner: str, write_id: str) -> 
         "version": state.version,
         "write_id": write_id,
         "format": state.format,
-        "state": encoded,
+        "state": head,
         "owner": owner if state.status == "running" else None,
         "steps": state.steps,
         "llm_calls": state.llm_calls,
@@ -68,8 +63,61 @@ def build_operation_row(state: OperationState, *, owner: str, write_id: str) -> 
         "total_tokens": state.usage.input_tokens + state.usage.output_tokens,
         "cost_usd": state.usage.cost_usd,
         "events": state.events,
+        "prompt": preview_prompt(state),
+        "duration_ms": state.active_ms,
+        "trace_id": find_trace_id(state),
         "missing_hooks": None,  # the process that writes has all hooks, and has gone on
     }
+
+
+def preview_prompt(state: OperationState) -> str:
+    """Return the beginning of the newest message of the user."""
+    said = (message.content for message in reversed(state.messages) if message.role == "user")
+    return replace_unstorable(next(said, "")[:LONGEST_PREVIEW])
+
+
+def find_trace_id(state: OperationState) -> str | None:
+    """Return the id of the trace of the first segment, if it was traced."""
+    parts = state.traceparents[0].split("-") if state.traceparents else []
+    return parts[1] if len(parts) == TRACEPARENT_PARTS and len(parts[1]) == TRACE_ID_DIGITS else None
+
+
+def build_change(
+    state: OperationState, *, kept_messages: int = 0, kept_outcomes: Collection[str] = frozenset()
+) -> StateChange:
+    """Build what a write adds to the stored state.
+
+    Args:
+        state: The state.
+        kept_messages: How many of its first messages are stored.
+        kept_outcomes: Ids of its outcomes that are stored.
+
+    Raises:
+        HookUsageError: If the state has a value that cannot be stored.
+    """
+    if not math.isfinite(state.usage.cost_usd):
+        # JSON has no such number: the state could be written, but not read again.
+        raise unstorable_error(
+            state.operation_id, f"its model calls cost {state.usage.cost_usd!r}, which is not a number"
+        )
+    try:
+        return StateChange(state, kept_messages=kept_messages, kept_outcomes=kept_outcomes)
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        raise unstorable_error(state.operation_id, f"its state cannot be written as JSON: {error}") from error
+
+
+def build_model_call_rows(state: OperationState, records: Sequence[ModelCallRecord]) -> list[Row]:
+    """Build the rows of model calls, without their numbers."""
+    return [
+        {
+            **msgspec.structs.asdict(record),
+            "operation_id": state.operation_id,
+            "tenant_id": state.tenant_id,
+            "provider": replace_unstorable(record.provider)[:LONGEST_ID],
+            "model": replace_unstorable(record.model)[:LONGEST_ID],
+        }
+        for record in records
+    ]
 
 
 def build_event_rows(state: OperationState, entries: Sequence[JournalEntry]) -> list[Row]:
@@ -130,25 +178,6 @@ def build_envelopes(state: OperationState, entries: Sequence[JournalEntry]) -> l
 def stream_name(operation_id: str, url: str) -> str:
     """Return the name of the stream of deliveries from one operation to one address, which stay in order."""
     return sha256(f"{operation_id}\0{url}".encode()).hexdigest()[:64]
-
-
-def decode_state(operation_id: str, written: int, encoded: bytes) -> OperationState:
-    """Decode a stored state.
-
-    Args:
-        operation_id: The id of the operation.
-        written: The version of the format in which it was written.
-        encoded: The state, as JSON.
-
-    Raises:
-        StateFormatError: If a newer version of hookline wrote the state, or it cannot be decoded.
-    """
-    if written > FORMAT:
-        raise StateFormatError(operation_id, written, FORMAT)
-    try:
-        return _state(encoded)
-    except msgspec.MsgspecError as error:
-        raise StateFormatError(operation_id, written, FORMAT) from error
 
 
 def is_storable(value: str, longest: int | None = None) -> bool:

@@ -2,7 +2,7 @@
 
 import asyncio
 import math
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
 from functools import partial
 from types import TracebackType
@@ -14,7 +14,7 @@ from sqlalchemy import ColumnElement
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from hookline.errors import HookUsageError, StoreUnavailableError
-from hookline.runtime import Approve, DurableStore, JournalEntry, OperationState, Reject
+from hookline.runtime import Approve, DurableStore, JournalEntry, ModelCallRecord, OperationState, Reject
 from hookline.store import _decisions as decisions
 from hookline.store import _reading as reading
 from hookline.store._commits import Commit, CommitQueue, Overflow, note_missing_hooks, release_operation, write_group
@@ -24,7 +24,14 @@ from hookline.store._deliveries import build_delivery_rows
 from hookline.store._lease import Lease, generate_worker_id, is_orphaned
 from hookline.store._migrate import migrate
 from hookline.store._reading import Page, StoredOperation, prune_operations
-from hookline.store._rows import build_envelopes, build_event_rows, build_operation_row
+from hookline.store._rows import (
+    build_change,
+    build_envelopes,
+    build_event_rows,
+    build_model_call_rows,
+    build_operation_row,
+)
+from hookline.store._state_rows import StateChange
 
 __all__ = ["Companion", "SqlStore", "check_settings"]
 
@@ -234,14 +241,67 @@ class SqlStore(DurableStore):
             StoreOverloadedError: If too many commits wait, and `overflow` is "refuse".
             HookUsageError: If the state has a value that cannot be stored; nothing was written.
         """
+        await self._write(state, build_change(state), expected_version=expected_version, entries=entries)
+
+    async def append(
+        self,
+        state: OperationState,
+        *,
+        expected_version: int,
+        entries: Sequence[JournalEntry],
+        kept_messages: int,
+        kept_outcomes: Collection[str],
+        model_calls: Sequence[ModelCallRecord] = (),
+    ) -> None:
+        """Write what a state adds to the stored one, like `commit`: new messages and outcomes as rows of their own.
+
+        Rows that the new state does not need any more are deleted.
+
+        Args:
+            state: The new state, whole, with the new `version`.
+            expected_version: The version that the caller read.
+            entries: The events, in order.
+            kept_messages: The first messages of `state` that begin the stored conversation too.
+            kept_outcomes: Ids of the outcomes of `state` that are stored already.
+            model_calls: The model calls that ended since the last write.
+
+        Raises:
+            HookUsageError: As for `commit`, and if `kept_messages` is not a number of messages that `state` has.
+            StaleStateError: As for `commit`.
+            StoreUnavailableError: As for `commit`.
+            StoreOverloadedError: As for `commit`.
+        """
+        if not 0 <= kept_messages <= len(state.messages) or not state.outcomes.keys() >= set(kept_outcomes):
+            raise HookUsageError(
+                f"The state of operation {state.operation_id!r} has {len(state.messages)} messages and "
+                f"{len(state.outcomes)} outcomes; `kept_messages` and `kept_outcomes` name some of them."
+            )
+        change = build_change(state, kept_messages=kept_messages, kept_outcomes=kept_outcomes)
+        await self._write(
+            state, change, expected_version=expected_version, entries=entries, model_calls=model_calls, is_whole=False
+        )
+
+    async def _write(
+        self,
+        state: OperationState,
+        change: StateChange,
+        *,
+        expected_version: int | None,
+        entries: Sequence[JournalEntry],
+        model_calls: Sequence[ModelCallRecord] = (),
+        is_whole: bool = True,
+    ) -> None:
         self.check_open()
         if expected_version is not None and state.version <= expected_version:
             raise HookUsageError(f"Version {state.version} of a state does not follow on {expected_version}.")
         commit = Commit(
-            build_operation_row(state, owner=self.worker_id, write_id=uuid4().hex),
+            build_operation_row(state, change.head, owner=self.worker_id, write_id=uuid4().hex),
+            change,
+            is_whole=is_whole,
             expected_version=expected_version,
             events=build_event_rows(state, entries),
             deliveries=build_delivery_rows(build_envelopes(state, entries)),
+            model_calls=build_model_call_rows(state, model_calls),
         )
         # This process owns the operation again; the next renewal of the lease must not release it.
         self._lease.abandoned.discard(state.operation_id)
@@ -358,6 +418,10 @@ class SqlStore(DurableStore):
         """Read events of an operation, in order: at most `limit` (up to 10,000) with a number greater than `after`."""
         reading.check_limit(limit, LONGEST_EVENTS)
         return await self._read(partial(reading.read_events, operation_id=operation_id, after=after, limit=limit))
+
+    async def model_calls_of(self, operation_id: str) -> list[ModelCallRecord]:
+        """Read the model calls of an operation, in order; those of a run that has not paused or ended yet may lack."""
+        return await self._read(partial(reading.read_model_calls, operation_id=operation_id))
 
     async def decide(
         self,

@@ -34,8 +34,10 @@ __all__ = [
     "idempotency",
     "master_keys",
     "metadata",
+    "model_calls",
     "operations",
     "revisions",
+    "state_rows",
     "statistics",
     "workers",
 ]
@@ -68,6 +70,7 @@ operations = Table(
     Column("write_id", String(40), nullable=False),
     Column("format", Integer, nullable=False),
     Column("state", LargeBinary, nullable=False),
+    Column("layout", LargeBinary),
     Column("owner", String(80)),
     Column("steps", Integer, nullable=False),
     Column("llm_calls", Integer, nullable=False),
@@ -75,6 +78,9 @@ operations = Table(
     Column("total_tokens", BigInteger, nullable=False),
     Column("cost_usd", Float, nullable=False),
     Column("events", BigInteger, nullable=False),
+    Column("prompt", Text, nullable=False, server_default=""),
+    Column("duration_ms", Float, nullable=False, server_default="0"),
+    Column("trace_id", String(32)),
     Column("failed_delivery", Text),
     Column("missing_hooks", Text),
     Column("created_at", Float, nullable=False),
@@ -84,8 +90,37 @@ operations = Table(
     Index(None, "status", "owner"),
     Index(None, "updated_at"),
     Index(None, "parent_operation_id"),
+    Index(None, "trace_id"),
     # A partial index, since few operations wait for hooks and every readiness check asks for them.
     Index("ix_operations_missing_hooks", "operation_id", **_waiting_for_hooks),
+)
+
+# The messages, outcomes and long fields of states. Rows are only added, until the state no longer needs them.
+state_rows = Table(
+    "state_rows",
+    metadata,
+    _id("operation_id", primary_key=True),
+    Column("number", Integer, primary_key=True, autoincrement=False),
+    Column("kind", String(10), nullable=False),
+    Column("body", LargeBinary, nullable=False),
+)
+
+model_calls = Table(
+    "model_calls",
+    metadata,
+    _id("operation_id", primary_key=True),
+    Column("number", Integer, primary_key=True, autoincrement=False),
+    _id("tenant_id"),
+    Column("step_index", Integer, nullable=False),
+    Column("provider", String(400), nullable=False),
+    Column("model", String(400), nullable=False),
+    Column("start_unix_nano", BigInteger, nullable=False),
+    Column("duration_ms", Float, nullable=False),
+    Column("input_tokens", BigInteger, nullable=False),
+    Column("output_tokens", BigInteger, nullable=False),
+    Column("cost_usd", Float, nullable=False),
+    Column("error_type", String(400)),
+    Index(None, "tenant_id", "start_unix_nano"),
 )
 
 events = Table(

@@ -27,7 +27,8 @@ from hookline.store import (
     api_keys,
     cursor_after,
     decisions,
-    decode_state,
+    decode_head,
+    head_columns,
     make_seen_token,
     operations,
 )
@@ -307,14 +308,12 @@ async def _read_pending(parts: ServerParts, waiting: list[StoredOperation]) -> l
     if not waiting:
         return []
     ids = [each.operation_id for each in waiting]
-    query = select(operations.c.operation_id, operations.c.format, operations.c.state).where(
-        operations.c.operation_id.in_(ids), operations.c.status == "waiting_for_human"
-    )
+    query = select(*head_columns).where(operations.c.operation_id.in_(ids), operations.c.status == "waiting_for_human")
     states: dict[str, OperationState] = {}
     async with parts.store.reading() as connection:
         for row in await connection.execute(query):
             with contextlib.suppress(StateFormatError):  # a newer version of hookline has written it
-                states[row[0]] = decode_state(*row)
+                states[row[0]] = decode_head(row)
     open_calls = await _find_undecided(parts, states)
     return [
         PendingApproval(
