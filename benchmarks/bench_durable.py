@@ -8,12 +8,17 @@ from __future__ import annotations
 
 import asyncio
 import hmac
+import re
 import statistics
 import tempfile
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from time import perf_counter, perf_counter_ns
+from typing import Any
+
+import msgspec
+from sqlalchemy import Engine, event
 
 from benchmarks.harness import Row, Samples, interleave, statement
 from benchmarks.postgresql import PostgreSQL
@@ -40,6 +45,8 @@ from hookline.webhooks import Envelope, HookData, Webhook
 TOGETHER = 5
 """Events in one commit, as a step with a tool makes them."""
 EVENTS_GOAL, DELIVERIES_GOAL = 10_000, 1_000
+FEW_CALLS, MANY_CALLS = 30, 100
+WRITTEN_GOAL, GROWTH_GOAL = 3.0, 3.6
 SAMPLES, OPERATIONS, COMMITS = 5, 500, 8
 STEPS = 2
 CROWD = 50
@@ -77,6 +84,8 @@ async def bench(rounds: int) -> list[Row]:
 
         databases: dict[str, NewUrl] = {"sqlite": sqlite, "postgresql": postgresql}
         for name, new_url in databases.items():
+            rows += await written_states(name, new_url)
+        for name, new_url in databases.items():
             rows += await persisted(name, new_url)
         rows += await stored_runs(rounds, sqlite, postgresql)
         for name, new_url in databases.items():
@@ -84,6 +93,58 @@ async def bench(rounds: int) -> list[Row]:
         for name, new_url in databases.items():
             rows += await delivered(name, new_url, receivers)
     return rows
+
+
+async def written_states(database: str, new_url: NewUrl) -> list[Row]:
+    """Bytes of state that a run writes in all, beside the size of its last state; how they grow with the run."""
+    rows, written = [], {}
+    async with SqlStore(await new_url()) as store:
+        for calls in (FEW_CALLS, MANY_CALLS):
+            with counted_state_bytes() as count:
+                await exec_agent(make_reader(calls), "Read all.", operation_id=f"op-{calls}", store=store)
+            state = await store.load(f"op-{calls}")
+            written[calls] = count[0]
+            rows.append(
+                Row(
+                    case=f"state written / its final size [{database}, tool calls={calls}]",
+                    value=count[0] / len(msgspec.json.encode(state)),
+                    unit="x",
+                    at_most=WRITTEN_GOAL if calls == MANY_CALLS else None,
+                )
+            )
+    growth = written[MANY_CALLS] / written[FEW_CALLS]
+    case = f"state written, {FEW_CALLS} to {MANY_CALLS} tool calls [{database}]"
+    return [*rows, Row(case=case, value=growth, unit="x", at_most=GROWTH_GOAL)]
+
+
+def make_reader(calls: int) -> Agent:
+    """An agent that makes some tool calls, one in each step, with results of 4 KB."""
+    turns = [ToolRequest("read", {"page": page}) for page in range(calls)]
+    return Agent(id="reader", model=ScriptedModel([*turns, "Read."]), tools=[read], max_steps=calls + 1)
+
+
+@tool
+async def read(page: int) -> str:
+    """Read a page of 4 KB."""
+    return f"{page:4096d}"
+
+
+@contextmanager
+def counted_state_bytes() -> Iterator[list[int]]:
+    """Count the bytes of the parameters with which rows of operations and of their states are written."""
+    count = [0]
+
+    def add(connection: Any, cursor: Any, statement: str, parameters: Any, context: Any, many: bool) -> None:
+        if re.match(r"(INSERT INTO|UPDATE) (operations|state_rows)\b", statement):
+            for row in parameters if many else [parameters]:
+                values = row.values() if isinstance(row, dict) else row
+                count[0] += sum(len(each) for each in values if isinstance(each, bytes | memoryview | str))
+
+    event.listen(Engine, "before_cursor_execute", add)
+    try:
+        yield count
+    finally:
+        event.remove(Engine, "before_cursor_execute", add)
 
 
 async def persisted(database: str, new_url: NewUrl) -> list[Row]:
@@ -110,8 +171,13 @@ async def write(store: SqlStore, name: str, operations: int) -> float:
     commits = [commits_of(f"{name}-{nth}") for nth in range(operations)]
 
     async def live(states: Sequence[tuple[OperationState, list[JournalEntry]]]) -> None:
-        for state, entries in states:
-            await store.commit(state, expected_version=state.version - 1 or None, entries=entries)
+        (first, entries), *others = states
+        await store.commit(first, expected_version=None, entries=entries)
+        for state, entries in others:
+            kept = len(state.messages) - 1
+            await store.append(
+                state, expected_version=state.version - 1, entries=entries, kept_messages=kept, kept_outcomes=()
+            )
 
     began = perf_counter()
     await asyncio.gather(*map(live, commits))
