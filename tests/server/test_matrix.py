@@ -112,6 +112,7 @@ CASES: dict[tuple[str, str], Case] = {
     ("GET", "/v1/operations"): Case("/v1/operations?limit=1000", waiting, listed=tenants),
     ("GET", "/v1/operations/{id:str}"): Case("/v1/operations/{id}", waiting),
     ("GET", "/v1/operations/{id:str}/events"): Case("/v1/operations/{id}/events", waiting),
+    ("GET", "/v1/operations/{id:str}/model-calls"): Case("/v1/operations/{id}/model-calls", waiting),
     ("GET", "/v1/operations/{id:str}/approvals"): Case("/v1/operations/{id}/approvals", waiting),
     ("GET", "/v1/operations/{id:str}/stream"): Case("/v1/operations/{id}/stream", ended, endless=True),
     ("POST", "/v1/operations/{id:str}/decisions"): Case(

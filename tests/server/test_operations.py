@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from hookline import Agent, ModelResponse, ScriptedModel, ToolRequest, exec_agent, tool
+from hookline import Agent, ModelResponse, ScriptedModel, Usage, ToolRequest, exec_agent, tool
 from hookline.events import HookType
 from hookline.store import EventLog, SqlStore, Worker
 from hookline.store._deliveries import build_delivery_rows, insert_deliveries
@@ -56,6 +56,21 @@ async def test_events_are_read_in_order_from_a_number_on(site: Site, store: SqlS
     assert [each["number"] for each in first.json()["items"]] == [1, 2]
     assert first.json()["cursor"] == 2
     assert (rest.json()["items"][0]["event"]["stepIndex"], rest.json()["cursor"]) == (3, None)
+
+
+async def test_model_calls_are_listed_with_what_they_cost(site: Site, store: SqlStore) -> None:
+    asked = ModelResponse(content="hi", usage=Usage(input_tokens=7, output_tokens=2, cost_usd=0.25))
+    agent = Agent(id="a", model=ScriptedModel([asked], name="small"))
+    result = await exec_agent(agent, "hello", store=store, tenant_id="acme")
+
+    async with site.client(await key(store, "acme")) as acme:
+        [found] = (await acme.get(f"/v1/operations/{result.operation_id}/model-calls")).json()
+        shown = (await acme.get(f"/v1/operations/{result.operation_id}")).json()
+
+    assert (found["provider"], found["model"], found["stepIndex"]) == ("hookline", "small", 0)
+    assert (found["inputTokens"], found["outputTokens"], found["costUsd"], found["errorType"]) == (7, 2, 0.25, None)
+    assert 0 < found["durationMs"] <= shown["durationMs"]
+    assert shown["prompt"] == "hello"
 
 
 async def test_events_of_a_run_whose_state_is_kept_nowhere_can_be_read(site: Site, store: SqlStore) -> None:

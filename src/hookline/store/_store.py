@@ -420,7 +420,7 @@ class SqlStore(DurableStore):
         return await self._read(partial(reading.read_events, operation_id=operation_id, after=after, limit=limit))
 
     async def model_calls_of(self, operation_id: str) -> list[ModelCallRecord]:
-        """Read the model calls of an operation, in order; those of a run that has not paused or ended yet may lack."""
+        """Read the model calls of an operation, in order; the newest of a running operation may be missing."""
         return await self._read(partial(reading.read_model_calls, operation_id=operation_id))
 
     async def decide(

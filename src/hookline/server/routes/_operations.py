@@ -11,6 +11,7 @@ from litestar.params import QueryParameter
 from sqlalchemy import select
 
 from hookline.events import CompletionReason, HookType
+from hookline.runtime import ModelCallRecord
 from hookline.server._callers import Caller, Req, caller_of, not_found_error
 from hookline.server._parts import ServerParts, parts_of
 from hookline.server.routes._shared import LARGEST, Cursor, Id, Limit, TenantId, page_response, route
@@ -94,6 +95,16 @@ async def list_events(
     return Response(EventPage(items=items, cursor=items[-1].number if headers else None), headers=headers)
 
 
+@route(
+    "GET", "/v1/operations/{id:str}/model-calls", scope="operations:read", summary="List model calls of an operation"
+)
+async def list_model_calls(request: Req, id: Id) -> list[ModelCallRecord]:  # noqa: A002
+    """List the model calls of an operation, in order, as far as they are stored."""
+    parts = parts_of(request)
+    await read_visible_operation(parts, caller_of(request), id)
+    return await parts.store.model_calls_of(id)
+
+
 async def read_visible_operation(parts: ServerParts, caller: Caller, id: str) -> StoredOperation:  # noqa: A002
     """Read an operation that the caller may see.
 
@@ -129,4 +140,4 @@ async def check_events_visible(parts: ServerParts, caller: Caller, id: str) -> b
     return False
 
 
-OPERATION_ROUTES = [list_operations, read_operation, list_events]
+OPERATION_ROUTES = [list_operations, read_operation, list_events, list_model_calls]
