@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from hookline import Agent, ModelResponse, ScriptedModel, Usage, ToolRequest, exec_agent, tool
+from hookline import Agent, ModelResponse, ScriptedModel, ToolRequest, Usage, exec_agent, tool
 from hookline.events import HookType
 from hookline.store import EventLog, SqlStore, Worker
 from hookline.store._deliveries import build_delivery_rows, insert_deliveries
