@@ -395,9 +395,9 @@ class HookDispatcher:
             plan = only._compiled or plan_of(only)
         else:
             batch = hook_batch(hooks)
-            if has_webhooks(batch):
+            if batch and has_webhooks(batch):
                 batch = with_delivering_observers(batch, self.delivery)
-            plan = compile_batch(batch)
+            plan = compile_batch(batch) if batch else NO_HOOKS
         registration = Registration(self, operation_id, plan, plan.entries)
         operations = self._registered
         present = operations.get(operation_id)
@@ -449,8 +449,11 @@ class HookDispatcher:
             operation_id: The run.
             event: Only observers of this event; `None` for any event.
         """
+        found = self._find(operation_id, _UNKNOWN)
+        if event is BeforeToolCall:
+            return bool(found._plan.askable)
         try:  # with a class: runs ask for one before they build an event
-            return self._find(operation_id, _UNKNOWN)._entries[event] is not None
+            return found._entries[event] is not None
         except (KeyError, TypeError):
             return self._observes(operation_id, event)
 

@@ -36,7 +36,7 @@ from hookline.errors import (
     RunStopped,
     message_of,
 )
-from hookline.events import CompletionReason, Event, PendingTool
+from hookline.events import CompletionReason, PendingTool
 from hookline.hooks import AnyHook, Hooks, Interceptor, hook_batch
 from hookline.runtime._agent import Agent
 from hookline.runtime._approvals import emit_decision, emit_pause, emit_stop, note_pending, rejection_text
@@ -130,10 +130,6 @@ class AdapterSegment(Run):
     can_ask: bool
     framework: str
     given_specs: list[ToolSpec]
-
-    def hooked(self, event: type[Event]) -> bool:
-        """Return whether any hook observes this event; false after the end, even if a tool is still working."""
-        return not self.closed and super().hooked(event)
 
     @property
     def specs(self) -> list[ToolSpec]:

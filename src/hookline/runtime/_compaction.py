@@ -13,6 +13,7 @@ from hookline._deadlines import own_cancellation
 from hookline.calls import CompactCall, CompactResult, Message
 from hookline.errors import message_of
 from hookline.events import AfterCompact, BeforeCompact, OnCompactError
+from hookline.runtime._agent import Compaction
 from hookline.runtime._run import Run
 from hookline.runtime._seams import instrument, run_through_chain
 from hookline.runtime._state import Step
@@ -27,11 +28,8 @@ INTERRUPTED_SUMMARY = "The run was interrupted before the summary was written."
 SUMMARY_PREFIX = "Summary of the conversation so far:\n"
 
 
-async def compact_if_needed(run: Run, step: Step) -> None:
+async def compact_if_needed(run: Run, step: Step, policy: Compaction) -> None:
     """Replace old messages by a summary, before a model call, if the last input was too long. Never fatal."""
-    policy = run.agent.compaction
-    if policy is None:
-        return
     tokens = run.last_input_tokens or estimate_tokens(run.messages)
     if tokens <= policy.max_tokens:
         return

@@ -97,7 +97,7 @@ async def exec_agent(
     if not isinstance(agent, Agent):
         raise HookUsageError(f"exec_agent runs an Agent; got {quote(agent)}.")
     check_ids(user_id=user_id, tenant_id=tenant_id)
-    if isinstance(store, DurableStore):
+    if store is not None and isinstance(store, DurableStore):
         with contextlib.suppress(StoreUnavailableError):  # the run reports it
             store.check_open()
     state = OperationState(

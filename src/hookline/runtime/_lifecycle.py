@@ -39,7 +39,7 @@ from hookline.runtime._persistence import (
     save_minimal_end,
 )
 from hookline.runtime._recovery import run_segment
-from hookline.runtime._run import Run, end_events, live
+from hookline.runtime._run import Run, end_events, live, wants_no_event
 from hookline.runtime._seams import RunControl, begin_instrumentation, end_instrumentation, run_through_chain
 from hookline.runtime._state import Decision, OperationResult
 from hookline.runtime._tool_calls import INTERRUPTED
@@ -60,7 +60,7 @@ async def run_agent(run: Run, decisions: Sequence[Decision] = ()) -> CompletionR
     Returns:
         Why it ended.
     """
-    resumed = bool(decisions) or run.recovering
+    resumed = bool(decisions) or run.journal.recovered
     given = last_user_message(run) if resumed else run.messages[run.first_input() :]
     while True:
         call = AgentCall(
@@ -359,7 +359,7 @@ class Lifecycle(msgspec.Struct, eq=False):
             if run.critical is not None:
                 self.reason, self.error = await await_required_deliveries(run, self.reason, self.error)
         finally:
-            run.closed = True
+            run.closed, run.hooked = True, wants_no_event
             await run.dispatcher.unregister(run.operation_id, drain_timeout=run.drain_timeout)
 
     def _forget(self) -> None:

@@ -125,13 +125,15 @@ async def lead_step(
 
 async def model_step(run: Run, step: Step) -> CompletionReason | None:
     """Ask the model, and run the calls that it asks for."""
-    await compact_if_needed(run, step)
+    if run.agent.compaction is not None:
+        await compact_if_needed(run, step, run.agent.compaction)
     if run.phases is not None:
         await run.awaiting_model()
     response = await ask_model(run, step)
     if response is None:
         return "interrupted"
-    response = run.journal.storable(response)
+    if run.journal.durable:
+        response = run.journal.storable(response)
     if run.phases is not None:
         await run.move(Phase.ANALYZING_LLM_RESPONSE)
     run.count(step, response)

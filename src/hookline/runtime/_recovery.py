@@ -48,7 +48,7 @@ async def run_segment(run: Run, decisions: Sequence[Decision] = ()) -> Completio
     Returns:
         Why it ended.
     """
-    if run.recovering:
+    if run.journal.recovered:
         reason = await recover(run)
         if reason is not None:
             return reason

@@ -7,6 +7,7 @@ import threading
 import traceback
 import types
 from collections.abc import Awaitable, Callable, Generator, Sequence
+from functools import partial
 from time import perf_counter_ns
 from typing import Any, cast
 
@@ -46,6 +47,7 @@ from hookline.runtime._models import make_run_text
 from hookline.runtime._state import (
     Decision,
     DurableStore,
+    InMemoryStore,
     OperationResult,
     OperationState,
     Steering,
@@ -56,7 +58,7 @@ from hookline.runtime._state import (
 from hookline.runtime._tools import Tool
 from hookline.webhooks import HookData
 
-__all__ = ["Run", "after_step", "before_step", "end_events", "live"]
+__all__ = ["Run", "after_step", "before_step", "end_events", "live", "wants_no_event"]
 
 
 _NO_CALLS: frozenset[type[Call]] = frozenset()
@@ -89,6 +91,16 @@ ExecChild = Callable[["Run", Agent, str, str, OperationState | None], Awaitable[
 
 Remember = Callable[["Run"], Awaitable[None]]
 UNSTEERED = Steering()
+
+
+def wants_event(event: type[Event]) -> bool:
+    """Return that an event is wanted: a journal keeps all of them."""
+    return True
+
+
+def wants_no_event(event: type[Event]) -> bool:
+    """Return that an event is not wanted: the operation has ended."""
+    return False
 
 
 class Run:
@@ -132,6 +144,7 @@ class Run:
         "finishing",
         "halted",
         "history",
+        "hooked",
         "hooks",
         "ids",
         "instructions",
@@ -209,7 +222,10 @@ class Run:
         self.ask_observers: Callable[[BeforeToolCall], Awaitable[ToolResult | None]]
         """Dispatches the event that observers may answer."""
         self.ask_observers = dispatcher.dispatch_before_tool_call
-        if isinstance(store, DurableStore):
+        self.hooked: Callable[[type[Event]], bool] = partial(dispatcher.has_hooks, state.operation_id)
+        """Returns whether any hook wants an event, so that others are not built."""
+        if store.__class__ is not InMemoryStore and isinstance(store, DurableStore):
+            self.hooked = wants_event
             self.journal = Journal(state, dispatcher, stored=version is not None, recovered=recovered)
             self.emit, self.ask_observers = self.journal.emit, self.journal.ask_observers
         self.critical: RequiredDeliveries | None = None
@@ -217,7 +233,7 @@ class Run:
         self.interceptors = all_interceptor_keys(state, hooks)
         """The interceptors without which nobody may go on with it."""
         self.data = state.hooks
-        if state.hooks or has_webhooks(hooks):
+        if state.hooks or (hooks and has_webhooks(hooks)):
             attach_travelling_hooks(self, hooks)
             hooks = self.hooks
         self.chain, self.intercepted = compile_chain(hooks, dispatcher)
@@ -305,14 +321,9 @@ class Run:
         self.offer = steering.offer
         self.said_from = len(state.messages) if steering.said_from is None else steering.said_from
         """Where in the conversation begins what this operation has said."""
-        self.denied: Denial | None = steering.denied if self.recovering else None
+        self.denied: Denial | None = steering.denied if self.journal.recovered else None
         self.refused_from: int | None = None
         """Where input begins that hooks have refused: a session does not keep it, so that no later task reads it."""
-
-    @property
-    def recovering(self) -> bool:
-        """Whether the next step continues what a process that died has left."""
-        return self.journal.recovered
 
     # Its conversation.
 
@@ -344,6 +355,8 @@ class Run:
 
     def conversation(self) -> list[Message]:
         """Return all messages, with the results known so far of a step that waits for a person."""
+        if not self.open_calls:
+            return list(self.messages)
         known = [self.outcomes[call.tool_call_id] for call in self.open_calls if call.tool_call_id in self.outcomes]
         return [*self.messages, *(tool_message(outcome) for outcome in known)]
 
@@ -399,10 +412,6 @@ class Run:
             await self.move(Phase.EXECUTING_TOOL)
 
     # Events, cancellation.
-
-    def hooked(self, event: type[Event]) -> bool:
-        """Whether any hook wants this event."""
-        return self.journal.durable or self.dispatcher.has_hooks(self.operation_id, event)
 
     async def take_turn(self) -> None:
         """Let other tasks run even if model and tools never wait, and take note of an interrupt or a cancellation.

@@ -216,7 +216,7 @@ async def _by_each(bundles: Sequence[Instrumentation], call: Call, work: Awaitab
 
 def describe_segment(run: Run) -> SegmentInfo:
     """Return what the instrumentation may know of a segment when it begins."""
-    resumed = run.version is not None and (bool(run.pending) or run.recovering)
+    resumed = run.version is not None and (bool(run.pending) or run.journal.recovered)
     return SegmentInfo(
         **run.ids,
         conversation_id=run.conversation_id,

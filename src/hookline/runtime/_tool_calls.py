@@ -358,7 +358,9 @@ def record_outcome(run: Run, step: Step, request: ToolRequest, call: ToolCall, r
         content=content,
         success=result.success and result.error_type is None,
     )
-    run.outcomes[request.tool_call_id] = step.outcomes[request.tool_call_id] = run.journal.close_call(outcome)
+    if run.journal.durable:
+        outcome = run.journal.close_call(outcome)
+    run.outcomes[request.tool_call_id] = step.outcomes[request.tool_call_id] = outcome
 
 
 async def call_tool(run: Run, step: Step, call: ToolCall, tool: Tool | None, problem: str | None) -> ToolResult:
