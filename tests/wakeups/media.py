@@ -16,21 +16,17 @@ NET = (3600.0, 3600.0)
 class Medium(ABC):
     """A kind of wake-ups, and what two of them share."""
 
-    isolates = True
-    """Whether a listener of another process hears of its topic alone."""
-
     @abstractmethod
     def make(self) -> Wakeups:
         """Make the wake-ups of one process."""
 
     def commit(self) -> None:
-        """Change what the processes share."""
+        """Change what the processes share; a wake-up alone suffices for most."""
+        return
 
 
 class Polling(Medium):
     """Everybody looks all the time."""
-
-    isolates = False
 
     def make(self) -> Wakeups:
         return PollingWakeups(0.02)
@@ -48,8 +44,6 @@ class Postgres(Medium):
 
 class File(Medium):
     """A database of SQLite, in a file with a write-ahead log, as a store opens it."""
-
-    isolates = False
 
     def __init__(self, folder: Path) -> None:
         self._file, self._count = folder / "shared.db", 0

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import re
 import ssl
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from time import monotonic
 from urllib.parse import parse_qs, urlsplit
@@ -76,26 +76,35 @@ async def test_wakeups_that_follow_quickly_become_few_notifications_with_all_top
 
 async def test_more_topics_than_a_notification_holds_wake_everybody(postgresql_url: str) -> None:
     woken = asyncio.Event()
-    async with connected(postgresql_url) as watcher, opened(postgresql_url) as other, opened(postgresql_url) as one:
-        async with other.woken("work", woken.set):
-            await until_listening(watcher)
-            await heard(woken)  # it was called once it listened
-            for number in range(2000):
-                one.wake(f"another-topic-{number}")
-            await heard(woken)
+    async with (
+        connected(postgresql_url) as watcher,
+        opened(postgresql_url) as other,
+        opened(postgresql_url) as one,
+        other.woken("work", woken.set),
+    ):
+        await until_listening(watcher)
+        await heard(woken)  # it was called once it listened
+        for number in range(2000):
+            one.wake(f"another-topic-{number}")
+        await heard(woken)
 
 
 async def test_a_listener_of_another_process_hears_its_own_topic_alone(postgresql_url: str) -> None:
     calls: list[str] = []
     woken = asyncio.Event()
-    async with connected(postgresql_url) as watcher, opened(postgresql_url) as other, opened(postgresql_url) as one:
-        async with other.woken("quiet", lambda: calls.append("quiet")), other.woken("work", woken.set):
-            await until_listening(watcher)
+    async with (
+        connected(postgresql_url) as watcher,
+        opened(postgresql_url) as other,
+        opened(postgresql_url) as one,
+        other.woken("quiet", lambda: calls.append("quiet")),
+        other.woken("work", woken.set),
+    ):
+        await until_listening(watcher)
+        await heard(woken)
+        calls.clear()
+        for _ in range(3):
+            one.wake("work")
             await heard(woken)
-            calls.clear()
-            for _ in range(3):
-                one.wake("work")
-                await heard(woken)
     assert calls == []
 
 
@@ -149,11 +158,14 @@ async def test_a_store_finds_everything_after_the_server_has_crashed(postgresql_
 
 async def test_the_slow_net_finds_a_lost_wakeup(postgresql_url: str) -> None:
     woken = asyncio.Event()
-    async with connected(postgresql_url) as watcher:
-        async with opened(postgresql_url, net=(0.05, 0.1)) as wakeups, wakeups.woken("work", woken.set):
-            await until_listening(watcher)
-            for _ in range(3):
-                await heard(woken)  # nobody wakes it
+    async with (
+        connected(postgresql_url) as watcher,
+        opened(postgresql_url, net=(0.05, 0.1)) as wakeups,
+        wakeups.woken("work", woken.set),
+    ):
+        await until_listening(watcher)
+        for _ in range(3):
+            await heard(woken)  # nobody wakes it
 
 
 @asynccontextmanager
@@ -273,7 +285,9 @@ async def test_the_whole_url_of_a_store_carries_over(
     await store.wakeups.aclose()
 
     [dsn] = given[0][0]
-    nothing = dict.fromkeys(("host", "port", "user", "password", "passfile", "database", "ssl", "service", "servicefile"))
+    nothing = dict.fromkeys(
+        ("host", "port", "user", "password", "passfile", "database", "ssl", "service", "servicefile")
+    )
     known = {**nothing, "direct_tls": None, "server_settings": None, "target_session_attrs": None}
     known |= {"krbsrvname": None, "gsslib": None}
     addresses, parsed = parse(dsn=dsn, **known)

@@ -57,6 +57,8 @@ GivenDefinition: TypeAlias = HookDefinition | Mapping[str, Any]
 
 BEHAVIOR_FIELDS = ("point", "handler", "webhook", "script", "config")
 """Fields that decide what a definition does."""
+CLOSING = 1.0
+"""Seconds that a query for changes may still take when the registry is closed."""
 LONGEST_REFRESH = 5.0
 """Seconds after which a query for changes counts as failed."""
 
@@ -193,6 +195,7 @@ class Registry:
         self._refreshing = asyncio.Lock()
         self._woken = asyncio.Event()
         self._open = AsyncExitStack()
+        self._closing = False
         self._task: asyncio.Task[None] | None = None
         self._problems: dict[str, str] = {}
 
@@ -223,9 +226,12 @@ class Registry:
     ) -> None:
         """Stop looking for changes; `hooks` still returns the last known hooks."""
         if self._task is not None:
+            await self._open.aclose()
+            self._closing = True
+            self._woken.set()
+            await asyncio.wait([self._task], timeout=CLOSING)  # a query that is cancelled costs its connection
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
-            await self._open.aclose()
 
     @property
     def problems(self) -> tuple[str, ...]:
@@ -503,6 +509,7 @@ class Registry:
 
     async def _refresh_stored(self) -> None:
         """Look for changes in the database."""
+        self._woken.clear()
         try:
             await self._read_changes()
         except StoreUnavailableError as error:
@@ -543,8 +550,9 @@ class Registry:
             with suppress(TimeoutError):
                 async with asyncio.timeout(self._refresh_seconds):
                     await self._woken.wait()
+            if self._closing:
+                return
             if self._woken.is_set() or "store" in self._problems:
-                self._woken.clear()
                 await self._refresh_stored()
             self._refresh_files()
 
