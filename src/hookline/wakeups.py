@@ -306,6 +306,7 @@ class PostgresWakeups(LocalWakeups):
                 try:
                     pause = FIRST_PAUSE
                     await self._serve(connection)
+                    await connection.close(timeout=CLOSING)
                     return
                 finally:
                     connection.terminate()
@@ -333,10 +334,11 @@ class PostgresWakeups(LocalWakeups):
         connection.add_termination_listener(lambda _: self._changed.set())
         while not connection.is_closed():
             self._changed.clear()
+            if self._pending:
+                await self._notify(connection)
             if self._calls and not self._probed and not self._closing:
                 await self._listen(connection)
             if self._pending:
-                await self._notify(connection)
                 continue
             if self._closing:
                 return

@@ -16,6 +16,7 @@ from hookline.errors import StoreUnavailableError
 from hookline.store._database import Database, after_commit
 from hookline.store._rows import is_storable
 from hookline.store._tables import operations, workers
+from hookline.wakeups import NET
 
 __all__ = [
     "Lease",
@@ -29,6 +30,8 @@ __all__ = [
 
 logger = logging.getLogger("hookline")
 
+LONGEST_UNSEEN = NET[1]
+"""Seconds after which each worker has looked at the leases, although nobody has woken it."""
 REMEMBERED = 100
 """Lease periods for which the row of a dead process is kept, so that people can see it."""
 
@@ -84,7 +87,8 @@ class Lease:
             await self._release_abandoned(connection)
             if renewed.rowcount:
                 return
-            after_commit(connection, self._wake)  # a worker looks when the first lease ends, which may be this one
+            if self.seconds < LONGEST_UNSEEN:  # otherwise workers see it in time to look when it ends
+                after_commit(connection, self._wake)
             await connection.execute(
                 insert(workers).values(worker_id=self.worker_id, alive_until=now + self.seconds, started_at=now)
             )
@@ -118,7 +122,9 @@ class Lease:
         try:
             async with self.database.writing() as connection:
                 await connection.execute(delete(workers).where(workers.c.worker_id == self.worker_id))
-                after_commit(connection, self._wake)
+                owned = (operations.c.status == "running") & (operations.c.owner == self.worker_id)
+                if (await connection.execute(select(operations.c.operation_id).where(owned).limit(1))).first():
+                    after_commit(connection, self._wake)
         except (StoreUnavailableError, SQLAlchemyError) as error:
             logger.warning("The lease of worker %s could not be ended; it expires by itself: %s", self.worker_id, error)
 

@@ -24,7 +24,7 @@ from hookline.store import LIVE, events_topic
 __all__ = ["STREAM_ROUTES", "operation_changes", "operation_events", "stream_response"]
 
 MEDIA_TYPE = "text/event-stream"
-KEY_SECONDS = 1.0
+KEY_SECONDS = 0.5
 """Seconds after which a stream checks its key, though nothing woke it: a revoked key has to end its streams."""
 SILENCE_SECONDS = 15.0
 """Seconds of silence after which a comment is sent, so that no proxy closes the connection."""
