@@ -347,7 +347,7 @@ class PostgresWakeups(LocalWakeups):
                     await self._changed.wait()
             except TimeoutError:
                 await connection.execute("SELECT 1", timeout=ANSWERING)
-        raise self._driver.InterfaceError("the server has closed the connection")
+        raise self._lost_error()
 
     async def _notify(self, connection: Any) -> None:
         topics, self._pending = self._pending, set()
@@ -384,8 +384,13 @@ class PostgresWakeups(LocalWakeups):
             )
 
     async def _probe(self, connection: Any) -> bool:
-        """Return whether a notification of another connection arrives on this one."""
+        """Return whether a notification of another connection arrives on this one.
+
+        Raises:
+            Exception: One of `self._failures`, if the connection is lost meanwhile.
+        """
         channel, arrived = f"{CHANNEL}_{secrets.token_hex(8)}", asyncio.Event()
+        connection.add_termination_listener(lambda _: arrived.set())
 
         def note_arrival(*_: object) -> None:
             arrived.set()
@@ -399,8 +404,14 @@ class PostgresWakeups(LocalWakeups):
                     await arrived.wait()
         finally:
             other.terminate()
+        if connection.is_closed():
+            raise self._lost_error()
         await connection.remove_listener(channel, note_arrival)
         return arrived.is_set()
+
+    def _lost_error(self) -> Exception:
+        error: Exception = self._driver.InterfaceError("the server has closed the connection")
+        return error
 
     def _set_listening(self, *, listening: bool) -> None:
         if listening != self._listening:
