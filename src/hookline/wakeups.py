@@ -85,7 +85,9 @@ class LocalWakeups:
 
     def wake(self, topic: str) -> None:
         """Wake the listeners of a topic."""
-        self._call(check_topic(topic))
+        check_topic(topic)
+        if topic in self._calls:
+            self._call(topic)
 
     @asynccontextmanager
     async def woken(self, topic: str, call: Callable[[], None]) -> AsyncIterator[None]:
@@ -210,8 +212,9 @@ class FileWakeups(LocalWakeups):
 
 
 CHANNEL = "hookline"
-NOTIFY_SECONDS = 0.02
-"""Seconds between two notifications of a process. Each takes a lock of the whole server until it is committed."""
+NOTIFY_SECONDS, LONGEST_NOTIFY_SECONDS = 0.02, 0.05
+"""Seconds between two notifications of a process, the longer ones while one follows another without a break. Each takes
+a lock of the whole server until it is committed, and wakes every process that listens."""
 LONGEST_PAYLOAD = 7000
 """Bytes of a notification; PostgreSQL allows just under 8000."""
 EVERYTHING = "*"
@@ -258,6 +261,7 @@ class PostgresWakeups(LocalWakeups):
         self._url = f"postgresql://{url.partition('://')[2]}"
         self._poll_seconds = check_seconds("poll_seconds", poll_seconds)
         self._pending: set[str] = set()
+        self._spacing = NOTIFY_SECONDS
         self._heard: set[str] = set()
         self._heard_at = -math.inf
         self._flush: asyncio.TimerHandle | None = None
@@ -268,7 +272,7 @@ class PostgresWakeups(LocalWakeups):
     def wake(self, topic: str) -> None:
         """Wake the listeners of a topic, in this process now and in others soon."""
         super().wake(topic)
-        if not self._closing:
+        if topic not in self._pending and not self._closing:
             self._pending.add(topic)
             self._start()
 
@@ -364,7 +368,8 @@ class PostgresWakeups(LocalWakeups):
             self._pending |= topics
             raise
         if not self._closing:
-            await asyncio.sleep(NOTIFY_SECONDS)
+            await asyncio.sleep(self._spacing)
+            self._spacing = min(self._spacing * 1.5, LONGEST_NOTIFY_SECONDS) if self._pending else NOTIFY_SECONDS
 
     async def _listen(self, connection: Any) -> None:
         """Listen to the notifications of other processes, if they arrive here."""
@@ -454,8 +459,8 @@ def call_safely(call: Callable[[], None]) -> None:
         logger.exception("A listener of wake-ups failed")
 
 
-def check_topic(topic: str) -> str:
-    """Return a topic.
+def check_topic(topic: str) -> None:
+    """Raise unless a text is a topic.
 
     Raises:
         HookUsageError: If it is none.
@@ -465,7 +470,6 @@ def check_topic(topic: str) -> str:
             f"A topic has up to 63 lower-case letters, digits and '._:-', and begins with one of the first two; got "
             f"{topic!r:.100}."
         )
-    return topic
 
 
 def check_seconds(name: str, seconds: float) -> float:
