@@ -8,16 +8,31 @@ from asyncio.subprocess import PIPE
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
+from time import monotonic
 
 import msgspec
 import pytest
+from sqlalchemy import event
+from sqlalchemy.ext.asyncio import AsyncConnection
 
 from hookline import Approve, exec_agent
+from hookline.delivery import KeyRing, Outbox, generate_key
 from hookline.errors import HookUsageError
 from hookline.registry import Registry
-from hookline.store import DELIVERIES, OPERATIONS, SqlStore, Worker, events_topic
+from hookline.store import (
+    DELIVERIES,
+    OPERATIONS,
+    SqlStore,
+    Worker,
+    build_delivery_rows,
+    claim_deliveries,
+    events_topic,
+    insert_deliveries,
+    read_clock,
+)
 from hookline.wakeups import FileWakeups, PollingWakeups, PostgresWakeups
-from tests.store.records import grow
+from hookline.webhooks import Envelope
+from tests.store.records import grow, hook
 from tests.store.test_worker import Till, status_of
 
 pytestmark = pytest.mark.anyio
@@ -159,3 +174,96 @@ async def test_a_store_uses_the_wakeups_that_it_is_given_and_leaves_them_open(da
 async def test_what_cannot_wake_is_refused() -> None:
     with pytest.raises(HookUsageError, match="`wakeups`"):
         SqlStore("sqlite:///:memory:", wakeups=7)  # type: ignore[arg-type]
+
+
+async def test_an_idle_process_queries_nothing(database_url: str) -> None:
+    begun: list[str] = []
+    async with (
+        SqlStore(database_url) as store,
+        Registry(store, refresh_seconds=0.01),
+        Outbox(store, keys=KeyRing({"": [generate_key()]})) as outbox,
+        Worker(store, [Till().agent(1)]),
+    ):
+        await outbox.idle()
+        await asyncio.sleep(0.5)  # the last of what they do when they begin, and PostgreSQL's first notification
+        for engine in (store._database._writer, store._database._reader):
+            event.listen(engine.sync_engine, "begin", lambda _: begun.append("begin"))
+        await asyncio.sleep(1.5)
+        idle = len(begun)
+        await grow(store, "op", commits=1, each=1)
+    assert idle == 0  # it was twelve
+    assert begun
+
+
+async def test_a_delivery_is_tried_again_when_it_falls_due_though_nobody_wakes_the_outbox(database_url: str) -> None:
+    tried: list[float] = []
+
+    async def fail(envelope: Envelope) -> None:
+        tried.append(monotonic())
+        raise RuntimeError("not yet")
+
+    async with SqlStore(database_url, wakeups=DeafWakeups(3600)) as store:
+        keys = KeyRing({"": [generate_key()]})
+        outbox = Outbox(store, keys=keys, schedule=(0.0, 0.2, 0.4), jitter=0.0)
+        hook_ = hook("h", "local://receiver")
+        await outbox.publish([Envelope(id="msg_1", hook=hook_, operation_id="op", payload=b"{}")])
+        async with outbox, outbox.serve("receiver", fail), asyncio.timeout(20):
+            while len(tried) < 3:
+                await asyncio.sleep(0.01)
+    assert tried[1] - tried[0] >= 0.2
+    assert tried[2] - tried[1] >= 0.4
+
+
+async def test_a_claim_of_a_killed_process_is_taken_over_when_it_ends(database_url: str) -> None:
+    taken = asyncio.Event()
+
+    async def take(envelope: Envelope) -> None:
+        taken.set()
+
+    async with SqlStore(database_url, wakeups=DeafWakeups(3600)) as store:
+        rows = build_delivery_rows(
+            [Envelope(id="msg_1", hook=hook("h", "local://receiver"), operation_id="op", payload=b"{}")]
+        )
+        async with store.writing() as connection:
+            await insert_deliveries(connection, rows, now=store.now_sql())
+        async with store.writing() as connection:
+            claimed = await claim_deliveries(
+                connection,
+                now=await read_clock(connection),
+                worker="dead",
+                lease_seconds=0.8,
+                limit=1,
+                each=1,
+                served=["receiver"],
+            )
+        outbox = Outbox(store, keys=KeyRing({"": [generate_key()]}))
+        async with outbox, outbox.serve("receiver", take):
+            assert not taken.is_set()
+            await heard(taken)
+    assert len(claimed) == 1
+
+
+async def test_what_falls_due_as_the_clock_jumps_is_found_by_the_slow_net(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken = asyncio.Event()
+
+    async def take(envelope: Envelope) -> None:
+        taken.set()
+
+    async with SqlStore(database_url, wakeups=DeafWakeups(0.05)) as store:
+        rows = build_delivery_rows(
+            [Envelope(id="msg_1", hook=hook("h", "local://receiver"), operation_id="op", payload=b"{}")]
+        )
+        async with store.writing() as connection:
+            await insert_deliveries(connection, rows, now=await read_clock(connection) + 600)
+        outbox = Outbox(store, keys=KeyRing({"": [generate_key()]}))
+        async with outbox, outbox.serve("receiver", take):
+            await asyncio.sleep(0.2)
+            assert not taken.is_set()
+
+            async def read_later(connection: AsyncConnection) -> float:
+                return await read_clock(connection) + 900
+
+            monkeypatch.setattr("hookline.delivery._outbox.read_clock", read_later)
+            await heard(taken)
