@@ -287,6 +287,8 @@ class PostgresWakeups(LocalWakeups):
                     await asyncio.shield(task)
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
+        if self._flush is not None:
+            self._flush.cancel()
         await super().aclose()
 
     def _begin_listening(self) -> None:
@@ -367,6 +369,7 @@ class PostgresWakeups(LocalWakeups):
         except BaseException:
             self._pending |= topics
             raise
+        self._failing = False
         if not self._closing:
             await asyncio.sleep(self._spacing)
             self._spacing = min(self._spacing * 1.5, LONGEST_NOTIFY_SECONDS) if self._pending else NOTIFY_SECONDS

@@ -141,8 +141,7 @@ class Registry:
     Open it with `async with`, on asyncio, and pass `hooks(tenant_id)` to a run: `exec_agent(..., hooks=[
     *registry.hooks("acme")], tenant_id="acme")`. A change takes effect in the next run: at once in this process, and
     within a second in every other process that has opened a registry on the same database; if the wake-up gets lost,
-    within 30 seconds. If the database cannot be
-    reached, runs go on with the last known definitions.
+    within 30 seconds. If the database cannot be reached, runs go on with the last known definitions.
 
     Args:
         store: The store of the definitions; without it, the registry has the definitions of the files only.

@@ -458,7 +458,7 @@ class SqlStore(DurableStore):
         self.wakeups.wake(OPERATIONS)
         if any(commit.deliveries for commit in commits):
             self.wakeups.wake(DELIVERIES)
-        for topic in {events_topic(commit.operation_id) for commit in commits if commit.events}:
+        for topic in {events_topic(commit.operation_id) for commit in commits}:
             self.wakeups.wake(topic)
         return outcomes
 
