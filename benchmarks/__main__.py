@@ -36,6 +36,7 @@ from benchmarks import (
     bench_server,
     bench_special,
     bench_streaming,
+    bench_wakeups,
     bench_walk,
     compare,
 )
@@ -65,6 +66,7 @@ GROUPS: dict[str, ModuleType] = {
     "logs": bench_logs,
     "server": bench_server,
     "live": bench_live,
+    "wakeups": bench_wakeups,
     "compare": compare,
     "scale": bench_scale,
 }

@@ -40,6 +40,7 @@ MODULES = [
         "hookline.runtime._state",
         "hookline.server",
         "hookline.store",
+        "hookline.wakeups",
         "hookline.adapters.agent_framework",
         "hookline.adapters.agent_hooks",
         "hookline.adapters.fastmcp",

@@ -19,7 +19,7 @@ from hookline.errors import HookUsageError, StaleStateError, StateFormatError
 from hookline.events import BeforeToolCall, encode
 from hookline.runtime import JournalEntry
 from hookline.runtime._state import FORMAT
-from hookline.store import SqlStore
+from hookline.store import DELIVERIES, SqlStore
 from hookline.store._tables import deliveries, operations
 from hookline.webhooks import Webhook, delivery_id
 
@@ -220,13 +220,12 @@ async def test_what_is_refused_makes_no_deliveries(store: SqlStore) -> None:
 
 async def test_who_listens_is_told_of_deliveries(store: SqlStore) -> None:
     heard: list[str] = []
-    stop = store.when_deliveries(lambda: heard.append("made"))
 
-    await store.commit(state(events=1), expected_version=None, entries=entries("op", 1, 1))
-    assert heard == []
-    await store.commit(state("b", events=1, hooks=[hook()]), expected_version=None, entries=entries("b", 1, 1))
-    assert heard == ["made"]
-    stop()
+    async with store.wakeups.woken(DELIVERIES, lambda: heard.append("made")):
+        await store.commit(state(events=1), expected_version=None, entries=entries("op", 1, 1))
+        assert heard == []
+        await store.commit(state("b", events=1, hooks=[hook()]), expected_version=None, entries=entries("b", 1, 1))
+        assert heard == ["made"]
     await store.commit(state("c", events=1, hooks=[hook()]), expected_version=None, entries=entries("c", 1, 1))
     assert heard == ["made"]
 

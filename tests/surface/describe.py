@@ -23,6 +23,7 @@ MODULES = (
         "calls",
         "hooks",
         "webhooks",
+        "wakeups",
         "redaction",
         "instrumentation",
         "signals",

@@ -24,6 +24,7 @@ from hookline.delivery._sender import LONGEST_WAIT, Sender
 from hookline.delivery._signing import KeyRing
 from hookline.errors import DeliveryError, HookUsageError, StoreUnavailableError, message_of
 from hookline.store import (
+    DELIVERIES,
     LONGEST_LEASE,
     Breaker,
     ClaimedDelivery,
@@ -37,6 +38,7 @@ from hookline.store import (
     has_due_deliveries,
     insert_deliveries,
     read_clock,
+    read_next_due,
     release_claims,
     release_uncertain_claims,
     replace_unstorable,
@@ -217,7 +219,7 @@ class EndpointQueues:
 logger = logging.getLogger("hookline")
 
 SOONEST, LATEST = 0.05, 1.0
-"""Shortest and longest pause, in seconds, between two queries for due deliveries while there are none."""
+"""Shortest and longest pause, in seconds, between two queries while deliveries are due that cannot be claimed."""
 LONGEST_OUTAGE_PAUSE = 5.0
 """Longest pause, in seconds, between two tries to reach a store that is down."""
 GRACE = 5.0
@@ -279,6 +281,8 @@ class DeliveryWorker:
         self._claiming = False
         self._stopping = False
         self._pause = SOONEST
+        self._next_due: float | None = None
+        """When (by the clock of the event loop) the next delivery falls due, as far as the last query knows."""
         self._outage: float | None = None
         self._renewed_at = 0.0
         self._uncertain_ends: list[float] = []
@@ -339,8 +343,10 @@ class DeliveryWorker:
             log_dead_deliveries(batch)
         self._enqueue(claimed)
         self._claiming = False
+        if claimed or ended:  # what has ended makes place at its endpoint, and its stream goes on
+            self._should_claim = True
         if claimed or any(outcome.status != "pending" for batch in ended for outcome in batch.outcomes):
-            self._should_claim, self._pause = True, SOONEST
+            self._pause = SOONEST
 
     def _enqueue(self, claimed: list[ClaimedBatch]) -> None:
         new = []
@@ -365,7 +371,7 @@ class DeliveryWorker:
             uncertain_ends: Ends of earlier claims that may or may not have been committed. The end of the new claim is
                 added, for the case that this commit fails.
         """
-        options, worker = self._options, self._store.worker_id
+        options, worker, served = self._options, self._store.worker_id, self._served()
         loop = asyncio.get_running_loop()
         async with self._store.writing() as connection:
             began = loop.time()
@@ -390,8 +396,10 @@ class DeliveryWorker:
                 )
                 lost = seqs - kept
                 await correct_due_times(connection, now=now, longest_delay=options.longest_delay)
-            runs = []
+            runs: list[DeliveryRun] = []
+            due = None
             if should_claim:
+                busy = self._queues.saturated_endpoints()
                 uncertain_ends.append(now + options.lease_seconds)
                 runs = await claim_deliveries(
                     connection,
@@ -401,9 +409,13 @@ class DeliveryWorker:
                     limit=options.concurrency,
                     each=options.per_endpoint * AHEAD,
                     longest=RUN,
-                    busy=self._queues.saturated_endpoints(),
-                    served=self._served(),
+                    busy=busy,
+                    served=served,
                 )
+                if not runs:
+                    due = await read_next_due(connection, now=now, busy=busy, served=served)
+        if should_claim:
+            self._next_due = None if due is None else began + due
         if renew:
             self._renewed_at = began
             for seq, batch in self._batches.items():
@@ -437,18 +449,26 @@ class DeliveryWorker:
             self._start_batches()
 
     async def _wait_for_work(self) -> None:
-        """Wait until a batch has ended, a delivery was written, or it is time to query again."""
+        """Wait until a batch has ended, a delivery was written or falls due, or claims have to be renewed."""
         if self._outage is not None:
             await asyncio.sleep(self._outage)
             return
         if self._should_claim and self._queues.free_slots > 0:
             await asyncio.sleep(0)
             return
+        now = asyncio.get_running_loop().time()
+        renewal = self._renewed_at + self._options.lease_seconds / 3 if self._batches else math.inf
+        due = math.inf
+        if self._next_due is not None:
+            due = self._next_due
+            if due <= now:  # it was due already when nothing could be claimed, so that another worker has locked it
+                due, self._pause = now + self._pause, min(self._pause * 2, LATEST)
+        until = min(renewal, due)
         try:
-            async with asyncio.timeout(min(self._pause, self._options.lease_seconds / 3)):
+            async with asyncio.timeout_at(until if until < math.inf else None):
                 await self._wake.wait()
         except TimeoutError:
-            self._should_claim, self._pause = True, min(self._pause * 2, LATEST)
+            self._should_claim = True
 
     async def _finish(self) -> None:
         """Wait for the deliveries under way, and release the claims on all others."""
@@ -603,7 +623,7 @@ class Outbox:
                 await insert_deliveries(connection, rows, now=self.store.now_sql())
         except DBAPIError as error:
             raise HookUsageError(f"The database rejects these deliveries: {message_of(error.orig or error)}") from error
-        self.wake()
+        self.store.wakeups.wake(DELIVERIES)
 
     async def request(self, envelope: Envelope, *, timeout: float) -> ControlAnswer:
         """Ask the receiver of a control for its decision; failed tries are repeated while there is time.
@@ -642,11 +662,8 @@ class Outbox:
 
     async def run(self) -> None:
         """Deliver until cancelled. Deliveries under way then get a few seconds; the claims on others are released."""
-        ignore = self.store.when_deliveries(self.wake)
-        try:
+        async with self.store.wakeups.woken(DELIVERIES, self.wake):
             await self._worker.run()
-        finally:
-            ignore()
 
     async def idle(self) -> None:
         """Wait until this process has no due delivery left. A delivery that waits for its next attempt is not due."""

@@ -7,6 +7,7 @@ import logging
 import math
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeAlias
@@ -41,7 +42,7 @@ from hookline.registry._files import DefinitionFiles
 from hookline.registry._rows import ChangeTransaction, open_change, read_changes
 from hookline.registry._scripts import Scripts
 from hookline.registry._snapshot import Snapshot
-from hookline.store import Page, SqlStore
+from hookline.store import DEFINITIONS, Page, SqlStore
 
 __all__ = ["Registry"]
 
@@ -56,6 +57,8 @@ GivenDefinition: TypeAlias = HookDefinition | Mapping[str, Any]
 
 BEHAVIOR_FIELDS = ("point", "handler", "webhook", "script", "config")
 """Fields that decide what a definition does."""
+CLOSING = 1.0
+"""Seconds that a query for changes may still take when the registry is closed."""
 LONGEST_REFRESH = 5.0
 """Seconds after which a query for changes counts as failed."""
 
@@ -137,8 +140,8 @@ class Registry:
 
     Open it with `async with`, on asyncio, and pass `hooks(tenant_id)` to a run: `exec_agent(..., hooks=[
     *registry.hooks("acme")], tenant_id="acme")`. A change takes effect in the next run: at once in this process, and
-    within a second in every other process that has opened a registry on the same database. If the database cannot be
-    reached, runs go on with the last known definitions.
+    within a second in every other process that has opened a registry on the same database; if the wake-up gets lost,
+    within 30 seconds. If the database cannot be reached, runs go on with the last known definitions.
 
     Args:
         store: The store of the definitions; without it, the registry has the definitions of the files only.
@@ -153,7 +156,8 @@ class Registry:
         endpoint_secrets: Whether deliveries of hooks that name no key are signed with the secrets of their endpoints,
             as a server does.
         quota: Number of definitions that each tenant may store, not counting those of the system and of files.
-        refresh_seconds: Seconds between two queries for changes of the database and the files.
+        refresh_seconds: Seconds between two looks at the files, and between two tries to reach a database that is down.
+            The database is queried when the store's `wakeups` say that definitions were changed.
 
     Raises:
         HookUsageError: If an argument is invalid.
@@ -188,6 +192,9 @@ class Registry:
         self._rules = DefinitionRules(builder=self._builder, quota=quota, variables=frozenset(webhook_env))
         self._refresh_seconds = float(refresh_seconds)
         self._refreshing = asyncio.Lock()
+        self._woken = asyncio.Event()
+        self._open = AsyncExitStack()
+        self._closing = False
         self._task: asyncio.Task[None] | None = None
         self._problems: dict[str, str] = {}
 
@@ -203,8 +210,14 @@ class Registry:
             raise HookUsageError("This registry was already opened; create a new one for each `async with`.")
         self._files.have_changed()
         self._snapshot.set_file_definitions(self._files.load(self._builder.build_new))
-        await self._read_changes()
-        self._task = asyncio.create_task(self._refresh_periodically())
+        if self._store is not None:
+            await self._open.enter_async_context(self._store.wakeups.woken(DEFINITIONS, self._woken.set))
+        try:
+            await self._read_changes()
+        except BaseException:
+            await self._open.aclose()
+            raise
+        self._task = asyncio.create_task(self._follow_changes())
         return self
 
     async def __aexit__(
@@ -212,6 +225,10 @@ class Registry:
     ) -> None:
         """Stop looking for changes; `hooks` still returns the last known hooks."""
         if self._task is not None:
+            await self._open.aclose()
+            self._closing = True
+            self._woken.set()
+            await asyncio.wait([self._task], timeout=CLOSING)  # a query that is cancelled costs its connection
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
 
@@ -486,6 +503,12 @@ class Registry:
 
     async def refresh(self) -> None:
         """Look for changes now. Errors are logged once, and the last known definitions stay in force."""
+        await self._refresh_stored()
+        self._refresh_files()
+
+    async def _refresh_stored(self) -> None:
+        """Look for changes in the database."""
+        self._woken.clear()
         try:
             await self._read_changes()
         except StoreUnavailableError as error:
@@ -496,6 +519,9 @@ class Registry:
             self._set_problem("store", f"checking for changes failed: {type(error).__name__}: {message_of(error)}")
         else:
             self._set_problem("store", "")
+
+    def _refresh_files(self) -> None:
+        """Look for changes of the files; this costs no query."""
         try:
             if self._files.have_changed():
                 self._snapshot.set_file_definitions(self._files.load(self._builder.build_new))
@@ -517,10 +543,17 @@ class Registry:
             problem = f"reading the definitions took longer than {LONGEST_REFRESH:g} s"
             raise StoreUnavailableError(repr(self._store), problem) from error
 
-    async def _refresh_periodically(self) -> None:
+    async def _follow_changes(self) -> None:
+        """Look for changes in the database when woken, and for changes of the files again and again."""
         while True:
-            await asyncio.sleep(self._refresh_seconds)
-            await self.refresh()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._refresh_seconds):
+                    await self._woken.wait()
+            if self._closing:
+                return
+            if self._woken.is_set() or "store" in self._problems:
+                await self._refresh_stored()
+            self._refresh_files()
 
     async def _refresh_and_show(self, stored: HookDefinition) -> HookDefinition:
         await self.refresh()

@@ -12,7 +12,7 @@ from sqlalchemy import Row, delete, func, insert, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from hookline.registry._definition import POINTS, HookDefinition, check_definition
-from hookline.store import SqlStore, definitions, raise_revision, read_clock, read_revision, write_audit
+from hookline.store import DEFINITIONS, SqlStore, definitions, raise_revision, read_clock, read_revision, write_audit
 
 __all__ = ["ChangeTransaction", "DefinitionChanges", "Key", "open_change", "read_changes"]
 
@@ -220,6 +220,7 @@ async def open_change(store: SqlStore, actor: str) -> AsyncIterator[ChangeTransa
         # First: of two changes that would exceed a quota together, the second one then sees the first.
         revision = await raise_revision(connection, COUNTER)
         yield ChangeTransaction(connection, actor, revision, await read_clock(connection))
+    store.wakeups.wake(DEFINITIONS)
 
 
 def _same_row(definition: HookDefinition) -> Any:

@@ -71,7 +71,7 @@ def create_app(
         store: The store of operations, deliveries and keys; it has to be open while there are requests.
         registry: The registry of hook definitions; without it, its routes answer with 503.
         log: The log of hook executions; without it, its routes answer with 503.
-        outbox: The outbox to wake when deliveries become due; without it, workers of other processes find them.
+        outbox: The outbox whose signing secrets the API administers; it delivers while it is open.
         agents: Agents whose operations this process resumes when a person has decided, like a `Worker`, while the
             application's lifespan is open; mounted applications have no lifespan.
         hooks: Hooks for all requests, before the stored ones.

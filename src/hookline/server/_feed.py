@@ -1,29 +1,32 @@
-"""`OperationFeed`: stream operations as they change, in whatever process they run, by one poll for all listeners."""
+"""`OperationFeed`: stream operations as they change, in whatever process they run, by one query for all listeners."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import AsyncGenerator, Sequence
+from time import monotonic
 from typing import NamedTuple, TypeAlias
 
 from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from hookline.errors import StoreUnavailableError
-from hookline.store import SqlStore, StoredOperation, operation_from_row, operations, read_clock
+from hookline.store import OPERATIONS, SqlStore, StoredOperation, operation_from_row, operations, read_clock
 
 __all__ = ["Change", "OperationFeed"]
 
 logger = logging.getLogger("hookline")
 
-POLL_SECONDS = 0.25
+SOONEST = 0.25
+"""Seconds between two polls at least: operations may change all the time."""
 OVERLAP = 5.0
 """Seconds before the last poll from which changes are read again, since transactions may end out of order."""
 LONG_OVERLAP = 120.0
 """The same in some polls, for a transaction that took long."""
-LONG_EVERY = 40
-"""Polls from one with the long overlap to the next."""
+LONG_EVERY = 10.0
+"""Seconds from one poll with the long overlap to the next, at least."""
 RESUMABLE = 86_400.0
 """Longest age, in seconds, of the changes that a listener gets which reconnects after a position."""
 MOST_WAITING = 10_000
@@ -53,12 +56,13 @@ class ChangedOperations:
     def __init__(self, store: SqlStore) -> None:
         self._store = store
         self._position = 0.0
-        self._polls = 0
+        self._long_poll_at = -math.inf
+        """When (by `monotonic`) the last poll with the long overlap was."""
         self._known: dict[str, SeenOperation] = {}
 
     async def poll(self) -> tuple[float, list[StoredOperation]]:
         """Return the present time of the database, and what has changed; nothing at the first poll."""
-        is_long = self._polls % LONG_EVERY == 0
+        is_first, is_long = self._position == 0.0, monotonic() - self._long_poll_at >= LONG_EVERY
         async with self._store.reading() as connection:
             now = await read_clock(connection)
             since = min(self._position or now, now) - (LONG_OVERLAP if is_long else OVERLAP)
@@ -66,13 +70,13 @@ class ChangedOperations:
             if now >= self._position:  # otherwise the clock was set back, and the last changes are in its future
                 query = query.where(operations.c.updated_at <= now)
             found = {row.operation_id: SeenOperation(*row[1:]) for row in await connection.execute(query)}
-            new = [each for each, seen in found.items() if self._known.get(each) != seen] if self._polls else []
+            new = [] if is_first else [each for each, seen in found.items() if self._known.get(each) != seen]
             changed = await _read_operations(connection, new)
         if is_long:
-            self._known = found
+            self._known, self._long_poll_at = found, monotonic()
         else:
             self._known.update(found)
-        self._position, self._polls = now, self._polls + 1
+        self._position = now
         return now, changed
 
 
@@ -97,7 +101,7 @@ class Listener:
 
 
 class OperationFeed:
-    """Streams operations as they change. It polls the store only while there are listeners.
+    """Streams operations as they change. It queries the store when some have, and only while there are listeners.
 
     Args:
         store: The store of the operations.
@@ -126,7 +130,7 @@ class OperationFeed:
         try:
             if self._polling is None:
                 self._first_poll_done.clear()
-                self._polling = asyncio.create_task(self._poll_periodically())
+                self._polling = asyncio.create_task(self._poll_when_woken())
             # After the first poll no change is missed, so that earlier changes can be read now.
             await self._first_poll_done.wait()
             if since is not None:
@@ -146,9 +150,15 @@ class OperationFeed:
                 self._polling.cancel()
                 self._polling = None
 
-    async def _poll_periodically(self) -> None:
+    async def _poll_when_woken(self) -> None:
+        woken = asyncio.Event()
+        async with self._store.wakeups.woken(OPERATIONS, woken.set):
+            await self._poll(woken)
+
+    async def _poll(self, woken: asyncio.Event) -> None:
         changes, failing = ChangedOperations(self._store), False
         while True:
+            woken.clear()
             try:
                 position, changed = await changes.poll()
                 failing = False
@@ -163,7 +173,9 @@ class OperationFeed:
                 if not failing:
                     logger.exception("Streams of operations could not check for changes")
                 failing = True
-            await asyncio.sleep(POLL_SECONDS)
+            await asyncio.sleep(SOONEST)
+            if not failing:
+                await woken.wait()
 
     async def _read_since(self, since: float, tenant_id: str | None) -> tuple[float, list[StoredOperation]]:
         """Read the operations that changed since a position, the newest changes if there are too many."""

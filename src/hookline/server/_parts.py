@@ -63,7 +63,7 @@ class ServerParts:
         store: The store.
         registry: The registry of hook definitions, if there is one.
         log: The log of hook executions, if there is one.
-        outbox: The outbox, which is woken when deliveries become due.
+        outbox: The outbox, whose signing secrets the server administers.
         hooks: Hooks for all requests.
 
     Attributes:
@@ -136,11 +136,6 @@ class ServerParts:
         if self.known_log is None:
             raise ApiError(503, "no_log", "This server has no log of hook executions.")
         return self.known_log
-
-    def wake_outbox(self) -> None:
-        """Wake the outbox of this process, since deliveries have become due; other processes find them by polling."""
-        if self.outbox is not None:
-            self.outbox.wake()
 
 
 def parts_of(request: Req) -> ServerParts:

@@ -33,6 +33,7 @@ from hookline.store._delivery_claims import claim_deliveries as claim_deliveries
 from hookline.store._delivery_claims import correct_due_times as correct_due_times
 from hookline.store._delivery_claims import extend_claims as extend_claims
 from hookline.store._delivery_claims import has_due_deliveries as has_due_deliveries
+from hookline.store._delivery_claims import read_next_due as read_next_due
 from hookline.store._delivery_claims import release_claims as release_claims
 from hookline.store._delivery_claims import release_uncertain_claims as release_uncertain_claims
 from hookline.store._delivery_log import DeliveryFilter, DeliveryLog, StoredAttempt, StoredDelivery, StoredEndpoint
@@ -68,6 +69,10 @@ from hookline.store._tables import idempotency as idempotency
 from hookline.store._tables import master_keys as master_keys
 from hookline.store._tables import operations as operations
 from hookline.store._tables import statistics as statistics
+from hookline.store._topics import DEFINITIONS as DEFINITIONS
+from hookline.store._topics import DELIVERIES as DELIVERIES
+from hookline.store._topics import OPERATIONS as OPERATIONS
+from hookline.store._topics import events_topic as events_topic
 from hookline.store._worker import Worker
 
 __all__ = [

@@ -23,6 +23,7 @@ __all__ = [
     "extend_claims",
     "has_due_deliveries",
     "lock_deliveries",
+    "read_next_due",
     "release_claims",
     "release_uncertain_claims",
 ]
@@ -90,6 +91,18 @@ CLAIM = {
     "FOR UPDATE SKIP LOCKED) RETURNING seq",
 }
 
+NEXT_DUE = f"""{LANES}, due(soonest, closed) AS (
+    SELECT (
+        SELECT min(d.next_attempt_at) FROM deliveries AS d
+        WHERE d.status = 'pending' AND d.tenant_id = here.tenant_id AND d.endpoint = here.endpoint
+    ), endpoints.closed_until
+    FROM lane JOIN deliveries AS here ON here.seq = lane.seq
+        LEFT JOIN endpoints ON endpoints.tenant_id = here.tenant_id AND endpoints.url = here.endpoint
+    WHERE here.endpoint NOT IN :busy AND (here.endpoint NOT LIKE 'local://%' OR here.endpoint IN :served)
+)
+SELECT min(CASE WHEN closed > soonest THEN closed ELSE soonest END) FROM due"""
+"""When the next delivery falls due: the first of each endpoint, or the end of the pause of that endpoint."""
+
 FOLLOWERS = """
     SELECT w.seq FROM deliveries AS w
     WHERE w.stream = head.stream AND w.status = 'waiting' AND w.seq > head.seq AND NOT EXISTS (
@@ -126,6 +139,7 @@ def _statement(sql: str) -> TextClause:
 
 _claim = {dialect: _statement(sql) for dialect, sql in CLAIM.items()}
 _behind = {dialect: _statement(sql) for dialect, sql in BEHIND.items()}
+_next_due = _statement(NEXT_DUE)
 _heads = {dialect: _statement(sql) for dialect, sql in HEADS.items()}
 _rows = (
     select(deliveries, endpoints.c.failures, endpoints.c.disabled_at, endpoints.c.reason)
@@ -260,6 +274,24 @@ async def has_due_deliveries(connection: AsyncConnection, *, now: float, served:
         {"now": now, "limit": 1, "each": 1, "busy": [], "served": [f"local://{name}" for name in served]},
     )
     return found.first() is not None
+
+
+async def read_next_due(
+    connection: AsyncConnection, *, now: float, busy: Collection[str] = (), served: Collection[str] = ()
+) -> float | None:
+    """Return the seconds until the next delivery falls due, 0 or less if one is due; `None` if none is pending.
+
+    A claimed delivery falls due when its claim ends. One that is due need not be claimable: it may be locked.
+
+    Args:
+        connection: In a transaction.
+        now: The time of the database.
+        busy: Endpoints to leave out.
+        served: Names that this process serves as `local://name`; the others are left out.
+    """
+    names = {"busy": list(busy), "served": [f"local://{name}" for name in served]}
+    at = (await connection.execute(_next_due, names)).scalar()
+    return None if at is None else float(at) - now
 
 
 async def lock_deliveries(connection: AsyncConnection, seqs: Collection[int]) -> None:

@@ -12,6 +12,7 @@ from hookline.store._database import read_clock
 from hookline.store._deliveries import disable_endpoint, enable_endpoint, promote_waiting, reopen_endpoints
 from hookline.store._reading import Page, check_limit, cursor_error
 from hookline.store._tables import attempts, deliveries, endpoints
+from hookline.store._topics import DELIVERIES
 
 if TYPE_CHECKING:
     from hookline.store._store import SqlStore
@@ -231,6 +232,7 @@ class DeliveryLog:
                 places = [(row.tenant_id, row.endpoint) for row in found]
                 await reopen_endpoints(connection, places)
                 count += len(places) + await _requeue(connection, which & (deliveries.c.status == "dead"), now=now)
+            self._store.wakeups.wake(DELIVERIES)
         return count
 
     async def replay(self, which: DeliveryFilter) -> int:
@@ -257,6 +259,7 @@ class DeliveryLog:
                 now = await read_clock(connection)
                 count += await _requeue(connection, deliveries.c.seq.in_(seqs) & settled, now=now)
                 last = seqs[-1]
+            self._store.wakeups.wake(DELIVERIES)
         return count
 
     async def prune(self, older_than: float, *, dead_too: bool = False) -> int:
@@ -311,7 +314,9 @@ class DeliveryLog:
             Whether the endpoint had failed, or was disabled.
         """
         async with self._store.writing() as connection:
-            return await enable_endpoint(connection, tenant_id, url)
+            changed = await enable_endpoint(connection, tenant_id, url)
+        self._store.wakeups.wake(DELIVERIES)
+        return changed
 
     async def disable(self, tenant_id: str, url: str, reason: str) -> None:
         """Disable an endpoint: its pending and future deliveries are given up.
@@ -324,6 +329,7 @@ class DeliveryLog:
         async with self._store.writing() as connection:
             now = await read_clock(connection)
             await disable_endpoint(connection, tenant_id, url, reason=reason, now=now)
+        self._store.wakeups.wake(DELIVERIES)
 
     async def _read_first(self, query: Select[Any]) -> Any:
         async with self._store.reading() as connection:

@@ -15,6 +15,7 @@ from hookline.hooks import Hooks
 from hookline.store._database import FIRST_PAUSE, LONGEST_PAUSE
 from hookline.store._store import SqlStore
 from hookline.store._tables import events, operations
+from hookline.store._topics import events_topic
 
 __all__ = ["EventLog"]
 
@@ -163,6 +164,8 @@ class EventLog(Hooks):
                         self._sent = await assign_numbers(connection, batch)
                         if self._sent:
                             await connection.execute(insert(events), self._sent)
+                for topic in {events_topic(row["operation_id"]) for row in self._sent}:
+                    self._store.wakeups.wake(topic)
                 return
             except IntegrityError:
                 # Another process has stored events of the same operation meanwhile.

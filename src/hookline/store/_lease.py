@@ -16,11 +16,22 @@ from hookline.errors import StoreUnavailableError
 from hookline.store._database import Database, after_commit
 from hookline.store._rows import is_storable
 from hookline.store._tables import operations, workers
+from hookline.wakeups import NET
 
-__all__ = ["Lease", "build_release", "find_orphaned_sql", "generate_worker_id", "is_orphaned", "is_orphaned_sql"]
+__all__ = [
+    "Lease",
+    "build_release",
+    "find_orphaned_sql",
+    "generate_worker_id",
+    "is_orphaned",
+    "is_orphaned_sql",
+    "read_next_lease_end",
+]
 
 logger = logging.getLogger("hookline")
 
+LONGEST_UNSEEN = NET[1]
+"""Seconds after which each worker has looked at the leases, although nobody has woken it."""
 REMEMBERED = 100
 """Lease periods for which the row of a dead process is kept, so that people can see it."""
 
@@ -44,15 +55,22 @@ class Lease:
         worker_id: The id of the process.
         seconds: Seconds until a lease ends unless it is renewed.
         is_writing: Returns whether a commit of an operation is under way, which would make this process its owner.
+        wake: Wakes the workers of all processes: a lease begins or has ended, or operations were released.
     """
 
     def __init__(
-        self, database: Database, worker_id: str, seconds: float, is_writing: Callable[[str], bool] = lambda _: False
+        self,
+        database: Database,
+        worker_id: str,
+        seconds: float,
+        is_writing: Callable[[str], bool] = lambda _: False,
+        wake: Callable[[], object] = lambda: None,
     ) -> None:
         self.database = database
         self.worker_id = worker_id
         self.seconds = seconds
         self._is_writing = is_writing
+        self._wake = wake
         self.abandoned: set[str] = set()
         """Operations that this process has released while the database could not be reached."""
 
@@ -69,6 +87,8 @@ class Lease:
             await self._release_abandoned(connection)
             if renewed.rowcount:
                 return
+            if self.seconds < LONGEST_UNSEEN:  # otherwise workers see it in time to look when it ends
+                after_commit(connection, self._wake)
             await connection.execute(
                 insert(workers).values(worker_id=self.worker_id, alive_until=now + self.seconds, started_at=now)
             )
@@ -79,6 +99,7 @@ class Lease:
             if operation_id in self.abandoned and not self._is_writing(operation_id):
                 await connection.execute(build_release(operation_id, self.worker_id))
                 after_commit(connection, partial(self.abandoned.discard, operation_id))
+                after_commit(connection, self._wake)
 
     async def run(self) -> None:
         """Renew the lease three times per period, until cancelled."""
@@ -101,6 +122,9 @@ class Lease:
         try:
             async with self.database.writing() as connection:
                 await connection.execute(delete(workers).where(workers.c.worker_id == self.worker_id))
+                owned = (operations.c.status == "running") & (operations.c.owner == self.worker_id)
+                if (await connection.execute(select(operations.c.operation_id).where(owned).limit(1))).first():
+                    after_commit(connection, self._wake)
         except (StoreUnavailableError, SQLAlchemyError) as error:
             logger.warning("The lease of worker %s could not be ended; it expires by itself: %s", self.worker_id, error)
 
@@ -138,3 +162,14 @@ async def is_orphaned(database: Database, connection: AsyncConnection, operation
         operations.c.operation_id == operation_id, is_orphaned_sql(database)
     )
     return (await connection.execute(query)).first() is not None
+
+
+async def read_next_lease_end(database: Database, connection: AsyncConnection, worker_id: str) -> float | None:
+    """Return the seconds until the first lease of another process ends; `None` if no other process is alive.
+
+    A living process renews its lease before, so that this is no shorter than two thirds of a lease.
+    """
+    now = database.now_sql()
+    others = (workers.c.worker_id != worker_id) & (workers.c.alive_until > now)
+    seconds = (await connection.execute(select(func.min(workers.c.alive_until) - now).where(others))).scalar()
+    return None if seconds is None else float(seconds)

@@ -21,7 +21,7 @@ from hookline.store._commits import Commit, CommitQueue, Overflow, note_missing_
 from hookline.store._database import Database, Dialect, Durability, parse_address
 from hookline.store._decisions import StoredDecision
 from hookline.store._deliveries import build_delivery_rows
-from hookline.store._lease import Lease, generate_worker_id, is_orphaned
+from hookline.store._lease import Lease, generate_worker_id, is_orphaned, read_next_lease_end
 from hookline.store._migrate import migrate
 from hookline.store._reading import Page, StoredOperation, prune_operations
 from hookline.store._rows import (
@@ -32,6 +32,8 @@ from hookline.store._rows import (
     build_operation_row,
 )
 from hookline.store._state_rows import StateChange
+from hookline.store._topics import DELIVERIES, OPERATIONS, WORK, choose_wakeups, events_topic
+from hookline.wakeups import Wakeups
 
 __all__ = ["Companion", "SqlStore", "check_settings"]
 
@@ -87,10 +89,13 @@ class SqlStore(DurableStore):
         overflow: Whether a further commit waits for a place, or is refused with `StoreOverloadedError`.
         retry_seconds: Seconds for which a lost connection is retried, and for which a lock is waited for.
         pool_size: Number of connections to PostgreSQL.
+        wakeups: Wakes those who wait for a change, here and in other processes, such as `PollingWakeups()`; you close
+            it yourself. By default, `PostgresWakeups` for PostgreSQL, and `FileWakeups` for SQLite.
 
     Attributes:
         dialect: `"sqlite"` or `"postgresql"`.
         worker_id: The unique id of this process.
+        wakeups: Wakes those who wait for a change.
 
     Raises:
         HookUsageError: If an argument is invalid.
@@ -106,8 +111,11 @@ class SqlStore(DurableStore):
         overflow: Overflow = "wait",
         retry_seconds: float = 10.0,
         pool_size: int = 8,
+        wakeups: Wakeups | None = None,
     ) -> None:
         check_settings(lease_seconds, durability, max_pending, overflow, retry_seconds, pool_size)
+        if wakeups is not None and not isinstance(wakeups, Wakeups):
+            raise HookUsageError(f"`wakeups` must have `wake`, `woken` and `aclose`; got {type(wakeups).__name__}.")
         self._address = parse_address(url)
         self.dialect: Dialect = self._address.dialect
         self.worker_id = generate_worker_id()
@@ -115,18 +123,21 @@ class SqlStore(DurableStore):
             self._address, durability=durability, retry_seconds=retry_seconds, pool_size=pool_size
         )
         self._commits = CommitQueue(
-            partial(write_group, self._database),
+            self._write_group,
             store=self._address.name,
             retry_seconds=retry_seconds,
             max_pending=max_pending,
             overflow=overflow,
         )
-        self._lease = Lease(self._database, self.worker_id, lease_seconds, self._commits.is_writing)
+        self._own_wakeups = wakeups is None
+        self.wakeups: Wakeups = choose_wakeups(self._address) if wakeups is None else wakeups
+        self._lease = Lease(
+            self._database, self.worker_id, lease_seconds, self._commits.is_writing, partial(self.wakeups.wake, WORK)
+        )
         self._closing = self._closed = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._companions: list[Companion] = []
-        self._listeners: list[Callable[[], None]] = []
 
     def __repr__(self) -> str:
         return f"SqlStore({self._address.name!r})"
@@ -179,6 +190,9 @@ class SqlStore(DurableStore):
             await asyncio.gather(*self._tasks, return_exceptions=True)
             if self._tasks:
                 await self._lease.give_up()
+        if self._own_wakeups:
+            with anyio.move_on_after(CLOSING, shield=True):
+                await self.wakeups.aclose()
         with anyio.move_on_after(CLOSING, shield=True):  # also where somebody holds the lock that the lease needs
             await self._database.aclose()
 
@@ -306,9 +320,6 @@ class SqlStore(DurableStore):
         # This process owns the operation again; the next renewal of the lease must not release it.
         self._lease.abandoned.discard(state.operation_id)
         await self._commits.submit(commit)
-        if commit.deliveries:
-            for listener in self._listeners:
-                listener()
 
     async def load(self, operation_id: str) -> OperationState | None:
         """Load the state of an operation; `None` if there is no such operation.
@@ -336,6 +347,7 @@ class SqlStore(DurableStore):
         await self._commits.wait_until_written(operation_id)
         await release_operation(database, operation_id, self.worker_id)
         self._lease.abandoned.discard(operation_id)
+        self.wakeups.wake(WORK)
 
     async def orphans(
         self, limit: int = 100, *, agent_ids: Sequence[str] | None = None, exclude: Sequence[str] = ()
@@ -354,6 +366,16 @@ class SqlStore(DurableStore):
             partial(reading.find_orphans, self._database, limit=limit, agent_ids=agent_ids, exclude=exclude)
         )
 
+    async def next_lease_end(self) -> float | None:
+        """Return the seconds until the first lease of another process ends; `None` if no other process is alive.
+
+        A living process renews its lease before. If one has died, its operations are orphans from then on.
+
+        Raises:
+            StoreUnavailableError: If the database cannot be reached.
+        """
+        return await self._read(partial(read_next_lease_end, self._database, worker_id=self.worker_id))
+
     async def note_missing_hooks(self, operation_id: str, hook_ids: Sequence[str], *, version: int) -> None:
         """Record that an operation waits for missing hooks, until it is resumed.
 
@@ -367,6 +389,7 @@ class SqlStore(DurableStore):
             StoreUnavailableError: If the database cannot be reached.
         """
         await note_missing_hooks(self._open_database(), operation_id, hook_ids, version=version)
+        self.wakeups.wake(OPERATIONS)
 
     async def missing_hooks(self, limit: int = 1000) -> dict[str, list[str]]:
         """List the ids of missing interceptors, by the id of the operation that waits for them.
@@ -453,7 +476,9 @@ class SqlStore(DurableStore):
             DecisionError: If the call is not pending, is decided already, or has changed since the person saw it.
         """
         database = self._open_database()
-        return await decisions.store_decision(database, operation_id, decision, by=by, tenant_id=tenant_id, seen=seen)
+        state = await decisions.store_decision(database, operation_id, decision, by=by, tenant_id=tenant_id, seen=seen)
+        self.wakeups.wake(WORK)
+        return state
 
     async def decided(
         self, agent_ids: Sequence[str], limit: int = 1000, *, exclude: Sequence[str] = ()
@@ -485,23 +510,21 @@ class SqlStore(DurableStore):
         """Delete decisions about an operation that never took effect, except those about a pause that still lasts."""
         await decisions.delete_void_decisions(self._open_database(), operation_id)
 
-    def when_deliveries(self, listener: Callable[[], None]) -> Callable[[], None]:
-        """Call a function whenever this process has stored deliveries.
-
-        Args:
-            listener: The function; it must be quick and must not raise.
-
-        Returns:
-            A function that removes the listener.
-        """
-        self._listeners.append(listener)
-        return partial(self._listeners.remove, listener)
-
     def accompany(self, companion: Companion) -> None:
         """Run a background task while the store is open, and let it finish before the store closes."""
         self._companions.append(companion)
         if self._tasks:
             self._tasks.append(asyncio.create_task(companion.run()))
+
+    async def _write_group(self, commits: Sequence[Commit]) -> list[Exception | None]:
+        """Write a group of commits, and then wake those who wait for what has changed."""
+        outcomes = await write_group(self._database, commits)
+        self.wakeups.wake(OPERATIONS)
+        if any(commit.deliveries for commit in commits):
+            self.wakeups.wake(DELIVERIES)
+        for topic in {events_topic(commit.operation_id) for commit in commits}:
+            self.wakeups.wake(topic)
+        return outcomes
 
     async def _read(self, query: Callable[[AsyncConnection], Awaitable[T]]) -> T:
         database = self._open_database()

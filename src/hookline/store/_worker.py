@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Iterable, Sequence
 from time import monotonic
 from types import TracebackType
@@ -31,6 +32,7 @@ from hookline.runtime import (
     recover_agent,
     resume_agent,
 )
+from hookline.store._topics import WORK
 
 if TYPE_CHECKING:
     from hookline.store._reading import StoredOperation
@@ -45,6 +47,10 @@ RETRY_SECONDS = 60.0
 
 HOOKS_SECONDS = 60.0
 """Seconds until a worker tries again to resume an operation that waits for hooks."""
+AGAIN_SECONDS = 0.5
+"""Seconds until a worker tries again what failed because of the database, or since another one was faster."""
+LEASE_MARGIN = 0.05
+"""Seconds after the end of a lease after which a worker looks, since the two clocks do not run exactly alike."""
 MOST_CALLERS = 100
 """Ancestors of a sub-agent that are looked at, at most: a run may name any operation as its parent, even in a loop."""
 
@@ -67,7 +73,8 @@ class Worker:
             stored with the operation.
         dispatcher: An open dispatcher to share; one for each run by default.
         concurrency: Number of operations that run at a time.
-        poll_seconds: Seconds between two queries for work.
+        poll_seconds: Longest time, in seconds, between two queries for work. By default, a worker queries when the
+            store's `wakeups` wake it, when the lease of another process ends, and when it is time to try again.
         allow_missing_hooks: Whether to resume operations without their missing interceptors, with a warning in the log.
 
     Raises:
@@ -83,11 +90,11 @@ class Worker:
         hooks: Iterable[AnyHook] | Callable[[str], Iterable[AnyHook]] = (),
         dispatcher: HookDispatcher | None = None,
         concurrency: int = 8,
-        poll_seconds: float = 0.5,
+        poll_seconds: float | None = None,
         allow_missing_hooks: bool = False,
     ) -> None:
         self._agents = _collect_agents(agents)
-        if not self._agents or concurrency < 1 or not poll_seconds > 0:
+        if not self._agents or concurrency < 1 or (poll_seconds is not None and not poll_seconds > 0):
             raise HookUsageError(
                 "A Worker needs at least one agent, a `concurrency` of 1 or more, and `poll_seconds` above 0."
             )
@@ -97,6 +104,9 @@ class Worker:
         self._dispatcher = dispatcher
         self._limiter = anyio.CapacityLimiter(concurrency)
         self._poll_seconds = poll_seconds
+        self._woken = anyio.Event()
+        self._lease_end = math.inf
+        """When (by `monotonic`) the first lease of another process ends, unless it is renewed before."""
         self._running: set[str] = set()
         self._postponed_until: dict[str, float] = {}
         """Operations that could not be resumed, and when (by `monotonic`) to try again."""
@@ -110,7 +120,7 @@ class Worker:
         group = anyio.create_task_group()
         await group.__aenter__()
         self._group = group
-        group.start_soon(self._poll)
+        await group.start(self._poll)
         return self
 
     async def __aexit__(
@@ -118,6 +128,7 @@ class Worker:
     ) -> bool | None:
         assert self._group is not None
         self._stop.set()
+        self._woken.set()
         if error is not None:
             self._group.cancel_scope.cancel()
         return await self._group.__aexit__(kind, error, trace)
@@ -127,23 +138,35 @@ class Worker:
         async with self:
             await anyio.sleep_forever()
 
-    async def _poll(self) -> None:
-        """Look for operations to resume every `poll_seconds`, until stopped."""
+    async def _poll(self, *, task_status: anyio.abc.TaskStatus[None]) -> None:
+        """Look for operations to resume whenever there may be some, until stopped."""
         failing = False
-        while not self._stop.is_set():
-            try:
-                await self._start_available()
-                failing = False
-            except StoreUnavailableError as error:
-                if not failing:
-                    logger.error("A worker cannot reach its store and will retry: %s", error)
-                failing = True
-            except Exception:
-                if not failing:
-                    logger.exception("A worker could not check for operations")
-                failing = True
-            with anyio.move_on_after(self._poll_seconds):
-                await self._stop.wait()
+        async with self.store.wakeups.woken(WORK, self._look):
+            task_status.started()
+            while not self._stop.is_set():
+                self._woken = anyio.Event()
+                try:
+                    await self._start_available()
+                    failing = False
+                except StoreUnavailableError as error:
+                    if not failing:
+                        logger.error("A worker cannot reach its store and will retry: %s", error)
+                    failing = True
+                except Exception:
+                    if not failing:
+                        logger.exception("A worker could not check for operations")
+                    failing = True
+                with anyio.move_on_after(AGAIN_SECONDS if failing else self._find_pause()):
+                    await self._woken.wait()
+
+    def _look(self) -> None:
+        """Look for operations now."""
+        self._woken.set()
+
+    def _find_pause(self) -> float:
+        """Return the seconds until the next look, if nothing wakes the worker before."""
+        ends = min((self._lease_end + LEASE_MARGIN, *self._postponed_until.values()))
+        return max(0.0, min(ends - monotonic(), math.inf if self._poll_seconds is None else self._poll_seconds))
 
     async def _start_available(self) -> None:
         """Start every operation that can be resumed now."""
@@ -151,14 +174,16 @@ class Worker:
         now = monotonic()
         self._postponed_until = {name: until for name, until in self._postponed_until.items() if until > now}
         exclude = [*self._running, *self._postponed_until]
-        for operation_id in await self.store.orphans(1000, agent_ids=list(self._agents), exclude=exclude):
-            stored = await self.store.operation(operation_id)
-            agent = self._agents.get(stored.agent_id) if stored is not None else None
-            if agent is not None:
-                self._start(agent, operation_id, None)
         for state, decisions in await self.store.decided(list(self._agents), exclude=exclude):
             if state.operation_id not in self._running and state.operation_id not in self._postponed_until:
                 self._start(self._agents[state.agent_id], state.operation_id, decisions)
+        for operation_id in await self.store.orphans(1000, agent_ids=list(self._agents), exclude=exclude):
+            stored = await self.store.operation(operation_id)
+            agent = self._agents.get(stored.agent_id) if stored is not None else None
+            if agent is not None and operation_id not in self._running:
+                self._start(agent, operation_id, None)
+        seconds = await self.store.next_lease_end()
+        self._lease_end = math.inf if seconds is None else monotonic() + seconds
 
     def _start(self, agent: Agent, operation_id: str, decisions: Sequence[Approve | Reject] | None) -> None:
         assert self._group is not None
@@ -176,9 +201,9 @@ class Worker:
                 let_go_when_cancelled.set(True)
                 result = await self._run_segment(agent, operation_id, decisions)
                 if result.error is not None:
-                    # The operation may not have ended in the store. After an outage, try again at the next poll.
+                    # The operation may not have ended in the store. After an outage, try again soon.
                     lost = isinstance(result.error, StoreUnavailableError)
-                    self._postponed_until[operation_id] = monotonic() + (self._poll_seconds if lost else RETRY_SECONDS)
+                    self._postponed_until[operation_id] = monotonic() + (AGAIN_SECONDS if lost else RETRY_SECONDS)
                 self._reported.discard(operation_id)
                 if decisions is not None:
                     await self.store.forget_decisions(operation_id)
@@ -191,6 +216,7 @@ class Worker:
             self._postponed_until[operation_id] = monotonic() + RETRY_SECONDS
             logger.info("A worker will retry operation %s in %g s: %s", operation_id, RETRY_SECONDS, error)
         except (OperationError, StoreUnavailableError) as error:
+            self._postponed_until[operation_id] = monotonic() + AGAIN_SECONDS
             logger.info("A worker skips operation %s: %s", operation_id, error)  # another worker was faster
         except Exception:
             self._postponed_until[operation_id] = monotonic() + RETRY_SECONDS
@@ -201,6 +227,7 @@ class Worker:
             )
         finally:
             self._running.discard(operation_id)
+            self._look()  # it may have been decided, or released a sub-agent's operation, while it was left out
 
     async def _run_segment(
         self, agent: Agent, operation_id: str, decisions: Sequence[Approve | Reject] | None

@@ -91,7 +91,6 @@ async def replay_delivery(request: Req, id: Id) -> Response[str]:  # noqa: A002
     if not await context.parts.deliveries.replay(SingleDelivery(id=id)):
         return context.redirect(request, _return_path(fields, id), notice="nothing")
     await write_audit_alone(context.parts.store, found.tenant_id, caller.actor, "delivery.replay", id)
-    context.parts.wake_outbox()
     return context.redirect(request, _return_path(fields, id), notice="replayed")
 
 

@@ -143,7 +143,6 @@ async def retry_delivery(request: Req, id: Id) -> Repeated:  # noqa: A002
     if not count:
         raise ApiError(409, "not_retryable", "The delivery was delivered, waits behind another one, or is being sent.")
     await write_audit_alone(parts.store, found.tenant_id, caller.actor, "delivery.retry", id)
-    parts.wake_outbox()
     return Repeated(count=count)
 
 
@@ -161,7 +160,6 @@ async def replay_deliveries(request: Req, data: JSONBody[ReplayBody], tenant_id:
     count = await parts.deliveries.replay(which)
     detail = {"count": count, "which": msgspec.to_builtins(data)}
     await write_audit_alone(parts.store, owner or "", caller.actor, "delivery.replay", str(count), detail=detail)
-    parts.wake_outbox()
     return Repeated(count=count)
 
 
@@ -189,7 +187,6 @@ async def enable_endpoint(request: Req, data: JSONBody[EndpointBody]) -> None:
     if data.url not in [each.url for each in shown] or not await parts.deliveries.enable(owner, data.url):
         raise not_found_error("No endpoint with this URL has failed.")
     await write_audit_alone(parts.store, owner, caller.actor, "endpoint.enable", data.url)
-    parts.wake_outbox()
 
 
 async def read_visible_delivery(parts: ServerParts, caller: Caller, id: str) -> StoredDelivery:  # noqa: A002

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from time import monotonic
 from typing import Annotated
 
@@ -13,17 +13,19 @@ from litestar.params import HeaderParameter
 from litestar.response import Stream
 
 from hookline.errors import StoreUnavailableError
+from hookline.runtime import JournalEntry
 from hookline.server._callers import Caller, Req, caller_of
 from hookline.server._parts import ServerParts, parts_of
 from hookline.server._problems import ApiError
 from hookline.server.routes._operations import After, check_events_visible
 from hookline.server.routes._shared import Id, TenantId, route
-from hookline.store import LIVE
+from hookline.store import LIVE, events_topic
 
 __all__ = ["STREAM_ROUTES", "operation_changes", "operation_events", "stream_response"]
 
 MEDIA_TYPE = "text/event-stream"
-POLL_SECONDS = 0.25
+KEY_SECONDS = 0.5
+"""Seconds after which a stream checks its key, though nothing woke it: a revoked key has to end its streams."""
 SILENCE_SECONDS = 15.0
 """Seconds of silence after which a comment is sent, so that no proxy closes the connection."""
 BATCH_SIZE = 500
@@ -112,27 +114,37 @@ async def operation_events(
     """
     yield b"retry: 1000\n\n"
     sent_at = monotonic()
-    while not parts.closing.is_set():
-        try:
-            if not await parts.keys.still(caller):
+    woken = asyncio.Event()
+    async with parts.store.wakeups.woken(events_topic(id), woken.set):
+        woken.set()
+        while not parts.closing.is_set():
+            found: list[JournalEntry] = []
+            operation = None
+            try:
+                if not await parts.keys.still(caller):
+                    return
+                if woken.is_set():
+                    woken.clear()
+                    # The operation is read before its events, so that no event between the two queries is missed.
+                    operation = await parts.store.operation(id) if has_state else None
+                    found = await parts.store.events_of(id, after=after, limit=BATCH_SIZE)
+            except StoreUnavailableError:
                 return
-            # The operation is read before its events, so that no event between the two queries is missed.
-            operation = await parts.store.operation(id) if has_state else None
-            found = await parts.store.events_of(id, after=after, limit=BATCH_SIZE)
-        except StoreUnavailableError:
-            return
-        for entry in found:
-            yield b"id: %d\nevent: %b\ndata: %b\n\n" % (entry.number, entry.type.encode(), entry.wire)
-            after, sent_at = entry.number, monotonic()
-        if len(found) == BATCH_SIZE:
-            continue
-        if operation is not None and operation.status not in LIVE:
-            yield b"id: %d\nevent: end\ndata: %b\n\n" % (after, msgspec.json.encode(operation))
-            return
-        if monotonic() - sent_at > SILENCE_SECONDS:
-            sent_at = monotonic()
-            yield PING
-        await asyncio.sleep(POLL_SECONDS)
+            for entry in found:
+                yield b"id: %d\nevent: %b\ndata: %b\n\n" % (entry.number, entry.type.encode(), entry.wire)
+                after, sent_at = entry.number, monotonic()
+            if len(found) == BATCH_SIZE:
+                woken.set()
+                continue
+            if operation is not None and operation.status not in LIVE:
+                yield b"id: %d\nevent: end\ndata: %b\n\n" % (after, msgspec.json.encode(operation))
+                return
+            if monotonic() - sent_at > SILENCE_SECONDS:
+                sent_at = monotonic()
+                yield PING
+            with suppress(TimeoutError):
+                async with asyncio.timeout(KEY_SECONDS):
+                    await woken.wait()
 
 
 async def operation_changes(

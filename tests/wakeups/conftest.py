@@ -1,0 +1,3 @@
+"""Wake-ups, on both databases."""
+
+from tests.databases import *  # noqa: F403
