@@ -14,11 +14,12 @@ from typing import Any, Literal, TypeAlias
 from urllib.parse import urlsplit
 
 import msgspec
-from sqlalchemy import ColumnElement, bindparam, delete, func, insert, select, update
+from sqlalchemy import ColumnElement, bindparam, case, delete, func, insert, select, true, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from hookline.store._database import insert_into
 from hookline.store._delivery_claims import UNCLAIMED, ClaimedDelivery, lock_deliveries
+from hookline.store._partitions import GIVEN_UP, KEPT, day_of, move_rows
 from hookline.store._rows import stream_name
 from hookline.store._tables import attempts, deliveries, endpoints, operations
 from hookline.webhooks import Envelope
@@ -102,19 +103,42 @@ def endpoint_of(url: str) -> str:
     return f"local://{parts.netloc}" if parts.scheme == "local" else url
 
 
-async def insert_deliveries(connection: AsyncConnection, rows: Rows, *, now: float | ColumnElement[float]) -> None:
+async def insert_deliveries(
+    connection: AsyncConnection, rows: Rows, *, now: float | ColumnElement[float], are_new: bool = False
+) -> None:
     """Insert deliveries, in order. Those whose id is stored already are left as they are.
 
     Args:
         connection: In a transaction that may write.
         rows: Rows from `build_delivery_rows`.
         now: The time of the database.
+        are_new: Whether the caller knows that no id is stored already.
     """
     if not rows:
         return
-    statement = insert_into(connection, deliveries).on_conflict_do_nothing(index_elements=["id"])
+    statement = insert_into(connection, deliveries).on_conflict_do_nothing()
     await connection.execute(statement.values(status="waiting", next_attempt_at=now, created_at=now), rows)
+    if connection.dialect.name == "postgresql" and not are_new:
+        await _delete_repeated(connection, [row["id"] for row in rows])
     await promote_waiting(connection, {row["stream"] for row in rows}, now=now)
+
+
+async def _delete_repeated(connection: AsyncConnection, ids: Sequence[str]) -> None:
+    """Delete inserted deliveries whose id a settled one has, which is in another partition.
+
+    This is right however late the other one was settled: an insert waits for whoever is settling a delivery of its id.
+    """
+    settled = deliveries.alias()
+    for some in _split_into_batches(ids):
+        repeated = select(settled.c.id).where(settled.c.id.in_(some), settled.c.day != KEPT)
+        found = list((await connection.execute(repeated)).scalars())
+        if found:
+            await connection.execute(delete(deliveries).where(deliveries.c.day == KEPT, deliveries.c.id.in_(found)))
+
+
+def _in_queue(connection: AsyncConnection) -> ColumnElement[bool]:
+    """Return the condition that names the partition of the unsettled deliveries; on SQLite, it costs an index."""
+    return deliveries.c.day == KEPT if connection.dialect.name == "postgresql" else true()
 
 
 async def promote_waiting(
@@ -136,7 +160,7 @@ async def promote_waiting(
             if connection.dialect.name == "postgresql":
                 # Locked in the order of keys, as in `settle_deliveries`, so that two transactions never deadlock.
                 first = select(deliveries.c.stream).where(
-                    deliveries.c.stream.in_(left), deliveries.c.status == "pending"
+                    deliveries.c.day == KEPT, deliveries.c.stream.in_(left), deliveries.c.status == "pending"
                 )
                 locked = await connection.execute(first.order_by(deliveries.c.seq).with_for_update(read=True))
                 left = sorted(set(left) - set(locked.scalars()))
@@ -147,7 +171,9 @@ async def promote_waiting(
             left = sorted(set(left) - promoted)
             if left:
                 found = await connection.execute(
-                    select(deliveries.c.stream).distinct().where(deliveries.c.stream.in_(left), _unsettled)
+                    select(deliveries.c.stream)
+                    .distinct()
+                    .where(_in_queue(connection), deliveries.c.stream.in_(left), _unsettled)
                 )
                 left = sorted(found.scalars())
 
@@ -157,17 +183,17 @@ async def _promote(connection: AsyncConnection, streams: Sequence[str], now: flo
         return set()
     first = (
         select(func.min(deliveries.c.seq))
-        .where(deliveries.c.stream.in_(streams), _unsettled)
+        .where(_in_queue(connection), deliveries.c.stream.in_(streams), _unsettled)
         .group_by(deliveries.c.stream)
     )
-    waiting = (deliveries.c.seq.in_(first)) & (deliveries.c.status == "waiting")
+    waiting = _in_queue(connection) & deliveries.c.seq.in_(first) & (deliveries.c.status == "waiting")
     changed = update(deliveries).where(waiting).values(status="pending", next_attempt_at=now)
     return set((await connection.execute(changed.returning(deliveries.c.stream))).scalars())
 
 
 _delivered = (
     update(deliveries)
-    .where(deliveries.c.seq == bindparam("its_seq"), deliveries.c.status != "delivered")
+    .where(deliveries.c.seq == bindparam("its_seq"), deliveries.c.day <= GIVEN_UP, deliveries.c.status != "delivered")
     .values(
         status="delivered",
         attempts=deliveries.c.attempts + 1,
@@ -180,7 +206,12 @@ _delivered = (
 _not_delivered = (
     update(deliveries)
     # The number of attempts tells whether another worker has attempted it after this worker's claim had run out.
-    .where(deliveries.c.seq == bindparam("its_seq"), deliveries.c.attempts == bindparam("so_far"), _unsettled)
+    .where(
+        deliveries.c.seq == bindparam("its_seq"),
+        deliveries.c.day == KEPT,
+        deliveries.c.attempts == bindparam("so_far"),
+        _unsettled,
+    )
     .values(
         status=bindparam("becomes"),
         attempts=deliveries.c.attempts + bindparam("made"),
@@ -232,9 +263,27 @@ async def settle_deliveries(
     failed = [_failure_values(outcome, now) for outcome in outcomes if outcome.status != "delivered"]
     if failed:
         await connection.execute(_not_delivered, failed)
-    for streams in _split_into_batches(sorted({o.claimed.stream for o in outcomes if o.status != "pending"})):
+    settled = [outcome.claimed for outcome in outcomes if outcome.status != "pending"]
+    if settled and connection.dialect.name == "postgresql":
+        await _place_settled(connection, settled, now)
+    for streams in _split_into_batches(sorted({claimed.stream for claimed in settled})):
         await _promote(connection, streams, now)
     await update_endpoints(connection, outcomes, now=now, breaker=breaker)
+
+
+async def _place_settled(connection: AsyncConnection, claimed: Sequence[ClaimedDelivery], now: float) -> None:
+    """Move settled deliveries and their attempts from the partition of the unsettled ones to where they belong."""
+    seqs, column = {each.seq for each in claimed}, deliveries.c
+    settled = column.seq.in_(seqs) & (column.day <= GIVEN_UP)
+    settled &= (column.status == "delivered") | ((column.status == "dead") & (column.day == KEPT))
+    day = case((column.status == "delivered", day_of(now)), else_=GIVEN_UP)
+    moved = move_rows(deliveries, settled, {"day": day}).returning(column.id, column.day)
+    ids: dict[int, list[str]] = {}
+    for name, its_day in await connection.execute(moved):
+        ids.setdefault(its_day, []).append(name)
+    for its_day, names in ids.items():
+        theirs = attempts.c.delivery_id.in_(names) & (attempts.c.day <= GIVEN_UP) & (attempts.c.day != its_day)
+        await connection.execute(move_rows(attempts, theirs, {"day": its_day}))
 
 
 async def _fail_operations(connection: AsyncConnection, outcomes: Sequence[DeliveryOutcome]) -> None:
@@ -383,7 +432,7 @@ async def disable_endpoint(connection: AsyncConnection, tenant_id: str, url: str
     await connection.execute(statement.on_conflict_do_update(index_elements=["tenant_id", "url"], set_=row))
     # Workers give the deliveries up one by one, as they fall due, so that each is logged like any other.
     theirs = (deliveries.c.tenant_id == tenant_id) & (deliveries.c.endpoint == url)
-    idle = (deliveries.c.status == "pending") & deliveries.c.claimed_by.is_(None)
+    idle = (deliveries.c.day == KEPT) & (deliveries.c.status == "pending") & deliveries.c.claimed_by.is_(None)
     await connection.execute(update(deliveries).where(theirs & idle).values(next_attempt_at=now))
 
 
