@@ -186,6 +186,9 @@ async def test_decisions_of_an_older_store_are_kept_and_taken(tmp_path: Path) ->
         connection.execute(text("DROP INDEX ix_decisions_operation_id"))
         for column in ("call", "event_number"):
             connection.execute(text(f"ALTER TABLE decisions DROP COLUMN {column}"))
+        connection.execute(text("DROP INDEX ix_operations_day"))
+        for table in ("operations", "events", "deliveries", "attempts"):
+            connection.execute(text(f"ALTER TABLE {table} DROP COLUMN day"))
         connection.execute(text("DROP INDEX ix_operations_updated_at"))
         connection.execute(text("DROP INDEX ix_operations_missing_hooks"))
         connection.execute(text("ALTER TABLE operations DROP COLUMN missing_hooks"))

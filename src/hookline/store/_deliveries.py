@@ -9,6 +9,7 @@ a delivery whose worker has died falls due again by itself.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from functools import partial
 from time import monotonic
 from typing import Any, Literal, TypeAlias
 from urllib.parse import urlsplit
@@ -276,14 +277,21 @@ async def _place_settled(connection: AsyncConnection, claimed: Sequence[ClaimedD
     seqs, column = {each.seq for each in claimed}, deliveries.c
     settled = column.seq.in_(seqs) & (column.day <= GIVEN_UP)
     settled &= (column.status == "delivered") | ((column.status == "dead") & (column.day == KEPT))
-    day = case((column.status == "delivered", day_of(now)), else_=GIVEN_UP)
-    moved = move_rows(deliveries, settled, {"day": day}).returning(column.id, column.day)
+    moved = move_rows(
+        deliveries,
+        settled,
+        lambda gone: {"day": case((gone.c.status == "delivered", day_of(now)), else_=GIVEN_UP)},
+    ).returning(column.id, column.day)
     ids: dict[int, list[str]] = {}
     for name, its_day in await connection.execute(moved):
         ids.setdefault(its_day, []).append(name)
     for its_day, names in ids.items():
         theirs = attempts.c.delivery_id.in_(names) & (attempts.c.day <= GIVEN_UP) & (attempts.c.day != its_day)
-        await connection.execute(move_rows(attempts, theirs, {"day": its_day}))
+        await connection.execute(move_rows(attempts, theirs, partial(_set_day, its_day)))
+
+
+def _set_day(day: int, _: object) -> dict[str, object]:
+    return {"day": day}
 
 
 async def _fail_operations(connection: AsyncConnection, outcomes: Sequence[DeliveryOutcome]) -> None:

@@ -352,10 +352,10 @@ async def _requeue(connection: AsyncConnection, which: ColumnElement[bool], *, n
     column = deliveries.c
     columns = (column.stream, column.tenant_id, column.endpoint)
     if connection.dialect.name == "postgresql":
-        moved = move_rows(deliveries, which, {**new, "day": KEPT}).returning(*columns, column.id)
+        moved = move_rows(deliveries, which, lambda _: {**new, "day": KEPT}).returning(*columns, column.id)
         rows: Sequence[Any] = (await connection.execute(moved)).all()
         theirs = attempts.c.delivery_id.in_([row.id for row in rows]) & (attempts.c.day != KEPT)
-        await connection.execute(move_rows(attempts, theirs, {"day": KEPT}))
+        await connection.execute(move_rows(attempts, theirs, lambda _: {"day": KEPT}))
     else:
         rows = (await connection.execute(update(deliveries).where(which).values(new).returning(*columns))).all()
     await promote_waiting(connection, {row.stream for row in rows}, now=now)

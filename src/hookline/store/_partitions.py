@@ -22,7 +22,7 @@ from time import time
 from typing import Protocol
 
 import anyio
-from sqlalchemy import ColumnElement, Insert, Table, cast, delete, insert, select, text
+from sqlalchemy import CTE, ColumnElement, Insert, Table, cast, delete, insert, select, text
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -261,7 +261,11 @@ async def drop_day(
     return False
 
 
-def move_rows(table: Table, which: ColumnElement[bool], changes: Mapping[str, object]) -> Insert:
+def move_rows(
+    table: Table,
+    which: ColumnElement[bool],
+    change: Callable[[CTE], Mapping[str, object]],
+) -> Insert:
     """Build a statement that moves rows to another partition, on PostgreSQL.
 
     Not an UPDATE of the day: whoever waits for the lock of a row that an UPDATE has moved fails. Here the row is gone
@@ -270,13 +274,12 @@ def move_rows(table: Table, which: ColumnElement[bool], changes: Mapping[str, ob
     Args:
         table: The table.
         which: The rows.
-        changes: The new values of columns, or SQL expressions for them, by name.
+        change: Returns the new values of columns by name, from the rows as they were.
     """
     gone = delete(table).where(which).returning(*table.c).cte("gone")
-    values = [
-        cast(changes[column.name], column.type) if column.name in changes else gone.c[column.name] for column in table.c
-    ]
-    return insert(table).from_select([column.name for column in table.c], select(*values).select_from(gone))
+    new = change(gone)
+    values = [cast(new[each.name], each.type) if each.name in new else gone.c[each.name] for each in table.c]
+    return insert(table).from_select([each.name for each in table.c], select(*values).select_from(gone))
 
 
 async def _limit_locks(connection: AsyncConnection, seconds: float) -> None:

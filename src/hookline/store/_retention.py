@@ -180,7 +180,7 @@ async def _keep_events(database: Database, day: int) -> None:
             # Events that an `EventLog` stored before the operation itself was stored; nothing shows them.
             await connection.execute(delete(events).where(events.c.day == KEPT, events.c.operation_id.in_(ids)))
             await connection.execute(
-                move_rows(events, (events.c.day == day) & events.c.operation_id.in_(ids), {"day": KEPT})
+                move_rows(events, (events.c.day == day) & events.c.operation_id.in_(ids), lambda _: {"day": KEPT})
             )
             await connection.execute(update(operations).where(operations.c.operation_id.in_(ids)).values(day=KEPT))
         await anyio.sleep(PAUSE)
