@@ -254,7 +254,8 @@ def select_key_range(
     if dialect == "postgresql":
         index = tuple_(*columns)
         query = query.where(index >= tuple_(*values, first), index < tuple_(*values, last))
-        query = query.where(source.c.id >= first, source.c.id < last)  # by which PostgreSQL selects partitions
+        if equal:
+            query = query.where(source.c.id >= first, source.c.id < last)  # by which PostgreSQL selects partitions
     else:
         same = (column == value for column, value in zip(columns, values, strict=False))
         query = query.where(*same, source.c.id >= first, source.c.id < last)

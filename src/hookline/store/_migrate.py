@@ -11,7 +11,7 @@ from sqlalchemy import Connection, text
 
 from hookline.store._database import Database, StoreVersionError
 
-__all__ = ["VERSION_TABLE", "migrate"]
+__all__ = ["VERSION_TABLE", "connected_config", "downgrade", "migrate"]
 
 VERSION_TABLE = "hookline_version"
 SCRIPTS = Path(__file__).with_name("_migrations")
@@ -42,10 +42,24 @@ def upgrade(connection: Connection, store: str) -> None:
     if unknown := found - revisions:
         raise StoreVersionError(store, ", ".join(sorted(unknown)))
     if found != heads:
-        config = migration_config()
-        config.attributes["connection"] = connection
-        config.attributes["version_table"] = VERSION_TABLE
-        command.upgrade(config, "head")
+        command.upgrade(connected_config(connection), "head")
+
+
+def downgrade(connection: Connection, revision: str) -> None:
+    """Take back the migrations after a revision, on a connection that is in a transaction.
+
+    Raises:
+        NotImplementedError: If one of them cannot be taken back.
+    """
+    command.downgrade(connected_config(connection), revision)
+
+
+def connected_config(connection: Connection) -> Config:
+    """Build the alembic configuration that migrates on a connection."""
+    config = migration_config()
+    config.attributes["connection"] = connection
+    config.attributes["version_table"] = VERSION_TABLE
+    return config
 
 
 @cache
