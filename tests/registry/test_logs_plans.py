@@ -62,6 +62,6 @@ async def test_each_filter_is_answered_from_its_own_index(database_url: str) -> 
                 assert "TEMP B-TREE" not in plan, (which, plan)
             else:
                 assert f"Scan Backward using {index or f'{source.name}_pkey'} on {source.name}" in plan, (which, plan)
-                assert not re.search(r"(->|^) *(Incremental )?Sort\b", plan, re.MULTILINE), (which, plan)
+                assert not re.search(r"(-> +|\A)(Incremental )?Sort\b", plan), (which, plan)
                 assert "Seq Scan" not in plan, (which, plan)
                 assert next(line for line in lines if "Index Cond" in line).count("id") >= 1

@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 from alembic import command
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection, event, text
 
+from hookline.events import HookType
 from hookline.store import DeliveryFilter, DeliveryLog, SqlStore
 from hookline.store._database import Database, parse_address
 from hookline.store._migrate import VERSION_TABLE, connected_config, downgrade
-from hookline.store._migrations.versions import partitions
 from hookline.store._partitions import DAY
 from hookline.store._rows import stream_name
-from hookline.webhooks import HookData, HookType, Webhook
+from hookline.webhooks import HookData, Webhook
 from tests.store.records import entries, grow, state
 from tests.store.test_deliveries import A, Table
 from tests.store.test_deliveries_log import settled
@@ -104,6 +104,7 @@ async def test_all_rows_stay_and_runs_and_deliveries_go_on(url: str) -> None:
         await settled(table, "delivered", "delivered")
         assert await log.counts() == {"waiting": 0, "pending": 0, "delivered": 3, "dead": 1}
         assert await log.replay(DeliveryFilter(operation_id="lives")) == 4
+        table.now = await store.now()
         await settled(table, "delivered", "delivered", "delivered", "dead")
         assert [each.nth for each in await log.attempts("msg_2")] == [1, 1]
         assert await store.prune(-60) == 1
@@ -128,9 +129,7 @@ async def test_what_was_stored_with_partitions_is_all_there_without_them(url: st
     await make_old(url)
     async with SqlStore(url) as store:
         fields = {"hooks": [HookData(id="told", type=HookType.BEFORE_STEP, webhook=Webhook(url=A))]}
-        await store.commit(
-            state("new", events=3, **fields), expected_version=None, entries=entries("new", 1, 3)
-        )
+        await store.commit(state("new", events=3, **fields), expected_version=None, entries=entries("new", 1, 3))
         table = Table(store)
         table.now = await store.now()
         await settled(table, "delivered", "dead")
@@ -152,29 +151,24 @@ async def test_what_was_stored_with_partitions_is_all_there_without_them(url: st
 
 @pytest.mark.parametrize("table", ["events", "attempts", "execution_hooks"])
 async def test_a_migration_that_is_cut_off_leaves_everything_and_runs_again(
-    new_empty_url: Callable[[str], str], monkeypatch: pytest.MonkeyPatch, table: str
+    new_empty_url: Callable[[str], str], table: str
 ) -> None:
     url = new_empty_url("postgresql")
     await make_old(url)
     before = await read_all(url)
-    partition = partitions.partition
 
-    def cut_off(split: partitions.Split) -> None:
-        partition(split)
-        if split.table == table:
+    def cut_off(connection: Connection, cursor: object, statement: str, *_: object) -> None:
+        if statement.startswith(f"CREATE TABLE {table}_default"):
             raise KeyboardInterrupt
 
     def upgrade(connection: Connection) -> None:
+        event.listen(connection, "before_cursor_execute", cut_off)
         command.upgrade(connected_config(connection), "head")
 
     opened = database(url)
-    with monkeypatch.context() as patch:
-        patch.setattr("hookline.store._migrations.versions.partitions.partition", cut_off)
-        for module in loaded_scripts():
-            patch.setattr(module, "partition", cut_off)
-        with pytest.raises(KeyboardInterrupt):
-            async with opened.writing() as connection:
-                await connection.run_sync(upgrade)
+    with pytest.raises(KeyboardInterrupt):
+        async with opened.writing() as connection:
+            await connection.run_sync(upgrade)
     await opened.aclose()
     assert await read_all(url) == before
 
