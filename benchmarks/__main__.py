@@ -31,6 +31,7 @@ from benchmarks import (
     bench_phases,
     bench_ready,
     bench_registration,
+    bench_retention,
     bench_runtime,
     bench_scale,
     bench_server,
@@ -65,6 +66,7 @@ GROUPS: dict[str, ModuleType] = {
     "logs": bench_logs,
     "server": bench_server,
     "live": bench_live,
+    "retention": bench_retention,
     "compare": compare,
     "scale": bench_scale,
 }

@@ -394,7 +394,7 @@ async def test_the_events_of_an_operation_are_read_from_one_of_ninety_partitions
 async def test_an_operation_with_many_events_is_deleted_in_steps_and_others_write_meanwhile(
     store: SqlStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(retention, "EVENTS", 10)
+    monkeypatch.setattr(retention, "EVENTS", {store.dialect: 10})
     await grow(store, "long", commits=1, each=95, status="done")
     for nth in range(5):
         await grow(store, f"op{nth}", commits=1, each=4, status="done")

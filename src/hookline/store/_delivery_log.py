@@ -1,9 +1,9 @@
 """`DeliveryLog`: list, retry, replay and delete the deliveries of a store, and enable or disable endpoints."""
 
 from collections.abc import Iterator, Sequence
+from time import monotonic
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-import anyio
 import msgspec
 from sqlalchemy import ColumnElement, Select, delete, exists, func, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -13,6 +13,7 @@ from hookline.store._database import read_clock
 from hookline.store._deliveries import disable_endpoint, enable_endpoint, promote_waiting, reopen_endpoints
 from hookline.store._partitions import DAY, GIVEN_UP, KEPT, day_of, drop_days, move_rows
 from hookline.store._reading import Page, check_limit, cursor_error
+from hookline.store._retention import give_way
 from hookline.store._tables import attempts, deliveries, endpoints
 
 if TYPE_CHECKING:
@@ -24,8 +25,6 @@ DeliveryStatus: TypeAlias = Literal["waiting", "pending", "delivered", "dead"]
 
 BATCH_SIZE = 500
 """Deliveries that are changed in one transaction at most, so that other transactions do not wait for long."""
-PAUSE = 0.005
-"""Seconds between two transactions that delete deliveries, so that other writers get their turn."""
 
 
 class DeliveryFilter(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
@@ -287,6 +286,7 @@ class DeliveryLog:
             day = deliveries.c.day
             which.append(or_(day < first_kept, day > day_of(now)))
         while True:
+            began = monotonic()
             async with self._store.writing() as connection:
                 old = deliveries.c.settled_at < self._store.now_sql() - older_than
                 some = select(deliveries.c.seq, deliveries.c.id).where(*which, old)
@@ -298,7 +298,7 @@ class DeliveryLog:
                 await connection.execute(delete(attempts).where(attempts.c.delivery_id.in_([row.id for row in rows])))
                 await connection.execute(delete(deliveries).where(deliveries.c.seq.in_([row.seq for row in rows])))
                 count += len(rows)
-            await anyio.sleep(PAUSE)
+            await give_way(self._store.dialect, began)
 
     async def endpoints(self, tenant_id: str | None = None, *, owner_id: str | None = None) -> list[StoredEndpoint]:
         """List the endpoints that are failing, have failed before, or are disabled; no others are recorded.

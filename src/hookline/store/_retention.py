@@ -7,6 +7,7 @@ something to deliver.
 
 from collections.abc import Collection, Sequence
 from functools import partial
+from time import monotonic
 from typing import Any, NamedTuple
 
 import anyio
@@ -18,15 +19,15 @@ from hookline.store._partitions import DAY, GIVEN_UP, KEPT, day_of, drop_day, fi
 from hookline.store._reading import LIVE
 from hookline.store._tables import attempts, decisions, deliveries, events, operations
 
-__all__ = ["prune_operations"]
+__all__ = ["give_way", "prune_operations"]
 
 UNSETTLED = ("waiting", "pending")
 BATCH_SIZE = 200
 """Operations that are deleted or moved in one transaction at most, so that other transactions do not wait for long."""
-EVENTS = 5000
+EVENTS = {"sqlite": 1000, "postgresql": 5000}
 """Events that are deleted or moved in one transaction, about."""
 PAUSE = 0.005
-"""Seconds between two transactions, so that other writers get their turn."""
+"""Shortest pause, in seconds, between two transactions, so that other writers get their turn."""
 
 
 class Deadline(NamedTuple):
@@ -61,15 +62,27 @@ async def prune_operations(database: Database, older_than: float) -> int:
         async with database.reading() as connection:
             days = {day for day in await find_partitions(connection, "events") if day < deadline.first_kept_day}
     count = 0
+    began = monotonic()
     while (deleted := await _delete_batch(database, deadline, days)) is not None:
         count += deleted
-        await anyio.sleep(PAUSE)
+        await give_way(database.dialect, began)
+        began = monotonic()
     for day in sorted(days):
         await _keep_events(database, day)
         await drop_day(database, ["events"], day, is_needed=partial(_has_operations, day=day))
     if database.dialect == "postgresql":
         await _drop_empty_days(database, deadline)
     return count
+
+
+async def give_way(dialect: str, began: float) -> None:
+    """Pause after a transaction, for as long as it took on SQLite, where another process looks only now and then.
+
+    Args:
+        dialect: The kind of database.
+        began: When the transaction began, by `time.monotonic`.
+    """
+    await anyio.sleep(max(PAUSE, monotonic() - began if dialect == "sqlite" else 0.0))
 
 
 async def _delete_batch(database: Database, deadline: Deadline, days: Collection[int]) -> int | None:
@@ -82,12 +95,14 @@ async def _delete_batch(database: Database, deadline: Deadline, days: Collection
         found = (await connection.execute(_select_old(database, deadline))).all()
         if not found:
             return None
-        rows = _take_some(found, days)
+        most = EVENTS[database.dialect]
+        rows = _take_some(found, most, days)
         if database.dialect == "postgresql":
             rows = await _keep_settled(connection, rows)
             if not rows:
                 return 0
-        if rows[0].day not in days and rows[0].events > EVENTS and await _delete_first_events(connection, rows[0]):
+        first = rows[0]
+        if first.day not in days and first.events > most and await _delete_first_events(connection, first, most):
             return 0
         ids = [row.operation_id for row in rows]
         # Both are by the clock of the database, so that no delivery is older than its operation.
@@ -125,13 +140,13 @@ def _select_old(database: Database, deadline: Deadline) -> Any:
     return query
 
 
-def _take_some(found: Sequence[Any], days: Collection[int]) -> list[Row[Any]]:
+def _take_some(found: Sequence[Any], most: int, days: Collection[int] = ()) -> list[Row[Any]]:
     """Return the first operations, up to a number of events that are to be deleted."""
     taken: list[Row[Any]] = []
     count = 0
     for row in found:
         count += 0 if row.day in days else row.events
-        if taken and count > EVENTS:
+        if taken and count > most:
             break
         taken.append(row)
     return taken
@@ -152,11 +167,11 @@ async def _keep_settled(connection: AsyncConnection, rows: Sequence[Row[Any]]) -
     return [row for row in rows if row.operation_id not in undelivered]
 
 
-async def _delete_first_events(connection: AsyncConnection, row: Row[Any]) -> bool:
+async def _delete_first_events(connection: AsyncConnection, row: Row[Any], most: int) -> bool:
     """Delete the first events of an operation that has many, and return whether there may be more."""
     its = (events.c.day == row.day) & (events.c.operation_id == row.operation_id)
-    some = select(events.c.number).where(its).order_by(events.c.number).limit(EVENTS)
-    return (await connection.execute(delete(events).where(its, events.c.number.in_(some)))).rowcount == EVENTS
+    some = select(events.c.number).where(its).order_by(events.c.number).limit(most)
+    return (await connection.execute(delete(events).where(its, events.c.number.in_(some)))).rowcount == most
 
 
 async def _keep_events(database: Database, day: int) -> None:
@@ -173,7 +188,7 @@ async def _keep_events(database: Database, day: int) -> None:
                 .limit(BATCH_SIZE)
                 .with_for_update(skip_locked=True)
             )
-            rows = _take_some((await connection.execute(some)).all(), ())
+            rows = _take_some((await connection.execute(some)).all(), EVENTS[database.dialect])
             if not rows:
                 return
             ids = [row.operation_id for row in rows]
