@@ -35,7 +35,7 @@ from hookline.delivery._master_keys import generate_master_key, rotate_key_file,
 from hookline.errors import DeliveryError, HookUsageError
 from hookline.store import SqlStore
 from hookline.store._deliveries import build_delivery_rows, insert_deliveries
-from hookline.store._migrate import SCRIPTS, VERSION_TABLE
+from hookline.store._migrate import SCRIPTS, VERSION_TABLE, downgrade
 from hookline.store._tables import audit, deliveries, endpoint_secrets, master_keys
 from tests.delivery.envelopes import envelope_to
 from tests.delivery.receivers import Received, Receiver, says_json
@@ -398,6 +398,7 @@ async def test_what_was_queued_before_the_migration_is_signed_for_its_old_receiv
 
 def downgraded(connection: Connection) -> None:
     """Take the tables back to what they were before endpoints had secrets."""
+    downgrade(connection, "0005_operation_changes")
     endpoint_secrets.drop(connection)
     master_keys.drop(connection)
     connection.exec_driver_sql("DROP INDEX ix_operations_updated_at")
