@@ -28,7 +28,7 @@ OPERATIONS, EACH = 1_000, 200
 OLD, RETENTION = 40, 30
 """Days since the operations ended, and days for which they are kept."""
 ROUNDS = 5
-DROP_GOAL, WAIT_GOAL, BATCHES_GOAL = 0.5, 3.0, 3.0
+DROP_GOAL, WAIT_GOAL, BATCHES_GOAL = 0.5, 5.0, 10.0
 
 WIRE = encode(BeforeStep(operation_id="op", step_index=1, time_unix_nano=1)).ljust(400)
 FILL = (

@@ -377,8 +377,8 @@ async def test_what_was_queued_before_the_migration_is_signed_for_its_old_receiv
     async with Receiver() as receiver:
         queued = [envelope("acme", receiver.url, "msg_old"), envelope("", receiver.url_of("/system"), "msg_system")]
         async with SqlStore(url) as store, store.writing() as connection:
-            await connection.run_sync(downgraded)
             await insert_deliveries(connection, build_delivery_rows(queued), now=store.now_sql())
+            await connection.run_sync(downgraded)
         async with SqlStore(url) as store:
             keys = KeyRing({"": [ENVIRONMENT]})
             [legacy] = await secrets_of(store).page(None)

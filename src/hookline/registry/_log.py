@@ -423,6 +423,7 @@ class ExecutionLog:
         observers: Whether to record executions of observers too, and of interceptors with `wait=False`.
         max_queued: Number of records that may wait to be written.
         retention_hours: Hours for which rows and statistics by minute are kept; those by hour are kept for 30 days.
+            From 24 on, PostgreSQL keeps rows up to a day longer, since it drops those of a whole day at a time.
         max_rows: Number of rows that are kept, approximately.
         sample: Decides whether a record becomes a row; all do by default. Statistics count every record.
 

@@ -1,5 +1,7 @@
 """Migrate the tables of a database to the newest revision (alembic), once, however many processes start together."""
 
+import asyncio
+import sys
 from functools import cache
 from pathlib import Path
 
@@ -9,7 +11,7 @@ from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, text
 
-from hookline.store._database import Database, StoreVersionError
+from hookline.store._database import Database, StoreVersionError, parse_address
 
 __all__ = ["VERSION_TABLE", "connected_config", "downgrade", "migrate"]
 
@@ -75,3 +77,19 @@ def migration_config() -> Config:
     config.set_main_option("script_location", str(SCRIPTS).replace("%", "%%"))
     config.set_main_option("path_separator", "os")
     return config
+
+
+async def take_back(url: str, revision: str) -> None:
+    """Take back the migrations of a database after a revision, in one transaction."""
+    database = Database(parse_address(url), durability="machine", retry_seconds=10.0, pool_size=1)
+    try:
+        async with database.writing() as connection:
+            if database.dialect == "postgresql":
+                await connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": LOCK})
+            await connection.run_sync(downgrade, revision)
+    finally:
+        await database.aclose()
+
+
+if __name__ == "__main__":
+    asyncio.run(take_back(*sys.argv[1:]))
