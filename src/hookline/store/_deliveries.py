@@ -8,14 +8,27 @@ a delivery whose worker has died falls due again by itself.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from functools import partial
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from time import monotonic
 from typing import Any, Literal, TypeAlias
 from urllib.parse import urlsplit
 
 import msgspec
-from sqlalchemy import ColumnElement, bindparam, case, delete, func, insert, select, true, update
+from sqlalchemy import (
+    ARRAY,
+    BigInteger,
+    ColumnElement,
+    Insert,
+    Integer,
+    bindparam,
+    delete,
+    func,
+    insert,
+    literal,
+    select,
+    true,
+    update,
+)
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from hookline.store._database import insert_into
@@ -251,47 +264,64 @@ async def settle_deliveries(
     await lock_deliveries(connection, {outcome.claimed.seq for outcome in outcomes}.union(others))
     if not outcomes:
         return
-    made = [_attempt_row(outcome, now, worker) for outcome in outcomes if outcome.attempted]
+    partitioned = connection.dialect.name == "postgresql"
+    days = {"delivered": day_of(now), "dead": GIVEN_UP} if partitioned else {}
+    made = [
+        {**_attempt_row(outcome, now, worker), "day": days.get(outcome.status, KEPT)}
+        for outcome in outcomes
+        if outcome.attempted
+    ]
     if made:
         await connection.execute(insert(attempts), made)
-    delivered = [
-        {"its_seq": outcome.claimed.seq, "code": outcome.status_code, "now": now}
-        for outcome in outcomes
-        if outcome.status == "delivered"
-    ]
-    if delivered:
-        await connection.execute(_delivered, delivered)
+    delivered = {outcome.claimed.seq: outcome.status_code for outcome in outcomes if outcome.status == "delivered"}
+    if delivered and partitioned:
+        await _move(connection, _build_delivered(delivered, now), day_of(now))
+    elif delivered:
+        rows = [{"its_seq": seq, "code": code, "now": now} for seq, code in delivered.items()]
+        await connection.execute(_delivered, rows)
     failed = [_failure_values(outcome, now) for outcome in outcomes if outcome.status != "delivered"]
     if failed:
         await connection.execute(_not_delivered, failed)
-    settled = [outcome.claimed for outcome in outcomes if outcome.status != "pending"]
-    if settled and connection.dialect.name == "postgresql":
-        await _place_settled(connection, settled, now)
-    for streams in _split_into_batches(sorted({claimed.stream for claimed in settled})):
+    dead = {outcome.claimed.seq for outcome in outcomes if outcome.status == "dead"}
+    if dead and partitioned:
+        which = deliveries.c.seq.in_(dead) & (deliveries.c.day == KEPT) & (deliveries.c.status == "dead")
+        await _move(connection, move_rows(deliveries, which, lambda _: {"day": GIVEN_UP}), GIVEN_UP)
+    for streams in _split_into_batches(sorted({o.claimed.stream for o in outcomes if o.status != "pending"})):
         await _promote(connection, streams, now)
     await update_endpoints(connection, outcomes, now=now, breaker=breaker)
 
 
-async def _place_settled(connection: AsyncConnection, claimed: Sequence[ClaimedDelivery], now: float) -> None:
-    """Move settled deliveries and their attempts from the partition of the unsettled ones to where they belong."""
-    seqs, column = {each.seq for each in claimed}, deliveries.c
-    settled = column.seq.in_(seqs) & (column.day <= GIVEN_UP)
-    settled &= (column.status == "delivered") | ((column.status == "dead") & (column.day == KEPT))
-    moved = move_rows(
+def _build_delivered(codes: Mapping[int, int | None], now: float) -> Insert:
+    """Build the statement for `_delivered` on PostgreSQL, which moves the rows to the present day.
+
+    Args:
+        codes: The status codes of the answers, by the keys of the deliveries.
+        now: The time of the database.
+    """
+    keys = literal(list(codes), ARRAY(BigInteger)), literal(list(codes.values()), ARRAY(Integer))
+    answers = func.unnest(*keys).table_valued("its_seq", "code", name="answers").render_derived()
+    which = (deliveries.c.seq == answers.c.its_seq) & (deliveries.c.day <= GIVEN_UP)
+    return move_rows(
         deliveries,
-        settled,
-        lambda gone: {"day": case((gone.c.status == "delivered", day_of(now)), else_=GIVEN_UP)},
-    ).returning(column.id, column.day)
-    ids: dict[int, list[str]] = {}
-    for name, its_day in await connection.execute(moved):
-        ids.setdefault(its_day, []).append(name)
-    for its_day, names in ids.items():
-        theirs = attempts.c.delivery_id.in_(names) & (attempts.c.day <= GIVEN_UP) & (attempts.c.day != its_day)
-        await connection.execute(move_rows(attempts, theirs, partial(_set_day, its_day)))
+        which & (deliveries.c.status != "delivered"),
+        lambda gone: {
+            "status": "delivered",
+            "attempts": gone.c.attempts + 1,
+            "last_status_code": gone.c.code,
+            "last_error": None,
+            "settled_at": now,
+            "day": day_of(now),
+            **UNCLAIMED,
+        },
+        given=[answers.c.code],
+    )
 
 
-def _set_day(day: int, _: object) -> dict[str, object]:
-    return {"day": day}
+async def _move(connection: AsyncConnection, moving: Insert, day: int) -> None:
+    """Move deliveries to the partition of a day or of those given up, and their attempts with them."""
+    ids = list((await connection.execute(moving.returning(deliveries.c.id))).scalars())
+    theirs = attempts.c.delivery_id.in_(ids) & (attempts.c.day <= GIVEN_UP) & (attempts.c.day != day)
+    await connection.execute(move_rows(attempts, theirs, lambda _: {"day": day}))
 
 
 async def _fail_operations(connection: AsyncConnection, outcomes: Sequence[DeliveryOutcome]) -> None:

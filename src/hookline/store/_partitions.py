@@ -19,7 +19,7 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from datetime import UTC, date, datetime, timedelta
 from time import time
-from typing import Protocol
+from typing import Any, Protocol
 
 import anyio
 from sqlalchemy import CTE, ColumnElement, Insert, Table, cast, delete, insert, select, text
@@ -265,6 +265,8 @@ def move_rows(
     table: Table,
     which: ColumnElement[bool],
     change: Callable[[CTE], Mapping[str, object]],
+    *,
+    given: Sequence[ColumnElement[Any]] = (),
 ) -> Insert:
     """Build a statement that moves rows to another partition, on PostgreSQL.
 
@@ -275,8 +277,9 @@ def move_rows(
         table: The table.
         which: The rows.
         change: Returns the new values of columns by name, from the rows as they were.
+        given: Columns of another table in `which`, for `change`.
     """
-    gone = delete(table).where(which).returning(*table.c).cte("gone")
+    gone = delete(table).where(which).returning(*table.c, *given).cte("gone")
     new = change(gone)
     values = [cast(new[each.name], each.type) if each.name in new else gone.c[each.name] for each in table.c]
     return insert(table).from_select([each.name for each in table.c], select(*values).select_from(gone))
