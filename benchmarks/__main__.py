@@ -31,6 +31,7 @@ from benchmarks import (
     bench_phases,
     bench_ready,
     bench_registration,
+    bench_retention,
     bench_runtime,
     bench_scale,
     bench_server,
@@ -67,6 +68,7 @@ GROUPS: dict[str, ModuleType] = {
     "server": bench_server,
     "live": bench_live,
     "wakeups": bench_wakeups,
+    "retention": bench_retention,
     "compare": compare,
     "scale": bench_scale,
 }

@@ -35,7 +35,7 @@ from hookline.delivery._master_keys import generate_master_key, rotate_key_file,
 from hookline.errors import DeliveryError, HookUsageError
 from hookline.store import SqlStore
 from hookline.store._deliveries import build_delivery_rows, insert_deliveries
-from hookline.store._migrate import SCRIPTS, VERSION_TABLE
+from hookline.store._migrate import SCRIPTS, VERSION_TABLE, downgrade
 from hookline.store._tables import audit, deliveries, endpoint_secrets, master_keys
 from tests.delivery.envelopes import envelope_to
 from tests.delivery.receivers import Received, Receiver, says_json
@@ -377,8 +377,8 @@ async def test_what_was_queued_before_the_migration_is_signed_for_its_old_receiv
     async with Receiver() as receiver:
         queued = [envelope("acme", receiver.url, "msg_old"), envelope("", receiver.url_of("/system"), "msg_system")]
         async with SqlStore(url) as store, store.writing() as connection:
-            await connection.run_sync(downgraded)
             await insert_deliveries(connection, build_delivery_rows(queued), now=store.now_sql())
+            await connection.run_sync(downgraded)
         async with SqlStore(url) as store:
             keys = KeyRing({"": [ENVIRONMENT]})
             [legacy] = await secrets_of(store).page(None)
@@ -398,9 +398,9 @@ async def test_what_was_queued_before_the_migration_is_signed_for_its_old_receiv
 
 def downgraded(connection: Connection) -> None:
     """Take the tables back to what they were before endpoints had secrets."""
+    downgrade(connection, "the store", "0004_endpoint_secrets")
     endpoint_secrets.drop(connection)
     master_keys.drop(connection)
-    connection.exec_driver_sql("DROP INDEX ix_operations_updated_at")
     config = Config()
     config.set_main_option("script_location", str(SCRIPTS))
     config.set_main_option("path_separator", "os")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from itertools import product
 
 import pytest
@@ -29,10 +30,15 @@ def expected(which: dict[str, str]) -> str:
     return "" if names == ["id"] else f"ix_executions_{'_'.join(names)}"
 
 
+PARTS = "SELECT part.relname, whole.relname FROM pg_inherits JOIN pg_class part ON part.oid = inhrelid "
+PARTS += "JOIN pg_class whole ON whole.oid = inhparent"
+
+
 async def test_each_filter_is_answered_from_its_own_index(database_url: str) -> None:
     async with SqlStore(database_url) as store, store.reading() as connection:
         if store.dialect == "postgresql":
             await connection.execute(reading._no_sorting)
+        parts = dict((await connection.execute(text(PARTS))).all()) if store.dialect == "postgresql" else {}
         for values in product(("", "t"), ("", "h"), ("", "ToolCall"), ("", "ok", "denied"), ("", "op")):
             names = ("tenant_id", "hook_id", "point", "status", "operation_id")
             which = {name: value for name, value in zip(names, values, strict=True) if value}
@@ -41,6 +47,8 @@ async def test_each_filter_is_answered_from_its_own_index(database_url: str) -> 
             sql = str(query.compile(dialect=connection.dialect, compile_kwargs={"literal_binds": True}))
             explain = "EXPLAIN QUERY PLAN" if store.dialect == "sqlite" else "EXPLAIN (COSTS OFF)"
             lines = [str(row[-1]) for row in await connection.execute(text(f"{explain} {sql}"))]
+            # A partition and its indexes stand for the table and its indexes.
+            lines = [re.sub(r"\w+", lambda word: parts.get(word[0], word[0]), line) for line in lines]
             plan = "\n".join(lines)
 
             index = expected(which)
@@ -54,6 +62,6 @@ async def test_each_filter_is_answered_from_its_own_index(database_url: str) -> 
                 assert "TEMP B-TREE" not in plan, (which, plan)
             else:
                 assert f"Scan Backward using {index or f'{source.name}_pkey'} on {source.name}" in plan, (which, plan)
-                assert "Sort" not in plan, (which, plan)
+                assert not re.search(r"(-> +|\A)(Incremental )?Sort\b", plan), (which, plan)
                 assert "Seq Scan" not in plan, (which, plan)
                 assert next(line for line in lines if "Index Cond" in line).count("id") >= 1

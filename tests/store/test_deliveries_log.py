@@ -10,6 +10,8 @@ from sqlalchemy import text
 
 from hookline.errors import HookUsageError
 from hookline.store import DeliveryFilter, DeliveryLog
+from hookline.store._delivery_log import _requeue
+from hookline.store._tables import deliveries
 from tests.store.records import grow
 from tests.store.test_deliveries import A, B, Table, envelope, opened
 
@@ -149,8 +151,7 @@ async def test_what_is_replayed_while_it_is_forgotten_is_kept(postgresql_url: st
         await table.put(envelope("op", 1), envelope("op", 2, B))
         await settled(table, "dead", "dead")
         async with store.writing() as replaying, store.writing() as watching:
-            again = "UPDATE deliveries SET status = 'pending', settled_at = NULL WHERE number = 2"
-            await replaying.execute(text(again))
+            await _requeue(replaying, deliveries.c.number == 2, now=table.now)
             pruned = log.prune(0, dead_too=True) if forgets == "deliveries" else store.prune(-60)
             forgetting = asyncio.create_task(pruned)
             waits = text("SELECT count(*) FROM pg_locks WHERE NOT granted")

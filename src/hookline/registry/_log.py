@@ -32,6 +32,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from hookline.errors import HookUsageError, StoreUnavailableError
 from hookline.registry._log_rows import (
+    SPARE_BITS,
     ExecutionRow,
     Recorded,
     build_row,
@@ -51,7 +52,17 @@ from hookline.registry._statistics import (
     write_statistics,
 )
 from hookline.signals import ChainRun, ExecutionStatus, HookExecution, chain_ran, hook_executed
-from hookline.store import Page, SqlStore, check_limit, execution_hooks, executions, statistics
+from hookline.store import (
+    DAY,
+    Page,
+    SqlStore,
+    check_limit,
+    day_of,
+    drop_days,
+    execution_hooks,
+    executions,
+    statistics,
+)
 
 __all__ = ["ExecutionLog", "LogQuery", "LogWriter", "SampleFilter", "build_query", "prune_log", "read_page", "read_row"]
 
@@ -66,7 +77,8 @@ async def prune_log(store: SqlStore, *, retention_seconds: float, max_rows: int)
 
     Args:
         store: The store of the log.
-        retention_seconds: Seconds for which executions are kept.
+        retention_seconds: Seconds for which executions are kept. From a day on, PostgreSQL drops those of a whole day
+            at a time, which is up to a day later.
         max_rows: Number of executions that are kept.
 
     Returns:
@@ -76,8 +88,14 @@ async def prune_log(store: SqlStore, *, retention_seconds: float, max_rows: int)
     async with store.reading() as connection:
         surplus = select(executions.c.id).order_by(executions.c.id.desc()).offset(max_rows).limit(1)
         too_many = (await connection.execute(surplus)).scalar()
-    old = executions.c.id < max(first_key(oldest), 0 if too_many is None else too_many + 1)
-    count = await _delete_old(store, executions, old)
+    enough = 0 if too_many is None else too_many + 1
+    day = max(day_of(oldest), day_of((enough >> SPARE_BITS) / 1e6))
+    count = await drop_days(store, ("executions", "execution_hooks"), before=day)
+    if store.dialect == "postgresql" and retention_seconds >= DAY:
+        oldest_row = first_key(day_of(oldest) * DAY)  # the rest of that day waits until the day is dropped
+    else:
+        oldest_row = first_key(oldest)
+    count += await _delete_old(store, executions, executions.c.id < max(oldest_row, enough))
     for condition in expired_conditions(oldest):
         await _delete_old(store, statistics, condition)
     return count
@@ -236,6 +254,8 @@ def select_key_range(
     if dialect == "postgresql":
         index = tuple_(*columns)
         query = query.where(index >= tuple_(*values, first), index < tuple_(*values, last))
+        if equal:
+            query = query.where(source.c.id >= first, source.c.id < last)  # by which PostgreSQL selects partitions
     else:
         same = (column == value for column, value in zip(columns, values, strict=False))
         query = query.where(*same, source.c.id >= first, source.c.id < last)
@@ -403,6 +423,7 @@ class ExecutionLog:
         observers: Whether to record executions of observers too, and of interceptors with `wait=False`.
         max_queued: Number of records that may wait to be written.
         retention_hours: Hours for which rows and statistics by minute are kept; those by hour are kept for 30 days.
+            From 24 on, PostgreSQL keeps rows up to a day longer, since it drops those of a whole day at a time.
         max_rows: Number of rows that are kept, approximately.
         sample: Decides whether a record becomes a row; all do by default. Statistics count every record.
 

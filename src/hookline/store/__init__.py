@@ -42,6 +42,10 @@ from hookline.store._event_log import EventLog
 from hookline.store._inspection import StoreInspection as StoreInspection
 from hookline.store._inspection import inspect_store as inspect_store
 from hookline.store._migrate import downgrade_store
+from hookline.store._partitions import DAY as DAY
+from hookline.store._partitions import KEPT as KEPT
+from hookline.store._partitions import day_of as day_of
+from hookline.store._partitions import drop_days as drop_days
 from hookline.store._reading import LIVE as LIVE
 from hookline.store._reading import Page, StoredOperation
 from hookline.store._reading import check_limit as check_limit

@@ -24,6 +24,7 @@ from hookline.store._database import FIRST_PAUSE, LONGEST_PAUSE, Database, is_tr
 from hookline.store._decisions import link_events
 from hookline.store._deliveries import insert_deliveries
 from hookline.store._lease import build_release
+from hookline.store._partitions import KEPT, today
 from hookline.store._rows import is_storable, replace_unstorable
 from hookline.store._state_rows import StateChange, decode_layout, find_dropped
 from hookline.store._tables import events, model_calls, operations, state_rows
@@ -265,10 +266,11 @@ class StoredVersion(NamedTuple):
     events: int
     prompt: str
     layout: bytes | None
+    day: int
 
 
 _select_versions = select(*(operations.c[name] for name in StoredVersion._fields))
-_immutable_columns = frozenset(("operation_id", "created_at", "failed_delivery", "updated_at"))
+_immutable_columns = frozenset(("operation_id", "created_at", "day", "failed_delivery", "updated_at"))
 _delete_state_row = delete(state_rows).where(
     state_rows.c.operation_id == bindparam("its_id"), state_rows.c.number == bindparam("its_number")
 )
@@ -297,8 +299,18 @@ async def write_group(database: Database, commits: Sequence[Commit]) -> list[Exc
             for commit, outcome in zip(commits, outcomes, strict=True)
             if outcome is None and not is_written(commit, found.get(commit.operation_id))
         ]
+        for commit in winners:
+            place_events(commit, found.get(commit.operation_id), today(database.dialect))
         await write_commits(database, connection, winners, found)
     return outcomes
+
+
+def place_events(commit: Commit, found: StoredVersion | None, day: int) -> None:
+    """Set the day of a commit's events to that of the operation, or to a given one if the operation is new."""
+    if found is None:
+        commit.operation["day"] = day
+    for row in commit.events:
+        row["day"] = day if found is None else found.day
 
 
 async def read_stored_versions(
@@ -355,7 +367,7 @@ async def write_commits(
     if new:
         # An `EventLog` may have stored events of these operations; from now on they store their own.
         ids = [row["operation_id"] for row in new]
-        await connection.execute(delete(events).where(events.c.operation_id.in_(ids)))
+        await connection.execute(delete(events).where(events.c.operation_id.in_(ids), events.c.day == KEPT))
         await connection.execute(insert(operations).values(created_at=now, updated_at=now), new)
     if changed:
         await connection.execute(_update_operation.values(updated_at=now), changed)
@@ -364,7 +376,8 @@ async def write_commits(
     if rows:
         await connection.execute(insert(events), rows)
         await link_events(connection, rows)
-    await insert_deliveries(connection, [row for commit in commits for row in commit.deliveries], now=now)
+    new_deliveries = [row for commit in commits for row in commit.deliveries]
+    await insert_deliveries(connection, new_deliveries, now=now, are_new=True)
 
 
 class StateWriter:

@@ -40,6 +40,7 @@ __all__ = [
     "StoreVersionError",
     "after_commit",
     "insert_into",
+    "is_lock_timeout",
     "is_transient",
     "limit_waiting",
     "parse_address",
@@ -207,6 +208,11 @@ def is_transient(error: StoreUnavailableError) -> bool:
     return isinstance(cause, OSError | TimeoutError) or (
         cause is not None and _sqlite_code(cause) == sqlite3.SQLITE_LOCKED
     )
+
+
+def is_lock_timeout(error: StoreUnavailableError) -> bool:
+    """Return whether PostgreSQL gave up waiting for a lock."""
+    return isinstance(error.__cause__, DBAPIError) and _sqlstate(error.__cause__) == "55P03"
 
 
 def _sqlite_code(error: BaseException) -> int | None:

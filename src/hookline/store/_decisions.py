@@ -19,6 +19,7 @@ from hookline.errors import (
 from hookline.events import AfterHumanIntervention, BeforeHumanIntervention, HookType, PendingTool, decode
 from hookline.runtime import DECIDED, FORMAT, Action, Approve, OperationState, Reject, action_of, decision_of
 from hookline.store._database import Database
+from hookline.store._reading import fetch_events
 from hookline.store._rows import check_text, is_storable
 from hookline.store._state_rows import complete_state, decode_head, head_columns
 from hookline.store._tables import decisions, events, operations
@@ -262,7 +263,7 @@ async def list_decisions(connection: AsyncConnection, operation_id: str) -> list
         .where(events.c.operation_id == operation_id, events.c.type.in_([str(each) for each in ASKING]))
         .order_by(events.c.number)
     )
-    for number, wire in await connection.execute(query):
+    for number, wire in await fetch_events(connection, query, operation_id):
         try:
             event = decode(wire)
         except EventDecodeError:  # a newer version has written it

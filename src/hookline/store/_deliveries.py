@@ -8,17 +8,32 @@ a delivery whose worker has died falls due again by itself.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from time import monotonic
 from typing import Any, Literal, TypeAlias
 from urllib.parse import urlsplit
 
 import msgspec
-from sqlalchemy import ColumnElement, bindparam, delete, func, insert, select, update
+from sqlalchemy import (
+    ARRAY,
+    BigInteger,
+    ColumnElement,
+    Insert,
+    Integer,
+    bindparam,
+    delete,
+    func,
+    insert,
+    literal,
+    select,
+    true,
+    update,
+)
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from hookline.store._database import insert_into
 from hookline.store._delivery_claims import UNCLAIMED, ClaimedDelivery, lock_deliveries
+from hookline.store._partitions import GIVEN_UP, KEPT, day_of, move_rows
 from hookline.store._rows import stream_name
 from hookline.store._tables import attempts, deliveries, endpoints, operations
 from hookline.webhooks import Envelope
@@ -102,19 +117,42 @@ def endpoint_of(url: str) -> str:
     return f"local://{parts.netloc}" if parts.scheme == "local" else url
 
 
-async def insert_deliveries(connection: AsyncConnection, rows: Rows, *, now: float | ColumnElement[float]) -> None:
+async def insert_deliveries(
+    connection: AsyncConnection, rows: Rows, *, now: float | ColumnElement[float], are_new: bool = False
+) -> None:
     """Insert deliveries, in order. Those whose id is stored already are left as they are.
 
     Args:
         connection: In a transaction that may write.
         rows: Rows from `build_delivery_rows`.
         now: The time of the database.
+        are_new: Whether the caller knows that no id is stored already.
     """
     if not rows:
         return
-    statement = insert_into(connection, deliveries).on_conflict_do_nothing(index_elements=["id"])
+    statement = insert_into(connection, deliveries).on_conflict_do_nothing()
     await connection.execute(statement.values(status="waiting", next_attempt_at=now, created_at=now), rows)
+    if connection.dialect.name == "postgresql" and not are_new:
+        await _delete_repeated(connection, [row["id"] for row in rows])
     await promote_waiting(connection, {row["stream"] for row in rows}, now=now)
+
+
+async def _delete_repeated(connection: AsyncConnection, ids: Sequence[str]) -> None:
+    """Delete inserted deliveries whose id a settled one has, which is in another partition.
+
+    This is right however late the other one was settled: an insert waits for whoever is settling a delivery of its id.
+    """
+    settled = deliveries.alias()
+    for some in _split_into_batches(ids):
+        repeated = select(settled.c.id).where(settled.c.id.in_(some), settled.c.day != KEPT)
+        found = list((await connection.execute(repeated)).scalars())
+        if found:
+            await connection.execute(delete(deliveries).where(deliveries.c.day == KEPT, deliveries.c.id.in_(found)))
+
+
+def _in_queue(connection: AsyncConnection) -> ColumnElement[bool]:
+    """Return the condition that names the partition of the unsettled deliveries; on SQLite, it costs an index."""
+    return deliveries.c.day == KEPT if connection.dialect.name == "postgresql" else true()
 
 
 async def promote_waiting(
@@ -136,7 +174,7 @@ async def promote_waiting(
             if connection.dialect.name == "postgresql":
                 # Locked in the order of keys, as in `settle_deliveries`, so that two transactions never deadlock.
                 first = select(deliveries.c.stream).where(
-                    deliveries.c.stream.in_(left), deliveries.c.status == "pending"
+                    deliveries.c.day == KEPT, deliveries.c.stream.in_(left), deliveries.c.status == "pending"
                 )
                 locked = await connection.execute(first.order_by(deliveries.c.seq).with_for_update(read=True))
                 left = sorted(set(left) - set(locked.scalars()))
@@ -147,7 +185,9 @@ async def promote_waiting(
             left = sorted(set(left) - promoted)
             if left:
                 found = await connection.execute(
-                    select(deliveries.c.stream).distinct().where(deliveries.c.stream.in_(left), _unsettled)
+                    select(deliveries.c.stream)
+                    .distinct()
+                    .where(_in_queue(connection), deliveries.c.stream.in_(left), _unsettled)
                 )
                 left = sorted(found.scalars())
 
@@ -157,17 +197,17 @@ async def _promote(connection: AsyncConnection, streams: Sequence[str], now: flo
         return set()
     first = (
         select(func.min(deliveries.c.seq))
-        .where(deliveries.c.stream.in_(streams), _unsettled)
+        .where(_in_queue(connection), deliveries.c.stream.in_(streams), _unsettled)
         .group_by(deliveries.c.stream)
     )
-    waiting = (deliveries.c.seq.in_(first)) & (deliveries.c.status == "waiting")
+    waiting = _in_queue(connection) & deliveries.c.seq.in_(first) & (deliveries.c.status == "waiting")
     changed = update(deliveries).where(waiting).values(status="pending", next_attempt_at=now)
     return set((await connection.execute(changed.returning(deliveries.c.stream))).scalars())
 
 
 _delivered = (
     update(deliveries)
-    .where(deliveries.c.seq == bindparam("its_seq"), deliveries.c.status != "delivered")
+    .where(deliveries.c.seq == bindparam("its_seq"), deliveries.c.day <= GIVEN_UP, deliveries.c.status != "delivered")
     .values(
         status="delivered",
         attempts=deliveries.c.attempts + 1,
@@ -180,7 +220,12 @@ _delivered = (
 _not_delivered = (
     update(deliveries)
     # The number of attempts tells whether another worker has attempted it after this worker's claim had run out.
-    .where(deliveries.c.seq == bindparam("its_seq"), deliveries.c.attempts == bindparam("so_far"), _unsettled)
+    .where(
+        deliveries.c.seq == bindparam("its_seq"),
+        deliveries.c.day == KEPT,
+        deliveries.c.attempts == bindparam("so_far"),
+        _unsettled,
+    )
     .values(
         status=bindparam("becomes"),
         attempts=deliveries.c.attempts + bindparam("made"),
@@ -219,22 +264,64 @@ async def settle_deliveries(
     await lock_deliveries(connection, {outcome.claimed.seq for outcome in outcomes}.union(others))
     if not outcomes:
         return
-    made = [_attempt_row(outcome, now, worker) for outcome in outcomes if outcome.attempted]
+    partitioned = connection.dialect.name == "postgresql"
+    days = {"delivered": day_of(now), "dead": GIVEN_UP} if partitioned else {}
+    made = [
+        {**_attempt_row(outcome, now, worker), "day": days.get(outcome.status, KEPT)}
+        for outcome in outcomes
+        if outcome.attempted
+    ]
     if made:
         await connection.execute(insert(attempts), made)
-    delivered = [
-        {"its_seq": outcome.claimed.seq, "code": outcome.status_code, "now": now}
-        for outcome in outcomes
-        if outcome.status == "delivered"
-    ]
-    if delivered:
-        await connection.execute(_delivered, delivered)
+    delivered = {outcome.claimed.seq: outcome.status_code for outcome in outcomes if outcome.status == "delivered"}
+    if delivered and partitioned:
+        await _move(connection, _build_delivered(delivered, now), day_of(now))
+    elif delivered:
+        rows = [{"its_seq": seq, "code": code, "now": now} for seq, code in delivered.items()]
+        await connection.execute(_delivered, rows)
     failed = [_failure_values(outcome, now) for outcome in outcomes if outcome.status != "delivered"]
     if failed:
         await connection.execute(_not_delivered, failed)
+    dead = {outcome.claimed.seq for outcome in outcomes if outcome.status == "dead"}
+    if dead and partitioned:
+        which = deliveries.c.seq.in_(dead) & (deliveries.c.day == KEPT) & (deliveries.c.status == "dead")
+        await _move(connection, move_rows(deliveries, which, lambda _: {"day": GIVEN_UP}), GIVEN_UP)
     for streams in _split_into_batches(sorted({o.claimed.stream for o in outcomes if o.status != "pending"})):
         await _promote(connection, streams, now)
     await update_endpoints(connection, outcomes, now=now, breaker=breaker)
+
+
+def _build_delivered(codes: Mapping[int, int | None], now: float) -> Insert:
+    """Build the statement for `_delivered` on PostgreSQL, which moves the rows to the present day.
+
+    Args:
+        codes: The status codes of the answers, by the keys of the deliveries.
+        now: The time of the database.
+    """
+    keys = literal(list(codes), ARRAY(BigInteger)), literal(list(codes.values()), ARRAY(Integer))
+    answers = func.unnest(*keys).table_valued("its_seq", "code", name="answers").render_derived()
+    which = (deliveries.c.seq == answers.c.its_seq) & (deliveries.c.day <= GIVEN_UP)
+    return move_rows(
+        deliveries,
+        which & (deliveries.c.status != "delivered"),
+        lambda gone: {
+            "status": "delivered",
+            "attempts": gone.c.attempts + 1,
+            "last_status_code": gone.c.code,
+            "last_error": None,
+            "settled_at": now,
+            "day": day_of(now),
+            **UNCLAIMED,
+        },
+        given=[answers.c.code],
+    )
+
+
+async def _move(connection: AsyncConnection, moving: Insert, day: int) -> None:
+    """Move deliveries to the partition of a day or of those given up, and their attempts with them."""
+    ids = list((await connection.execute(moving.returning(deliveries.c.id))).scalars())
+    theirs = attempts.c.delivery_id.in_(ids) & (attempts.c.day <= GIVEN_UP) & (attempts.c.day != day)
+    await connection.execute(move_rows(attempts, theirs, lambda _: {"day": day}))
 
 
 async def _fail_operations(connection: AsyncConnection, outcomes: Sequence[DeliveryOutcome]) -> None:
@@ -383,7 +470,7 @@ async def disable_endpoint(connection: AsyncConnection, tenant_id: str, url: str
     await connection.execute(statement.on_conflict_do_update(index_elements=["tenant_id", "url"], set_=row))
     # Workers give the deliveries up one by one, as they fall due, so that each is logged like any other.
     theirs = (deliveries.c.tenant_id == tenant_id) & (deliveries.c.endpoint == url)
-    idle = (deliveries.c.status == "pending") & deliveries.c.claimed_by.is_(None)
+    idle = (deliveries.c.day == KEPT) & (deliveries.c.status == "pending") & deliveries.c.claimed_by.is_(None)
     await connection.execute(update(deliveries).where(theirs & idle).values(next_attempt_at=now))
 
 

@@ -1,15 +1,17 @@
 """Claim due deliveries for a worker: the first unsettled ones of each stream, in SQL for both databases."""
 
 import logging
+import re
 from collections.abc import Collection, Iterable
 from functools import lru_cache
 from itertools import groupby
 from typing import Any, TypeAlias
 
 import msgspec
-from sqlalchemy import Double, Integer, Row, String, TextClause, bindparam, select, text, update
+from sqlalchemy import ColumnElement, Double, Integer, Row, String, TextClause, bindparam, select, text, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from hookline.store._partitions import GIVEN_UP, KEPT
 from hookline.store._tables import deliveries, endpoints
 from hookline.webhooks import Envelope, HookData
 
@@ -122,7 +124,10 @@ WHERE head.seq IN :heads""",
 }
 
 
-def _statement(sql: str) -> TextClause:
+def _statement(dialect: str, sql: str) -> TextClause:
+    if dialect == "postgresql":
+        # All of this is about unsettled deliveries, which are in one partition.
+        sql = re.sub(r"\bdeliveries\b", "deliveries_unsettled", sql)
     kinds: dict[str, Any] = {
         "now": Double,
         "until": Double,
@@ -137,17 +142,17 @@ def _statement(sql: str) -> TextClause:
     return text(sql).bindparams(*used)
 
 
-_claim = {dialect: _statement(sql) for dialect, sql in CLAIM.items()}
-_behind = {dialect: _statement(sql) for dialect, sql in BEHIND.items()}
-_next_due = _statement(NEXT_DUE)
-_heads = {dialect: _statement(sql) for dialect, sql in HEADS.items()}
+_claim = {dialect: _statement(dialect, sql) for dialect, sql in CLAIM.items()}
+_behind = {dialect: _statement(dialect, sql) for dialect, sql in BEHIND.items()}
+_next_due = {dialect: _statement(dialect, NEXT_DUE) for dialect in CLAIM}
+_heads = {dialect: _statement(dialect, sql) for dialect, sql in HEADS.items()}
 _rows = (
     select(deliveries, endpoints.c.failures, endpoints.c.disabled_at, endpoints.c.reason)
     .outerjoin(
         endpoints,
         (endpoints.c.tenant_id == deliveries.c.tenant_id) & (endpoints.c.url == deliveries.c.endpoint),
     )
-    .where(deliveries.c.seq.in_(bindparam("seqs", expanding=True)))
+    .where(deliveries.c.day == KEPT, deliveries.c.seq.in_(bindparam("seqs", expanding=True)))
     .order_by(deliveries.c.stream, deliveries.c.seq)
 )
 _hook = lru_cache(1000)(msgspec.json.Decoder(HookData).decode)
@@ -242,7 +247,7 @@ def _decode_stream(rows: Iterable[Row[Any]]) -> DeliveryRun:
 
 async def _postpone_unreadable(connection: AsyncConnection, seqs: Collection[int], *, now: float) -> None:
     """Postpone deliveries that a newer version of hookline has written, so that a worker of that version takes them."""
-    changed = update(deliveries).where(deliveries.c.seq.in_(seqs))
+    changed = update(deliveries).where(deliveries.c.day == KEPT, deliveries.c.seq.in_(seqs))
     changed = changed.values(**UNCLAIMED, next_attempt_at=now + UNREADABLE_SECONDS, last_error=UNREADABLE)
     for delivery_id in (await connection.execute(changed.returning(deliveries.c.id))).scalars():
         logger.error("Delivery %s is postponed for %g s: %s", delivery_id, UNREADABLE_SECONDS, UNREADABLE)
@@ -290,15 +295,24 @@ async def read_next_due(
         served: Names that this process serves as `local://name`; the others are left out.
     """
     names = {"busy": list(busy), "served": [f"local://{name}" for name in served]}
-    at = (await connection.execute(_next_due, names)).scalar()
+    at = (await connection.execute(_next_due[connection.dialect.name], names)).scalar()
     return None if at is None else float(at) - now
 
 
 async def lock_deliveries(connection: AsyncConnection, seqs: Collection[int]) -> None:
-    """Lock rows of deliveries in the order of their keys, so that two transactions never deadlock (PostgreSQL only)."""
+    """Lock rows of deliveries in the order of their keys, so that two transactions never deadlock (PostgreSQL only).
+
+    Delivered ones are left out, since nothing changes them but a replay.
+    """
     if connection.dialect.name == "postgresql" and seqs:
-        rows = select(deliveries.c.seq).where(deliveries.c.seq.in_(seqs)).order_by(deliveries.c.seq)
-        await connection.execute(rows.with_for_update())
+        which = deliveries.c.seq.in_(seqs) & (deliveries.c.day <= GIVEN_UP)
+        await connection.execute(select(deliveries.c.seq).where(which).order_by(deliveries.c.seq).with_for_update())
+
+
+def _claimed_by(worker: str) -> ColumnElement[bool]:
+    """Return the condition for deliveries that a worker has claimed."""
+    pending = (deliveries.c.day == KEPT) & (deliveries.c.status == "pending")
+    return pending & (deliveries.c.claimed_by == worker)
 
 
 async def extend_claims(
@@ -317,7 +331,7 @@ async def extend_claims(
         The keys of the claims that this worker still holds.
     """
     until = now + lease_seconds
-    mine = (deliveries.c.seq.in_(seqs)) & (deliveries.c.claimed_by == worker) & (deliveries.c.status == "pending")
+    mine = _claimed_by(worker) & deliveries.c.seq.in_(seqs)
     prolonged = update(deliveries).where(mine).values(claimed_until=until, next_attempt_at=until)
     return set((await connection.execute(prolonged.returning(deliveries.c.seq))).scalars())
 
@@ -331,7 +345,7 @@ async def release_claims(connection: AsyncConnection, seqs: Collection[int], *, 
         now: The time of the database.
         worker: The id of the worker that held the claims.
     """
-    mine = (deliveries.c.seq.in_(seqs)) & (deliveries.c.claimed_by == worker) & (deliveries.c.status == "pending")
+    mine = _claimed_by(worker) & deliveries.c.seq.in_(seqs)
     await connection.execute(update(deliveries).where(mine).values(**UNCLAIMED, next_attempt_at=now))
 
 
@@ -347,8 +361,7 @@ async def release_uncertain_claims(
         now: The time of the database.
         worker: The id of the worker that claimed.
     """
-    theirs = deliveries.c.claimed_until.in_(ends) & (deliveries.c.claimed_by == worker)
-    lost = theirs & (deliveries.c.status == "pending") & deliveries.c.seq.not_in(kept)
+    lost = _claimed_by(worker) & deliveries.c.claimed_until.in_(ends) & deliveries.c.seq.not_in(kept)
     await connection.execute(update(deliveries).where(lost).values(**UNCLAIMED, next_attempt_at=now))
 
 
@@ -363,7 +376,8 @@ async def correct_due_times(connection: AsyncConnection, *, now: float, longest_
     Returns:
         The number of deliveries that were made due.
     """
-    pending, free = deliveries.c.status == "pending", deliveries.c.claimed_by.is_(None)
+    pending = (deliveries.c.day == KEPT) & (deliveries.c.status == "pending")
+    free = deliveries.c.claimed_by.is_(None)
     lost = (free & (deliveries.c.next_attempt_at > now + longest_delay)) | (
         ~free & (deliveries.c.next_attempt_at > now + LONGEST_LEASE)
     )

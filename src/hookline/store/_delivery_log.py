@@ -1,16 +1,19 @@
 """`DeliveryLog`: list, retry, replay and delete the deliveries of a store, and enable or disable endpoints."""
 
 from collections.abc import Iterator, Sequence
+from time import monotonic
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import msgspec
-from sqlalchemy import ColumnElement, Select, delete, exists, func, select, update
+from sqlalchemy import ColumnElement, Select, delete, exists, func, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from hookline.errors import HookUsageError
 from hookline.store._database import read_clock
 from hookline.store._deliveries import disable_endpoint, enable_endpoint, promote_waiting, reopen_endpoints
+from hookline.store._partitions import DAY, GIVEN_UP, KEPT, day_of, drop_days, move_rows
 from hookline.store._reading import Page, check_limit, cursor_error
+from hookline.store._retention import give_way
 from hookline.store._tables import attempts, deliveries, endpoints
 from hookline.store._topics import DELIVERIES
 
@@ -140,6 +143,7 @@ class StoredEndpoint(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     reason: str | None
 
 
+_dead = (deliveries.c.status == "dead") & (deliveries.c.day <= GIVEN_UP)
 _shown = tuple(deliveries.c[name] for name in StoredDelivery.__struct_fields__)
 _attempt = tuple(attempts.c[name] for name in StoredAttempt.__struct_fields__)
 _endpoint = tuple(endpoints.c[name] for name in StoredEndpoint.__struct_fields__)
@@ -227,11 +231,11 @@ class DeliveryLog:
             async with self._store.writing() as connection:
                 now = await read_clock(connection)
                 free = (deliveries.c.status == "pending") & deliveries.c.claimed_by.is_(None)
-                soon = update(deliveries).where(which, free).values(next_attempt_at=now)
+                soon = update(deliveries).where(deliveries.c.day == KEPT, which, free).values(next_attempt_at=now)
                 found = await connection.execute(soon.returning(deliveries.c.tenant_id, deliveries.c.endpoint))
                 places = [(row.tenant_id, row.endpoint) for row in found]
                 await reopen_endpoints(connection, places)
-                count += len(places) + await _requeue(connection, which & (deliveries.c.status == "dead"), now=now)
+                count += len(places) + await _requeue(connection, which & _dead, now=now)
             self._store.wakeups.wake(DELIVERIES)
         return count
 
@@ -263,21 +267,32 @@ class DeliveryLog:
         return count
 
     async def prune(self, older_than: float, *, dead_too: bool = False) -> int:
-        """Delete deliveries that were delivered long ago, with their attempts.
+        """Delete deliveries that were delivered long ago, with their attempts, in small steps.
+
+        Deliveries go on meanwhile, and several processes may do this at once. PostgreSQL drops those of a whole day at
+        a time; so if `older_than` is a day or more, a delivery is deleted up to a day later there.
 
         Args:
             older_than: Seconds since the deliveries were settled.
             dead_too: Whether to delete deliveries that were given up, too.
 
         Returns:
-            The number of deleted deliveries.
+            The number of deleted deliveries. For a large day that PostgreSQL drops, it is an estimate.
         """
         statuses = ("delivered", "dead") if dead_too else ("delivered",)
-        count = 0
+        now = await self._store.now()
+        first_kept = day_of(now - max(0.0, older_than))
+        count = await drop_days(self._store, ("deliveries", "attempts"), before=first_kept)
+        which: list[ColumnElement[bool]] = [deliveries.c.status.in_(statuses)]
+        if self._store.dialect == "postgresql" and older_than >= DAY:
+            # The last of these days waits until it is dropped; a clock that was ahead has made later days.
+            day = deliveries.c.day
+            which.append(or_(day < first_kept, day > day_of(now)))
         while True:
+            began = monotonic()
             async with self._store.writing() as connection:
                 old = deliveries.c.settled_at < self._store.now_sql() - older_than
-                some = select(deliveries.c.seq, deliveries.c.id).where(deliveries.c.status.in_(statuses), old)
+                some = select(deliveries.c.seq, deliveries.c.id).where(*which, old)
                 # Locked, on PostgreSQL: otherwise one that is replayed meanwhile would be deleted with the others.
                 some = some.order_by(deliveries.c.seq).limit(BATCH_SIZE).with_for_update()
                 rows = (await connection.execute(some)).all()
@@ -286,6 +301,7 @@ class DeliveryLog:
                 await connection.execute(delete(attempts).where(attempts.c.delivery_id.in_([row.id for row in rows])))
                 await connection.execute(delete(deliveries).where(deliveries.c.seq.in_([row.seq for row in rows])))
                 count += len(rows)
+            await give_way(self._store.dialect, began)
 
     async def endpoints(self, tenant_id: str | None = None, *, owner_id: str | None = None) -> list[StoredEndpoint]:
         """List the endpoints that are failing, have failed before, or are disabled; no others are recorded.
@@ -340,8 +356,14 @@ async def _requeue(connection: AsyncConnection, which: ColumnElement[bool], *, n
     """Reset settled deliveries as if they had just been created."""
     new = {"status": "waiting", "attempts": 0, "next_attempt_at": now, "settled_at": None}
     column = deliveries.c
-    changed = update(deliveries).where(which).values(new).returning(column.stream, column.tenant_id, column.endpoint)
-    rows = (await connection.execute(changed)).all()
+    columns = (column.stream, column.tenant_id, column.endpoint)
+    if connection.dialect.name == "postgresql":
+        moved = move_rows(deliveries, which, lambda _: {**new, "day": KEPT}).returning(*columns, column.id)
+        rows: Sequence[Any] = (await connection.execute(moved)).all()
+        theirs = attempts.c.delivery_id.in_([row.id for row in rows]) & (attempts.c.day != KEPT)
+        await connection.execute(move_rows(attempts, theirs, lambda _: {"day": KEPT}))
+    else:
+        rows = (await connection.execute(update(deliveries).where(which).values(new).returning(*columns))).all()
     await promote_waiting(connection, {row.stream for row in rows}, now=now)
     await reopen_endpoints(connection, [(row.tenant_id, row.endpoint) for row in rows])
     return len(rows)

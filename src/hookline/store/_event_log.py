@@ -13,6 +13,7 @@ from hookline.errors import HookUsageError, StoreOverloadedError, StoreUnavailab
 from hookline.events import EVENTS, Event, encode
 from hookline.hooks import Hooks
 from hookline.store._database import FIRST_PAUSE, LONGEST_PAUSE
+from hookline.store._partitions import KEPT
 from hookline.store._store import SqlStore
 from hookline.store._tables import events, operations
 from hookline.store._topics import events_topic
@@ -134,6 +135,7 @@ class EventLog(Hooks):
                 "type": str(event.hook_type),
                 "time_unix_nano": event.time_unix_nano,
                 "wire": encode(event),
+                "day": KEPT,
             }
         )
         # The run may be in another thread than the store.
@@ -195,6 +197,7 @@ async def is_stored(connection: AsyncConnection, rows: list[Row]) -> bool:
     """Return whether the first of the rows is stored under its number."""
     for row in rows:
         its = (events.c.operation_id == row["operation_id"]) & (events.c.number == row["number"])
+        its &= events.c.day == KEPT
         found = (await connection.execute(select(events.c.wire).where(its))).scalar_one_or_none()
         return bool(found == row["wire"])
     return False
@@ -206,6 +209,7 @@ async def assign_numbers(connection: AsyncConnection, rows: list[Row]) -> list[R
     known = select(operations.c.operation_id).where(operations.c.operation_id.in_(ids))
     keeping = set((await connection.execute(known)).scalars())
     last = select(events.c.operation_id, func.max(events.c.number)).where(events.c.operation_id.in_(ids))
+    last = last.where(events.c.day == KEPT)
     found = await connection.execute(last.group_by(events.c.operation_id))
     numbers: dict[str, int] = {row.operation_id: row[1] for row in found}
     numbered_rows: list[Row] = []

@@ -13,7 +13,7 @@ from sqlalchemy import Connection, text
 from hookline.errors import HookUsageError
 from hookline.store._database import Database, StoreVersionError, parse_address
 
-__all__ = ["VERSION_TABLE", "downgrade_store", "migrate"]
+__all__ = ["VERSION_TABLE", "downgrade_store", "migrate", "migration_config"]
 
 VERSION_TABLE = "hookline_version"
 OLDEST = "0004_endpoint_secrets"

@@ -1,12 +1,12 @@
-"""Read stored operations: single ones, orphans (operations that no process runs), and pages; prune old ones."""
+"""Read stored operations: single ones, orphans (operations that no process runs), and pages."""
 
 import binascii
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Mapping, Sequence
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, TypeVarTuple
 
 import msgspec
-from sqlalchemy import Row, delete, exists, select, tuple_
+from sqlalchemy import Row, Select, exists, select, tuple_
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from hookline.errors import HookUsageError
@@ -14,14 +14,16 @@ from hookline.events import HookType
 from hookline.runtime import FORMAT, JournalEntry, ModelCallRecord, OperationState
 from hookline.store._database import Database
 from hookline.store._lease import find_orphaned_sql
+from hookline.store._partitions import KEPT
 from hookline.store._rows import is_storable
 from hookline.store._state_rows import complete_state, head_columns, read_state
-from hookline.store._tables import attempts, decisions, deliveries, events, model_calls, operations, state_rows
+from hookline.store._tables import events, model_calls, operations
 
-__all__ = ["Page", "StoredOperation", "prune_operations"]
+__all__ = ["Page", "StoredOperation"]
 
 T = TypeVar("T")
 P = TypeVar("P", bound=tuple[object, ...])
+Ts = TypeVarTuple("Ts")
 
 LONGEST_PAGE = 1000
 LIVE = ("running", "waiting_for_human")
@@ -180,7 +182,7 @@ async def read_events(connection: AsyncConnection, operation_id: str, *, after: 
     )
     return [
         JournalEntry(number=row.number, type=HookType(row.type), time_unix_nano=row.time_unix_nano, wire=row.wire)
-        for row in await connection.execute(query)
+        for row in await fetch_events(connection, query, operation_id)
     ]
 
 
@@ -192,6 +194,26 @@ async def read_model_calls(connection: AsyncConnection, *, operation_id: str) ->
         select(*_model_call_columns).where(model_calls.c.operation_id == operation_id).order_by(model_calls.c.number)
     )
     return [ModelCallRecord(**row._mapping) for row in await connection.execute(query)]
+
+
+async def fetch_events(connection: AsyncConnection, query: Select[*Ts], operation_id: str) -> Sequence[Row[*Ts]]:
+    """Execute a query of events of one operation in the partition that they are in."""
+    day = await find_event_day(connection, operation_id)
+    while True:
+        rows = (await connection.execute(query.where(events.c.day == day))).all()
+        # If there are none, pruning may have moved them after the day was read.
+        if rows or day == KEPT or (present := await find_event_day(connection, operation_id)) == day:
+            return rows
+        day = present
+
+
+async def find_event_day(connection: AsyncConnection, operation_id: str) -> int:
+    """Return the day that the events of an operation have."""
+    if connection.dialect.name == "sqlite":
+        return KEPT
+    query = select(operations.c.day).where(operations.c.operation_id == operation_id)
+    day = (await connection.execute(query)).scalar()
+    return KEPT if day is None else day
 
 
 def operation_from_row(row: Row[*tuple[object, ...]]) -> StoredOperation:
@@ -255,53 +277,3 @@ def check_limit(limit: int, longest: int = LONGEST_PAGE) -> None:
     """
     if isinstance(limit, bool) or not isinstance(limit, int) or not 1 <= limit <= longest:
         raise HookUsageError(f"`limit` must be a whole number from 1 to {longest}; got {limit!r}.")
-
-
-BATCH_SIZE = 200
-"""Operations that are deleted in one transaction at most, so that other transactions do not wait for long."""
-UNSETTLED = ("waiting", "pending")
-
-
-async def prune_operations(database: Database, older_than: float) -> int:
-    """Delete operations that ended long ago and have nothing left to deliver.
-
-    Args:
-        database: The database.
-        older_than: Seconds since the operations were last written.
-
-    Returns:
-        The number of deleted operations.
-    """
-    undelivered = exists().where(
-        deliveries.c.operation_id == operations.c.operation_id, deliveries.c.status.in_(UNSETTLED)
-    )
-    count = 0
-    while True:
-        async with database.writing() as connection:
-            query = (
-                select(operations.c.operation_id)
-                .where(operations.c.status.not_in(LIVE))
-                .where(operations.c.updated_at < database.now_sql() - older_than, ~undelivered)
-                .limit(BATCH_SIZE)
-            )
-            ids = list((await connection.execute(query)).scalars())
-            if not ids:
-                return count
-            if database.dialect == "postgresql":
-                ids = await _keep_settled(connection, ids)
-            theirs = select(deliveries.c.id).where(deliveries.c.operation_id.in_(ids))
-            await connection.execute(delete(attempts).where(attempts.c.delivery_id.in_(theirs)))
-            for table in (deliveries, events, decisions, state_rows, model_calls, operations):
-                await connection.execute(delete(table).where(table.c.operation_id.in_(ids)))
-        count += len(ids)
-
-
-async def _keep_settled(connection: AsyncConnection, ids: Sequence[str]) -> list[str]:
-    """Lock the deliveries of operations, and return the operations that still have nothing left to deliver.
-
-    Between the first query and the lock, somebody may have replayed one of their deliveries.
-    """
-    theirs = select(deliveries.c.operation_id, deliveries.c.status).where(deliveries.c.operation_id.in_(ids))
-    rows = (await connection.execute(theirs.order_by(deliveries.c.seq).with_for_update())).all()
-    undelivered = {row.operation_id for row in rows if row.status in UNSETTLED}
-    return [each for each in ids if each not in undelivered]

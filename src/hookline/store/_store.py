@@ -23,7 +23,9 @@ from hookline.store._decisions import StoredDecision
 from hookline.store._deliveries import build_delivery_rows
 from hookline.store._lease import Lease, generate_worker_id, is_orphaned, read_next_lease_end
 from hookline.store._migrate import migrate
-from hookline.store._reading import Page, StoredOperation, prune_operations
+from hookline.store._partitions import Partitions, make_partitions
+from hookline.store._reading import Page, StoredOperation
+from hookline.store._retention import prune_operations
 from hookline.store._rows import (
     build_change,
     build_envelopes,
@@ -158,11 +160,13 @@ class SqlStore(DurableStore):
         try:
             self._database.check_file()
             await self._database.retry(partial(migrate, self._database))
+            await self._database.retry(partial(make_partitions, self._database))
             await self._database.retry(self._lease.renew)
         except BaseException:
             await self.aclose()
             raise
-        running = (self._commits.run(), self._lease.run(), *(companion.run() for companion in self._companions))
+        making = Partitions(self._database).run()
+        running = (self._commits.run(), self._lease.run(), making, *(companion.run() for companion in self._companions))
         self._tasks = [asyncio.create_task(run) for run in running]
         return self
 
@@ -502,7 +506,9 @@ class SqlStore(DurableStore):
     async def prune(self, older_than: float) -> int:
         """Delete operations that ended that many seconds ago, with events and deliveries, and return their number.
 
-        Operations that still have something to deliver are kept.
+        Operations that still have something to deliver are kept. Runs go on meanwhile, and several processes may do
+        this at once. PostgreSQL drops the events of a whole day at a time; so if `older_than` is a day or more, an
+        operation is deleted up to a day later there.
         """
         return await prune_operations(self._open_database(), older_than)
 

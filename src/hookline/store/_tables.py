@@ -1,4 +1,7 @@
-"""The tables of a store, the same in both databases. Times are seconds since 1970, by the clock of the database."""
+"""The tables of a store, the same in both databases. Times are seconds since 1970, by the clock of the database.
+
+On PostgreSQL, some tables are partitioned by day, and their keys contain the column `day`; see `_partitions`.
+"""
 
 from typing import Any
 
@@ -56,6 +59,13 @@ def _id(name: str, *, primary_key: bool = False) -> Column[str]:
 _waiting_for_hooks: dict[str, Any] = dict.fromkeys(
     ("sqlite_where", "postgresql_where"), text("missing_hooks IS NOT NULL")
 )
+_in_a_day: dict[str, Any] = dict.fromkeys(("sqlite_where", "postgresql_where"), text("day <> 0"))
+
+
+def _day() -> Column[int]:
+    """Return the column by which PostgreSQL partitions a table; on SQLite it is always 0. See `_partitions`."""
+    return Column("day", Integer, nullable=False, server_default="0")
+
 
 operations = Table(
     "operations",
@@ -85,6 +95,8 @@ operations = Table(
     Column("missing_hooks", Text),
     Column("created_at", Float, nullable=False),
     Column("updated_at", Float, nullable=False),
+    _day(),
+    Index("ix_operations_day", "day", **_in_a_day),
     Index(None, "tenant_id", "created_at", "operation_id"),
     Index(None, "created_at", "operation_id"),
     Index(None, "status", "owner"),
@@ -132,6 +144,7 @@ events = Table(
     Column("type", String(40), nullable=False),
     Column("time_unix_nano", BigInteger, nullable=False),
     Column("wire", LargeBinary, nullable=False),
+    _day(),
     Index(None, "tenant_id", "time_unix_nano"),
 )
 
@@ -177,6 +190,7 @@ deliveries = Table(
     Column("last_error", Text),
     Column("created_at", Float, nullable=False),
     Column("settled_at", Float),
+    _day(),
     UniqueConstraint("id"),
     Index(None, "status", "tenant_id", "endpoint", "next_attempt_at", "seq"),
     Index(None, "stream", "status", "seq"),
@@ -195,6 +209,7 @@ attempts = Table(
     Column("status_code", Integer),
     Column("error", Text),
     Column("worker", String(80), nullable=False),
+    _day(),
     Index(None, "delivery_id", "nth"),
 )
 

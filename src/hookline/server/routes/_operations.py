@@ -15,7 +15,7 @@ from hookline.runtime import ModelCallRecord
 from hookline.server._callers import Caller, Req, caller_of, not_found_error
 from hookline.server._parts import ServerParts, parts_of
 from hookline.server.routes._shared import LARGEST, Cursor, Id, Limit, TenantId, page_response, route
-from hookline.store import Page, StoredOperation, events
+from hookline.store import KEPT, Page, StoredOperation, events
 
 __all__ = ["OPERATION_ROUTES", "After", "StoredEvent", "check_events_visible", "read_visible_operation"]
 
@@ -132,7 +132,7 @@ async def check_events_visible(parts: ServerParts, caller: Caller, id: str) -> b
         caller.check_visible(operation.tenant_id)
         return True
     async with parts.store.reading() as connection:
-        query = select(events.c.tenant_id).where(events.c.operation_id == id).limit(1)
+        query = select(events.c.tenant_id).where(events.c.operation_id == id, events.c.day == KEPT).limit(1)
         tenant_id = (await connection.execute(query)).scalar()
     if tenant_id is None:
         raise not_found_error()
