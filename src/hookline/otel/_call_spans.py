@@ -28,6 +28,7 @@ from hookline.events import (
     OnToolCallError,
     is_interrupted,
 )
+from hookline.instrumentation import StreamTimes
 from hookline.otel import _attributes as names
 from hookline.otel._attributes import clean, count, error_type
 from hookline.otel._content import Content, answer_parts, split_system, tool_definitions
@@ -429,16 +430,18 @@ def end_chat(
 ) -> None:
     """End the span of a model call, which answered, failed or was interrupted."""
     at = time_ns()
+    attributes = {} if opened.stream is None else stream_attributes(opened.stream)
     if isinstance(error, Exception):
         message = content.message(names.CHAT, names.ERROR_MESSAGE, message_of(error)) if content.on_spans else None
-        spans.end(opened, at, error_type=error_type(type(error).__name__), message=message)
+        spans.end(opened, at, attributes, error_type=error_type(type(error).__name__), message=message)
         logs.exception(spans.inside(opened), {names.OPERATION_NAME: names.CHAT}, error, content)
         return
     if not isinstance(result, ModelResponse):
-        spans.end(opened, at, {names.OUTCOME: "interrupted"})
+        attributes[names.OUTCOME] = "interrupted"
+        spans.end(opened, at, attributes)
         return
     spans.finish_reason = clean(result.finish_reason)
-    attributes: dict[str, Any] = {names.RESPONSE_FINISH_REASONS: (spans.finish_reason,)}
+    attributes[names.RESPONSE_FINISH_REASONS] = (spans.finish_reason,)
     if result.model:
         attributes[names.RESPONSE_MODEL] = clean(result.model)
     if result.response_id:
@@ -460,6 +463,14 @@ def end_chat(
     spans.end(opened, at, attributes)
     if details is not None:
         logs.emit(names.INFERENCE_DETAILS_EVENT, spans.inside(opened), details, at=at)
+
+
+def stream_attributes(times: StreamTimes) -> dict[str, Any]:
+    """Return attributes that say that an answer was streamed, and when it began to arrive."""
+    attributes: dict[str, Any] = {names.REQUEST_STREAM: True}
+    if times.first is not None:
+        attributes[names.RESPONSE_TIME_TO_FIRST_CHUNK] = times.first
+    return attributes
 
 
 def put_answer(attributes: dict[str, Any], response: ModelResponse, content: Content) -> None:

@@ -26,7 +26,7 @@ from hookline.events import (
     is_interrupted,
 )
 from hookline.hooks import Hook
-from hookline.instrumentation import Instrumentation, SegmentInfo
+from hookline.instrumentation import Instrumentation, SegmentInfo, StreamTimes
 from hookline.otel import _attributes as names
 from hookline.otel._attributes import clean, error_type
 from hookline.otel._context import check_flags, check_positive, check_provider
@@ -87,6 +87,7 @@ class SegmentMeasures:
         last_event: The event that came last: two registrations of a bundle get each event twice.
         failed_with: The error type of the model call that ended the step.
         compacting: When a compaction began, in nanoseconds since 1970; 0 while there is none.
+        stream: The times of the streamed answer of the present model call; `None` if it is not streamed.
         compact_error: The error type of a compaction that fails; `None` if it was denied or interrupted.
     """
 
@@ -106,6 +107,7 @@ class SegmentMeasures:
         "operation_id",
         "provider",
         "resumed",
+        "stream",
         "tool_calls",
         "tools",
         "waiting_since",
@@ -128,6 +130,7 @@ class SegmentMeasures:
         self.last_event: Event | None = None
         self.failed_with: str | None = None
         self.observed = True
+        self.stream: StreamTimes | None = None
         self.compacting = 0
         self.compact_error: str | None = names.OTHER
 
@@ -244,6 +247,8 @@ class MetricsHooks(Instrumentation):
             return
         try:
             measures, began, call = entered
+            if measures.stream is not None and isinstance(call, ModelCall):
+                self._record_stream(measures, call, measures.stream, result)
             if type(call) is ModelCall and error is None:
                 measures.failed_with = None
                 self._record_model_call(measures, call, perf_counter() - began, result, None)
@@ -257,6 +262,12 @@ class MetricsHooks(Instrumentation):
                 self._record_model_call(measures, call, perf_counter() - began, result, measures.failed_with)
         except Exception as problem:
             self._failures.note("leave", problem)
+
+    def streamed(self, call: ModelCall, times: StreamTimes) -> None:
+        """Keep the times of a streamed answer until the end of the model call."""
+        measures = self._operations.get(call.operation_id)
+        if measures is not None:
+            measures.stream = times
 
     def refused(self, call: Call, denial: Denial, *, cause: BaseException | None, ran: bool, stop: bool) -> None:
         """Note that a compaction was denied by a hook, which is no failure."""
@@ -281,6 +292,16 @@ class MetricsHooks(Instrumentation):
             record(usage.input_tokens, attributes.input_tokens)
             record(usage.output_tokens, attributes.output_tokens)
         self._record["model"].record(seconds, attributes.duration)
+
+    def _record_stream(self, measures: SegmentMeasures, call: ModelCall, times: StreamTimes, result: object) -> None:
+        measures.stream = None
+        if self._model_metrics and times.first is not None:
+            answered_by = result.model if isinstance(result, ModelResponse) else ""
+            attributes = self._chat_attributes(measures, call.model, answered_by).duration
+            self._record["first_chunk"].record(times.first, attributes)
+            record = self._record["next_chunk"].record
+            for seconds in times.between:
+                record(seconds, attributes)
 
     def _chat_attributes(self, measures: SegmentMeasures, model: str, answered_by: str) -> ChatAttributes:
         model, answered_by = clean(model) or measures.model, answered_by and clean(answered_by)

@@ -24,6 +24,7 @@ from opentelemetry.trace import (
 )
 
 from hookline.calls import Call, Denial
+from hookline.instrumentation import StreamTimes
 from hookline.otel import _attributes as names
 from hookline.otel._instruments import Failures
 
@@ -55,6 +56,7 @@ class OpenSpan(msgspec.Struct, eq=False):
         error_type: What it failed with.
         left: Of a call of a sub-agent: whether its work has failed, and only its event is still to come.
         around: Where agents have no spans: the span of somebody else that it is inside.
+        stream: Of a model call: the times of its streamed answer; `None` if it is not streamed.
     """
 
     key: Hashable
@@ -72,6 +74,7 @@ class OpenSpan(msgspec.Struct, eq=False):
     outcome: str | None = None
     error_type: str | None = None
     left: bool = False
+    stream: StreamTimes | None = None
 
     def not_after_around(self, at: int) -> int:
         """Return a time, or the end of the foreign span around this one, if that is earlier."""

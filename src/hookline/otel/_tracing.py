@@ -18,7 +18,7 @@ from hookline.calls import Call, CompactCall, Denial, ModelCall, StepCall, SubAg
 from hookline.errors import HookUsageError
 from hookline.events import EVENTS, Event, OnComplete, OnError
 from hookline.hooks import Hook
-from hookline.instrumentation import Instrumentation, SegmentInfo
+from hookline.instrumentation import Instrumentation, SegmentInfo, StreamTimes
 from hookline.otel import _attributes as names
 from hookline.otel._attributes import error_type
 from hookline.otel._call_spans import ACTIONS, KEYS, begin_chat, end_chat
@@ -282,6 +282,16 @@ class TracingHooks(Instrumentation):
                 opened.outcome = "interrupted"
         except Exception as problem:
             self._failures.note("leave", problem)
+
+    def streamed(self, call: ModelCall, times: StreamTimes) -> None:
+        """Keep the times of a streamed answer until the end of the model call."""
+        measures = self._measured.get(call.operation_id)
+        if measures is not None:
+            measures.stream = times
+        spans = self._segments.open.get(call.operation_id)
+        opened = None if spans is None else spans.open.get(("chat", call.step_index))
+        if opened is not None:
+            opened.stream = times
 
     def _take_up(self, operation_id: str, measures: SegmentMeasures) -> bool:
         """Measure an operation with each event and call from now on, unless that is done for another bundle."""

@@ -37,6 +37,7 @@ from hookline.errors import (
 )
 from hookline.events import CompletionReason, Event, PendingTool
 from hookline.hooks import AnyHook, Hooks, Interceptor, hook_batch
+from hookline.instrumentation import Instrumentation, StreamTimes
 from hookline.runtime._agent import Agent
 from hookline.runtime._approvals import emit_decision, emit_pause, emit_stop, note_pending, rejection_text
 from hookline.runtime._capabilities import Capabilities, check_driven
@@ -243,6 +244,7 @@ class AdapterRun:
         self._ended: tuple[CompletionReason, Exception | None] | None = None
         self._lost: Exception | None = None
         self._rejected: Reject | None = None
+        self._model_call: _TimedCall | None = None
 
     # Its life.
 
@@ -593,7 +595,8 @@ class AdapterRun:
 
         Args:
             messages: The conversation.
-            ask: Calls the model. If no hook changes the call, its messages are equal to `messages`.
+            ask: Calls the model. If no hook changes the call, its messages are equal to `messages`. If it reads a
+                stream, it calls `begin_stream` first.
             tools: The tools that the model is offered.
             settings: The settings of the call.
 
@@ -613,10 +616,40 @@ class AdapterRun:
             **run.call_ids,
         )
 
-        response = await lead_model_call(run, step, call, ask)
+        bundles = run.enclosing.get(ModelCall)
+        response = await lead_model_call(run, step, call, ask if bundles is None else self._timed(ask, bundles))
         if response is not None:
             self.answered(response)
         return response
+
+    def _timed(
+        self, ask: Callable[[ModelCall], Awaitable[ModelResponse]], bundles: Sequence[Instrumentation]
+    ) -> Callable[[ModelCall], Awaitable[ModelResponse]]:
+        """Return a function that asks a model, and tells bundles when the pieces of its answer arrived."""
+
+        async def ask_timed(call: ModelCall) -> ModelResponse:
+            self._model_call = timed = _TimedCall()
+            try:
+                return await ask(call)
+            finally:
+                if self._model_call is timed:
+                    self._model_call = None
+                if timed.times is not None:
+                    for hooks in bundles:
+                        hooks.streamed(call, timed.times)
+
+        return ask_timed
+
+    def begin_stream(self) -> Callable[[], None]:
+        """Note that the model call is streamed, for the telemetry. Call it when `ask` of `ask_model` begins.
+
+        Returns:
+            A function to call for each piece of the answer that arrives; any thread may call it.
+        """
+        if self._model_call is None:
+            return _ignore_piece
+        self._model_call.times = times = StreamTimes()
+        return times.note_piece
 
     def name_model(self, name: str) -> None:
         """Set the name of the model, if it was not known when the run began."""
@@ -837,6 +870,16 @@ class AdapterRun:
         return AgentDone(
             output=output, ran=traversal.reached, changed=said != [output], continues=tuple(traversal.continues)
         )
+
+
+class _TimedCall(msgspec.Struct, eq=False):
+    """A model call that is instrumented, with the times of its answer if that is streamed."""
+
+    times: StreamTimes | None = None
+
+
+def _ignore_piece() -> None:
+    """Ignore a piece of an answer, because nobody measures the call."""
 
 
 async def _agent_result(work: Callable[[str, str], Awaitable[str]], instruction: str, child: str) -> AgentResult:

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import anyio.lowlevel
 import msgspec
 
-from hookline.calls import Ask, Call, StepCall
+from hookline.calls import Ask, Call, ModelCall, StepCall
 from hookline.execution import Observer, refuse_return
 from hookline.hooks import AnyHook
 from hookline.instrumentation import Instrumentation, SegmentInfo
@@ -155,6 +155,8 @@ def begin_instrumentation(run: Run, bundles: Sequence[Instrumentation]) -> Seque
             run.traceparents = (*segment.traceparents[:1], traceparent)
     for hooks, begun in run.begun:
         hooks.attach(begun)
+    if run.text is not None:
+        run.text.bundles = run.enclosing.get(ModelCall, ())
     if not silent and len(bundles) == sum(isinstance(entry, Instrumentation) for entry in run.hooks):
         return run.hooks
     # One that the agent and the caller have both given would count everything twice.

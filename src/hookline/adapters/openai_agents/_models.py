@@ -220,9 +220,11 @@ async def _hooked_stream(
     async def get(final: ModelInput) -> ModelResponse:
         held.clear()  # an `around` may ask twice
         ends.clear()
-        done, failed, events = list[Any](), None, stream(final)
+        done, failed, note_piece = list[Any](), None, binding.run.begin_stream()
+        events = stream(final)
         try:
             async for event in events:
+                note_piece()
                 if isinstance(event, ResponseOutputItemDoneEvent):
                     done.append(event.item)
                 if isinstance(event, ResponseCompletedEvent):
