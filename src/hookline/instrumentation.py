@@ -99,13 +99,14 @@ class Instrumentation(Hooks):
     encloses: frozenset[type[Call]] = frozenset()
     """The calls for which `enter` and `leave` are called."""
 
-    def begin(self, segment: SegmentInfo) -> tuple[Any, bool]:
+    def begin(self, segment: SegmentInfo) -> tuple[Any, Hooks | None]:
         """Handle the beginning of a segment, before its first event.
 
         Returns:
-            A value for `end`, and whether the bundle is to be called for the calls and events of this segment.
+            A value for `end`, and the bundle whose observers get the events of this segment: usually this one. `None`
+            if the segment has no need of this one, which is then not called for its calls either.
         """
-        return None, True
+        return None, self
 
     def attach(self, begun: Any) -> None:
         """Change the context of the run's task, after every bundle has begun."""

@@ -25,7 +25,7 @@ from hookline.events import (
     OnToolCallError,
     is_interrupted,
 )
-from hookline.hooks import Hook
+from hookline.hooks import Hook, Hooks
 from hookline.instrumentation import Instrumentation, SegmentInfo, StreamTimes
 from hookline.otel import _attributes as names
 from hookline.otel._attributes import clean, error_type
@@ -203,26 +203,29 @@ class MetricsHooks(Instrumentation):
         self._hooks, self._types = limited(names.HOOK_ID, max_values), limited(names.HOOK_TYPE, max_values)
         self._kept: dict[str, AgentAttributes] = {}
         self._operations: dict[str, SegmentMeasures] = {}
-        self.observers = tuple(
-            Hook(id=f"{id}.{kind.hook_type}", type=kind, handler=self._observer(kind))
-            for kind in (BeforeStep, *self._actions)
+        self._own_runs = Instrumentation(id)
+        """Observes the runs of this package, which need no first event to begin."""
+        self._own_runs.observers = tuple(
+            Hook(id=f"{id}.{kind.hook_type}", type=kind, handler=self._observer(kind)) for kind in self._actions
         )
+        beginning = Hook(id=f"{id}.{BeforeStep.hook_type}", type=BeforeStep, handler=self._begin_unannounced)
+        self.observers = (beginning, *self._own_runs.observers)
 
     # What a run of this package does with the bundle.
 
-    def begin(self, segment: SegmentInfo) -> tuple[SegmentMeasures | None, bool]:
+    def begin(self, segment: SegmentInfo) -> tuple[SegmentMeasures | None, Hooks | None]:
         """Begin to measure a segment, unless metrics go nowhere."""
         try:
             if is_idle(self._provider):
-                return None, False
+                return None, None
             measures = self._begin_measuring(segment, time_ns())
             if segment.dispatcher is not None:
                 self._instruments.observe_lanes(segment.dispatcher)
             pair_metrics(segment, measures)
-            return measures, measures.observed
+            return measures, self._own_runs if measures.observed else None
         except Exception as error:
             self._failures.note("begin", error)
-            return None, False
+            return None, None
 
     def end(self, begun: SegmentMeasures | None) -> None:
         """Stop measuring a segment."""
@@ -327,23 +330,24 @@ class MetricsHooks(Instrumentation):
     # Events, which any runtime may send.
 
     def _observer(self, kind: type[Event]) -> Callable[[Event], None]:
-        find, measure = self._operations.get, self._measure
+        find, action, failures = self._operations.get, self._actions[kind], self._failures
 
         def observe(event: Event) -> None:
             measures = find(event.operation_id)
-            if measures is not None and measures.observed:
-                measure(measures, event, None)
+            # Two registrations of this bundle get each event twice.
+            if measures is not None and measures.observed and event is not measures.last_event:
+                measures.last_event = event
+                try:
+                    action(self, measures, event, None)
+                except Exception as error:
+                    failures.note(str(event.hook_type), error)
 
-        def begin(event: Event) -> None:
-            if find(event.operation_id) is None:
-                self._begin_unannounced(event)
-
-        return begin if kind is BeforeStep else observe
+        return observe
 
     def _begin_unannounced(self, event: Event) -> None:
         """Begin to measure a segment of another runtime, by its first event."""
         try:
-            if not is_idle(self._provider):
+            if event.operation_id not in self._operations and not is_idle(self._provider):
                 segment = SegmentInfo(operation_id=event.operation_id, agent_id=event.agent_id)
                 self._begin_measuring(segment, event.time_unix_nano)
                 unregistrations.watch(event.operation_id, self._forget_unregistered)

@@ -17,7 +17,7 @@ from opentelemetry.trace import TracerProvider, get_current_span, get_tracer_pro
 from hookline.calls import Call, CompactCall, Denial, ModelCall, StepCall, SubAgentCall, ToolCall
 from hookline.errors import HookUsageError
 from hookline.events import EVENTS, Event, OnComplete, OnError
-from hookline.hooks import Hook
+from hookline.hooks import Hook, Hooks
 from hookline.instrumentation import Instrumentation, SegmentInfo, StreamTimes
 from hookline.otel import _attributes as names
 from hookline.otel._attributes import error_type
@@ -189,17 +189,17 @@ class TracingHooks(Instrumentation):
 
     # What a run of this package does with the bundle.
 
-    def begin(self, segment: SegmentInfo) -> tuple[OperationSpans | None, bool]:
+    def begin(self, segment: SegmentInfo) -> tuple[OperationSpans | None, Hooks | None]:
         """Begin the root span."""
         try:
             spans = self._roots.begin(segment, time_ns(), self._segments.open, own=True)
             if spans.recording:
                 self._keep(spans)
                 pair_tracing(segment, self)
-            return spans, spans.recording
+            return spans, self if spans.recording else None
         except Exception as error:
             self._failures.note("begin", error)
-            return None, False
+            return None, None
 
     def attach(self, begun: OperationSpans | None) -> None:
         """Make the root span current in the run's task."""
