@@ -33,8 +33,9 @@ from hookline.otel import _attributes as names
 from hookline.otel._attributes import clean, count, error_type
 from hookline.otel._content import Content, answer_parts, split_system, tool_definitions
 from hookline.otel._context import get_value
+from hookline.otel._instruments import keep
 from hookline.otel._logs import LogEvents
-from hookline.otel._spans import OpenSpan, OperationSpans, merge
+from hookline.otel._spans import KeptAttributes, OpenSpan, OperationSpans, merge
 
 __all__ = ["ACTIONS", "KEYS", "begin_chat", "denial_attributes", "end_chat", "tool_key"]
 
@@ -85,7 +86,9 @@ def before_tool_call(spans: OperationSpans, event: BeforeToolCall, content: Cont
     """Begin the span of a tool call."""
     if not spans.common.tool_spans:
         return
-    name = clean(event.tool_name)
+    kept = spans.common.tools.get((spans.agent, event.tool_name))
+    if kept is None or kept.toolset != event.toolset:
+        kept = keep_tool(spans, event)
     attributes: dict[str, Any] = {}
     if content.on_spans:
         content.put(attributes, names.EXECUTE_TOOL, names.TOOL_CALL_ARGUMENTS, event.args)
@@ -94,16 +97,24 @@ def before_tool_call(spans: OperationSpans, event: BeforeToolCall, content: Cont
         attributes[names.TOOL_DESCRIPTION] = description
     # The most important last: a span that has too many attributes forgets the oldest.
     attributes[names.OPERATION_ID] = spans.id
-    attributes[names.TOOL_IDENTIFIER] = clean(event.toolset)
     attributes[names.TOOL_CALL_ID] = clean(event.tool_call_id)
-    attributes[names.AGENT_NAME] = spans.agent
-    attributes[names.TOOL_TYPE] = "function"
-    attributes[names.TOOL_NAME] = name
-    attributes[names.OPERATION_NAME] = names.EXECUTE_TOOL
+    attributes.update(kept.attributes)
     step = spans.step_of(event.step_index)
-    spans.begin(
-        tool_key(event), names.EXECUTE_TOOL, f"{names.EXECUTE_TOOL} {name}", step, event.time_unix_nano, attributes
-    )
+    spans.begin(tool_key(event), names.EXECUTE_TOOL, kept.name, step, event.time_unix_nano, attributes)
+
+
+def keep_tool(spans: OperationSpans, event: BeforeToolCall) -> KeptAttributes:
+    """Keep the attributes that say which tool is called."""
+    name = clean(event.tool_name)
+    attributes = {
+        names.TOOL_IDENTIFIER: clean(event.toolset),
+        names.AGENT_NAME: spans.agent,
+        names.TOOL_TYPE: "function",
+        names.TOOL_NAME: name,
+        names.OPERATION_NAME: names.EXECUTE_TOOL,
+    }
+    made = KeptAttributes(f"{names.EXECUTE_TOOL} {name}", attributes, event.toolset)
+    return keep(spans.common.tools, (spans.agent, event.tool_name), made)
 
 
 def after_tool_call(spans: OperationSpans, event: AfterToolCall, content: Content) -> None:
@@ -389,7 +400,9 @@ KEYS: dict[type[Event], Callable[[Any], Hashable]] = {
 
 def begin_chat(spans: OperationSpans, call: ModelCall, content: Content) -> OpenSpan | None:
     """Begin the span of a model call; retries of the same call are part of it."""
-    model = clean(call.model) or spans.model
+    kept = spans.common.chats.get((spans.provider, call.model or spans.model))
+    if kept is None:
+        kept = keep_chat(spans, call)
     attributes: dict[str, Any] = {}
     if content.on_spans:
         content.building(put_request, attributes, call, content)
@@ -398,25 +411,33 @@ def begin_chat(spans: OperationSpans, call: ModelCall, content: Content) -> Open
         attributes[names.CONVERSATION_ID] = spans.conversation_id
     if spans.compacted:
         attributes[names.CONVERSATION_COMPACTED] = True
-    for key, value in call.settings.items():
-        setting = names.REQUEST_SETTINGS.get(key)
-        if setting is not None and (isinstance(value, bool | int | float | str) or _is_texts(value)):
-            attributes[setting] = as_setting(value)
+    if call.settings:
+        for key, value in call.settings.items():
+            setting = names.REQUEST_SETTINGS.get(key)
+            if setting is not None and (isinstance(value, bool | int | float | str) or _is_texts(value)):
+                attributes[setting] = as_setting(value)
     # The most important last: a span that has too many attributes forgets the oldest.
-    attributes[names.PROVIDER_NAME] = spans.provider
-    if model:
-        attributes[names.REQUEST_MODEL] = model
-    attributes[names.OPERATION_NAME] = names.CHAT
-    name = f"{names.CHAT} {model}" if model else names.CHAT
+    attributes.update(kept.attributes)
     return spans.begin(
         ("chat", call.step_index),
         names.CHAT,
-        name,
+        kept.name,
         spans.step_of(call.step_index),
         time_ns(),
         attributes,
         span_kind=SpanKind.CLIENT,
     )
+
+
+def keep_chat(spans: OperationSpans, call: ModelCall) -> KeptAttributes:
+    """Keep the attributes that say which model is asked."""
+    model = clean(call.model) or spans.model
+    attributes = {names.PROVIDER_NAME: spans.provider}
+    if model:
+        attributes[names.REQUEST_MODEL] = model
+    attributes[names.OPERATION_NAME] = names.CHAT
+    made = KeptAttributes(f"{names.CHAT} {model}" if model else names.CHAT, attributes)
+    return keep(spans.common.chats, (spans.provider, call.model or spans.model), made)
 
 
 def end_chat(

@@ -7,7 +7,7 @@ for which of several parallel calls an event arrives.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 from opentelemetry.context import Context, create_key
@@ -28,7 +28,7 @@ from hookline.instrumentation import StreamTimes
 from hookline.otel import _attributes as names
 from hookline.otel._instruments import Failures
 
-__all__ = ["MARKS", "MODEL_CALLS", "Common", "OpenSpan", "OperationSpans", "finish", "merge"]
+__all__ = ["MARKS", "MODEL_CALLS", "Common", "KeptAttributes", "OpenSpan", "OperationSpans", "finish", "merge"]
 
 
 MODEL_CALLS = ("chat", "generate_content", "text_completion")
@@ -81,6 +81,20 @@ class OpenSpan(msgspec.Struct, eq=False):
         return at if self.around is None else min(at, getattr(self.around, "end_time", None) or at)
 
 
+class KeptAttributes(NamedTuple):
+    """Name and last attributes of spans that many calls share, so nothing may change them.
+
+    Attributes:
+        name: The name of the span.
+        attributes: The attributes that say what it is.
+        toolset: Of a tool: where it comes from.
+    """
+
+    name: str
+    attributes: Mapping[str, str]
+    toolset: str = ""
+
+
 class Common:
     """The tracer and the settings that all segments of a bundle share.
 
@@ -109,6 +123,10 @@ class Common:
         self.cut = cut
         self.agent_spans = agent_spans
         self.tool_spans = tool_spans
+        self.tools: dict[tuple[str, str], KeptAttributes] = {}
+        """Attributes of tool calls, by agent and tool."""
+        self.chats: dict[tuple[str, str], KeptAttributes] = {}
+        """Attributes of model calls, by provider and model."""
         self.key = create_key("hookline-span")
         """Where the context says inside which root or call of a sub-agent it is; two bundles have two of them."""
 

@@ -33,6 +33,7 @@ from hookline.otel._context import (
     check_positive,
     check_provider,
     detach,
+    put_value,
     set_value,
     traceparent_of,
 )
@@ -489,9 +490,9 @@ def enter_tool_call(spans: OperationSpans, call: ToolCall) -> Entered | None:
     opened = spans.open.get(("tool", call.tool_call_id))
     if opened is None:
         return None
-    context = opened.context = set_span_in_context(opened.span)
     place = opened.span.get_span_context().span_id, call.tool_call_id
-    return opened, attach(set_value(PLACE, place, context)), call
+    context = opened.context = put_value(set_span_in_context(opened.span), PLACE, place)
+    return opened, attach(context), call
 
 
 def enter_agent_call(spans: OperationSpans, call: SubAgentCall) -> Entered | None:

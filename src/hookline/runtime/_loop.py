@@ -169,8 +169,12 @@ async def ask_model(run: Run, step: Step) -> ModelResponse | None:
         await checkpoint(run)
     if ModelCall not in run.intercepted:
         run.llm_calls += 1
-        answer = respond(model, partial(model_call, run, step, own_lists=True), retry, run.text)
-        response = await (instrument(run, model_call(run, step), answer) if ModelCall in run.enclosing else answer)
+        if ModelCall in run.enclosing:
+            call = model_call(run, step)
+            answer = instrument(run, call, respond(model, partial(copy_lists, call), retry, run.text))
+        else:
+            answer = respond(model, partial(model_call, run, step, own_lists=True), retry, run.text)
+        response = await answer
         if run.text is not None:
             await run.text.answered(response.content)
         return response
