@@ -51,11 +51,10 @@ def before_step(spans: OperationSpans, event: BeforeStep, content: Content) -> N
     spans.step = step or spans.step
 
 
-def after_step(spans: OperationSpans, event: AfterStep, content: Content) -> None:
+def after_step(spans: OperationSpans, step: OpenSpan | None, event: AfterStep, content: Content) -> None:
     """End the span of a step, and those under it that are still open."""
     spans.input_tokens = event.total_input_tokens - spans.totals_from[0]
     spans.output_tokens = event.total_output_tokens - spans.totals_from[1]
-    step = spans.open.get(("step", event.step_index))
     if step is None:
         return
     at = spans.at(event.time_unix_nano)
@@ -117,9 +116,8 @@ def keep_tool(spans: OperationSpans, event: BeforeToolCall) -> KeptAttributes:
     return keep(spans.common.tools, (spans.agent, event.tool_name), made)
 
 
-def after_tool_call(spans: OperationSpans, event: AfterToolCall, content: Content) -> None:
+def after_tool_call(spans: OperationSpans, opened: OpenSpan | None, event: AfterToolCall, content: Content) -> None:
     """End the span of a tool call that has a result, or was denied or answered by a hook."""
-    opened = spans.open.get(tool_key(event))
     if opened is None:
         record_on_step(spans, event, content)
         return
@@ -136,9 +134,10 @@ def after_tool_call(spans: OperationSpans, event: AfterToolCall, content: Conten
     spans.end(opened, event.time_unix_nano, attributes, error_type="tool_error" if failed else None)
 
 
-def on_tool_call_error(spans: OperationSpans, event: OnToolCallError, content: Content) -> None:
+def on_tool_call_error(
+    spans: OperationSpans, opened: OpenSpan | None, event: OnToolCallError, content: Content
+) -> None:
     """End the span of a tool call that failed or was interrupted."""
-    opened = spans.open.get(tool_key(event))
     if opened is None:
         record_on_step(spans, event, content)
         return
@@ -250,10 +249,9 @@ def before_compact(spans: OperationSpans, event: BeforeCompact, content: Content
     )
 
 
-def after_compact(spans: OperationSpans, event: AfterCompact, content: Content) -> None:
+def after_compact(spans: OperationSpans, opened: OpenSpan | None, event: AfterCompact, content: Content) -> None:
     """End the span of a compaction that succeeded."""
     spans.compacted = True
-    opened = spans.open.get(("compact", event.step_index))
     if opened is None:
         return
     attributes: dict[str, Any] = {names.MESSAGES_AFTER: event.messages_after}
@@ -262,9 +260,8 @@ def after_compact(spans: OperationSpans, event: AfterCompact, content: Content) 
     spans.end(opened, event.time_unix_nano, attributes)
 
 
-def on_compact_error(spans: OperationSpans, event: OnCompactError, content: Content) -> None:
+def on_compact_error(spans: OperationSpans, opened: OpenSpan | None, event: OnCompactError, content: Content) -> None:
     """End the span of a compaction that failed, was denied or was interrupted."""
-    opened = spans.open.get(("compact", event.step_index))
     denied = spans.denials.pop(CompactCall, None)
     if opened is None:
         return
@@ -370,7 +367,7 @@ def denial_attributes(
     return attributes
 
 
-ACTIONS: dict[type[Event], Callable[[OperationSpans, Any, Content], None]] = {
+ACTIONS: dict[type[Event], Callable[..., None]] = {
     BeforeStep: before_step,
     AfterStep: after_step,
     BeforeToolCall: before_tool_call,
@@ -386,7 +383,10 @@ ACTIONS: dict[type[Event], Callable[[OperationSpans, Any, Content], None]] = {
     AfterCallAgent: after_call_agent,
     OnCallAgentError: on_call_agent_error,
 }
-"""What each event does to the open spans; `OnComplete` and `OnError` end the segment, in `TracingHooks`."""
+"""What each event does to the open spans; `OnComplete` and `OnError` end the segment, in `TracingHooks`.
+
+The action of an event in `KEYS` is called with the span that the event ends, if it is open, before the event.
+"""
 
 KEYS: dict[type[Event], Callable[[Any], Hashable]] = {
     AfterStep: lambda event: ("step", event.step_index),

@@ -96,7 +96,7 @@ def links_to(traceparents: Sequence[str]) -> list[Link]:
 OPERATION = create_key("hookline-operation-id")
 
 PLACE = create_key("hookline-place")
-"""The id of the span that a bundle made current last, for a run or a tool call, and that call's id."""
+"""The span that a bundle made current last, for a run or a tool call, and that call's id."""
 
 
 def put_value(context: Context, key: str, value: object) -> Context:

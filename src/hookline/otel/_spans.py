@@ -262,11 +262,6 @@ class OperationSpans:
             context = opened.context = set_span_in_context(opened.span, self.base)
         return context
 
-    def context_of(self, key: Hashable) -> Context | None:
-        """Return the context inside an open span, by its key; `None` if there is none."""
-        opened = self.open.get(key)
-        return None if opened is None else opened.context or self.inside(opened)
-
     def begin(
         self,
         key: Hashable,
