@@ -450,6 +450,8 @@ class HookDispatcher:
             event: Only observers of this event; `None` for any event.
         """
         try:  # with a class: runs ask for one before they build an event
+            if event is BeforeToolCall:
+                return bool(self._find(operation_id, _UNKNOWN)._plan.askable)
             return self._find(operation_id, _UNKNOWN)._entries[event] is not None
         except (KeyError, TypeError):
             return self._observes(operation_id, event)

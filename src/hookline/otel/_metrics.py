@@ -307,11 +307,11 @@ class MetricsHooks(Instrumentation):
                 record(seconds, attributes)
 
     def _chat_attributes(self, measures: SegmentMeasures, model: str, answered_by: str) -> ChatAttributes:
-        model, answered_by = clean(model) or measures.model, answered_by and clean(answered_by)
-        key = measures.provider, model, answered_by
+        key = measures.provider, model or measures.model, answered_by
         found = measures.kept.chats.get(key)
         if found is not None:
             return found
+        model, answered_by = clean(model) or measures.model, answered_by and clean(answered_by)
         attributes = {names.OPERATION_NAME: names.CHAT, names.PROVIDER_NAME: measures.provider}
         if model:
             attributes[names.REQUEST_MODEL] = self._models(model)
@@ -404,6 +404,11 @@ class MetricsHooks(Instrumentation):
     ) -> None:
         if not self._tool_metrics:
             return
+        if error_type is None and event.answered_by is None:
+            kept = measures.kept.tools.get(event.tool_name)
+            if kept is not None:
+                self._record["tool"].record(event.execution_time_ms / 1e3, kept, context)
+                return
         real = event.tool_name in measures.tools or (error_type != UNKNOWN_TOOL and event.answered_by is None)
         attributes = self._tool_attributes(measures, clean(event.tool_name) if real else names.OTHER)
         if error_type is not None:
