@@ -7,7 +7,7 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, NoReturn, Self
 
 import msgspec
 
@@ -133,7 +133,9 @@ class AdapterSegment(Run):
 
     def hooked(self, event: type[Event]) -> bool:
         """Return whether any hook observes this event; false after the end, even if a tool is still working."""
-        return not self.closed and super().hooked(event)
+        if self.closed:
+            return False
+        return self.journal.durable or self.dispatcher.has_hooks(self.operation_id, event)
 
     @property
     def specs(self) -> list[ToolSpec]:
@@ -238,6 +240,7 @@ class AdapterRun:
         self._drain_timeout = drain_timeout
         self._allow_missing_hooks: bool = allow_missing_hooks or (parent is not None and parent._allow_missing_hooks)
         self._run: AdapterSegment | None = None
+        self._opened: AdapterSegment
         self._life: Lifecycle | None = None
         self._step: Step | None = None
         self._resumed = False
@@ -253,11 +256,10 @@ class AdapterRun:
         """The open run; for adapters that need more than this class offers."""
         return self._opened
 
-    @property
-    def _opened(self) -> AdapterSegment:
-        if self._run is None:
+    def __getattr__(self, name: str) -> NoReturn:
+        if name == "_opened":  # set when the run is opened
             raise HookUsageError(f"Run {self.operation_id!r} of {self.capabilities.framework} is not open.")
-        return self._run
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)
 
     @property
     def is_open(self) -> bool:
@@ -347,7 +349,8 @@ class AdapterRun:
         run.instructions, run.framework = instructions, self.capabilities.framework
         life = Lifecycle(run, claims=self._resumed or run.journal.durable)
         await life.__aenter__()
-        self._run, self._life = run, life
+        self._run = self._opened = run
+        self._life = life
 
     @property
     def is_stopped(self) -> bool:
@@ -495,8 +498,8 @@ class AdapterRun:
 
     def answered(self, response: ModelResponse) -> None:
         """Record a model's answer in the step and in the totals."""
-        step = self.step
-        self._opened.count(step, self._opened.journal.storable(response))
+        run, step = self._opened, self._step or self.step
+        run.count(step, run.journal.storable(response))
         if response.tool_calls:
             step.calling, step.type = list(response.tool_calls), "call_tool"
         elif step.calling:
@@ -570,7 +573,7 @@ class AdapterRun:
 
         A call that fails counts too. One that is tried again in the same step counts once.
         """
-        self._opened.begin_model_call(self.step)
+        self._opened.begin_model_call(self._step or self.step)
 
     def asked_model(self, response: ModelResponse) -> None:
         """Record the answer of a model call that the framework made itself.
@@ -580,7 +583,9 @@ class AdapterRun:
         Args:
             response: The model's answer.
         """
-        self.begin_model_call()
+        step = self._step or self.step
+        if not step.asking:
+            self._opened.begin_model_call(step)
         self.answered(response)
 
     async def ask_model(
@@ -688,7 +693,7 @@ class AdapterRun:
 
         Prepare concurrent calls in the model's order, so that their indices do not depend on which one starts first.
         """
-        run, step = self._opened, self.step
+        run, step = self._opened, self._step or self.step
         given: list[ToolResult] = []
         raised: list[Exception] = []
 
