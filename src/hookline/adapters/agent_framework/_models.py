@@ -50,7 +50,7 @@ class ModelCallMiddleware(ChatMiddleware):
             context.result = _replacement_response([Content.from_text(run.denied.reason)], stream=context.stream)
             return
         binding.begin_step(context)
-        terminations = list[MiddlewareTermination]()
+        terminations: list[MiddlewareTermination] = []
         call = partial(call_until_terminated, context, call_next, terminations)
         hooked = run.leads(ModelCall)
         if hooked and context.stream:
