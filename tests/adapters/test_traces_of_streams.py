@@ -185,7 +185,7 @@ async def test_spans_of_a_stream_are_in_its_step_and_all_end(
 
 
 @pytest.mark.parametrize("whole", [True, False], ids=["read to its end", "left early"])
-@pytest.mark.parametrize("framework", ["hookline", "OpenAI Agents", "Agent Framework"])
+@pytest.mark.parametrize("framework", ["hookline", "Pydantic AI", "OpenAI Agents", "Agent Framework"])
 async def test_the_span_of_a_streamed_answer_says_when_it_began_to_arrive(framework: str, whole: bool) -> None:
     library = Library()
 
