@@ -6,14 +6,15 @@ of this kind around its work.
 """
 
 from collections.abc import Sequence
+from time import perf_counter
 from typing import Any
 
 import msgspec
 
-from hookline.calls import Call, Denial, Message, ToolSpec
+from hookline.calls import Call, Denial, Message, ModelCall, ToolSpec
 from hookline.hooks import Hooks
 
-__all__ = ["Instrumentation", "SegmentInfo"]
+__all__ = ["Instrumentation", "SegmentInfo", "StreamTimes"]
 
 
 class SegmentInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,6 +63,31 @@ class SegmentInfo(msgspec.Struct, frozen=True, kw_only=True):
     dispatcher: Any = None
 
 
+class StreamTimes:
+    """The times of one streamed answer of a model; it is created when the model is asked.
+
+    Attributes:
+        first: Seconds from the request to the first piece; `None` if none has arrived.
+        between: Seconds from each piece to the next.
+    """
+
+    __slots__ = ("_latest", "between", "first")
+
+    def __init__(self) -> None:
+        self._latest = perf_counter()
+        self.first: float | None = None
+        self.between: list[float] = []
+
+    def note_piece(self) -> None:
+        """Note that a piece of the answer has arrived."""
+        now = perf_counter()
+        if self.first is None:
+            self.first = now - self._latest
+        else:
+            self.between.append(now - self._latest)
+        self._latest = now
+
+
 class Instrumentation(Hooks):
     """A bundle that is also called before and after the work of a run.
 
@@ -73,13 +99,14 @@ class Instrumentation(Hooks):
     encloses: frozenset[type[Call]] = frozenset()
     """The calls for which `enter` and `leave` are called."""
 
-    def begin(self, segment: SegmentInfo) -> tuple[Any, bool]:
+    def begin(self, segment: SegmentInfo) -> tuple[Any, Hooks | None]:
         """Handle the beginning of a segment, before its first event.
 
         Returns:
-            A value for `end`, and whether the bundle is to be called for the calls and events of this segment.
+            A value for `end`, and the bundle whose observers get the events of this segment: usually this one. `None`
+            if the segment has no need of this one, which is then not called for its calls either.
         """
-        return None, True
+        return None, self
 
     def attach(self, begun: Any) -> None:
         """Change the context of the run's task, after every bundle has begun."""
@@ -101,6 +128,9 @@ class Instrumentation(Hooks):
 
     def leave(self, entered: Any, result: object, error: BaseException | None) -> None:
         """Handle the end of a call's own work, with its result or its exception."""
+
+    def streamed(self, call: ModelCall, times: StreamTimes) -> None:
+        """Handle the end of a streamed answer, whole or not, before `leave`; of a call that is retried, of each one."""
 
     def answered(self, call: Call, hook_id: str) -> None:
         """Handle the answer of a hook in place of a call, which will not happen."""

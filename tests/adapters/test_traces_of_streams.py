@@ -184,6 +184,22 @@ async def test_spans_of_a_stream_are_in_its_step_and_all_end(
     assert sorted(paths(library)) == [path[:length] for length in range(1, len(path) + 1)]
 
 
+@pytest.mark.parametrize("whole", [True, False], ids=["read to its end", "left early"])
+@pytest.mark.parametrize("framework", ["hookline", "Pydantic AI", "OpenAI Agents", "Agent Framework"])
+async def test_the_span_of_a_streamed_answer_says_when_it_began_to_arrive(framework: str, whole: bool) -> None:
+    library = Library()
+
+    await STREAMS[framework](library, [TracingHooks(library.provider)], whole=whole)
+
+    (chat,) = [span for span in library.kept.get_finished_spans() if span.name.startswith("chat")]
+    attributes = dict(chat.attributes or {})
+    assert attributes["gen_ai.request.stream"] is True
+    assert chat.start_time is not None
+    assert chat.end_time is not None
+    first: Any = attributes["gen_ai.response.time_to_first_chunk"]
+    assert 0 < first <= (chat.end_time - chat.start_time) / 1e9
+
+
 def paths(library: Library) -> list[list[str]]:
     """The spans that have ended: of each its kind, after those that it is in."""
     ended = {span.context.span_id: span for span in library.kept.get_finished_spans()}

@@ -237,6 +237,10 @@ async def play(found: Exported) -> None:
     ids = {"user_id": "user", "tenant_id": "tenant", "drain_timeout": 0.0}
     await exec_agent(agent(calls("find"), calls("find")), "Go", hooks=both, **ids)
     await exec_agent(agent(calls("fails"), calls("hangs")), "Go", hooks=both, **ids)
+    streamed = ModelResponse(
+        content="in pieces", model="scripted-1", response_id="response-1", usage=Usage(input_tokens=1, output_tokens=2)
+    )
+    await exec_agent(agent(streamed), "Go", hooks=both, on_token=lambda piece: None, **ids)
     await exec_agent(agent(ValueError(LONG)), "Go", hooks=both, **ids)
     callee = agent(says(), id="callee")
     await exec_agent(

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from hookline import AfterStep, Deny, Hooks, ModelCall, ModelResponse, OnComplete, Respond
 from hookline.errors import RunStopped
 from tests.adapters.provider import Exchange
+from tests.otel.capture import Sink
 
 from .conftest import Way
 from .dialects import CHAT
@@ -313,3 +314,22 @@ async def test_streams_of_two_tasks_belong_to_one_step(provider: Any, sync: bool
         group.start_soon(consume, run)
         group.start_soon(consume, run)
     assert [event.step_index for event in seen if isinstance(event, AfterStep)] == [0]
+
+
+@pytest.mark.anyio
+async def test_the_span_of_a_streamed_answer_says_when_it_began_to_arrive(way: Way) -> None:
+    sink = Sink()
+    way.provider.script(way.dialect.says(HELLO, pieces=iter(["hello ", "world"])), way.dialect.says(HELLO))
+
+    async with way.wrapped([sink.tracing(), sink.metrics()]) as run:
+        async for _ in read(await way.ask(run, stream=True)):
+            pass
+        await way.ask(run)
+
+    streamed, whole = [dict(span.attributes or {}) for span in sink.named("chat")]
+    assert streamed["gen_ai.request.stream"] is True
+    first: Any = streamed["gen_ai.response.time_to_first_chunk"]
+    (point,) = sink.points("gen_ai.client.operation.time_to_first_chunk")
+    (duration,) = sink.points("gen_ai.client.operation.duration")
+    assert 0 < first == point.sum < duration.sum
+    assert {"gen_ai.request.stream", "gen_ai.response.time_to_first_chunk"}.isdisjoint(whole)

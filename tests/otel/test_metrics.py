@@ -626,3 +626,21 @@ async def test_without_model_metrics_nothing_is_measured_of_models(gauge: Gauge)
 
     assert [name for name in gauge.metrics if name.startswith("gen_ai.client")] == []
     assert gauge.count("gen_ai.invoke_agent.inference_calls") == 1
+
+
+async def test_a_run_builds_no_event_that_metrics_have_no_use_for() -> None:
+    gauge, asked = Gauge(), dict[str, bool]()
+
+    async with HookDispatcher() as dispatcher:
+
+        @tool
+        async def ask() -> str:
+            kinds = (BeforeStep, AfterStep, BeforeToolCall, AfterToolCall)
+            asked.update({str(kind.hook_type): dispatcher.has_hooks("op", kind) for kind in kinds})
+            return "asked"
+
+        agent = agent_of(calls(call("ask")), says(), tools=[ask])
+        await exec_agent(agent, "go", operation_id="op", hooks=[gauge.hooks()], dispatcher=dispatcher)
+
+    assert asked == {"beforeStep": False, "afterStep": True, "beforeToolCall": False, "afterToolCall": True}
+    assert gauge.count("hookline.step.duration") == 2

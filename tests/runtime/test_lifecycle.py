@@ -51,9 +51,9 @@ class Ledger(Instrumentation):
         self.begun: list[str] = []
         self.ended: list[str] = []
 
-    def begin(self, segment: SegmentInfo) -> tuple[Any, bool]:
+    def begin(self, segment: SegmentInfo) -> tuple[Any, Hooks | None]:
         self.begun.append(segment.operation_id)
-        return segment.operation_id, True
+        return segment.operation_id, self
 
     def end(self, begun: Any) -> None:
         self.ended.append(begun)
@@ -283,7 +283,7 @@ async def test_a_run_that_two_tasks_close_ends_once() -> None:
 @pytest.mark.parametrize("way", WAYS)
 async def test_a_run_whose_hooks_cannot_be_registered_is_not_left_running(way: str, store: str) -> None:
     class Broken(Ledger):
-        def begin(self, segment: SegmentInfo) -> tuple[Any, bool]:
+        def begin(self, segment: SegmentInfo) -> tuple[Any, Hooks | None]:
             raise ZeroDivisionError
 
     kept = STORES[store](Fault(0, "never"))
@@ -300,7 +300,7 @@ async def test_a_task_whose_hooks_cannot_be_registered_at_its_resume_goes_on_wai
     class BrokenOnce(Ledger):
         broken = False
 
-        def begin(self, segment: SegmentInfo) -> tuple[Any, bool]:
+        def begin(self, segment: SegmentInfo) -> tuple[Any, Hooks | None]:
             if self.broken:
                 self.broken = False
                 raise ZeroDivisionError

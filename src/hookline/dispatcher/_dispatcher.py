@@ -480,7 +480,7 @@ class HookDispatcher:
         if entry is None:
             return
         handler = entry[0]
-        if handler is None or hook_executed.receivers:
+        if handler is None or (hook_executed.receivers and entry[2].recorded):
             entry[1](event, self)
             return
         try:  # as `run_sync` does; here because one frame more is a third of what all this costs

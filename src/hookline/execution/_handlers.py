@@ -461,7 +461,8 @@ async def ask(
     try:
         for handler, timeout, observer in askable:
             if timeout is None or not stepwise:
-                if observer.is_async or observer.matches is not None or hook_executed.receivers:
+                recorded = hook_executed.receivers and observer.recorded
+                if observer.is_async or observer.matches is not None or recorded:
                     await _ask_one(observer, event, bounded, hook_timeout, sender)
                 else:
                     _ask_sync(observer, event)

@@ -292,7 +292,7 @@ class LoopBinding:
         result = await self._surroundings.send(exchange, body)
         http = exchange.http_response(result)
         if exchange.streams and http is not None:
-            self._watch(exchange, http, body, None)
+            self._watch(exchange, http, body, None, self.run.begin_stream())
             return result
         answer = result if http is None else exchange.decode_answer(await self._surroundings.read(http))
         self._note(exchange, body, answer)
@@ -306,13 +306,14 @@ class LoopBinding:
         asking = self.run.ask_model(parts.messages, stepped.work, tools=parts.tools, settings=parts.settings)
         if not await stepped.begin(asking):
             return await self._make_result(exchange, exchange.body, stepped.result, None)
+        note_piece = self.run.begin_stream()
         body = _with_own_list(format_, format_.apply(exchange.body, parts, stepped.given, self.names))
         try:
             result = await self._surroundings.send(exchange, body)
         except BaseException as error:
             await stepped.fail(error)
             raise
-        self._watch(exchange, exchange.http_response(result), body, stepped)
+        self._watch(exchange, exchange.http_response(result), body, stepped, note_piece)
         return result
 
     async def _ask_through_hooks(self, exchange: Exchange) -> Any:
@@ -365,8 +366,15 @@ class LoopBinding:
 
     # Streams.
 
-    def _watch(self, exchange: Exchange, http: Any, body: Mapping[str, Any], stepped: SteppedCall | None) -> None:
-        stream = OpenStream(exchange, body, http, self._surroundings.reader(), stepped)
+    def _watch(
+        self,
+        exchange: Exchange,
+        http: Any,
+        body: Mapping[str, Any],
+        stepped: SteppedCall | None,
+        note_piece: Callable[[], None],
+    ) -> None:
+        stream = OpenStream(exchange, body, http, self._surroundings.reader(), stepped, note_piece)
         self._streams.append(stream)
         self._surroundings.watch(stream, self._end_stream)
 

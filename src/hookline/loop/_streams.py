@@ -23,6 +23,7 @@ class OpenStream:
         http: The HTTP response.
         reader: The task or thread that made the call.
         stepped: The hooks of the call, which wait for its answer; `None` if it has none.
+        note_piece: Called when bytes of the answer have arrived.
 
     Attributes:
         chunks: The bytes received so far.
@@ -30,11 +31,23 @@ class OpenStream:
     """
 
     def __init__(
-        self, exchange: Exchange, body: Mapping[str, Any], http: Any, reader: object, stepped: SteppedCall | None
+        self,
+        exchange: Exchange,
+        body: Mapping[str, Any],
+        http: Any,
+        reader: object,
+        stepped: SteppedCall | None,
+        note_piece: Callable[[], None],
     ) -> None:
         self.exchange, self.body, self.http, self.reader, self.stepped = exchange, body, http, reader, stepped
+        self._note_piece = note_piece
         self.chunks: list[bytes] = []
         self.ended = False
+
+    def receive(self, chunk: bytes) -> None:
+        """Keep bytes that have arrived."""
+        self._note_piece()
+        self.chunks.append(chunk)
 
     def join(self) -> dict[str, Any] | None:
         """Return the JSON of the answer, as far as it was received; `None` if nothing was."""
@@ -72,7 +85,7 @@ class AsyncWatch:
             with anyio.CancelScope(shield=True):
                 await self._end(error)
             raise
-        self._stream.chunks.append(chunk)
+        self._stream.receive(chunk)
         return chunk
 
     async def aclose(self) -> None:
@@ -107,7 +120,7 @@ class SyncWatch:
         except BaseException as error:
             self._end(error)
             raise
-        self._stream.chunks.append(chunk)
+        self._stream.receive(chunk)
         return chunk
 
     def close(self) -> None:

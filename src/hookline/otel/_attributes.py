@@ -60,9 +60,11 @@ CONVERSATION_ID: Final = "gen_ai.conversation.id"
 CONVERSATION_COMPACTED: Final = "gen_ai.conversation.compacted"
 PROVIDER_NAME: Final = "gen_ai.provider.name"
 REQUEST_MODEL: Final = "gen_ai.request.model"
+REQUEST_STREAM: Final = "gen_ai.request.stream"
 RESPONSE_ID: Final = "gen_ai.response.id"
 RESPONSE_MODEL: Final = "gen_ai.response.model"
 RESPONSE_FINISH_REASONS: Final = "gen_ai.response.finish_reasons"
+RESPONSE_TIME_TO_FIRST_CHUNK: Final = "gen_ai.response.time_to_first_chunk"
 USAGE_INPUT_TOKENS: Final = "gen_ai.usage.input_tokens"
 USAGE_OUTPUT_TOKENS: Final = "gen_ai.usage.output_tokens"
 TOKEN_TYPE: Final = "gen_ai.token.type"
@@ -216,6 +218,18 @@ HISTOGRAMS: Final[dict[str, Instrument]] = {
     ),
     "tool": ("gen_ai.execute_tool.duration", "s", "Duration of one tool call.", SECONDS),
     "model": ("gen_ai.client.operation.duration", "s", "Duration of one model call, including retries.", SECONDS),
+    "first_chunk": (
+        "gen_ai.client.operation.time_to_first_chunk",
+        "s",
+        "Time from the request to the first piece of a streamed answer.",
+        SECONDS,
+    ),
+    "next_chunk": (
+        "gen_ai.client.operation.time_per_output_chunk",
+        "s",
+        "Time from one piece of a streamed answer to the next.",
+        SECONDS,
+    ),
     "tokens": ("gen_ai.client.token.usage", "{token}", "Tokens of one model call.", TOKENS),
     "step": ("hookline.step.duration", "s", "Duration of one step.", SECONDS),
     "compaction": ("hookline.compaction.duration", "s", "Duration of one compaction.", SECONDS),

@@ -28,12 +28,14 @@ from hookline.events import (
     OnToolCallError,
     is_interrupted,
 )
+from hookline.instrumentation import StreamTimes
 from hookline.otel import _attributes as names
 from hookline.otel._attributes import clean, count, error_type
 from hookline.otel._content import Content, answer_parts, split_system, tool_definitions
 from hookline.otel._context import get_value
+from hookline.otel._instruments import keep
 from hookline.otel._logs import LogEvents
-from hookline.otel._spans import OpenSpan, OperationSpans, merge
+from hookline.otel._spans import KeptAttributes, OpenSpan, OperationSpans, merge
 
 __all__ = ["ACTIONS", "KEYS", "begin_chat", "denial_attributes", "end_chat", "tool_key"]
 
@@ -49,11 +51,10 @@ def before_step(spans: OperationSpans, event: BeforeStep, content: Content) -> N
     spans.step = step or spans.step
 
 
-def after_step(spans: OperationSpans, event: AfterStep, content: Content) -> None:
+def after_step(spans: OperationSpans, step: OpenSpan | None, event: AfterStep, content: Content) -> None:
     """End the span of a step, and those under it that are still open."""
     spans.input_tokens = event.total_input_tokens - spans.totals_from[0]
     spans.output_tokens = event.total_output_tokens - spans.totals_from[1]
-    step = spans.open.get(("step", event.step_index))
     if step is None:
         return
     at = spans.at(event.time_unix_nano)
@@ -84,7 +85,9 @@ def before_tool_call(spans: OperationSpans, event: BeforeToolCall, content: Cont
     """Begin the span of a tool call."""
     if not spans.common.tool_spans:
         return
-    name = clean(event.tool_name)
+    kept = spans.common.tools.get((spans.agent, event.tool_name))
+    if kept is None or kept.toolset != event.toolset:
+        kept = keep_tool(spans, event)
     attributes: dict[str, Any] = {}
     if content.on_spans:
         content.put(attributes, names.EXECUTE_TOOL, names.TOOL_CALL_ARGUMENTS, event.args)
@@ -93,21 +96,28 @@ def before_tool_call(spans: OperationSpans, event: BeforeToolCall, content: Cont
         attributes[names.TOOL_DESCRIPTION] = description
     # The most important last: a span that has too many attributes forgets the oldest.
     attributes[names.OPERATION_ID] = spans.id
-    attributes[names.TOOL_IDENTIFIER] = clean(event.toolset)
     attributes[names.TOOL_CALL_ID] = clean(event.tool_call_id)
-    attributes[names.AGENT_NAME] = spans.agent
-    attributes[names.TOOL_TYPE] = "function"
-    attributes[names.TOOL_NAME] = name
-    attributes[names.OPERATION_NAME] = names.EXECUTE_TOOL
+    attributes.update(kept.attributes)
     step = spans.step_of(event.step_index)
-    spans.begin(
-        tool_key(event), names.EXECUTE_TOOL, f"{names.EXECUTE_TOOL} {name}", step, event.time_unix_nano, attributes
-    )
+    spans.begin(tool_key(event), names.EXECUTE_TOOL, kept.name, step, event.time_unix_nano, attributes)
 
 
-def after_tool_call(spans: OperationSpans, event: AfterToolCall, content: Content) -> None:
+def keep_tool(spans: OperationSpans, event: BeforeToolCall) -> KeptAttributes:
+    """Keep the attributes that say which tool is called."""
+    name = clean(event.tool_name)
+    attributes = {
+        names.TOOL_IDENTIFIER: clean(event.toolset),
+        names.AGENT_NAME: spans.agent,
+        names.TOOL_TYPE: "function",
+        names.TOOL_NAME: name,
+        names.OPERATION_NAME: names.EXECUTE_TOOL,
+    }
+    made = KeptAttributes(f"{names.EXECUTE_TOOL} {name}", attributes, event.toolset)
+    return keep(spans.common.tools, (spans.agent, event.tool_name), made)
+
+
+def after_tool_call(spans: OperationSpans, opened: OpenSpan | None, event: AfterToolCall, content: Content) -> None:
     """End the span of a tool call that has a result, or was denied or answered by a hook."""
-    opened = spans.open.get(tool_key(event))
     if opened is None:
         record_on_step(spans, event, content)
         return
@@ -124,9 +134,10 @@ def after_tool_call(spans: OperationSpans, event: AfterToolCall, content: Conten
     spans.end(opened, event.time_unix_nano, attributes, error_type="tool_error" if failed else None)
 
 
-def on_tool_call_error(spans: OperationSpans, event: OnToolCallError, content: Content) -> None:
+def on_tool_call_error(
+    spans: OperationSpans, opened: OpenSpan | None, event: OnToolCallError, content: Content
+) -> None:
     """End the span of a tool call that failed or was interrupted."""
-    opened = spans.open.get(tool_key(event))
     if opened is None:
         record_on_step(spans, event, content)
         return
@@ -238,10 +249,9 @@ def before_compact(spans: OperationSpans, event: BeforeCompact, content: Content
     )
 
 
-def after_compact(spans: OperationSpans, event: AfterCompact, content: Content) -> None:
+def after_compact(spans: OperationSpans, opened: OpenSpan | None, event: AfterCompact, content: Content) -> None:
     """End the span of a compaction that succeeded."""
     spans.compacted = True
-    opened = spans.open.get(("compact", event.step_index))
     if opened is None:
         return
     attributes: dict[str, Any] = {names.MESSAGES_AFTER: event.messages_after}
@@ -250,9 +260,8 @@ def after_compact(spans: OperationSpans, event: AfterCompact, content: Content) 
     spans.end(opened, event.time_unix_nano, attributes)
 
 
-def on_compact_error(spans: OperationSpans, event: OnCompactError, content: Content) -> None:
+def on_compact_error(spans: OperationSpans, opened: OpenSpan | None, event: OnCompactError, content: Content) -> None:
     """End the span of a compaction that failed, was denied or was interrupted."""
-    opened = spans.open.get(("compact", event.step_index))
     denied = spans.denials.pop(CompactCall, None)
     if opened is None:
         return
@@ -358,7 +367,7 @@ def denial_attributes(
     return attributes
 
 
-ACTIONS: dict[type[Event], Callable[[OperationSpans, Any, Content], None]] = {
+ACTIONS: dict[type[Event], Callable[..., None]] = {
     BeforeStep: before_step,
     AfterStep: after_step,
     BeforeToolCall: before_tool_call,
@@ -374,7 +383,10 @@ ACTIONS: dict[type[Event], Callable[[OperationSpans, Any, Content], None]] = {
     AfterCallAgent: after_call_agent,
     OnCallAgentError: on_call_agent_error,
 }
-"""What each event does to the open spans; `OnComplete` and `OnError` end the segment, in `TracingHooks`."""
+"""What each event does to the open spans; `OnComplete` and `OnError` end the segment, in `TracingHooks`.
+
+The action of an event in `KEYS` is called with the span that the event ends, if it is open, before the event.
+"""
 
 KEYS: dict[type[Event], Callable[[Any], Hashable]] = {
     AfterStep: lambda event: ("step", event.step_index),
@@ -388,7 +400,9 @@ KEYS: dict[type[Event], Callable[[Any], Hashable]] = {
 
 def begin_chat(spans: OperationSpans, call: ModelCall, content: Content) -> OpenSpan | None:
     """Begin the span of a model call; retries of the same call are part of it."""
-    model = clean(call.model) or spans.model
+    kept = spans.common.chats.get((spans.provider, call.model or spans.model))
+    if kept is None:
+        kept = keep_chat(spans, call)
     attributes: dict[str, Any] = {}
     if content.on_spans:
         content.building(put_request, attributes, call, content)
@@ -397,25 +411,33 @@ def begin_chat(spans: OperationSpans, call: ModelCall, content: Content) -> Open
         attributes[names.CONVERSATION_ID] = spans.conversation_id
     if spans.compacted:
         attributes[names.CONVERSATION_COMPACTED] = True
-    for key, value in call.settings.items():
-        setting = names.REQUEST_SETTINGS.get(key)
-        if setting is not None and (isinstance(value, bool | int | float | str) or _is_texts(value)):
-            attributes[setting] = as_setting(value)
+    if call.settings:
+        for key, value in call.settings.items():
+            setting = names.REQUEST_SETTINGS.get(key)
+            if setting is not None and (isinstance(value, bool | int | float | str) or _is_texts(value)):
+                attributes[setting] = as_setting(value)
     # The most important last: a span that has too many attributes forgets the oldest.
-    attributes[names.PROVIDER_NAME] = spans.provider
-    if model:
-        attributes[names.REQUEST_MODEL] = model
-    attributes[names.OPERATION_NAME] = names.CHAT
-    name = f"{names.CHAT} {model}" if model else names.CHAT
+    attributes.update(kept.attributes)
     return spans.begin(
         ("chat", call.step_index),
         names.CHAT,
-        name,
+        kept.name,
         spans.step_of(call.step_index),
         time_ns(),
         attributes,
         span_kind=SpanKind.CLIENT,
     )
+
+
+def keep_chat(spans: OperationSpans, call: ModelCall) -> KeptAttributes:
+    """Keep the attributes that say which model is asked."""
+    model = clean(call.model) or spans.model
+    attributes = {names.PROVIDER_NAME: spans.provider}
+    if model:
+        attributes[names.REQUEST_MODEL] = model
+    attributes[names.OPERATION_NAME] = names.CHAT
+    made = KeptAttributes(f"{names.CHAT} {model}" if model else names.CHAT, attributes)
+    return keep(spans.common.chats, (spans.provider, call.model or spans.model), made)
 
 
 def end_chat(
@@ -429,16 +451,18 @@ def end_chat(
 ) -> None:
     """End the span of a model call, which answered, failed or was interrupted."""
     at = time_ns()
+    attributes = {} if opened.stream is None else stream_attributes(opened.stream)
     if isinstance(error, Exception):
         message = content.message(names.CHAT, names.ERROR_MESSAGE, message_of(error)) if content.on_spans else None
-        spans.end(opened, at, error_type=error_type(type(error).__name__), message=message)
+        spans.end(opened, at, attributes, error_type=error_type(type(error).__name__), message=message)
         logs.exception(spans.inside(opened), {names.OPERATION_NAME: names.CHAT}, error, content)
         return
     if not isinstance(result, ModelResponse):
-        spans.end(opened, at, {names.OUTCOME: "interrupted"})
+        attributes[names.OUTCOME] = "interrupted"
+        spans.end(opened, at, attributes)
         return
     spans.finish_reason = clean(result.finish_reason)
-    attributes: dict[str, Any] = {names.RESPONSE_FINISH_REASONS: (spans.finish_reason,)}
+    attributes[names.RESPONSE_FINISH_REASONS] = (spans.finish_reason,)
     if result.model:
         attributes[names.RESPONSE_MODEL] = clean(result.model)
     if result.response_id:
@@ -460,6 +484,14 @@ def end_chat(
     spans.end(opened, at, attributes)
     if details is not None:
         logs.emit(names.INFERENCE_DETAILS_EVENT, spans.inside(opened), details, at=at)
+
+
+def stream_attributes(times: StreamTimes) -> dict[str, Any]:
+    """Return attributes that say that an answer was streamed, and when it began to arrive."""
+    attributes: dict[str, Any] = {names.REQUEST_STREAM: True}
+    if times.first is not None:
+        attributes[names.RESPONSE_TIME_TO_FIRST_CHUNK] = times.first
+    return attributes
 
 
 def put_answer(attributes: dict[str, Any], response: ModelResponse, content: Content) -> None:

@@ -28,6 +28,7 @@ __all__ = [
     "get_value",
     "links_to",
     "parse_traceparent",
+    "put_value",
     "set_value",
     "traceparent_of",
 ]
@@ -95,7 +96,13 @@ def links_to(traceparents: Sequence[str]) -> list[Link]:
 OPERATION = create_key("hookline-operation-id")
 
 PLACE = create_key("hookline-place")
-"""The id of the span that a bundle made current last, for a run or a tool call, and that call's id."""
+"""The span that a bundle made current last, for a run or a tool call, and that call's id."""
+
+
+def put_value(context: Context, key: str, value: object) -> Context:
+    """Put a value into a context that was made just now, and that nobody else has: `set_value` makes two copies."""
+    dict.__setitem__(context, key, value)
+    return context
 
 
 def current_operation(context: Context | None = None) -> str | None:

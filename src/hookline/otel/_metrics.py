@@ -25,8 +25,8 @@ from hookline.events import (
     OnToolCallError,
     is_interrupted,
 )
-from hookline.hooks import Hook
-from hookline.instrumentation import Instrumentation, SegmentInfo
+from hookline.hooks import Hook, Hooks
+from hookline.instrumentation import Instrumentation, SegmentInfo, StreamTimes
 from hookline.otel import _attributes as names
 from hookline.otel._attributes import clean, error_type
 from hookline.otel._context import check_flags, check_positive, check_provider
@@ -87,6 +87,7 @@ class SegmentMeasures:
         last_event: The event that came last: two registrations of a bundle get each event twice.
         failed_with: The error type of the model call that ended the step.
         compacting: When a compaction began, in nanoseconds since 1970; 0 while there is none.
+        stream: The times of the streamed answer of the present model call; `None` if it is not streamed.
         compact_error: The error type of a compaction that fails; `None` if it was denied or interrupted.
     """
 
@@ -106,6 +107,7 @@ class SegmentMeasures:
         "operation_id",
         "provider",
         "resumed",
+        "stream",
         "tool_calls",
         "tools",
         "waiting_since",
@@ -128,6 +130,7 @@ class SegmentMeasures:
         self.last_event: Event | None = None
         self.failed_with: str | None = None
         self.observed = True
+        self.stream: StreamTimes | None = None
         self.compacting = 0
         self.compact_error: str | None = names.OTHER
 
@@ -200,26 +203,29 @@ class MetricsHooks(Instrumentation):
         self._hooks, self._types = limited(names.HOOK_ID, max_values), limited(names.HOOK_TYPE, max_values)
         self._kept: dict[str, AgentAttributes] = {}
         self._operations: dict[str, SegmentMeasures] = {}
-        self.observers = tuple(
-            Hook(id=f"{id}.{kind.hook_type}", type=kind, handler=self._observer(kind))
-            for kind in (BeforeStep, *self._actions)
+        self._own_runs = Instrumentation(id)
+        """Observes the runs of this package, which need no first event to begin."""
+        self._own_runs.observers = tuple(
+            Hook(id=f"{id}.{kind.hook_type}", type=kind, handler=self._observer(kind)) for kind in self._actions
         )
+        beginning = Hook(id=f"{id}.{BeforeStep.hook_type}", type=BeforeStep, handler=self._begin_unannounced)
+        self.observers = (beginning, *self._own_runs.observers)
 
     # What a run of this package does with the bundle.
 
-    def begin(self, segment: SegmentInfo) -> tuple[SegmentMeasures | None, bool]:
+    def begin(self, segment: SegmentInfo) -> tuple[SegmentMeasures | None, Hooks | None]:
         """Begin to measure a segment, unless metrics go nowhere."""
         try:
             if is_idle(self._provider):
-                return None, False
+                return None, None
             measures = self._begin_measuring(segment, time_ns())
             if segment.dispatcher is not None:
                 self._instruments.observe_lanes(segment.dispatcher)
             pair_metrics(segment, measures)
-            return measures, measures.observed
+            return measures, self._own_runs if measures.observed else None
         except Exception as error:
             self._failures.note("begin", error)
-            return None, False
+            return None, None
 
     def end(self, begun: SegmentMeasures | None) -> None:
         """Stop measuring a segment."""
@@ -244,6 +250,8 @@ class MetricsHooks(Instrumentation):
             return
         try:
             measures, began, call = entered
+            if measures.stream is not None and isinstance(call, ModelCall):
+                self._record_stream(measures, call, measures.stream, result)
             if type(call) is ModelCall and error is None:
                 measures.failed_with = None
                 self._record_model_call(measures, call, perf_counter() - began, result, None)
@@ -257,6 +265,12 @@ class MetricsHooks(Instrumentation):
                 self._record_model_call(measures, call, perf_counter() - began, result, measures.failed_with)
         except Exception as problem:
             self._failures.note("leave", problem)
+
+    def streamed(self, call: ModelCall, times: StreamTimes) -> None:
+        """Keep the times of a streamed answer until the end of the model call."""
+        measures = self._operations.get(call.operation_id)
+        if measures is not None:
+            measures.stream = times
 
     def refused(self, call: Call, denial: Denial, *, cause: BaseException | None, ran: bool, stop: bool) -> None:
         """Note that a compaction was denied by a hook, which is no failure."""
@@ -282,12 +296,22 @@ class MetricsHooks(Instrumentation):
             record(usage.output_tokens, attributes.output_tokens)
         self._record["model"].record(seconds, attributes.duration)
 
+    def _record_stream(self, measures: SegmentMeasures, call: ModelCall, times: StreamTimes, result: object) -> None:
+        measures.stream = None
+        if self._model_metrics and times.first is not None:
+            answered_by = result.model if isinstance(result, ModelResponse) else ""
+            attributes = self._chat_attributes(measures, call.model, answered_by).duration
+            self._record["first_chunk"].record(times.first, attributes)
+            record = self._record["next_chunk"].record
+            for seconds in times.between:
+                record(seconds, attributes)
+
     def _chat_attributes(self, measures: SegmentMeasures, model: str, answered_by: str) -> ChatAttributes:
-        model, answered_by = clean(model) or measures.model, answered_by and clean(answered_by)
-        key = measures.provider, model, answered_by
+        key = measures.provider, model or measures.model, answered_by
         found = measures.kept.chats.get(key)
         if found is not None:
             return found
+        model, answered_by = clean(model) or measures.model, answered_by and clean(answered_by)
         attributes = {names.OPERATION_NAME: names.CHAT, names.PROVIDER_NAME: measures.provider}
         if model:
             attributes[names.REQUEST_MODEL] = self._models(model)
@@ -306,23 +330,24 @@ class MetricsHooks(Instrumentation):
     # Events, which any runtime may send.
 
     def _observer(self, kind: type[Event]) -> Callable[[Event], None]:
-        find, measure = self._operations.get, self._measure
+        find, action, failures = self._operations.get, self._actions[kind], self._failures
 
         def observe(event: Event) -> None:
             measures = find(event.operation_id)
-            if measures is not None and measures.observed:
-                measure(measures, event, None)
+            # Two registrations of this bundle get each event twice.
+            if measures is not None and measures.observed and event is not measures.last_event:
+                measures.last_event = event
+                try:
+                    action(self, measures, event, None)
+                except Exception as error:
+                    failures.note(str(event.hook_type), error)
 
-        def begin(event: Event) -> None:
-            if find(event.operation_id) is None:
-                self._begin_unannounced(event)
-
-        return begin if kind is BeforeStep else observe
+        return observe
 
     def _begin_unannounced(self, event: Event) -> None:
         """Begin to measure a segment of another runtime, by its first event."""
         try:
-            if not is_idle(self._provider):
+            if event.operation_id not in self._operations and not is_idle(self._provider):
                 segment = SegmentInfo(operation_id=event.operation_id, agent_id=event.agent_id)
                 self._begin_measuring(segment, event.time_unix_nano)
                 unregistrations.watch(event.operation_id, self._forget_unregistered)
@@ -379,6 +404,11 @@ class MetricsHooks(Instrumentation):
     ) -> None:
         if not self._tool_metrics:
             return
+        if error_type is None and event.answered_by is None:
+            kept = measures.kept.tools.get(event.tool_name)
+            if kept is not None:
+                self._record["tool"].record(event.execution_time_ms / 1e3, kept, context)
+                return
         real = event.tool_name in measures.tools or (error_type != UNKNOWN_TOOL and event.answered_by is None)
         attributes = self._tool_attributes(measures, clean(event.tool_name) if real else names.OTHER)
         if error_type is not None:

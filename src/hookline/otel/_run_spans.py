@@ -118,7 +118,8 @@ def find_own_context(inside: OpenSpan, current: Context, operations: Operations)
     call_id = attributes.get(names.TOOL_CALL_ID)
     if names.OPERATION_ID not in attributes:
         place = get_value(PLACE, current)
-        if span.is_recording() or not isinstance(place, tuple) or place[0] != span.get_span_context().span_id:
+        at = span.get_span_context().span_id
+        if span.is_recording() or not isinstance(place, tuple) or place[0].get_span_context().span_id != at:
             return current
         call_id = place[1]  # a library without a back end has put a stand-in there
     tool = spans.open.get(("tool", call_id))

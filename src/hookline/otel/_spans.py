@@ -7,7 +7,7 @@ for which of several parallel calls an event arrives.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 from opentelemetry.context import Context, create_key
@@ -24,10 +24,11 @@ from opentelemetry.trace import (
 )
 
 from hookline.calls import Call, Denial
+from hookline.instrumentation import StreamTimes
 from hookline.otel import _attributes as names
 from hookline.otel._instruments import Failures
 
-__all__ = ["MARKS", "MODEL_CALLS", "Common", "OpenSpan", "OperationSpans", "finish", "merge"]
+__all__ = ["MARKS", "MODEL_CALLS", "Common", "KeptAttributes", "OpenSpan", "OperationSpans", "finish", "merge"]
 
 
 MODEL_CALLS = ("chat", "generate_content", "text_completion")
@@ -55,6 +56,7 @@ class OpenSpan(msgspec.Struct, eq=False):
         error_type: What it failed with.
         left: Of a call of a sub-agent: whether its work has failed, and only its event is still to come.
         around: Where agents have no spans: the span of somebody else that it is inside.
+        stream: Of a model call: the times of its streamed answer; `None` if it is not streamed.
     """
 
     key: Hashable
@@ -72,10 +74,25 @@ class OpenSpan(msgspec.Struct, eq=False):
     outcome: str | None = None
     error_type: str | None = None
     left: bool = False
+    stream: StreamTimes | None = None
 
     def not_after_around(self, at: int) -> int:
         """Return a time, or the end of the foreign span around this one, if that is earlier."""
         return at if self.around is None else min(at, getattr(self.around, "end_time", None) or at)
+
+
+class KeptAttributes(NamedTuple):
+    """Name and last attributes of spans that many calls share, so nothing may change them.
+
+    Attributes:
+        name: The name of the span.
+        attributes: The attributes that say what it is.
+        toolset: Of a tool: where it comes from.
+    """
+
+    name: str
+    attributes: Mapping[str, str]
+    toolset: str = ""
 
 
 class Common:
@@ -106,6 +123,10 @@ class Common:
         self.cut = cut
         self.agent_spans = agent_spans
         self.tool_spans = tool_spans
+        self.tools: dict[tuple[str, str], KeptAttributes] = {}
+        """Attributes of tool calls, by agent and tool."""
+        self.chats: dict[tuple[str, str], KeptAttributes] = {}
+        """Attributes of model calls, by provider and model."""
         self.key = create_key("hookline-span")
         """Where the context says inside which root or call of a sub-agent it is; two bundles have two of them."""
 
@@ -240,11 +261,6 @@ class OperationSpans:
         if context is None:
             context = opened.context = set_span_in_context(opened.span, self.base)
         return context
-
-    def context_of(self, key: Hashable) -> Context | None:
-        """Return the context inside an open span, by its key; `None` if there is none."""
-        opened = self.open.get(key)
-        return None if opened is None else opened.context or self.inside(opened)
 
     def begin(
         self,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from contextvars import Token
 from time import time_ns
 from typing import Any, Literal
@@ -17,8 +17,8 @@ from opentelemetry.trace import TracerProvider, get_current_span, get_tracer_pro
 from hookline.calls import Call, CompactCall, Denial, ModelCall, StepCall, SubAgentCall, ToolCall
 from hookline.errors import HookUsageError
 from hookline.events import EVENTS, Event, OnComplete, OnError
-from hookline.hooks import Hook
-from hookline.instrumentation import Instrumentation, SegmentInfo
+from hookline.hooks import Hook, Hooks
+from hookline.instrumentation import Instrumentation, SegmentInfo, StreamTimes
 from hookline.otel import _attributes as names
 from hookline.otel._attributes import error_type
 from hookline.otel._call_spans import ACTIONS, KEYS, begin_chat, end_chat
@@ -33,6 +33,7 @@ from hookline.otel._context import (
     check_positive,
     check_provider,
     detach,
+    put_value,
     set_value,
     traceparent_of,
 )
@@ -189,17 +190,17 @@ class TracingHooks(Instrumentation):
 
     # What a run of this package does with the bundle.
 
-    def begin(self, segment: SegmentInfo) -> tuple[OperationSpans | None, bool]:
+    def begin(self, segment: SegmentInfo) -> tuple[OperationSpans | None, Hooks | None]:
         """Begin the root span."""
         try:
             spans = self._roots.begin(segment, time_ns(), self._segments.open, own=True)
             if spans.recording:
                 self._keep(spans)
                 pair_tracing(segment, self)
-            return spans, spans.recording
+            return spans, self if spans.recording else None
         except Exception as error:
             self._failures.note("begin", error)
-            return None, False
+            return None, None
 
     def attach(self, begun: OperationSpans | None) -> None:
         """Make the root span current in the run's task."""
@@ -209,8 +210,7 @@ class TracingHooks(Instrumentation):
             end_pairing(begun.operation_id)
             context = set_value(self._common.key, begun.root, set_value(OPERATION, begun.id))
             if not is_hollow(begun):
-                place = begun.root.span.get_span_context().span_id, None
-                context = set_value(PLACE, place, set_span_in_context(begun.root.span, context))
+                context = put_value(set_span_in_context(begun.root.span, context), PLACE, (begun.root.span, None))
             begun.token = attach(context)
         except Exception as error:
             self._failures.note("attach", error)
@@ -283,6 +283,16 @@ class TracingHooks(Instrumentation):
         except Exception as problem:
             self._failures.note("leave", problem)
 
+    def streamed(self, call: ModelCall, times: StreamTimes) -> None:
+        """Keep the times of a streamed answer until the end of the model call."""
+        measures = self._measured.get(call.operation_id)
+        if measures is not None:
+            measures.stream = times
+        spans = self._segments.open.get(call.operation_id)
+        opened = None if spans is None else spans.open.get(("chat", call.step_index))
+        if opened is not None:
+            opened.stream = times
+
     def _take_up(self, operation_id: str, measures: SegmentMeasures) -> bool:
         """Measure an operation with each event and call from now on, unless that is done for another bundle."""
         present = self._measured.get(operation_id)
@@ -315,7 +325,11 @@ class TracingHooks(Instrumentation):
         if not self._model_spans:
             return enter_foreign(spans, call)
         opened = begin_chat(spans, call, self._content)
-        return None if opened is None else enter_span(opened, call)
+        if opened is None:
+            return None
+        # Hooks may have put something of theirs into the present context.
+        context = opened.context = set_span_in_context(opened.span)
+        return opened, attach(context), call
 
     # Events, which any runtime may send.
 
@@ -323,14 +337,17 @@ class TracingHooks(Instrumentation):
         find, content, failures = self._segments.open.get, self._content, self._failures
         is_measured = kind in MEASURED
         measures_of = self._measured.pop if kind is OnComplete else self._measured.get
-        action = ACTIONS.get(kind, self._complete)
-        key_of = KEYS.get(kind)
+        ends, key_of = kind in KEYS, KEYS.get(kind, no_key)
+        action: Callable[..., None] = self._complete if kind in (OnComplete, OnError) else ACTIONS[kind]
 
         def observe(event: Event) -> None:
             try:
                 spans = find(event.operation_id)
+                opened = spans.open.get(key_of(event)) if ends and spans is not None else None
                 if is_measured and (measures := measures_of(event.operation_id, None)) is not None:
-                    context = None if spans is None or key_of is None else spans.context_of(key_of(event))
+                    context = None
+                    if opened is not None and spans is not None:
+                        context = opened.context or spans.inside(opened)
                     measures.bundle._measure(measures, event, context)  # first, while the span is open
                 at = event.time_unix_nano
                 if at.__class__ is not int or not 0 <= at < END_OF_TIME:  # it would spoil a whole batch of spans
@@ -342,7 +359,10 @@ class TracingHooks(Instrumentation):
                 spans.last_event = event
                 if not spans.own:
                     note_event_time(spans)
-                action(spans, event, content)
+                if ends:
+                    action(spans, opened, event, content)
+                else:
+                    action(spans, event, content)
             except Exception as error:
                 failures.note(str(event.hook_type), error)
 
@@ -456,11 +476,9 @@ class TracingHooks(Instrumentation):
         return self._segments.open_kinds()
 
 
-def enter_span(opened: OpenSpan, call: Call) -> Entered:
-    """Make a span current."""
-    # Hooks may have put something of theirs into the present context.
-    context = opened.context = set_span_in_context(opened.span)
-    return opened, attach(context), call
+def no_key(event: Event) -> Hashable:
+    """Return no key, for an event that ends no span."""
+    return None
 
 
 def enter_step(spans: OperationSpans, call: StepCall) -> Entered | None:
@@ -479,9 +497,9 @@ def enter_tool_call(spans: OperationSpans, call: ToolCall) -> Entered | None:
     opened = spans.open.get(("tool", call.tool_call_id))
     if opened is None:
         return None
-    context = opened.context = set_span_in_context(opened.span)
-    place = opened.span.get_span_context().span_id, call.tool_call_id
-    return opened, attach(set_value(PLACE, place, context)), call
+    context = set_span_in_context(opened.span)
+    opened.context = put_value(context, PLACE, (opened.span, call.tool_call_id))
+    return opened, attach(context), call
 
 
 def enter_agent_call(spans: OperationSpans, call: SubAgentCall) -> Entered | None:
@@ -496,7 +514,10 @@ def enter_agent_call(spans: OperationSpans, call: SubAgentCall) -> Entered | Non
 def enter_compaction(spans: OperationSpans, call: CompactCall) -> Entered | None:
     """Make the span of a compaction current."""
     opened = newest(spans, names.COMPACT_CONTEXT, "")
-    return None if opened is None else enter_span(opened, call)
+    if opened is None:
+        return None
+    context = opened.context = set_span_in_context(opened.span)
+    return opened, attach(context), call
 
 
 def enter_foreign(spans: OperationSpans, call: ModelCall | ToolCall) -> Entered | None:

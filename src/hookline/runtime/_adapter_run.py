@@ -7,7 +7,7 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, NoReturn, Self
 
 import msgspec
 
@@ -38,6 +38,7 @@ from hookline.errors import (
 )
 from hookline.events import CompletionReason, PendingTool
 from hookline.hooks import AnyHook, Hooks, Interceptor, hook_batch
+from hookline.instrumentation import Instrumentation, StreamTimes
 from hookline.runtime._agent import Agent
 from hookline.runtime._approvals import emit_decision, emit_pause, emit_stop, note_pending, rejection_text
 from hookline.runtime._capabilities import Capabilities, check_driven
@@ -234,12 +235,14 @@ class AdapterRun:
         self._drain_timeout = drain_timeout
         self._allow_missing_hooks: bool = allow_missing_hooks or (parent is not None and parent._allow_missing_hooks)
         self._run: AdapterSegment | None = None
+        self._opened: AdapterSegment
         self._life: Lifecycle | None = None
         self._step: Step | None = None
         self._resumed = False
         self._ended: tuple[CompletionReason, Exception | None] | None = None
         self._lost: Exception | None = None
         self._rejected: Reject | None = None
+        self._model_call: _TimedCall | None = None
 
     # Its life.
 
@@ -248,11 +251,10 @@ class AdapterRun:
         """The open run; for adapters that need more than this class offers."""
         return self._opened
 
-    @property
-    def _opened(self) -> AdapterSegment:
-        if self._run is None:
+    def __getattr__(self, name: str) -> NoReturn:
+        if name == "_opened":  # set when the run is opened
             raise HookUsageError(f"Run {self.operation_id!r} of {self.capabilities.framework} is not open.")
-        return self._run
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)
 
     @property
     def is_open(self) -> bool:
@@ -342,7 +344,8 @@ class AdapterRun:
         run.instructions, run.framework = instructions, self.capabilities.framework
         life = Lifecycle(run, claims=self._resumed or run.journal.durable)
         await life.__aenter__()
-        self._run, self._life = run, life
+        self._run = self._opened = run
+        self._life = life
 
     @property
     def is_stopped(self) -> bool:
@@ -491,8 +494,8 @@ class AdapterRun:
 
     def answered(self, response: ModelResponse) -> None:
         """Record a model's answer in the step and in the totals."""
-        step = self.step
-        self._opened.count(step, self._opened.journal.storable(response))
+        run, step = self._opened, self._step or self.step
+        run.count(step, run.journal.storable(response))
         if response.tool_calls:
             step.calling, step.type = list(response.tool_calls), "call_tool"
         elif step.calling:
@@ -566,7 +569,7 @@ class AdapterRun:
 
         A call that fails counts too. One that is tried again in the same step counts once.
         """
-        self._opened.begin_model_call(self.step)
+        self._opened.begin_model_call(self._step or self.step)
 
     def asked_model(self, response: ModelResponse) -> None:
         """Record the answer of a model call that the framework made itself.
@@ -576,7 +579,9 @@ class AdapterRun:
         Args:
             response: The model's answer.
         """
-        self.begin_model_call()
+        step = self._step or self.step
+        if not step.asking:
+            self._opened.begin_model_call(step)
         self._opened.journal.end_model_call(response.usage)
         self.answered(response)
 
@@ -592,7 +597,8 @@ class AdapterRun:
 
         Args:
             messages: The conversation.
-            ask: Calls the model. If no hook changes the call, its messages are equal to `messages`.
+            ask: Calls the model. If no hook changes the call, its messages are equal to `messages`. If it reads a
+                stream, it calls `begin_stream` first.
             tools: The tools that the model is offered.
             settings: The settings of the call.
 
@@ -612,10 +618,40 @@ class AdapterRun:
             **run.call_ids,
         )
 
-        response = await lead_model_call(run, step, call, ask)
+        bundles = run.enclosing.get(ModelCall)
+        response = await lead_model_call(run, step, call, ask if bundles is None else self._timed(ask, bundles))
         if response is not None:
             self.answered(response)
         return response
+
+    def _timed(
+        self, ask: Callable[[ModelCall], Awaitable[ModelResponse]], bundles: Sequence[Instrumentation]
+    ) -> Callable[[ModelCall], Awaitable[ModelResponse]]:
+        """Return a function that asks a model, and tells bundles when the pieces of its answer arrived."""
+
+        async def ask_timed(call: ModelCall) -> ModelResponse:
+            self._model_call = timed = _TimedCall()
+            try:
+                return await ask(call)
+            finally:
+                if self._model_call is timed:
+                    self._model_call = None
+                if timed.times is not None:
+                    for hooks in bundles:
+                        hooks.streamed(call, timed.times)
+
+        return ask_timed
+
+    def begin_stream(self) -> Callable[[], None]:
+        """Note that the model call is streamed, for the telemetry. Call it when `ask` of `ask_model` begins.
+
+        Returns:
+            A function to call for each piece of the answer that arrives; any thread may call it.
+        """
+        if self._model_call is None:
+            return _ignore_piece
+        self._model_call.times = times = StreamTimes()
+        return times.note_piece
 
     def name_model(self, name: str) -> None:
         """Set the name of the model, if it was not known when the run began."""
@@ -654,7 +690,7 @@ class AdapterRun:
 
         Prepare concurrent calls in the model's order, so that their indices do not depend on which one starts first.
         """
-        run, step = self._opened, self.step
+        run, step = self._opened, self._step or self.step
         given: list[ToolResult] = []
         raised: list[Exception] = []
 
@@ -836,6 +872,16 @@ class AdapterRun:
         return AgentDone(
             output=output, ran=traversal.reached, changed=said != [output], continues=tuple(traversal.continues)
         )
+
+
+class _TimedCall(msgspec.Struct, eq=False):
+    """A model call that is instrumented, with the times of its answer if that is streamed."""
+
+    times: StreamTimes | None = None
+
+
+def _ignore_piece() -> None:
+    """Ignore a piece of an answer, because nobody measures the call."""
 
 
 async def _agent_result(work: Callable[[str, str], Awaitable[str]], instruction: str, child: str) -> AgentResult:

@@ -174,9 +174,13 @@ async def ask_model(run: Run, step: Step) -> ModelResponse | None:
         run.llm_calls += 1
         if run.journal.durable:
             run.journal.begin_model_call(step.index, model)
-        answer = respond(model, partial(model_call, run, step, own_lists=True), retry, run.text)
+        if ModelCall in run.enclosing:
+            call = model_call(run, step)
+            answer = instrument(run, call, respond(model, partial(copy_lists, call), retry, run.text))
+        else:
+            answer = respond(model, partial(model_call, run, step, own_lists=True), retry, run.text)
         try:
-            response = await (instrument(run, model_call(run, step), answer) if ModelCall in run.enclosing else answer)
+            response = await answer
         except BaseException as error:
             run.journal.end_model_call(NO_USAGE, type(error).__name__)
             raise

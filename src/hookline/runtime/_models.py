@@ -29,6 +29,7 @@ from hookline.errors import (
     ModelError,
     TransientModelError,
 )
+from hookline.instrumentation import Instrumentation, StreamTimes
 from hookline.interceptors import Chain
 
 __all__ = [
@@ -341,9 +342,13 @@ class RunText:
     Args:
         on_token: The caller's function. If it raises, that is logged, and it is called no more.
         kept_until: The outermost call with hooks that may change or withhold what was written; `None` to keep nothing.
+
+    Attributes:
+        bundles: The bundles that instrument the model calls of the segment.
+        given: Whether the present attempt of a model call has given text away, which nobody can take back.
     """
 
-    __slots__ = ("_held", "_kept_until", "_on_token", "_settled", "_silent", "_written", "given")
+    __slots__ = ("_held", "_kept_until", "_on_token", "_settled", "_silent", "_written", "bundles", "given")
 
     def __init__(self, on_token: OnToken, kept_until: type[Call] | None) -> None:
         self._on_token: OnToken | None = on_token
@@ -355,8 +360,8 @@ class RunText:
         self._written = 0
         self._silent: set[type[Call]] = {AgentCall, StepCall}
         """In which of the present calls nothing has been given away."""
+        self.bundles: Sequence[Instrumentation] = ()
         self.given = False
-        """Whether the present attempt of a model call has given text away, which nobody can take back."""
 
     async def read(self, model: Model, call: ModelCall) -> ModelResponse:
         """Ask a model, and take its text as it comes; of one that cannot stream, all at once.
@@ -369,6 +374,7 @@ class RunText:
         if stream is None:
             answer: Any = model.respond(call)
             return await answer if inspect.isawaitable(answer) else answer  # type: ignore[no-any-return]
+        times = StreamTimes() if self.bundles else None
         pieces = stream(call)
         if not hasattr(pieces, "__aiter__"):
             if inspect.iscoroutine(pieces):
@@ -381,15 +387,21 @@ class RunText:
         try:
             if hasattr(pieces, "aclose"):
                 async with aclosing(pieces):
-                    return await self._through(model, pieces, kept)
-            return await self._through(model, pieces, kept)
+                    return await self._through(model, pieces, kept, times)
+            return await self._through(model, pieces, kept, times)
         except BaseException:
             self._written = 0
             if kept is not None:
                 self._held.pop()
             raise
+        finally:
+            if times is not None:
+                for hooks in self.bundles:
+                    hooks.streamed(call, times)
 
-    async def _through(self, model: Model, pieces: Any, kept: list[str] | None) -> ModelResponse:
+    async def _through(
+        self, model: Model, pieces: Any, kept: list[str] | None, times: StreamTimes | None
+    ) -> ModelResponse:
         response: ModelResponse | None = None
         async for piece in pieces:
             if response is not None:
@@ -400,6 +412,8 @@ class RunText:
                 raise ModelAnswerError(model.name, f"its stream holds {quote(piece)}; it is made of text")
             elif piece:
                 self._written += 1
+                if times is not None:
+                    times.note_piece()
                 if kept is not None:
                     kept.append(piece)
                 elif self._on_token is not None:

@@ -9,9 +9,9 @@ from typing import Any, TypeVar
 import anyio.lowlevel
 import msgspec
 
-from hookline.calls import Ask, Call, StepCall
+from hookline.calls import Ask, Call, ModelCall, StepCall
 from hookline.execution import Observer, refuse_return
-from hookline.hooks import AnyHook
+from hookline.hooks import AnyHook, Hooks
 from hookline.instrumentation import Instrumentation, SegmentInfo
 from hookline.interceptors import CompiledInterceptor, Interruptible, Terminal, Traversal
 from hookline.runtime._run import Run
@@ -138,16 +138,15 @@ def begin_instrumentation(run: Run, bundles: Sequence[Instrumentation]) -> Seque
     """Let bundles begin a segment.
 
     Returns:
-        The hooks of the run without those that want to hear nothing of this segment.
+        The hooks of the run, with the bundles that observe this segment in place of those that were given.
     """
     segment = describe_segment(run)
-    silent: list[Instrumentation] = []
+    observing: dict[AnyHook, Hooks | None] = {}
     for hooks in bundles:
-        begun, wanted = hooks.begin(segment)
+        begun, observers = hooks.begin(segment)
         run.begun.append((hooks, begun))
-        if not wanted:
-            silent.append(hooks)
-        else:
+        observing[hooks] = observers
+        if observers is not None:
             for call in hooks.encloses:
                 run.enclosing[call] = (*run.enclosing.get(call, ()), hooks)
         traceparent = hooks.carried(begun)
@@ -155,14 +154,11 @@ def begin_instrumentation(run: Run, bundles: Sequence[Instrumentation]) -> Seque
             run.traceparents = (*segment.traceparents[:1], traceparent)
     for hooks, begun in run.begun:
         hooks.attach(begun)
-    if not silent and len(bundles) == sum(isinstance(entry, Instrumentation) for entry in run.hooks):
-        return run.hooks
-    # One that the agent and the caller have both given would count everything twice.
-    return [
-        entry
-        for at, entry in enumerate(run.hooks)
-        if not isinstance(entry, Instrumentation) or (entry not in silent and entry not in run.hooks[:at])
-    ]
+    if run.text is not None:
+        run.text.bundles = run.enclosing.get(ModelCall, ())
+    # Taken out, as one that the agent and the caller have both given would count everything twice.
+    registered = [observing.pop(entry, None) if isinstance(entry, Instrumentation) else entry for entry in run.hooks]
+    return [entry for entry in registered if entry is not None]
 
 
 def end_instrumentation(run: Run) -> None:

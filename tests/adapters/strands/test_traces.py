@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from strands.telemetry import tracer
 
+from hookline.otel import TracingHooks
 from tests.adapters.traces import (
     BUNDLES,
     SCENES,
@@ -41,3 +44,19 @@ async def test_beside_the_frameworks_own_telemetry_each_tells_its_part_once(scen
 
     with global_provider(library.provider), replaced(tracer, "_tracer_instance", None):
         await check_beside(play_of(stage.StrandsStage()), library, SCENES[scene], inside=())
+
+
+async def test_the_span_of_a_model_call_says_when_its_answer_began_to_arrive() -> None:
+    library = Library()
+
+    await play_of(stage.StrandsStage())(SCENES["plain"], [TracingHooks(library.provider)])
+
+    chats = [span for span in library.kept.get_finished_spans() if span.name.startswith("chat")]
+    assert chats
+    for chat in chats:
+        attributes = dict(chat.attributes or {})
+        assert attributes["gen_ai.request.stream"] is True
+        assert chat.start_time is not None
+        assert chat.end_time is not None
+        first: Any = attributes["gen_ai.response.time_to_first_chunk"]
+        assert 0 < first <= (chat.end_time - chat.start_time) / 1e9

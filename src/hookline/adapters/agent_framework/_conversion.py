@@ -152,12 +152,19 @@ def model_name(agent: Any) -> str:
 
 def to_model_response(response: Any, tools: Mapping[str, str]) -> ModelResponse:
     """Convert a model's answer."""
-    contents = [each for message in response.messages for each in message.contents]
+    calls: list[ToolRequest] = []
+    thoughts: list[str] = []
+    for message in response.messages:
+        for each in message.contents:
+            if each.type == "function_call":
+                calls.append(to_tool_request(each, tools))
+            elif each.type == "text_reasoning" and each.text:
+                thoughts.append(each.text)
     usage: Mapping[str, Any] = response.usage_details or {}
     return ModelResponse(
         content=response.text,
-        tool_calls=[to_tool_request(each, tools) for each in contents if each.type == "function_call"],
-        reasoning="\n".join(each.text for each in contents if each.type == "text_reasoning" and each.text),
+        tool_calls=calls,
+        reasoning="\n".join(thoughts),
         usage=Usage(
             input_tokens=usage.get("input_token_count") or 0, output_tokens=usage.get("output_token_count") or 0
         ),

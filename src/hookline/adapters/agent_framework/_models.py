@@ -50,7 +50,7 @@ class ModelCallMiddleware(ChatMiddleware):
             context.result = _replacement_response([Content.from_text(run.denied.reason)], stream=context.stream)
             return
         binding.begin_step(context)
-        terminations = list[MiddlewareTermination]()
+        terminations: list[MiddlewareTermination] = []
         call = partial(call_until_terminated, context, call_next, terminations)
         hooked = run.leads(ModelCall)
         if hooked and context.stream:
@@ -107,11 +107,14 @@ class ModelCallMiddleware(ChatMiddleware):
             nonlocal own
             if call.messages != messages or call.tools != tools:
                 _change(context, call, system, known)
+            note_piece = run.begin_stream() if context.stream else None
             await call_next()
             own = context.result
             if isinstance(own, ResponseStream):
                 stream = own
                 async for update in stream:
+                    if note_piece is not None:
+                        note_piece()
                     if emit is None or hold:
                         held.append(update)
                     else:

@@ -58,7 +58,8 @@ class AgentFrameworkBinding:
 
     def begin_step(self, context: ChatContext) -> None:
         """Begin a step; a retry of the model call belongs to the same step."""
-        for content in (each for message in context.messages for each in message.contents if self.rejected):
+        rejected = self.rejected
+        for content in [each for message in context.messages for each in message.contents] if rejected else ():
             decision = self.rejected.get(content.call_id or "") if content.type == "function_result" else None
             if decision is None:
                 continue

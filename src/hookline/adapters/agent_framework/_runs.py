@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, MutableMapping
-from contextlib import contextmanager, suppress
+from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -36,8 +36,8 @@ from hookline.runtime import AdapterRun
 
 __all__ = ["belongs_to_operation", "run_operation"]
 
-Setting = tuple[MutableMapping[str, Any], str, Any]
-"""A mapping, and the key and value to set in it."""
+Setting = tuple[MutableMapping[str, Any], str, Any, Any]
+"""A mapping, the key and value to set in it, and the value before."""
 _ABSENT = object()
 EmitUpdate = Callable[[Any], Awaitable[None]]
 OUTER_OPERATIONS_KEY = "hookline_outside"
@@ -76,7 +76,7 @@ async def run_operation(
     }
     run = AdapterRun(hooks, DRIVES, **given)
     binding = AgentFrameworkBinding(run, context, decisions, reworded, operation_key)
-    terminations = list[MiddlewareTermination]()
+    terminations: list[MiddlewareTermination] = []
     call = partial(call_until_terminated, context, call_next, terminations)
     if context.stream:
         context.result = _stream_operation(binding, call)
@@ -99,7 +99,8 @@ def _stream_operation(
 
 async def _run_agent(binding: AgentFrameworkBinding, call_next: Next, emit: EmitUpdate | None) -> AgentResponse[Any]:
     async with binding.run as run:
-        with _install_middleware(binding):
+        settings = _install_middleware(binding)
+        try:
             if binding.decisions and binding.resume():
                 run.finish("interrupted")
                 run.raise_if_stopped()
@@ -111,17 +112,18 @@ async def _run_agent(binding: AgentFrameworkBinding, call_next: Next, emit: Emit
             if run.run.parent is None:  # the model of the run that called it reads how a sub-agent ended
                 run.raise_if_stopped()
             return response
+        finally:
+            _remove_middleware(settings)
     if run.run.parent is None:
         raise RunStopped("The run was interrupted.")
     return AgentResponse(messages=[])
 
 
-@contextmanager
-def _install_middleware(binding: AgentFrameworkBinding) -> Iterator[None]:
+def _install_middleware(binding: AgentFrameworkBinding) -> list[Setting]:
     """Install the outermost middleware for the calls of a run while the run lasts.
 
-    It is removed at the end because middleware outside of ours may run the agent again with the same context, whose
-    calls must not reach a run that has ended.
+    Returns:
+        What was set, for `_remove_middleware`.
     """
     context = binding.context
     agent: Any = context.agent
@@ -132,31 +134,44 @@ def _install_middleware(binding: AgentFrameworkBinding) -> Iterator[None]:
     others = context.client_kwargs.get("middleware")
     ours = [ModelCallMiddleware(binding), ToolCallMiddleware(binding, install_sub_agent_middleware), *(others or [])]
     settings: list[Setting] = [
-        (context.metadata, OUTER_OPERATIONS_KEY, outer_operations + 1),
-        (context.client_kwargs, "middleware", ours),
+        (
+            context.metadata,
+            OUTER_OPERATIONS_KEY,
+            outer_operations + 1,
+            context.metadata.get(OUTER_OPERATIONS_KEY, _ABSENT),
+        ),
+        (context.client_kwargs, "middleware", ours, context.client_kwargs.get("middleware", _ABSENT)),
     ]
     if strategy is not None:
-        settings.append((vars(context), "compaction_strategy", HookedCompactionStrategy(binding.run, strategy)))
-    earlier = [mapping.get(key, _ABSENT) for mapping, key, _ in settings]
-    for mapping, key, value in settings:
+        hooked, fields = HookedCompactionStrategy(binding.run, strategy), vars(context)
+        settings.append((fields, "compaction_strategy", hooked, fields.get("compaction_strategy", _ABSENT)))
+    for mapping, key, value, _ in settings:
         mapping[key] = value
-    try:
-        yield
-    finally:
-        for (mapping, key, value), before in zip(settings, earlier, strict=True):
-            if mapping.get(key) is not value:
-                continue  # something else has changed it meanwhile
-            if before is _ABSENT:
-                del mapping[key]
-            else:
-                mapping[key] = before
+    return settings
+
+
+def _remove_middleware(settings: list[Setting]) -> None:
+    """Undo `_install_middleware`.
+
+    Middleware outside of ours may run the agent again with the same context, whose calls must not reach a run that has
+    ended.
+    """
+    for mapping, key, value, before in settings:
+        if mapping.get(key) is not value:
+            continue  # something else has changed it meanwhile
+        if before is _ABSENT:
+            del mapping[key]
+        else:
+            mapping[key] = before
 
 
 async def _call_agent(context: AgentContext, call_next: Next, emit: EmitUpdate | None) -> AgentResponse[Any]:
     """Run the framework's own agent and return its response."""
     given, context.result = context.result, None  # a streaming run has put its own stream there
-    with suppress(MiddlewareTermination):
+    try:  # noqa: SIM105  (`contextlib.suppress` is three calls)
         await call_next()
+    except MiddlewareTermination:
+        pass
     result: Any
     result, context.result = context.result, given
     if isinstance(result, ResponseStream):

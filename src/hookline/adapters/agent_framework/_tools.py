@@ -46,7 +46,7 @@ class ToolCallMiddleware(FunctionMiddleware):
             args=given,
             tool_call_id=context.metadata.get("call_id", ""),
         )
-        terminations = list[MiddlewareTermination]()
+        terminations: list[MiddlewareTermination] = []
 
         async def work(args: Mapping[str, Any]) -> ToolResult:
             if args != given:

@@ -57,6 +57,7 @@ from hookline.calls import (
 )
 from hookline.errors import HookDefinitionError, HookUsageError
 from hookline.events import OnComplete
+from hookline.hooks import Hooks
 from hookline.instrumentation import Instrumentation, SegmentInfo
 
 __all__ = ["PolicyHooks"]
@@ -623,10 +624,10 @@ class PolicyHooks(Instrumentation):
         if InterceptionPoint.AGENT_SHUTDOWN in points:
             self.on(OnComplete, timeout=math.inf, id=f"{id}.agent_shutdown")(run.shut_down)
 
-    def begin(self, segment: SegmentInfo) -> tuple[Any, bool]:
+    def begin(self, segment: SegmentInfo) -> tuple[Any, Hooks | None]:
         """Open the session of a segment."""
         self._policies.sessions.open(segment)
-        return segment.operation_id, True
+        return segment.operation_id, self
 
     def end(self, begun: Any) -> None:
         """Close the session of a segment."""

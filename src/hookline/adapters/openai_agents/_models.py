@@ -79,9 +79,8 @@ def _substitute_model(binding: OpenAIBinding, model: Model) -> Any:
     """Return a substitute for a model that makes its calls through the hooks of the run."""
 
     async def get_response(*given: Any, **options: Any) -> ModelResponse:
-        begin_model_call(binding)
-        model_input = _model_input(binding, given, options)
-        if not binding.hooks_model_calls:
+        hooked, model_input = begin_model_call(binding), _model_input(binding, given, options)
+        if not hooked:
             as_given = binding.instruction_override is None
             response: ModelResponse = await (
                 model.get_response(*given, **options)
@@ -99,7 +98,7 @@ def _substitute_model(binding: OpenAIBinding, model: Model) -> Any:
 
     def stream_response(*given: Any, **options: Any) -> AsyncIterator[Any]:
         model_input = _model_input(binding, given, options)
-        stream = _hooked_stream if binding.hooks_model_calls else _observed_stream
+        stream = _hooked_stream if binding.run.leads(ModelCall) else _observed_stream
         return stream(binding, model_input, lambda final: _call_model(model.stream_response, final, given, options))
 
     return Substitute(model, get_response=get_response, stream_response=stream_response)
@@ -131,14 +130,20 @@ def _call_model(method: Callable[..., Any], final: ModelInput, given: tuple[Any,
     return method(*by_position, *given[len(INPUT_NAMES) :], **own)
 
 
-def begin_model_call(binding: OpenAIBinding) -> None:
-    """Begin a model call; a retry belongs to the same step."""
+def begin_model_call(binding: OpenAIBinding) -> bool:
+    """Begin a model call; a retry belongs to the same step.
+
+    Returns:
+        Whether the call must go through the hooks; for observers alone, the answer suffices.
+    """
     binding.raise_if_stopped()
     if not binding.model_pending:
         binding.run.begin_step()
         binding.model_pending = True
-    if not binding.hooks_model_calls:
+    hooked = binding.run.leads(ModelCall)
+    if not hooked:
         binding.run.begin_model_call()
+    return hooked
 
 
 def record_answer(binding: OpenAIBinding, response: ModelResponse, tools: Any, handoffs: Any) -> None:
@@ -220,9 +225,11 @@ async def _hooked_stream(
     async def get(final: ModelInput) -> ModelResponse:
         held.clear()  # an `around` may ask twice
         ends.clear()
-        done, failed, events = list[Any](), None, stream(final)
+        done, failed, note_piece = list[Any](), None, binding.run.begin_stream()
+        events = stream(final)
         try:
             async for event in events:
+                note_piece()
                 if isinstance(event, ResponseOutputItemDoneEvent):
                     done.append(event.item)
                 if isinstance(event, ResponseCompletedEvent):

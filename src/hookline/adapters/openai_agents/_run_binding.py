@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Mapping
 from contextvars import ContextVar
 from typing import Any
 
@@ -94,11 +93,6 @@ class OpenAIBinding:
         self.substitutes: list[tuple[Model, Any]] = []
         self._awaited = awaited
         self._tasks: set[asyncio.Task[Any]] = set()
-
-    @property
-    def hooks_model_calls(self) -> bool:
-        """Whether model calls must go through the hooks; for observers alone, the answer suffices."""
-        return self.run.leads(ModelCall)
 
     def claim_run(self, agent: Agent[Any]) -> bool:
         """Return whether the run that begins now is the awaited run of this agent."""
@@ -195,18 +189,9 @@ class OpenAIBinding:
 
     # The end of the run.
 
-    @contextmanager
-    def track_task(self) -> Iterator[None]:
+    def track_task(self) -> _TrackedTask:
         """Mark the present task as working for the run, while the block runs."""
-        task = asyncio.current_task()
-        if task is None or task in self._tasks:
-            yield
-            return
-        self._tasks.add(task)
-        try:
-            yield
-        finally:
-            self._tasks.discard(task)
+        return _TrackedTask(self._tasks)
 
     async def wait_for_tasks(self) -> None:
         """Wait for tasks that the SDK cancelled and left: it ends a cancelled run before the run's tools."""
@@ -238,18 +223,28 @@ class OpenAIBinding:
             if parent.denied is not None:
                 parent.raise_if_stopped(OpenAIRunStopped)
 
-    @contextmanager
-    def activated(self) -> Iterator[None]:
-        """Let the patched functions find this binding, while the block runs."""
-        token = current_binding.set(self)
-        try:
-            yield
-        finally:
-            current_binding.reset(token)
-
 
 current_binding: ContextVar[OpenAIBinding | None] = ContextVar("hookline_openai_agents", default=None)
 """The binding of the run in which patched functions are called."""
+
+
+class _TrackedTask:
+    """A context manager that keeps the present task in a set of tasks, unless it is there already."""
+
+    __slots__ = ("_task", "_tasks")
+
+    def __init__(self, tasks: set[asyncio.Task[Any]]) -> None:
+        self._tasks = tasks
+
+    def __enter__(self) -> None:
+        task = asyncio.current_task()
+        self._task = None if task in self._tasks else task
+        if self._task is not None:
+            self._tasks.add(self._task)
+
+    def __exit__(self, *raised: object) -> None:
+        if self._task is not None:
+            self._tasks.discard(self._task)
 
 
 def present_binding() -> OpenAIBinding | None:

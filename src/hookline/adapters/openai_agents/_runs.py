@@ -18,7 +18,7 @@ from agents import (
 from agents.run_internal.run_steps import QueueCompleteSentinel
 
 from hookline.adapters.openai_agents._conversion import from_items, output_text, parse_output, to_items
-from hookline.adapters.openai_agents._run_binding import OpenAIBinding
+from hookline.adapters.openai_agents._run_binding import OpenAIBinding, current_binding
 from hookline.adapters.openai_agents._sub_agents import end_handoffs, record_early_end
 from hookline.calls import AgentCall
 from hookline.errors import HookUsageError
@@ -51,9 +51,12 @@ async def run_agent(
         binding.resume(given)
 
     async def run_once(final_input: Input) -> str:
+        token = current_binding.set(binding)  # the patched functions find it there
         try:
-            with binding.activated():
+            try:
                 result = await start(final_input)
+            finally:
+                current_binding.reset(token)
         except BaseException as error:
             failure = error.__cause__ if isinstance(error, StreamFailedError) and error.__cause__ is not None else error
             record_early_end(run, failure)

@@ -12,7 +12,7 @@ from agents import Agent, MaxTurnsExceeded
 
 from hookline.adapters.openai_agents._conversion import parse_arguments, tool_output_text
 from hookline.adapters.openai_agents._models import model_name
-from hookline.adapters.openai_agents._run_binding import DRIVES, OpenAIBinding, OpenAIRunStopped
+from hookline.adapters.openai_agents._run_binding import DRIVES, OpenAIBinding, OpenAIRunStopped, current_binding
 from hookline.runtime import AdapterRun
 
 __all__ = ["call_agent", "end_handoffs", "hand_over", "record_early_end"]
@@ -41,9 +41,12 @@ async def call_agent(
             final = json.dumps({**given, "input": instruction}) if isinstance(given, dict) else instruction
         async with AdapterRun((), DRIVES, agent_id=name, model=model, operation_id=child, parent=parent) as run:
             binding = OpenAIBinding(run, awaited=callee)
+            token = current_binding.set(binding)
             try:
-                with binding.activated():
+                try:
                     own.append(await invoke(ctx, final))
+                finally:
+                    current_binding.reset(token)
             except BaseException as error:
                 record_early_end(run, error)
                 await binding.wait_for_tasks()

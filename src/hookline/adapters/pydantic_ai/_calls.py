@@ -18,7 +18,7 @@ from pydantic_ai.tools import RunContext, ToolDefinition
 from hookline.adapters._streams import must_hold_stream
 from hookline.adapters.pydantic_ai import _conversion as convert
 from hookline.adapters.pydantic_ai._conversion import RequestMessages
-from hookline.adapters.pydantic_ai._models import CompactingModel, HeldStream, can_compact
+from hookline.adapters.pydantic_ai._models import CompactingModel, HeldStream, can_compact, time_stream
 from hookline.calls import Message, ModelCall, ToolRequest, ToolResult
 from hookline.errors import RunStopped
 from hookline.runtime import AdapterRun, ToolDone
@@ -165,7 +165,10 @@ class CallHooks:
         responses: list[tuple[ModelResponse, Any]] = []
 
         async def ask(call: ModelCall) -> Any:
-            response = await handler(conversation.request(call))
+            final = conversation.request(call)
+            if request.streaming:
+                final = replace(final, model=time_stream(final.model, run))
+            response = await handler(final)
             responses.append((response, convert.to_model_response(response, self._toolset_of)))
             return responses[0][1]
 

@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any, cast
 
 import msgspec
@@ -61,11 +62,12 @@ _VALIDATION_METHODS = ("before_tool_validate", "wrap_tool_validate", "after_tool
 
 def may_rewrite_args(ctx: RunContext[Any]) -> bool:
     """Return whether another capability of the run may change a call's arguments before hooks see them."""
-    return any(
-        getattr(type(each), seam, None) is not getattr(AbstractCapability, seam)
-        for each in ctx.capabilities.values()
-        for seam in _VALIDATION_METHODS
-    )
+    return any(map(_has_validation_methods, map(type, ctx.capabilities.values())))
+
+
+@lru_cache(maxsize=256)
+def _has_validation_methods(capability: type[AbstractCapability[Any]]) -> bool:
+    return any(getattr(capability, name, None) is not getattr(AbstractCapability, name) for name in _VALIDATION_METHODS)
 
 
 def final_args(

@@ -34,11 +34,11 @@ from pydantic_ai.tools import RunContext
 from pydantic_ai.usage import RequestUsage
 
 from hookline.adapters.pydantic_ai import _conversion as convert
-from hookline.calls import Message
+from hookline.calls import Message, ModelCall
 from hookline.errors import HooklineError, HookUsageError
 from hookline.runtime import AdapterRun
 
-__all__ = ["CompactingModel", "HeldStream", "can_compact", "hold_model"]
+__all__ = ["CompactingModel", "HeldStream", "can_compact", "hold_model", "time_stream"]
 
 
 class HeldStream:
@@ -217,6 +217,48 @@ def hold_model(model: Model) -> Model | None:
     if held is None or isinstance(inner, HoldingModel) or not _can_stream(model):
         return None
     return HoldingModel(model, held)
+
+
+class TimedModel(WrapperModel):
+    """A model that tells when the pieces of its streamed answer arrive.
+
+    Args:
+        wrapped: The model.
+        note_piece: Called for each piece.
+    """
+
+    def __init__(self, wrapped: Model, note_piece: Callable[[], None]) -> None:
+        super().__init__(wrapped)
+        self._note_piece = note_piece
+
+    @asynccontextmanager
+    async def request_stream(
+        self,
+        messages: list[ModelMessage],
+        model_settings: ModelSettings | None,
+        model_request_parameters: ModelRequestParameters,
+        run_context: RunContext[Any] | None = None,
+    ) -> AsyncGenerator[StreamedResponse]:
+        """Stream the answer of the model."""
+        async with self.wrapped.request_stream(
+            messages, model_settings, model_request_parameters, run_context
+        ) as stream:
+            events_of = stream._get_event_iterator
+
+            async def timed() -> AsyncGenerator[ModelResponseStreamEvent]:
+                async for event in events_of():
+                    self._note_piece()
+                    yield event
+
+            vars(stream)["_get_event_iterator"] = timed
+            yield stream
+
+
+def time_stream(model: Model, run: AdapterRun) -> Model:
+    """Return a model that tells when the pieces of its streamed answer arrive, if telemetry measures the run."""
+    if ModelCall not in run.run.enclosing or not _can_stream(model):
+        return model
+    return TimedModel(model, run.begin_stream())
 
 
 def _can_stream(model: Model) -> bool:

@@ -22,6 +22,9 @@ from hookline.runtime import AdapterRun, Approve, Capabilities, Reject
 
 __all__ = ["PydanticAIBinding"]
 
+NODES = (CallToolsNode, ModelRequestNode, UserPromptNode)
+"""The nodes of the framework's graph that come before the end of a run."""
+
 logger = logging.getLogger("hookline")
 
 
@@ -153,8 +156,11 @@ class PydanticAIBinding(CallHooks):
         if node is self._node:  # the capability is installed twice
             return node
         self._node = node
-        # One class after the other: for a node of another class, `isinstance` takes the slow way of abstract classes.
-        if isinstance(node, CallToolsNode):
+        # For a node of another class, `isinstance` takes the slow way of abstract classes.
+        kind = node.__class__
+        if kind not in NODES:
+            kind = next((each for each in NODES if isinstance(node, each)), kind)
+        if kind is CallToolsNode:
             self._output_delivered = False
             self._record_tools(ctx)
             if node.tool_call_results is not None:
@@ -163,9 +169,9 @@ class PydanticAIBinding(CallHooks):
                 unknown = [part for part in node.model_response.tool_calls if part.tool_name not in self._tools]
                 for part in unknown:  # the framework reports these to the model only
                     await self._report_failed_call(part, UnknownToolError(part.tool_name, sorted(self._tools)))
-        elif isinstance(node, ModelRequestNode):
+        elif kind is ModelRequestNode:
             self._output_delivered = False
-        elif isinstance(node, UserPromptNode):
+        elif kind is UserPromptNode:
             self._output_delivered = False
             return node if self._prompt is None else replace(node, user_prompt=self._prompt)
         else:

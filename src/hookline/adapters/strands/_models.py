@@ -83,8 +83,11 @@ async def _ask_model(binding: StrandsBinding, context: Any, call_next: Next) -> 
         changed = context
         if call.messages != messages or call.tools != tools:
             changed = _changed_context(context, call, system, known)
+        note_piece = run.begin_stream()
         try:
             async for event in call_next(changed):
+                if "event" in event:  # a piece of the stream as it came; what is made of it follows
+                    note_piece()
                 if isinstance(event, ModelStopReason):
                     own.append(event)
                 elif hold:
