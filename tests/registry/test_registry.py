@@ -27,7 +27,7 @@ from hookline.registry import (
 from hookline.store import SqlStore
 from hookline.store._tables import audit, definitions
 
-from .scenes import FACTORIES, PAY, definition, ids, pay, until
+from .scenes import FACTORIES, PAY, definition, ids, pay
 
 pytestmark = pytest.mark.anyio
 
@@ -530,6 +530,7 @@ async def test_what_is_restored_from_a_copy_is_read_anew(registry: Registry, sto
 async def test_definitions_stored_behind_its_back_are_seen_with_the_next_revision(
     registry: Registry, store: SqlStore
 ) -> None:
+    """Nobody wakes the registry."""
     stored = await registry.create(definition(name="one", handler="log"))
     copy = msgspec.structs.replace(stored, id="copy", name="two", revision=stored.revision + 1)
     async with store.writing() as connection:
@@ -550,7 +551,8 @@ async def test_definitions_stored_behind_its_back_are_seen_with_the_next_revisio
         )
         await connection.exec_driver_sql("UPDATE revisions SET revision = revision + 1")
 
-    await until(lambda: len(registry.hooks()) == 2)
+    await registry.refresh()
+    assert len(registry.hooks()) == 2
 
 
 async def test_a_tenant_that_nobody_knows_costs_no_memory(registry: Registry) -> None:
