@@ -212,9 +212,9 @@ class FileWakeups(LocalWakeups):
 
 
 CHANNEL = "hookline"
-NOTIFY_SECONDS, LONGEST_NOTIFY_SECONDS = 0.02, 0.05
-"""Seconds between two notifications of a process, the longer ones while one follows another without a break. Each takes
-a lock of the whole server until it is committed, and wakes every process that listens."""
+NOTIFY_SECONDS = 0.02
+"""Seconds between two notifications of a process. Each takes a lock of the whole server until it is committed, and is
+sent to every process that listens."""
 LONGEST_PAYLOAD = 7000
 """Bytes of a notification; PostgreSQL allows just under 8000."""
 EVERYTHING = "*"
@@ -261,7 +261,6 @@ class PostgresWakeups(LocalWakeups):
         self._url = f"postgresql://{url.partition('://')[2]}"
         self._poll_seconds = check_seconds("poll_seconds", poll_seconds)
         self._pending: set[str] = set()
-        self._spacing = NOTIFY_SECONDS
         self._heard: set[str] = set()
         self._heard_at = -math.inf
         self._flush: asyncio.TimerHandle | None = None
@@ -371,8 +370,7 @@ class PostgresWakeups(LocalWakeups):
             raise
         self._failing = False
         if not self._closing:
-            await asyncio.sleep(self._spacing)
-            self._spacing = min(self._spacing * 1.5, LONGEST_NOTIFY_SECONDS) if self._pending else NOTIFY_SECONDS
+            await asyncio.sleep(NOTIFY_SECONDS)
 
     async def _listen(self, connection: Any) -> None:
         """Listen to the notifications of other processes, if they arrive here."""
