@@ -21,7 +21,7 @@ from typing import Any, Literal, TypeAlias, TypeVar
 from uuid import uuid4
 
 import msgspec
-from sqlalchemy import ColumnElement, Double, Table, cast, event, func, insert, literal, literal_column, select
+from sqlalchemy import ColumnElement, Double, Table, cast, event, func, literal, literal_column, select
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, DisconnectionError, InterfaceError
@@ -299,19 +299,37 @@ def insert_into(connection: AsyncConnection, table: Table) -> postgresql.Insert 
     return postgresql.insert(table) if connection.dialect.name == "postgresql" else sqlite.insert(table)
 
 
-async def insert_rows(connection: AsyncConnection, table: Table, rows: Sequence[Mapping[str, object]]) -> None:
-    """Insert rows that have the same columns.
+async def insert_rows(
+    connection: AsyncConnection,
+    table: Table,
+    rows: Sequence[Mapping[str, object]],
+    *,
+    alike: Mapping[str, object] | None = None,
+    skip_known: bool = False,
+) -> None:
+    """Insert rows that have the same columns, in order.
 
     PostgreSQL gets them in one statement with an array for each column. It would prepare the indexes and partitions of
     the table for every row of an `executemany`.
+
+    Args:
+        connection: In a transaction that may write.
+        table: The table.
+        rows: The rows.
+        alike: Values or SQL expressions that all rows have, by column.
+        skip_known: Whether rows whose key is stored already are left out.
     """
+    alike = alike or {}
     if connection.dialect.name != "postgresql":
-        await connection.execute(insert(table), rows)
+        inserting = sqlite.insert(table).values(alike) if alike else sqlite.insert(table)
+        await connection.execute(inserting.on_conflict_do_nothing() if skip_known else inserting, rows)
         return
     names = list(rows[0])
     arrays = [literal([row[name] for row in rows], postgresql.ARRAY(table.c[name].type)) for name in names]
     new = func.unnest(*arrays).table_valued(*names, name="new").render_derived()
-    await connection.execute(insert(table).from_select(names, select(*(new.c[name] for name in names))))
+    values = [*(new.c[name] for name in names), *(cast(value, table.c[name].type) for name, value in alike.items())]
+    moved = postgresql.insert(table).from_select([*names, *alike], select(*values))
+    await connection.execute(moved.on_conflict_do_nothing() if skip_known else moved)
 
 
 def _now_sql(dialect: str) -> ColumnElement[float]:
