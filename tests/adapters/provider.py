@@ -135,7 +135,7 @@ class Provider:
                 try:
                     super().finish()
                 except (OSError, ValueError):
-                    pass
+                    self.rfile.close()  # not reached where writing the rest fails, and it holds the socket open
                 self.done.set()
 
             def log_message(self, *args: Any) -> None:

@@ -20,7 +20,7 @@ from hookline.errors import (
     message_of,
 )
 from hookline.runtime import FORMAT
-from hookline.store._database import FIRST_PAUSE, LONGEST_PAUSE, Database, is_transient
+from hookline.store._database import FIRST_PAUSE, LONGEST_PAUSE, Database, insert_rows, is_transient
 from hookline.store._decisions import link_events
 from hookline.store._deliveries import insert_deliveries
 from hookline.store._lease import build_release
@@ -374,7 +374,7 @@ async def write_commits(
     await state.write(connection)
     rows = [row for commit in commits for row in commit.events]
     if rows:
-        await connection.execute(insert(events), rows)
+        await insert_rows(connection, events, rows)
         await link_events(connection, rows)
     new_deliveries = [row for commit in commits for row in commit.deliveries]
     await insert_deliveries(connection, new_deliveries, now=now, are_new=True)

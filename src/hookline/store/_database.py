@@ -6,7 +6,7 @@ import math
 import os
 import socket
 import sqlite3
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import (
     AbstractAsyncContextManager,
     AsyncExitStack,
@@ -21,7 +21,7 @@ from typing import Any, Literal, TypeAlias, TypeVar
 from uuid import uuid4
 
 import msgspec
-from sqlalchemy import ColumnElement, Double, Table, cast, event, func, literal_column, select
+from sqlalchemy import ColumnElement, Double, Table, cast, event, func, literal, literal_column, select
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, DisconnectionError, InterfaceError
@@ -40,6 +40,7 @@ __all__ = [
     "StoreVersionError",
     "after_commit",
     "insert_into",
+    "insert_rows",
     "is_lock_timeout",
     "is_transient",
     "limit_waiting",
@@ -296,6 +297,39 @@ async def read_clock(connection: AsyncConnection) -> float:
 def insert_into(connection: AsyncConnection, table: Table) -> postgresql.Insert | sqlite.Insert:
     """Return the INSERT of a connection's dialect, which can say what to do about a row that is there already."""
     return postgresql.insert(table) if connection.dialect.name == "postgresql" else sqlite.insert(table)
+
+
+async def insert_rows(
+    connection: AsyncConnection,
+    table: Table,
+    rows: Sequence[Mapping[str, object]],
+    *,
+    alike: Mapping[str, object] | None = None,
+    skip_known: bool = False,
+) -> None:
+    """Insert rows that have the same columns, in order.
+
+    PostgreSQL gets them in one statement with an array for each column. It would prepare the indexes and partitions of
+    the table for every row of an `executemany`.
+
+    Args:
+        connection: In a transaction that may write.
+        table: The table.
+        rows: The rows.
+        alike: Values or SQL expressions that all rows have, by column.
+        skip_known: Whether rows whose key is stored already are left out.
+    """
+    alike = alike or {}
+    if connection.dialect.name != "postgresql":
+        inserting = sqlite.insert(table).values(alike) if alike else sqlite.insert(table)
+        await connection.execute(inserting.on_conflict_do_nothing() if skip_known else inserting, rows)
+        return
+    names = list(rows[0])
+    arrays = [literal([row[name] for row in rows], postgresql.ARRAY(table.c[name].type)) for name in names]
+    new = func.unnest(*arrays).table_valued(*names, name="new").render_derived()
+    values = [*(new.c[name] for name in names), *(cast(value, table.c[name].type) for name, value in alike.items())]
+    moved = postgresql.insert(table).from_select([*names, *alike], select(*values))
+    await connection.execute(moved.on_conflict_do_nothing() if skip_known else moved)
 
 
 def _now_sql(dialect: str) -> ColumnElement[float]:

@@ -23,7 +23,6 @@ from sqlalchemy import (
     bindparam,
     delete,
     func,
-    insert,
     literal,
     select,
     true,
@@ -31,7 +30,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from hookline.store._database import insert_into
+from hookline.store._database import insert_into, insert_rows
 from hookline.store._delivery_claims import UNCLAIMED, ClaimedDelivery, lock_deliveries
 from hookline.store._partitions import GIVEN_UP, KEPT, day_of, move_rows
 from hookline.store._rows import stream_name
@@ -130,8 +129,8 @@ async def insert_deliveries(
     """
     if not rows:
         return
-    statement = insert_into(connection, deliveries).on_conflict_do_nothing()
-    await connection.execute(statement.values(status="waiting", next_attempt_at=now, created_at=now), rows)
+    alike = {"status": "waiting", "next_attempt_at": now, "created_at": now}
+    await insert_rows(connection, deliveries, rows, alike=alike, skip_known=True)
     if connection.dialect.name == "postgresql" and not are_new:
         await _delete_repeated(connection, [row["id"] for row in rows])
     await promote_waiting(connection, {row["stream"] for row in rows}, now=now)
@@ -272,7 +271,7 @@ async def settle_deliveries(
         if outcome.attempted
     ]
     if made:
-        await connection.execute(insert(attempts), made)
+        await insert_rows(connection, attempts, made)
     delivered = {outcome.claimed.seq: outcome.status_code for outcome in outcomes if outcome.status == "delivered"}
     if delivered and partitioned:
         await _move(connection, _build_delivered(delivered, now), day_of(now))

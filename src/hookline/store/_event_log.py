@@ -5,14 +5,14 @@ import logging
 from collections import deque
 from typing import Any, Literal, TypeAlias, get_args
 
-from sqlalchemy import func, insert, select
+from sqlalchemy import func, select
 from sqlalchemy.exc import IntegrityError, SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from hookline.errors import HookUsageError, StoreOverloadedError, StoreUnavailableError
 from hookline.events import EVENTS, Event, encode
 from hookline.hooks import Hooks
-from hookline.store._database import FIRST_PAUSE, LONGEST_PAUSE
+from hookline.store._database import FIRST_PAUSE, LONGEST_PAUSE, insert_rows
 from hookline.store._partitions import KEPT
 from hookline.store._store import SqlStore
 from hookline.store._tables import events, operations
@@ -165,7 +165,7 @@ class EventLog(Hooks):
                     if not await is_stored(connection, self._sent[:1]):
                         self._sent = await assign_numbers(connection, batch)
                         if self._sent:
-                            await connection.execute(insert(events), self._sent)
+                            await insert_rows(connection, events, self._sent)
                 for topic in {events_topic(row["operation_id"]) for row in self._sent}:
                     self._store.wakeups.wake(topic)
                 return
