@@ -34,7 +34,7 @@ from hookline.store import SqlStore
 
 async def main():
     async with SqlStore(sys.argv[1], retry_seconds=30) as store:
-        sys.stdout.write(f"{store.worker_id}\n")
+        sys.stdout.write(f"{store.worker_id}\\n")
 
 others = []
 for _ in range(2):
