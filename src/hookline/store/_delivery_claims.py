@@ -50,10 +50,11 @@ WITH RECURSIVE lane(seq) AS (
         WHERE later.status = 'pending' AND (later.tenant_id, later.endpoint) > (here.tenant_id, here.endpoint)
         ORDER BY later.tenant_id, later.endpoint LIMIT 1
     )
-    FROM lane CROSS JOIN deliveries AS here WHERE here.seq = lane.seq
+    FROM lane CROSS JOIN deliveries AS here WHERE here.seq = lane.seq AND here.day = 0
 )"""
 """One pending delivery of each tenant and endpoint. The recursion skips through the index, so that the cost depends on
-the number of endpoints, not of deliveries."""
+the number of endpoints, not of deliveries. Unsettled deliveries have the day 0; it is named so that PostgreSQL knows each
+`seq` to be one row, as its unique index is of both columns: otherwise it joins all deliveries before it looks at `lane`."""
 
 FIRSTS = """
     SELECT d.seq FROM deliveries AS d
@@ -72,12 +73,12 @@ OPEN = """here.endpoint NOT IN :busy
 
 HEADS = {
     "sqlite": f"""{LANES}
-SELECT head.seq FROM lane CROSS JOIN deliveries AS here ON here.seq = lane.seq
+SELECT head.seq FROM lane CROSS JOIN deliveries AS here ON here.seq = lane.seq AND here.day = 0
     LEFT JOIN endpoints ON endpoints.tenant_id = here.tenant_id AND endpoints.url = here.endpoint
     CROSS JOIN deliveries AS head ON head.seq IN ({FIRSTS})
 WHERE {OPEN} ORDER BY head.next_attempt_at, head.seq LIMIT :limit""",
     "postgresql": f"""{LANES}
-SELECT head.seq FROM lane JOIN deliveries AS here ON here.seq = lane.seq
+SELECT head.seq FROM lane JOIN deliveries AS here ON here.seq = lane.seq AND here.day = 0
     LEFT JOIN endpoints ON endpoints.tenant_id = here.tenant_id AND endpoints.url = here.endpoint
     CROSS JOIN LATERAL ({FIRSTS.replace("SELECT d.seq", "SELECT d.seq, d.next_attempt_at")}) AS head
 WHERE {OPEN} ORDER BY head.next_attempt_at, head.seq LIMIT :limit""",
@@ -88,7 +89,7 @@ CLAIM = {
     f"WHERE seq IN ({HEADS['sqlite']}) RETURNING seq",
     # The first worker to lock a row gets it; the others skip it instead of waiting.
     "postgresql": "UPDATE deliveries SET claimed_by = :worker, claimed_until = :until, next_attempt_at = :until "
-    "WHERE seq IN (SELECT free.seq FROM deliveries AS free WHERE free.status = 'pending' "
+    "WHERE day = 0 AND seq IN (SELECT free.seq FROM deliveries AS free WHERE free.status = 'pending' AND free.day = 0 "
     f"AND free.next_attempt_at <= :now AND free.seq IN ({HEADS['postgresql']}) "
     "FOR UPDATE SKIP LOCKED) RETURNING seq",
 }
@@ -98,7 +99,7 @@ NEXT_DUE = f"""{LANES}, due(soonest, closed) AS (
         SELECT min(d.next_attempt_at) FROM deliveries AS d
         WHERE d.status = 'pending' AND d.tenant_id = here.tenant_id AND d.endpoint = here.endpoint
     ), endpoints.closed_until
-    FROM lane JOIN deliveries AS here ON here.seq = lane.seq
+    FROM lane JOIN deliveries AS here ON here.seq = lane.seq AND here.day = 0
         LEFT JOIN endpoints ON endpoints.tenant_id = here.tenant_id AND endpoints.url = here.endpoint
     WHERE here.endpoint NOT IN :busy AND (here.endpoint NOT LIKE 'local://%' OR here.endpoint IN :served)
 )
@@ -120,7 +121,7 @@ BEHIND = {
     CROSS JOIN deliveries AS behind ON behind.seq IN ({FOLLOWERS})
 WHERE head.seq IN :heads""",
     "postgresql": f"""SELECT behind.seq FROM deliveries AS head CROSS JOIN LATERAL ({FOLLOWERS}) AS behind
-WHERE head.seq IN :heads""",
+WHERE head.seq IN :heads AND head.day = 0""",
 }
 
 
