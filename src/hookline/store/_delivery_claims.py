@@ -53,8 +53,9 @@ WITH RECURSIVE lane(seq) AS (
     FROM lane CROSS JOIN deliveries AS here WHERE here.seq = lane.seq AND here.day = 0
 )"""
 """One pending delivery of each tenant and endpoint. The recursion skips through the index, so that the cost depends on
-the number of endpoints, not of deliveries. Unsettled deliveries have the day 0; it is named so that PostgreSQL knows each
-`seq` to be one row, as its unique index is of both columns: otherwise it joins all deliveries before it looks at `lane`."""
+the number of endpoints, not of deliveries. Each join names the day of unsettled deliveries, which is 0: PostgreSQL then
+knows `seq` to be one row, as its unique index has both columns. Else it joins all deliveries before it looks at `lane`.
+"""
 
 FIRSTS = """
     SELECT d.seq FROM deliveries AS d
