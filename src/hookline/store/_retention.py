@@ -31,7 +31,7 @@ PAUSE = 0.005
 
 
 class Deadline(NamedTuple):
-    """What is old enough to be deleted.
+    """The bounds of what is old enough to be deleted.
 
     Attributes:
         older_than: Seconds since an operation was last written.

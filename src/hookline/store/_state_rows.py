@@ -78,7 +78,7 @@ decode_layout = msgspec.json.Decoder(Layout).decode
 
 
 class StateChange:
-    """What a write adds to the stored state of an operation.
+    """The difference between a state and the stored one: what a write adds.
 
     Args:
         state: The new state, whole.
