@@ -269,7 +269,7 @@ class Lifecycle(msgspec.Struct, eq=False):
         leaves = run.journal.durable and self._leaves(cancelled=cancelled)
         if not leaves and run.offered is not None:
             remember_tools(run.offer, run.offered, waiting=self.reason == "waiting_for_human")
-        if self.reason != "waiting_for_human":
+        if self.reason != "waiting_for_human" and (run.open_calls or run.pending or run.waiting):
             run.close_step(INTERRUPTED)
         try:
             if leaves:

@@ -46,10 +46,13 @@ let_go_when_cancelled: ContextVar[bool] = ContextVar("let_go_when_cancelled", de
 async def save(run: Run, status: CompletionReason | Literal["running"]) -> None:
     """Store the state between two steps."""
     store = run.store
-    if status == "running" and store.__class__ is InMemoryStore:
-        run.version = store._keep_live(
-            run.operation_id, partial(make_state, run, "running"), expected_version=run.version
-        )
+    if store.__class__ is InMemoryStore and status != "waiting_for_human":
+        if status == "running":
+            run.version = store._keep_live(
+                run.operation_id, partial(make_state, run, "running"), expected_version=run.version
+            )
+        else:
+            run.version = store._finish(run.operation_id, run.agent.id, status, expected_version=run.version)
         return
     if run.attempted is not None:
         await confirm_write(run, run.attempted)

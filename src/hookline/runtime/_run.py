@@ -43,7 +43,7 @@ from hookline.runtime._agent import Agent, find_offered, restore_tools
 from hookline.runtime._inputs import RunOptions, system_message
 from hookline.runtime._journal import NO_JOURNAL, Journal
 from hookline.runtime._missing_hooks import all_interceptor_keys
-from hookline.runtime._models import make_run_text
+from hookline.runtime._models import RunText, make_run_text
 from hookline.runtime._state import (
     Decision,
     DurableStore,
@@ -66,8 +66,6 @@ _NO_CALLS: frozenset[type[Call]] = frozenset()
 
 def compile_chain(hooks: Sequence[AnyHook], dispatcher: HookDispatcher) -> tuple[Chain | None, frozenset[type[Call]]]:
     """Return the chain of a run's interceptors, and the calls that it has any for."""
-    if not hooks:
-        return None, _NO_CALLS
     owners = [
         entry for entry in hooks if isinstance(entry, Interceptor) or (isinstance(entry, Hooks) and entry.interceptors)
     ]
@@ -230,15 +228,17 @@ class Run:
             self.emit, self.ask_observers = self.journal.emit, self.journal.ask_observers
         self.critical: RequiredDeliveries | None = None
         """The deliveries without which the operation fails, where this process makes them."""
-        self.interceptors = all_interceptor_keys(state, hooks)
+        self.interceptors = all_interceptor_keys(state, hooks) if hooks or state.interceptors else []
         """The interceptors without which nobody may go on with it."""
         self.data = state.hooks
         if state.hooks or (hooks and has_webhooks(hooks)):
             attach_travelling_hooks(self, hooks)
             hooks = self.hooks
-        self.chain, self.intercepted = compile_chain(hooks, dispatcher)
-        self.text = make_run_text(options.on_token, options.release, self.chain, state.tenant_id)
+        self.chain, self.intercepted = compile_chain(hooks, dispatcher) if hooks else (None, _NO_CALLS)
+        self.text: RunText | None = None
         """Takes the text of its model calls while it is written."""
+        if options.on_token is not None or options.release != "checked":
+            self.text = make_run_text(options.on_token, options.release, self.chain, state.tenant_id)
         self.begun: list[tuple[Instrumentation, Any]] = []
         self.enclosing: dict[type[Call], tuple[Instrumentation, ...]] = {}
         """The bundles that instrument its calls, by class of call."""
@@ -316,7 +316,9 @@ class Run:
         self.continues = steering.continues
         self.waiting: dict[str, WaitingCall] = dict(steering.waiting)
         self.metadata: dict[str, Any] = dict(steering.metadata)
-        self.offered: list[ToolSpec] | None = restore_tools(self.agent, steering.offer, steering.offered)
+        self.offered: list[ToolSpec] | None = None
+        if steering.offered is not None:
+            self.offered = restore_tools(self.agent, steering.offer, steering.offered)
         self.stored_offer = steering.offered
         self.offer = steering.offer
         self.said_from = len(state.messages) if steering.said_from is None else steering.said_from

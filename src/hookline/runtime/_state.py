@@ -492,11 +492,40 @@ class InMemoryStore:
         if state.status in ("running", "waiting_for_human"):
             self._states[state.operation_id] = state
             return
-        self._states.pop(state.operation_id, None)
+        self._remember_end(state.operation_id, state.agent_id, state.status, state.version)
+
+    def _finish(
+        self, operation_id: str, agent_id: str, reason: CompletionReason, *, expected_version: int | None
+    ) -> int:
+        """Save the end of a run of this process, of which nothing but the reason is kept.
+
+        Args:
+            operation_id: The run.
+            agent_id: Its agent.
+            reason: Why it ended.
+            expected_version: As of `save`.
+
+        Returns:
+            The new version.
+
+        Raises:
+            StaleStateError: If the stored version is another one; nothing has changed.
+        """
+        found = self._states.get(operation_id)
+        version = found.version if found else None
+        if version != expected_version:
+            raise StaleStateError(operation_id, expected_version, version)
+        self._remember_end(operation_id, agent_id, reason, (expected_version or 0) + 1)
+        return (expected_version or 0) + 1
+
+    def _remember_end(
+        self, operation_id: str, agent_id: str, reason: CompletionReason | Literal["running"], version: int
+    ) -> None:
+        self._states.pop(operation_id, None)
         if not self._states:
             self._states.clear()
-        self._finished[state.operation_id] = OperationState(
-            operation_id=state.operation_id, agent_id=state.agent_id, status=state.status, version=state.version
+        self._finished[operation_id] = OperationState(
+            operation_id=operation_id, agent_id=agent_id, status=reason, version=version
         )
         while len(self._finished) > self._remember:
             del self._finished[next(iter(self._finished))]
