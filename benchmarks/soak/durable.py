@@ -378,13 +378,23 @@ async def refuse_commits(url: str) -> None:
         await connection.execute(NO_ROOM)
         try:
             for table in WRITTEN:  # one by one: who held the locks of several would be in a deadlock with writers
-                await connection.execute(ON_WRITE.format(table))
+                await execute_again(connection, ON_WRITE.format(table))
             await asyncio.sleep(random.uniform(0.5, NO_ROOM_SECONDS))
         finally:
             for table in WRITTEN:
-                await connection.execute(f"DROP TRIGGER IF EXISTS no_room ON {table}")
+                await execute_again(connection, f"DROP TRIGGER IF EXISTS no_room ON {table}")
     finally:
         await connection.close()
+
+
+async def execute_again(connection: asyncpg.Connection[asyncpg.Record], statement: str) -> None:
+    """Execute a statement until it is not chosen to end a deadlock: it locks all partitions of a table in turn."""
+    while True:
+        try:
+            await connection.execute(statement)
+        except asyncpg.DeadlockDetectedError:
+            continue
+        return
 
 
 async def lock(soak: Soak) -> None:

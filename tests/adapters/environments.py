@@ -48,7 +48,7 @@ def environment(name: str, wanted: list[str]) -> Path:
     if not note.exists() or note.read_text() != "\n".join(wanted):
         venv.create(home, with_pip=True, clear=True)
         pip = [str(python), "-m", "pip", "--disable-pip-version-check", "--quiet", "install"]
-        subprocess.run([*pip, "--upgrade", *wanted, *TESTS, "--editable", f"{ROOT}[evals,otel]"], check=True)
+        subprocess.run([*pip, "--upgrade", *wanted, *TESTS, "--editable", f"{ROOT}[cli,evals,otel,server]"], check=True)
         note.write_text("\n".join(wanted))
     return python
 
