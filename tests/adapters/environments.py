@@ -45,11 +45,12 @@ def environment(name: str, wanted: list[str]) -> Path:
     """The interpreter of an environment that has these packages and hookline; made if there is none."""
     home, note = HOME / name, HOME / f"{name}.txt"
     python = home / "bin" / "python"
-    if not note.exists() or note.read_text() != "\n".join(wanted):
+    packages = [*wanted, *TESTS, "--editable", f"{ROOT}[cli,evals,otel,server]"]
+    if not note.exists() or note.read_text() != "\n".join(packages):
         venv.create(home, with_pip=True, clear=True)
         pip = [str(python), "-m", "pip", "--disable-pip-version-check", "--quiet", "install"]
-        subprocess.run([*pip, "--upgrade", *wanted, *TESTS, "--editable", f"{ROOT}[cli,evals,otel,server]"], check=True)
-        note.write_text("\n".join(wanted))
+        subprocess.run([*pip, "--upgrade", *packages], check=True)
+        note.write_text("\n".join(packages))
     return python
 
 
