@@ -172,6 +172,7 @@ class Worker:
         """Start every operation that can be resumed now."""
         assert self._group is not None
         now = monotonic()
+        again = {name for name, until in self._postponed_until.items() if until <= now}
         self._postponed_until = {name: until for name, until in self._postponed_until.items() if until > now}
         exclude = [*self._running, *self._postponed_until]
         for state, decisions in await self.store.decided(list(self._agents), exclude=exclude):
@@ -182,6 +183,7 @@ class Worker:
             agent = self._agents.get(stored.agent_id) if stored is not None else None
             if agent is not None and operation_id not in self._running:
                 self._start(agent, operation_id, None)
+        self._reported -= again - self._running  # somebody else has continued them
         seconds = await self.store.next_lease_end()
         self._lease_end = math.inf if seconds is None else monotonic() + seconds
 
