@@ -36,6 +36,7 @@ from hookline.runtime._persistence import (
     return_claim,
     save,
     save_end,
+    save_end_in_memory,
     save_minimal_end,
 )
 from hookline.runtime._recovery import run_segment
@@ -274,8 +275,12 @@ class Lifecycle(msgspec.Struct, eq=False):
         try:
             if leaves:
                 await self._leave()
-            elif (self.claims or self.reason == "waiting_for_human") and (run.claimed or run.version is None):
+            elif (
+                (self.claims or self.reason == "waiting_for_human")
                 # A resume that the store did not take note of is left out: the operation goes on waiting there.
+                and (run.claimed or run.version is None)
+                and not save_end_in_memory(run, self.reason)
+            ):
                 await (self._store_end_in_time() if cancelled else self._store_end())
         except BaseException:
             with anyio.CancelScope(shield=True):  # or the observers that are queued would be cancelled too

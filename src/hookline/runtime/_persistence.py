@@ -31,6 +31,7 @@ __all__ = [
     "return_claim",
     "save",
     "save_end",
+    "save_end_in_memory",
     "save_minimal_end",
 ]
 
@@ -46,13 +47,10 @@ let_go_when_cancelled: ContextVar[bool] = ContextVar("let_go_when_cancelled", de
 async def save(run: Run, status: CompletionReason | Literal["running"]) -> None:
     """Store the state between two steps."""
     store = run.store
-    if store.__class__ is InMemoryStore and status != "waiting_for_human":
-        if status == "running":
-            run.version = store._keep_live(
-                run.operation_id, partial(make_state, run, "running"), expected_version=run.version
-            )
-        else:
-            run.version = store._finish(run.operation_id, run.agent.id, status, expected_version=run.version)
+    if status == "running" and store.__class__ is InMemoryStore:
+        run.version = store._keep_live(
+            run.operation_id, partial(make_state, run, "running"), expected_version=run.version
+        )
         return
     if run.attempted is not None:
         await confirm_write(run, run.attempted)
@@ -173,6 +171,22 @@ def make_steering(run: Run) -> Steering:
         said_from=run.said_from,
         denied=run.denied,
     )
+
+
+def save_end_in_memory(run: Run, reason: CompletionReason) -> bool:
+    """Save how a run ended in the memory of this process, which keeps no more than the reason.
+
+    Returns:
+        Whether that was possible; `False` for a pause, for any other store, and for an operation that is another's now.
+    """
+    store = run.store
+    if reason == "waiting_for_human" or store.__class__ is not InMemoryStore:
+        return False
+    try:
+        run.version = store._finish(run.operation_id, run.agent.id, reason, expected_version=run.version)
+    except StaleStateError:
+        return False
+    return True
 
 
 async def save_end(run: Run, reason: CompletionReason, error: Exception | None) -> None:

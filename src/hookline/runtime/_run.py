@@ -357,8 +357,6 @@ class Run:
 
     def conversation(self) -> list[Message]:
         """Return all messages, with the results known so far of a step that waits for a person."""
-        if not self.open_calls:
-            return list(self.messages)
         known = [self.outcomes[call.tool_call_id] for call in self.open_calls if call.tool_call_id in self.outcomes]
         return [*self.messages, *(tool_message(outcome) for outcome in known)]
 
@@ -531,7 +529,7 @@ class Run:
             operation_id=self.operation_id,
             reason=reason,
             output=self.last_content,
-            messages=self.conversation(),
+            messages=self.conversation() if self.open_calls else list(self.messages),
             steps=self.steps,
             usage=self.usage,
             tool_calls=self.tool_calls,
