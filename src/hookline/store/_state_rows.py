@@ -181,13 +181,19 @@ def find_dropped(stored: Layout, layout: Layout) -> list[Number]:
 
     They are deleted: what hooks have withheld or rewritten is not to stay in the database.
     """
-    before, after = collect_numbers(stored), collect_numbers(layout)
-    return sorted(before - after)
+    needed = layout.ranges()
+    # Most ranges lie in one of the next state, so that a long conversation is not counted message by message.
+    others = [
+        (first, last)
+        for first, last in stored.ranges()
+        if not any(low <= first and last <= high for low, high in needed)
+    ]
+    return sorted(collect_numbers(others) - collect_numbers(needed)) if others else []
 
 
-def collect_numbers(layout: Layout) -> set[Number]:
-    """Return the numbers of all rows of a state."""
-    return {number for first, last in layout.ranges() for number in range(first, last + 1)}
+def collect_numbers(ranges: Sequence[tuple[Number, Number]]) -> set[Number]:
+    """Return the numbers in some ranges."""
+    return {number for first, last in ranges for number in range(first, last + 1)}
 
 
 def make_digest(body: bytes) -> Digest:
