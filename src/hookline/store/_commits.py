@@ -413,9 +413,9 @@ class StateWriter:
         if self._dropped:
             await connection.execute(_delete_state_row, self._dropped)
         if self._rows:
-            await connection.execute(insert(state_rows), self._rows)
+            await insert_rows(connection, state_rows, self._rows)
         if self._model_calls:
-            await connection.execute(insert(model_calls), self._model_calls)
+            await insert_rows(connection, model_calls, self._model_calls)
 
 
 def updated_columns(row: dict[str, Any]) -> dict[str, Any]:
