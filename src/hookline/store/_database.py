@@ -326,7 +326,7 @@ async def insert_rows(
         columns = ", ".join(f'"{name}"' for name in rows[0])
         marks = ", ".join("?" for _ in rows[0])
         values_of = itemgetter(*rows[0])
-        statement = f'INSERT INTO "{table.name}" ({columns}) VALUES ({marks})'
+        statement = f"INSERT INTO {table.name} ({columns}) VALUES ({marks})"
         await connection.exec_driver_sql(statement, [values_of(row) for row in rows])
         return
     if connection.dialect.name != "postgresql":
