@@ -129,6 +129,13 @@ async def read(page: int) -> str:
     return f"{page:4096d}"
 
 
+def size_of(value: object) -> int:
+    """Bytes of a parameter, which may be an array of many rows."""
+    if isinstance(value, list | tuple):
+        return sum(map(size_of, value))
+    return len(value) if isinstance(value, bytes | memoryview | str) else 0
+
+
 @contextmanager
 def counted_state_bytes() -> Iterator[list[int]]:
     """Count the bytes of the parameters with which rows of operations and of their states are written."""
@@ -138,7 +145,7 @@ def counted_state_bytes() -> Iterator[list[int]]:
         if re.match(r"(INSERT INTO|UPDATE) (operations|state_rows)\b", statement):
             for row in parameters if many else [parameters]:
                 values = row.values() if isinstance(row, dict) else row
-                count[0] += sum(len(each) for each in values if isinstance(each, bytes | memoryview | str))
+                count[0] += sum(map(size_of, values))
 
     event.listen(Engine, "before_cursor_execute", add)
     try:
