@@ -331,6 +331,22 @@ async def test_each_model_call_is_kept_with_what_it_cost(database_url: str) -> N
     assert answered.start_unix_nano < failed.start_unix_nano
 
 
+async def test_a_model_call_that_fails_with_a_name_too_long_to_store_ends_the_run_as_its_error(
+    database_url: str,
+) -> None:
+    error = type("Broken" * 100, (Exception,), {})("no")
+    agent = Agent(id="agent", model=ScriptedModel([error]))
+    async with SqlStore(database_url) as store:
+        result = await exec_agent(agent, "Go.", operation_id="op", store=store)
+        [failed] = await store.model_calls_of("op")
+        stored = await store.operation("op")
+
+    assert result.error is error
+    assert failed.error_type == ("Broken" * 100)[:400]
+    assert stored is not None
+    assert stored.status == "error"
+
+
 async def test_model_calls_that_hooks_lead_are_kept_too(database_url: str) -> None:
     rules = Hooks("rules")
 

@@ -211,6 +211,7 @@ class Journal:
         """Forget everything that is not written, because it can never be."""
         self.drop(len(self.entries))
         self.begun, self.taking, self.left = {}, [], None
+        self.model_calls = []
 
     # What every store keeps.
 

@@ -115,6 +115,7 @@ def build_model_call_rows(state: OperationState, records: Sequence[ModelCallReco
             "tenant_id": state.tenant_id,
             "provider": replace_unstorable(record.provider)[:LONGEST_ID],
             "model": replace_unstorable(record.model)[:LONGEST_ID],
+            "error_type": record.error_type and replace_unstorable(record.error_type)[:LONGEST_ID],
         }
         for record in records
     ]
