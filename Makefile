@@ -22,7 +22,7 @@ WORKERS := $(shell n=$$(getconf _NPROCESSORS_ONLN); n=$$((n + (n + 1) / 2)); ech
 # Where it is set, every process that the tests start would compile everything again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test check bench soak mutants adapters peers docs site clean
+.PHONY: demo test check bench soak mutants adapters peers docs images site clean
 
 demo: $(VENV)/.demo
 	$(VENV)/bin/hookline demo
@@ -55,6 +55,9 @@ peers:
 
 docs: $(VENV)/.test
 	$(PY) -m pytest tests/docs $(ARGS)
+
+images: $(VENV)/.test
+	$(PY) -m tests.server.pictures $(ARGS)
 
 site: $(VENV)/.site
 	$(PY) -m zensical build --clean --strict

@@ -23,6 +23,7 @@ from hookline.server.routes._health import HEALTH_ROUTES
 from hookline.server.routes._hooks import HOOK_ROUTES
 from hookline.server.routes._keys import KEY_ROUTES
 from hookline.server.routes._logs import LOG_ROUTES
+from hookline.server.routes._operation_actions import OPERATION_ACTION_ROUTES
 from hookline.server.routes._operations import OPERATION_ROUTES
 from hookline.server.routes._streams import STREAM_ROUTES
 
@@ -284,7 +285,7 @@ BASES = {
 ROUTES_BY_SUBJECT: dict[str, list[typing.Any]] = {
     "Hook definitions": HOOK_ROUTES,
     "Logs and statistics": LOG_ROUTES,
-    "Operations": OPERATION_ROUTES,
+    "Operations": [*OPERATION_ROUTES, *OPERATION_ACTION_ROUTES],
     "Approvals": APPROVAL_ROUTES,
     "Streams": STREAM_ROUTES,
     "Deliveries": DELIVERY_ROUTES,
@@ -300,6 +301,7 @@ SCOPES_ALLOW: dict[server.Scope, str] = {
     "hooks:admin": "Manage API keys and read the audit log. With a key of the system: access the objects of all "
     "tenants, change those of the system, and read the metrics.",
     "operations:read": "Read operations, their events, waiting calls, and deliveries; follow streams.",
+    "operations:manage": "Interrupt and retry operations.",
     "approvals:decide": "Decide about tool calls: approve, reject and continue, reject and stop.",
     "deliveries:replay": "Retry and replay deliveries; enable endpoints.",
 }
@@ -327,6 +329,8 @@ REFUSALS: list[list[str]] = [
     ["409", "`quota`", "The tenant has reached its limit of definitions."],
     ["409", "`not_waiting`, `not_pending`", "The call does not wait for a decision, or is already decided."],
     ["409", "`not_retryable`", "The delivery was delivered, waits behind another one, or is being attempted."],
+    ["409", "`ended`", "The operation has ended, so there is nothing to interrupt."],
+    ["409", "`no_retry`", "The operation cannot be retried; `detail` says why."],
     ["409", "`under_way`", "A request with the same `Idempotency-Key` is still running."],
     ["409", "`format`", "A newer version of hookline stored the operation."],
     ["412", "`revision`", "The object has changed since the ETag in `If-Match`."],

@@ -103,6 +103,8 @@ class PendingTool(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omi
         tool_call_id: The id for `Approve` or `Reject`.
         args: The arguments. If the call is approved, it runs with exactly these.
         prompt: The question of the hook that asks; omitted in JSON if there is none.
+        asked_by: The id of the hook that asks; omitted in JSON if the tool itself always needs approval, or the hook
+            is not known.
     """
 
     toolset: str = msgspec.field(name="identifier")
@@ -110,6 +112,7 @@ class PendingTool(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omi
     tool_call_id: str
     args: dict[str, Any]
     prompt: str = ""
+    asked_by: str = ""
 
     def __post_init__(self) -> None:
         freeze_dict(self, "args", self.args)

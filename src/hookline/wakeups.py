@@ -20,6 +20,7 @@ from hookline.errors import HookUsageError, MissingExtraError, message_of
 __all__ = ["FileWakeups", "PollingWakeups", "PostgresWakeups", "Wakeups"]
 
 logger = logging.getLogger("hookline")
+_jitter = random.Random()  # not the global one, whose numbers belong to the program
 
 NET = (10.0, 30.0)
 """Shortest and longest time, in seconds, after which a listener looks although nothing woke it."""
@@ -120,7 +121,7 @@ class LocalWakeups:
 
     def _pause(self) -> float:
         """Return the seconds until a listener is called without a reason."""
-        return random.uniform(*self._net)
+        return _jitter.uniform(*self._net)
 
     def _change_net(self) -> None:
         """Begin the pauses of all listeners anew, since they have become shorter or longer."""
@@ -268,6 +269,11 @@ class PostgresWakeups(LocalWakeups):
         self._listening = self._probed = self._failing = self._warned = self._closing = False
         self._task: asyncio.Task[None] | None = None
 
+    @property
+    def is_listening(self) -> bool:
+        """Whether the connection works: otherwise listeners look by themselves."""
+        return self._listening
+
     def wake(self, topic: str) -> None:
         """Wake the listeners of a topic, in this process now and in others soon."""
         super().wake(topic)
@@ -324,7 +330,7 @@ class PostgresWakeups(LocalWakeups):
                     logger.info("Wake-ups lost their connection to PostgreSQL and connect again: %s", message_of(error))
                 self._failing = True
             # Random, so that the processes of a restarted server do not come all at once.
-            await asyncio.sleep(pause * random.uniform(0.5, 1.5))
+            await asyncio.sleep(pause * _jitter.uniform(0.5, 1.5))
             pause = min(pause * 2, LONGEST_PAUSE)
 
     async def _connect(self) -> Any:

@@ -140,6 +140,11 @@ ROWS: dict[str, list[tuple[int, str]]] = {
         (MISUSED, ""),
         (MISUSED, "op-reject --store sqlite:///missing.db"),
     ],
+    "audit export": [
+        (DONE, ""),
+        (MISUSED, "--since never"),
+        (MISUSED, "--store sqlite:///missing.db"),
+    ],
     "audit list": [
         (DONE, ""),
         (MISUSED, "--since never"),
@@ -266,6 +271,18 @@ ROWS: dict[str, list[tuple[int, str]]] = {
         (MISUSED, ""),
         (MISUSED, "kept --store sqlite:///missing.db"),
     ],
+    "hooks history": [
+        (DONE, "kept"),
+        (FAILED, "unknown"),
+        (MISUSED, ""),
+        (MISUSED, "kept --store sqlite:///missing.db"),
+    ],
+    "hooks revert": [
+        (FAILED, "unknown 1"),
+        (MISUSED, "kept 0"),
+        (MISUSED, "kept"),
+        (MISUSED, "kept 1 --store sqlite:///missing.db"),
+    ],
     "operations list": [
         (DONE, ""),
         (MISUSED, "--status often"),
@@ -352,6 +369,11 @@ ROWS: dict[str, list[tuple[int, str]]] = {
         (DONE, ""),
         (MISUSED, "--limit 0"),
         (MISUSED, "--store sqlite:///missing.db"),
+    ],
+    "keys rotate": [
+        (FAILED, "unknown"),
+        (MISUSED, ""),
+        (MISUSED, "unknown --store sqlite:///missing.db"),
     ],
     "keys revoke": [
         (FAILED, "unknown"),

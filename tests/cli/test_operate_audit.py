@@ -58,3 +58,30 @@ def test_more_entries_than_a_page_of_the_store_are_listed_once_each(url: str, mo
     monkeypatch.setattr(_store, "LONGEST_PAGE", 2)
 
     assert len({each["id"] for each in lines(run("audit", "--json", url=url))}) == 3
+
+
+def test_the_audit_is_searched_and_exported(url: str) -> None:
+    assert actions(url, "--text", "local/PAY") == ["approval.decide"]
+    assert actions(url, "--target", "op") == ["approval.decide"]
+    assert actions(url, "--actor", "cli:nobody") == []
+
+    table = run("audit", "export", "--action", "key.", url=url).stdout.splitlines()
+    rows = lines(run("audit", "export", "--format", "jsonl", url=url))
+
+    assert table[0] == "id,time,tenant,actor,actorName,action,target,detail"
+    assert [row.split(",")[5] for row in table[1:]] == ["key.revoke", "key.create"]
+    assert [each["action"] for each in rows] == ["approval.decide", "key.revoke", "key.create"]
+
+
+def test_a_key_is_rotated(tmp_path: Path) -> None:
+    url = database(tmp_path)
+    (old,) = lines(run("keys", "create", "ops", "--scope", "hooks:read", "--tenant", "acme", "--json", url=url))
+
+    (new,) = lines(run("keys", "rotate", old["id"], "--overlap", "12h", "--json", url=url))
+    missing = run("keys", "rotate", "0123", url=url)
+
+    assert (new["name"], new["scopes"], new["tenantId"]) == ("ops", ["hooks:read"], "acme")
+    assert new["key"] != old["key"]
+    listed = {each["id"]: each for each in lines(run("keys", "list", "--json", url=url))}
+    assert 40_000 < listed[old["id"]]["expiresAt"] - listed[old["id"]]["createdAt"] < 44_000
+    assert "0123" in missing.stderr

@@ -303,3 +303,21 @@ def test_a_tenant_sees_the_system_s_hooks_and_changes_only_its_own(url: str) -> 
     assert f"There is no hook definition '{other}'" in refused[1].stderr
     assert run("hooks", "remove", own, "--tenant", "acme", url=url).stdout == f"Removed {own}: A\n"
     assert [each["id"] for each in lines(run("hooks", "--json", url=url))] == [system, other]
+
+
+def test_a_removed_hook_keeps_its_history_and_is_brought_back(url: str) -> None:
+    [made] = on(url, lambda store: define(store, {"point": "ToolCall.guard", "name": "A", "tenantId": "acme"}))
+    assert run("hooks", "disable", made, url=url).exit_code == 0
+    assert run("hooks", "remove", made, url=url).exit_code == 0
+
+    history = lines(run("hooks", "history", made, "--json", url=url))
+    of_another = run("hooks", "revert", made, str(history[-1]["revision"]), "--tenant", "other", url=url)
+    back = run("hooks", "revert", made, str(history[-1]["revision"]), url=url)
+
+    assert [each["action"] for each in history] == ["delete", "disable", "create"]
+    assert history[0]["actor"].startswith("cli:")
+    assert history[1]["changes"] == [{"field": "enabled", "old": True, "new": False}]
+    assert of_another.exit_code == 1
+    assert back.stdout == f"{made} is again what it was at revision {history[-1]['revision']}: A\n"
+    [found] = lines(run("hooks", "--json", url=url))
+    assert (found["id"], found["enabled"]) == (made, True)

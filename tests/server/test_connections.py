@@ -315,7 +315,7 @@ async def test_clients_that_read_nothing_keep_nobody_out_for_longer_than_bodies_
 
 
 async def test_a_client_that_reads_slowly_gets_all_of_it(bounded: Site) -> None:
-    requests, found = 12, b""
+    requests, found = 4, b""
     async with slow_reader(bounded, requests) as client, asyncio.timeout(PATIENCE):
         since = asyncio.get_running_loop().time()
         while found.count(b"HTTP/1.1 200 OK") < requests or not found.endswith(b"}"):

@@ -13,6 +13,7 @@ import httpx
 import pytest
 
 from hookline.delivery import EndpointSecrets, KeyRing
+from hookline.runtime import Approve
 from hookline.server import SCOPES, KeyStore, Scope
 from hookline.server.routes import ROUTES
 from hookline.server.routes._health import PUBLIC
@@ -54,6 +55,13 @@ async def hook(site: Site, store: SqlStore, owner: str) -> str:
         return str((await admin.post("/v1/hooks", json=body)).json()["id"])
 
 
+async def deleted_hook(site: Site, store: SqlStore, owner: str) -> str:
+    id = await hook(site, store, owner)  # noqa: A001
+    async with site.client() as admin:
+        assert (await admin.delete(f"/v1/hooks/{id}?tenantId={owner}")).status_code == 204
+    return id
+
+
 async def waiting(site: Site, store: SqlStore, owner: str) -> str:
     return await made.operation(store, owner)
 
@@ -78,6 +86,17 @@ async def disabled(site: Site, store: SqlStore, owner: str) -> str:
 
 async def api_key(site: Site, store: SqlStore, owner: str) -> str:
     return (await key(store, owner)).split("_")[1]
+
+
+async def bare_key(site: Site, store: SqlStore, owner: str) -> str:
+    """A key whose scopes a key with the one scope of this route has, too."""
+    return (await key(store, owner, ["hooks:admin"])).split("_")[1]
+
+
+async def decided(site: Site, store: SqlStore, owner: str) -> str:
+    its = await made.operation(store, owner)
+    await store.decide(its, Approve("call"), by="cli:ann")
+    return its
 
 
 async def endpoint(site: Site, store: SqlStore, owner: str) -> str:
@@ -106,19 +125,38 @@ CASES: dict[tuple[str, str], Case] = {
     ("PUT", "/v1/hooks/{id:str}/toggle"): Case("/v1/hooks/{id}/toggle", hook, body=lambda _: {"enabled": False}),
     ("DELETE", "/v1/hooks/{id:str}"): Case("/v1/hooks/{id}", hook, status=204),
     ("POST", "/v1/hooks/{id:str}/test"): Case("/v1/hooks/{id}/test", hook, body=lambda _: {"sample": {}}, status=200),
+    ("GET", "/v1/hooks/deleted"): Case("/v1/hooks/deleted?limit=1000", deleted_hook, listed=tenants),
+    ("PUT", "/v1/hooks/order"): Case(
+        "/v1/hooks/order", body=lambda _: {"point": "MemoryCall.before", "hooks": [{"id": "nobody"}]}, status=412
+    ),
+    ("POST", "/v1/hooks/test"): Case("/v1/hooks/test", body=lambda _: {"definition": HOOK}, status=200),
+    ("POST", "/v1/hooks/matches"): Case("/v1/hooks/matches", body=lambda _: HOOK, status=200),
+    ("GET", "/v1/hooks/{id:str}/matches"): Case("/v1/hooks/{id}/matches", hook),
+    ("GET", "/v1/hooks/{id:str}/revisions"): Case("/v1/hooks/{id}/revisions", hook),
+    ("POST", "/v1/hooks/{id:str}/revert"): Case(
+        "/v1/hooks/{id}/revert", deleted_hook, body=lambda _: {"revision": 0}, status=422
+    ),
     ("GET", "/v1/hooks/logs"): Case("/v1/hooks/logs?limit=1000", log, listed=tenants),
     ("GET", "/v1/hooks/logs/{id:str}"): Case("/v1/hooks/logs/{id}", log),
     ("GET", "/v1/hooks/stats"): Case("/v1/hooks/stats?by=tenant", log, listed=tenants),
     ("GET", "/v1/operations"): Case("/v1/operations?limit=1000", waiting, listed=tenants),
+    ("GET", "/v1/stats/operations"): Case(
+        "/v1/stats/operations", waiting, listed=lambda answer: tenants({"items": answer["byTenant"]})
+    ),
     ("GET", "/v1/operations/{id:str}"): Case("/v1/operations/{id}", waiting),
     ("GET", "/v1/operations/{id:str}/events"): Case("/v1/operations/{id}/events", waiting),
     ("GET", "/v1/operations/{id:str}/model-calls"): Case("/v1/operations/{id}/model-calls", waiting),
+    ("GET", "/v1/operations/{id:str}/messages"): Case("/v1/operations/{id}/messages", waiting),
+    ("POST", "/v1/operations/{id:str}/interrupt"): Case("/v1/operations/{id}/interrupt", waiting),
+    # The server has no agents.
+    ("POST", "/v1/operations/{id:str}/retry"): Case("/v1/operations/{id}/retry", ended, status=409),
     ("GET", "/v1/operations/{id:str}/approvals"): Case("/v1/operations/{id}/approvals", waiting),
     ("GET", "/v1/operations/{id:str}/stream"): Case("/v1/operations/{id}/stream", ended, endless=True),
     ("POST", "/v1/operations/{id:str}/decisions"): Case(
         "/v1/operations/{id}/decisions", waiting, body=lambda _: {"toolCallId": "call", "decision": "approve"}
     ),
     ("GET", "/v1/operations/{id:str}/decisions"): Case("/v1/operations/{id}/decisions", waiting),
+    ("GET", "/v1/decisions"): Case("/v1/decisions?limit=1000", decided, listed=tenants),
     ("GET", "/v1/approvals"): Case("/v1/approvals?limit=1000", waiting, listed=tenants),
     ("GET", "/v1/stream"): Case("/v1/stream", endless=True),
     ("GET", "/v1/deliveries"): Case("/v1/deliveries?limit=1000", dead, listed=tenants),
@@ -127,6 +165,7 @@ CASES: dict[tuple[str, str], Case] = {
     ("POST", "/v1/deliveries/replay"): Case("/v1/deliveries/replay", body=lambda _: {"hookId": "nobody"}),
     ("GET", "/v1/endpoints"): Case("/v1/endpoints", disabled, listed=tenants),
     ("POST", "/v1/endpoints/enable"): Case("/v1/endpoints/enable", disabled, body=lambda url: {"url": url}, status=204),
+    ("GET", "/v1/endpoints/known"): Case("/v1/endpoints/known", disabled, listed=tenants),
     ("GET", "/v1/endpoints/secrets"): Case("/v1/endpoints/secrets", secret, listed=tenants),
     ("POST", "/v1/endpoints/secrets"): Case(
         "/v1/endpoints/secrets", endpoint, body=lambda url: {"url": url}, status=201
@@ -134,8 +173,12 @@ CASES: dict[tuple[str, str], Case] = {
     ("DELETE", "/v1/endpoints/secrets/{id:str}"): Case("/v1/endpoints/secrets/{id}", secret, status=204),
     ("GET", "/v1/keys"): Case("/v1/keys?limit=1000", api_key, listed=tenants),
     ("POST", "/v1/keys"): Case("/v1/keys", body=lambda _: {"name": "x", "scopes": ["hooks:admin"]}, status=201),
+    ("POST", "/v1/keys/{id:str}/rotate"): Case("/v1/keys/{id}/rotate", bare_key, body=lambda _: {}, status=201),
     ("DELETE", "/v1/keys/{id:str}"): Case("/v1/keys/{id}", api_key, status=204),
     ("GET", "/v1/audit"): Case("/v1/audit?limit=1000", api_key, listed=tenants),
+    ("GET", "/v1/audit.csv"): Case("/v1/audit.csv"),
+    ("GET", "/v1/audit.jsonl"): Case("/v1/audit.jsonl"),
+    ("GET", "/v1/settings"): Case("/v1/settings"),
     ("GET", "/metrics"): Case("/metrics"),
 }
 ROUTE_SCOPES: dict[tuple[str, str], Scope | None] = {

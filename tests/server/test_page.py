@@ -27,7 +27,7 @@ def test_somebody_signs_in_by_keyboard(browser: Browser, paged: Site) -> None:
     stranger.get_by_label("API key").fill(paged.admin)
     stranger.keyboard.press("Enter")
 
-    stranger.wait_for_url("**/operations")
+    stranger.wait_for_url("**/overview")
     context.close()
 
 
@@ -99,8 +99,9 @@ def test_the_first_view_is_small(browser: Any, paged: Site, tenant: str, secret:
     session.send("Network.setCacheDisabled", {"cacheDisabled": True})
     session.on("Network.loadingFinished", lambda event: sizes.append(event["encodedDataLength"]))
     page.keyboard.press("Enter")
-    page.wait_for_url("**/operations")
-    expect(page.locator("[data-live]")).to_have_text("live")
+    page.wait_for_url("**/overview")
+    expect(page.locator("[data-row]").first).to_be_visible()
+    page.wait_for_load_state("networkidle")
     context.close()
 
     assert cookies

@@ -12,8 +12,9 @@ import msgspec
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
+from hookline.calls import Message
 from hookline.events import PendingTool
-from hookline.runtime import Approve, resume_agent
+from hookline.runtime import Agent, Approve, Reject, exec_agent, resume_agent, tool
 from hookline.store import StoredDecision
 from tests.server.browsing import (
     complaints,
@@ -34,6 +35,12 @@ from tests.server.test_page_guards import done
 __all__ = ["complaints", "page", "paged", "secret", "tenant"]
 
 MOST_TABS = 60
+
+
+@tool(name="refund")
+async def free_refund(order: str) -> str:
+    """Give money back."""
+    return f"refunded {order}"
 
 
 @pytest.fixture
@@ -331,6 +338,8 @@ def test_hostile_words_are_shown_as_they_are(page: Page, paged: Site, tenant: st
     page.goto("approvals")
 
     assert SHOWN in page.locator("article h2").inner_text()
+    assert page.locator("article .args").inner_text().count(SHOWN) == 2
+    page.locator("article").get_by_text("Raw JSON").click()
     assert page.locator("article pre").inner_text().count(SHOWN) == 2
     assert SHOWN in page.locator("article .prompt").inner_text()
     assert json.loads(page.locator("article pre").inner_text()) == {EVIL: [EVIL]}
@@ -363,3 +372,114 @@ def test_who_has_decided_is_shown_with_the_operation(page: Page, paged: Site, te
         expect(row).to_contain_text("approved")
         expect(row).to_contain_text(told)
         expect(page.get_by_text(re.compile(f"^approved by {re.escape(told)}"))).to_be_visible()
+
+
+def waiting_equal(site: Site, tenant: str, count: int, **fields: Any) -> list[str]:
+    """Operations that wait for equal calls, the newest first."""
+    pending = call(70, prompt="Really?", asked_by="large-payments", **fields)
+    return [done(site, operation(site.server.store, tenant, pending=[pending])) for _ in range(count)][::-1]
+
+
+def test_equal_calls_are_decided_together_and_each_is_answered_for(page: Page, paged: Site, tenant: str) -> None:
+    waiting = waiting_equal(paged, tenant, 4)
+    other = done(paged, operation(paged.server.store, tenant, pending=[call(71, prompt="Really?")]))
+    page.goto("approvals")
+    text(page, ".asks").to_contain_text("A hook asks:")
+    page.get_by_role("link", name="Decide about all 4 equal calls").first.click()
+    text(page, "h1").to_have_text("4 equal calls of bank/pay")
+    text(page, ".asks").to_contain_text("Hook large-payments asks: Really?")
+    page.get_by_role("checkbox", name=f"Operation {waiting[3]}").uncheck()
+    done(paged, paged.server.store.decide(waiting[1], Reject("call", reason="Too much."), by="cli:ann"))
+
+    page.get_by_role("button", name="Approve the chosen calls").click()
+
+    text(page, "[role=status]").to_contain_text("Approved: 2 of 3 calls.")
+    rows = page.locator("tbody tr")
+    expect(rows).to_have_count(3)
+    expect(rows.filter(has_text=waiting[1])).to_contain_text("already rejected and stopped by ann on the command line")
+    assert sorted(decisions(paged, *waiting, other)) == sorted(
+        [(waiting[0], "call", "approve"), (waiting[1], "call", "reject"), (waiting[2], "call", "approve")]
+    )
+
+
+def test_the_hook_that_asks_is_named(page: Page, paged: Site, tenant: str) -> None:
+    registry = paged.server.registry
+    made = {"name": "Ask about refunds", "point": "ToolCall.guard", "handler": "require-approval", "tenantId": tenant}
+    definition = done(paged, registry.create(made | {"config": {"tools": ["refund"], "prompt": "May it?"}}))
+    agent = Agent(id="asking", model=support().model, tools=[free_refund])
+    run = exec_agent(agent, "Refund", store=paged.server.store, tenant_id=tenant, hooks=registry.hooks(tenant))
+    assert done(paged, run).reason == "waiting_for_human"
+
+    page.goto("approvals")
+
+    text(page, ".asks").to_contain_text("Hook Ask about refunds asks: May it?")
+    page.get_by_role("link", name="Ask about refunds").click()
+    page.wait_for_url(f"**/hooks/{definition.id}?*")
+
+
+def test_calls_that_are_not_equal_are_not_decided_together(
+    page: Page, paged: Site, tenant: str, complaints: list[str]
+) -> None:
+    waiting = waiting_equal(paged, tenant, 2)
+    other = done(paged, operation(paged.server.store, tenant, pending=[call(7000)]))
+    foreign = done(paged, operation(paged.server.store, new_id("other"), pending=[call(70)]))
+    page.goto("approvals")
+    page.get_by_role("link", name="Decide about both equal calls").first.click()
+    boxes = page.locator("input[name=chosen]")
+    for place, each in ((0, other), (1, foreign)):
+        crafted = json.dumps([each, "call", ""])
+        boxes.nth(place).evaluate("(box, value) => { box.value = value; }", crafted)
+
+    page.get_by_role("button", name="Approve the chosen calls").click()
+
+    text(page, "[role=status]").to_contain_text("0 of 2 calls")
+    text(page, "tbody").to_contain_text("There is no such operation, or it belongs to another tenant.")
+    assert decisions(paged, *waiting, other, foreign) == []
+    assert [each for each in complaints if "409" not in each] == []
+    complaints.clear()
+
+
+def test_somebody_new_finds_who_approved_a_payment(page: Page, paged: Site, tenant: str) -> None:
+    its = done(paged, operation(paged.server.store, tenant, pending=[call(70, args={"to": "Ada Ltd"})]))
+    done(paged, operation(paged.server.store, tenant, pending=[call(71)]))
+    page.goto(f"operations/{its}")
+    page.get_by_role("button", name="Approve").click()
+    text(page, ".outcome").to_contain_text("Approved:")
+    page.goto("approvals")
+    page.get_by_role("link", name="Decided").click()
+    page.get_by_label("Search").fill("pay ada")
+    page.get_by_role("button", name="Filter").click()
+
+    row = page.locator("tbody tr")
+    expect(row).to_have_count(1)
+    expect(row).to_contain_text("approved")
+    expect(row).to_contain_text("a test")
+    row.get_by_role("link", name=its).click()
+    page.wait_for_url(f"**/operations/{its}")
+
+
+def test_the_conversation_is_read_before_a_decision(page: Page, paged: Site, tenant: str) -> None:
+    messages = [Message(role="user", content=f"Message {n} {EVIL}") for n in range(25)]
+    done(paged, operation(paged.server.store, tenant, messages=messages))
+    page.goto("approvals")
+    assert "Message 24" not in page.content()
+
+    page.get_by_text("The conversation so far").click()
+
+    text(page, ".conversation").to_contain_text(f"Message 24 {SHOWN}")
+    text(page, ".conversation").to_contain_text("5 earlier messages are left out.")
+    expect(page.locator(".message")).to_have_count(20)
+
+
+def test_the_number_of_waiting_calls_is_in_the_navigation_and_the_title(page: Page, paged: Site, tenant: str) -> None:
+    assert page.title() == "Operations · hookline"
+    waiting = [done(paged, operation(paged.server.store, tenant)) for _ in range(3)]
+    page.goto("hooks")
+
+    text(page, "nav .count").to_have_text("3")
+    expect(page).to_have_title("(3) Hooks · hookline")
+    for each in waiting:
+        done(paged, paged.server.store.decide(each, Approve("call"), by="cli:ann"))
+    page.reload()
+    text(page, "nav .count").to_have_text("")
+    expect(page).to_have_title("Hooks · hookline")

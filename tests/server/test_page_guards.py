@@ -29,11 +29,26 @@ from hookline.store._decisions import make_seen_token
 from tests.server.site import PLAIN, Site, delivery, endpoint, execution, key, operation
 
 T = TypeVar("T")
-VIEWS = ("operations", "approvals", "hooks", "logs", "statistics", "deliveries", "endpoints")
+VIEWS = (
+    "overview",
+    "operations",
+    "approvals",
+    "hooks",
+    "logs",
+    "statistics",
+    "deliveries",
+    "endpoints",
+    "keys",
+    "audit",
+    "settings",
+)
 NEEDED: dict[str, Scope] = dict.fromkeys(VIEWS, "operations:read") | {
     "hooks": "hooks:read",
     "logs": "hooks:read",
     "statistics": "hooks:read",
+    "keys": "hooks:admin",
+    "audit": "hooks:admin",
+    "settings": "hooks:admin",
 }
 
 
@@ -261,6 +276,8 @@ def test_a_tenant_sees_and_touches_nothing_of_others(paged: Site, owner: str) ->
             person.get(f"/operations/{its}/live"),
             person.get("/operations", params={"tenant": "globex"}),
             person.get("/operations/live", params={"tenant": "globex"}),
+            person.get("/overview", params={"tenant": "globex"}),
+            person.get("/logs", params={"tenant": "globex"}),
             person.get("/approvals/live", params={"tenant": "globex"}),
             person.get(f"/deliveries/{sent}"),
             person.get(f"/hooks/{hook.id}"),

@@ -44,7 +44,8 @@ def test_the_schema_of_events_still_says_what_it_said() -> None:
     stored["$defs"]["ToolRequest"]["required"].remove("toolCallId")  # a request may come without one since
 
     assert added_paths(_without_words(stored), _without_words(json_schema())) == {
-        "$.$defs.ToolRequest.properties.toolCallId.default"
+        "$.$defs.ToolRequest.properties.toolCallId.default",
+        "$.$defs.PendingTool.properties.askedBy",  # omitted unless a hook asks
     }
 
 

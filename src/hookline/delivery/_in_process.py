@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["InProcess", "LocalFunctions", "is_local", "is_retryable", "require_asyncio"]
 
 logger = logging.getLogger("hookline")
+_jitter = random.Random()  # not the global one, whose numbers belong to the program
 
 T = TypeVar("T")
 
@@ -170,7 +171,7 @@ class InProcess:
             try:
                 return await attempt(max(0.001, ends - perf_counter()))
             except DeliveryError as error:
-                pause = max(FIRST_PAUSE * 2 ** (nth - 1) * random.uniform(0.5, 1.5), error.retry_after or 0.0)
+                pause = max(FIRST_PAUSE * 2 ** (nth - 1) * _jitter.uniform(0.5, 1.5), error.retry_after or 0.0)
                 if nth == self._tries or not is_retryable(error) or perf_counter() + pause >= ends:
                     raise
             await asyncio.sleep(pause)

@@ -104,7 +104,7 @@ def delay_before_retry(
     """
     if attempts >= len(schedule):
         return None
-    delay = schedule[attempts] * random.uniform(1 - jitter, 1 + jitter)
+    delay = schedule[attempts] * _jitter.uniform(1 - jitter, 1 + jitter)
     return max(delay, min(retry_after or 0.0, LONGEST_WAIT))
 
 
@@ -217,6 +217,7 @@ class EndpointQueues:
 
 
 logger = logging.getLogger("hookline")
+_jitter = random.Random()  # not the global one, whose numbers belong to the program
 
 SOONEST, LATEST = 0.05, 1.0
 """Shortest and longest pause, in seconds, between two queries while deliveries are due that cannot be claimed."""

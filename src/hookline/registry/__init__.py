@@ -15,6 +15,7 @@ from hookline.registry._definition import POINTS, HookDefinition
 from hookline.registry._definition import READ_ONLY as READ_ONLY
 from hookline.registry._definition import Id as Id
 from hookline.registry._definition import Name as Name
+from hookline.registry._definition import OneTenant as OneTenant
 from hookline.registry._definition import Seconds as Seconds
 from hookline.registry._definition import Tag as Tag
 from hookline.registry._definition import Tenant as Tenant
@@ -34,23 +35,35 @@ from hookline.registry._files import derive_id as derive_id
 from hookline.registry._files import load_file as load_file
 from hookline.registry._log import ExecutionLog
 from hookline.registry._log_rows import ExecutionRow, HookRun, request_id
+from hookline.registry._matches import CallMatches, MatchedCall, MatchedTool
+from hookline.registry._matches import find_tool_globs as find_tool_globs
+from hookline.registry._order import is_movable as is_movable
 from hookline.registry._registry import Registry
+from hookline.registry._revisions import DefinitionRevision, FieldChange
+from hookline.registry._revisions import RevisionAction as RevisionAction
+from hookline.registry._revisions import list_field_changes as list_field_changes
+from hookline.registry._snapshot import running_order as running_order
 from hookline.registry._statistics import Grouping as Grouping
 from hookline.registry._statistics import Statistic
 
 __all__ = [
     "POINTS",
+    "CallMatches",
     "DefinitionConflictError",
     "DefinitionError",
     "DefinitionFileError",
     "DefinitionNotFoundError",
+    "DefinitionRevision",
     "DryRun",
     "ExecutionLog",
     "ExecutionRow",
+    "FieldChange",
     "HandlerCatalog",
     "HandlerEntry",
     "HookDefinition",
     "HookRun",
+    "MatchedCall",
+    "MatchedTool",
     "QuotaError",
     "Registry",
     "ScriptError",

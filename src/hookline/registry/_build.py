@@ -24,7 +24,10 @@ __all__ = ["Builder", "BuiltHook"]
 logger = logging.getLogger("hookline")
 
 UNUSED_FIELDS = frozenset(
-    {"name", "description", "enabled", "tags", "source", "revision", "createdAt", "updatedAt", "problem"}
+    {
+        *("name", "description", "enabled", "exceptTenants", "tags"),
+        *("source", "revision", "createdAt", "updatedAt", "problem"),
+    }
 )
 """Fields that do not reach the hook: if only these change, the hook stays the same object and keeps its counters."""
 

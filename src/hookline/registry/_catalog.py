@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import logging
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
-from typing import Any, Literal, Unpack
+from typing import Any, Literal, Unpack, get_origin, get_type_hints
 
 import msgspec
 
@@ -249,6 +250,7 @@ class HandlerEntry(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         description: What it does: the first line of its docstring; `""` if it cannot be loaded.
         parameters: The keys that `config` may have.
         required: The keys that `config` must have.
+        schema: The JSON schema of `config`; `{}` if the handler cannot be loaded.
         problem: Why the handler cannot be loaded; `""` if it can.
     """
 
@@ -257,6 +259,7 @@ class HandlerEntry(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     description: str = ""
     parameters: list[str] = []
     required: list[str] = []
+    schema: dict[str, Any] = {}
     problem: str = ""
 
 
@@ -295,6 +298,14 @@ class HandlerCatalog:
     def entries(self) -> list[HandlerEntry]:
         """List the built-in and installed handlers by name, loading all of them."""
         return [self._describe(name) for name in sorted({*BUILT_IN, *self._installed})]
+
+    def describe(self, reference: str) -> HandlerEntry:
+        """Describe a handler, loading it.
+
+        Args:
+            reference: Its name, or `module:function`.
+        """
+        return self._describe(reference)
 
     def build(self, definition: HookDefinition) -> Any:
         """Call the factory of a definition's handler, and return the function or the bundle that it makes.
@@ -407,6 +418,7 @@ class HandlerCatalog:
             description=(inspect.getdoc(factory) or "").partition("\n")[0],
             parameters=list(named),
             required=[key for key, parameter in named.items() if parameter.default is parameter.empty],
+            schema=_build_schema(factory, named, is_open=_is_open(factory, parameters.values())),
         )
 
 
@@ -415,3 +427,44 @@ def _definition_arguments(signature: inspect.Signature) -> list[str]:
     parameters: Mapping[str, inspect.Parameter] = signature.parameters
     anything = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
     return [name for name in DEFINITION_ARGUMENTS if name in parameters or (anything and name != "point")]
+
+
+def _build_schema(factory: Factory, named: Mapping[str, inspect.Parameter], *, is_open: bool) -> dict[str, Any]:
+    """Build the JSON schema of a handler's `config` from the annotations of its factory.
+
+    A parameter without an annotation, or with one that JSON has no schema for, may have any value.
+    """
+    annotations = _read_annotations(factory)
+    properties: dict[str, Any] = {}
+    definitions: dict[str, Any] = {}
+    for name, parameter in named.items():
+        found: dict[str, Any] = {}
+        if name in annotations:
+            with contextlib.suppress(TypeError, ValueError):
+                kinds = [annotations[name]]
+                (found,), components = msgspec.json.schema_components(kinds, ref_template="#/$defs/{name}")
+                definitions |= components
+        if parameter.default is not parameter.empty:
+            with contextlib.suppress(TypeError, ValueError):
+                found = found | {"default": msgspec.json.decode(msgspec.json.encode(parameter.default))}
+        properties[name] = found
+    schema: dict[str, Any] = {"type": "object", "properties": properties}
+    required = [name for name, parameter in named.items() if parameter.default is parameter.empty]
+    if required:
+        schema["required"] = required
+    if not is_open:
+        schema["additionalProperties"] = False
+    return schema | ({"$defs": definitions} if definitions else {})
+
+
+def _read_annotations(factory: Factory) -> dict[str, Any]:
+    try:
+        return get_type_hints(factory, include_extras=True)
+    except Exception:  # whatever the annotations of other packages raise, the handler can be used
+        return {}
+
+
+def _is_open(factory: Factory, parameters: Iterable[inspect.Parameter]) -> bool:
+    """Return whether a factory takes arguments that it does not name."""
+    anything = next((each for each in parameters if each.kind is each.VAR_KEYWORD), None)
+    return anything is not None and get_origin(_read_annotations(factory).get(anything.name)) is not Unpack

@@ -35,8 +35,8 @@ KINDS: tuple[Kind, ...] = ("before", "guard", "after", "around")
 DEEPEST = 64
 LARGEST_CONFIG = 64 * 1024
 """Largest `config`, in bytes of JSON."""
-RESERVED_IDS = frozenset({"handlers", "logs", "stats", ".", ".."})
-"""Ids that would collide with other paths under `/v1/hooks/` in the HTTP API."""
+RESERVED_IDS = frozenset({"deleted", "handlers", "logs", "matches", "new", "order", "stats", "test", ".", ".."})
+"""Ids that would collide with other paths of the HTTP API and of the web page."""
 READ_ONLY = frozenset({"id", "tenantId", "source", "revision", "createdAt", "updatedAt", "problem"})
 """Fields (wire names) that a change may not set."""
 
@@ -45,6 +45,7 @@ Name = Annotated[str, Meta(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f\
 Id = Annotated[str, Meta(max_length=100, pattern=r"^[A-Za-z0-9_.-]*$(?!\n)")]
 Tag = Annotated[str, Meta(min_length=1, max_length=60, pattern=r"^[^\x00-\x1f\x7f]+$(?!\n)")]
 Tenant = Annotated[str, Meta(max_length=400, pattern=r"^[^\x00-\x1f\x7f]*$(?!\n)")]
+OneTenant = Annotated[str, Meta(min_length=1, max_length=400, pattern=r"^[^\x00-\x1f\x7f]+$(?!\n)")]
 Seconds = Annotated[float, Meta(gt=0, le=3600)]
 
 
@@ -96,6 +97,7 @@ class HookDefinition(msgspec.Struct, frozen=True, kw_only=True, rename="camel", 
         timeout: Seconds that the hook may take; `None` for the default.
         enabled: Whether the hook takes part in the next run.
         tenant_id: The tenant for whose runs the hook is; `""` is a system hook, for the runs of every tenant.
+        except_tenants: The tenants whose runs a system hook leaves out.
         config: Arguments of the handler, or configuration for the script.
         on_error: For an interceptor: what happens to the call if the hook fails. `"closed"` denies it.
         inherit: Whether the operations of sub-agents inherit the hook. By default, an interceptor is inherited and an
@@ -120,6 +122,7 @@ class HookDefinition(msgspec.Struct, frozen=True, kw_only=True, rename="camel", 
     timeout: Seconds | None = None
     enabled: bool = True
     tenant_id: Tenant = ""
+    except_tenants: Annotated[list[OneTenant], Meta(max_length=1000)] = NO_LIST
     config: dict[str, Any] = NO_DICT
     on_error: OnError = "closed"
     inherit: bool | None = None
@@ -135,6 +138,8 @@ class HookDefinition(msgspec.Struct, frozen=True, kw_only=True, rename="camel", 
             freeze_dict(self, "config", self.config)
         if isinstance(self.tags, list) and self.tags.__class__ is not ReadOnlyList:
             freeze_list(self, "tags", self.tags)
+        if isinstance(self.except_tenants, list) and self.except_tenants.__class__ is not ReadOnlyList:
+            freeze_list(self, "except_tenants", self.except_tenants)
 
     @property
     def runs(self) -> Literal["handler", "webhook", "script"]:
@@ -238,6 +243,10 @@ def check_definition(definition: HookDefinition) -> HookDefinition:
     _check_tool(definition, point)
     _check_config(definition)
     _check_texts(definition)
+    if definition.except_tenants and definition.tenant_id:
+        raise DefinitionError(
+            "invalid", "$.exceptTenants", "only a system hook is for several tenants; leave `exceptTenants` out"
+        )
     if point.event is not None and definition.on_error != "closed":
         raise DefinitionError("invalid", "$.onError", "an observer cannot deny a call; leave `onError` out")
     if definition.webhook is not None:

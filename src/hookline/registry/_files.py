@@ -176,7 +176,7 @@ class DefinitionFiles:
     """
 
     def __init__(self, paths: Iterable[Path]) -> None:
-        self._paths = [Path(path) for path in paths]
+        self.paths = tuple(Path(path) for path in paths)
         self._stamps: dict[Path, Stamp | None] = {}
         self.definitions: tuple[HookDefinition, ...] = ()
 
@@ -219,7 +219,7 @@ class DefinitionFiles:
 
     def _list_files(self) -> list[Path]:
         found: list[Path] = []
-        for path in self._paths:
+        for path in self.paths:
             try:
                 if path.is_dir():
                     found.extend(sorted(each for each in path.iterdir() if each.suffix in SUFFIXES and each.is_file()))

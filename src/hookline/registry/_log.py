@@ -457,6 +457,11 @@ class ExecutionLog:
         self._opened = False
 
     @property
+    def retention_seconds(self) -> float:
+        """Seconds for which rows are kept."""
+        return self._retention_seconds
+
+    @property
     def queued(self) -> int:
         """Number of records that wait to be written."""
         return self._writer.queued

@@ -39,10 +39,13 @@ from hookline.registry._errors import (
     QuotaError,
 )
 from hookline.registry._files import DefinitionFiles
+from hookline.registry._matches import CallMatches, find_matches, read_stored_sample
+from hookline.registry._order import assign_priorities
+from hookline.registry._revisions import DefinitionRevision, find_revised_tenants, read_deleted, read_revision_page
 from hookline.registry._rows import ChangeTransaction, open_change, read_changes
 from hookline.registry._scripts import Scripts
 from hookline.registry._snapshot import Snapshot
-from hookline.store import DEFINITIONS, Page, SqlStore
+from hookline.store import DEFINITIONS, Page, SqlStore, check_limit
 
 __all__ = ["Registry"]
 
@@ -53,6 +56,7 @@ AnyHooks: TypeAlias = list[AnyHook]
 Definitions: TypeAlias = list[HookDefinition]
 DefinitionsById: TypeAlias = dict[str, HookDefinition]
 HandlerEntries: TypeAlias = list[HandlerEntry]
+Tenants: TypeAlias = list[str]
 GivenDefinition: TypeAlias = HookDefinition | Mapping[str, Any]
 
 BEHAVIOR_FIELDS = ("point", "handler", "webhook", "script", "config")
@@ -237,6 +241,16 @@ class Registry:
         """Reasons why the definitions may be out of date: a lost database, or a broken file with its line."""
         return tuple(self._problems.values())
 
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """The files and folders of definitions that this registry reads."""
+        return self._files.paths
+
+    @property
+    def quota(self) -> int:
+        """Number of definitions that each tenant may store."""
+        return self._rules.quota
+
     def hooks(self, tenant_id: str = "") -> AnyHooks:
         """Return the hooks for a run of a tenant: the enabled hooks of the system, then the tenant's own.
 
@@ -255,6 +269,18 @@ class Registry:
     def handlers(self) -> HandlerEntries:
         """List the handlers that definitions may name, except those in the configured modules."""
         return self._catalog.entries()
+
+    def describe_handler(self, reference: str) -> HandlerEntry:
+        """Describe a handler, also one in the configured modules, with the JSON schema of its `config`.
+
+        Args:
+            reference: Its name, or `module:function`. If definitions may not name it, the entry has a `problem`.
+        """
+        return self._catalog.describe(reference)
+
+    def tenants(self) -> Tenants:
+        """List the tenants that have definitions of their own, or that a system hook leaves out."""
+        return self._snapshot.tenants()
 
     async def get(self, id: str, tenant_id: str | None = None) -> HookDefinition:  # noqa: A002
         """Return a definition as it is stored now, even if another process has just changed it.
@@ -319,7 +345,7 @@ class Registry:
             await self._check_id(change, new, own)
             self._check_name(new, own)
             self._rules.check_quota(new.tenant_id, before=len(own), after=len(own) + 1)
-            stored = await change.put(new, "definition.create", old=None)
+            stored = await change.put(new, "create", old=None)
         return await self._refresh_and_show(stored)
 
     async def update(
@@ -357,7 +383,7 @@ class Registry:
             _refuse_file_definition(old)
             new = self._rules.check_change(read_definition({**msgspec.to_builtins(old), **fields}), old)
             self._check_name(new, own)
-            stored = await change.put(new, "definition.update", old=old)
+            stored = await change.put(new, "update", old=old)
         return await self._refresh_and_show(stored)
 
     async def set_enabled(
@@ -393,7 +419,7 @@ class Registry:
             if old.source != "api":
                 stored = await change.switch(new)
             else:
-                stored = await change.put(new, "definition.enable" if enabled else "definition.disable", old=old)
+                stored = await change.put(new, "enable" if enabled else "disable", old=old)
         return await self._refresh_and_show(stored)
 
     async def delete(
@@ -423,6 +449,229 @@ class Registry:
             _refuse_file_definition(old)
             await change.remove(old)
         await self.refresh()
+
+    async def revisions(
+        self,
+        id: str,  # noqa: A002
+        tenant_id: str | None = None,
+        *,
+        cursor: str | None = None,
+        limit: int = 50,
+    ) -> Page[DefinitionRevision]:
+        """Return a page of the changes of a stored definition, newest first, also of one that was deleted.
+
+        The newest 100 of each definition are kept, and for the last 200 definitions that a tenant has deleted. A
+        definition in a file has none: its history is that of the file.
+
+        Args:
+            id: The id of the definition.
+            tenant_id: The tenant that asks, as for `get`.
+            cursor: The cursor of the page before; `None` for the first page.
+            limit: Number of revisions at most, up to 1000.
+
+        Raises:
+            HookUsageError: If the cursor or the limit is invalid.
+            DefinitionNotFoundError: If there is no such definition, or it is another tenant's.
+            DefinitionConflictError: If several tenants have one of that id, and `tenant_id` is `None`.
+            StoreUnavailableError: If the database cannot be reached.
+        """
+        check_limit(limit)
+        snapshot = self._snapshot
+        in_files = {each for each in snapshot.tenants_with(id) if snapshot.of_tenant(each)[id].source != "api"}
+        async with self._require_store().reading() as connection:
+            known = {*(await find_revised_tenants(connection, id) if is_id(id) else ()), *in_files}
+            owner = _choose_owner(id, sorted(known), tenant_id)
+            return await read_revision_page(connection, owner, id, cursor=cursor, limit=limit)
+
+    async def deleted(
+        self, tenant_id: str | None = None, *, cursor: str | None = None, limit: int = 50
+    ) -> Page[DefinitionRevision]:
+        """Return a page of the definitions that were deleted and can be brought back with `revert`, the last first.
+
+        Args:
+            tenant_id: Only definitions of this tenant; `""` for the system's, `None` for all.
+            cursor: The cursor of the page before; `None` for the first page.
+            limit: Number of definitions at most, up to 1000.
+
+        Raises:
+            HookUsageError: If the cursor or the limit is invalid.
+            StoreUnavailableError: If the database cannot be reached.
+        """
+        check_limit(limit)
+        async with self._require_store().reading() as connection:
+            return await read_deleted(connection, tenant_id, cursor=cursor, limit=limit)
+
+    async def revert(
+        self,
+        id: str,  # noqa: A002
+        revision: int,
+        *,
+        tenant_id: str | None = None,
+        if_revision: int | None = None,
+        actor: str = "",
+    ) -> HookDefinition:
+        """Make a definition again what it was after a revision; this is a new revision. A deleted one is brought back.
+
+        Args:
+            id: The id of the definition.
+            revision: One of its `revisions`. That of a deletion has the definition as it was before.
+            tenant_id: The tenant that changes it, as for `update`.
+            if_revision: Change it only if this is its revision now.
+            actor: Who changes it, for the history and the audit log.
+
+        Returns:
+            The definition as it is stored.
+
+        Raises:
+            DefinitionError: If the revision is not kept, its definition cannot run any more, or the definition is the
+                system's or in a file.
+            DefinitionNotFoundError: If there is no such definition, or it is another tenant's.
+            DefinitionConflictError: If its revision is another one, or its name or id is taken by now.
+            QuotaError: If it was deleted, and the tenant's quota is used up.
+            StoreUnavailableError: If the database cannot be reached.
+        """
+        store = self._require_store()
+        async with open_change(store, actor) as change:
+            owner = await self._find_owner_to_revert(change, id, tenant_id)
+            own = await change.read_tenant(owner)
+            old = own.get(id)
+            found = await change.read_revision(owner, id, revision) if 0 <= revision < 2**63 else None
+            if found is None or found.problem:
+                problem = "it is not kept, or was written by another version; see the list of revisions"
+                raise DefinitionError("invalid", "$.revision", f"revision {revision} cannot be restored: {problem}")
+            if if_revision is not None and (old is None or old.revision != if_revision):
+                raise _changed_error(id, old)
+            if old is None:
+                await self._check_id(change, found, own)
+                self._rules.check_quota(owner, before=len(own), after=len(own) + 1)
+                new = self._rules.check(found)
+            else:
+                new = self._rules.check_change(found, old)
+            self._check_name(new, own)
+            stored = await change.put(new, "revert", old=old, restored=revision)
+        return await self._refresh_and_show(stored)
+
+    async def _find_owner_to_revert(
+        self,
+        change: ChangeTransaction,
+        id: str,  # noqa: A002
+        tenant_id: str | None,
+    ) -> str:
+        """Return the tenant whose definition of an id is reverted.
+
+        Raises:
+            DefinitionNotFoundError: If there is no such definition, or it is another tenant's.
+            DefinitionError: If it belongs to the system and a tenant asks, or is in a file.
+        """
+        snapshot = self._snapshot
+        in_files = [each for each in snapshot.tenants_with(id) if snapshot.of_tenant(each)[id].source != "api"]
+        known = {*(await change.find_revised_tenants(id) if is_id(id) else ()), *in_files}
+        owner = _choose_owner(id, sorted(known), tenant_id)
+        _refuse_system_definition(owner, tenant_id)
+        if owner in in_files:
+            _refuse_file_definition(snapshot.of_tenant(owner)[id])
+        return owner
+
+    async def reorder(
+        self,
+        point: str,
+        ids: Sequence[str],
+        *,
+        tenant_id: str = "",
+        if_revisions: Mapping[str, int] | None = None,
+        actor: str = "",
+    ) -> Definitions:
+        """Have the hooks of an owner at a point run in an order, by changing as few priorities as possible, at once.
+
+        Args:
+            point: The point.
+            ids: The ids of all definitions of the owner at that point, in the order in which they should run.
+            tenant_id: The tenant that owns them; `""` is the system, whose hooks run before those of tenants.
+            if_revisions: Change them only if these are their revisions.
+            actor: Who changes them, for the history and the audit log.
+
+        Returns:
+            All of them, in their new order.
+
+        Raises:
+            DefinitionError: If the order is not possible, since a definition in a file keeps its priority.
+            DefinitionConflictError: If the owner has other definitions at that point, or one has another revision.
+            StoreUnavailableError: If the database cannot be reached.
+        """
+        store = self._require_store()
+        check_tenant_id(tenant_id)
+        async with open_change(store, actor) as change:
+            own = await change.read_tenant(tenant_id)
+            known = {**self._file_definitions(tenant_id), **own}
+            here = {each.id: each for each in known.values() if each.point == point}
+            _check_same_hooks(here, ids, if_revisions or {})
+            wanted = [here[id] for id in ids]  # noqa: A001
+            priorities = assign_priorities(wanted)
+            stored = [
+                await change.put(
+                    self._rules.check_change(msgspec.structs.replace(each, priority=priorities[each.id]), each),
+                    "reorder",
+                    old=each,
+                )
+                if each.id in priorities
+                else each
+                for each in wanted
+            ]
+        await self.refresh()
+        return [self._snapshot.with_problem(definition) for definition in stored]
+
+    def _file_definitions(self, tenant_id: str) -> DefinitionsById:
+        known = self._snapshot.of_tenant(tenant_id)
+        return {id: each for id, each in known.items() if each.source != "api"}  # noqa: A001
+
+    async def matches(
+        self, definition: str | HookDefinition | Mapping[str, Any], *, tenant_id: str | None = None
+    ) -> CallMatches:
+        """Count the stored calls of the last day that a definition is for: its point, tools and tenants.
+
+        At most the newest 10,000 calls are looked at. It does not say what the hook would have decided.
+
+        Args:
+            definition: The id of a stored definition, or a definition that need not be stored.
+            tenant_id: The tenant that asks, as for `get`; only its calls are counted.
+
+        Raises:
+            DefinitionError: If the definition is invalid.
+            DefinitionNotFoundError: If there is no such definition, or it is another tenant's.
+            StoreUnavailableError: If the database cannot be reached.
+        """
+        if isinstance(definition, str):
+            found = await self._read_current(definition, tenant_id)
+        else:
+            found = read_definition(definition)
+        return await find_matches(self._require_store(), found, tenant_id)
+
+    async def stored_sample(
+        self,
+        definition: str | HookDefinition | Mapping[str, Any],
+        operation_id: str,
+        number: int,
+        *,
+        tenant_id: str | None = None,
+    ) -> dict[str, Any]:
+        """Read a stored call or event as a sample for `dry_run`.
+
+        Args:
+            definition: The id of a stored definition, or a definition that need not be stored.
+            operation_id: The id of the operation.
+            number: The number of its event: for hooks of tool calls, that of a `beforeToolCall`.
+            tenant_id: The tenant that asks, as for `get`; only its calls are found.
+
+        Raises:
+            DefinitionError: If the call is not stored, is another tenant's, or does not fit the definition's point.
+            DefinitionNotFoundError: If there is no such definition, or it is another tenant's.
+            StoreUnavailableError: If the database cannot be reached.
+        """
+        if isinstance(definition, str):
+            found = await self._read_current(definition, tenant_id)
+        else:
+            found = read_definition(definition)
+        return await read_stored_sample(self._require_store(), found, operation_id, number, tenant_id)
 
     async def apply(
         self,
@@ -630,14 +879,12 @@ class Registry:
         if len(set(tenants)) > 1:
             raise DefinitionConflictError(id, SEVERAL_TENANTS)
         owner = tenants[0]
-        if tenant_id is not None and owner != tenant_id:
-            raise DefinitionError("read_only", "$.tenantId", "it belongs to the system, so a tenant cannot change it")
+        _refuse_system_definition(owner, tenant_id)
         own = await change.read_tenant(owner)
         in_file = snapshot.of_tenant(owner).get(id)
         old = own[id] if in_file is None or in_file.source == "api" else await change.apply_switch(in_file)
         if if_revision is not None and old.revision != if_revision:
-            problem = f"it was changed in the meantime and has revision {old.revision}; read it again"
-            raise DefinitionConflictError(id, problem, old.revision)
+            raise _changed_error(id, old)
         return old, own
 
     async def _check_id(
@@ -663,6 +910,54 @@ class Registry:
 
 
 SEVERAL_TENANTS = "several tenants have a definition with this id; name the tenant"
+
+
+def _changed_error(id: str, old: HookDefinition | None) -> DefinitionConflictError:  # noqa: A002
+    """Build the error for a definition that has another revision than the expected one."""
+    if old is None:
+        return DefinitionConflictError(id, "it was deleted in the meantime; read it again", 0)
+    problem = f"it was changed in the meantime and has revision {old.revision}; read it again"
+    return DefinitionConflictError(id, problem, old.revision)
+
+
+def _choose_owner(id: str, tenants: Sequence[str], tenant_id: str | None) -> str:  # noqa: A002
+    """Return whose definition of an id is meant: the tenant's own, else the system's.
+
+    Raises:
+        DefinitionNotFoundError: If neither has one.
+        DefinitionConflictError: If several tenants have one, and none is named.
+    """
+    if tenant_id is not None:
+        tenants = [each for each in (tenant_id, "") if each in tenants][:1]
+    if not tenants:
+        raise DefinitionNotFoundError(id)
+    if len(tenants) > 1:
+        raise DefinitionConflictError(id, SEVERAL_TENANTS)
+    return tenants[0]
+
+
+def _check_same_hooks(here: DefinitionsById, ids: Sequence[str], if_revisions: Mapping[str, int]) -> None:
+    """Raise if an order does not name just the definitions at its point, or one has changed meanwhile.
+
+    Raises:
+        DefinitionConflictError: If so.
+    """
+    for id, definition in here.items():  # noqa: A001
+        if id not in ids:
+            problem = f"{definition.name!r} stands at this point too; read the order again"
+            raise DefinitionConflictError(id, problem, definition.revision)
+    for id in ids:  # noqa: A001
+        found = here.get(id)
+        if found is None or ids.count(id) > 1:
+            problem = "it is not at this point any more, or is named twice; read the order again"
+            raise DefinitionConflictError(id, problem, 0 if found is None else found.revision)
+        if found.revision != if_revisions.get(id, found.revision):
+            raise _changed_error(id, found)
+
+
+def _refuse_system_definition(owner: str, tenant_id: str | None) -> None:
+    if tenant_id is not None and owner != tenant_id:
+        raise DefinitionError("read_only", "$.tenantId", "it belongs to the system, so a tenant cannot change it")
 
 
 def _refuse_file_definition(definition: HookDefinition) -> None:
@@ -694,8 +989,8 @@ async def _put_if_changed(
     change: ChangeTransaction, definition: HookDefinition, old: HookDefinition | None
 ) -> HookDefinition:
     if old is None:
-        return await change.put(definition, "definition.create", old=None)
+        return await change.put(definition, "create", old=None)
     kept = {name: getattr(old, name) for name in ("source", "revision", "created_at", "updated_at", "problem")}
     if msgspec.structs.replace(definition, **kept) == old:
         return old
-    return await change.put(definition, "definition.update", old=old)
+    return await change.put(definition, "update", old=old)

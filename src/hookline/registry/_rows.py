@@ -12,6 +12,13 @@ from sqlalchemy import Row, delete, func, insert, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from hookline.registry._definition import POINTS, HookDefinition, check_definition
+from hookline.registry._revisions import (
+    RevisionAction,
+    encode_definition,
+    find_revised_tenants,
+    read_stored_revision,
+    write_revision,
+)
 from hookline.store import DEFINITIONS, SqlStore, definitions, raise_revision, read_clock, read_revision, write_audit
 
 __all__ = ["ChangeTransaction", "DefinitionChanges", "Key", "open_change", "read_changes"]
@@ -116,6 +123,14 @@ class ChangeTransaction:
         self._actor = actor
         self.revision, self.now = revision, now
 
+    async def find_revised_tenants(self, id: str) -> list[str]:  # noqa: A002
+        """Find the tenants that have revisions of a definition, also of one that was deleted."""
+        return await find_revised_tenants(self._connection, id)
+
+    async def read_revision(self, tenant_id: str, id: str, revision: int) -> HookDefinition | None:  # noqa: A002
+        """Read a definition as it was after a revision; `None` if that is not kept."""
+        return await read_stored_revision(self._connection, tenant_id, id, revision)
+
     async def read_tenant(self, tenant_id: str) -> dict[str, HookDefinition]:
         """Read the stored definitions of a tenant, by id."""
         query = select(definitions).where(definitions.c.tenant_id == tenant_id, definitions.c.source != SWITCH)
@@ -134,13 +149,21 @@ class ChangeTransaction:
             return definition
         return msgspec.structs.replace(definition, enabled=row.enabled, revision=row.revision)
 
-    async def put(self, definition: HookDefinition, action: str, *, old: HookDefinition | None) -> HookDefinition:
-        """Store a definition.
+    async def put(
+        self,
+        definition: HookDefinition,
+        action: RevisionAction,
+        *,
+        old: HookDefinition | None,
+        restored: int | None = None,
+    ) -> HookDefinition:
+        """Store a definition and its new revision.
 
         Args:
             definition: The new definition.
-            action: The action for the audit log.
+            action: The action for the revision and the audit log.
             old: The stored definition that it replaces, if there is one.
+            restored: The revision that it was taken from.
 
         Returns:
             The definition as it is stored.
@@ -153,8 +176,9 @@ class ChangeTransaction:
             updated_at=self.now,
             problem="",
         )
-        await self._write(stored, msgspec.json.encode(stored), is_new=old is None)
-        await self._audit(action, stored, changed=_list_changed_fields(old, stored))
+        await self._write(stored, encode_definition(stored), is_new=old is None)
+        await self._revise(stored, action, restored=restored)
+        await self._audit(f"definition.{action}", stored, changed=_list_changed_fields(old, stored))
         return stored
 
     async def switch(self, definition: HookDefinition) -> HookDefinition:
@@ -166,9 +190,16 @@ class ChangeTransaction:
         return msgspec.structs.replace(kept, source=definition.source)
 
     async def remove(self, definition: HookDefinition) -> None:
-        """Delete a definition."""
+        """Delete a definition. Its revisions stay, so that it can be brought back."""
         await self._delete(definition)
+        await self._revise(definition, "delete")
         await self._audit("definition.delete", definition, changed=[])
+
+    async def _revise(self, definition: HookDefinition, action: RevisionAction, *, restored: int | None = None) -> None:
+        revision, now = self.revision, self.now
+        await write_revision(
+            self._connection, definition, action, actor=self._actor, revision=revision, now=now, restored=restored
+        )
 
     async def _write(self, definition: HookDefinition, encoded: bytes, *, is_new: bool) -> None:
         values = {

@@ -16,7 +16,7 @@ from hookline.registry._definition import HookDefinition
 from hookline.registry._rows import DefinitionChanges, FileSwitch, Key
 from hookline.store import Page, check_limit, encode_cursor, parse_cursor
 
-__all__ = ["Snapshot"]
+__all__ = ["Snapshot", "running_order"]
 
 logger = logging.getLogger("hookline")
 
@@ -42,6 +42,7 @@ class Snapshot:
         self._tenants: dict[str, dict[str, HookDefinition]] = {}
         self._owners: dict[str, set[str]] = {}
         self._hooks: dict[str, list[AnyHook]] = {}
+        self._system: list[tuple[AnyHook, HookDefinition]] | None = None
         self._lists: dict[str | None, tuple[list[ListPosition], list[HookDefinition]]] = {}
         self._warned: set[tuple[str, str, str]] = set()
 
@@ -91,6 +92,7 @@ class Snapshot:
         if "" in tenants:
             self._hooks.clear()
             self._lists.clear()
+            self._system = None
         for tenant_id in tenants:
             self._hooks.pop(tenant_id, None)
             self._lists.pop(tenant_id, None)
@@ -129,6 +131,11 @@ class Snapshot:
         """Return the tenants that have a definition of that id."""
         return list(self._owners.get(id, ()))
 
+    def tenants(self) -> list[str]:
+        """Return the tenants that have definitions, or that a definition of the system leaves out."""
+        left_out = (tenant for each in self.of_tenant("").values() for tenant in each.except_tenants)
+        return sorted({*self._tenants, *left_out} - {""})
+
     def with_problem(self, definition: HookDefinition) -> HookDefinition:
         """Return a definition with its `problem` filled in, if it cannot run here."""
         problem = self._builder.find_problem(definition)
@@ -139,19 +146,24 @@ class Snapshot:
         hooks = self._hooks.get(tenant_id)
         if hooks is None:
             # Hooks of tenants without definitions are not cached, since callers may invent any number of tenants.
-            hooks = self._build_hooks("") + (self._build_hooks(tenant_id) if tenant_id else [])
+            hooks = self._find_system_hooks(tenant_id) + (self._build_hooks(tenant_id) if tenant_id else [])
             if not tenant_id or tenant_id in self._tenants:
                 self._hooks[tenant_id] = hooks
         return hooks.copy()
 
+    def _find_system_hooks(self, tenant_id: str) -> list[AnyHook]:
+        """Return the hooks of the system for a run of a tenant."""
+        if self._system is None:
+            definitions = sorted(self.of_tenant("").values(), key=running_order)
+            built = ((self._builder.get_or_build(each).hook, each) for each in definitions if each.enabled)
+            self._system = [(hook, each) for hook, each in built if hook is not None]
+        return [hook for hook, each in self._system if tenant_id not in each.except_tenants]
+
     def _build_hooks(self, tenant_id: str) -> list[AnyHook]:
-        if not tenant_id and "" in self._hooks:
-            return self._hooks[""]
-        own = sorted(self.of_tenant(tenant_id).values(), key=lambda each: (each.priority, each.created_at, each.id))
-        if tenant_id:
-            # A tenant cannot put its hooks before the system's: at the same priority, the system's come first.
-            floor = max((each.priority for each in self.of_tenant("").values() if each.enabled), default=0)
-            own = [msgspec.structs.replace(each, priority=max(each.priority, floor)) for each in own]
+        own = sorted(self.of_tenant(tenant_id).values(), key=running_order)
+        # A tenant cannot put its hooks before the system's: at the same priority, the system's come first.
+        floor = max((each.priority for each in self.of_tenant("").values() if each.enabled), default=0)
+        own = [msgspec.structs.replace(each, priority=max(each.priority, floor)) for each in own]
         built = (self._builder.get_or_build(definition).hook for definition in own if definition.enabled)
         return [hook for hook in built if hook is not None]
 
@@ -183,6 +195,11 @@ class Snapshot:
             if tenant_id is None or tenant_id in self._tenants:
                 self._lists[tenant_id] = known
         return known
+
+
+def running_order(definition: HookDefinition) -> tuple[int, float, str]:
+    """Return the key by which the hooks of one owner at one point are ordered in a run."""
+    return definition.priority, definition.created_at, definition.id
 
 
 def _position(definition: HookDefinition) -> ListPosition:

@@ -13,12 +13,16 @@ from hookline.runtime._capabilities import KINDS, Capabilities
 from hookline.runtime._capabilities import check_driven as check_driven
 from hookline.runtime._exec import TextStream, exec_agent, interrupt, recover_agent, resume_agent, stream_agent
 from hookline.runtime._inputs import check_decisions as check_decisions
+from hookline.runtime._inputs import new_operation_id as new_operation_id
 from hookline.runtime._loop import assign_call_ids as assign_call_ids
 from hookline.runtime._missing_hooks import hooks_of_child as hooks_of_child
 from hookline.runtime._models import RETRY as RETRY
 from hookline.runtime._models import Model, ModelRetry, ScriptedModel, StreamingModel
 from hookline.runtime._models import Release as Release
 from hookline.runtime._persistence import let_go_when_cancelled as let_go_when_cancelled
+from hookline.runtime._retry import find_prompt as find_prompt
+from hookline.runtime._retry import is_compacted as is_compacted
+from hookline.runtime._retry import make_retry as make_retry
 from hookline.runtime._session import AgentSession
 from hookline.runtime._state import FORMAT as FORMAT
 from hookline.runtime._state import (

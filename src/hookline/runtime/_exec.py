@@ -201,14 +201,14 @@ async def recover_agent(
         drain_timeout: As for `exec_agent`.
         on_token: As for `exec_agent`.
         release: As for `exec_agent`.
-        abandon: End the operation instead, with reason `"interrupted"` and all closing events. This needs no
-            interceptors, since nothing runs.
+        abandon: End the operation instead, with reason `"interrupted"` and all closing events, also one that waits for
+            a person. This needs no interceptors, since nothing runs.
         allow_missing_hooks: Continue this segment without missing interceptors, with a warning in the log.
 
     Raises:
         MissingHooksError: If an interceptor of the operation or of its sub-agent is missing. Nothing was changed.
         OperationNotFoundError: If the operation is not in the store.
-        OperationFinishedError: If it has ended, or waits for a person.
+        OperationFinishedError: If it has ended, or waits for a person and is not to be abandoned.
         OperationBusyError: If it is running in a living process, or being recovered.
         OperationMismatchError: If another agent started it.
         HookUsageError: If the store is not a durable one.
@@ -232,13 +232,14 @@ async def recover_agent(
 
 
 async def _orphan(agent: Agent, operation_id: str, store: DurableStore, *, abandon: bool) -> OperationState:
-    """Load the state of an operation whose process has died."""
+    """Load the state of an operation whose process has died, or that waits for a person and is to be abandoned."""
     state = await store.load(operation_id)
     if state is None:
         raise OperationNotFoundError(operation_id)
-    if state.status != "running":
+    waits = abandon and state.status == "waiting_for_human"
+    if state.status != "running" and not waits:
         raise OperationFinishedError(operation_id, state.status)
-    if operation_id in live or not await store.orphaned(operation_id):
+    if operation_id in live or (not waits and not await store.orphaned(operation_id)):
         raise OperationBusyError(operation_id)
     _check_started_by(agent, state, framework="" if not abandon else state.framework)
     return state

@@ -128,6 +128,7 @@ def make_state(run: Run, status: CompletionReason | Literal["running"], version:
         hooks=run.data,
         interceptors=run.interceptors,
         framework=run.framework,
+        retry_of=run.retry_of,
         version=version,
     )
     return run.journal.complete(state, run.step) if run.journal.durable else state

@@ -165,6 +165,7 @@ class Run:
         "polls",
         "refused_from",
         "remember",
+        "retry_of",
         "said_from",
         "scope",
         "started",
@@ -293,6 +294,7 @@ class Run:
             "user_id": state.user_id,
             "tenant_id": state.tenant_id,
         }
+        self.retry_of = state.retry_of
         self.attempted: OperationState | None = None
         self.earlier_ms = state.active_ms
         self.messages: list[Message] = list(state.messages)

@@ -178,6 +178,7 @@ class OperationState(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         user_id: The user for whom it runs.
         tenant_id: The tenant for whom it runs.
         parent_operation_id: The run that called this run as a sub-agent.
+        retry_of: The operation that this operation retries.
         status: `"running"`, or the reason of its last segment.
         messages: The conversation. While calls wait for a person, it ends with the assistant message that requests
             them.
@@ -242,6 +243,7 @@ class OperationState(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     begun: dict[str, BegunCall] = {}
     open_step: OpenStep | None = None
     framework: str = ""
+    retry_of: str | None = None
     events: int = 0
     version: int = 1
     format: int = FORMAT

@@ -237,7 +237,9 @@ class InterceptedToolJob(msgspec.Struct, eq=False):
             metadata=keep_jsonable(final.metadata),
             asked_by=(asker.id, traversal.asked_nth) if asker is not None and early else None,
         )
-        self.step.asked[self.request.tool_call_id] = to_pending(final, asked.prompt)
+        self.step.asked[self.request.tool_call_id] = to_pending(
+            final, asked.prompt, asked_by="" if asker is None else asker.id
+        )
 
 
 def tool_job(
@@ -284,14 +286,21 @@ async def _ask_if_needed(tool: Tool, call: ToolCall) -> Ask | None:
     return Ask("") if await tool.asks_first(call) else None
 
 
-def to_pending(call: ToolCall, prompt: str = "") -> PendingTool:
-    """Return a call as a person is shown it."""
+def to_pending(call: ToolCall, prompt: str = "", *, asked_by: str = "") -> PendingTool:
+    """Return a call as a person is shown it.
+
+    Args:
+        call: The call.
+        prompt: The question to the person.
+        asked_by: The id of the hook that asks; `""` if the tool says so itself.
+    """
     return PendingTool(
         toolset=call.toolset,
         tool_name=call.tool_name,
         tool_call_id=call.tool_call_id,
         args=keep_jsonable(call.args),  # as every store keeps them: what a person sees is what runs
         prompt=prompt,
+        asked_by=asked_by,
     )
 
 

@@ -12,7 +12,10 @@ except ImportError as error:
 
 from hookline.server._app import create_app
 from hookline.server._audit import AuditEntry as AuditEntry
+from hookline.server._audit import AuditFilter as AuditFilter
+from hookline.server._audit import export_audit as export_audit
 from hookline.server._audit import read_audit as read_audit
+from hookline.server._audit import search_audit as search_audit
 from hookline.server._audit import write_audit_alone as write_audit_alone
 from hookline.server._callers import SCOPES, Caller, Scope
 from hookline.server._keys import ApiKey, KeyStore, NewApiKey

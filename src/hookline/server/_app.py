@@ -28,6 +28,7 @@ from hookline.server._parts import ServerParts
 from hookline.server._problems import build_error_response
 from hookline.server._rates import RateLimit, RateLimits
 from hookline.server._request_hooks import RequestHooks
+from hookline.server._settings import RequestRate, ServerSettings, SizeLimits
 from hookline.server._text import TextRequest
 from hookline.server.page import SHORTEST_KEY
 from hookline.server.routes import OPTIONS, PUBLIC, ROUTES
@@ -57,6 +58,7 @@ def create_app(
     page: bool = True,
     session_key: bytes | None = None,
     allow_missing_hooks: bool = False,
+    trace_url: str | None = None,
 ) -> App:
     """Build the HTTP API, to be served by itself or mounted under any path of any ASGI application.
 
@@ -72,8 +74,9 @@ def create_app(
         registry: The registry of hook definitions; without it, its routes answer with 503.
         log: The log of hook executions; without it, its routes answer with 503.
         outbox: The outbox whose signing secrets the API administers; it delivers while it is open.
-        agents: Agents whose operations this process resumes when a person has decided, like a `Worker`, while the
-            application's lifespan is open; mounted applications have no lifespan.
+        agents: Agents whose operations this process resumes when a person has decided, retries, and ends when their
+            interruption was asked for, like a `Worker`, while the application's lifespan is open; mounted applications
+            have no lifespan.
         hooks: Hooks for all requests, before the stored ones.
         allow_origins: Origins whose pages may use the API (`"https://ops.example.com"`).
         rate_limit: Requests that each key may send to this process; `None` for any number.
@@ -87,11 +90,14 @@ def create_app(
             after a restart.
         allow_missing_hooks: Whether to resume operations without interceptors that they were started with, with a
             warning in the log; otherwise they wait for a worker that has them.
+        trace_url: The address of a trace in your tracing system, with `{trace_id}` in it; the page links to it.
 
     Raises:
         HookUsageError: If an argument is invalid.
     """
-    parts = ServerParts(store, registry=registry, log=log, outbox=outbox, hooks=hooks)
+    parts = ServerParts(
+        store, registry=registry, log=log, outbox=outbox, hooks=hooks, agents=agents, trace_url=trace_url
+    )
     return build_app(
         parts,
         agents=agents,
@@ -117,6 +123,17 @@ def build_app(
 ) -> App:
     """Build the API and the page over existing parts, with all their middleware."""
     session_key = _choose_session_key(session_key)
+    parts.settings = ServerSettings(
+        limits=SizeLimits.from_limits(limits),
+        key_rate=RequestRate.from_limit(rates.key),
+        tenant_rate=RequestRate.from_limit(rates.tenant),
+        agents=[agent.id for agent in agents],
+        allow_origins=list(allow_origins),
+        allow_missing_hooks=allow_missing_hooks,
+        has_page=page,
+        has_session_key=session_key is not None,
+        request_hooks=len(parts.hooks),
+    )
     api: Any = build_litestar(parts, agents=agents, allow_missing_hooks=allow_missing_hooks)
     app: App = Idempotency(api, parts.store)
     app = RequestHooks(app, parts)

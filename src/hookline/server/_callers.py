@@ -14,7 +14,13 @@ from hookline.server._problems import ApiError
 __all__ = ["SCOPES", "Caller", "Req", "Scope", "caller_of", "check_scope", "not_found_error", "require_scope"]
 
 Scope: TypeAlias = Literal[
-    "hooks:read", "hooks:manage", "hooks:admin", "operations:read", "approvals:decide", "deliveries:replay"
+    "hooks:read",
+    "hooks:manage",
+    "hooks:admin",
+    "operations:read",
+    "operations:manage",
+    "approvals:decide",
+    "deliveries:replay",
 ]
 SCOPES: tuple[Scope, ...] = get_args(Scope)
 """All scopes. None of them includes another one."""

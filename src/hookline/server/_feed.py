@@ -36,14 +36,15 @@ Change: TypeAlias = tuple[float, StoredOperation]
 """The position after a change, and the operation as it is there."""
 
 _columns = tuple(operations.c[name] for name in StoredOperation.__struct_fields__)
-_seen = tuple(operations.c[name] for name in ("operation_id", "version", "missing_hooks"))
+_seen = tuple(operations.c[name] for name in ("operation_id", "version", "missing_hooks", "interrupt_asked_at"))
 
 
 class SeenOperation(NamedTuple):
-    """The version and the missing hooks of an operation at the last poll that found it."""
+    """What an operation was at the last poll that found it: its version, and what changes without a new version."""
 
     version: int
     missing_hooks: str | None
+    interrupt_asked_at: float | None
 
 
 class ChangedOperations:

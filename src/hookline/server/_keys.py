@@ -11,17 +11,17 @@ from collections.abc import Iterable
 from hashlib import sha256
 from secrets import token_urlsafe
 from time import monotonic
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import msgspec
-from sqlalchemy import Row, insert, select, update
+from sqlalchemy import Row, Select, insert, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from hookline.errors import StoreUnavailableError
+from hookline.errors import HookUsageError, StoreUnavailableError
 from hookline.server._callers import SCOPES, Caller, Scope
 from hookline.store import Page, SqlStore, api_keys, raise_revision, read_clock, write_audit
 
-__all__ = ["ApiKey", "KeyStore", "NewApiKey"]
+__all__ = ["LONGEST_OVERLAP", "ApiKey", "KeyState", "KeyStore", "NewApiKey", "state_of"]
 
 logger = logging.getLogger("hookline")
 
@@ -30,6 +30,11 @@ FRESH_SECONDS = 0.5
 REMEMBERED = 10_000
 USED_SECONDS = 60.0
 """Precision, in seconds, of the time at which a key was last used."""
+DAY = 86_400.0
+LONGEST_OVERLAP = 366 * DAY
+"""Longest time, in seconds, for which a key that was rotated still works."""
+MOST_TENANTS = 1000
+KeyState: TypeAlias = Literal["active", "expired", "revoked"]
 TOKEN = re.compile(r"hk_([0-9a-f]{16})_([A-Za-z0-9_-]{43})")
 
 
@@ -114,10 +119,21 @@ class KeyStore:
 
     async def still(self, caller: Caller) -> bool:
         """Return whether the key of a caller is still valid."""
+        return await self.refresh(caller) is not None
+
+    async def refresh(self, caller: Caller) -> Caller | None:
+        """Return a caller with the present end of its key, which a rotation changes; `None` if the key has ended.
+
+        Raises:
+            StoreUnavailableError: If the key is not cached, and the database cannot be reached.
+        """
         known = self._cached.get(caller.key_id)
         if known is None or monotonic() - known.read_at > FRESH_SECONDS:
             known = await self._load(caller.key_id)
-        return known is not None and monotonic() < known.ends and known.caller == caller
+        if known is None or monotonic() >= known.ends:
+            return None
+        same = known.caller == msgspec.structs.replace(caller, expires_at=known.caller.expires_at)
+        return known.caller if same else None
 
     async def create(
         self,
@@ -185,6 +201,119 @@ class KeyStore:
             found = [_key_from_row(row) for row in await connection.execute(query)]
         return Page(items=found[:limit], cursor=found[limit - 1].id if len(found) > limit else None)
 
+    async def newest(
+        self, tenant_id: str | None, *, state: KeyState | None = None, text: str | None = None, limit: int
+    ) -> list[ApiKey]:
+        """List the newest keys that match a filter, the newest first.
+
+        Args:
+            tenant_id: Only keys of this tenant.
+            state: Only keys in this state.
+            text: Only keys whose name or id contains this text, in upper or lower case.
+            limit: Number of keys at most.
+
+        Raises:
+            StoreUnavailableError: If the database cannot be reached.
+        """
+        column = api_keys.c
+        query = select(api_keys).order_by(column.created_at.desc(), column.id).limit(limit)
+        if tenant_id is not None:
+            query = query.where(column.tenant_id == tenant_id)
+        over = column.expires_at.is_not(None) & (column.expires_at <= self._store.now_sql())
+        if state == "revoked":
+            query = query.where(column.revoked_at.is_not(None))
+        elif state is not None:
+            query = query.where(column.revoked_at.is_(None), over if state == "expired" else ~over)
+        if text:
+            inside = [each.icontains(text, autoescape=True) for each in (column.name, column.id)]
+            query = query.where(or_(*inside))
+        async with self._store.reading() as connection:
+            return [_key_from_row(row) for row in await connection.execute(query)]
+
+    async def get(self, id: str, tenant_id: str | None) -> ApiKey | None:  # noqa: A002
+        """Return a key; `None` if there is none of this id.
+
+        Args:
+            id: The id of the key.
+            tenant_id: Only if it is this tenant's.
+
+        Raises:
+            StoreUnavailableError: If the database cannot be reached.
+        """
+        async with self._store.reading() as connection:
+            row = (await connection.execute(_select_key(id, tenant_id))).first()
+        return None if row is None else _key_from_row(row)
+
+    async def tenants(self) -> list[str]:
+        """List the tenants that own keys, without the system, in alphabetical order.
+
+        Raises:
+            StoreUnavailableError: If the database cannot be reached.
+        """
+        query = select(api_keys.c.tenant_id).where(api_keys.c.tenant_id != "").distinct().limit(MOST_TENANTS)
+        async with self._store.reading() as connection:
+            return sorted((await connection.execute(query)).scalars())
+
+    async def rotate(
+        self,
+        id: str,  # noqa: A002
+        tenant_id: str | None,
+        *,
+        overlap_seconds: float = DAY,
+        expires_in_seconds: float | None = None,
+        latest_end: float | None = None,
+        actor: str = "",
+    ) -> NewApiKey | None:
+        """Create a key with the name, tenant and scopes of another one, which expires soon.
+
+        Args:
+            id: The id of the old key.
+            tenant_id: Only if it is this tenant's.
+            overlap_seconds: Seconds for which the old key still works; 0 revokes it at once.
+            expires_in_seconds: Seconds until the new key expires; by default, it lasts as long as the old one was made
+                to last.
+            latest_end: When the new key expires at the latest, in unix seconds; `None` for no limit.
+            actor: Who rotates the key, for the audit log.
+
+        Returns:
+            The new key; `None` if there is no old key of this id.
+
+        Raises:
+            HookUsageError: If the old key is expired or revoked already, or the overlap is invalid.
+            StoreUnavailableError: If the database cannot be reached.
+        """
+        if isinstance(overlap_seconds, bool) or not 0 <= overlap_seconds <= LONGEST_OVERLAP:
+            raise HookUsageError(f"`overlap_seconds` must be 0 to {LONGEST_OVERLAP:.0f}; got {overlap_seconds!r:.200}.")
+        async with self._store.writing() as connection:
+            row = (await connection.execute(_select_key(id, tenant_id).with_for_update())).first()
+            if row is None:
+                return None
+            now = await read_clock(connection)
+            if state_of(row, now) != "active":
+                raise HookUsageError(f"The key {id} is expired or revoked already. Create a new key instead.")
+            end = now + overlap_seconds
+            ended: dict[str, float] = {"expires_at": end if row.expires_at is None else min(end, row.expires_at)}
+            await connection.execute(
+                update(api_keys).where(api_keys.c.id == id).values(ended if overlap_seconds else {"revoked_at": now})
+            )
+            lasts = expires_in_seconds
+            if lasts is None and row.expires_at is not None:
+                lasts = row.expires_at - row.created_at
+            asked = None if lasts is None else now + lasts
+            made = await _insert(
+                connection,
+                row.name,
+                row.tenant_id,
+                _scopes(row.scopes),
+                now=now,
+                expires_at=min((each for each in (asked, latest_end) if each is not None), default=None),
+                actor=actor,
+            )
+            detail = {"name": row.name, "newKey": made.id, "overlapSeconds": overlap_seconds}
+            await write_audit(connection, row.tenant_id, actor, "key.rotate", id, now=now, detail=detail)
+        self._cached.pop(id, None)
+        return made
+
     async def revoke(self, id: str, tenant_id: str | None, *, actor: str = "") -> bool:  # noqa: A002
         """Revoke a key; within one second, it works in no process any more.
 
@@ -199,17 +328,15 @@ class KeyStore:
         Raises:
             StoreUnavailableError: If the database cannot be reached.
         """
-        its = api_keys.c.id == id
-        if tenant_id is not None:
-            its = its & (api_keys.c.tenant_id == tenant_id)
         async with self._store.writing() as connection:
-            owner = (await connection.execute(select(api_keys.c.tenant_id).where(its))).scalar()
-            if owner is None:
+            row = (await connection.execute(_select_key(id, tenant_id))).first()
+            if row is None:
                 return False
             now = await read_clock(connection)
-            ended = update(api_keys).where(its, api_keys.c.revoked_at.is_(None)).values(revoked_at=now)
-            if (await connection.execute(ended)).rowcount:
-                await write_audit(connection, owner, actor, "key.revoke", id, now=now)
+            its = (api_keys.c.id == id) & api_keys.c.revoked_at.is_(None)
+            if (await connection.execute(update(api_keys).where(its).values(revoked_at=now))).rowcount:
+                detail = {"name": row.name}
+                await write_audit(connection, row.tenant_id, actor, "key.revoke", id, now=now, detail=detail)
         self._cached.pop(id, None)
         return True
 
@@ -289,6 +416,24 @@ async def _insert(
     await connection.execute(insert(api_keys).values(**row, hash=hash_secret(secret), scopes=" ".join(allowed)))
     await write_audit(connection, tenant_id, actor, "key.create", id, now=now, detail={"name": name, "scopes": allowed})
     return NewApiKey(**row, scopes=allowed, key=f"hk_{id}_{secret}")
+
+
+def _select_key(id: str, tenant_id: str | None) -> Select[Any]:  # noqa: A002
+    """Select a key, if it is a tenant's; `None` is any tenant."""
+    query = select(api_keys).where(api_keys.c.id == id)
+    return query if tenant_id is None else query.where(api_keys.c.tenant_id == tenant_id)
+
+
+def state_of(key: ApiKey | Row[Any], now: float) -> KeyState:
+    """Return the state of a key.
+
+    Args:
+        key: The key.
+        now: The present time, in unix seconds.
+    """
+    if key.revoked_at is not None:
+        return "revoked"
+    return "expired" if key.expires_at is not None and key.expires_at <= now else "active"
 
 
 def _key_from_row(row: Row[Any]) -> ApiKey:

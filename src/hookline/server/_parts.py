@@ -4,23 +4,51 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from urllib.parse import urlsplit
 
 from hookline.delivery import EndpointSecrets, Outbox
-from hookline.errors import StoreUnavailableError
+from hookline.errors import HookUsageError, StoreUnavailableError
 from hookline.hooks import AnyHook
 from hookline.registry import ExecutionLog, Registry
+from hookline.runtime import Agent
 from hookline.server._callers import Req
 from hookline.server._feed import OperationFeed
 from hookline.server._keys import KeyStore
 from hookline.server._metrics import Metrics, OpenStreams
+from hookline.server._operation_summaries import OperationSummaries
 from hookline.server._problems import ApiError
 from hookline.server._refusals import Refusals
+from hookline.server._settings import ServerSettings
 from hookline.store import DeliveryLog, SqlStore, limit_waiting
 
 __all__ = ["ServerParts", "StoreCheck", "parts_of"]
 
 CHECK_SECONDS, LOCK_SECONDS = 2.0, 0.5
 """Seconds that a check of the store may take, and that it waits for a connection or a lock."""
+
+
+TRACE_ID = "{trace_id}"
+
+
+def check_trace_url(template: str | None) -> str | None:
+    """Return the template of the addresses of traces, if it is one.
+
+    Raises:
+        HookUsageError: If it is no address, or does not contain `{trace_id}`.
+    """
+    if template is None:
+        return None
+    if isinstance(template, str) and TRACE_ID in template and template.isprintable() and " " not in template:
+        try:
+            parts = urlsplit(template)
+        except ValueError:
+            parts = urlsplit("")
+        if parts.scheme in ("http", "https") and parts.hostname and TRACE_ID not in parts.netloc:
+            return template
+    raise HookUsageError(
+        "`trace_url` must be an http or https address that contains {trace_id} behind its host, such as "
+        f"'https://traces.example.com/trace/{{trace_id}}'; got {template!r:.200}."
+    )
 
 
 class StoreCheck:
@@ -65,14 +93,19 @@ class ServerParts:
         log: The log of hook executions, if there is one.
         outbox: The outbox, whose signing secrets the server administers.
         hooks: Hooks for all requests.
+        agents: The agents whose operations this process runs.
+        trace_url: The address of a trace in your tracing system, with `{trace_id}` in it.
 
     Attributes:
+        agents: The agents whose operations this process runs, by id.
         keys: The API keys.
         deliveries: The log of deliveries.
         store_check: Checks whether the database can be used.
         feed: Streams operations as they change.
+        summaries: Sums up operations.
         streams: The open streams.
         metrics: The metrics.
+        settings: What the server was configured with, for people who administer it.
         refusals: Refused attempts that wait to be written into the audit log.
         closing: Set when the server stops, so that streams end.
     """
@@ -85,8 +118,12 @@ class ServerParts:
         log: ExecutionLog | None = None,
         outbox: Outbox | None = None,
         hooks: Sequence[AnyHook] = (),
+        agents: Sequence[Agent] = (),
+        trace_url: str | None = None,
     ) -> None:
         self.store = store
+        self.agents = {agent.id: agent for agent in agents}
+        self.trace_url = check_trace_url(trace_url)
         self.outbox = outbox
         self.hooks = list(hooks)
         self.known_registry, self.known_log = registry, log
@@ -94,9 +131,11 @@ class ServerParts:
         self.deliveries = DeliveryLog(store)
         self.store_check = StoreCheck(store)
         self.feed = OperationFeed(store)
+        self.summaries = OperationSummaries(store)
         self.closing = asyncio.Event()
         self.streams = OpenStreams()
         self.refusals = Refusals(store)
+        self.settings = ServerSettings()
         self.metrics = Metrics(store, streams=self.streams, registry=registry, log=log)
 
     @property

@@ -110,6 +110,10 @@ class RateLimits:
         key: The limit of each key, and of each address without a valid key; `None` for no limit.
         tenant: The limit of all keys of a tenant together; `None` for no limit, `"auto"` for five times `key`.
 
+    Attributes:
+        key: The limit of each key.
+        tenant: The limit of all keys of a tenant together.
+
     Raises:
         HookUsageError: If one is no `RateLimit`.
     """
@@ -123,6 +127,7 @@ class RateLimits:
         self._keys = None if key is None else RateLimiter(key)
         self._addresses = None if key is None else RateLimiter(key, whose="address")
         self._tenants = None if tenant is None else RateLimiter(tenant, whose="tenant")
+        self.key, self.tenant = key, tenant
 
     def take(self, caller: Caller) -> Allowance | None:
         """Count a request for its key and its tenant. A request beyond the key's limit does not count for the tenant.

@@ -62,7 +62,8 @@ class Server:
         script_env: Environment variables that scripts see, besides `PATH` and `LANG`.
         webhook_env: Environment variables that headers of stored webhooks may name.
         quota: Number of definitions that each tenant may store.
-        agents: Agents whose operations this process resumes when a person has decided.
+        agents: Agents whose operations this process resumes when a person has decided, retries, and ends when their
+            interruption was asked for.
         hooks: Hooks for all requests.
         observers: Whether the log records executions of observers too.
         retention_hours: Hours for which the log is kept.
@@ -85,6 +86,7 @@ class Server:
             warning in the log; otherwise they wait for a worker that has them.
         master_key: Encrypts the signing secrets of endpoints: the keys, or a file that holds them, which is created if
             it is missing; by default, `HOOKLINE_MASTER_KEY`, or the file hookline.key beside an SQLite database.
+        trace_url: The address of a trace in your tracing system, with `{trace_id}` in it; the page links to it.
 
     Attributes:
         address: The URL at which it listens.
@@ -127,6 +129,7 @@ class Server:
         session_key: bytes | None = None,
         allow_missing_hooks: bool = False,
         master_key: MasterKeys | Path | None = None,
+        trace_url: str | None = None,
     ) -> None:
         limits = ServerLimits(
             max_body=max_body,
@@ -153,7 +156,15 @@ class Server:
         self.outbox = Outbox(self.store, allow_private=networks_from_environment())
         self._host, self._port = host, port
         self._url, self._master_key = url, master_key
-        self._parts = ServerParts(self.store, registry=self.registry, log=self.log, outbox=self.outbox, hooks=hooks)
+        self._parts = ServerParts(
+            self.store,
+            registry=self.registry,
+            log=self.log,
+            outbox=self.outbox,
+            hooks=hooks,
+            agents=agents,
+            trace_url=trace_url,
+        )
         self._app = build_app(
             self._parts,
             agents=agents,
@@ -343,7 +354,7 @@ def _is_loopback(listener: socket.socket) -> bool:
 
 def _open_listener(host: str, port: int) -> socket.socket:
     try:
-        return socket.create_server(
+        listener = socket.create_server(
             (host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET, backlog=2048
         )
     except (OSError, OverflowError) as error:
@@ -351,3 +362,7 @@ def _open_listener(host: str, port: int) -> socket.socket:
         raise HookUsageError(
             f"Cannot listen on {host}:{port}: {why}. Choose another host or port; port 0 uses any free port."
         ) from error
+    # asyncio sets it only where the protocol is named, which `create_server` leaves at 0. Without it, a response in two
+    # parts waits for the client's delayed acknowledgement: 40 ms on a connection that is kept open.
+    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return listener

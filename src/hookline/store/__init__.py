@@ -13,13 +13,19 @@ except ImportError as error:
 from hookline.store._changes import raise_revision as raise_revision
 from hookline.store._changes import read_revision as read_revision
 from hookline.store._changes import write_audit as write_audit
+from hookline.store._conversation import ConversationHead as ConversationHead
+from hookline.store._conversation import EventPart as EventPart
+from hookline.store._conversation import StoredMessage as StoredMessage
 from hookline.store._database import StoreVersionError
 from hookline.store._database import after_commit as after_commit
 from hookline.store._database import insert_into as insert_into
 from hookline.store._database import limit_waiting as limit_waiting
 from hookline.store._database import parse_address as parse_address
 from hookline.store._database import read_clock as read_clock
+from hookline.store._decisions import DecisionFilter as DecisionFilter
+from hookline.store._decisions import DecisionRecord as DecisionRecord
 from hookline.store._decisions import StoredDecision
+from hookline.store._decisions import decision_cursor as decision_cursor
 from hookline.store._decisions import make_seen_token as make_seen_token
 from hookline.store._deliveries import Breaker
 from hookline.store._deliveries import DeliveryOutcome as DeliveryOutcome
@@ -40,8 +46,17 @@ from hookline.store._delivery_log import DeliveryFilter, DeliveryLog, StoredAtte
 from hookline.store._delivery_log import DeliveryStatus as DeliveryStatus
 from hookline.store._event_log import EventLog
 from hookline.store._inspection import StoreInspection as StoreInspection
+from hookline.store._inspection import StoreProcess as StoreProcess
 from hookline.store._inspection import inspect_store as inspect_store
+from hookline.store._inspection import read_revision_and_processes as read_revision_and_processes
 from hookline.store._migrate import downgrade_store
+from hookline.store._operation_search import LONGEST_SEARCH as LONGEST_SEARCH
+from hookline.store._operation_search import OperationFilter as OperationFilter
+from hookline.store._operation_search import OperationPage, OperationSort
+from hookline.store._operation_search import read_known_names as read_known_names
+from hookline.store._operation_totals import OperationSummary as OperationSummary
+from hookline.store._operation_totals import OperationTotals as OperationTotals
+from hookline.store._operation_totals import summarize_operations as summarize_operations
 from hookline.store._partitions import DAY as DAY
 from hookline.store._partitions import KEPT as KEPT
 from hookline.store._partitions import day_of as day_of
@@ -53,6 +68,11 @@ from hookline.store._reading import cursor_after as cursor_after
 from hookline.store._reading import encode_cursor as encode_cursor
 from hookline.store._reading import operation_from_row as operation_from_row
 from hookline.store._reading import parse_cursor as parse_cursor
+from hookline.store._recent_events import RecentEvent as RecentEvent
+from hookline.store._recent_events import read_event as read_event
+from hookline.store._recent_events import read_events_after as read_events_after
+from hookline.store._recent_events import read_operation_sums as read_operation_sums
+from hookline.store._recent_events import read_recent_events as read_recent_events
 from hookline.store._rows import is_storable as is_storable
 from hookline.store._rows import replace_unstorable as replace_unstorable
 from hookline.store._state_rows import decode_head as decode_head
@@ -61,6 +81,7 @@ from hookline.store._store import SqlStore
 from hookline.store._tables import api_keys as api_keys
 from hookline.store._tables import audit as audit
 from hookline.store._tables import decisions as decisions
+from hookline.store._tables import definition_revisions as definition_revisions
 from hookline.store._tables import definitions as definitions
 from hookline.store._tables import deliveries as deliveries
 from hookline.store._tables import ended_sessions as ended_sessions
@@ -84,6 +105,8 @@ __all__ = [
     "DeliveryFilter",
     "DeliveryLog",
     "EventLog",
+    "OperationPage",
+    "OperationSort",
     "Page",
     "SqlStore",
     "StoreVersionError",

@@ -20,7 +20,7 @@ from hookline.errors import (
     message_of,
 )
 from hookline.runtime import FORMAT
-from hookline.store._database import FIRST_PAUSE, LONGEST_PAUSE, Database, insert_rows, is_transient
+from hookline.store._database import FIRST_PAUSE, LONGEST_PAUSE, Database, insert_rows, is_transient, update_rows
 from hookline.store._decisions import link_events
 from hookline.store._deliveries import insert_deliveries
 from hookline.store._lease import build_release
@@ -50,6 +50,9 @@ class Commit:
         events: The rows of its events.
         deliveries: The rows of its deliveries.
         model_calls: The rows of its model calls, without their numbers.
+
+    Attributes:
+        is_interrupted: Whether somebody had asked for the interruption of the operation when it was written.
     """
 
     def __init__(
@@ -73,6 +76,7 @@ class Commit:
         self.deliveries = deliveries
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.deadline = 0.0
+        self.is_interrupted = False
 
 
 GroupWriter: TypeAlias = Callable[[Sequence[Commit]], Awaitable[list[Exception | None]]]
@@ -267,14 +271,14 @@ class StoredVersion(NamedTuple):
     prompt: str
     layout: bytes | None
     day: int
+    interrupt_asked_at: float | None
 
 
 _select_versions = select(*(operations.c[name] for name in StoredVersion._fields))
-_immutable_columns = frozenset(("operation_id", "created_at", "day", "failed_delivery", "updated_at"))
+_immutable_columns = frozenset(("created_at", "day", "failed_delivery", "updated_at"))
 _delete_state_row = delete(state_rows).where(
     state_rows.c.operation_id == bindparam("its_id"), state_rows.c.number == bindparam("its_number")
 )
-_update_operation = update(operations).where(operations.c.operation_id == bindparam("its_id"))
 
 
 async def write_group(database: Database, commits: Sequence[Commit]) -> list[Exception | None]:
@@ -300,7 +304,9 @@ async def write_group(database: Database, commits: Sequence[Commit]) -> list[Exc
             if outcome is None and not is_written(commit, found.get(commit.operation_id))
         ]
         for commit in winners:
-            place_events(commit, found.get(commit.operation_id), today(database.dialect))
+            its = found.get(commit.operation_id)
+            place_events(commit, its, today(database.dialect))
+            commit.is_interrupted = its is not None and its.interrupt_asked_at is not None
         await write_commits(database, connection, winners, found)
     return outcomes
 
@@ -370,7 +376,7 @@ async def write_commits(
         await connection.execute(delete(events).where(events.c.operation_id.in_(ids), events.c.day == KEPT))
         await connection.execute(insert(operations).values(created_at=now, updated_at=now), new)
     if changed:
-        await connection.execute(_update_operation.values(updated_at=now), changed)
+        await update_rows(connection, operations, changed, key="operation_id", now="updated_at")
     await state.write(connection)
     rows = [row for commit in commits for row in commit.events]
     if rows:
@@ -419,11 +425,8 @@ class StateWriter:
 
 
 def updated_columns(row: dict[str, Any]) -> dict[str, Any]:
-    """Return the parameters with which a later commit updates the row of its operation."""
-    return {
-        "its_id": row["operation_id"],
-        **{name: value for name, value in row.items() if name not in _immutable_columns},
-    }
+    """Return the columns of an operation that a later commit updates, and its id."""
+    return {name: value for name, value in row.items() if name not in _immutable_columns}
 
 
 async def note_missing_hooks(database: Database, operation_id: str, hook_ids: Sequence[str], *, version: int) -> None:

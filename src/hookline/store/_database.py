@@ -16,13 +16,25 @@ from contextlib import (
     suppress,
 )
 from contextvars import ContextVar
-from functools import partial
+from functools import cache, partial
 from operator import itemgetter
 from typing import Any, Literal, TypeAlias, TypeVar
 from uuid import uuid4
 
 import msgspec
-from sqlalchemy import ColumnElement, Double, Table, cast, event, func, literal, literal_column, select
+from sqlalchemy import (
+    ColumnElement,
+    Double,
+    Table,
+    bindparam,
+    cast,
+    event,
+    func,
+    literal,
+    literal_column,
+    select,
+    update,
+)
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, DisconnectionError, InterfaceError
@@ -50,6 +62,7 @@ __all__ = [
     "silence_driver_debug",
     "translate_errors",
     "unavailable_error",
+    "update_rows",
 ]
 
 Dialect: TypeAlias = Literal["sqlite", "postgresql"]
@@ -323,22 +336,54 @@ async def insert_rows(
     """
     alike = alike or {}
     if connection.dialect.name != "postgresql" and not alike and not skip_known:
-        columns = ", ".join(f'"{name}"' for name in rows[0])
-        marks = ", ".join("?" for _ in rows[0])
-        values_of = itemgetter(*rows[0])
-        statement = f"INSERT INTO {table.name} ({columns}) VALUES ({marks})"
-        await connection.exec_driver_sql(statement, [values_of(row) for row in rows])
+        names = tuple(rows[0])
+        values_of = itemgetter(*names)
+        await connection.exec_driver_sql(_insert_statement(table, names), [values_of(row) for row in rows])
         return
     if connection.dialect.name != "postgresql":
         inserting = sqlite.insert(table).values(alike) if alike else sqlite.insert(table)
         await connection.execute(inserting.on_conflict_do_nothing() if skip_known else inserting, rows)
         return
-    names = list(rows[0])
+    names = tuple(rows[0])
     arrays = [literal([row[name] for row in rows], postgresql.ARRAY(table.c[name].type)) for name in names]
     new = func.unnest(*arrays).table_valued(*names, name="new").render_derived()
     values = [*(new.c[name] for name in names), *(cast(value, table.c[name].type) for name, value in alike.items())]
     moved = postgresql.insert(table).from_select([*names, *alike], select(*values))
     await connection.execute(moved.on_conflict_do_nothing() if skip_known else moved)
+
+
+async def update_rows(
+    connection: AsyncConnection, table: Table, rows: Sequence[Mapping[str, object]], *, key: str, now: str
+) -> None:
+    """Update rows that have the same columns; SQLite gets plain tuples, as from `insert_rows`.
+
+    Args:
+        connection: In a transaction that may write.
+        table: The table.
+        rows: The new values of each row, and its key.
+        key: The column that names a row.
+        now: A further column, which is set to the time of the database.
+    """
+    if connection.dialect.name == "postgresql":
+        changing = update(table).where(table.c[key] == bindparam("its_key")).values({now: _now_sql("postgresql")})
+        renamed = [{"its_key" if name == key else name: value for name, value in row.items()} for row in rows]
+        await connection.execute(changing, renamed)
+        return
+    names = (*(name for name in rows[0] if name != key), key)
+    values_of = itemgetter(*names)
+    await connection.exec_driver_sql(_update_statement(table, names, now), [values_of(row) for row in rows])
+
+
+@cache
+def _insert_statement(table: Table, names: tuple[str, ...]) -> str:
+    columns = ", ".join(f'"{name}"' for name in names)
+    return f"INSERT INTO {table.name} ({columns}) VALUES ({', '.join('?' * len(names))})"
+
+
+@cache
+def _update_statement(table: Table, names: tuple[str, ...], now: str) -> str:
+    *changes, key = (f'"{name}" = ?' for name in names)
+    return f'UPDATE {table.name} SET {", ".join(changes)}, "{now}" = {_now_sql("sqlite")} WHERE {key}'
 
 
 def _now_sql(dialect: str) -> ColumnElement[float]:

@@ -1,12 +1,12 @@
 """Store and list people's decisions (approve, reject) about pending tool calls, and link them to events."""
 
 import contextlib
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from hashlib import sha256
 from typing import Any
 
 import msgspec
-from sqlalchemy import Row, delete, func, insert, or_, select, update
+from sqlalchemy import ColumnElement, Row, delete, func, insert, or_, select, tuple_, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from hookline.errors import (
@@ -19,18 +19,22 @@ from hookline.errors import (
 from hookline.events import AfterHumanIntervention, BeforeHumanIntervention, HookType, PendingTool, decode
 from hookline.runtime import DECIDED, FORMAT, Action, Approve, OperationState, Reject, action_of, decision_of
 from hookline.store._database import Database
-from hookline.store._reading import fetch_events
+from hookline.store._reading import Page, encode_cursor, fetch_events, parse_cursor
 from hookline.store._rows import check_text, is_storable
 from hookline.store._state_rows import complete_state, decode_head, head_columns
 from hookline.store._tables import decisions, events, operations
 
 __all__ = [
+    "DecisionFilter",
+    "DecisionRecord",
     "StoredDecision",
+    "decision_cursor",
     "delete_void_decisions",
     "find_decided_operations",
     "link_events",
     "list_decisions",
     "make_seen_token",
+    "read_decisions",
     "select_decisions",
     "store_decision",
 ]
@@ -75,6 +79,52 @@ class StoredDecision(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     decided_by: str
     decided_at: float
     event_number: int | None
+
+
+class DecisionRecord(StoredDecision, frozen=True, kw_only=True, rename="camel"):
+    """A stored decision, with the operation that it is about.
+
+    Attributes:
+        agent_id: The agent of the operation; `""` if the operation was deleted.
+        user_id: The user of the operation.
+        operation_status: The present status of the operation; `""` if it was deleted.
+    """
+
+    agent_id: str
+    user_id: str
+    operation_status: str
+
+
+class DecisionFilter(msgspec.Struct, frozen=True, kw_only=True):
+    """A filter of stored decisions: a decision matches if it matches every attribute that is set.
+
+    Attributes:
+        tenant_id: Only decisions about operations of this tenant; `""` is the system.
+        agent_id: Only decisions about operations of this agent.
+        operation_id: Only decisions about this operation.
+        decided_by: Only decisions of this person (`"key:<id>"`).
+        since: Only decisions made at this time or later, in unix seconds.
+        until: Only decisions made before this time, in unix seconds.
+    """
+
+    tenant_id: str | None = None
+    agent_id: str | None = None
+    operation_id: str | None = None
+    decided_by: str | None = None
+    since: float | None = None
+    until: float | None = None
+
+    def conditions(self) -> Iterator[ColumnElement[bool]]:
+        """Yield the SQL conditions of the filter."""
+        for name in ("tenant_id", "operation_id", "decided_by"):
+            if (value := getattr(self, name)) is not None:
+                yield decisions.c[name] == value
+        if self.agent_id is not None:
+            yield operations.c.agent_id == self.agent_id
+        if self.since is not None:
+            yield decisions.c.created_at >= self.since
+        if self.until is not None:
+            yield decisions.c.created_at < self.until
 
 
 def make_seen_token(state: OperationState, call: PendingTool) -> str:
@@ -273,6 +323,51 @@ async def list_decisions(connection: AsyncConnection, operation_id: str) -> list
         elif isinstance(event, AfterHumanIntervention) and number not in linked:
             found.append(_decision_from_event(event, number, asked.get(event.tool_call_id or "")))
     return sorted(found, key=lambda each: each.decided_at)
+
+
+async def read_decisions(
+    connection: AsyncConnection, which: DecisionFilter, *, cursor: str | None, limit: int
+) -> Page[DecisionRecord]:
+    """Read a page of the stored decisions, newest first.
+
+    Decisions that a program passed to `resume_agent` are known from events only, and are not among them.
+
+    Args:
+        connection: A connection.
+        which: The filter.
+        cursor: The cursor of the page before; `None` for the first page.
+        limit: Number of decisions at most.
+
+    Raises:
+        HookUsageError: If the cursor is invalid.
+    """
+    column = decisions.c
+    order = (column.created_at, column.operation_id, column.pause, column.tool_call_id)
+    query = (
+        select(decisions, operations.c.agent_id, operations.c.user_id, operations.c.status)
+        .join(operations, operations.c.operation_id == column.operation_id, isouter=True)
+        .where(*which.conditions())
+        .order_by(*(each.desc() for each in order))
+        .limit(limit + 1)
+    )
+    if cursor is not None:
+        query = query.where(tuple_(*order) < tuple_(*parse_cursor(cursor, tuple[float, str, int, str])))
+    rows = (await connection.execute(query)).all()
+    found = [
+        DecisionRecord(
+            **msgspec.structs.asdict(_decision_from_row(row)),
+            agent_id=row.agent_id or "",
+            user_id=row.user_id or "",
+            operation_status=row.status or "",
+        )
+        for row in rows[:limit]
+    ]
+    return Page(items=found, cursor=decision_cursor(found[-1]) if len(rows) > limit else None)
+
+
+def decision_cursor(last: StoredDecision) -> str:
+    """Return the cursor of the page that begins after a stored decision."""
+    return encode_cursor((last.decided_at, last.operation_id, int(last.pause), last.tool_call_id))
 
 
 def _present_pause(row: Row[*tuple[Any, ...]]) -> int | None:

@@ -197,13 +197,18 @@ class DeliveryLog:
         async with self._store.reading() as connection:
             return [StoredAttempt(**row._mapping) for row in await connection.execute(query)]
 
-    async def counts(self, tenant_id: str | None = None) -> dict[DeliveryStatus, int]:
+    async def counts(
+        self, tenant_id: str | None = None, *, statuses: Sequence[DeliveryStatus] | None = None
+    ) -> dict[DeliveryStatus, int]:
         """Count the deliveries of each status.
 
         Args:
             tenant_id: Only deliveries of this tenant.
+            statuses: Only deliveries with one of these statuses; the counts of the others are 0.
         """
         query = select(deliveries.c.status, func.count()).group_by(deliveries.c.status)
+        if statuses is not None:
+            query = query.where(deliveries.c.status.in_(statuses))
         if tenant_id is not None:
             query = query.where(deliveries.c.tenant_id == tenant_id)
         counts: dict[DeliveryStatus, int] = {"waiting": 0, "pending": 0, "delivered": 0, "dead": 0}

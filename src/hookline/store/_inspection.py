@@ -1,6 +1,9 @@
 """Look at a database without creating or migrating anything in it."""
 
+from __future__ import annotations
+
 from time import time
+from typing import TYPE_CHECKING
 
 import msgspec
 from alembic.runtime.migration import MigrationContext
@@ -11,7 +14,13 @@ from hookline.store._lease import find_orphaned_sql
 from hookline.store._migrate import VERSION_TABLE, known_revisions
 from hookline.store._tables import operations, workers
 
-__all__ = ["StoreInspection", "inspect_store"]
+if TYPE_CHECKING:
+    from hookline.store._store import SqlStore
+
+__all__ = ["StoreInspection", "StoreProcess", "inspect_store", "read_revision_and_processes"]
+
+MOST_PROCESSES = 200
+"""Processes that are listed at most."""
 
 
 class StoreInspection(msgspec.Struct, frozen=True, kw_only=True):
@@ -31,6 +40,46 @@ class StoreInspection(msgspec.Struct, frozen=True, kw_only=True):
     clock_ahead_seconds: float = 0.0
     processes: int = 0
     orphans: int = 0
+
+
+class StoreProcess(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """A process that has a store open.
+
+    Attributes:
+        id: The id of the process as a worker.
+        started_at: When it opened the store, in unix seconds.
+        alive_until: Until when it counts as alive, in unix seconds, unless it renews its lease.
+        is_alive: Whether its lease has not ended.
+    """
+
+    id: str
+    started_at: float
+    alive_until: float
+    is_alive: bool
+
+
+async def read_revision_and_processes(store: SqlStore) -> tuple[str, list[StoreProcess]]:
+    """Read the version of the tables of an open store, and the processes that have it open, the newest first.
+
+    Raises:
+        StoreUnavailableError: If the database cannot be reached.
+    """
+    async with store.reading() as connection:
+        heads = await connection.run_sync(
+            lambda sync: MigrationContext.configure(sync, opts={"version_table": VERSION_TABLE}).get_current_heads()
+        )
+        now = (await connection.execute(select(store.now_sql()))).scalar_one()
+        rows = await connection.execute(select(workers).order_by(workers.c.started_at.desc()).limit(MOST_PROCESSES))
+        found = [
+            StoreProcess(
+                id=row.worker_id,
+                started_at=row.started_at,
+                alive_until=row.alive_until,
+                is_alive=row.alive_until > now,
+            )
+            for row in rows
+        ]
+    return ", ".join(heads), found
 
 
 async def inspect_store(url: str, *, retry_seconds: float = 10.0) -> StoreInspection:

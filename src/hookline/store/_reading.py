@@ -2,11 +2,11 @@
 
 import binascii
 from base64 import urlsafe_b64decode, urlsafe_b64encode
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Generic, TypeVar, TypeVarTuple
 
 import msgspec
-from sqlalchemy import Row, Select, exists, select, tuple_
+from sqlalchemy import Row, Select, exists, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from hookline.errors import HookUsageError
@@ -56,6 +56,9 @@ class StoredOperation(msgspec.Struct, frozen=True, kw_only=True, rename="camel")
             not have; it waits for a worker that has them.
         created_at: When it was first stored, in unix seconds.
         updated_at: When it was last stored, in unix seconds.
+        interrupt_asked_at: When somebody asked for its interruption, in unix seconds.
+        interrupt_asked_by: Who asked: `"key:<id>"` for an API key, else the argument `by` of `request_interrupt`.
+        retry_of: The operation that it retries.
     """
 
     operation_id: str
@@ -79,6 +82,9 @@ class StoredOperation(msgspec.Struct, frozen=True, kw_only=True, rename="camel")
     missing_hooks: list[str]
     created_at: float
     updated_at: float
+    interrupt_asked_at: float | None = None
+    interrupt_asked_by: str | None = None
+    retry_of: str | None = None
 
 
 class Page(msgspec.Struct, Generic[T], frozen=True, kw_only=True, rename="camel"):
@@ -93,7 +99,7 @@ class Page(msgspec.Struct, Generic[T], frozen=True, kw_only=True, rename="camel"
     cursor: str | None = None
 
 
-_summary_columns = tuple(operations.c[name] for name in StoredOperation.__struct_fields__)
+summary_columns = tuple(operations.c[name] for name in StoredOperation.__struct_fields__)
 _model_call_columns = tuple(model_calls.c[name] for name in ModelCallRecord.__struct_fields__)
 
 
@@ -146,28 +152,9 @@ async def read_operation(connection: AsyncConnection, operation_id: str) -> Stor
     if not is_storable(operation_id):
         return None
     row = (
-        await connection.execute(select(*_summary_columns).where(operations.c.operation_id == operation_id))
+        await connection.execute(select(*summary_columns).where(operations.c.operation_id == operation_id))
     ).one_or_none()
     return None if row is None else operation_from_row(row)
-
-
-async def read_page(
-    connection: AsyncConnection, *, wanted: Mapping[str, str | None], cursor: str | None, limit: int
-) -> Page[StoredOperation]:
-    """Read a page of operations whose columns have the wanted values, newest first."""
-    query = select(*_summary_columns)
-    for name, value in wanted.items():
-        if value is not None:
-            query = query.where(operations.c[name] == value)
-    if cursor is not None:
-        query = query.where(
-            tuple_(operations.c.created_at, operations.c.operation_id)
-            < tuple_(*parse_cursor(cursor, tuple[float, str]))
-        )
-    query = query.order_by(operations.c.created_at.desc(), operations.c.operation_id.desc()).limit(limit + 1)
-    found = [operation_from_row(row) for row in await connection.execute(query)]
-    more = len(found) > limit
-    return Page(items=found[:limit], cursor=cursor_after(found[limit - 1]) if more else None)
 
 
 async def read_events(connection: AsyncConnection, operation_id: str, *, after: int, limit: int) -> list[JournalEntry]:
@@ -186,13 +173,17 @@ async def read_events(connection: AsyncConnection, operation_id: str, *, after: 
     ]
 
 
-async def read_model_calls(connection: AsyncConnection, *, operation_id: str) -> list[ModelCallRecord]:
-    """Read the model calls of an operation, in order."""
+async def read_model_calls(
+    connection: AsyncConnection, *, operation_id: str, steps: tuple[int, int] | None = None
+) -> list[ModelCallRecord]:
+    """Read the model calls of an operation, or of some of its steps, in order."""
     if not is_storable(operation_id):
         return []
     query = (
         select(*_model_call_columns).where(model_calls.c.operation_id == operation_id).order_by(model_calls.c.number)
     )
+    if steps is not None:
+        query = query.where(model_calls.c.step_index.between(*steps))
     return [ModelCallRecord(**row._mapping) for row in await connection.execute(query)]
 
 

@@ -15,14 +15,19 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from hookline.errors import HookUsageError, StoreUnavailableError
 from hookline.runtime import Approve, DurableStore, JournalEntry, ModelCallRecord, OperationState, Reject
+from hookline.store import _conversation as conversation
 from hookline.store import _decisions as decisions
 from hookline.store import _reading as reading
 from hookline.store._commits import Commit, CommitQueue, Overflow, note_missing_hooks, release_operation, write_group
+from hookline.store._conversation import ConversationHead, EventPart, StoredMessage
 from hookline.store._database import Database, Dialect, Durability, parse_address
-from hookline.store._decisions import StoredDecision
+from hookline.store._decisions import DecisionFilter, DecisionRecord, StoredDecision
 from hookline.store._deliveries import build_delivery_rows
+from hookline.store._interrupts import InterruptWatch, find_unattended_interrupts, request_interrupt
 from hookline.store._lease import Lease, generate_worker_id, is_orphaned, read_next_lease_end
 from hookline.store._migrate import migrate
+from hookline.store._operation_search import OperationFilter, OperationPage, OperationSort, search_operations
+from hookline.store._operation_totals import count_live
 from hookline.store._partitions import Partitions, make_partitions
 from hookline.store._reading import Page, StoredOperation
 from hookline.store._retention import prune_operations
@@ -34,7 +39,7 @@ from hookline.store._rows import (
     build_operation_row,
 )
 from hookline.store._state_rows import StateChange
-from hookline.store._topics import DELIVERIES, OPERATIONS, WORK, choose_wakeups, events_topic
+from hookline.store._topics import DELIVERIES, INTERRUPTS, OPERATIONS, WORK, choose_wakeups, events_topic
 from hookline.wakeups import Wakeups
 
 __all__ = ["Companion", "SqlStore", "check_settings"]
@@ -71,6 +76,8 @@ def check_settings(
 T = TypeVar("T")
 
 LONGEST_EVENTS = 10_000
+LONGEST_MESSAGE, MOST = 64 * 1024, 4 * 1024 * 1024
+"""Bytes of the longest message or event that is read whole unless asked for, and of all events read at once."""
 CLOSING = 5.0
 """Seconds that closing may take at most, after the waiting commits are written."""
 
@@ -136,6 +143,7 @@ class SqlStore(DurableStore):
         self._lease = Lease(
             self._database, self.worker_id, lease_seconds, self._commits.is_writing, partial(self.wakeups.wake, WORK)
         )
+        self._interrupts = InterruptWatch(self._database, self.worker_id, self.wakeups)
         self._closing = self._closed = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._tasks: list[asyncio.Task[None]] = []
@@ -143,6 +151,11 @@ class SqlStore(DurableStore):
 
     def __repr__(self) -> str:
         return f"SqlStore({self._address.name!r})"
+
+    @property
+    def name(self) -> str:
+        """The address of the database, without its password."""
+        return self._address.name
 
     async def __aenter__(self) -> Self:
         """Create or migrate the tables, and start to renew this process's lease.
@@ -189,6 +202,7 @@ class SqlStore(DurableStore):
                 await asyncio.wait(self._tasks[:1])
         self._closed = True
         with anyio.move_on_after(CLOSING, shield=True):
+            await self._interrupts.aclose()
             for task in self._tasks:
                 task.cancel()
             await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -323,7 +337,13 @@ class SqlStore(DurableStore):
         )
         # This process owns the operation again; the next renewal of the lease must not release it.
         self._lease.abandoned.discard(state.operation_id)
+        if state.status == "running":
+            self._interrupts.begin()
         await self._commits.submit(commit)
+        if commit.is_interrupted and state.status == "running":
+            self._interrupts.interrupt(state.operation_id)
+        elif commit.is_interrupted and state.status == "waiting_for_human":
+            self.wakeups.wake(INTERRUPTS)
 
     async def load(self, operation_id: str) -> OperationState | None:
         """Load the state of an operation; `None` if there is no such operation.
@@ -422,33 +442,129 @@ class SqlStore(DurableStore):
         status: str | None = None,
         *,
         agent_id: str | None = None,
+        user_id: str | None = None,
+        tool: str | None = None,
+        search: str | None = None,
+        since: float | None = None,
+        until: float | None = None,
+        sort: OperationSort = "newest",
         cursor: str | None = None,
         limit: int = 50,
-    ) -> Page[StoredOperation]:
-        """Read a page of operations, newest first.
+    ) -> OperationPage:
+        """Read a page of operations, newest first unless sorted otherwise.
+
+        A page looks at 10,000 operations at most, or at 1,000 if `tool` is given. If it stops before the end, it says
+        so in `looked_at`, and `cursor` continues. Any other order is that of the operations which a page looks at.
 
         Args:
             tenant_id: Only operations of this tenant.
             status: Only operations with this status.
             agent_id: Only operations of this agent.
+            user_id: Only operations of this user.
+            tool: Only operations that called this tool: `"search"`, or with its toolset `"local/search"`.
+            search: Only operations whose id begins with this text, or whose prompt preview contains it.
+            since: Only operations that started at this time or later, in unix seconds.
+            until: Only operations that started before this time, in unix seconds.
+            sort: `"newest"`, or what comes first: the last `"changed"`, `"longest"` or `"costliest"` operation, or the
+                one with the most `"tokens"` or `"steps"`.
             cursor: The cursor of the page before; `None` for the first page.
             limit: Number of operations at most, up to 1000.
 
         Raises:
-            HookUsageError: If the cursor or the limit is invalid.
+            HookUsageError: If the search, the sorting, the cursor or the limit is invalid.
         """
         reading.check_limit(limit)
-        wanted = {"tenant_id": tenant_id, "status": status, "agent_id": agent_id}
-        return await self._read(partial(reading.read_page, wanted=wanted, cursor=cursor, limit=limit))
+        wanted = OperationFilter(
+            tenant_id=tenant_id,
+            status=status,
+            agent_id=agent_id,
+            user_id=user_id,
+            tool=tool,
+            search=search,
+            since=since,
+            until=until,
+        )
+        return await self._read(partial(search_operations, wanted=wanted, sort=sort, cursor=cursor, limit=limit))
+
+    async def count_operations(self, tenant_id: str | None = None) -> dict[str, int]:
+        """Count the operations that have not ended: those with the status "running" and "waiting_for_human".
+
+        Args:
+            tenant_id: Only operations of this tenant.
+        """
+        return await self._read(partial(count_live, tenant_id=tenant_id))
 
     async def events_of(self, operation_id: str, after: int = 0, limit: int = 1000) -> list[JournalEntry]:
         """Read events of an operation, in order: at most `limit` (up to 10,000) with a number greater than `after`."""
         reading.check_limit(limit, LONGEST_EVENTS)
         return await self._read(partial(reading.read_events, operation_id=operation_id, after=after, limit=limit))
 
-    async def model_calls_of(self, operation_id: str) -> list[ModelCallRecord]:
-        """Read the model calls of an operation, in order; the newest of a running operation may be missing."""
-        return await self._read(partial(reading.read_model_calls, operation_id=operation_id))
+    async def messages_of(
+        self, operation_id: str, after: int = 0, limit: int = 50, *, longest: int = LONGEST_MESSAGE
+    ) -> list[StoredMessage]:
+        """Read messages of the stored conversation of an operation, in order.
+
+        After a compaction, a summary stands in place of the oldest messages.
+
+        Args:
+            operation_id: The id of the operation.
+            after: How many of the first messages to leave out.
+            limit: Number of messages at most, up to 1000.
+            longest: Bytes of the longest message that is read whole; of a longer one, only the beginning is.
+
+        Raises:
+            HookUsageError: If the limit is invalid.
+            StateFormatError: If a newer version of hookline wrote the state, or it cannot be decoded.
+        """
+        reading.check_limit(limit)
+        query = partial(conversation.read_messages, after=after, limit=limit, longest=longest)
+        return await self._read(partial(query, operation_id=operation_id))
+
+    async def conversation_head(self, operation_id: str) -> ConversationHead | None:
+        """Read what the state of an operation says of its conversation; `None` if there is no such operation.
+
+        Raises:
+            StateFormatError: If a newer version of hookline wrote the state, or it cannot be decoded.
+        """
+        return await self._read(partial(conversation.read_head, operation_id=operation_id))
+
+    async def event_parts_of(
+        self, operation_id: str, after: int = 0, limit: int = 200, *, longest: int = LONGEST_MESSAGE, most: int = MOST
+    ) -> tuple[list[EventPart], bool]:
+        """Read events of an operation, in order, without the content of long ones, and whether more follow.
+
+        Args:
+            operation_id: The id of the operation.
+            after: Only events with a greater number.
+            limit: Number of events at most, up to 1000.
+            longest: Bytes of the longest event whose content is read.
+            most: Bytes of all contents together, at most.
+        """
+        reading.check_limit(limit)
+        query = partial(conversation.read_event_parts, after=after, limit=limit, longest=longest, most=most)
+        return await self._read(partial(query, operation_id=operation_id))
+
+    async def sub_agents_of(self, operation: StoredOperation, limit: int = 200) -> list[StoredOperation]:
+        """Read the operations of the sub-agents that an operation has called, oldest first."""
+        return await self._read_related(operation, "parent_operation_id", limit)
+
+    async def retries_of(self, operation: StoredOperation, limit: int = 50) -> list[StoredOperation]:
+        """Read the operations that retry an operation, oldest first."""
+        return await self._read_related(operation, "retry_of", limit)
+
+    async def _read_related(self, operation: StoredOperation, column: str, limit: int) -> list[StoredOperation]:
+        reading.check_limit(limit)
+        query = partial(conversation.read_related, column=column, limit=limit)
+        return await self._read(partial(query, operation_id=operation.operation_id, tenant_id=operation.tenant_id))
+
+    async def model_calls_of(self, operation_id: str, *, steps: tuple[int, int] | None = None) -> list[ModelCallRecord]:
+        """Read the model calls of an operation, in order; the newest of a running operation may be missing.
+
+        Args:
+            operation_id: The id of the operation.
+            steps: Only those of the steps from the first to the last of these.
+        """
+        return await self._read(partial(reading.read_model_calls, operation_id=operation_id, steps=steps))
 
     async def decide(
         self,
@@ -484,6 +600,53 @@ class SqlStore(DurableStore):
         self.wakeups.wake(WORK)
         return state
 
+    async def request_interrupt(
+        self, operation_id: str, *, by: str = "", tenant_id: str | None = None
+    ) -> StoredOperation:
+        """Ask for the interruption of an operation and its sub-agents, in whatever process they run.
+
+        The process that runs it is woken and stops it at once, in a model call, a tool or between steps. An operation
+        that waits for a person, or whose process is dead, is ended by a `Worker` that has its agent. It ends with the
+        reason `"interrupted"`. To ask again changes nothing: the first request counts. The audit log has an entry.
+
+        Args:
+            operation_id: The id of the operation.
+            by: Who asks; stored and shown with the operation.
+            tenant_id: Accept the request only if the operation is this tenant's.
+
+        Returns:
+            The operation, with who asked first and when.
+
+        Raises:
+            OperationNotFoundError: If there is no such operation.
+            OperationFinishedError: If the operation has ended.
+            StoreUnavailableError: If the database cannot be reached.
+        """
+        database = self._open_database()
+        operation = await request_interrupt(database, operation_id, by=by, tenant_id=tenant_id)
+        for topic in (INTERRUPTS, WORK, OPERATIONS, events_topic(operation_id)):
+            self.wakeups.wake(topic)
+        return operation
+
+    async def unattended_interrupts(
+        self, agent_ids: Sequence[str], limit: int = 1000, *, exclude: Sequence[str] = ()
+    ) -> list[str]:
+        """List the ids of operations whose interruption was asked for and that no process runs.
+
+        They wait for a person, or their process is dead; `recover_agent` ends them with `abandon=True`.
+
+        Args:
+            agent_ids: Only operations of these agents.
+            limit: Number of operations at most.
+            exclude: Ids to leave out.
+        """
+        reading.check_limit(limit)
+        return await self._read(
+            partial(
+                find_unattended_interrupts, self._database, agent_ids=agent_ids, exclude=tuple(exclude), limit=limit
+            )
+        )
+
     async def decided(
         self, agent_ids: Sequence[str], limit: int = 1000, *, exclude: Sequence[str] = ()
     ) -> list[tuple[OperationState, list[Approve | Reject]]]:
@@ -502,6 +665,23 @@ class SqlStore(DurableStore):
         """List the decisions about calls of an operation, with who made them, oldest first."""
         await self._commits.wait_until_written(operation_id)
         return await self._read(partial(decisions.list_decisions, operation_id=operation_id))
+
+    async def decisions(
+        self, which: DecisionFilter | None = None, *, cursor: str | None = None, limit: int = 50
+    ) -> Page[DecisionRecord]:
+        """Read a page of the stored decisions about calls of all operations, newest first.
+
+        Args:
+            which: Only decisions that match this filter; all by default.
+            cursor: The cursor of the page before; `None` for the first page.
+            limit: Number of decisions at most, up to 1000.
+
+        Raises:
+            HookUsageError: If the cursor or the limit is invalid.
+        """
+        reading.check_limit(limit)
+        wanted = which or DecisionFilter()
+        return await self._read(partial(decisions.read_decisions, which=wanted, cursor=cursor, limit=limit))
 
     async def prune(self, older_than: float) -> int:
         """Delete operations that ended that many seconds ago, with events and deliveries, and return their number.

@@ -22,10 +22,12 @@ from sqlalchemy import (
 )
 
 __all__ = [
+    "HAS_ENDED",
     "api_keys",
     "attempts",
     "audit",
     "decisions",
+    "definition_revisions",
     "definitions",
     "deliveries",
     "ended_sessions",
@@ -58,6 +60,18 @@ def _id(name: str, *, primary_key: bool = False) -> Column[str]:
 
 _waiting_for_hooks: dict[str, Any] = dict.fromkeys(
     ("sqlite_where", "postgresql_where"), text("missing_hooks IS NOT NULL")
+)
+_interrupt_asked: dict[str, Any] = dict.fromkeys(
+    ("sqlite_where", "postgresql_where"), text("interrupt_asked_at IS NOT NULL")
+)
+_is_retry: dict[str, Any] = dict.fromkeys(("sqlite_where", "postgresql_where"), text("retry_of IS NOT NULL"))
+HAS_ENDED = "status NOT IN ('running', 'waiting_for_human')"
+"""The condition of the indexes of ended operations. SQLite uses them only for queries that contain it word by word."""
+_has_ended = text(HAS_ENDED)
+# What lists filter and sort by; see the migration `operation_lists`.
+_listed = (
+    *("operation_id", "status", "agent_id", "user_id", "updated_at"),
+    *("duration_ms", "cost_usd", "total_tokens", "steps"),
 )
 _in_a_day: dict[str, Any] = dict.fromkeys(("sqlite_where", "postgresql_where"), text("day <> 0"))
 
@@ -96,6 +110,9 @@ operations = Table(
     Column("created_at", Float, nullable=False),
     Column("updated_at", Float, nullable=False),
     _day(),
+    Column("interrupt_asked_at", Float),
+    Column("interrupt_asked_by", String(400)),
+    Column("retry_of", String(400)),
     Index("ix_operations_day", "day", **_in_a_day),
     Index(None, "tenant_id", "created_at", "operation_id"),
     Index(None, "created_at", "operation_id"),
@@ -105,6 +122,13 @@ operations = Table(
     Index(None, "trace_id"),
     # A partial index, since few operations wait for hooks and every readiness check asks for them.
     Index("ix_operations_missing_hooks", "operation_id", **_waiting_for_hooks),
+    # Each process looks for the interrupted operations among its own whenever it is woken.
+    Index("ix_operations_interrupts", "status", "owner", **_interrupt_asked),
+    Index("ix_operations_retry_of", "retry_of", **_is_retry),
+    Index("ix_operations_ended", "created_at", *_listed, "tenant_id", sqlite_where=_has_ended).ddl_if("sqlite"),
+    Index("ix_operations_ended_of_tenant", "tenant_id", "created_at", *_listed, sqlite_where=_has_ended).ddl_if(
+        "sqlite"
+    ),
 )
 
 # The messages, outcomes and long fields of states. Rows are only added, until the state no longer needs them.
@@ -164,6 +188,8 @@ decisions = Table(
     Column("call", LargeBinary),
     Column("event_number", BigInteger),
     Index(None, "operation_id", **_untold),
+    Index(None, "created_at"),
+    Index(None, "tenant_id", "created_at"),
 )
 
 deliveries = Table(
@@ -269,6 +295,24 @@ definitions = Table(
     Column("updated_at", Float, nullable=False),
     Index(None, "id"),
     Index(None, "revision"),
+)
+
+_deleted: dict[str, Any] = dict.fromkeys(("sqlite_where", "postgresql_where"), text("action = 'delete'"))
+
+definition_revisions = Table(
+    "definition_revisions",
+    metadata,
+    _id("tenant_id", primary_key=True),
+    _id("id", primary_key=True),
+    Column("revision", BigInteger, primary_key=True, autoincrement=False),
+    Column("action", String(20), nullable=False),
+    Column("actor", String(400), nullable=False),
+    Column("restored", BigInteger),
+    Column("definition", LargeBinary, nullable=False),
+    Column("created_at", Float, nullable=False),
+    Index(None, "id"),
+    # A partial index, since the list of deleted definitions asks for these only.
+    Index("ix_definition_revisions_deleted", "tenant_id", "revision", **_deleted),
 )
 
 revisions = Table(

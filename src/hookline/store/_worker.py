@@ -32,7 +32,7 @@ from hookline.runtime import (
     recover_agent,
     resume_agent,
 )
-from hookline.store._topics import WORK
+from hookline.store._topics import INTERRUPTS, WORK
 
 if TYPE_CHECKING:
     from hookline.store._reading import StoredOperation
@@ -113,6 +113,8 @@ class Worker:
         self._allow_missing_hooks = allow_missing_hooks
         self._reported: set[str] = set()
         """Operations whose missing hooks were logged already."""
+        self._interrupts_asked = True
+        """Whether somebody may have asked for the interruption of operations since the last query for them."""
         self._group: anyio.abc.TaskGroup | None = None
         self._stop = anyio.Event()
 
@@ -141,7 +143,8 @@ class Worker:
     async def _poll(self, *, task_status: anyio.abc.TaskStatus[None]) -> None:
         """Look for operations to resume whenever there may be some, until stopped."""
         failing = False
-        async with self.store.wakeups.woken(WORK, self._look):
+        wakeups = self.store.wakeups
+        async with wakeups.woken(WORK, self._look), wakeups.woken(INTERRUPTS, self._look_for_interrupts):
             task_status.started()
             while not self._stop.is_set():
                 self._woken = anyio.Event()
@@ -163,6 +166,11 @@ class Worker:
         """Look for operations now."""
         self._woken.set()
 
+    def _look_for_interrupts(self) -> None:
+        """Look for operations that are to be interrupted, now."""
+        self._interrupts_asked = True
+        self._woken.set()
+
     def _find_pause(self) -> float:
         """Return the seconds until the next look, if nothing wakes the worker before."""
         ends = min((self._lease_end + LEASE_MARGIN, *self._postponed_until.values()))
@@ -175,6 +183,8 @@ class Worker:
         again = {name for name, until in self._postponed_until.items() if until <= now}
         self._postponed_until = {name: until for name, until in self._postponed_until.items() if until > now}
         exclude = [*self._running, *self._postponed_until]
+        if self._interrupts_asked:
+            await self._start_interrupted()
         for state, decisions in await self.store.decided(list(self._agents), exclude=exclude):
             if state.operation_id not in self._running and state.operation_id not in self._postponed_until:
                 self._start(self._agents[state.agent_id], state.operation_id, decisions)
@@ -186,6 +196,23 @@ class Worker:
         self._reported -= again - self._running  # somebody else has continued them
         seconds = await self.store.next_lease_end()
         self._lease_end = math.inf if seconds is None else monotonic() + seconds
+
+    async def _start_interrupted(self) -> None:
+        """End every operation that is to be interrupted and that no process runs."""
+        # An operation that waits for hooks can be ended without them.
+        left_out = [*self._running, *(each for each in self._postponed_until if each not in self._reported)]
+        self._interrupts_asked = False
+        try:
+            found = await self.store.unattended_interrupts(list(self._agents), exclude=left_out)
+            for operation_id in found:
+                stored = await self.store.operation(operation_id)
+                agent = self._agents.get(stored.agent_id) if stored is not None else None
+                if agent is not None and operation_id not in self._running:
+                    self._reported.discard(operation_id)
+                    self._start(agent, operation_id, None)
+        except BaseException:
+            self._interrupts_asked = True
+            raise
 
     def _start(self, agent: Agent, operation_id: str, decisions: Sequence[Approve | Reject] | None) -> None:
         assert self._group is not None
@@ -229,6 +256,7 @@ class Worker:
             )
         finally:
             self._running.discard(operation_id)
+            self._interrupts_asked = True
             self._look()  # it may have been decided, or released a sub-agent's operation, while it was left out
 
     async def _run_segment(
@@ -247,7 +275,7 @@ class Worker:
                     store=self.store,
                     hooks=hooks,
                     dispatcher=self._dispatcher,
-                    abandon=await self._is_abandoned_child(stored),
+                    abandon=stored.interrupt_asked_at is not None or await self._is_abandoned_child(stored),
                     allow_missing_hooks=self._allow_missing_hooks,
                 )
             return await resume_agent(

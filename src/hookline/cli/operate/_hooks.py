@@ -1,4 +1,4 @@
-"""`hookline hooks`: list, show, apply, enable, disable, remove and test hook definitions."""
+"""`hookline hooks`: list, show, apply, enable, disable, remove, revert and test hook definitions."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from hookline.cli._commands import CommandApp, ListGroup
 from hookline.cli._exit_codes import FAILED
 from hookline.cli._terminal import (
     Column,
+    format_full_time,
     format_status,
     make_copyable,
     make_one_line,
@@ -43,7 +44,7 @@ from hookline.cli.operate._store import (
 )
 
 if TYPE_CHECKING:
-    from hookline.registry import DryRun, FileEntry, HookDefinition, Registry
+    from hookline.registry import DefinitionRevision, DryRun, FileEntry, HookDefinition, Registry
     from hookline.store import SqlStore
 
 __all__ = ["hooks_app"]
@@ -203,6 +204,53 @@ def remove_hook(
     print_result(found, f"Removed {make_copyable(found.id)}: {make_one_line(found.name)}", as_json=as_json)
 
 
+@hooks_app.command("history")
+def show_history(
+    id: HookId,  # noqa: A002
+    store: StoreUrl = DEFAULT_STORE,
+    tenant: Tenant = None,
+    limit: Limit = 50,
+    as_json: AsJson = False,
+) -> None:
+    """List the changes of a hook definition, newest first.
+
+    The newest 100 of each definition are kept, also after it was removed. `hookline hooks revert` goes back to one.
+    """
+
+    async def look(registry: Registry) -> tuple[Sequence[DefinitionRevision], bool]:
+        return await read_pages(partial(registry.revisions, id, tenant), limit)
+
+    found, more = operate(store, _with_registry(look, None, None, None))
+    print_list(found, _revision_columns(), as_json=as_json, nothing="There are no revisions of it.", more=more)
+
+
+@hooks_app.command("revert")
+def revert_hook(
+    id: HookId,  # noqa: A002
+    revision: Annotated[
+        int, typer.Argument(min=0, metavar="REVISION", help="One that `hookline hooks history` shows.")
+    ],
+    store: StoreUrl = DEFAULT_STORE,
+    tenant: Tenant = None,
+    modules: Modules = None,
+    scripts: Scripts = None,
+    as_json: AsJson = False,
+) -> None:
+    """Go back to a revision of a hook definition.
+
+    This is a new revision. A definition that was removed is brought back.
+    """
+
+    async def revert(registry: Registry) -> HookDefinition:
+        found = await registry.revisions(id, tenant, limit=1)
+        owner = found.items[0].tenant_id if tenant is None and found.items else tenant
+        return await registry.revert(id, revision, tenant_id=owner, actor=actor())
+
+    found = operate(store, _with_registry(revert, None, modules, scripts))
+    told = f"{make_copyable(found.id)} is again what it was at revision {revision}: {make_one_line(found.name)}"
+    print_result(found, told, as_json=as_json)
+
+
 @hooks_app.command("test")
 def try_hook(
     id: HookId,  # noqa: A002
@@ -324,6 +372,16 @@ def _columns() -> list[Column[HookDefinition]]:
         Column("prio", lambda each: str(each.priority), rank=5, right=True),
         Column("source", lambda each: each.source.removeprefix("api"), rank=6, cut=True),
         Column("problem", lambda each: Text(make_one_line(each.problem), style="red"), rank=7, cut=True),
+    ]
+
+
+def _revision_columns() -> list[Column[DefinitionRevision]]:
+    return [
+        Column("revision", lambda each: str(each.revision), right=True),
+        Column("when", lambda each: format_full_time(each.created_at)),
+        Column("action", lambda each: each.action),
+        Column("by", lambda each: each.actor, rank=1),
+        Column("changed", lambda each: ", ".join(change.field for change in each.changes), rank=2, cut=True),
     ]
 
 

@@ -1,4 +1,4 @@
-"""`hookline keys`: create, list and revoke the keys of the HTTP API."""
+"""`hookline keys`: create, list, rotate and revoke the keys of the HTTP API."""
 
 from __future__ import annotations
 
@@ -52,7 +52,8 @@ def create_key(
         list[str],
         typer.Option(
             metavar="SCOPE",
-            help="A scope of the key: hooks:read, hooks:manage, hooks:admin, operations:read, approvals:decide or "
+            help="A scope of the key: hooks:read, hooks:manage, hooks:admin, operations:read, operations:manage, "
+            "approvals:decide or "
             "deliveries:replay; repeatable.",
         ),
     ],
@@ -83,7 +84,10 @@ def create_key(
             actor=actor(),
         )
 
-    made = operate(store, create, creates=True)
+    _print_new_key(operate(store, create, creates=True), as_json=as_json)
+
+
+def _print_new_key(made: NewApiKey, *, as_json: bool) -> None:
     shown = [
         ("id", made.id),
         ("name", made.name),
@@ -95,6 +99,39 @@ def create_key(
     print_result(made, shown, as_json=as_json)
     if not as_json:
         typer.echo("Copy it now. It is not shown again.", err=True)
+
+
+@keys_app.command("rotate")
+def rotate_key(
+    id: Annotated[str, typer.Argument(metavar="ID", help="The key, as `hookline keys list` shows it.")],  # noqa: A002
+    overlap: Annotated[
+        str, typer.Option(metavar="SPAN", help="How long the old key still works: 0s revokes it, 12h, 7d.")
+    ] = "24h",
+    expires: Annotated[
+        str | None,
+        typer.Option(metavar="SPAN", help="Expire after this time; by default, the lifetime of the old key."),
+    ] = None,
+    store: StoreUrl = DEFAULT_STORE,
+    tenant: Tenant = None,
+    as_json: AsJson = False,
+) -> None:
+    """Create a key in place of another one, and show it once.
+
+    It has the same name, tenant and scopes. The old key still works for the overlap, so that the program that uses it
+    has time to switch.
+    """
+    still = parse_option("--overlap", overlap, parse_span) or 0.0
+    lasts = _parse_expiry(expires)
+
+    async def rotate(store: SqlStore) -> NewApiKey:
+        from hookline.server import KeyStore
+
+        made = await KeyStore(store).rotate(id, tenant, overlap_seconds=still, expires_in_seconds=lasts, actor=actor())
+        if made is None:
+            raise UnknownKeyError(id)
+        return made
+
+    _print_new_key(operate(store, rotate), as_json=as_json)
 
 
 @keys_app.command("list")

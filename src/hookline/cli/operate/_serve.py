@@ -34,7 +34,8 @@ Agents = Annotated[
     list[str] | None,
     typer.Option(
         metavar="AGENT",
-        help="An agent, as package.module:name or file.py:name, whose operations this server resumes; repeatable.",
+        help="An agent, as package.module:name or file.py:name, whose operations this server resumes and retries; "
+        "repeatable.",
     ),
 ]
 AllowMissingHooks = Annotated[
@@ -95,6 +96,14 @@ TrustedProxies = Annotated[
         help="A proxy, or a network of proxies, whose X-Forwarded-For and X-Forwarded-Proto are trusted; repeatable.",
     ),
 ]
+TraceUrl = Annotated[
+    str | None,
+    typer.Option(
+        metavar="URL",
+        help="Where the page links to traces, with {trace_id} in it, such as "
+        "https://traces.example.com/trace/{trace_id}.",
+    ),
+]
 WebhookEnv = Annotated[
     list[str] | None,
     typer.Option(metavar="NAME", help="An environment variable that headers of webhooks may use; repeatable."),
@@ -126,6 +135,7 @@ def serve(
     trusted_proxies: TrustedProxies = None,
     page: Page = True,
     master_key_file: MasterKeyFile = None,
+    trace_url: TraceUrl = None,
     as_json: AsJson = False,
 ) -> None:
     """Serve the HTTP API and its web page until Ctrl-C.
@@ -164,6 +174,7 @@ def serve(
             "page": page,
             "allow_missing_hooks": allow_missing_hooks,
             "master_key": master_key_file,
+            "trace_url": trace_url,
         }
         if not exists:
             asyncio.run(_rehearse(settings))

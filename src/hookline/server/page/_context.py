@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import quote, urlencode
 
 import msgspec
 from litestar import MediaType, Response
 from litestar.datastructures import Cookie
 
-from hookline.server._callers import Req
+from hookline.server._callers import Req, Scope
 from hookline.server._parts import ServerParts
 from hookline.server._problems import ApiError
 from hookline.server.page._assets import Assets
+from hookline.server.page._kept_forms import read_kept_form
+from hookline.server.page._outages import Outage
 from hookline.server.page._sessions import SESSION_SECONDS, PageSession, SessionCookies
 from hookline.server.page._sign_outs import SignOuts
 from hookline.server.page._templates import create_environment
@@ -29,18 +31,53 @@ NOTICES = {
     "replayed": "It will be delivered again, with the same id.",
     "nothing": "Nothing to do: the delivery has changed in the meantime.",
     "enabled": "The endpoint is enabled again.",
+    "interrupted": "The interruption was asked for.",
+    "retry": "The operation was started anew. A worker takes it.",
+    "created": "The hook is stored. New runs use it from now on, unless it is off.",
+    "saved": "Saved. New runs use it from now on.",
+    "deleted": "Deleted. It can be brought back here.",
+    "reverted": "The hook is again what it was. This is a new revision.",
+    "ordered": "The order is stored. New runs use it from now on.",
+    "left_out": "Switched off for this tenant, from its next run on.",
+    "taken_in": "Switched on again for this tenant, from its next run on.",
+    "revoked": "Revoked. Within a second, no server accepts the key any more.",
+    "secret-revoked": "Revoked. Within a second, nothing is signed with the secret any more.",
 }
 """Notices after a form was sent. The address names one of them, so that a crafted link cannot show another text."""
+
+
+class View(NamedTuple):
+    """A view of the navigation.
+
+    Attributes:
+        name: Its path.
+        title: Its name for people.
+        key: The key that leads to it after `g`.
+        scope: The scope that it needs.
+        group: The group of views that it stands in.
+    """
+
+    name: str
+    title: str
+    key: str
+    scope: Scope
+    group: str
+
+
 VIEWS = (
-    ("operations", "Operations", "o", "operations:read"),
-    ("approvals", "Approvals", "a", "operations:read"),
-    ("hooks", "Hooks", "h", "hooks:read"),
-    ("logs", "Logs", "l", "hooks:read"),
-    ("statistics", "Statistics", "s", "hooks:read"),
-    ("deliveries", "Deliveries", "d", "operations:read"),
-    ("endpoints", "Endpoints", "e", "operations:read"),
+    View("overview", "Overview", "v", "operations:read", "operations"),
+    View("operations", "Operations", "o", "operations:read", "operations"),
+    View("approvals", "Approvals", "a", "operations:read", "operations"),
+    View("hooks", "Hooks", "h", "hooks:read", "hooks"),
+    View("logs", "Executions", "l", "hooks:read", "hooks"),
+    View("statistics", "Statistics", "s", "hooks:read", "hooks"),
+    View("deliveries", "Deliveries", "d", "operations:read", "webhooks"),
+    View("endpoints", "Endpoints", "e", "operations:read", "webhooks"),
+    View("keys", "Keys", "k", "hooks:admin", "server"),
+    View("audit", "Audit", "u", "hooks:admin", "server"),
+    View("settings", "Settings", "t", "hooks:admin", "server"),
 )
-PLACE = re.compile(rf"/(?:{'|'.join(name for name, *_ in VIEWS)})(?:/[\w.~%-]+)?(?:\?[!-\[\]-~]*)?", re.ASCII)
+PLACE = re.compile(rf"/(?:{'|'.join(view.name for view in VIEWS)})(?:/[\w.~%-]+)?(?:\?[!-\[\]-~]*)?", re.ASCII)
 LONGEST_PLACE = 2000
 
 
@@ -52,12 +89,14 @@ class PageContext(msgspec.Struct, frozen=True, kw_only=True):
         sessions: Signs and reads session cookies.
         sign_outs: The sessions that were ended early.
         assets: The static files.
+        outage: Since when the database cannot be reached.
     """
 
     parts: ServerParts
     sessions: SessionCookies
     sign_outs: SignOuts
     assets: Assets
+    outage: Outage = msgspec.field(default_factory=Outage)
     environment: Any = msgspec.field(default_factory=create_environment)
 
     def root(self, request: Req) -> str:
@@ -74,7 +113,7 @@ class PageContext(msgspec.Struct, frozen=True, kw_only=True):
             "asset": lambda name: f"{root}/static/{self.assets.url(name)}",
             "token": "" if session is None else self.sessions.token(session),
             "caller": caller,
-            "views": [view for view in VIEWS if caller is not None and view[3] in caller.scopes],
+            "views": [view for view in VIEWS if caller is not None and view.scope in caller.scopes],
             "may": lambda scope: caller is not None and scope in caller.scopes,
             "notice": NOTICES.get(request.query_params.get("notice", ""), ""),
             "path": request.scope["path"],
@@ -130,8 +169,13 @@ class PageContext(msgspec.Struct, frozen=True, kw_only=True):
         given = {name: value for name, value in (await request.form()).items() if isinstance(value, str)}
         session: PageSession | None = request.scope["state"].get("hookline_session")
         if session is None or not self.sessions.has_token(session, given.pop("token", "")):
+            request.scope["state"]["hookline_kept_form"] = await read_kept_form(request, PREFIX)
             raise ApiError(403, "stale_form", "The form is too old, or belongs to another session. Reload the page.")
         return given
+
+    async def read_choices(self, request: Req, name: str) -> list[str]:
+        """Read the chosen values of a field of a form that may be given several times."""
+        return [value for value in (await request.form()).getall(name, []) if isinstance(value, str)]
 
 
 def validate_place(text: str) -> str:

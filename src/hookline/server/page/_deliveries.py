@@ -1,4 +1,4 @@
-"""Views of deliveries and of their endpoints."""
+"""Views of deliveries."""
 
 from __future__ import annotations
 
@@ -11,14 +11,7 @@ from sqlalchemy import ColumnElement
 from hookline.server._audit import write_audit_alone
 from hookline.server._callers import Req, caller_of
 from hookline.server.page._context import context_of
-from hookline.server.routes import (
-    EndpointBody,
-    Id,
-    enable_endpoint,
-    list_endpoints,
-    read_visible_delivery,
-    retry_delivery,
-)
+from hookline.server.routes import Id, read_visible_delivery, retry_delivery
 from hookline.store import DeliveryFilter, DeliveryStatus, deliveries
 
 __all__ = ["ROUTES"]
@@ -94,25 +87,8 @@ async def replay_delivery(request: Req, id: Id) -> Response[str]:  # noqa: A002
     return context.redirect(request, _return_path(fields, id), notice="replayed")
 
 
-@get("/endpoints", opt=READS)
-async def show_endpoints(request: Req) -> Response[str]:
-    """Show the endpoints that have failed or are disabled."""
-    context = context_of(request)
-    found = await list_endpoints.fn(request, tenant_id=request.query_params.get("tenant") or None)
-    return context.render_page(request, "endpoints.html", endpoints=found, now=await context.parts.store.now())
-
-
-@post("/endpoints", opt=REPEATS)
-async def enable_again(request: Req) -> Response[str]:
-    """Enable an endpoint."""
-    context = context_of(request)
-    fields = await context.read_form(request)
-    await enable_endpoint.fn(request, EndpointBody(url=fields.get("url", ""), tenant_id=fields.get("tenant")))
-    return context.redirect(request, "/endpoints", notice="enabled")
-
-
 def _return_path(fields: dict[str, str], id: Id) -> str:  # noqa: A002
     return f"/deliveries/{id}" if fields.get("from") == "one" else "/deliveries"
 
 
-ROUTES = [show_deliveries, show_delivery, retry_now, replay_delivery, show_endpoints, enable_again]
+ROUTES = [show_deliveries, show_delivery, retry_now, replay_delivery]

@@ -44,6 +44,9 @@ class PageGate:
             await self._admit(scope)
         except (ApiError, StoreUnavailableError) as error:
             state["hookline_refused"] = error
+        else:
+            if "hookline_caller" in state:
+                self._context.outage.end()
         if "hookline_refused" in state or "hookline_caller" not in state or path in UNHOOKED:
             await self._page(scope, receive, send)
             return
@@ -59,8 +62,9 @@ class PageGate:
         if session is not None and session.caller is None:
             state["hookline_session"] = session
         elif session is not None and session.caller is not None and await self._context.is_signed_in(session):
-            state |= {"hookline_session": session, "hookline_caller": session.caller}
-            check_allowance(self._rates.take(session.caller))
+            caller = await self._context.parts.keys.refresh(session.caller) or session.caller
+            state |= {"hookline_session": session, "hookline_caller": caller}
+            check_allowance(self._rates.take(caller))
             return
         check_allowance(self._rates.take_address(scope))
 

@@ -1,66 +1,68 @@
-"""Views of hook definitions: the list, a single one with its switch, and its dry run."""
+"""Views of hook definitions: the list, a single one with its history, its switches, and its dry run."""
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 import msgspec
 from litestar import Response, get, post
 
-from hookline._checks import tool_matcher
-from hookline.registry import POINTS, DefinitionError, DryRun, HookDefinition, build_sample
+from hookline.errors import HookUsageError
+from hookline.registry import (
+    POINTS,
+    CallMatches,
+    DefinitionConflictError,
+    DefinitionError,
+    DefinitionRevision,
+    DryRun,
+    HookDefinition,
+)
+from hookline.server._actors import describe_actors
 from hookline.server._callers import Req, caller_of
+from hookline.server._problems import ApiError
 from hookline.server.page._context import context_of
-from hookline.server.routes import Id, Switching, Trial, list_hooks, read_visible, toggle_hook, try_hook
-from hookline.webhooks import to_camel
+from hookline.server.page._hook_form import FORM_ROUTES
+from hookline.server.page._hook_order import ORDER_ROUTES
+from hookline.server.page._hook_samples import first_sample, parse_call, write_sample
+from hookline.server.routes import (
+    HookChanges,
+    Id,
+    Reverting,
+    Switching,
+    Trial,
+    change_hook,
+    delete_hook,
+    list_deleted_hooks,
+    list_hooks,
+    match_hook,
+    read_changeable,
+    read_history,
+    read_visible,
+    revert_hook,
+    toggle_hook,
+    try_hook,
+)
+from hookline.store import Page
 
-__all__ = ["ROUTES", "first_sample"]
-
-FILLED_IN = {"type", "operationId", "timeUnixNano", "agentId", "userId", "tenantId", "parentOperationId", "metadata"}
-"""Fields of every event or call that are left out of a sample."""
-TOOL = ("local", "search")
-SET = re.compile(r"\[(?!!)(.)[^\]]*\]")
-
-
-def first_sample(definition: HookDefinition) -> dict[str, Any]:
-    """Return the fields of a sample for a definition, under their wire names, for people to edit.
-
-    Args:
-        definition: The definition to try out.
-    """
-    point = POINTS[definition.point]
-    sample = build_sample(point, {}, definition.tenant_id)
-    fields = _visible_fields(sample.subject)
-    if point.has_tool:
-        fields["identifier"], fields["apiName"] = _example_tool(definition.tool)
-    if point.name.endswith(".after"):
-        fields["result"] = _visible_fields(sample.result)
-    return fields
-
-
-def _visible_fields(subject: object) -> dict[str, Any]:
-    fields = {to_camel(name): value for name, value in msgspec.to_builtins(subject).items()}
-    return {name: value for name, value in fields.items() if name not in FILLED_IN and value is not None}
-
-
-def _example_tool(pattern: str | None) -> tuple[str, str]:
-    """Return toolset and name of a tool that a glob matches, if one can be derived from it."""
-    matches = tool_matcher(pattern)
-    if pattern is None or matches is None:
-        return TOOL
-    text = SET.sub(r"\1", pattern).replace("?", "x")
-    first, _, second = (part.replace("*", "") for part in text.partition("/"))
-    for toolset, name in ((first, second), (TOOL[0], first), (first, TOOL[1])):
-        tool = (toolset or TOOL[0], name or TOOL[1])
-        if matches("/".join(tool)):
-            return tool
-    return TOOL
-
+__all__ = ["ROUTES"]
 
 ROWS = 100
+TRIES = 5
+RECENT = 5
+"""Revisions that the page of a hook shows."""
 READS, CHANGES = {"scope": "hooks:read"}, {"scope": "hooks:manage"}
 ENABLED = {"yes": True, "no": False}
+ACTIONS = {
+    "keep": "as it was when history began",
+    "create": "made",
+    "update": "changed",
+    "enable": "switched on",
+    "disable": "switched off",
+    "reorder": "moved in the order",
+    "revert": "went back",
+    "delete": "deleted",
+}
+"""What was done, for people."""
 
 
 @get("/hooks", opt=READS)
@@ -78,9 +80,15 @@ async def show_hooks(request: Req) -> Response[str]:
         cursor=asked["cursor"],
         limit=ROWS,
     )
-    problems = context.parts.registry.problems if caller.sees_all else ()
+    registry = context.parts.registry
     return context.render_page(
-        request, "hooks.html", page=found.content, asked=asked, points=list(POINTS), problems=problems
+        request,
+        "hooks.html",
+        page=found.content,
+        asked=asked,
+        points=list(POINTS),
+        tenants=registry.tenants() if caller.sees_all else [],
+        problems=registry.problems if caller.sees_all else (),
     )
 
 
@@ -88,6 +96,14 @@ async def show_hooks(request: Req) -> Response[str]:
 async def show_hook(request: Req, id: Id) -> Response[str]:  # noqa: A002
     """Show one definition."""
     return await _render_hook(request, id, request.query_params.get("tenant"))
+
+
+@get("/hooks/{id:str}/matches", opt=READS)
+async def show_matches(request: Req, id: Id) -> Response[str]:  # noqa: A002
+    """Show how many calls of the last day a hook is for; the page of the hook loads this part by itself."""
+    tenant = request.query_params.get("tenant")
+    found: CallMatches = await match_hook.fn(request, id, tenant_id=tenant)
+    return await _render_hook(request, id, tenant, matches=found)
 
 
 @post("/hooks/{id:str}/switch", opt=CHANGES)
@@ -109,15 +125,119 @@ async def switch_hook(request: Req, id: Id) -> Response[str]:  # noqa: A002
     return context.redirect(request, "/hooks", notice=notice)
 
 
+@post("/hooks/{id:str}/tenants", opt=CHANGES)
+async def switch_hook_for_tenant(request: Req, id: Id) -> Response[str]:  # noqa: A002
+    """Switch a system hook off for one tenant, or on again."""
+    context = context_of(request)
+    fields = await context.read_form(request)
+    off, on = fields.get("off", "").strip(), fields.get("on", "")
+    if not off and not on:
+        return await _render_hook(request, id, "", tenant_problem="Name the tenant.")
+    try:
+        await _leave_out(request, id, off, on)
+    except (DefinitionError, msgspec.ValidationError) as error:
+        problem = error.problem if isinstance(error, DefinitionError) else "This is no id of a tenant."
+        return await _render_hook(request, id, "", tenant_problem=problem, tenant_typed=off)
+    return context.redirect(request, f"/hooks/{id}", notice="left_out" if off else "taken_in", tenant="")
+
+
+async def _leave_out(request: Req, id: Id, off: str, on: str) -> None:  # noqa: A002
+    """Leave one tenant out of a system hook, or take it in again, whatever else others change meanwhile.
+
+    Raises:
+        DefinitionConflictError: If it was changed again and again meanwhile.
+    """
+    registry, caller = context_of(request).parts.registry, caller_of(request)
+    for tries_left in reversed(range(TRIES)):
+        found = await read_changeable(registry, caller, id, "")
+        left_out = [each for each in found.except_tenants if each not in (off, on)]
+        changes = msgspec.convert({"exceptTenants": [*left_out, *([off] if off else [])]}, HookChanges)
+        try:
+            await change_hook.fn(request, id, changes, tenant_id="", if_match=f'"{found.revision}"')
+        except DefinitionConflictError:
+            if not tries_left:
+                raise
+        else:
+            return
+
+
+@get("/hooks/{id:str}/delete", opt=CHANGES)
+async def ask_to_delete(request: Req, id: Id) -> Response[str]:  # noqa: A002
+    """Ask whether a definition is to be deleted."""
+    context = context_of(request)
+    found = await read_changeable(context.parts.registry, caller_of(request), id, request.query_params.get("tenant"))
+    return context.render_page(request, "hook_delete.html", definition=found)
+
+
+@post("/hooks/{id:str}/delete", opt=CHANGES)
+async def delete_one(request: Req, id: Id) -> Response[str]:  # noqa: A002
+    """Delete a definition, which can be brought back."""
+    context = context_of(request)
+    fields = await context.read_form(request)
+    tag = f'"{fields.get("revision", "")}"'
+    await delete_hook.fn(request, id, tenant_id=fields.get("tenant"), if_match=tag)
+    return context.redirect(request, "/hooks/deleted", notice="deleted")
+
+
+@get("/hooks/deleted", opt=READS)
+async def show_deleted(request: Req) -> Response[str]:
+    """Show the definitions that were deleted and can be brought back."""
+    context, caller = context_of(request), caller_of(request)
+    asked = {name: request.query_params.get(name) or None for name in ("tenant", "cursor")}
+    found = await list_deleted_hooks.fn(request, tenant_id=asked["tenant"], cursor=asked["cursor"], limit=ROWS)
+    page: Page[DefinitionRevision] = found.content
+    names = await describe_actors(context.parts, caller, [each.actor for each in page.items])
+    return context.render_page(request, "hooks_deleted.html", page=page, asked=asked, names=names)
+
+
+@get("/hooks/{id:str}/history", opt=READS)
+async def show_history(request: Req, id: Id) -> Response[str]:  # noqa: A002
+    """Show the revisions of a definition, also of one that was deleted."""
+    context, caller = context_of(request), caller_of(request)
+    tenant, cursor = request.query_params.get("tenant"), request.query_params.get("cursor")
+    page = await read_history(context.parts.registry, caller, id, tenant, cursor=cursor, limit=ROWS)
+    names = await describe_actors(context.parts, caller, [each.actor for each in page.items])
+    newest = page.items[0] if page.items and cursor is None else None
+    return context.render_page(
+        request,
+        "hook_history.html",
+        page=page,
+        id=id,
+        asked={"tenant": tenant, "cursor": cursor},
+        names=names,
+        actions=ACTIONS,
+        newest=newest,
+    )
+
+
+@post("/hooks/{id:str}/revert", opt=CHANGES)
+async def go_back(request: Req, id: Id) -> Response[str]:  # noqa: A002
+    """Go back to a revision of a definition, which is a new revision."""
+    context = context_of(request)
+    fields = await context.read_form(request)
+    tenant = fields.get("tenant", "")
+    try:
+        body = msgspec.convert({"revision": fields.get("to", "")}, Reverting, strict=False)
+    except msgspec.ValidationError:
+        raise ApiError(422, "invalid", "Choose one of the revisions that are listed.") from None
+    now = fields.get("revision", "")
+    await revert_hook.fn(request, id, body, tenant_id=tenant, if_match=f'"{now}"' if now else None)
+    return context.redirect(request, f"/hooks/{id}", notice="reverted", tenant=tenant)
+
+
 @post("/hooks/{id:str}/try", opt=CHANGES)
 async def dry_run_hook(request: Req, id: Id) -> Response[str]:  # noqa: A002
-    """Try a definition out on a sample."""
-    fields = await context_of(request).read_form(request)
+    """Try a definition out on a sample, or on a stored call, which then becomes the sample."""
+    context = context_of(request)
+    fields = await context.read_form(request)
     sample, tenant = fields.get("sample", ""), fields.get("tenant")
     try:
+        if fields.get("call"):
+            found = await read_changeable(context.parts.registry, caller_of(request), id, tenant)
+            sample = await write_sample(request, found, parse_call(fields["call"]))
         given = msgspec.json.decode(sample or "{}", type=dict[str, Any])
         tried = await try_hook.fn(request, id, Trial(sample=given), tenant_id=tenant)
-    except DefinitionError as error:
+    except (DefinitionError, HookUsageError) as error:
         return await _render_hook(request, id, tenant, sample=sample, problem=str(error))
     except msgspec.MsgspecError as error:
         return await _render_hook(
@@ -134,21 +254,55 @@ async def _render_hook(
     sample: str | None = None,
     tried: DryRun | None = None,
     problem: str = "",
+    matches: CallMatches | None = None,
+    tenant_problem: str = "",
+    tenant_typed: str = "",
 ) -> Response[str]:
-    context = context_of(request)
-    definition = await read_visible(context.parts.registry, caller_of(request), id, tenant)
+    context, caller = context_of(request), caller_of(request)
+    registry = context.parts.registry
+    definition = await read_visible(registry, caller, id, tenant)
     if sample is None:
         sample = msgspec.json.format(msgspec.json.encode(first_sample(definition)), indent=2).decode()
+    history = await _read_recent(request, definition)
     return context.render_page(
         request,
         "hook.html",
-        status=422 if problem else 200,
+        status=422 if problem or tenant_problem else 200,
         definition=definition,
         observes=POINTS[definition.point].event is not None and not (definition.webhook and definition.webhook.control),
         sample=sample,
         tried=tried,
         problem=problem,
+        matches=matches,
+        history=history,
+        names=await describe_actors(context.parts, caller, [each.actor for each in history.items]),
+        actions=ACTIONS,
+        tenants=registry.tenants() if caller.sees_all else [],
+        tenant_problem=tenant_problem,
+        tenant_typed=tenant_typed,
     )
 
 
-ROUTES = [show_hooks, show_hook, switch_hook, dry_run_hook]
+async def _read_recent(request: Req, definition: HookDefinition) -> Page[DefinitionRevision]:
+    """Read the newest revisions of a definition; a definition in a file has none."""
+    if definition.source != "api":
+        return Page(items=[])
+    registry, caller = context_of(request).parts.registry, caller_of(request)
+    return await read_history(registry, caller, definition.id, definition.tenant_id, limit=RECENT)
+
+
+ROUTES = [
+    show_hooks,
+    show_deleted,
+    show_hook,
+    show_matches,
+    switch_hook,
+    switch_hook_for_tenant,
+    ask_to_delete,
+    delete_one,
+    show_history,
+    go_back,
+    dry_run_hook,
+    *FORM_ROUTES,
+    *ORDER_ROUTES,
+]

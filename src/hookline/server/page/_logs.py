@@ -8,10 +8,13 @@ from typing import Literal
 
 from litestar import Response, get
 
-from hookline.registry import POINTS
+from hookline.registry import POINTS, ExecutionRow
 from hookline.server._callers import Req, caller_of
-from hookline.server.page._context import context_of
+from hookline.server.page._context import PageContext, context_of
+from hookline.server.page._hook_names import find_hook_names
+from hookline.server.page._operation_query import FilterError, parse_moment
 from hookline.server.page._plots import Series, align_minutes, column_plot, percentile_plot
+from hookline.store import Page
 
 __all__ = ["ROUTES"]
 
@@ -26,19 +29,44 @@ SPANS = {"1h": 3600, "24h": 86_400, "7d": 7 * 86_400}
 async def show_logs(request: Req) -> Response[str]:
     """Show the log of hook executions, newest first."""
     context, caller = context_of(request), caller_of(request)
-    names = ("hook", "point", "status", "operation", "tenant", "cursor")
+    names = ("hook", "point", "status", "operation", "tenant", "from", "to", "cursor")
     asked = {name: request.query_params.get(name) or None for name in names}
-    page = await context.parts.log.logs(
+    page, problem = Page[ExecutionRow](items=[]), ""
+    try:
+        page = await _read_logs(context, request, asked)
+    except FilterError as error:
+        problem = error.detail
+    return context.render_page(
+        request,
+        "logs.html",
+        status=422 if problem else 200,
+        page=page,
+        asked=asked,
+        points=LOGGED_POINTS,
+        statuses=LOGGED_STATUSES,
+        problem=problem,
+        hooks=await find_hook_names(context.parts, caller, caller.tenant()),
+        tenants=await context.parts.summaries.names("tenant_id", None) if caller.sees_all else [],
+    )
+
+
+async def _read_logs(context: PageContext, request: Req, asked: dict[str, str | None]) -> Page[ExecutionRow]:
+    """Read a page of the log.
+
+    Raises:
+        FilterError: If a time is invalid.
+    """
+    caller = caller_of(request)
+    return await context.parts.log.logs(
         caller.tenant(asked["tenant"]),
         hook_id=asked["hook"],
         point=asked["point"],
         status=asked["status"] if asked["status"] in LOGGED_STATUSES else None,
         operation_id=asked["operation"],
+        since=parse_moment("From", asked["from"]),
+        until=parse_moment("To", asked["to"]),
         cursor=asked["cursor"],
         limit=ROWS,
-    )
-    return context.render_page(
-        request, "logs.html", page=page, asked=asked, points=LOGGED_POINTS, statuses=LOGGED_STATUSES
     )
 
 
@@ -79,7 +107,16 @@ async def show_statistics(request: Req) -> Response[str]:
     most = max((one.p99_ms for one in found), default=1.0)
     rows = [(one, percentile_plot(one, most=most)) for one in found[:ROWS]]
     return context.render_page(
-        request, "statistics.html", rows=rows, left_out=len(found) - len(rows), asked=asked, by=by, runs=runs, slow=slow
+        request,
+        "statistics.html",
+        rows=rows,
+        left_out=len(found) - len(rows),
+        asked=asked,
+        by=by,
+        runs=runs,
+        slow=slow,
+        hooks=await find_hook_names(context.parts, caller, caller.tenant()),
+        tenants=await context.parts.summaries.names("tenant_id", None) if caller.sees_all else [],
     )
 
 

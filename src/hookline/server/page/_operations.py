@@ -1,4 +1,4 @@
-"""Views of operations: the list and a single operation, both updated live."""
+"""The list of operations, updated live, and what all live views share."""
 
 from __future__ import annotations
 
@@ -8,38 +8,35 @@ from hashlib import sha256
 from time import monotonic
 from typing import Any
 
-import msgspec
 from litestar import Response, get
 from litestar.response import Stream
 from markupsafe import Markup
-from sqlalchemy import func, select
 
 from hookline.errors import StoreUnavailableError
-from hookline.events import OnError
-from hookline.registry import ExecutionRow
-from hookline.server._callers import Caller, Req, caller_of
+from hookline.server._callers import Req, caller_of
 from hookline.server._problems import ApiError
 from hookline.server.page._context import PageContext, context_of
-from hookline.server.page._waterfall import read_events, waterfall_body
+from hookline.server.page._operation_query import (
+    COLUMNS,
+    DEFAULT_COLUMNS,
+    LISTED_STATUSES,
+    RANGE_NAMES,
+    SORT_NAMES,
+    FilterError,
+    OperationQuery,
+)
+from hookline.server.page._templates import STATUSES
 from hookline.server.routes import (
     PING,
     SILENCE_SECONDS,
-    Id,
     PendingApproval,
-    find_decisions,
-    list_approvals_of,
-    read_visible_operation,
     stream_response,
 )
-from hookline.store import LIVE, Page, StoredOperation, operations
+from hookline.store import OperationPage
 
 __all__ = ["MOST_MARKS", "ROUTES", "call_mark", "digest", "stream_renderings"]
 
-ROWS, EVENTS = 100, 200
-LAST_EVENTS = 20
-"""Number of last events among which the error of a failed operation is looked for."""
-MOST_EVENTS = 10_000
-MOST_EXECUTIONS = 5000
+ROWS = 100
 CALM = 0.5
 """Shortest time, in seconds, between two updates of the same view, so that people can read it."""
 MOST_MARKS = 500
@@ -49,133 +46,91 @@ READS = {"scope": "operations:read"}
 
 @get("/operations", opt=READS)
 async def show_operations(request: Req) -> Response[str]:
-    """Show the list of operations, newest first."""
-    context = context_of(request)
-    listing = await _read_list(context, request)
+    """Show the list of operations."""
+    context, caller = context_of(request), caller_of(request)
+    query = OperationQuery.parse(request)
+    try:
+        listing = await _read_list(context, request, query)
+        problem = ""
+    except FilterError as error:
+        listing, problem = await _empty_list(context, request, query), error.detail
     listed = context.render(request, "operations_list.html", **listing)
-    return context.render_page(request, "operations.html", listed=Markup(listed), seen=digest(listed), **listing)
+    tenant_id = caller.tenant(query.tenant)
+    summaries = context.parts.summaries
+    return context.render_page(
+        request,
+        "operations.html",
+        status=422 if problem else 200,
+        problem=problem,
+        listed=Markup(listed),
+        seen=digest(listed),
+        agents=await summaries.names("agent_id", tenant_id),
+        tenants=await summaries.names("tenant_id", None) if caller.sees_all else [],
+        is_live=query.cursor is None and not problem,
+        statuses=[(name, STATUSES[name][1]) for name in LISTED_STATUSES],
+        ranges=RANGE_NAMES,
+        sorts=[(name, title) for name, title in SORT_NAMES.items() if name != "newest"],
+        default_columns=" ".join(name for name in DEFAULT_COLUMNS if name != "tenant" or caller.sees_all),
+        **listing,
+    )
 
 
 @get("/operations/live", opt=READS)
 async def stream_operations(request: Req) -> Stream:
     """Stream the list of operations whenever it changes."""
-    context = context_of(request)
+    context, query = context_of(request), OperationQuery.parse(request)
 
     async def render() -> str:
-        return context.render(request, "operations_list.html", **await _read_list(context, request))
+        return context.render(request, "operations_list.html", **await _read_list(context, request, query))
 
     await render()  # what is refused is refused before the answer begins
     return stream_response(request, stream_renderings(request, render, seen=request.query_params.get("seen")))
 
 
-@get("/operations/{id:str}", opt=READS)
-async def show_operation(request: Req, id: Id) -> Response[str]:  # noqa: A002
-    """Show one operation with its events."""
-    context = context_of(request)
-    operation = await read_visible_operation(context.parts, caller_of(request), id)
-    after = _parse_number(request.query_params.get("after"))
-    found = await context.parts.store.events_of(id, after=after, limit=EVENTS + 1)
-    decisions = await find_decisions(context.parts, caller_of(request), id)
-    calls = await list_approvals_of(context.parts, operation)
-    there = ".".join(call_mark(each) for each in calls[:MOST_MARKS])
-    facts = await _render_facts(context, request, operation, there)
-    return context.render_page(
-        request,
-        "operation.html",
-        operation=operation,
-        calls=calls,
-        there=there,
-        back=context.current_place(request),
-        decisions=decisions,
-        deciders={each.event_number: each for each in decisions if each.event_number is not None},
-        facts=Markup(facts),
-        seen=digest(facts),
-        events=[{"entry": entry, "fields": msgspec.json.decode(entry.wire)} for entry in found[:EVENTS]],
-        after=after,
-        more=found[EVENTS - 1].number if len(found) > EVENTS else None,
-        is_live=operation.status in LIVE,
-    )
+async def _read_list(context: PageContext, request: Req, query: OperationQuery) -> dict[str, Any]:
+    """Read the operations and counts of the list.
 
-
-@get("/operations/{id:str}/live", opt=READS)
-async def stream_operation(request: Req, id: Id) -> Stream:  # noqa: A002
-    """Stream the summary of an operation whenever it changes."""
-    context, caller = context_of(request), caller_of(request)
-    await read_visible_operation(context.parts, caller, id)
-    there = request.query_params.get("calls", "")
-
-    async def render() -> str:
-        return await _render_facts(context, request, await read_visible_operation(context.parts, caller, id), there)
-
-    return stream_response(request, stream_renderings(request, render, only=id, seen=request.query_params.get("seen")))
-
-
-@get("/operations/{id:str}/waterfall.json", opt=READS)
-async def read_waterfall(request: Req, id: Id) -> Response[bytes]:  # noqa: A002
-    """Return the waterfall of an operation as JSON."""
-    context = context_of(request)
-    operation = await read_visible_operation(context.parts, caller_of(request), id)
-    entries = await context.parts.store.events_of(id, limit=MOST_EVENTS)
-    rows, more = await _read_executions(context, caller_of(request), id)
-    now = operation.updated_at if operation.status not in LIVE else await context.parts.store.now()
-    body = waterfall_body(entries, rows, now=now, truncated=more or len(entries) >= MOST_EVENTS)
-    return Response(msgspec.json.encode(body), media_type="application/json")
-
-
-async def _render_facts(context: PageContext, request: Req, operation: StoredOperation, there: str) -> str:
-    """Render the summary of an operation, with its error if it failed, and the number of new waiting calls.
-
-    The calls themselves are not updated live, so that nobody decides about a call that has just moved.
+    Raises:
+        FilterError: If a filter is invalid.
+        ApiError: 404, if it names another tenant than the key's.
     """
-    failure = await _find_failure(context, operation) if operation.status == "error" else None
-    waiting = [call_mark(each) for each in await list_approvals_of(context.parts, operation)]
-    more = len({*waiting} - {*there.split(".")})
-    return context.render(
-        request, "operation_facts.html", operation=operation, failure=failure, waiting=len(waiting), more=more
+    tenant_id = caller_of(request).tenant(query.tenant)
+    now = await context.parts.store.now()
+    since, until = query.time_range(now)
+    page = await context.parts.store.operations(
+        tenant_id,
+        query.status,
+        agent_id=query.agent,
+        user_id=query.user,
+        tool=query.tool,
+        search=query.search,
+        since=since,
+        until=until,
+        sort=query.sort,
+        cursor=query.cursor,
+        limit=ROWS,
     )
+    return await _list_values(context, request, query, page)
 
 
-async def _find_failure(context: PageContext, operation: StoredOperation) -> OnError | None:
-    """Find the error of a failed operation among its last events."""
-    last = await context.parts.store.events_of(
-        operation.operation_id, after=max(operation.events - LAST_EVENTS, 0), limit=LAST_EVENTS
-    )
-    return next((event for event in read_events(reversed(last)) if isinstance(event, OnError)), None)
+async def _empty_list(context: PageContext, request: Req, query: OperationQuery) -> dict[str, Any]:
+    return await _list_values(context, request, query, OperationPage(items=[]))
 
 
-async def _read_list(context: PageContext, request: Req) -> dict[str, Any]:
-    """Read the operations and counts of the list."""
+async def _list_values(
+    context: PageContext, request: Req, query: OperationQuery, page: OperationPage
+) -> dict[str, Any]:
     caller = caller_of(request)
-    asked = {name: request.query_params.get(name) or None for name in ("status", "tenant", "cursor")}
-    tenant_id = caller.tenant(asked["tenant"])
-    page: Page[StoredOperation] = await context.parts.store.operations(
-        tenant_id, asked["status"], cursor=asked["cursor"], limit=ROWS
-    )
-    return {"page": page, "asked": asked, "counts": await _count_live(context, tenant_id)}
-
-
-async def _count_live(context: PageContext, tenant_id: str | None) -> dict[str, int]:
-    query = select(operations.c.status, func.count()).where(operations.c.status.in_(LIVE)).group_by(operations.c.status)
-    if tenant_id is not None:
-        query = query.where(operations.c.tenant_id == tenant_id)
-    async with context.parts.store.reading() as connection:
-        return dict.fromkeys(LIVE, 0) | {row[0]: row[1] for row in await connection.execute(query)}
-
-
-async def _read_executions(context: PageContext, caller: Caller, id: Id) -> tuple[list[ExecutionRow], bool]:  # noqa: A002
-    """Read the log of an operation's hook executions, and return whether rows were left out."""
-    log = context.parts.known_log
-    if log is None or "hooks:read" not in caller.scopes:
-        return [], False
-    rows: list[ExecutionRow] = []
-    cursor = None
-    while len(rows) < MOST_EXECUTIONS:
-        page = await log.logs(caller.tenant(), operation_id=id, cursor=cursor, limit=1000)
-        rows += page.items
-        cursor = page.cursor
-        if cursor is None:
-            return rows, False
-    return rows, True
+    counts = await context.parts.store.count_operations(caller.tenant(query.tenant))
+    columns = [column for column in query.columns if column != "tenant" or caller.sees_all]
+    return {
+        "page": page,
+        "query": query,
+        "asked": query.fields(),
+        "counts": counts,
+        "columns": columns,
+        "all_columns": [(name, title) for name, title in COLUMNS.items() if name != "tenant" or caller.sees_all],
+    }
 
 
 async def stream_renderings(
@@ -238,8 +193,4 @@ def digest(text: str) -> str:
     return sha256(text.encode()).hexdigest()[:16]
 
 
-def _parse_number(text: str | None) -> int:
-    return int(text) if text and text.isascii() and text.isdigit() and len(text) < 16 else 0
-
-
-ROUTES = [show_operations, stream_operations, show_operation, stream_operation, read_waterfall]
+ROUTES = [show_operations, stream_operations]

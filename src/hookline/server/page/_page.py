@@ -13,22 +13,36 @@ try:
 except ImportError as error:
     raise MissingExtraError("server", "The web page") from error
 
-from litestar import Litestar, MediaType, Response, get, post
+from litestar import Litestar, MediaType, Request, Response, get, post
 from litestar.datastructures import State
 from litestar.exceptions import HTTPException
 from litestar.types import ASGIApp, Receive, Send
 from litestar.types import Scope as AsgiScope
 
 from hookline.asgi import App
+from hookline.errors import StoreUnavailableError
 from hookline.server._callers import Req, caller_of, check_scope, not_found_error
 from hookline.server._parts import ServerParts
 from hookline.server._problems import ApiError, add_refusal_code, as_api_error, unexpected_error
 from hookline.server._rates import RateLimits
 from hookline.server._text import TextRequest
-from hookline.server.page import _approvals, _deliveries, _hooks, _logs, _operations
+from hookline.server.page import (
+    _approvals,
+    _audit,
+    _dashboard,
+    _deliveries,
+    _endpoints,
+    _hooks,
+    _keys,
+    _logs,
+    _operation,
+    _operations,
+    _settings,
+)
 from hookline.server.page._assets import Assets
 from hookline.server.page._context import PREFIX, PageContext, context_of, validate_place
 from hookline.server.page._gate import PageGate
+from hookline.server.page._kept_forms import KeptForm, parse_form, read_kept_form
 from hookline.server.page._sessions import SessionCookies
 from hookline.server.page._sign_outs import SignOuts
 from hookline.server.routes import Id
@@ -58,7 +72,10 @@ def create_page(parts: ServerParts, *, rates: RateLimits, session_key: bytes | N
     """
     sessions, sign_outs = SessionCookies(session_key), SignOuts(parts.store)
     context = PageContext(parts=parts, sessions=sessions, sign_outs=sign_outs, assets=Assets())
-    views = (_operations, _approvals, _hooks, _logs, _deliveries)
+    views = (
+        *(_dashboard, _operations, _operation, _approvals, _hooks, _logs, _deliveries, _endpoints),
+        *(_keys, _audit, _settings),
+    )
     page = Litestar(
         [
             *(redirect_home, show_sign_in, sign_in, sign_out, send_asset, answer_not_found),
@@ -82,7 +99,7 @@ def create_page(parts: ServerParts, *, rates: RateLimits, session_key: bytes | N
 async def redirect_home(request: Req) -> Response[str]:
     """Redirect to the first view that the key may see."""
     scopes = caller_of(request).scopes
-    return context_of(request).redirect(request, "/operations" if "operations:read" in scopes else "/hooks")
+    return context_of(request).redirect(request, "/overview" if "operations:read" in scopes else "/hooks")
 
 
 @get("/sign-in", opt=PUBLIC)
@@ -101,11 +118,18 @@ async def sign_in(request: Req) -> Response[Any]:
     fields = await context.read_form(request)
     place = validate_place(fields.get("place", ""))
     caller = await context.parts.keys.authenticate(fields.get("key", "").strip())
+    kept = parse_form(fields)
     if caller is None:
         request.scope["state"]["hookline_codes"].append("key")
-        return _render_sign_in(request, status=401, place=place, problem="This API key is invalid or expired.")
-    answer = context.redirect(request, place or "/")
-    answer.cookies.append(context.cookie(request, context.sessions.create(caller)))
+        problem = "This API key is invalid or expired."
+        return _render_sign_in(request, status=401, place=place, problem=problem, kept=kept)
+    session = context.sessions.create(caller)
+    if kept is None:
+        answer = context.redirect(request, place or "/")
+    else:
+        request.scope["state"]["hookline_session"] = session
+        answer = context.render_page(request, "kept_form.html", kept=kept)
+    answer.cookies.append(context.cookie(request, session))
     return answer
 
 
@@ -143,15 +167,19 @@ class _AdmissionMiddleware:
         if "hookline_refused" in state:
             raise state["hookline_refused"]
         if "hookline_caller" not in state and not scope["route_handler"].opt.get("public"):
+            state["hookline_kept_form"] = await read_kept_form(Request(scope, receive, send), PREFIX)
             raise ApiError(401, "no_session", "Sign in first.")
         await self._app(scope, receive, send)
 
 
-def _render_sign_in(request: Req, *, status: int, place: str, problem: str = "") -> Response[str]:
+def _render_sign_in(
+    request: Req, *, status: int, place: str, problem: str = "", kept: KeptForm | None = None
+) -> Response[str]:
     context = context_of(request)
     session = context.sessions.create(None)
     request.scope["state"]["hookline_session"] = session
-    answer = context.render_page(request, "sign_in.html", status=status, place=place, problem=problem)
+    typed = None if kept is None else kept.encode()
+    answer = context.render_page(request, "sign_in.html", status=status, place=place, problem=problem, kept=typed)
     answer.cookies.append(context.cookie(request, session))
     return answer
 
@@ -169,15 +197,36 @@ def _render_error(request: Req, error: Exception) -> Response[Any]:
     if isinstance(error, HTTPException) and refusal.status == 500:
         refusal = ApiError(error.status_code, "refused", error.detail)
     add_refusal_code(request.scope, refusal)
+    outage, kept = context_of(request).outage, request.scope["state"].get("hookline_kept_form")
+    if isinstance(error, StoreUnavailableError):
+        outage.begin()
     if request.scope["path"].endswith((".json", "/live")):
         body = {"code": refusal.code, "detail": refusal.detail}
         answer: Response[Any] = Response(body, status_code=refusal.status, media_type=MediaType.JSON)
     elif refusal.code == "no_session":
-        answer = _redirect_to_sign_in(request)
+        answer = _redirect_to_sign_in(request) if kept is None else _ask_to_sign_in(request, kept)
+    elif refusal.code == "stale_form" and kept is not None:
+        answer = _render_in_place(request, context_of(request).render_page(request, "kept_form.html", kept=kept))
     else:
-        answer = context_of(request).render_page(request, "problem.html", status=refusal.status, refusal=refusal)
+        since = outage.since if isinstance(error, StoreUnavailableError) else None
+        answer = context_of(request).render_page(
+            request, "problem.html", status=refusal.status, refusal=refusal, since=since, method=request.method
+        )
     answer.headers.update(refusal.headers)
     return _add_headers(answer)
+
+
+def _ask_to_sign_in(request: Req, kept: KeptForm) -> Response[Any]:
+    """Ask a person whose session ended in the middle of a form to sign in, and keep what was typed."""
+    problem = "Your session has ended, and nothing was changed. Sign in again: what you have typed is kept."
+    return _render_in_place(request, _render_sign_in(request, status=401, place="", problem=problem, kept=kept))
+
+
+def _render_in_place(request: Req, answer: Response[Any]) -> Response[Any]:
+    """Have htmx show a whole page, where it has asked for a part of one."""
+    if request.headers.get("hx-request") == "true":
+        answer.headers |= {"HX-Retarget": "body", "HX-Reswap": "innerHTML", "HX-Reselect": "body > *"}
+    return answer
 
 
 def _redirect_to_sign_in(request: Req) -> Response[Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,9 +14,19 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from hookline.runtime import DECIDED, DECISIONS
+from hookline.server.page._arguments import list_arguments
+from hookline.server.page._conversation import message_text, summarize_event
 from hookline.server.routes import describe_decider
 
-__all__ = ["STATUSES", "create_environment"]
+__all__ = [
+    "STATUSES",
+    "create_environment",
+    "format_cost",
+    "format_count",
+    "format_duration",
+    "format_moment",
+    "query_string",
+]
 
 FOLDER = Path(__file__).parent / "templates"
 HIDDEN = re.compile(
@@ -26,12 +37,12 @@ HIDDEN = re.compile(
 
 STATUSES = {
     "running": ("running", "running"),
-    "waiting_for_human": ("waiting", "waits for a person"),
+    "waiting_for_human": ("waiting", "waiting for a person"),
     "done": ("ok", "done"),
-    "error": ("failed", "error"),
+    "error": ("failed", "failed"),
     "interrupted": ("denied", "interrupted"),
-    "max_steps": ("denied", "step limit"),
-    "cost_limit": ("denied", "cost limit"),
+    "max_steps": ("denied", "out of steps"),
+    "cost_limit": ("denied", "out of budget"),
     "ok": ("ok", "ok"),
     "denied": ("denied", "denied"),
     "timeout": ("failed", "timed out"),
@@ -43,17 +54,24 @@ STATUSES = {
     "dead": ("failed", "dead"),
     "passed": ("ok", "passed"),
     "changed": ("mocked", "changed"),
-    "asked": ("waiting", "asked a person"),
+    "asked": ("waiting", "asked"),
     "answered": ("mocked", "answered"),
     "continued": ("mocked", "continued"),
     "failed": ("failed", "failed"),
     "skipped": ("denied", "skipped"),
-    "shown": ("ok", "shown, not sent"),
+    "shown": ("ok", "shown"),
+    "failing": ("denied", "failing"),
+    "paused": ("waiting", "paused"),
+    "disabled": ("failed", "disabled"),
+    "active": ("ok", "active"),
+    "expired": ("denied", "expired"),
+    "revoked": ("denied", "revoked"),
     "approve": ("ok", DECIDED["approve"]),
     "reject": ("denied", DECIDED["reject"]),
     "rejectAndContinue": ("denied", DECIDED["rejectAndContinue"]),
+    "compacted": ("mocked", "compacted"),
 }
-"""Style and name of each status."""
+"""Style and name of each status: an adjective or a participle that says how it stands."""
 
 
 def create_environment() -> Environment:
@@ -67,21 +85,38 @@ def create_environment() -> Environment:
     )
     environment.filters |= {
         "time": _time,
-        "ms": _ms,
+        "exact": _exact_time,
+        "moment": format_moment,
+        "ms": format_duration,
+        "cost": format_cost,
+        "count": format_count,
         "badge": _badge,
         "pretty": _pretty,
         "segment": lambda text: quote(str(text), safe=""),
-        "query": _query,
+        "query": query_string,
         "plain": show_hidden,
         "brief": _brief,
         "decider": describe_decider,
+        "readable": _readable,
+        "summary": summarize_event,
+        "message_text": message_text,
+        "arguments": list_arguments,
     }
     environment.globals |= {"DECISIONS": DECISIONS, "DECIDED": DECIDED}
     return environment
 
 
 def _time(seconds: float | None) -> Markup:
-    """Format a time in UTC; a script converts it to the reader's time zone."""
+    """Format a time in UTC; a script shows how long ago it was, and the time in the reader's zone on hover."""
+    return _render_time(seconds)
+
+
+def _exact_time(seconds: float | None) -> Markup:
+    """Format a time in UTC with milliseconds; a script converts it to the reader's time zone."""
+    return _render_time(seconds, is_exact=True)
+
+
+def _render_time(seconds: float | None, *, is_exact: bool = False) -> Markup:
     if seconds is None:
         return Markup("—")
     try:
@@ -89,11 +124,21 @@ def _time(seconds: float | None) -> Markup:
     except (ValueError, OverflowError, OSError):
         return Markup("—")
     machine, shown = moment.isoformat(timespec="milliseconds"), moment.strftime("%b %d, %H:%M:%S")
-    return Markup(f'<time datetime="{machine}" title="{machine}">{shown}</time>')
+    if is_exact:
+        exact = f"{shown}.{moment.microsecond // 1000:03}"
+        return Markup(f'<time datetime="{machine}" title="{machine}" data-exact>{exact} UTC</time>')
+    return Markup(f'<time datetime="{machine}" title="{machine}">{shown} UTC</time>')
 
 
-def _ms(duration: float | None) -> str:
-    if duration is None:
+def format_moment(seconds: float) -> str:
+    """Format a time for the address of a list, in UTC: `"2026-01-31T18:30"`, with seconds if it has any."""
+    moment = datetime.fromtimestamp(seconds, UTC)
+    return moment.strftime("%Y-%m-%dT%H:%M:%S" if moment.second else "%Y-%m-%dT%H:%M")
+
+
+def format_duration(duration: float | None) -> str:
+    """Format a duration in milliseconds with the unit that suits it: `"3.2 s"`, `"2 min 5 s"`, `"3 h 20 min"`."""
+    if duration is None or not math.isfinite(duration):
         return "—"
     if duration < 0.001:
         return "< 1 µs"
@@ -103,7 +148,28 @@ def _ms(duration: float | None) -> str:
         return f"{duration:.1f} ms"
     if duration < 1000:
         return f"{duration:.0f} ms"
-    return f"{duration / 1000:.2f} s" if duration < 60_000 else f"{duration / 60_000:.1f} min"
+    if duration < 59_950:
+        return f"{duration / 1000:.1f} s"
+    seconds = round(duration / 1000)
+    if seconds < 3600:
+        return f"{seconds // 60} min {seconds % 60} s"
+    minutes = seconds // 60
+    return f"{minutes // 60} h {minutes % 60} min" if minutes < 2880 else f"{minutes // 1440} d {minutes // 60 % 24} h"
+
+
+def format_cost(usd: float | None) -> str:
+    """Format a cost in US dollars: `"$12.30"`, `"$0.0042"`."""
+    if not usd:
+        return "—"
+    return f"${usd:,.2f}" if usd >= 1 else f"${usd:.4f}" if usd >= 0.0001 else "< $0.0001"
+
+
+def format_count(number: float) -> str:
+    """Format a large number in few characters: `"950"`, `"12.4k"`, `"3.1M"`."""
+    for limit, unit in ((1e9, "G"), (1e6, "M"), (1e4, "k")):
+        if number >= limit:
+            return f"{number / (1e3 if unit == 'k' else limit):.1f}{unit}"
+    return f"{number:,.0f}"
 
 
 def _badge(status: str) -> Markup:
@@ -133,7 +199,17 @@ def _pretty(value: Any) -> str:
     return msgspec.json.format(msgspec.json.encode(value, enc_hook=str), indent=2).decode()
 
 
-def _query(fields: dict[str, Any], **others: Any) -> str:
+def _readable(text: str) -> str:
+    """Indent a text that is a JSON object or list; return any other as it is."""
+    if text[:1] not in ("{", "["):
+        return text
+    try:
+        return msgspec.json.format(text, indent=2)
+    except msgspec.DecodeError:
+        return text
+
+
+def query_string(fields: dict[str, Any], **others: Any) -> str:
     """Build a query string, leaving out empty values."""
-    found = {name: value for name, value in (fields | others).items() if value not in (None, "")}
-    return f"?{urlencode(found)}" if found else ""
+    found = {name: value for name, value in (fields | others).items() if value not in (None, "", [])}
+    return f"?{urlencode(found, doseq=True)}" if found else ""

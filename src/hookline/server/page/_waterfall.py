@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 import msgspec
 
@@ -12,6 +12,8 @@ from hookline.evals import BarKind, BarStatus, Waterfall, draw_run
 from hookline.events import Event, decode
 from hookline.registry import ExecutionRow
 from hookline.runtime import JournalEntry
+from hookline.server.page._hook_names import NamedHook
+from hookline.server.page._templates import show_hidden
 from hookline.signals import HookExecution
 
 __all__ = ["BarBody", "WaterfallBody", "read_events", "waterfall_body"]
@@ -65,16 +67,23 @@ def read_events(entries: Iterable[JournalEntry]) -> Iterator[Event]:
 
 
 def waterfall_body(
-    entries: Iterable[JournalEntry], rows: Iterable[ExecutionRow], *, now: float, truncated: bool = False
+    entries: Iterable[JournalEntry],
+    rows: Iterable[ExecutionRow],
+    *,
+    names: Mapping[str, NamedHook] | None = None,
+    now: float,
+    truncated: bool = False,
 ) -> WaterfallBody:
     """Draw the waterfall of an operation from its stored events and from the log of its hooks.
 
     Args:
         entries: The events, in order.
         rows: The operation's rows in the log of hook executions, in any order.
+        names: The names of stored hooks, by their ids.
         now: The time up to which running bars are drawn, in seconds since 1970.
         truncated: Whether there are more events or executions than those given.
     """
+    hooks = names or {}
     executions = (execution for row in rows for execution in _executions_of(row))
     waterfall = draw_run(read_events(entries), executions, now=int(now * 1e9))
     return WaterfallBody(
@@ -83,11 +92,11 @@ def waterfall_body(
             BarBody(
                 depth=depth,
                 kind=bar.kind,
-                name=bar.name,
+                name=show_hidden(hooks[bar.name].name if bar.kind == "hook" and bar.name in hooks else bar.name),
                 status=bar.status,
                 start=_ms(bar.start - waterfall.start),
                 duration=_ms(waterfall.duration_of(bar)),
-                note=bar.note[:LONGEST_NOTE],
+                note=show_hidden(bar.note[:LONGEST_NOTE]),
             )
             for depth, bar in waterfall.rows()
         ],

@@ -9,23 +9,38 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 from litestar import Response
-from litestar.params import JSONBody
+from litestar.params import JSONBody, QueryParameter
 from sqlalchemy import select
 
 from hookline._checks import tool_matcher
 from hookline.errors import StateFormatError
-from hookline.runtime import OperationState, decision_of
+from hookline.runtime import Action, OperationState, decision_of
 from hookline.server._audit import write_audit_alone
 from hookline.server._callers import Caller, Req, caller_of
+from hookline.server._key_names import find_key_names
 from hookline.server._parts import ServerParts, parts_of
 from hookline.server.routes._operations import read_visible_operation
-from hookline.server.routes._shared import VISIBLE, Cursor, Id, Limit, TenantId, Words, page_response, route
+from hookline.server.routes._shared import (
+    VISIBLE,
+    Cursor,
+    Id,
+    Limit,
+    OperationId,
+    Since,
+    TenantId,
+    Until,
+    Words,
+    page_response,
+    route,
+)
 from hookline.store import (
+    DecisionFilter,
+    DecisionRecord,
     Page,
     StoredDecision,
     StoredOperation,
-    api_keys,
     cursor_after,
+    decision_cursor,
     decisions,
     decode_head,
     head_columns,
@@ -37,10 +52,14 @@ __all__ = [
     "APPROVAL_ROUTES",
     "ApprovalFilter",
     "Decided",
+    "DecidedCall",
+    "DecidedFilter",
     "DecisionBody",
     "MadeDecision",
     "PendingApproval",
+    "count_waiting_calls",
     "describe_decider",
+    "find_all_decisions",
     "find_decisions",
     "find_pending_approvals",
     "list_approvals_of",
@@ -49,8 +68,34 @@ __all__ = [
 
 MOST_LOOKED_AT = 2000
 """Operations that are read for one page of a filtered list at most; the next page continues there."""
+MOST_SEARCHED = 1000
+"""Decisions in which one page of a search looks for words at most; the next page continues there."""
+BATCH_SIZE = 500
+MOST_COUNTED = 50
+"""Waiting operations whose calls are counted at most."""
+
+LONGEST_AUDITED_REASON = 1000
 
 Reason = Annotated[str, msgspec.Meta(max_length=10_000, pattern=r"^[^\x00]*$")]
+Kind = Annotated[Action | None, QueryParameter(description="Return only decisions of this kind.")]
+AgentId = Annotated[
+    str | None,
+    QueryParameter(name="agentId", max_length=400, pattern=VISIBLE, description="Return only those of this agent."),
+]
+DecidedBy = Annotated[
+    str | None,
+    QueryParameter(
+        name="decidedBy", max_length=400, pattern=VISIBLE, description="Return only those of this person: `key:<id>`."
+    ),
+]
+SearchText = Annotated[
+    str | None,
+    QueryParameter(
+        max_length=400,
+        pattern=VISIBLE,
+        description="Return only those that contain all of these words: in the tool, arguments, reason or names.",
+    ),
+]
 CallId = Annotated[str, msgspec.Meta(min_length=1, max_length=400, pattern=VISIBLE)]
 
 
@@ -67,6 +112,7 @@ class PendingApproval(msgspec.Struct, frozen=True, kw_only=True, rename="camel")
         tool_name: The name of the tool in its toolset.
         args: The arguments of the call. If it is approved, it runs with exactly these.
         prompt: The question to the person, if a hook asked.
+        asked_by: The id of the hook that asks; `""` if the tool always needs approval, or the hook is not known.
         waiting_since: When the pause began, in unix seconds.
         seen: A token of the call as shown. Send it with the decision, so that only this call can run.
     """
@@ -80,6 +126,7 @@ class PendingApproval(msgspec.Struct, frozen=True, kw_only=True, rename="camel")
     tool_name: str = msgspec.field(name="apiName")
     args: dict[str, Any]
     prompt: str
+    asked_by: str = ""
     waiting_since: float
     seen: str
 
@@ -131,6 +178,42 @@ class MadeDecision(StoredDecision, frozen=True, kw_only=True, rename="camel"):
     decided_by_name: str = ""
 
 
+class DecidedCall(DecisionRecord, frozen=True, kw_only=True, rename="camel"):
+    """A decision about a call, with the operation that it is about and the name of the key that made it.
+
+    Attributes:
+        decided_by_name: The name of the API key, if the caller may see it; else `""`.
+    """
+
+    decided_by_name: str = ""
+
+
+class DecidedFilter(msgspec.Struct, frozen=True, kw_only=True):
+    """A filter of decisions: what the database can filter, and what is looked for in the decisions that it finds.
+
+    Attributes:
+        stored: What the database filters.
+        decision: Only decisions of this kind.
+        text: Only decisions that contain each of these words in the tool, arguments, reason, operation, agent, user or
+            name of who decided, in upper or lower case.
+    """
+
+    stored: DecisionFilter
+    decision: Action | None = None
+    text: str | None = None
+
+    def matches(self, made: DecidedCall) -> bool:
+        """Return whether a decision matches what the database does not filter."""
+        if self.decision not in (None, made.decision):
+            return False
+        if not self.text:
+            return True
+        its = (f"{made.toolset}/{made.tool_name}", made.reason, made.operation_id, made.agent_id, made.user_id)
+        args = msgspec.json.encode(made.args).decode()
+        whole = "\n".join((*its, args, made.tenant_id, made.decided_by, made.decided_by_name)).casefold()
+        return all(word in whole for word in self.text.casefold().split())
+
+
 class ApprovalFilter(msgspec.Struct, frozen=True, kw_only=True):
     """A filter of waiting calls.
 
@@ -155,6 +238,39 @@ async def list_approvals(
     parts, tenant = parts_of(request), caller_of(request).tenant(tenant_id)
     wanted = ApprovalFilter(tenant_id=tenant)
     return page_response(request, await find_pending_approvals(parts, wanted, cursor=cursor, limit=limit))
+
+
+@route("GET", "/v1/decisions", scope="operations:read", summary="List decisions of all operations", errors=[404])
+async def list_all_decisions(
+    request: Req,
+    tenant_id: TenantId = None,
+    agent_id: AgentId = None,
+    operation_id: OperationId = None,
+    decided_by: DecidedBy = None,
+    decision: Kind = None,
+    text: SearchText = None,
+    since: Since = None,
+    until: Until = None,
+    cursor: Cursor = None,
+    limit: Limit = 50,
+) -> Response[Page[DecidedCall]]:
+    """List the stored decisions about calls, newest first, and who made them.
+
+    Words and kinds are looked for in 1,000 decisions for each page. Then a page may be short and still have a cursor.
+    """
+    caller = caller_of(request)
+    stored = DecisionFilter(
+        tenant_id=caller.tenant(tenant_id),
+        agent_id=agent_id,
+        operation_id=operation_id,
+        decided_by=decided_by,
+        since=since,
+        until=until,
+    )
+    wanted = DecidedFilter(stored=stored, decision=decision, text=text)
+    return page_response(
+        request, await find_all_decisions(parts_of(request), caller, wanted, cursor=cursor, limit=limit)
+    )
 
 
 @route(
@@ -230,6 +346,17 @@ async def find_pending_approvals(
             return Page(items=found, cursor=cursor)
 
 
+async def count_waiting_calls(parts: ServerParts, tenant_id: str | None) -> tuple[int, bool]:
+    """Count the calls that wait for a person, and return whether there are more than were counted.
+
+    Args:
+        parts: The parts of the server.
+        tenant_id: Only calls of this tenant.
+    """
+    page = await parts.store.operations(tenant_id, "waiting_for_human", limit=MOST_COUNTED)
+    return len(await _read_pending(parts, page.items)), page.cursor is not None
+
+
 def _filter_calls(calls: Iterable[PendingApproval], wanted: ApprovalFilter, now: float) -> list[PendingApproval]:
     """Filter calls by tool and waiting time, which the database cannot do."""
     matches = tool_matcher(wanted.tool) or bool
@@ -248,20 +375,50 @@ async def find_decisions(parts: ServerParts, caller: Caller, id: str) -> list[Ma
         id: The id of the operation.
     """
     found = await parts.store.decisions_of(id)
-    ids = {each.decided_by.removeprefix("key:") for each in found if each.decided_by.startswith("key:")}
-    query = select(api_keys.c.id, api_keys.c.name).where(api_keys.c.id.in_(ids))
-    if not caller.sees_all:
-        query = query.where(api_keys.c.tenant_id == caller.tenant_id)
-    names: dict[str, str] = {}
-    if ids:
-        async with parts.store.reading() as connection:
-            names = {f"key:{row[0]}": row[1] for row in await connection.execute(query)}
+    async with parts.store.reading() as connection:
+        names = await find_key_names(
+            connection, {each.decided_by for each in found}, None if caller.sees_all else caller.tenant_id
+        )
     return [
         MadeDecision(**msgspec.structs.asdict(each), decided_by_name=names.get(each.decided_by, "")) for each in found
     ]
 
 
-def describe_decider(made: MadeDecision) -> str:
+async def find_all_decisions(
+    parts: ServerParts, caller: Caller, wanted: DecidedFilter, *, cursor: str | None, limit: int
+) -> Page[DecidedCall]:
+    """Find stored decisions of all operations, newest first, with the names of the keys that made them.
+
+    Args:
+        parts: The parts of the server.
+        caller: The caller, who may see the operations.
+        wanted: The filter.
+        cursor: The cursor of the page before; `None` for the first page.
+        limit: Number of decisions at most.
+    """
+    found: list[DecidedCall] = []
+    looked_at = 0
+    is_searched = bool(wanted.text) or wanted.decision is not None
+    while True:
+        # A search reads more at a time. Each decision ends a page, so that the next page continues after it.
+        page = await parts.store.decisions(wanted.stored, cursor=cursor, limit=BATCH_SIZE if is_searched else limit)
+        async with parts.store.reading() as connection:
+            deciders = {each.decided_by for each in page.items}
+            names = await find_key_names(connection, deciders, None if caller.sees_all else caller.tenant_id)
+        for place, each in enumerate(page.items):
+            made = DecidedCall(**msgspec.structs.asdict(each), decided_by_name=names.get(each.decided_by, ""))
+            if wanted.matches(made):
+                found.append(made)
+                if len(found) == limit:
+                    more = place + 1 < len(page.items) or page.cursor is not None
+                    return Page(items=found, cursor=decision_cursor(each) if more else None)
+        looked_at += len(page.items)
+        cursor = page.cursor
+        if cursor is None or looked_at >= MOST_SEARCHED:
+            return Page(items=found, cursor=cursor)
+
+
+def describe_decider(made: MadeDecision | DecidedCall) -> str:
     """Describe who made a decision, to be read after the word *by*."""
     kind, _, name = made.decided_by.partition(":")
     if not made.decided_by:
@@ -298,7 +455,10 @@ async def store_decision(
     call = body.tool_call_id
     decision = decision_of(body.decision, call, body.reason)
     state = await parts.store.decide(id, decision, by=actor, tenant_id=tenant_id, seen=body.seen)
-    detail = {"toolCallId": call, "decision": body.decision}
+    about = next(each for each in state.pending if each.tool_call_id == call)
+    detail = {"toolCallId": call, "decision": body.decision, "tool": f"{about.toolset}/{about.tool_name}"}
+    if body.reason:
+        detail["reason"] = body.reason[:LONGEST_AUDITED_REASON]
     await write_audit_alone(parts.store, state.tenant_id, actor, "approval.decide", id, detail=detail)
     open_calls = await _find_undecided(parts, {id: state})
     return Decided(operation_id=id, tool_call_id=call, decision=body.decision, decided_by=actor, pending=open_calls[id])
@@ -326,6 +486,7 @@ async def _read_pending(parts: ServerParts, waiting: list[StoredOperation]) -> l
             tool_name=call.tool_name,
             args=call.args,
             prompt=call.prompt,
+            asked_by=call.asked_by,
             waiting_since=(state.waiting_since_unix_nano or 0) / 1e9,
             seen=make_seen_token(state, call),
         )
@@ -354,4 +515,4 @@ async def _find_undecided(parts: ServerParts, states: dict[str, OperationState])
     }
 
 
-APPROVAL_ROUTES = [list_approvals, decide_call, list_decisions, list_operation_approvals]
+APPROVAL_ROUTES = [list_approvals, list_all_decisions, decide_call, list_decisions, list_operation_approvals]

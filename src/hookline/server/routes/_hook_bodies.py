@@ -8,16 +8,31 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from hookline.hooks import OnError
-from hookline.registry import READ_ONLY, HookDefinition, Id, Name, Seconds, Tag, Tenant, Text
+from hookline.registry import READ_ONLY, HookDefinition, Id, Name, OneTenant, Seconds, Tag, Tenant, Text
 from hookline.server._problems import ApiError, FieldProblem
 from hookline.webhooks import Webhook
 
-__all__ = ["HookChanges", "NewHook", "Switching", "Trial", "WholeHook", "build_changes", "build_definition"]
+__all__ = [
+    "HookChanges",
+    "HookOrder",
+    "NewHook",
+    "NewTrial",
+    "OrderedHook",
+    "Reverting",
+    "StoredCall",
+    "Switching",
+    "Trial",
+    "WholeHook",
+    "build_changes",
+    "build_definition",
+]
 
 Priority = Annotated[int, Meta(ge=0, le=1000)]
 Reference = Annotated[str, Meta(min_length=1, max_length=300)]
 Point = Annotated[str, Meta(min_length=1, max_length=40)]
 Tags = Annotated[list[Tag], Meta(max_length=30)]
+ExceptTenants = Annotated[list[OneTenant], Meta(max_length=1000)]
+Revision = Annotated[int, Meta(ge=0, le=2**53)]
 
 
 class NewHook(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
@@ -29,6 +44,7 @@ class NewHook(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_
         name: A name for people. See `HookDefinition` for this field and those that follow.
         point: The point at which the hook stands.
         description: What the hook is for.
+        except_tenants: The tenants whose runs a system hook leaves out.
         priority: Order among the interceptors.
         handler: The name of the handler.
         webhook: The webhook that delivers the event.
@@ -47,6 +63,7 @@ class NewHook(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_
     name: Name
     point: Point
     description: Text = ""
+    except_tenants: ExceptTenants = []
     priority: Priority = 100
     handler: Reference | None = None
     webhook: Webhook | None = None
@@ -89,6 +106,7 @@ class HookChanges(msgspec.Struct, frozen=True, kw_only=True, rename="camel", for
         name: A name for people. See `HookDefinition` for this field and those that follow.
         point: The point at which the hook stands.
         description: What the hook is for.
+        except_tenants: The tenants whose runs a system hook leaves out.
         priority: Order among the interceptors.
         handler: The name of the handler; `null` removes it.
         webhook: The webhook that delivers the event; `null` removes it.
@@ -105,6 +123,7 @@ class HookChanges(msgspec.Struct, frozen=True, kw_only=True, rename="camel", for
     name: Name | UnsetType = UNSET
     point: Point | UnsetType = UNSET
     description: Text | UnsetType = UNSET
+    except_tenants: ExceptTenants | UnsetType = UNSET
     priority: Priority | UnsetType = UNSET
     handler: Reference | UnsetType | None = UNSET
     webhook: Webhook | UnsetType | None = UNSET
@@ -128,17 +147,80 @@ class Switching(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     enabled: bool
 
 
+class StoredCall(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
+    """A stored call or event on which a hook is tested.
+
+    Attributes:
+        operation_id: The id of the operation.
+        number: The number of the event, from 1: for hooks of tool calls, that of a `beforeToolCall`.
+    """
+
+    operation_id: Annotated[str, Meta(min_length=1, max_length=400)]
+    number: Annotated[int, Meta(ge=1, le=2**53)]
+
+
 class Trial(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The body of a request that tests a hook.
 
     Attributes:
         sample: Fields of the call or the event; the server fills in the others. For an `after` hook, `result` has
             fields of the call's result.
+        call: A stored call whose fields are the sample, except those that `sample` has. Needs `operations:read`.
         timeout: Time limit of the hook, in seconds.
     """
 
     sample: dict[str, Any] = {}
+    call: StoredCall | None = None
     timeout: Annotated[float, Meta(gt=0, le=30)] = 5.0
+
+
+class NewTrial(Trial, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The body of a request that tests a hook that is not stored.
+
+    Attributes:
+        definition: The definition.
+        sample: Fields of the call or the event, as for a stored hook.
+        call: A stored call whose fields are the sample.
+        timeout: Time limit of the hook, in seconds.
+    """
+
+    definition: NewHook
+
+
+class Reverting(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The body of a request that makes a definition again what it was.
+
+    Attributes:
+        revision: The revision to go back to.
+    """
+
+    revision: Revision
+
+
+class OrderedHook(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A hook in an order.
+
+    Attributes:
+        id: The id of the definition.
+        revision: Change the order only if this is its revision; by default, it does not matter.
+    """
+
+    id: Id
+    revision: Revision | UnsetType = UNSET
+
+
+class HookOrder(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
+    """The body of a request that orders the hooks of an owner at a point.
+
+    Attributes:
+        point: The point.
+        tenant_id: The tenant that owns them; the tenant of the key by default. `""` is the system.
+        hooks: All of its definitions at that point, in the order in which they should run.
+    """
+
+    point: Point
+    tenant_id: Tenant | UnsetType = UNSET
+    hooks: Annotated[list[OrderedHook], Meta(min_length=1, max_length=10_000)]
 
 
 def build_definition(given: NewHook, tenant_id: str) -> HookDefinition:

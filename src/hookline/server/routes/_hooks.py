@@ -1,4 +1,4 @@
-"""Routes of hook definitions: list, create, change, switch, delete, try out."""
+"""Routes of hook definitions: list, create, change, switch, order, delete, revert, try out."""
 
 from __future__ import annotations
 
@@ -11,13 +11,24 @@ import msgspec
 from litestar import Response
 from litestar.params import JSONBody, QueryParameter
 
-from hookline.registry import DefinitionConflictError, DryRun, HandlerEntry, HookDefinition, Registry
+from hookline.registry import (
+    CallMatches,
+    DefinitionConflictError,
+    DefinitionRevision,
+    DryRun,
+    HandlerEntry,
+    HookDefinition,
+    Registry,
+)
 from hookline.server._callers import Caller, Req, caller_of, not_found_error
 from hookline.server._parts import parts_of
 from hookline.server._problems import ApiError
 from hookline.server.routes._hook_bodies import (
     HookChanges,
+    HookOrder,
     NewHook,
+    NewTrial,
+    Reverting,
     Switching,
     Trial,
     WholeHook,
@@ -91,6 +102,45 @@ async def create_hook(request: Req, data: JSONBody[NewHook]) -> Response[HookDef
 async def list_handlers(request: Req) -> list[HandlerEntry]:
     """List the installed handlers that definitions can name, without those in modules that the operator allows."""
     return parts_of(request).registry.handlers()
+
+
+@route("GET", "/v1/hooks/deleted", scope="hooks:read", summary="List deleted hooks", errors=[404])
+async def list_deleted_hooks(
+    request: Req, tenant_id: TenantId = None, cursor: Cursor = None, limit: Limit = 50
+) -> Response[Page[DefinitionRevision]]:
+    """List definitions that were deleted, the last first. `POST /v1/hooks/{id}/revert` brings one back."""
+    registry, caller = parts_of(request).registry, caller_of(request)
+    return page_response(request, await registry.deleted(caller.tenant(tenant_id), cursor=cursor, limit=limit))
+
+
+@route("PUT", "/v1/hooks/order", scope="hooks:manage", summary="Order the hooks at a point", errors=[404, 409, 412])
+async def order_hooks(request: Req, data: JSONBody[HookOrder]) -> list[HookDefinition]:
+    """Have the hooks of an owner at a point run in an order. As few priorities as possible change, all at once."""
+    registry, caller = parts_of(request).registry, caller_of(request)
+    owner = caller.own(None if data.tenant_id is msgspec.UNSET else data.tenant_id)
+    return await registry.reorder(
+        data.point,
+        [each.id for each in data.hooks],
+        tenant_id=owner,
+        if_revisions={each.id: each.revision for each in data.hooks if each.revision is not msgspec.UNSET},
+        actor=caller.actor,
+    )
+
+
+@route("POST", "/v1/hooks/test", scope="hooks:manage", summary="Try a definition that is not stored", errors=[404])
+async def try_new_hook(request: Req, data: JSONBody[NewTrial]) -> DryRun:
+    """Run a hook that is not stored on a sample or on a stored call. Nothing is logged, counted, stored or sent."""
+    caller = caller_of(request)
+    owner = caller.own(None if data.definition.tenant_id is msgspec.UNSET else data.definition.tenant_id)
+    return await run_trial(request, build_definition(data.definition, owner), data)
+
+
+@route("POST", "/v1/hooks/matches", scope="hooks:manage", summary="Count calls for a new definition", errors=[404])
+async def match_new_hook(request: Req, data: JSONBody[NewHook]) -> CallMatches:
+    """Count the calls of the last day that a definition, which is not stored, is for."""
+    caller = caller_of(request)
+    owner = caller.own(None if data.tenant_id is msgspec.UNSET else data.tenant_id)
+    return await find_visible_matches(request, build_definition(data, owner))
 
 
 @route("GET", "/v1/hooks/{id:str}", scope="hooks:read", summary="Read a hook definition", errors=[409], unchanged=True)
@@ -179,8 +229,104 @@ async def try_hook(
     """Run a hook on a sample. Nothing is logged, counted or stored. Without a body, the server makes up a sample."""
     registry, caller = parts_of(request).registry, caller_of(request)
     data = data or Trial()
-    found = await read_changeable(registry, caller, id, tenant_id)
-    return await registry.dry_run(id, data.sample, tenant_id=found.tenant_id, timeout=data.timeout)
+    return await run_trial(request, await read_changeable(registry, caller, id, tenant_id), data)
+
+
+@route("GET", "/v1/hooks/{id:str}/matches", scope="hooks:read", summary="Count the calls of a hook", errors=[409])
+async def match_hook(
+    request: Req,
+    id: Id,  # noqa: A002
+    tenant_id: TenantId = None,
+) -> CallMatches:
+    """Count the calls of the last day that a hook is for: at most the newest 10,000 are looked at.
+
+    The list of calls is empty unless the key has the scope `operations:read`.
+    """
+    found = await read_visible(parts_of(request).registry, caller_of(request), id, tenant_id)
+    return await find_visible_matches(request, found)
+
+
+@route(
+    "GET", "/v1/hooks/{id:str}/revisions", scope="hooks:read", summary="List the changes of a hook", errors=[404, 409]
+)
+async def list_hook_revisions(
+    request: Req,
+    id: Id,  # noqa: A002
+    tenant_id: TenantId = None,
+    cursor: Cursor = None,
+    limit: Limit = 50,
+) -> Response[Page[DefinitionRevision]]:
+    """List the changes of a definition, newest first, also after it was deleted. The newest 100 are kept."""
+    registry, caller = parts_of(request).registry, caller_of(request)
+    page = await read_history(registry, caller, id, tenant_id, cursor=cursor, limit=limit)
+    return page_response(request, page)
+
+
+@route("POST", "/v1/hooks/{id:str}/revert", scope="hooks:manage", summary="Revert a hook", errors=[404, 409, 412])
+async def revert_hook(
+    request: Req,
+    id: Id,  # noqa: A002
+    data: JSONBody[Reverting],
+    tenant_id: TenantId = None,
+    if_match: IfMatch = None,
+) -> Response[HookDefinition]:
+    """Make a definition again what it was after a revision, as a new revision. A deleted one is brought back."""
+    registry, caller = parts_of(request).registry, caller_of(request)
+    history = (await read_history(registry, caller, id, tenant_id, limit=1)).items
+    owner = (history[0] if history else await registry.get(id, caller.tenant(tenant_id))).tenant_id
+    caller.check_writable(owner)
+    revert = partial(registry.revert, id, data.revision, tenant_id=owner, actor=caller.actor)
+    stored = await change_if_match(if_match, revert)
+    return tagged_response(stored, stored.revision)
+
+
+async def run_trial(request: Req, definition: HookDefinition, trial: Trial) -> DryRun:
+    """Try a definition out on the sample of a request, or on a stored call that the caller may see.
+
+    Raises:
+        ApiError: 403, if it names a stored call and the key lacks the scope `operations:read`.
+        DefinitionError: If the sample or the call does not fit the definition.
+    """
+    registry, caller = parts_of(request).registry, caller_of(request)
+    sample = trial.sample
+    if trial.call is not None:
+        caller.demand("operations:read")
+        visible = caller.tenant(definition.tenant_id or None)
+        call = trial.call
+        sample = await registry.stored_sample(definition, call.operation_id, call.number, tenant_id=visible) | sample
+    return await registry.dry_run(definition, sample, timeout=trial.timeout)
+
+
+async def find_visible_matches(request: Req, definition: HookDefinition) -> CallMatches:
+    """Count the calls that a definition is for, among those that the caller may see."""
+    registry, caller = parts_of(request).registry, caller_of(request)
+    found = await registry.matches(definition, tenant_id=caller.tenant())
+    return found if "operations:read" in caller.scopes else msgspec.structs.replace(found, calls=[])
+
+
+async def read_history(
+    registry: Registry,
+    caller: Caller,
+    id: str,  # noqa: A002
+    tenant_id: str | None,
+    *,
+    cursor: str | None = None,
+    limit: int = 50,
+) -> Page[DefinitionRevision]:
+    """Read the revisions of a definition that the caller may see; none if it is in a file.
+
+    Raises:
+        ApiError: 404, if it is another tenant's.
+    """
+    page = await registry.revisions(id, caller.tenant(tenant_id), cursor=cursor, limit=limit)
+    if not page.items:
+        await read_visible(registry, caller, id, tenant_id)
+        return page
+    owner = page.items[0].tenant_id
+    if tenant_id is not None and owner != tenant_id:
+        raise not_found_error()
+    caller.check_visible(owner)
+    return page
 
 
 async def read_visible(registry: Registry, caller: Caller, id: str, tenant_id: str | None) -> HookDefinition:  # noqa: A002
@@ -252,10 +398,17 @@ HOOK_ROUTES = [
     list_hooks,
     create_hook,
     list_handlers,
+    list_deleted_hooks,
+    order_hooks,
+    try_new_hook,
+    match_new_hook,
     read_hook,
     replace_hook,
     change_hook,
     toggle_hook,
     delete_hook,
     try_hook,
+    match_hook,
+    list_hook_revisions,
+    revert_hook,
 ]

@@ -45,6 +45,7 @@ __all__ = [
 ]
 
 T = TypeVar("T")
+P = TypeVar("P", bound=Page[Any])
 
 VISIBLE = r"^[^\x00-\x1f\x7f]*$(?!\n)"
 LATEST = 1e11
@@ -182,7 +183,7 @@ def describe_status(status: int) -> ResponseSpec:
     )
 
 
-def page_response(request: Req, page: Page[T]) -> Response[Page[T]]:
+def page_response(request: Req, page: P) -> Response[P]:
     """Build the response for a page, with a link to the next page (RFC 8288)."""
     headers = {}
     if page.cursor is not None:

@@ -1,32 +1,193 @@
+// source/times.ts
+var e = [
+	[
+		"min",
+		60,
+		3600
+	],
+	[
+		"h",
+		3600,
+		86400
+	],
+	[
+		"d",
+		86400,
+		2592e3
+	]
+], t = new Intl.DateTimeFormat(void 0, {
+	year: "numeric",
+	month: "short",
+	day: "numeric"
+}), n = new Intl.DateTimeFormat(void 0, {
+	month: "short",
+	day: "2-digit",
+	hour: "2-digit",
+	minute: "2-digit",
+	second: "2-digit",
+	fractionalSecondDigits: 3,
+	hour12: !1
+}), r = new Intl.DateTimeFormat(void 0, {
+	weekday: "short",
+	year: "numeric",
+	month: "short",
+	day: "2-digit",
+	hour: "2-digit",
+	minute: "2-digit",
+	second: "2-digit",
+	hour12: !1,
+	timeZoneName: "short"
+}), i = 3e4;
+function a(n, r) {
+	let i = (n.getTime() - r) / 1e3, a = Math.abs(i);
+	if (a < 45) return i > 1 ? "in a moment" : "just now";
+	for (let [t, n, r] of e) {
+		if (a >= r) continue;
+		let e = `${Math.max(1, Math.floor(a / n))} ${t}`;
+		return i > 0 ? `in ${e}` : `${e} ago`;
+	}
+	return t.format(n);
+}
+function o(e) {
+	let t = Date.now();
+	for (let i of e.querySelectorAll("time[datetime]")) {
+		let e = new Date(i.dateTime), o = i.hasAttribute("data-exact") ? n.format(e) : a(e, t);
+		i.textContent !== o && (i.textContent = o);
+		let s = r.format(e);
+		i.title !== s && (i.title = s);
+	}
+}
+setInterval(() => o(document), i);
+// source/lists.ts
+var s = 350, c = null, l, u = !1, d = !1, f = p();
+function p() {
+	return location.pathname + location.search;
+}
+function m(e) {
+	let t = new URLSearchParams();
+	for (let [n, r] of new FormData(e)) typeof r == "string" && r.trim() !== "" && t.append(n, r.trim());
+	e.querySelector("[data-default]")?.dataset.default === t.getAll("column").join(" ") && t.delete("column");
+	let n = t.toString();
+	return n === "" ? e.action : `${e.action}?${n}`;
+}
+async function h(e, t) {
+	clearTimeout(l);
+	let n = m(e);
+	if (n === location.href) return;
+	c?.abort(), c = new AbortController();
+	let r = document.querySelector("#results");
+	r?.setAttribute("aria-busy", "true");
+	let i;
+	try {
+		let e = await fetch(n, {
+			signal: c.signal,
+			headers: { Accept: "text/html" }
+		});
+		if (e.redirected) throw Error("signed out");
+		i = await e.text();
+	} catch (e) {
+		e instanceof DOMException && e.name === "AbortError" || location.assign(n);
+		return;
+	}
+	let a = new DOMParser().parseFromString(i, "text/html").querySelector("#results");
+	if (a === null || r === null) {
+		location.assign(n);
+		return;
+	}
+	let s = document.adoptNode(a);
+	r.replaceWith(s), t && u ? history.replaceState(null, "", n) : history.pushState(null, "", n), f = p(), u = t, d = !1, htmx.process(s), o(s);
+	let h = s.querySelectorAll("[data-row]").length;
+	g(s.querySelector(".problem")?.textContent ?? (h === 1 ? "1 row" : `${h} rows`));
+}
+function g(e) {
+	let t = document.querySelector("#said");
+	t !== null && (t.textContent = e);
+}
+function _(e) {
+	return e.target?.closest("form[data-apply]") ?? null;
+}
+document.addEventListener("change", (e) => {
+	let t = _(e);
+	t !== null && h(t, !1);
+}), document.addEventListener("input", (e) => {
+	let t = _(e);
+	t !== null && e.target.matches("input[type=search]") && (clearTimeout(l), l = setTimeout(() => void h(t, !0), s));
+}), document.addEventListener("submit", (e) => {
+	let t = _(e);
+	t !== null && (e.preventDefault(), h(t, !1));
+}), addEventListener("popstate", () => {
+	p() !== f && location.reload();
+});
+for (let e of [
+	"keydown",
+	"pointerdown",
+	"wheel",
+	"touchmove"
+]) document.addEventListener(e, (t) => {
+	(e === "keydown" || t.target?.closest?.("main") != null) && (d = !0);
+}, { passive: !0 });
+function v() {
+	let e = document.querySelector("#fresh"), t = document.querySelector("#list");
+	if (e === null || t === null || e.childElementCount === 0) return;
+	let n = document.createElement("div");
+	n.append(...e.childNodes), o(n);
+	let r = y(t);
+	if (!d && scrollY === 0 || r.size === 0) {
+		S(t, n);
+		return;
+	}
+	for (let [e, t] of y(n)) {
+		let n = r.get(e);
+		n !== void 0 && n.innerHTML !== t.innerHTML && (n.contains(document.activeElement) ? b(n, t) : n.replaceWith(t.cloneNode(!0)));
+	}
+	let i = t.querySelector("#counts"), a = n.querySelector("#counts");
+	i !== null && a !== null && !i.contains(document.activeElement) && i.replaceWith(a.cloneNode(!0)), x(t, n, [...y(n).keys()].filter((e) => !r.has(e)).length);
+}
+function y(e) {
+	return new Map([...e.querySelectorAll("[data-row][id]")].map((e) => [e.id, e]));
+}
+function b(e, t) {
+	[...e.children].forEach((e, n) => {
+		let r = t.children[n];
+		r !== void 0 && !e.contains(document.activeElement) && e.replaceWith(r.cloneNode(!0));
+	});
+}
+function x(e, t, n) {
+	let r = document.querySelector("#news");
+	if (r === null) return;
+	if (n === 0) {
+		r.replaceChildren();
+		return;
+	}
+	let i = document.createElement("button");
+	i.type = "button", i.textContent = "Show", i.addEventListener("click", () => {
+		S(e, t), scrollTo({ top: 0 }), e.querySelector("[data-row] a")?.focus();
+	});
+	let a = document.createElement("span");
+	a.textContent = `${n} new `, r.replaceChildren(a, i);
+}
+function S(e, t) {
+	e.replaceChildren(...t.childNodes), document.querySelector("#news")?.replaceChildren(), d = !1;
+}
 // source/page.ts
-var e = {
-	o: "operations",
-	a: "approvals",
-	h: "hooks",
-	l: "logs",
-	s: "statistics",
-	d: "deliveries",
-	e: "endpoints"
-}, t = 1500, n = 0;
-function r(e) {
+var C = 1500, w = 0;
+function T(e) {
 	return e instanceof HTMLElement && e.matches("input, textarea, select, [contenteditable]");
 }
-function i() {
+function E() {
 	return document.querySelector("dialog#keys");
 }
-document.addEventListener("keydown", (o) => {
-	if (o.ctrlKey || o.metaKey || o.altKey || r(o.target) || o.defaultPrevented) return;
-	let s = performance.now() - n < t ? e[o.key] : void 0;
-	if (n = o.key === "g" ? performance.now() : 0, s !== void 0) {
-		let e = document.querySelector(`nav a[data-view="${s}"]`);
-		e !== null && location.assign(e.href);
-	} else if (o.key === "?") o.preventDefault(), i()?.showModal();
-	else if (o.key === "/") {
-		let e = document.querySelector("form.filter input, form.filter select");
-		e !== null && o.preventDefault(), e?.focus();
-	} else (o.key === "j" || o.key === "k") && a(o.key === "j" ? 1 : -1);
+document.addEventListener("keydown", (e) => {
+	if (e.ctrlKey || e.metaKey || e.altKey || T(e.target) || e.defaultPrevented) return;
+	let t = performance.now() - w < C ? document.querySelector(`nav a[data-key="${CSS.escape(e.key)}"]`) : null;
+	if (w = e.key === "g" ? performance.now() : 0, t !== null) location.assign(t.href);
+	else if (e.key === "?") e.preventDefault(), E()?.showModal();
+	else if (e.key === "/") {
+		let t = document.querySelector("form.filter input, form.filter select");
+		t !== null && e.preventDefault(), t?.focus();
+	} else (e.key === "j" || e.key === "k") && D(e.key === "j" ? 1 : -1);
 });
-function a(e) {
+function D(e) {
 	let t = [...document.querySelectorAll("[data-row]")];
 	if (t.length === 0) return;
 	let n = t.findIndex((e) => e.contains(document.activeElement));
@@ -34,26 +195,15 @@ function a(e) {
 }
 document.addEventListener("click", (e) => {
 	let t = e.target.closest("[data-open], [data-close]");
-	t?.hasAttribute("data-open") && i()?.showModal(), t?.hasAttribute("data-close") && i()?.close();
+	t?.hasAttribute("data-open") && E()?.showModal(), t?.hasAttribute("data-close") && E()?.close();
 });
-var o = new Intl.DateTimeFormat(void 0, {
-	month: "short",
-	day: "2-digit",
-	hour: "2-digit",
-	minute: "2-digit",
-	second: "2-digit",
-	hour12: !1
-});
-function s(e) {
-	for (let t of e.querySelectorAll("time[datetime]")) t.textContent = o.format(new Date(t.dateTime));
-}
-function c() {
-	for (let e of document.querySelectorAll("[data-live='']")) e.textContent = "connecting";
+function O() {
+	if (document.querySelector("[hx-sse\\:connect]") !== null) for (let e of document.querySelectorAll("[data-live='']")) e.textContent = "connecting";
 }
 document.addEventListener("htmx:after:swap", () => {
-	s(document), c(), l();
+	v(), o(document), O(), k();
 });
-function l() {
+function k() {
 	let e = document.querySelector("[data-focus]");
 	e?.removeAttribute("data-focus"), e?.focus();
 }
@@ -61,7 +211,7 @@ document.addEventListener("submit", (e) => {
 	let t = e.target.closest(".decide");
 	t !== null && (t.style.minHeight = `${t.getBoundingClientRect().height}px`);
 });
-function u(e) {
+function A(e) {
 	for (let t of document.querySelectorAll("[data-live]")) t.dataset.live = e, t.textContent = e === "on" ? "live" : "connection lost, trying again";
 }
-document.addEventListener("htmx:sse:after:connection", () => u("on")), document.addEventListener("htmx:sse:error", () => u("off")), c(), s(document), l();
+document.addEventListener("htmx:sse:after:connection", () => A("on")), document.addEventListener("htmx:sse:error", () => A("off")), O(), o(document), k();

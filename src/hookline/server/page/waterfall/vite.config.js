@@ -7,7 +7,7 @@ export default defineConfig({
     emptyOutDir: false,
     copyPublicDir: false,
     lib: {
-      entry: { page: "source/page.ts", waterfall: "source/waterfall.ts" },
+      entry: { frame: "source/frame.ts", page: "source/page.ts", waterfall: "source/waterfall.ts", order: "source/order.ts" },
       formats: ["es"],
       fileName: (_, name) => `${name}.js`,
     },

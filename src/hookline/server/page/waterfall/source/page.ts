@@ -1,14 +1,8 @@
-// Shortcuts, times in the reader's own time zone, and what tells that the live connection is gone.
+// Shortcuts, live connections, and what an action has come to.
 
-const GO: Record<string, string> = {
-  o: "operations",
-  a: "approvals",
-  h: "hooks",
-  l: "logs",
-  s: "statistics",
-  d: "deliveries",
-  e: "endpoints",
-};
+import { merge } from "./lists";
+import { localise } from "./times";
+
 const PATIENCE = 1500;
 
 let wentAt = 0;
@@ -23,11 +17,13 @@ function keys(): HTMLDialogElement | null {
 
 document.addEventListener("keydown", (event) => {
   if (event.ctrlKey || event.metaKey || event.altKey || writes(event.target) || event.defaultPrevented) return;
-  const chosen = performance.now() - wentAt < PATIENCE ? GO[event.key] : undefined;
+  const link =
+    performance.now() - wentAt < PATIENCE
+      ? document.querySelector<HTMLAnchorElement>(`nav a[data-key="${CSS.escape(event.key)}"]`)
+      : null;
   wentAt = event.key === "g" ? performance.now() : 0;
-  if (chosen !== undefined) {
-    const link = document.querySelector<HTMLAnchorElement>(`nav a[data-view="${chosen}"]`);
-    if (link !== null) location.assign(link.href);
+  if (link !== null) {
+    location.assign(link.href);
   } else if (event.key === "?") {
     event.preventDefault();
     keys()?.showModal();
@@ -55,28 +51,15 @@ document.addEventListener("click", (event) => {
   if (button?.hasAttribute("data-close")) keys()?.close();
 });
 
-const SHORT = new Intl.DateTimeFormat(undefined, {
-  month: "short",
-  day: "2-digit",
-  hour: "2-digit",
-  minute: "2-digit",
-  second: "2-digit",
-  hour12: false,
-});
-
-function localise(within: ParentNode): void {
-  for (const time of within.querySelectorAll<HTMLTimeElement>("time[datetime]")) {
-    time.textContent = SHORT.format(new Date(time.dateTime));
-  }
-}
-
 // Without scripts nothing is live, and nothing says so.
 function connecting(): void {
+  if (document.querySelector("[hx-sse\\:connect]") === null) return;
   for (const sign of document.querySelectorAll<HTMLElement>("[data-live='']")) sign.textContent = "connecting";
 }
 
 // A dispatch of htmx's own: whatever it has put in is looked at again.
 document.addEventListener("htmx:after:swap", () => {
+  merge();
   localise(document);
   connecting();
   announce();

@@ -1,0 +1,260 @@
+"""`CallMatches`: which of the last day's stored calls a definition is for, and stored calls as samples of dry runs."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from time import time
+from typing import Any
+
+import msgspec
+
+from hookline._checks import tool_matcher
+from hookline.calls import Call, CompactCall, SubAgentCall, ToolCall
+from hookline.events import HookType
+from hookline.registry._definition import HookDefinition, Point, point_of
+from hookline.registry._errors import DefinitionError
+from hookline.store import RecentEvent, SqlStore, read_event, read_events_after, read_operation_sums, read_recent_events
+
+__all__ = ["CallMatches", "MatchedCall", "MatchedTool", "find_matches", "read_stored_sample"]
+
+PERIOD = 86_400.0
+"""Seconds before now in which calls are counted."""
+MOST_CALLS = 10_000
+"""Calls that are looked at, the newest."""
+MOST_TOOLS = 12
+SHOWN_CALLS = 20
+AFTER_CALL = (HookType.AFTER_TOOL_CALL, HookType.ON_TOOL_CALL_ERROR)
+NEAR = 200
+"""Results of tool calls that are searched for that of a call."""
+EVENT_OF_CALL: Mapping[type[Call], str] = {
+    ToolCall: HookType.BEFORE_TOOL_CALL.value,
+    SubAgentCall: HookType.BEFORE_CALL_AGENT.value,
+    CompactCall: HookType.BEFORE_COMPACT.value,
+}
+"""The types of events that tell of a call, for the calls that have one."""
+SUMS = {
+    "AgentCall": "operations",
+    "StepCall": "steps",
+    "beforeStep": "steps",
+    "afterStep": "steps",
+    "ModelCall": "llm_calls",
+}
+"""The columns of operations that count a kind of call, or the events of each."""
+
+
+TOOLS_IN_CONFIG = {"require-approval": "tools", "deny-tools": "tools", "limit-calls": "tool"}
+"""Where the built-in handlers that are for some tools only name them, in globs."""
+
+
+def find_tool_globs(definition: HookDefinition) -> list[str]:
+    """Return the globs of the tools that a definition is for, which the `config` of some handlers has; `[]` for all."""
+    if definition.tool is not None:
+        return [definition.tool]
+    given = definition.config.get(TOOLS_IN_CONFIG.get(definition.handler or "", ""))
+    globs = [given] if isinstance(given, str) else given if isinstance(given, list) else []
+    return [glob for glob in globs if isinstance(glob, str) and glob]
+
+
+class MatchedTool(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """A tool that was called.
+
+    Attributes:
+        tool: Its toolset and name: `"bank/pay"`.
+        count: How many calls of it were looked at.
+        matches: Whether the definition is for it.
+    """
+
+    tool: str
+    count: int
+    matches: bool
+
+
+class MatchedCall(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """A stored call or event that a definition is for.
+
+    Attributes:
+        operation_id: The id of the operation.
+        number: The number of the event there, from 1.
+        tenant_id: The tenant of the operation.
+        agent_id: The agent.
+        tool: Toolset and name of the tool, for a call of a tool; else `""`.
+        at: When it happened, in unix seconds.
+    """
+
+    operation_id: str
+    number: int
+    tenant_id: str
+    agent_id: str
+    tool: str = ""
+    at: float
+
+
+class CallMatches(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """Which of the last day's calls a definition is for, whether it is enabled or not.
+
+    The tools are those of its `tool`, or in the `config` of `require-approval`, `deny-tools` and `limit-calls`.
+
+    Attributes:
+        point: The point of the definition.
+        since: The beginning of the day, in unix seconds.
+        counted: Whether such calls are stored at all. Requests and writes to memory are not.
+        looked_at: Number of calls at that point that were looked at.
+        matched: How many of them the definition is for.
+        is_complete: Whether all calls since then were looked at; else the newest 10,000.
+        tools: For a point of tools: those that it is for, then others, each with the most called first.
+        calls: The newest calls that the definition is for.
+    """
+
+    point: str
+    since: float
+    counted: bool = True
+    looked_at: int = 0
+    matched: int = 0
+    is_complete: bool = True
+    tools: list[MatchedTool] = []
+    calls: list[MatchedCall] = []
+
+
+class _EventHead(msgspec.Struct, frozen=True, rename="camel"):
+    agent_id: str = ""
+    toolset: str = msgspec.field(default="", name="identifier")
+    tool_name: str = msgspec.field(default="", name="apiName")
+
+
+_read_head = msgspec.json.Decoder(_EventHead).decode
+
+
+async def find_matches(store: SqlStore, definition: HookDefinition, tenant_id: str | None) -> CallMatches:
+    """Count the calls of the last day that a definition is for.
+
+    Args:
+        store: The store of the operations.
+        definition: A checked definition, which need not be stored.
+        tenant_id: Only calls of this tenant; `None` for all tenants.
+
+    Raises:
+        StoreUnavailableError: If the database cannot be reached.
+    """
+    point = point_of(definition)
+    since = time() - PERIOD
+    if definition.tenant_id:
+        tenant_id = definition.tenant_id
+    column = SUMS.get(point.name.partition(".")[0])
+    type_ = _event_type(point)
+    async with store.reading() as connection:
+        if column is not None:
+            sums, is_complete = await read_operation_sums(connection, tenant_id, since=since, most=MOST_CALLS)
+            counts = {each.tenant_id: int(getattr(each, column)) for each in sums}
+            return CallMatches(
+                point=point.name,
+                since=since,
+                looked_at=sum(counts.values()),
+                matched=sum(count for tenant, count in counts.items() if tenant not in definition.except_tenants),
+                is_complete=is_complete,
+            )
+        if type_ is None:
+            return CallMatches(point=point.name, since=since, counted=False)
+        found, is_complete = await read_recent_events(connection, type_, tenant_id, since=since, most=MOST_CALLS)
+    return _compare(definition, point, found, since=since, is_complete=is_complete)
+
+
+def _event_type(point: Point) -> str | None:
+    if point.event is not None:
+        return point.event.hook_type.value
+    return None if point.call is None else EVENT_OF_CALL.get(point.call)
+
+
+def _compare(
+    definition: HookDefinition, point: Point, found: list[RecentEvent], *, since: float, is_complete: bool
+) -> CallMatches:
+    matchers = [tool_matcher(glob) for glob in find_tool_globs(definition)] if point.has_tool else []
+    is_for: dict[str, bool] = {}
+    tools: Counter[str] = Counter()
+    shown: list[MatchedCall] = []
+    matched = 0
+    for event in found:
+        tool = ""
+        head = None
+        if point.has_tool:
+            head = _read_head(event.wire)
+            tool = f"{head.toolset}/{head.tool_name}"
+            tools[tool] += 1
+        if tool not in is_for:
+            is_for[tool] = not matchers or any(matches is None or matches(tool) for matches in matchers)
+        if not is_for[tool] or event.tenant_id in definition.except_tenants:
+            continue
+        matched += 1
+        if len(shown) < SHOWN_CALLS:
+            head = head or _read_head(event.wire)
+            call = MatchedCall(
+                operation_id=event.operation_id,
+                number=event.number,
+                tenant_id=event.tenant_id,
+                agent_id=head.agent_id,
+                tool=tool,
+                at=event.time_unix_nano / 1e9,
+            )
+            shown.append(call)
+    return CallMatches(
+        point=point.name,
+        since=since,
+        looked_at=len(found),
+        matched=matched,
+        is_complete=is_complete,
+        tools=[
+            MatchedTool(tool=tool, count=count, matches=is_for[tool])
+            for tool, count in sorted(tools.items(), key=lambda each: (not is_for[each[0]], -each[1]))[:MOST_TOOLS]
+        ],
+        calls=shown,
+    )
+
+
+async def read_stored_sample(
+    store: SqlStore,
+    definition: HookDefinition,
+    operation_id: str,
+    number: int,
+    tenant_id: str | None,
+) -> dict[str, Any]:
+    """Read a stored call or event as the sample of a dry run.
+
+    Args:
+        store: The store of the operations.
+        definition: The definition that is tried out.
+        operation_id: The id of the operation.
+        number: The number of the event, from 1; for a hook of tool calls, that of a `beforeToolCall`.
+        tenant_id: Only if it is this tenant's; `None` for any tenant's.
+
+    Raises:
+        DefinitionError: If there is no such event, it is another tenant's, or it does not fit the definition's point.
+        StoreUnavailableError: If the database cannot be reached.
+    """
+    point = point_of(definition)
+    type_ = _event_type(point)
+    async with store.reading() as connection:
+        event = await read_event(connection, operation_id, number) if 0 < number < 2**63 else None
+        if event is None or tenant_id not in (None, event.tenant_id):
+            raise DefinitionError("invalid", "$.call", "this call is not stored, or not any more; choose another one")
+        fields: dict[str, Any] = msgspec.json.decode(event.wire)
+        if point.call not in (None, ToolCall) or fields.get("type") != type_:
+            raise DefinitionError("invalid", "$.call", f"it is no {type_ or point.name}; choose a call of this point")
+        following: list[RecentEvent] = []
+        if point.name == "ToolCall.after":
+            following = await read_events_after(connection, operation_id, number, AFTER_CALL, most=NEAR)
+    if point.call is ToolCall:
+        known = {field.encode_name for field in msgspec.structs.fields(ToolCall)}
+        fields = {name: value for name, value in fields.items() if _call_name(name) in known}
+    for each in following:
+        after = msgspec.json.decode(each.wire)
+        if after.get("toolCallId") == fields.get("toolCallId"):
+            failed = "error" in after
+            content = after["error"] if failed else after.get("content", "")
+            fields["result"] = {"content": content, "success": not failed and bool(after.get("success"))}
+            break
+    return fields
+
+
+def _call_name(wire: str) -> str:
+    """Return the name that a field of an event has in a `ToolCall`."""
+    return "".join(f"_{each.lower()}" if each.isupper() else each for each in wire)

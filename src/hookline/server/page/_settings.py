@@ -1,0 +1,42 @@
+"""View of the settings of the server. All of them are read-only: they are configured in code or by `hookline serve`."""
+
+from __future__ import annotations
+
+from litestar import Response, get
+
+from hookline.server._callers import Req, caller_of
+from hookline.server._server_description import describe_server
+from hookline.server.page._context import context_of
+from hookline.server.page._sessions import SESSION_SECONDS
+
+__all__ = ["ROUTES"]
+
+WAKEUPS = {
+    "postgresql": "PostgreSQL (LISTEN and NOTIFY)",
+    "file": "times of the database's files",
+    "polling": "polling",
+    "other": "an own implementation",
+}
+"""How processes tell each other of changes, in words."""
+
+
+@get("/settings", opt={"scope": "hooks:admin"})
+async def show_settings(request: Req) -> Response[str]:
+    """Show what the server is, and what it was configured with."""
+    context = context_of(request)
+    server = await describe_server(context.parts, caller_of(request))
+    readiness = None if server.system is None else await context.parts.store_check.check()
+    return context.render_page(
+        request,
+        "settings.html",
+        server=server,
+        settings=server.settings,
+        system=server.system,
+        wakeups=WAKEUPS,
+        session_hours=SESSION_SECONDS // 3600,
+        waiting_for_hooks=readiness or {},
+        api=request.scope["state"].get("hookline_root", ""),
+    )
+
+
+ROUTES = [show_settings]

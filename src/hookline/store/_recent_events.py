@@ -1,0 +1,189 @@
+"""Read the newest events of a kind, and sums over the newest operations, in bounded time."""
+
+from typing import NamedTuple
+
+from sqlalchemy import func, select
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from hookline.store._partitions import KEPT
+from hookline.store._rows import is_storable
+from hookline.store._tables import events, operations
+
+__all__ = [
+    "OperationSums",
+    "RecentEvent",
+    "RecentEvents",
+    "read_event",
+    "read_events_after",
+    "read_operation_sums",
+    "read_recent_events",
+]
+
+MOST_EVENTS = 30_000
+"""Events of any kind that are looked at, to find those of one kind."""
+CHUNK = 400
+"""Operations whose events are read by one query."""
+
+
+class RecentEvent(NamedTuple):
+    """A stored event.
+
+    Attributes:
+        operation_id: The id of its operation.
+        number: Its number there, from 1.
+        tenant_id: The tenant of the operation.
+        time_unix_nano: When it happened.
+        wire: The event as JSON.
+    """
+
+    operation_id: str
+    number: int
+    tenant_id: str
+    time_unix_nano: int
+    wire: bytes
+
+
+class RecentEvents(NamedTuple):
+    """The newest events of a kind.
+
+    Attributes:
+        found: The events, newest first.
+        is_complete: Whether these are all since the time that was asked for.
+    """
+
+    found: list[RecentEvent]
+    is_complete: bool
+
+
+class OperationSums(NamedTuple):
+    """Sums over the newest operations of a tenant.
+
+    Attributes:
+        tenant_id: The tenant.
+        operations: The number of operations.
+        steps: Their steps.
+        llm_calls: Their model calls.
+    """
+
+    tenant_id: str
+    operations: int
+    steps: int
+    llm_calls: int
+
+
+_columns = (events.c.operation_id, events.c.number, events.c.tenant_id, events.c.time_unix_nano, events.c.wire)
+
+
+async def read_recent_events(
+    connection: AsyncConnection,
+    type: str,  # noqa: A002
+    tenant_id: str | None,
+    *,
+    since: float,
+    most: int,
+) -> RecentEvents:
+    """Read the newest events of a type.
+
+    Args:
+        connection: A connection.
+        type: The type of the events, such as `"beforeToolCall"`.
+        tenant_id: Only events of this tenant; `None` for all tenants, by the operations that were written last.
+        since: Only events at this time or later, in unix seconds.
+        most: Number of events at most.
+    """
+    if tenant_id is None:
+        return await _read_of_operations(connection, type, since=since, most=most)
+    its = (events.c.tenant_id == tenant_id) & (events.c.time_unix_nano >= int(since * 1e9))
+    newest = select(events.c.operation_id, events.c.number, events.c.day, events.c.time_unix_nano, events.c.type)
+    looked = newest.where(its).order_by(events.c.time_unix_nano.desc()).limit(MOST_EVENTS).subquery()
+    same = (events.c.operation_id == looked.c.operation_id) & (events.c.number == looked.c.number)
+    query = (
+        select(*_columns)
+        .join_from(looked, events, same & (events.c.day == looked.c.day))
+        .where(looked.c.type == type)
+        .order_by(looked.c.time_unix_nano.desc())
+        .limit(most + 1)
+    )
+    found = [RecentEvent(*row) for row in await connection.execute(query)]
+    if len(found) > most:
+        return RecentEvents(found[:most], is_complete=False)
+    further = select(events.c.time_unix_nano).where(its).order_by(events.c.time_unix_nano.desc())
+    more = (await connection.execute(further.offset(MOST_EVENTS).limit(1))).first()
+    return RecentEvents(found, is_complete=more is None)
+
+
+async def _read_of_operations(connection: AsyncConnection, type: str, *, since: float, most: int) -> RecentEvents:  # noqa: A002
+    """Read the newest events of all tenants: no index has them by time, as writing it would slow down every run."""
+    query = select(operations.c.operation_id, operations.c.day, operations.c.events)
+    query = query.where(operations.c.updated_at >= since).order_by(operations.c.updated_at.desc()).limit(MOST_EVENTS)
+    chosen: list[tuple[str, int]] = []
+    count = 0
+    is_complete = True
+    for row in await connection.execute(query):
+        if count >= MOST_EVENTS:
+            is_complete = False
+            break
+        chosen.append((row.operation_id, row.day))
+        count += max(1, row.events)
+    found: list[RecentEvent] = []
+    for start in range(0, len(chosen), CHUNK):
+        chunk = chosen[start : start + CHUNK]
+        theirs = events.c.operation_id.in_([each for each, _ in chunk])
+        query = select(*_columns).where(
+            theirs,
+            events.c.day.in_({KEPT, *(day for _, day in chunk)}),
+            events.c.type == type,
+            events.c.time_unix_nano >= int(since * 1e9),
+        )
+        found += [RecentEvent(*row) for row in await connection.execute(query)]
+        if len(found) > most:
+            is_complete = False
+            break
+    found.sort(key=lambda each: each.time_unix_nano, reverse=True)
+    return RecentEvents(found[:most], is_complete)
+
+
+async def read_operation_sums(
+    connection: AsyncConnection, tenant_id: str | None, *, since: float, most: int
+) -> tuple[list[OperationSums], bool]:
+    """Sum up the newest operations by tenant.
+
+    Args:
+        connection: A connection.
+        tenant_id: Only operations of this tenant; `None` for all tenants.
+        since: Only operations that began at this time or later, in unix seconds.
+        most: Number of operations at most.
+
+    Returns:
+        The sums, and whether they are of all operations since that time.
+    """
+    query = select(operations.c.tenant_id, operations.c.steps, operations.c.llm_calls)
+    query = query.where(operations.c.created_at >= since).order_by(operations.c.created_at.desc()).limit(most)
+    if tenant_id is not None:
+        query = query.where(operations.c.tenant_id == tenant_id)
+    newest = query.subquery()
+    sums = select(newest.c.tenant_id, func.count(), func.sum(newest.c.steps), func.sum(newest.c.llm_calls)).group_by(
+        newest.c.tenant_id
+    )
+    found = [OperationSums(row[0], int(row[1]), int(row[2]), int(row[3])) for row in await connection.execute(sums)]
+    return found, sum(each.operations for each in found) < most
+
+
+async def read_event(connection: AsyncConnection, operation_id: str, number: int) -> RecentEvent | None:
+    """Read one event; `None` if it is not stored."""
+    if not is_storable(operation_id):
+        return None
+    query = select(*_columns).where(events.c.operation_id == operation_id, events.c.number == number)
+    row = (await connection.execute(query.limit(1))).first()
+    return None if row is None else RecentEvent(*row)
+
+
+async def read_events_after(
+    connection: AsyncConnection, operation_id: str, number: int, types: tuple[str, ...], *, most: int
+) -> list[RecentEvent]:
+    """Read the events of some types that follow an event of an operation, in order."""
+    query = select(*_columns).where(
+        events.c.operation_id == operation_id, events.c.number > number, events.c.type.in_(types)
+    )
+    rows = await connection.execute(query.order_by(events.c.number).limit(most))
+    return [RecentEvent(*row) for row in rows]

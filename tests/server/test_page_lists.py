@@ -1,0 +1,231 @@
+"""Lists and the overview: filters that apply as they are chosen, figures that lead to what they count, calm rows."""
+
+from __future__ import annotations
+
+import re
+import time
+from html import unescape
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, expect
+
+from hookline.runtime import OperationState
+from tests.server.browsing import complaints, look, page, paged, secret, tenant, text
+from tests.server.site import Site, new_id, operation
+from tests.server.test_page_guards import done, visitor
+from tests.store.records import insert_operations, operation_rows
+
+__all__ = ["complaints", "page", "paged", "secret", "tenant"]
+
+TILE = re.compile(
+    r'<a class="tile[^"]*" href="([^"]+)"><span class="tile-title">([^<]+)</span><strong>([^<]+)</strong>'
+)
+HOSTILE = (
+    "<b>",
+    "' OR 1=1 --",
+    "%",
+    "_",
+    "\\",
+    '"',
+    "\u202ex",
+    "\x00",
+    "\ud83d",
+    "ÄÖ🎉",
+    "x" * 3000,
+    "null",
+    "../..",
+    "{{ 7 }}",
+)
+
+
+def seed(site: Site, tenant: str, count: int = 60, **fields: Any) -> list[dict[str, Any]]:
+    """Operations of a tenant that began within the last hours."""
+    rows = operation_rows(count)
+    for number, row in enumerate(rows):
+        began = time.time() - 3 - number * 300
+        row |= {"operation_id": new_id("op"), "tenant_id": tenant, "created_at": began, "updated_at": began + 1}
+        row |= fields
+    done(site, insert_operations(site.server.store, rows))
+    return rows
+
+
+def ids(page: Any) -> list[str]:
+    found: list[str] = page.locator("tr[data-row]").evaluate_all("(rows) => rows.map((row) => row.id.slice(4))")
+    return found
+
+
+def test_filters_apply_as_they_are_chosen_and_stand_in_the_address(page: Any, paged: Site, tenant: str) -> None:
+    rows = seed(paged, tenant)
+    page.goto("operations")
+
+    page.locator("select[name=status]").select_option("error")
+    expect(page.locator("tr[data-row]")).to_have_count(sum(row["status"] == "error" for row in rows))
+    assert page.url.endswith("/operations?status=error")
+
+    page.get_by_label("Search").press_sequentially("refund")
+    wanted = {row["operation_id"] for row in rows if row["status"] == "error" and "Refund" in row["prompt"]}
+    expect(page.locator("tr[data-row]")).to_have_count(len(wanted))
+    assert set(ids(page)) == wanted
+    assert page.url.endswith("/operations?q=refund&status=error")
+    assert page.evaluate("document.activeElement.name") == "q"
+
+    page.locator("select[name=sort]").select_option("costliest")
+    text(page, "th[aria-sort]").to_have_text("Cost")
+    page.go_back()
+    expect(page).to_have_url(re.compile(r"q=refund&status=error$"))
+    expect(page.get_by_label("Search")).to_have_value("refund")
+
+
+def test_rows_that_somebody_reads_do_not_move(page: Any, paged: Site, tenant: str) -> None:
+    store = paged.server.store
+    first = done(paged, operation(store, tenant, status="running", pending=[]))
+    done(paged, operation(store, tenant, status="done", pending=[]))
+    page.goto("operations")
+    text(page, "[data-live]").to_have_text("live")
+    shown = ids(page)
+    page.keyboard.press("j")
+
+    new = done(paged, operation(store, tenant, status="done", pending=[]))
+    ended = OperationState(operation_id=first, agent_id="agent", tenant_id=tenant, version=2, events=3, status="error")
+    done(paged, store.commit(ended, expected_version=1, entries=[]))
+
+    text(page, f"[id='row-{first}'] .badge").to_have_text("failed")
+    text(page, "#news").to_contain_text("1 new")
+    assert ids(page) == shown
+    assert shown[0] in page.evaluate("document.activeElement.textContent")
+    page.get_by_role("button", name="Show", exact=True).click()
+    assert ids(page) == [new, *shown]
+    text(page, "#news").to_be_empty()
+
+
+def test_a_list_that_nobody_has_touched_shows_what_is_new(page: Any, paged: Site, tenant: str) -> None:
+    done(paged, operation(paged.server.store, tenant, status="done", pending=[]))
+    page.goto("operations")
+    text(page, "[data-live]").to_have_text("live")
+
+    new = done(paged, operation(paged.server.store, tenant, status="done", pending=[]))
+
+    text(page, f"[id='row-{new}']").to_be_visible()
+    text(page, "#news").to_be_empty()
+
+
+def test_times_are_told_as_people_do_with_the_zone_on_hover(browser: Browser, paged: Site, tenant: str) -> None:
+    seed(paged, tenant, 2, created_at=time.time() - 3 * 3600 - 60)
+    context = look(browser, paged, timezone_id="Asia/Tokyo", locale="en-GB")
+    person = context.new_page()
+    person.clock.install()
+    person.goto(f"operations?tenant={tenant}")
+    moment = person.locator("td time").first
+
+    expect(moment).to_have_text("3 h ago")
+    assert re.search(r"20\d\d.*(GMT\+9|JST)", moment.get_attribute("title") or "")
+    person.clock.run_for(3_600_000)
+    expect(moment).to_have_text("4 h ago")
+    context.close()
+
+
+def test_without_scripts_a_button_applies_the_filter(browser: Browser, paged: Site, tenant: str) -> None:
+    seed(paged, tenant)
+    context = look(browser, paged, java_script_enabled=False)
+    plain = context.new_page()
+    plain.goto(f"operations?tenant={tenant}")
+
+    plain.locator("select[name=status]").select_option("done")
+    plain.locator("summary").first.click()
+    plain.get_by_label("Duration").uncheck()
+    plain.get_by_role("button", name="Filter").click()
+
+    expect(plain.locator("th", has_text="Duration")).to_have_count(0)
+    expect(plain.locator("th", has_text="Cost")).to_have_count(1)
+    assert set(plain.locator("td .badge").all_text_contents()) == {"done"}
+    expect(plain.locator("td time").first).to_contain_text("UTC")
+    context.close()
+
+
+@pytest.mark.parametrize("length", ["1h", "24h", "7d"])
+def test_each_figure_leads_to_exactly_what_it_counts(paged: Site, tenant: str, length: str) -> None:
+    rows = seed(paged, tenant)
+
+    with visitor(paged) as person:
+        shown = person.get("/overview", params={"tenant": tenant, "range": length, "agent": "a1"}).text
+        tiles = {title: (unescape(link), figure) for link, title, figure in TILE.findall(shown)}
+        counted = {
+            name: person.get(link.removeprefix("/page")).text.count("<tr data-row")
+            for name, (link, _) in tiles.items()
+            if name in ("Operations", "Errors")
+        }
+        columns = re.findall(r'<a href="([^"]+)" tabindex="-1"><title>[^:]+:\d\d: ([^<$]+)<', shown)
+        for link, figures in columns[:3]:
+            there = person.get(unescape(link).removeprefix("/page")).text.count("<tr data-row")
+            assert there == sum(int(each.split()[0]) for each in figures.split(", "))
+
+    span = {"1h": 3600, "24h": 86_400, "7d": 7 * 86_400}[length]
+    own = [row for row in rows if row["agent_id"] == "a1" and row["created_at"] > time.time() - span + 10_800]
+    assert counted == {name: int(tiles[name][1]) for name in counted}
+    assert counted["Operations"] >= (len(own) if length != "1h" else 1)
+    assert columns
+
+
+def test_the_costliest_agent_is_the_first_of_the_overview(page: Any, paged: Site, tenant: str) -> None:
+    rows = seed(paged, tenant)
+    costs = {name: sum(row["cost_usd"] for row in rows if row["agent_id"] == name) for name in ("a1", "a2")}
+    first = max(costs, key=lambda name: costs[name])
+    page.goto("overview?range=24h")
+
+    table = page.locator("h2", has_text="Which agent costs most").locator("xpath=following-sibling::div[1]")
+    expect(table.locator("tr[data-row]").first).to_contain_text(f"{first} ${costs[first]:.2f}")
+    table.get_by_role("link", name=first, exact=True).click()
+
+    expect(page.locator("select[name=agent]")).to_have_value(first)
+    page.goto("overview")
+    page.locator("select[name=range]").select_option("7d")
+    expect(page).to_have_url(re.compile(r"/overview\?range=7d$"))
+    assert page.locator("figure > svg").count() == 3
+
+
+def test_an_empty_overview_says_how_to_begin(page: Any, paged: Site, tenant: str) -> None:
+    page.goto("overview")
+
+    text(page, ".empty").to_contain_text("exec_agent(agent")
+
+
+@pytest.mark.parametrize("asked", [{"from": "yesterday"}, {"from": "2026-02-01", "to": "2026-01-01"}, {"q": "x" * 201}])
+def test_a_wrong_filter_is_kept_and_explained(paged: Site, asked: dict[str, str]) -> None:
+    with visitor(paged) as person:
+        answer = person.get("/operations", params=asked)
+
+    assert answer.status_code == 422
+    assert 'class="problem"' in answer.text
+    assert all(f'value="{value}"' in answer.text for value in asked.values())
+
+
+def test_no_text_in_a_filter_breaks_the_list(paged: Site, tenant: str) -> None:
+    seed(paged, tenant, 3)
+
+    with visitor(paged) as person:
+        for word in HOSTILE:
+            typed = word.encode("utf-8", "surrogatepass").decode("latin-1")
+            for names in (("q", "agent", "user", "tool", "status", "range", "sort", "column"), ("from", "to")):
+                for view in ("operations", "overview", "logs"):
+                    answer = person.get(f"/{view}", params={"tenant": tenant} | dict.fromkeys(names, typed))
+                    assert answer.status_code in (200, 400, 422), (view, names, word)
+                    assert "<b>" not in answer.text
+
+
+async def check_api(site: Site, tenant: str, rows: list[dict[str, Any]]) -> None:
+    async with site.client() as client:
+        given = {"tenantId": tenant, "sort": "costliest", "userId": "u1", "search": "refund", "limit": "5"}
+        answer = (await client.get("/v1/operations", params=given)).json()
+        totals = (await client.get("/v1/stats/operations", params={"tenantId": tenant, "range": "30d"})).json()
+        wrong = await client.get("/v1/operations", params={"sort": "cheapest"})
+    those = [row for row in rows if row["user_id"] == "u1" and "Refund" in row["prompt"]]
+    those.sort(key=lambda row: (row["cost_usd"], row["operation_id"]), reverse=True)
+    assert [each["operationId"] for each in answer["items"]] == [row["operation_id"] for row in those[:5]]
+    assert totals["total"]["count"] == len(rows)
+    assert totals["total"]["costUsd"] == pytest.approx(sum(row["cost_usd"] for row in rows))
+    assert wrong.status_code == 422
+
+
+def test_the_api_searches_and_sums_up_as_the_page_does(paged: Site, tenant: str) -> None:
+    done(paged, check_api(paged, tenant, seed(paged, tenant)))
