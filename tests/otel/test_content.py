@@ -47,7 +47,7 @@ def look(key: str = "k", deep: dict[str, Any] | None = None) -> str:
 
 def looker(*turns: Any, **parts: Any) -> Any:
     """An agent with a tool, which it asks twice."""
-    turns = turns or (calls(call("look", key="first"), content="I look", reasoning="hm"), says("It is there."))
+    turns = turns or (calls(call("look", key="first"), content="I look", reasoning="pondering"), says("It is there."))
     return agent_of(*turns, instructions="Be kind.", tools=[look], **parts)
 
 
@@ -83,7 +83,7 @@ async def test_nothing_that_was_said_is_recorded_unless_asked_for():
 
     assert not any(content_of(span) for span in sink.spans)
     assert sink.logs == []
-    for said in (b"Where is it?", b"Be kind", b"I look", b"hm", b"first", b"found", b"It is there"):
+    for said in (b"Where is it?", b"Be kind", b"I look", b"pondering", b"first", b"found", b"It is there"):
         assert said not in sink.exported()
 
 
@@ -232,7 +232,7 @@ async def test_a_conversation_is_recorded_by_the_conventions_schema():
     told = {"role": "tool", "parts": [asdict(ToolCallResponsePart(response="found first", id="t1"))]}
     assert content(first, "gen_ai.input.messages") == [asked]
     assert content(first, "gen_ai.output.messages") == [
-        {"role": "assistant", "parts": [asdict(ReasoningPart("hm")), *request], "finish_reason": "stop"}
+        {"role": "assistant", "parts": [asdict(ReasoningPart("pondering")), *request], "finish_reason": "stop"}
     ]
     assert content(second, "gen_ai.input.messages") == [asked, {"role": "assistant", "parts": request}, told]
     for span in (first, second):
@@ -346,7 +346,7 @@ async def test_every_value_is_shown_to_redact_before_it_is_cut():
         seen.append((kind, name, value))
         return value
 
-    turns = (calls(call("look", key="k" * 100), reasoning="hm"), RuntimeError("broke"))
+    turns = (calls(call("look", key="k" * 100), reasoning="pondering"), RuntimeError("broke"))
     await exec_agent(
         looker(*turns), "p" * 100, hooks=[sink.tracing(capture_content=True, redact=redact, max_content_chars=20)]
     )

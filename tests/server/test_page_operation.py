@@ -186,7 +186,7 @@ def test_an_operation_is_interrupted_from_the_page_within_a_second(page: Page, p
     page.get_by_role("button", name="Interrupt the operation").press("Enter")
     assert run.result(20).reason == "interrupted"
 
-    text(page, "#facts").to_contain_text("Interruption asked for by a test (API key")
+    text(page, "#facts").to_contain_text("Interruption asked for by you, a test (API key")
     text(page, "#facts .badge").to_have_text("interrupted")
     page.reload()
     page.locator("summary", has_text="Retry").click()
@@ -235,7 +235,7 @@ def test_an_operation_that_no_worker_can_end_says_that_its_interruption_was_aske
         token = {"token": token_in(reader.get("/operations").text)}
         limited = reader.get(f"/operations/{its}").text
         denied = [reader.post(f"/operations/{its}/{act}", data=token).status_code for act in ("interrupt", "retry")]
-    assert "Interruption asked for by a test (API key" in shown
+    assert "Interruption asked for by you, a test (API key" in shown
     assert "this server does not have the agent" in shown
     assert {answer.status_code for answer in (*views, *acts)} == {404}
     assert denied == [403, 403]

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hookline._checks import tool_matcher
 from hookline.registry import POINTS, HookDefinition
 from hookline.registry._dry_run import build_sample
-from hookline.server.page._hook_samples import first_sample
+from hookline.server.page.hooks._samples import first_sample
 
 
 def definition(point: str, tool: str | None = None) -> HookDefinition:

@@ -1,48 +1,73 @@
-"""Describe for people who made a change: an API key by its name, or a person on the command line."""
+"""Who made a change, in words: an API key by its name, or a person on the command line."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection
 
 from sqlalchemy import select
+from sqlalchemy.ext.asyncio import AsyncConnection
 
 from hookline.server._callers import Caller
 from hookline.server._parts import ServerParts
 from hookline.store import api_keys
 
-__all__ = ["describe_actors"]
+__all__ = ["describe_actor", "describe_actors", "find_key_names"]
 
 
-async def describe_actors(parts: ServerParts, caller: Caller, actors: Iterable[str]) -> dict[str, str]:
-    """Describe actors of the audit log and of revisions, to be read after the word *by*.
+def describe_actor(actor: str, name: str = "") -> str:
+    """Describe who made a change, to be read after the word *by*.
+
+    Args:
+        actor: The actor: `"key:<id>"`, `"cli:<name>"`, `"address:<address>"`, or another.
+        name: The name of the API key; `""` if it is not known.
+    """
+    kind, _, its = actor.partition(":")
+    if not actor:
+        return "somebody who was not named"
+    if kind == "key":
+        return f"{name} (API key {its})" if name else f"API key {its}"
+    if kind == "cli":
+        return f"{its or 'somebody'} on the command line"
+    if kind == "address":
+        return f"somebody at {its}" if its else "somebody"
+    return actor
+
+
+async def describe_actors(parts: ServerParts, caller: Caller, actors: Collection[str]) -> dict[str, str]:
+    """Describe those who made changes, to be read after the word *by*; the caller is described as *you*.
 
     The name of a key of another tenant is shown only to callers who see all tenants.
 
     Args:
         parts: The parts of the server.
         caller: Who reads it.
-        actors: The actors: `"key:<id>"`, `"cli:<name>"`, or others.
+        actors: The actors of the audit log, of revisions or of operations.
 
     Returns:
         The descriptions by actor.
     """
-    wanted = set(actors)
-    ids = {each.removeprefix("key:") for each in wanted if each.startswith("key:")}
-    query = select(api_keys.c.id, api_keys.c.name).where(api_keys.c.id.in_(ids))
-    if not caller.sees_all:
-        query = query.where(api_keys.c.tenant_id == caller.tenant_id)
     names: dict[str, str] = {}
-    if ids:
+    if any(each.startswith("key:") for each in actors):
         async with parts.store.reading() as connection:
-            names = {row[0]: row[1] for row in await connection.execute(query)}
-    return {each: _describe(each, names, caller) for each in wanted}
+            names = await find_key_names(connection, actors, None if caller.sees_all else caller.tenant_id)
+    return {
+        each: f"{'you, ' if each == caller.actor else ''}{describe_actor(each, names.get(each, ''))}"
+        for each in set(actors)
+    }
 
 
-def _describe(actor: str, names: dict[str, str], caller: Caller) -> str:
-    kind, _, name = actor.partition(":")
-    if kind == "key":
-        known = f"{names[name]} (API key {name})" if names.get(name) else f"API key {name}"
-        return f"you, {known}" if actor == caller.actor else known
-    if kind == "cli":
-        return f"{name or 'somebody'} on the command line"
-    return actor or "somebody who was not named"
+async def find_key_names(connection: AsyncConnection, actors: Collection[str], tenant_id: str | None) -> dict[str, str]:
+    """Find the names of API keys by their name as actors (`"key:<id>"`).
+
+    Args:
+        connection: A connection to the store.
+        actors: Actors, among them API keys.
+        tenant_id: Only keys of this tenant; `None` for all tenants.
+    """
+    ids = {actor.removeprefix("key:") for actor in actors if actor.startswith("key:")}
+    if not ids:
+        return {}
+    query = select(api_keys.c.id, api_keys.c.name).where(api_keys.c.id.in_(ids))
+    if tenant_id is not None:
+        query = query.where(api_keys.c.tenant_id == tenant_id)
+    return {f"key:{row[0]}": row[1] for row in await connection.execute(query)}

@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 from sqlalchemy import ColumnElement, select
 
-from hookline.server._key_names import find_key_names
+from hookline.server._actors import find_key_names
 from hookline.store import Page, SqlStore, audit, write_audit
 
 __all__ = [

@@ -73,7 +73,7 @@ async def show_approvals(request: Req) -> Response[str]:
     equal = count_equal_calls(page.items)
     return context.render_page(
         request,
-        "approvals.html",
+        "approvals/queue.html",
         page=page,
         asked=asked,
         is_filtered=any(asked[name] for name in FILTERS),
@@ -99,7 +99,7 @@ async def stream_news(request: Req) -> Stream:
     async def render() -> str:
         page = await find_pending_approvals(context.parts, wanted, cursor=None, limit=OPERATIONS)
         more = sum(call_mark(each) not in there for each in page.items)
-        return context.render(request, "approvals_news.html", more=more, asked=_parse_query(request))
+        return context.render(request, "approvals/news.html", more=more, asked=_parse_query(request))
 
     await render()  # raises a refusal before the response has started
     return stream_response(request, stream_renderings(request, render))
@@ -126,7 +126,7 @@ async def show_conversation(request: Req) -> Response[str]:
     messages = [] if state is None else state.messages
     return context.render_page(
         request,
-        "approvals_conversation.html",
+        "approvals/conversation.html",
         operation=operation,
         messages=messages[-LAST_MESSAGES:],
         earlier=max(0, len(messages) - LAST_MESSAGES),
@@ -157,7 +157,7 @@ async def show_decision(request: Req) -> Response[str]:
     if made is None:
         raise not_found_error("There is no decision about this call.")
     return context.render_page(
-        request, "decided.html", made=made, operation=operation, back=validate_place(back), problem=None
+        request, "approvals/decided.html", made=made, operation=operation, back=validate_place(back), problem=None
     )
 
 
@@ -182,7 +182,7 @@ async def show_decisions(request: Req) -> Response[str]:
     page = await find_all_decisions(context.parts, caller, wanted, cursor=asked["cursor"], limit=ROWS)
     return context.render_page(
         request,
-        "approvals_decisions.html",
+        "approvals/decisions.html",
         page=page,
         asked=asked,
         periods=list(PERIODS.items()),
@@ -224,7 +224,7 @@ async def decide_equal_calls(request: Req) -> Response[str]:
     results = await decide_about_each(context.parts, caller, chosen, decision, fields.get("reason", ""), mark)
     return context.render_page(
         request,
-        "approvals_results.html",
+        "approvals/results.html",
         status=200 if not all(each.problem for each in results) else 409,
         results=results,
         stored=sum(not each.problem for each in results),
@@ -244,7 +244,7 @@ async def _render_equal_calls(
     ]
     return context.render_page(
         request,
-        "approvals_equal.html",
+        "approvals/equal.html",
         status=422 if problem else 200,
         first=first,
         calls=list(zip(calls, values, strict=True)),
@@ -261,7 +261,7 @@ def _render_refusal(
     """Refuse a form that is out of date, and show what became of the call."""
     return context.render_page(
         request,
-        "decided.html",
+        "approvals/decided.html",
         status=409,
         made=result.made,
         operation=result.operation,

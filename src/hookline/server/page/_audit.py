@@ -8,10 +8,11 @@ from typing import Any
 from litestar import Response, get
 from litestar.response import Stream
 
+from hookline.server._actors import describe_actor
 from hookline.server._audit import AuditFilter, search_audit
 from hookline.server._callers import Req, caller_of
 from hookline.server._problems import ApiError
-from hookline.server.page._actors import ACTIONS, describe_actor, describe_change, find_target
+from hookline.server.page._changes import ACTIONS, describe_change, find_target
 from hookline.server.page._context import context_of
 from hookline.server.routes import export_response, key_names_of
 
@@ -45,7 +46,7 @@ async def show_audit(request: Req) -> Response[str]:
     rows = [
         {
             "entry": each,
-            "who": describe_actor(each.actor, each.actor_name),
+            "who": each.actor_name or describe_actor(each.actor),
             "did": ACTIONS.get(each.action, each.action),
             "what": describe_change(each),
             "place": find_target(each),

@@ -52,7 +52,9 @@ async def show_deliveries(request: Req) -> Response[str]:
     )
     page = await context.parts.deliveries.page(which, cursor=asked["cursor"], limit=ROWS)
     counts = await context.parts.deliveries.counts(tenant_id)
-    return context.render_page(request, "deliveries.html", page=page, asked=asked, counts=counts, statuses=STATUSES)
+    return context.render_page(
+        request, "deliveries/deliveries.html", page=page, asked=asked, counts=counts, statuses=STATUSES
+    )
 
 
 @get("/deliveries/{id:str}", opt=READS)
@@ -62,7 +64,9 @@ async def show_delivery(request: Req, id: Id) -> Response[str]:  # noqa: A002
     delivery = await read_visible_delivery(context.parts, caller_of(request), id)
     payload = await context.parts.deliveries.payload(id)
     attempts = await context.parts.deliveries.attempts(id)
-    return context.render_page(request, "delivery.html", delivery=delivery, attempts=attempts, payload=payload or b"{}")
+    return context.render_page(
+        request, "deliveries/delivery.html", delivery=delivery, attempts=attempts, payload=payload or b"{}"
+    )
 
 
 @post("/deliveries/{id:str}/retry", opt=REPEATS)

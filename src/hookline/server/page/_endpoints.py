@@ -43,7 +43,7 @@ async def show_endpoints(request: Req) -> Response[str]:
     found = [each for each in known if text in each.url.casefold() and asked["state"] in (None, each.state)]
     return context.render_page(
         request,
-        "endpoints.html",
+        "endpoints/endpoints.html",
         endpoints=sorted(found, key=lambda each: STATES.index(each.state), reverse=True)[:ROWS],
         more=len(found) > ROWS,
         asked=asked,
@@ -96,7 +96,7 @@ async def make_secret(request: Req) -> Response[str]:
             raise
         return await _render_endpoint(request, fields, fields, problem=refusal)
     back = _address(fields)
-    return context.render_page(request, "endpoints_made.html", made=made, overlap=fields["overlap"], back=back)
+    return context.render_page(request, "endpoints/made.html", made=made, overlap=fields["overlap"], back=back)
 
 
 @get("/endpoints/secrets/{id:str}/revoke", opt=MANAGES)
@@ -104,7 +104,7 @@ async def confirm_revocation(request: Req, id: Id) -> Response[str]:  # noqa: A0
     """Ask whether a signing secret is to be revoked, and say what that means."""
     context = context_of(request)
     secret, others = await _find_secret(context, caller_of(request), id)
-    return context.render_page(request, "endpoints_revoke.html", secret=secret, others=others)
+    return context.render_page(request, "endpoints/revoke.html", secret=secret, others=others)
 
 
 @post("/endpoints/secrets/{id:str}/revoke", opt=MANAGES)
@@ -153,7 +153,7 @@ async def _render_endpoint(
     last = await parts.deliveries.page(which, limit=LAST_DELIVERIES)
     return context.render_page(
         request,
-        "endpoint.html",
+        "endpoints/endpoint.html",
         status=200 if problem is None else problem.status,
         endpoint=endpoint or KnownEndpoint(tenant_id=tenant, url=address["url"]),
         secrets=secrets,

@@ -57,7 +57,7 @@ async def show_keys(request: Req) -> Response[str]:
     now = await context.parts.store.now()
     return context.render_page(
         request,
-        "keys.html",
+        "keys/keys.html",
         keys=[(each, state_of(each, now)) for each in found[:ROWS]],
         more=len(found) > ROWS,
         asked=asked,
@@ -91,7 +91,7 @@ async def make_key(request: Req) -> Response[str]:
         made = await _carry_out(context, caller, fields, create_key.fn(request, data=body))
     except ApiError as refusal:
         return await _render_form(request, fields, chosen=chosen, problem=refusal)
-    return context.render_page(request, "keys_made.html", made=made, old=None, overlap="")
+    return context.render_page(request, "keys/made.html", made=made, old=None, overlap="")
 
 
 @get("/keys/{id:str}/rotate", opt=ADMINISTERS)
@@ -113,7 +113,7 @@ async def replace_key(request: Req, id: Id) -> Response[str]:  # noqa: A002
         made = await _carry_out(context, caller, fields, rotate_key.fn(request, id=id, data=body))
     except ApiError as refusal:
         return await _render_rotation(request, id, fields, problem=refusal)
-    return context.render_page(request, "keys_made.html", made=made, old=old, overlap=OVERLAPS[fields["overlap"]])
+    return context.render_page(request, "keys/made.html", made=made, old=old, overlap=OVERLAPS[fields["overlap"]])
 
 
 @get("/keys/{id:str}/revoke", opt=ADMINISTERS)
@@ -122,7 +122,7 @@ async def confirm_revocation(request: Req, id: Id) -> Response[str]:  # noqa: A0
     context, caller = context_of(request), caller_of(request)
     key = await _read_key(context, caller, id)
     state = state_of(key, await context.parts.store.now())
-    return context.render_page(request, "keys_revoke.html", key=key, state=state)
+    return context.render_page(request, "keys/revoke.html", key=key, state=state)
 
 
 @post("/keys/{id:str}/revoke", opt=ADMINISTERS)
@@ -173,7 +173,7 @@ async def _render_form(
     grantable = [each for each in SCOPES if each in caller.scopes]
     return context.render_page(
         request,
-        "keys_new.html",
+        "keys/new.html",
         status=200 if problem is None else problem.status,
         fields=EMPTY | fields,
         chosen=set(chosen),
@@ -198,7 +198,7 @@ async def _render_rotation(
     key = await _read_key(context, caller, id)
     return context.render_page(
         request,
-        "keys_rotate.html",
+        "keys/rotate.html",
         status=200 if problem is None else problem.status,
         key=key,
         state=state_of(key, await context.parts.store.now()),

@@ -18,6 +18,7 @@ from hookline.errors import StateFormatError
 from hookline.events import OnError
 from hookline.registry import ExecutionRow
 from hookline.runtime import is_compacted
+from hookline.server._actors import describe_actors
 from hookline.server._callers import Caller, Req, caller_of, not_found_error
 from hookline.server._problems import ApiError
 from hookline.server.page._context import PageContext, context_of
@@ -35,7 +36,6 @@ from hookline.server.routes import (
     Id,
     MadeDecision,
     check_events_visible,
-    describe_actor,
     explain_no_retry,
     find_decisions,
     interrupt_stored_operation,
@@ -118,7 +118,7 @@ async def show_operation(request: Req, id: Id) -> Response[str]:  # noqa: A002
     if operation is None:
         await check_events_visible(parts, caller, id)
         window = await _read_window(context, request, id, None)
-        return context.render_page(request, "operation_log.html", id=id, operation=None, window=window, hooks={})
+        return context.render_page(request, "operations/log.html", id=id, operation=None, window=window, hooks={})
     caller.check_visible(operation.tenant_id)
     decisions = await find_decisions(parts, caller, id)
     calls = await list_approvals_of(parts, operation)
@@ -127,7 +127,7 @@ async def show_operation(request: Req, id: Id) -> Response[str]:  # noqa: A002
     facts = await _render_facts(context, request, operation, there, operation.events)
     return context.render_page(
         request,
-        "operation.html",
+        "operations/operation.html",
         id=id,
         operation=operation,
         calls=calls,
@@ -169,7 +169,7 @@ async def show_steps(request: Req, id: Id) -> Response[str]:  # noqa: A002
     decisions = await find_decisions(context.parts, caller, id)
     return context.render_page(
         request,
-        "operation_steps.html",
+        "operations/steps.html",
         id=id,
         operation=operation,
         window=await _read_window(context, request, id, operation, decisions),
@@ -187,7 +187,7 @@ async def show_messages(request: Req, id: Id) -> Response[str]:  # noqa: A002
     found = await context.parts.store.messages_of(id, after=after, limit=MESSAGES + 1)
     return context.render_page(
         request,
-        "operation_messages.html",
+        "operations/messages.html",
         id=id,
         operation=operation,
         messages=found[:MESSAGES],
@@ -361,14 +361,14 @@ async def _render_facts(
     asked_by = "" if operation.interrupt_asked_at is None else operation.interrupt_asked_by or ""
     return context.render(
         request,
-        "operation_facts.html",
+        "operations/facts.html",
         operation=operation,
         failure=failure,
         waiting=len(waiting),
         more=more,
         new_events=max(0, operation.events - shown_events),
         trace=trace,
-        interrupted_by=await describe_actor(parts, caller, asked_by),
+        interrupted_by=(await describe_actors(parts, caller, [asked_by]))[asked_by],
         has_agent=operation.agent_id in parts.agents,
         retries=await parts.store.retries_of(operation),
         is_live=operation.status in LIVE,

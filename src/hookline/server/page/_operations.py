@@ -54,12 +54,12 @@ async def show_operations(request: Req) -> Response[str]:
         problem = ""
     except FilterError as error:
         listing, problem = await _empty_list(context, request, query), error.detail
-    listed = context.render(request, "operations_list.html", **listing)
+    listed = context.render(request, "operations/list.html", **listing)
     tenant_id = caller.tenant(query.tenant)
     summaries = context.parts.summaries
     return context.render_page(
         request,
-        "operations.html",
+        "operations/operations.html",
         status=422 if problem else 200,
         problem=problem,
         listed=Markup(listed),
@@ -81,7 +81,7 @@ async def stream_operations(request: Req) -> Stream:
     context, query = context_of(request), OperationQuery.parse(request)
 
     async def render() -> str:
-        return context.render(request, "operations_list.html", **await _read_list(context, request, query))
+        return context.render(request, "operations/list.html", **await _read_list(context, request, query))
 
     await render()  # what is refused is refused before the answer begins
     return stream_response(request, stream_renderings(request, render, seen=request.query_params.get("seen")))

@@ -32,12 +32,12 @@ from hookline.server.page import (
     _dashboard,
     _deliveries,
     _endpoints,
-    _hooks,
     _keys,
     _logs,
     _operation,
     _operations,
     _settings,
+    hooks,
 )
 from hookline.server.page._assets import Assets
 from hookline.server.page._context import PREFIX, PageContext, context_of, validate_place
@@ -73,7 +73,7 @@ def create_page(parts: ServerParts, *, rates: RateLimits, session_key: bytes | N
     sessions, sign_outs = SessionCookies(session_key), SignOuts(parts.store)
     context = PageContext(parts=parts, sessions=sessions, sign_outs=sign_outs, assets=Assets())
     views = (
-        *(_dashboard, _operations, _operation, _approvals, _hooks, _logs, _deliveries, _endpoints),
+        *(_dashboard, _operations, _operation, _approvals, hooks, _logs, _deliveries, _endpoints),
         *(_keys, _audit, _settings),
     )
     page = Litestar(

@@ -66,7 +66,6 @@ from hookline.server.routes._keys import revoke_key as revoke_key
 from hookline.server.routes._keys import rotate_key as rotate_key
 from hookline.server.routes._logs import LOG_ROUTES
 from hookline.server.routes._operation_actions import OPERATION_ACTION_ROUTES
-from hookline.server.routes._operation_actions import describe_actor as describe_actor
 from hookline.server.routes._operation_actions import explain_no_retry as explain_no_retry
 from hookline.server.routes._operation_actions import interrupt_stored_operation as interrupt_stored_operation
 from hookline.server.routes._operation_actions import retry_stored_operation as retry_stored_operation

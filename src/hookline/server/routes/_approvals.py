@@ -15,9 +15,9 @@ from sqlalchemy import select
 from hookline._checks import tool_matcher
 from hookline.errors import StateFormatError
 from hookline.runtime import Action, OperationState, decision_of
+from hookline.server._actors import describe_actor, find_key_names
 from hookline.server._audit import write_audit_alone
 from hookline.server._callers import Caller, Req, caller_of
-from hookline.server._key_names import find_key_names
 from hookline.server._parts import ServerParts, parts_of
 from hookline.server.routes._operations import read_visible_operation
 from hookline.server.routes._shared import (
@@ -420,14 +420,7 @@ async def find_all_decisions(
 
 def describe_decider(made: MadeDecision | DecidedCall) -> str:
     """Describe who made a decision, to be read after the word *by*."""
-    kind, _, name = made.decided_by.partition(":")
-    if not made.decided_by:
-        return "somebody who was not named"
-    if kind == "key":
-        return f"{made.decided_by_name} (API key {name})" if made.decided_by_name else f"API key {name}"
-    if kind == "cli":
-        return f"{name or 'somebody'} on the command line"
-    return made.decided_by
+    return describe_actor(made.decided_by, made.decided_by_name)
 
 
 async def store_decision(

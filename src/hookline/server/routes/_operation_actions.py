@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from hashlib import sha256
 
-from sqlalchemy import select
-
 from hookline.errors import OperationFinishedError, StaleStateError
 from hookline.runtime import find_prompt, make_retry, new_operation_id
 from hookline.server._audit import write_audit_alone
@@ -14,11 +12,10 @@ from hookline.server._parts import ServerParts, parts_of
 from hookline.server._problems import ApiError
 from hookline.server.routes._operations import read_visible_operation
 from hookline.server.routes._shared import Id, route
-from hookline.store import LIVE, StoredOperation, api_keys
+from hookline.store import LIVE, StoredOperation
 
 __all__ = [
     "OPERATION_ACTION_ROUTES",
-    "describe_actor",
     "explain_no_retry",
     "interrupt_stored_operation",
     "retry_stored_operation",
@@ -143,27 +140,6 @@ async def retry_stored_operation(
     )
     await parts.store.release(new_id)
     return await read_visible_operation(parts, caller, new_id)
-
-
-async def describe_actor(parts: ServerParts, caller: Caller, actor: str) -> str:
-    """Describe who did something, to be read after the word *by*.
-
-    The name of a key of another tenant is shown only to callers who see all tenants.
-
-    Args:
-        parts: The parts of the server.
-        caller: The caller, who reads it.
-        actor: Who did it: `"key:<id>"` for an API key.
-    """
-    kind, _, name = actor.partition(":")
-    if kind != "key":
-        return actor or "somebody who was not named"
-    query = select(api_keys.c.name).where(api_keys.c.id == name)
-    if not caller.sees_all:
-        query = query.where(api_keys.c.tenant_id == caller.tenant_id)
-    async with parts.store.reading() as connection:
-        known = (await connection.execute(query)).scalar()
-    return f"{known} (API key {name})" if known else f"API key {name}"
 
 
 OPERATION_ACTION_ROUTES = [interrupt_operation, retry_operation]

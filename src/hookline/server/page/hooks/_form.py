@@ -29,7 +29,7 @@ from hookline.server._actors import describe_actors
 from hookline.server._callers import Req, caller_of
 from hookline.server._problems import ApiError
 from hookline.server.page._context import context_of
-from hookline.server.page._hook_fields import (
+from hookline.server.page.hooks._fields import (
     MODULE,
     FieldGroup,
     FormProblems,
@@ -38,7 +38,7 @@ from hookline.server.page._hook_fields import (
     read_groups,
     write_values,
 )
-from hookline.server.page._hook_samples import first_sample, parse_call, write_sample
+from hookline.server.page.hooks._samples import first_sample, parse_call, write_sample
 from hookline.server.routes import (
     Id,
     NewHook,
@@ -407,7 +407,7 @@ def _render_form(request: Req, form: HookForm, *, status: int = 200) -> Response
         sample = _pretty(first_sample(made_up))
     return context_of(request).render_page(
         request,
-        "hook_form.html",
+        "hooks/form.html",
         status=status,
         form=form,
         groups=groups,

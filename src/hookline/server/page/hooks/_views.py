@@ -21,9 +21,9 @@ from hookline.server._actors import describe_actors
 from hookline.server._callers import Req, caller_of
 from hookline.server._problems import ApiError
 from hookline.server.page._context import context_of
-from hookline.server.page._hook_form import FORM_ROUTES
-from hookline.server.page._hook_order import ORDER_ROUTES
-from hookline.server.page._hook_samples import first_sample, parse_call, write_sample
+from hookline.server.page.hooks._form import FORM_ROUTES
+from hookline.server.page.hooks._order import ORDER_ROUTES
+from hookline.server.page.hooks._samples import first_sample, parse_call, write_sample
 from hookline.server.routes import (
     HookChanges,
     Id,
@@ -83,7 +83,7 @@ async def show_hooks(request: Req) -> Response[str]:
     registry = context.parts.registry
     return context.render_page(
         request,
-        "hooks.html",
+        "hooks/hooks.html",
         page=found.content,
         asked=asked,
         points=list(POINTS),
@@ -166,7 +166,7 @@ async def ask_to_delete(request: Req, id: Id) -> Response[str]:  # noqa: A002
     """Ask whether a definition is to be deleted."""
     context = context_of(request)
     found = await read_changeable(context.parts.registry, caller_of(request), id, request.query_params.get("tenant"))
-    return context.render_page(request, "hook_delete.html", definition=found)
+    return context.render_page(request, "hooks/delete.html", definition=found)
 
 
 @post("/hooks/{id:str}/delete", opt=CHANGES)
@@ -187,7 +187,7 @@ async def show_deleted(request: Req) -> Response[str]:
     found = await list_deleted_hooks.fn(request, tenant_id=asked["tenant"], cursor=asked["cursor"], limit=ROWS)
     page: Page[DefinitionRevision] = found.content
     names = await describe_actors(context.parts, caller, [each.actor for each in page.items])
-    return context.render_page(request, "hooks_deleted.html", page=page, asked=asked, names=names)
+    return context.render_page(request, "hooks/deleted.html", page=page, asked=asked, names=names)
 
 
 @get("/hooks/{id:str}/history", opt=READS)
@@ -200,7 +200,7 @@ async def show_history(request: Req, id: Id) -> Response[str]:  # noqa: A002
     newest = page.items[0] if page.items and cursor is None else None
     return context.render_page(
         request,
-        "hook_history.html",
+        "hooks/history.html",
         page=page,
         id=id,
         asked={"tenant": tenant, "cursor": cursor},
@@ -266,7 +266,7 @@ async def _render_hook(
     history = await _read_recent(request, definition)
     return context.render_page(
         request,
-        "hook.html",
+        "hooks/hook.html",
         status=422 if problem or tenant_problem else 200,
         definition=definition,
         observes=POINTS[definition.point].event is not None and not (definition.webhook and definition.webhook.control),

@@ -1,4 +1,4 @@
-"""Describe in words who has made a change, and what was changed."""
+"""What the audit log says was done, in words."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import msgspec
 from hookline.runtime import DECIDED
 from hookline.server._audit import AuditEntry
 
-__all__ = ["ACTIONS", "describe_actor", "describe_change", "find_target"]
+__all__ = ["ACTIONS", "describe_change", "find_target"]
 
 ACTIONS = {
     "approval.decide": "decided about a call",
@@ -37,25 +37,6 @@ ACTIONS = {
 PLACES = {"approval.": "operations", "operation.": "operations", "definition.": "hooks", "delivery.retry": "deliveries"}
 """Views that show the objects of actions, by the beginning of the action."""
 MINUTE, HOUR, DAY = 60, 3600, 86_400
-
-
-def describe_actor(actor: str, name: str = "") -> str:
-    """Describe an actor of the audit log: the name of a key, or an account.
-
-    Args:
-        actor: The actor (`"key:<id>"`).
-        name: The name of the key, if it is known.
-    """
-    kind, _, its = actor.partition(":")
-    if not actor:
-        return "somebody who was not named"
-    if kind == "key":
-        return name or f"API key {its}"
-    if kind == "cli":
-        return f"{its or 'somebody'} on the command line"
-    if kind == "address":
-        return f"somebody at {its}" if its else "somebody"
-    return actor
 
 
 def describe_change(entry: AuditEntry) -> str:

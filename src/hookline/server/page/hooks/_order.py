@@ -118,7 +118,7 @@ async def _render_order(request: Req, point: str, tenant: str, *, problem: str =
     before = await _read_hooks(request, point, "") if owner and caller.sees_all else []
     return context.render_page(
         request,
-        "hooks_order.html",
+        "hooks/order.html",
         status=409 if problem else 200,
         own=own,
         before=before,
