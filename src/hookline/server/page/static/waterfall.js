@@ -184,7 +184,11 @@ var _ = class extends HTMLElement {
 			let e = this.shown[r], t = e === void 0 ? void 0 : this.bars[e];
 			e !== void 0 && t !== void 0 && n.push(this.row(t, e, r));
 		}
-		this.space.replaceChildren(this.cuts("wf-cuts"), ...n), this.grid.setAttribute("aria-activedescendant", `wf-${this.current}`), this.drawAxis(), this.tell();
+		this.space.replaceChildren(this.cuts("wf-cuts"), ...n), this.markCurrent(n), this.drawAxis(), this.tell();
+	}
+	markCurrent(e) {
+		let t = `wf-${this.current}`;
+		e.some((e) => e.id === t) ? this.grid.setAttribute("aria-activedescendant", t) : this.grid.removeAttribute("aria-activedescendant");
 	}
 	row(e, t, r) {
 		let i = g("div", `wf-row wf-of-${e.kind}${t === this.current ? " wf-current" : ""}`);

@@ -145,9 +145,16 @@ class HookWaterfall extends HTMLElement {
       if (place !== undefined && bar !== undefined) rows.push(this.row(bar, place, row));
     }
     this.space.replaceChildren(this.cuts("wf-cuts"), ...rows);
-    this.grid.setAttribute("aria-activedescendant", `wf-${this.current}`);
+    this.markCurrent(rows);
     this.drawAxis();
     this.tell();
+  }
+
+  /** Rows out of sight are not in the document, and a reader must not be pointed to one of them. */
+  private markCurrent(rows: HTMLElement[]): void {
+    const id = `wf-${this.current}`;
+    if (rows.some((row) => row.id === id)) this.grid.setAttribute("aria-activedescendant", id);
+    else this.grid.removeAttribute("aria-activedescendant");
   }
 
   private row(bar: Bar, place: number, row: number): HTMLElement {
