@@ -1,4 +1,4 @@
-"""Who made a change, in words: an API key by its name, or a person on the command line."""
+"""Describe in words who made a change: an API key by its name, or a person on the command line."""
 
 from __future__ import annotations
 

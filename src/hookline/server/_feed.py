@@ -40,7 +40,7 @@ _seen = tuple(operations.c[name] for name in ("operation_id", "version", "missin
 
 
 class SeenOperation(NamedTuple):
-    """What an operation was at the last poll that found it: its version, and what changes without a new version."""
+    """The state of an operation at the last poll that found it: its version, and the fields that change without one."""
 
     version: int
     missing_hooks: str | None

@@ -59,7 +59,7 @@ class SizeLimits(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class ServerSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """What the code or the command line has configured a server with.
+    """The settings of a server, as the code or the command line has given them.
 
     Attributes:
         limits: Sizes, timeouts and connections; `None` if they are not known.

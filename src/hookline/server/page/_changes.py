@@ -1,4 +1,4 @@
-"""What the audit log says was done, in words."""
+"""Describe in words what an entry of the audit log records."""
 
 from __future__ import annotations
 

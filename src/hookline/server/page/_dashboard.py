@@ -75,7 +75,7 @@ class HookNotice(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Attention(msgspec.Struct, frozen=True, kw_only=True):
-    """What hooks and deliveries did. Fields that the key may not read are `None`.
+    """Counts of hooks and deliveries that need attention. Fields that the key may not read are `None`.
 
     Attributes:
         hooks: The hooks that denied, failed or were slow, the worst first.

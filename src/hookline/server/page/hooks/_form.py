@@ -63,7 +63,7 @@ LONGEST_HISTORY = 100
 
 
 class HookForm(msgspec.Struct, kw_only=True):
-    """What a form shows.
+    """The contents of a form for a hook.
 
     Attributes:
         values: The texts of its fields, by name.
