@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hookline.registry import Statistic
-from hookline.server.page._plots import Series, align_minutes, column_plot, percentile_plot, round_up
+from hookline.server.page._plots import Series, align_spans, column_plot, percentile_plot, round_up
 from hookline.server.page._templates import create_environment
 
 FIGURES = st.floats(0, 1e9, allow_nan=False)
@@ -80,7 +80,7 @@ def test_the_marks_of_a_ladder_are_in_order(first: float, second: float, third: 
 
 
 def test_minutes_without_runs_are_there_too() -> None:
-    starts, known = align_minutes([statistic(minute=540)], now=610.0, count=3)
+    starts, known = align_spans([statistic(minute=540)], now=610.0, by="minute", count=3)
 
     assert starts == [480, 540, 600]
     assert [each is not None for each in known] == [False, True, False]

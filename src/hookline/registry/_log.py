@@ -592,8 +592,10 @@ class ExecutionLog:
             hook_id: Only executions of this hook.
             point: Only executions at this point.
             since: Only executions from the minute of this time on, in unix seconds; from its hour on if that is older
-                than the log. By default everything that is kept; with `by="minute"`, the last hour.
-            by: `"hook"`, `"point"` or `"tenant"`: a row for each, the busiest first; `"minute"`: in order of time.
+                than the log. By default everything that is kept; with `by="minute"` the last hour, with `by="hour"` the
+                last day.
+            by: `"hook"`, `"point"` or `"tenant"`: a row for each, the busiest first; `"minute"` or `"hour"`: in order
+                of time.
 
         Raises:
             HookUsageError: If an argument is invalid.

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
-from time import time
+from collections.abc import Mapping, Sequence
+from itertools import islice
+from time import monotonic, time
 from typing import Any
 
 import msgspec
@@ -16,12 +17,21 @@ from hookline.registry._definition import HookDefinition, Point, point_of
 from hookline.registry._errors import DefinitionError
 from hookline.store import RecentEvent, SqlStore, read_event, read_events_after, read_operation_sums, read_recent_events
 
-__all__ = ["CallMatches", "MatchedCall", "MatchedTool", "find_matches", "read_stored_sample"]
+__all__ = [
+    "CallMatches",
+    "MatchedCall",
+    "MatchedTool",
+    "RecentCalls",
+    "read_stored_sample",
+]
 
 PERIOD = 86_400.0
 """Seconds before now in which calls are counted."""
 MOST_CALLS = 10_000
 """Calls that are looked at, the newest."""
+LEISURE = 20.0
+"""Calls are kept for this many times the time that it took to read them, so that reading takes 5 % of it at most."""
+MOST_KEPT = 50
 MOST_TOOLS = 12
 SHOWN_CALLS = 20
 AFTER_CALL = (HookType.AFTER_TOOL_CALL, HookType.ON_TOOL_CALL_ERROR)
@@ -116,6 +126,80 @@ class CallMatches(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     calls: list[MatchedCall] = []
 
 
+class CallCounts(msgspec.Struct, frozen=True, kw_only=True):
+    """The last day's calls at a point, counted by tool and tenant.
+
+    Attributes:
+        since: The beginning of the day, in unix seconds.
+        counted: Whether such calls are stored at all.
+        is_complete: Whether these are all calls since then; else the newest 10,000.
+        counts: The number of calls by tool (`""` where there is none) and tenant.
+        newest: The newest 20 calls of each tool and tenant, the newest first.
+    """
+
+    since: float
+    counted: bool = True
+    is_complete: bool = True
+    counts: Mapping[tuple[str, str], int] = {}
+    newest: Sequence[MatchedCall] = ()
+
+
+class RecentCalls:
+    """Reads the last day's calls at points, and keeps them for 20 times as long as it took to read them.
+
+    Args:
+        store: The store of the operations.
+    """
+
+    def __init__(self, store: SqlStore) -> None:
+        self._store = store
+        self._kept: dict[tuple[str, str | None], tuple[float, CallCounts]] = {}
+
+    async def match(self, definition: HookDefinition, tenant_id: str | None) -> CallMatches:
+        """Count the calls that a definition is for.
+
+        Args:
+            definition: A checked definition, which need not be stored.
+            tenant_id: Only calls of this tenant; `None` for all tenants.
+
+        Raises:
+            StoreUnavailableError: If the database cannot be reached.
+        """
+        point = point_of(definition)
+        began = monotonic()
+        key = (point.name, definition.tenant_id or tenant_id)
+        kept_until, calls = self._kept.pop(key, (0.0, None))
+        if calls is None or began > kept_until:
+            calls = await _read_calls(self._store, point, key[1])
+            ended = monotonic()
+            kept_until = ended + LEISURE * (ended - began)
+        self._kept[key] = kept_until, calls
+        if len(self._kept) > MOST_KEPT:
+            del self._kept[next(iter(self._kept))]
+        return _match(definition, point, calls)
+
+
+def _match(definition: HookDefinition, point: Point, calls: CallCounts) -> CallMatches:
+    matchers = [tool_matcher(glob) for glob in find_tool_globs(definition)] if point.has_tool else []
+    tools: Counter[str] = Counter()
+    for (tool, _), count in calls.counts.items():
+        tools[tool] += count
+    is_for = {tool: not matchers or any(matches is None or matches(tool) for matches in matchers) for tool in tools}
+    excepted = definition.except_tenants
+    ordered = sorted(tools.items(), key=lambda each: (not is_for[each[0]], -each[1])) if point.has_tool else []
+    newest = (each for each in calls.newest if is_for[each.tool] and each.tenant_id not in excepted)
+    return CallMatches(
+        point=point.name,
+        since=calls.since,
+        counted=calls.counted,
+        looked_at=tools.total(),
+        matched=sum(count for (tool, tenant), count in calls.counts.items() if is_for[tool] and tenant not in excepted),
+        is_complete=calls.is_complete,
+        tools=[MatchedTool(tool=tool, count=count, matches=is_for[tool]) for tool, count in ordered[:MOST_TOOLS]],
+        calls=list(islice(newest, SHOWN_CALLS)),
+    )
+
+
 class _EventHead(msgspec.Struct, frozen=True, rename="camel"):
     agent_id: str = ""
     toolset: str = msgspec.field(default="", name="identifier")
@@ -125,89 +209,45 @@ class _EventHead(msgspec.Struct, frozen=True, rename="camel"):
 _read_head = msgspec.json.Decoder(_EventHead).decode
 
 
-async def find_matches(store: SqlStore, definition: HookDefinition, tenant_id: str | None) -> CallMatches:
-    """Count the calls of the last day that a definition is for.
-
-    Args:
-        store: The store of the operations.
-        definition: A checked definition, which need not be stored.
-        tenant_id: Only calls of this tenant; `None` for all tenants.
-
-    Raises:
-        StoreUnavailableError: If the database cannot be reached.
-    """
-    point = point_of(definition)
+async def _read_calls(store: SqlStore, point: Point, tenant_id: str | None) -> CallCounts:
     since = time() - PERIOD
-    if definition.tenant_id:
-        tenant_id = definition.tenant_id
-    column = SUMS.get(point.name.partition(".")[0])
-    type_ = _event_type(point)
+    column, type_ = SUMS.get(point.name.partition(".")[0]), _event_type(point)
     async with store.reading() as connection:
         if column is not None:
             sums, is_complete = await read_operation_sums(connection, tenant_id, since=since, most=MOST_CALLS)
-            counts = {each.tenant_id: int(getattr(each, column)) for each in sums}
-            return CallMatches(
-                point=point.name,
-                since=since,
-                looked_at=sum(counts.values()),
-                matched=sum(count for tenant, count in counts.items() if tenant not in definition.except_tenants),
-                is_complete=is_complete,
-            )
+            counts = {("", each.tenant_id): int(getattr(each, column)) for each in sums}
+            return CallCounts(since=since, is_complete=is_complete, counts=counts)
         if type_ is None:
-            return CallMatches(point=point.name, since=since, counted=False)
+            return CallCounts(since=since, counted=False)
         found, is_complete = await read_recent_events(connection, type_, tenant_id, since=since, most=MOST_CALLS)
-    return _compare(definition, point, found, since=since, is_complete=is_complete)
+    return _count_calls(found, point, since=since, is_complete=is_complete)
+
+
+def _count_calls(found: Sequence[RecentEvent], point: Point, *, since: float, is_complete: bool) -> CallCounts:
+    counts: Counter[tuple[str, str]] = Counter()
+    newest: list[MatchedCall] = []
+    for event in found:
+        head = _read_head(event.wire)
+        tool = f"{head.toolset}/{head.tool_name}" if point.has_tool else ""
+        counts[tool, event.tenant_id] += 1
+        if counts[tool, event.tenant_id] <= SHOWN_CALLS:
+            newest.append(
+                MatchedCall(
+                    operation_id=event.operation_id,
+                    number=event.number,
+                    tenant_id=event.tenant_id,
+                    agent_id=head.agent_id,
+                    tool=tool,
+                    at=event.time_unix_nano / 1e9,
+                )
+            )
+    return CallCounts(since=since, is_complete=is_complete, counts=counts, newest=newest)
 
 
 def _event_type(point: Point) -> str | None:
     if point.event is not None:
         return point.event.hook_type.value
     return None if point.call is None else EVENT_OF_CALL.get(point.call)
-
-
-def _compare(
-    definition: HookDefinition, point: Point, found: list[RecentEvent], *, since: float, is_complete: bool
-) -> CallMatches:
-    matchers = [tool_matcher(glob) for glob in find_tool_globs(definition)] if point.has_tool else []
-    is_for: dict[str, bool] = {}
-    tools: Counter[str] = Counter()
-    shown: list[MatchedCall] = []
-    matched = 0
-    for event in found:
-        tool = ""
-        head = None
-        if point.has_tool:
-            head = _read_head(event.wire)
-            tool = f"{head.toolset}/{head.tool_name}"
-            tools[tool] += 1
-        if tool not in is_for:
-            is_for[tool] = not matchers or any(matches is None or matches(tool) for matches in matchers)
-        if not is_for[tool] or event.tenant_id in definition.except_tenants:
-            continue
-        matched += 1
-        if len(shown) < SHOWN_CALLS:
-            head = head or _read_head(event.wire)
-            call = MatchedCall(
-                operation_id=event.operation_id,
-                number=event.number,
-                tenant_id=event.tenant_id,
-                agent_id=head.agent_id,
-                tool=tool,
-                at=event.time_unix_nano / 1e9,
-            )
-            shown.append(call)
-    return CallMatches(
-        point=point.name,
-        since=since,
-        looked_at=len(found),
-        matched=matched,
-        is_complete=is_complete,
-        tools=[
-            MatchedTool(tool=tool, count=count, matches=is_for[tool])
-            for tool, count in sorted(tools.items(), key=lambda each: (not is_for[each[0]], -each[1]))[:MOST_TOOLS]
-        ],
-        calls=shown,
-    )
 
 
 async def read_stored_sample(

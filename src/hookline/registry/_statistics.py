@@ -21,7 +21,7 @@ from hookline.store import statistics
 
 __all__ = ["Grouping", "Statistic", "StatisticsBuffer", "expired_conditions", "read_statistics", "write_statistics"]
 
-Grouping: TypeAlias = Literal["hook", "point", "tenant", "minute"]
+Grouping: TypeAlias = Literal["hook", "point", "tenant", "minute", "hour"]
 
 MINUTE, HOUR = 60, 3600
 DAYS_BY_HOUR = 30
@@ -42,6 +42,7 @@ class Statistic(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_
         point: The point, if grouped by point: the name of a call's class, or the wire name of an event.
         tenant_id: The tenant, if grouped by tenant.
         minute: The start of the minute in unix seconds, if grouped by minute.
+        hour: The start of the hour in unix seconds, if grouped by hour.
         count: Number of executions.
         errors: Number of executions that raised, or returned an invalid value.
         denied: Number of executions that denied.
@@ -56,6 +57,7 @@ class Statistic(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_
     point: str | None = None
     tenant_id: str | None = None
     minute: int | None = None
+    hour: int | None = None
     count: int
     errors: int
     denied: int
@@ -199,7 +201,7 @@ async def read_statistics(
     by: Grouping,
     minutes_since: float,
 ) -> list[Statistic]:
-    """Add up the statistics of all processes by hook, point, tenant or minute.
+    """Add up the statistics of all processes by hook, point, tenant, minute or hour.
 
     Args:
         connection: The connection to read from.
@@ -225,8 +227,8 @@ async def read_statistics(
                 total = totals.setdefault(key, HookTotals(durations={}))
                 total.add(HookTotals(**dict(zip(COUNTS, counts, strict=True)), durations=_durations(durations)))
     shown = [Statistic(**{field: key}, **summarize(total)) for key, total in totals.items()]  # type: ignore[arg-type]
-    if by == "minute":
-        return sorted(shown, key=lambda each: each.minute or 0)
+    if by in TIME_SPANS:
+        return sorted(shown, key=lambda each: getattr(each, field))
     return sorted(shown, key=lambda each: (-each.count, getattr(each, field)))
 
 
@@ -235,15 +237,21 @@ GROUPS = {
     "point": (statistics.c.point, "point"),
     "tenant": (statistics.c.tenant_id, "tenant_id"),
     "minute": (statistics.c.start, "minute"),
+    "hour": (statistics.c.start, "hour"),
 }
+TIME_SPANS = {"minute": MINUTE, "hour": HOUR}
+"""The length of the spans of groupings by time, in seconds."""
+DEFAULT_PERIODS = {"minute": HOUR, "hour": 86_400}
+"""How far groupings by time go back unless a time is given, in seconds."""
 
 
 def select_spans(query: Select[Any], since: float | None, by: Grouping, minutes_since: float) -> Iterable[Select[Any]]:
     """Yield queries for the time since `since`: whole hours, and the minutes before the first whole hour."""
     seconds, start = statistics.c.seconds, statistics.c.start
-    if by == "minute":
-        first = time() - HOUR if since is None else since
-        yield query.where(seconds == MINUTE, start >= floor_to_span(first, MINUTE))
+    if by in TIME_SPANS:
+        span = TIME_SPANS[by]
+        first = time() - DEFAULT_PERIODS[by] if since is None else since
+        yield query.where(seconds == span, start >= floor_to_span(first, span))
         return
     if since is None or since < minutes_since:
         yield query.where(seconds == HOUR, start >= floor_to_span(since or 0.0, HOUR))

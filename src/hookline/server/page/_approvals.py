@@ -60,16 +60,11 @@ READS = {"scope": "operations:read"}
 @get("/approvals", opt=READS)
 async def show_approvals(request: Req) -> Response[str]:
     """Show the tool calls that wait for a person."""
-    context = context_of(request)
+    context, caller = context_of(request), caller_of(request)
     asked = _parse_query(request)
     page = await find_pending_approvals(
         context.parts, _build_filter(request, asked), cursor=asked["cursor"], limit=OPERATIONS
     )
-    known = {
-        "tenant": sorted({each.tenant_id for each in page.items if each.tenant_id}),
-        "agent": sorted({each.agent_id for each in page.items}),
-        "tool": sorted({f"{each.toolset}/{each.tool_name}" for each in page.items}),
-    }
     equal = count_equal_calls(page.items)
     return context.render_page(
         request,
@@ -77,13 +72,15 @@ async def show_approvals(request: Req) -> Response[str]:
         page=page,
         asked=asked,
         is_filtered=any(asked[name] for name in FILTERS),
-        known=known,
+        tenants=await context.known_tenants(caller),
+        agents=sorted({*await context.known_agents(caller, asked["tenant"]), *(each.agent_id for each in page.items)}),
+        tools=sorted({f"{each.toolset}/{each.tool_name}" for each in page.items}),
         ages=[(seconds, f"{name} or longer") for seconds, name in _age_choices(asked["age"]).items()],
         back=context.current_place(request),
         seen=".".join(call_mark(each) for each in page.items),
         is_live=asked["cursor"] is None and len(page.items) <= MOST_MARKS,
         equal={each.seen + each.operation_id: equal[make_equal_mark(each)] for each in page.items},
-        hook_names=await find_hook_names(context.parts, caller_of(request), caller_of(request).tenant()),
+        hook_names=await find_hook_names(context.parts, caller, caller.tenant()),
     )
 
 
@@ -187,6 +184,8 @@ async def show_decisions(request: Req) -> Response[str]:
         asked=asked,
         periods=list(PERIODS.items()),
         is_filtered=any(asked[name] for name in DECIDED_FILTERS),
+        tenants=await context.known_tenants(caller),
+        agents=await context.known_agents(caller, asked["tenant"]),
     )
 
 

@@ -10,7 +10,7 @@ import msgspec
 from litestar import MediaType, Response
 from litestar.datastructures import Cookie
 
-from hookline.server._callers import Req, Scope
+from hookline.server._callers import Caller, Req, Scope
 from hookline.server._parts import ServerParts
 from hookline.server._problems import ApiError
 from hookline.server.page._assets import Assets
@@ -172,6 +172,14 @@ class PageContext(msgspec.Struct, frozen=True, kw_only=True):
             request.scope["state"]["hookline_kept_form"] = await read_kept_form(request, PREFIX)
             raise ApiError(403, "stale_form", "The form is too old, or belongs to another session. Reload the page.")
         return given
+
+    async def known_tenants(self, caller: Caller) -> list[str]:
+        """Return the tenants of the newest operations, for a caller who sees all tenants; `[]` for others."""
+        return await self.parts.summaries.names("tenant_id", None) if caller.sees_all else []
+
+    async def known_agents(self, caller: Caller, tenant: str | None) -> list[str]:
+        """Return the agents of the newest operations of a tenant; of all that the caller may see without one."""
+        return await self.parts.summaries.names("agent_id", caller.tenant(tenant))
 
     async def read_choices(self, request: Req, name: str) -> list[str]:
         """Read the chosen values of a field of a form that may be given several times."""

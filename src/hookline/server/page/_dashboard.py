@@ -18,6 +18,7 @@ from hookline.server.page._hook_names import find_hook_names
 from hookline.server.page._operation_query import RANGE_NAMES
 from hookline.server.page._plots import Series, column_plot, legend_key, line_plot, share_plot
 from hookline.server.page._templates import format_cost, format_count, format_duration, format_moment, query_string
+from hookline.server.routes import count_waiting_calls
 from hookline.store import OperationSummary, OperationTotals
 
 __all__ = ["ROUTES"]
@@ -104,7 +105,11 @@ async def show_overview(request: Req) -> Response[str]:
     tenant_id = caller.tenant(tenant)
     summaries = context.parts.summaries
     summary = await summaries.read(tenant_id, agent, length)
-    waiting = await context.parts.store.count_operations(tenant_id)
+    live = await context.parts.store.count_operations(tenant_id)
+    calls, more = await summaries.cached(
+        ("waiting", tenant_id, agent), SECONDS, lambda: count_waiting_calls(context.parts, tenant_id, agent)
+    )
+    waiting = f"{calls}+" if more else str(calls)
     may_read_hooks = "hooks:read" in caller.scopes and context.parts.known_log is not None
     attention = await summaries.cached(
         ("attention", tenant_id, length, may_read_hooks),
@@ -124,10 +129,10 @@ async def show_overview(request: Req) -> Response[str]:
         within=within,
         length=length,
         ranges=RANGE_NAMES.items(),
-        agents=await summaries.names("agent_id", tenant_id),
-        tenants=await summaries.names("tenant_id", None) if caller.sees_all else [],
+        agents=await context.known_agents(caller, tenant),
+        tenants=await context.known_tenants(caller),
         summary=summary,
-        is_empty=not summary.total.count and not summary.before.count and not any(waiting.values()),
+        is_empty=not summary.total.count and not summary.before.count and not any(live.values()),
         cards=_make_cards(summary, waiting, attention, within=within, length=length, asked=asked),
         plots=_draw_plots(summary, within=within, length=length, root=context.root(request)),
         legend=[(name, legend_key(name)) for name in ("done", "stopped", "failed", "live")],
@@ -181,7 +186,7 @@ def _failed(statistic: Statistic) -> int:
 
 def _make_cards(
     summary: OperationSummary,
-    waiting: dict[str, int],
+    waiting: str,
     attention: Attention,
     *,
     within: dict[str, str | None],
@@ -236,11 +241,10 @@ def _make_cards(
             detail=f"half are shorter; p95 {format_duration(total.p95_ms)}" if ended else "no operation has ended",
         ),
         Card(
-            title="Waiting for a person",
-            value=format_count(waiting["waiting_for_human"]),
-            link=f"/approvals{query_string({'tenant': asked['tenant']})}",
-            detail=f"{format_count(waiting['running'])} running now",
-            look="waiting" if waiting["waiting_for_human"] else "",
+            title="Calls waiting for a person",
+            value=waiting,
+            link=f"/approvals{query_string({'tenant': asked['tenant'], 'agent': asked['agent']})}",
+            look="" if waiting == "0" else "waiting",
         ),
     ]
     if asked["agent"] is None:

@@ -53,7 +53,13 @@ async def show_deliveries(request: Req) -> Response[str]:
     page = await context.parts.deliveries.page(which, cursor=asked["cursor"], limit=ROWS)
     counts = await context.parts.deliveries.counts(tenant_id)
     return context.render_page(
-        request, "deliveries/deliveries.html", page=page, asked=asked, counts=counts, statuses=STATUSES
+        request,
+        "deliveries/deliveries.html",
+        page=page,
+        asked=asked,
+        counts=counts,
+        statuses=STATUSES,
+        tenants=await context.known_tenants(caller),
     )
 
 

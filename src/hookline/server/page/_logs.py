@@ -13,7 +13,7 @@ from hookline.server._callers import Req, caller_of
 from hookline.server.page._context import PageContext, context_of
 from hookline.server.page._hook_names import find_hook_names
 from hookline.server.page._operation_query import FilterError, parse_moment
-from hookline.server.page._plots import Series, align_minutes, column_plot, percentile_plot
+from hookline.server.page._plots import Series, align_spans, column_plot, percentile_plot
 from hookline.store import Page
 
 __all__ = ["ROUTES"]
@@ -46,7 +46,7 @@ async def show_logs(request: Req) -> Response[str]:
         statuses=LOGGED_STATUSES,
         problem=problem,
         hooks=await find_hook_names(context.parts, caller, caller.tenant()),
-        tenants=await context.parts.summaries.names("tenant_id", None) if caller.sees_all else [],
+        tenants=await context.known_tenants(caller),
     )
 
 
@@ -85,9 +85,12 @@ async def show_statistics(request: Req) -> Response[str]:
     elif asked["by"] == "tenant" and caller.sees_all:
         by = "tenant"
     found = await log.statistics(tenant_id, hook_id=asked["hook"], since=now - SPANS[span], by=by)
-    lately = await log.statistics(tenant_id, hook_id=asked["hook"], since=now - 3600, by="minute")
-    starts, each = align_minutes(lately, now=now)
-    labels = [datetime.fromtimestamp(start, UTC).strftime("%H:%M") for start in starts]
+    unit: Literal["minute", "hour"] = "minute" if span == "1h" else "hour"
+    count = SPANS[span] // (60 if unit == "minute" else 3600)
+    over_time = await log.statistics(tenant_id, hook_id=asked["hook"], since=now - SPANS[span], by=unit)
+    starts, each = align_spans(over_time, now=now, by=unit, count=count)
+    shape = "%b %d, %H:%M" if span == "7d" else "%H:%M"
+    labels = [datetime.fromtimestamp(start, UTC).strftime(shape) for start in starts]
     bad = [0 if one is None else one.errors + one.timeouts for one in each]
     denied = [0 if one is None else one.denied for one in each]
     fine = [0 if one is None else one.count - one.errors - one.timeouts - one.denied for one in each]
@@ -95,14 +98,14 @@ async def show_statistics(request: Req) -> Response[str]:
         labels,
         [Series(name="ok", values=fine), Series(name="denied", values=denied), Series(name="failed", values=bad)],
         unit="executions of hooks",
-        title="Executions by minute",
+        title=f"Executions by {unit}",
         whole=True,
     )
     slow = column_plot(
         labels,
         [Series(name="p95", values=[0 if one is None else round(one.p95_ms, 3) for one in each])],
         unit="ms",
-        title="95th percentile of the hooks' own time, by minute",
+        title=f"95th percentile of the hooks' own time, by {unit}",
     )
     most = max((one.p99_ms for one in found), default=1.0)
     rows = [(one, percentile_plot(one, most=most)) for one in found[:ROWS]]
@@ -113,10 +116,11 @@ async def show_statistics(request: Req) -> Response[str]:
         left_out=len(found) - len(rows),
         asked=asked,
         by=by,
+        unit=unit,
         runs=runs,
         slow=slow,
         hooks=await find_hook_names(context.parts, caller, caller.tenant()),
-        tenants=await context.parts.summaries.names("tenant_id", None) if caller.sees_all else [],
+        tenants=await context.known_tenants(caller),
     )
 
 

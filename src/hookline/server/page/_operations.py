@@ -55,8 +55,6 @@ async def show_operations(request: Req) -> Response[str]:
     except FilterError as error:
         listing, problem = await _empty_list(context, request, query), error.detail
     listed = context.render(request, "operations/list.html", **listing)
-    tenant_id = caller.tenant(query.tenant)
-    summaries = context.parts.summaries
     return context.render_page(
         request,
         "operations/operations.html",
@@ -64,8 +62,8 @@ async def show_operations(request: Req) -> Response[str]:
         problem=problem,
         listed=Markup(listed),
         seen=digest(listed),
-        agents=await summaries.names("agent_id", tenant_id),
-        tenants=await summaries.names("tenant_id", None) if caller.sees_all else [],
+        agents=await context.known_agents(caller, query.tenant),
+        tenants=await context.known_tenants(caller),
         is_live=query.cursor is None and not problem,
         statuses=[(name, STATUSES[name][1]) for name in LISTED_STATUSES],
         ranges=RANGE_NAMES,

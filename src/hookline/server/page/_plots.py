@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable, Sequence
+from typing import Literal
 
 import msgspec
 from markupsafe import Markup, escape
 
 from hookline.registry import Statistic
 
-__all__ = ["Series", "align_minutes", "column_plot", "legend_key", "line_plot", "percentile_plot", "share_plot"]
+__all__ = ["Series", "align_spans", "column_plot", "legend_key", "line_plot", "percentile_plot", "share_plot"]
 
 HEIGHT, LEFT, BOTTOM = 120, 40, 18
 END = 30
@@ -47,22 +48,24 @@ class Series(msgspec.Struct, frozen=True, kw_only=True):
     values: Sequence[float]
 
 
-def align_minutes(
-    statistics: Sequence[Statistic], *, now: float, count: int = 60
+def align_spans(
+    statistics: Sequence[Statistic], *, now: float, by: Literal["minute", "hour"], count: int
 ) -> tuple[list[int], list[Statistic | None]]:
-    """Align statistics by minute with the last minutes.
+    """Align statistics by minute or hour with the last minutes or hours.
 
     Args:
-        statistics: Statistics by minute.
+        statistics: Statistics by minute or hour.
         now: The present time, in unix seconds.
-        count: Number of minutes.
+        by: Whether they are by minute or by hour.
+        count: Number of minutes or hours.
 
     Returns:
-        The start of each minute in unix seconds, and its statistic, if there is one.
+        The start of each in unix seconds, and its statistic, if there is one.
     """
-    known = {each.minute: each for each in statistics}
-    last = int(now // 60) * 60
-    starts = [last - 60 * back for back in reversed(range(count))]
+    length = 60 if by == "minute" else 3600
+    known = {getattr(each, by): each for each in statistics}
+    last = int(now // length) * length
+    starts = [last - length * back for back in reversed(range(count))]
     return starts, [known.get(start) for start in starts]
 
 

@@ -346,14 +346,17 @@ async def find_pending_approvals(
             return Page(items=found, cursor=cursor)
 
 
-async def count_waiting_calls(parts: ServerParts, tenant_id: str | None) -> tuple[int, bool]:
+async def count_waiting_calls(
+    parts: ServerParts, tenant_id: str | None, agent_id: str | None = None
+) -> tuple[int, bool]:
     """Count the calls that wait for a person, and return whether there are more than were counted.
 
     Args:
         parts: The parts of the server.
         tenant_id: Only calls of this tenant.
+        agent_id: Only calls of this agent.
     """
-    page = await parts.store.operations(tenant_id, "waiting_for_human", limit=MOST_COUNTED)
+    page = await parts.store.operations(tenant_id, "waiting_for_human", agent_id=agent_id, limit=MOST_COUNTED)
     return len(await _read_pending(parts, page.items)), page.cursor is not None
 
 

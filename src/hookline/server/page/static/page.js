@@ -89,31 +89,37 @@ async function h(e, t) {
 		e instanceof DOMException && e.name === "AbortError" || location.assign(n);
 		return;
 	}
-	let a = new DOMParser().parseFromString(i, "text/html").querySelector("#results");
-	if (a === null || r === null) {
+	let a = new DOMParser().parseFromString(i, "text/html"), s = a.querySelector("#results");
+	if (s === null || r === null) {
 		location.assign(n);
 		return;
 	}
-	let s = document.adoptNode(a);
-	r.replaceWith(s), t && u ? history.replaceState(null, "", n) : history.pushState(null, "", n), f = p(), u = t, d = !1, htmx.process(s), o(s);
-	let h = s.querySelectorAll("[data-row]").length;
-	g(s.querySelector(".problem")?.textContent ?? (h === 1 ? "1 row" : `${h} rows`));
+	let h = document.adoptNode(s);
+	r.replaceWith(h), g(a), t && u ? history.replaceState(null, "", n) : history.pushState(null, "", n), f = p(), u = t, d = !1, htmx.process(h), o(h);
+	let v = h.querySelectorAll("[data-row]").length;
+	_(h.querySelector(".problem")?.textContent ?? (v === 1 ? "1 row" : `${v} rows`));
 }
 function g(e) {
+	for (let t of document.querySelectorAll("[data-filtered]")) {
+		let n = e.getElementById(t.id);
+		n !== null && (t.replaceWith(document.adoptNode(n)), o(n));
+	}
+}
+function _(e) {
 	let t = document.querySelector("#said");
 	t !== null && (t.textContent = e);
 }
-function _(e) {
+function v(e) {
 	return e.target?.closest("form[data-apply]") ?? null;
 }
 document.addEventListener("change", (e) => {
-	let t = _(e);
+	let t = v(e);
 	t !== null && h(t, !1);
 }), document.addEventListener("input", (e) => {
-	let t = _(e);
+	let t = v(e);
 	t !== null && e.target.matches("input[type=search]") && (clearTimeout(l), l = setTimeout(() => void h(t, !0), s));
 }), document.addEventListener("submit", (e) => {
-	let t = _(e);
+	let t = v(e);
 	t !== null && (e.preventDefault(), h(t, !1));
 }), addEventListener("popstate", () => {
 	p() !== f && location.reload();
@@ -126,33 +132,33 @@ for (let e of [
 ]) document.addEventListener(e, (t) => {
 	(e === "keydown" || t.target?.closest?.("main") != null) && (d = !0);
 }, { passive: !0 });
-function v() {
+function y() {
 	let e = document.querySelector("#fresh"), t = document.querySelector("#list");
 	if (e === null || t === null || e.childElementCount === 0) return;
 	let n = document.createElement("div");
 	n.append(...e.childNodes), o(n);
-	let r = y(t);
+	let r = b(t);
 	if (!d && scrollY === 0 || r.size === 0) {
-		S(t, n);
+		C(t, n);
 		return;
 	}
-	for (let [e, t] of y(n)) {
+	for (let [e, t] of b(n)) {
 		let n = r.get(e);
-		n !== void 0 && n.innerHTML !== t.innerHTML && (n.contains(document.activeElement) ? b(n, t) : n.replaceWith(t.cloneNode(!0)));
+		n !== void 0 && n.innerHTML !== t.innerHTML && (n.contains(document.activeElement) ? x(n, t) : n.replaceWith(t.cloneNode(!0)));
 	}
 	let i = t.querySelector("#counts"), a = n.querySelector("#counts");
-	i !== null && a !== null && !i.contains(document.activeElement) && i.replaceWith(a.cloneNode(!0)), x(t, n, [...y(n).keys()].filter((e) => !r.has(e)).length);
+	i !== null && a !== null && !i.contains(document.activeElement) && i.replaceWith(a.cloneNode(!0)), S(t, n, [...b(n).keys()].filter((e) => !r.has(e)).length);
 }
-function y(e) {
+function b(e) {
 	return new Map([...e.querySelectorAll("[data-row][id]")].map((e) => [e.id, e]));
 }
-function b(e, t) {
+function x(e, t) {
 	[...e.children].forEach((e, n) => {
 		let r = t.children[n];
 		r !== void 0 && !e.contains(document.activeElement) && e.replaceWith(r.cloneNode(!0));
 	});
 }
-function x(e, t, n) {
+function S(e, t, n) {
 	let r = document.querySelector("#news");
 	if (r === null) return;
 	if (n === 0) {
@@ -161,33 +167,33 @@ function x(e, t, n) {
 	}
 	let i = document.createElement("button");
 	i.type = "button", i.textContent = "Show", i.addEventListener("click", () => {
-		S(e, t), scrollTo({ top: 0 }), e.querySelector("[data-row] a")?.focus();
+		C(e, t), scrollTo({ top: 0 }), e.querySelector("[data-row] a")?.focus();
 	});
 	let a = document.createElement("span");
 	a.textContent = `${n} new `, r.replaceChildren(a, i);
 }
-function S(e, t) {
+function C(e, t) {
 	e.replaceChildren(...t.childNodes), document.querySelector("#news")?.replaceChildren(), d = !1;
 }
 // source/page.ts
-var C = 1500, w = 0;
-function T(e) {
+var w = 1500, T = 0;
+function E(e) {
 	return e instanceof HTMLElement && e.matches("input, textarea, select, [contenteditable]");
 }
-function E() {
+function D() {
 	return document.querySelector("dialog#keys");
 }
 document.addEventListener("keydown", (e) => {
-	if (e.ctrlKey || e.metaKey || e.altKey || T(e.target) || e.defaultPrevented) return;
-	let t = performance.now() - w < C ? document.querySelector(`nav a[data-key="${CSS.escape(e.key)}"]`) : null;
-	if (w = e.key === "g" ? performance.now() : 0, t !== null) location.assign(t.href);
-	else if (e.key === "?") e.preventDefault(), E()?.showModal();
+	if (e.ctrlKey || e.metaKey || e.altKey || E(e.target) || e.defaultPrevented) return;
+	let t = performance.now() - T < w ? document.querySelector(`nav a[data-key="${CSS.escape(e.key)}"]`) : null;
+	if (T = e.key === "g" ? performance.now() : 0, t !== null) location.assign(t.href);
+	else if (e.key === "?") e.preventDefault(), D()?.showModal();
 	else if (e.key === "/") {
 		let t = document.querySelector("form.filter input, form.filter select");
 		t !== null && e.preventDefault(), t?.focus();
-	} else (e.key === "j" || e.key === "k") && D(e.key === "j" ? 1 : -1);
+	} else (e.key === "j" || e.key === "k") && O(e.key === "j" ? 1 : -1);
 });
-function D(e) {
+function O(e) {
 	let t = [...document.querySelectorAll("[data-row]")];
 	if (t.length === 0) return;
 	let n = t.findIndex((e) => e.contains(document.activeElement));
@@ -195,15 +201,15 @@ function D(e) {
 }
 document.addEventListener("click", (e) => {
 	let t = e.target.closest("[data-open], [data-close]");
-	t?.hasAttribute("data-open") && E()?.showModal(), t?.hasAttribute("data-close") && E()?.close();
+	t?.hasAttribute("data-open") && D()?.showModal(), t?.hasAttribute("data-close") && D()?.close();
 });
-function O() {
+function k() {
 	if (document.querySelector("[hx-sse\\:connect]") !== null) for (let e of document.querySelectorAll("[data-live='']")) e.textContent = "connecting";
 }
 document.addEventListener("htmx:after:swap", () => {
-	v(), o(document), O(), k();
+	y(), o(document), k(), A();
 });
-function k() {
+function A() {
 	let e = document.querySelector("[data-focus]");
 	e?.removeAttribute("data-focus"), e?.focus();
 }
@@ -211,7 +217,7 @@ document.addEventListener("submit", (e) => {
 	let t = e.target.closest(".decide");
 	t !== null && (t.style.minHeight = `${t.getBoundingClientRect().height}px`);
 });
-function A(e) {
+function j(e) {
 	for (let t of document.querySelectorAll("[data-live]")) t.dataset.live = e, t.textContent = e === "on" ? "live" : "connection lost, trying again";
 }
-document.addEventListener("htmx:sse:after:connection", () => A("on")), document.addEventListener("htmx:sse:error", () => A("off")), O(), o(document), k();
+document.addEventListener("htmx:sse:after:connection", () => j("on")), document.addEventListener("htmx:sse:error", () => j("off")), k(), o(document), A();

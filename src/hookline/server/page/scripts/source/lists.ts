@@ -46,13 +46,15 @@ async function apply(form: HTMLFormElement, words: boolean): Promise<void> {
     if (!(error instanceof DOMException && error.name === "AbortError")) location.assign(wanted);
     return;
   }
-  const fresh = new DOMParser().parseFromString(text, "text/html").querySelector("#results");
+  const page = new DOMParser().parseFromString(text, "text/html");
+  const fresh = page.querySelector("#results");
   if (fresh === null || results === null) {
     location.assign(wanted);
     return;
   }
   const adopted = document.adoptNode(fresh);
   results.replaceWith(adopted);
+  follow(page);
   if (words && typed) history.replaceState(null, "", wanted);
   else history.pushState(null, "", wanted);
   shown = place();
@@ -62,6 +64,16 @@ async function apply(form: HTMLFormElement, words: boolean): Promise<void> {
   localise(adopted);
   const rows = adopted.querySelectorAll("[data-row]").length;
   say(adopted.querySelector(".problem")?.textContent ?? (rows === 1 ? "1 row" : `${rows} rows`));
+}
+
+/** Replace the parts outside the results that depend on the filter, such as counts and links of an export. */
+function follow(page: Document): void {
+  for (const part of document.querySelectorAll("[data-filtered]")) {
+    const fresh = page.getElementById(part.id);
+    if (fresh === null) continue;
+    part.replaceWith(document.adoptNode(fresh));
+    localise(fresh);
+  }
 }
 
 function say(text: string): void {
