@@ -14,10 +14,12 @@ from hookline.errors import MissingExtraError
 if TYPE_CHECKING:
     import yaml
 
-__all__ = ["BadLine", "LinedDict", "LinedList", "plain", "read_lined"]
+__all__ = ["NESTING_PROBLEM", "BadLine", "LinedDict", "LinedList", "plain", "read_lined"]
 
 MAX_DEPTH = 50
 """Levels of nesting. PyYAML's parser in C ends the process where there are tens of thousands."""
+NESTING_PROBLEM = "exceeded maximum nesting depth"
+"""What PyYAML's parser in C says since 6.0.4 of more than 1,000 levels, which it may find before we see the first."""
 
 SCALARS = frozenset(f"tag:yaml.org,2002:{name}" for name in ("str", "int", "float", "bool", "null"))
 
@@ -95,7 +97,9 @@ def read_lined(data: bytes, *, needed_for: str) -> Any:
         raise BadLine(text.count("\n", 0, place) + 1, f"not YAML: {error.reason}") from None
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        raise BadLine(mark.line + 1 if mark else 1, f"not YAML: {error.problem}") from None
+        is_nested = error.problem == NESTING_PROBLEM
+        problem = f"nested more than {MAX_DEPTH} levels deep" if is_nested else f"not YAML: {error.problem}"
+        raise BadLine(mark.line + 1 if mark else 1, problem) from None
     return None if root is None else _value(root, yaml.constructor.SafeConstructor())
 
 

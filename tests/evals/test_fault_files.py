@@ -179,6 +179,7 @@ def test_a_list_may_hold_no_faults(tmp_path: pathlib.Path) -> None:
         ("faults: []\n# \x00\n", 2, "not YAML"),
         (b"faults: []\n# \xff\n", 2, "not text in UTF-8"),
         ("faults: " + "[\n" * 100_000, 50, "nested more than 50 levels deep"),
+        ("faults: " + "[" * 5000, 1, "nested more than 50 levels deep"),
         ("faults:\n - " + "9" * 6000, 2, "cannot be read"),
     ],
 )

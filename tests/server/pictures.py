@@ -37,7 +37,7 @@ OTHERS = {
     "denied": "operations/{denied}",
     "nested": "operations/{nested}",
     "failed": "operations/{failed}",
-    "decided": "approvals/decided",
+    "decided": "approvals/decisions",
     "hooks": "hooks",
     "logs": "logs",
     "deliveries": "deliveries",

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator
 from typing import Any, NoReturn
 
-from hookline._yaml import BadLine, LinedDict, LinedList
+from hookline._yaml import NESTING_PROBLEM, BadLine, LinedDict, LinedList
 from hookline.errors import MissingExtraError
 
 __all__ = ["check_installed", "read_yaml", "write_yaml"]
@@ -156,6 +156,9 @@ def read_yaml(text: str) -> Any:
         raise BadLine(text.count("\n", 0, max(text.find(character), 0)) + 1, problem) from None
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
+        if error.problem == NESTING_PROBLEM:
+            problem = f"it is nested more than {MAX_DEPTH} levels deep"
+            raise BadLine(mark.line + 1 if mark else 1, problem) from None
         said = ", ".join(filter(None, (error.context, error.problem)))
         raise BadLine(mark.line + 1 if mark else 1, f"it is not YAML ({said})") from None
 

@@ -193,7 +193,8 @@ def _add_headers(response: Response[Any]) -> Response[Any]:
 
 def _render_error(request: Req, error: Exception) -> Response[Any]:
     """Render an error as a page, or as JSON for scripts."""
-    refusal = as_api_error(error) or unexpected_error(error, str(request.scope["state"].get("hookline_request_id", "")))
+    request_id = str(request.scope["state"].get("hookline_request_id", ""))
+    refusal = as_api_error(error) or unexpected_error(error, request_id)
     if isinstance(error, HTTPException) and refusal.status == 500:
         refusal = ApiError(error.status_code, "refused", error.detail)
     add_refusal_code(request.scope, refusal)
@@ -210,7 +211,13 @@ def _render_error(request: Req, error: Exception) -> Response[Any]:
     else:
         since = outage.since if isinstance(error, StoreUnavailableError) else None
         answer = context_of(request).render_page(
-            request, "problem.html", status=refusal.status, refusal=refusal, since=since, method=request.method
+            request,
+            "problem.html",
+            status=refusal.status,
+            refusal=refusal,
+            request_id=request_id,
+            since=since,
+            method=request.method,
         )
     answer.headers.update(refusal.headers)
     return _add_headers(answer)

@@ -67,8 +67,8 @@ function m(e) {
 	let t = new URLSearchParams();
 	for (let [n, r] of new FormData(e)) typeof r == "string" && r.trim() !== "" && t.append(n, r.trim());
 	e.querySelector("[data-default]")?.dataset.default === t.getAll("column").join(" ") && t.delete("column");
-	let n = t.toString();
-	return n === "" ? e.action : `${e.action}?${n}`;
+	let n = t.toString(), r = new URL(e.getAttribute("action") ?? "", location.href).href;
+	return n === "" ? r : `${r}?${n}`;
 }
 async function h(e, t) {
 	clearTimeout(l);
@@ -102,7 +102,7 @@ async function h(e, t) {
 function g(e) {
 	for (let t of document.querySelectorAll("[data-filtered]")) {
 		let n = e.getElementById(t.id);
-		n !== null && (t.replaceWith(document.adoptNode(n)), o(n));
+		n !== null && (t.replaceWith(document.adoptNode(n)), htmx.process(n), o(n));
 	}
 }
 function _(e) {

@@ -25,7 +25,9 @@ function address(form: HTMLFormElement): string {
   const columns = form.querySelector<HTMLElement>("[data-default]")?.dataset["default"];
   if (columns === fields.getAll("column").join(" ")) fields.delete("column");
   const query = fields.toString();
-  return query === "" ? form.action : `${form.action}?${query}`;
+  // Not `form.action`: that is a field of this name, where the form has one.
+  const list = new URL(form.getAttribute("action") ?? "", location.href).href;
+  return query === "" ? list : `${list}?${query}`;
 }
 
 /** Replace the results by those of a filter, and put the filter into the address. */
@@ -72,6 +74,7 @@ function follow(page: Document): void {
     const fresh = page.getElementById(part.id);
     if (fresh === null) continue;
     part.replaceWith(document.adoptNode(fresh));
+    htmx.process(fresh);
     localise(fresh);
   }
 }
