@@ -185,7 +185,7 @@ async def test_spans_of_a_stream_are_in_its_step_and_all_end(
 
 
 @pytest.mark.parametrize("whole", [True, False], ids=["read to its end", "left early"])
-@pytest.mark.parametrize("framework", ["hookline", "Pydantic AI", "OpenAI Agents", "Agent Framework"])
+@pytest.mark.parametrize("framework", STREAMS)
 async def test_the_span_of_a_streamed_answer_says_when_it_began_to_arrive(framework: str, whole: bool) -> None:
     library = Library()
 
@@ -198,6 +198,22 @@ async def test_the_span_of_a_streamed_answer_says_when_it_began_to_arrive(framew
     assert chat.end_time is not None
     first: Any = attributes["gen_ai.response.time_to_first_chunk"]
     assert 0 < first <= (chat.end_time - chat.start_time) / 1e9
+
+
+async def test_an_answer_that_langchain_does_not_stream_is_not_said_to_be_streamed() -> None:
+    from langchain.agents import create_agent
+    from langchain_core.language_models.fake_chat_models import GenericFakeChatModel
+
+    library = Library()
+    agent: Any = create_agent(
+        GenericFakeChatModel(messages=iter(["Hello"])), middleware=[HooklineMiddleware()], name="alpha"
+    )
+
+    await hooked(agent, hooks=[TracingHooks(library.provider)]).ainvoke({"messages": [("user", "go")]})
+
+    (chat,) = [span for span in library.kept.get_finished_spans() if span.name.startswith("chat")]
+    assert "gen_ai.request.stream" not in (chat.attributes or {})
+    assert "gen_ai.response.time_to_first_chunk" not in (chat.attributes or {})
 
 
 def paths(library: Library) -> list[list[str]]:

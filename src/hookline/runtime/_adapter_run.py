@@ -636,20 +636,25 @@ class AdapterRun:
             finally:
                 if self._model_call is timed:
                     self._model_call = None
-                if timed.times is not None:
+                if timed.times is not None and (timed.known_to_stream or timed.times.first is not None):
                     for hooks in bundles:
                         hooks.streamed(call, timed.times)
 
         return ask_timed
 
-    def begin_stream(self) -> Callable[[], None]:
+    def begin_stream(self, *, known_to_stream: bool = True) -> Callable[[], None]:
         """Note that the model call is streamed, for the telemetry. Call it when `ask` of `ask_model` begins.
+
+        Args:
+            known_to_stream: Whether the model is known to stream its answer. If not, the call counts as streamed once
+                a piece has arrived.
 
         Returns:
             A function to call for each piece of the answer that arrives; any thread may call it.
         """
         if self._model_call is None:
             return _ignore_piece
+        self._model_call.known_to_stream = known_to_stream
         self._model_call.times = times = StreamTimes()
         return times.note_piece
 
@@ -875,9 +880,10 @@ class AdapterRun:
 
 
 class _TimedCall(msgspec.Struct, eq=False):
-    """A model call that is instrumented, with the times of its answer if that is streamed."""
+    """A model call that is instrumented, with the times of its answer if that is streamed, or may be."""
 
     times: StreamTimes | None = None
+    known_to_stream: bool = True
 
 
 def _ignore_piece() -> None:

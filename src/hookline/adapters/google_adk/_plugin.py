@@ -6,7 +6,7 @@ One plugin serves every run: it finds the present one in a context variable.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from contextvars import ContextVar
 from typing import Any
@@ -74,6 +74,7 @@ class AdkBinding:
         self.observes_model = False
         """Whether a model call is open that only observers watch; then only its answer is converted."""
         self.last_part: Any = None
+        self.note_piece: Callable[[], None] | None = None
         self.instructions = ""
         self.answer: types.Content | None = None
         self.finished = self.step_begun = False
@@ -186,7 +187,7 @@ class HookPlugin(BasePlugin):
             return convert.denied_response("The run has been stopped.")
         await binding.settle_model_call()
         binding.begin_step()
-        binding.step_begun, binding.last_part = False, None
+        binding.step_begun, binding.last_part, binding.note_piece = False, None, None
         if binding.instructions:
             llm_request.append_instructions([binding.instructions])
         if not binding.run.leads(ModelCall):
@@ -198,7 +199,7 @@ class HookPlugin(BasePlugin):
         if not await call.begin(hooked_call):
             return convert.to_llm_response(call.result, binding.run.denied)
         request.change(call.given)
-        binding.model_call = call
+        binding.model_call, binding.note_piece = call, binding.run.begin_stream(known_to_stream=False)
         return None
 
     async def after_model_callback(self, *, callback_context: Any, llm_response: Any) -> Any:
@@ -207,6 +208,8 @@ class HookPlugin(BasePlugin):
             return None
         if llm_response.partial:
             binding.last_part = llm_response
+            if binding.note_piece is not None:
+                binding.note_piece()
             return None
         if binding.model_call is None:
             binding.record_model_answer(llm_response)

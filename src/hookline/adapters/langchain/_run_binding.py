@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import anyio
 from langchain.agents.middleware.types import ModelRequest, ModelResponse, ToolCallRequest
-from langchain_core.callbacks import BaseCallbackManager
+from langchain_core.callbacks import BaseCallbackHandler, BaseCallbackManager
 from langchain_core.messages import AIMessage, SystemMessage
 from langchain_core.runnables.config import ensure_config, var_child_runnable_config
 from langgraph.constants import TAG_NOSTREAM
@@ -64,6 +64,7 @@ __all__ = [
     "drop_held_output",
     "hold_stream",
     "identify_as_local",
+    "time_stream",
     "wait_for_graph",
 ]
 
@@ -86,6 +87,42 @@ def hold_stream(run: AdapterRun, call: type[Call]) -> Iterator[None]:
     if isinstance(callbacks, BaseCallbackManager):
         callbacks = callbacks.copy()
         callbacks.add_tags([TAG_NOSTREAM, HELD_TAG])
+    token = var_child_runnable_config.set({**config, "callbacks": callbacks})
+    try:
+        yield
+    finally:
+        var_child_runnable_config.reset(token)
+
+
+class PieceHandler(BaseCallbackHandler):
+    """Calls a function for each piece of an answer that a model streams.
+
+    Args:
+        note_piece: The function.
+    """
+
+    run_inline = True  # else LangChain has a thread call it, later
+
+    def __init__(self, note_piece: Callable[[], None]) -> None:
+        self._note_piece = note_piece
+
+    def on_llm_new_token(self, token: str, **_: Any) -> None:
+        self._note_piece()
+
+
+@contextmanager
+def time_stream(run: AdapterRun) -> Iterator[None]:
+    """Note when the pieces of a model's answer arrive in this block, if telemetry measures the run."""
+    if ModelCall not in run.run.enclosing:
+        yield
+        return
+    config, handler = ensure_config(), PieceHandler(run.begin_stream(known_to_stream=False))
+    callbacks: Any = config.get("callbacks")
+    if isinstance(callbacks, BaseCallbackManager):
+        callbacks = callbacks.copy()
+        callbacks.add_handler(handler)
+    else:
+        callbacks = [*(callbacks or ()), handler]
     token = var_child_runnable_config.set({**config, "callbacks": callbacks})
     try:
         yield
@@ -211,7 +248,7 @@ class LangChainBinding:
         own: list[tuple[Any, Answer]] = []
 
         async def ask(call: ModelCall) -> Answer:
-            with hold_stream(run, ModelCall):
+            with hold_stream(run, ModelCall), time_stream(run):
                 response = await handler(apply_model_call(request, call, given, specs, identify))
             own.append((response, to_model_response(response.result, identify)))
             return own[-1][1]
