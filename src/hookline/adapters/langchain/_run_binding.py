@@ -106,7 +106,7 @@ class PieceHandler(BaseCallbackHandler):
     def __init__(self, note_piece: Callable[[], None]) -> None:
         self._note_piece = note_piece
 
-    def on_llm_new_token(self, token: str, **_: Any) -> None:
+    def on_llm_new_token(self, *_: Any, **__: Any) -> None:
         self._note_piece()
 
 
