@@ -77,7 +77,7 @@ class EventPart(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ConversationHead(msgspec.Struct, frozen=True, kw_only=True):
-    """What the state of an operation says of its conversation, without the messages.
+    """Facts about the conversation in the state of an operation, without the messages.
 
     Attributes:
         messages: Length of the present conversation.

@@ -66,7 +66,7 @@ class OperationTotals(msgspec.Struct, kw_only=True, rename="camel"):
 
 
 class OperationSummary(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """What operations that started in a time range did and cost.
+    """Totals of the operations that started in a time range: outcomes, tokens, cost and durations.
 
     Attributes:
         since: The begin of the range, in unix seconds.

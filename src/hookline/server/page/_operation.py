@@ -67,7 +67,7 @@ READS, MANAGES = {"scope": "operations:read"}, {"scope": "operations:manage"}
 
 
 class Opening(msgspec.Struct, kw_only=True):
-    """What an operation began with.
+    """The first messages of an operation.
 
     Attributes:
         messages: The instructions and the input, as far as they are still there.

@@ -65,7 +65,7 @@ class FilterError(ApiError):
 
 
 class OperationQuery(msgspec.Struct, frozen=True, kw_only=True):
-    """What the address of the list of operations asks for. Empty fields are `None`.
+    """The filter, sorting and columns in the address of the list of operations. Empty fields are `None`.
 
     Attributes:
         search: Only operations whose id begins with it, or whose prompt contains it.
