@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from hookline.calls import ToolRequest
+from hookline.calls import ToolCall, ToolRequest
 from hookline.errors import EventDecodeError
 from hookline.events import (
     AfterCallAgent,
@@ -30,7 +30,7 @@ from hookline.events import (
     decode,
     is_interrupted,
 )
-from hookline.registry import ExecutionRow
+from hookline.registry import ExecutionRow, HookRun
 from hookline.runtime import DECIDED, ModelCallRecord
 from hookline.server.routes import MadeDecision
 from hookline.store import EventPart, StoredMessage, StoredOperation
@@ -41,6 +41,7 @@ __all__ = [
     "TextView",
     "build_steps",
     "count_whole_steps",
+    "find_asker",
     "message_text",
     "summarize_event",
     "text_view",
@@ -100,6 +101,16 @@ def summarize_event(part: EventPart) -> str:
     return "details"
 
 
+def find_asker(row: ExecutionRow) -> HookRun | None:
+    """Return the run of the hook that asked a person about a call; `None` if none did.
+
+    The log has a hook that asks as one that denies, in a row that nobody denied.
+    """
+    if row.status != "denied" or row.denied_by is not None or row.point != ToolCall.__name__:
+        return None
+    return next((run for run in row.executions if run.status == "denied"), None)
+
+
 class CallView(msgspec.Struct, kw_only=True):
     """A call of a tool or sub-agent in a step.
 
@@ -152,6 +163,21 @@ class CallView(msgspec.Struct, kw_only=True):
         """The execution in which a hook denied the call."""
         return next((row for row in self.records if row.denied_by), None)
 
+    @property
+    def asker(self) -> HookRun | None:
+        """The run of the hook that asked a person about the call."""
+        return next((run for row in self.records if (run := find_asker(row)) is not None), None)
+
+    @property
+    def quiet_runs(self) -> list[HookRun]:
+        """The runs of hooks that let the call pass."""
+        return list_quiet_runs(self.records)
+
+
+def list_quiet_runs(records: Iterable[ExecutionRow]) -> list[HookRun]:
+    """List the runs of hooks in which nothing went another way."""
+    return [run for row in records for run in row.executions if run.status == "ok"]
+
 
 class StepView(msgspec.Struct, kw_only=True):
     """A step of an operation.
@@ -182,6 +208,11 @@ class StepView(msgspec.Struct, kw_only=True):
     records: list[ExecutionRow] = []
     notes: list[tuple[str, str, str]] = []
     long: list[EventPart] = []
+
+    @property
+    def quiet_runs(self) -> list[HookRun]:
+        """The runs of hooks that changed nothing."""
+        return list_quiet_runs(self.records)
 
     @property
     def is_empty(self) -> bool:
