@@ -15,7 +15,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import msgspec
-from sqlalchemy import Integer, cast, select, text, update
+from sqlalchemy import select, text, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from hookline import (
@@ -329,8 +329,8 @@ async def _moved(store: SqlStore, seconds: int) -> AsyncIterator[None]:
             await _subtract(connection, table, seconds, since=mark, columns=[first, *others])
         await _subtract(connection, "model_calls", seconds * NANO, since=mark * NANO, columns=["start_unix_nano"])
         new = statistics.c.start >= int(mark) // 3600 * 3600
-        start = (statistics.c.start - seconds) / statistics.c.seconds * statistics.c.seconds  # whole numbers
-        await connection.execute(update(statistics).where(new).values(start=cast(start, Integer)))
+        start = (statistics.c.start - seconds) // statistics.c.seconds * statistics.c.seconds
+        await connection.execute(update(statistics).where(new).values(start=start))
         for row in (await connection.execute(select(events).where(events.c.time_unix_nano >= mark * NANO))).all():
             its = (events.c.operation_id == row.operation_id) & (events.c.number == row.number)
             wire, time = _earlier(row.wire, seconds), row.time_unix_nano - seconds * NANO

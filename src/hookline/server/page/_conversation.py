@@ -126,6 +126,7 @@ class CallView(msgspec.Struct, kw_only=True):
         answered_by: The hook that answered or denied it.
         prompt: The question to the person, if it waited for one.
         source: The number of the event that holds the whole result.
+        long: Its last event, if that is too long to be read here.
         records: The executions of hooks that judged it.
         decisions: What people decided about it.
         child: The operation of the sub-agent.
@@ -143,6 +144,7 @@ class CallView(msgspec.Struct, kw_only=True):
     answered_by: str | None = None
     prompt: str = ""
     source: int = 0
+    long: EventPart | None = None
     records: list[ExecutionRow] = []
     decisions: list[MadeDecision] = []
     child: StoredOperation | None = None
@@ -269,6 +271,8 @@ def build_steps(
             step.long.append(part)
         else:
             add_event(step, part, event, agents.setdefault(len(steps), []))
+    for step in steps:
+        end_long_calls(step)
     by_index = {step.index: step for step in steps}
     for record in model_calls:
         if record.step_index in by_index:
@@ -354,6 +358,19 @@ def end_step(step: StepView, part: EventPart, event: AfterStep) -> None:
             call.content, call.source = text_view(outcome.content), part.number
         if call.status in ("pending", "running") or call.is_agent:
             call.status = "ok" if outcome.success else "failed"
+
+
+def end_long_calls(step: StepView) -> None:
+    """End the calls whose last event is too long to be read here; what it says is a link away."""
+    ends = [part for part in step.long if part.type in (AfterToolCall.hook_type, OnToolCallError.hook_type)]
+    running = [call for call in step.calls if call.status == "running" and not call.is_agent]
+    if len(ends) < len(running):
+        return
+    for call in running:
+        call.status = "ended"
+    if len(ends) == len(running) == 1:
+        running[0].long = ends[0]
+        step.long.remove(ends[0])
 
 
 def claim_call(step: StepView, request: ToolRequest) -> CallView:

@@ -226,7 +226,9 @@ def _make_cards(
             title="Cost",
             value=format_cost(total.cost_usd) if total.cost_usd else "$0",
             link=listed(sort="costliest"),
-            detail=f"{format_cost(total.cost_usd / total.count)} each" if total.count and total.cost_usd else "",
+            detail=f"{format_cost(total.cost_usd / total.count)} each"
+            if total.cost_usd
+            else "no model call had a cost",
             **change(total.cost_usd, before.cost_usd),
         ),
         Card(
@@ -246,7 +248,7 @@ def _make_cards(
             title="Calls waiting for a person",
             value=waiting,
             link=f"/approvals{query_string({'tenant': asked['tenant'], 'agent': asked['agent']})}",
-            detail="decide about them" if waiting != "0" else "nobody is waited for",
+            detail="decide about them" if waiting != "0" else "nothing to decide",
             look="" if waiting == "0" else "waiting",
         ),
     ]
@@ -263,10 +265,10 @@ def _make_attention_cards(
         logs = {"tenant": tenant, "from": within["from"]}
         cards.append(
             Card(
-                title="Calls denied or asked about",
+                title="Denied or asked about",
                 value=format_count(attention.denied),
                 link=f"/logs{query_string({**logs, 'status': 'denied'})}",
-                detail=f"by hooks; {format_count(attention.failed)} runs of hooks failed",
+                detail=f"by hooks; {format_count(attention.failed)} hook runs failed",
                 look="denied" if attention.failed else "",
             )
         )
@@ -291,7 +293,7 @@ def _compare(now: float, then: float, period: str) -> tuple[str, str]:
     if not percent:
         return "=", f"as in {period}"
     if percent > 900:
-        return f"▲ × {now / then:,.0f}", f"{now / then:,.0f} times {period}"
+        return f"▲ {now / then:,.0f}-fold", f"{now / then:,.0f} times {period}"
     if percent > 0:
         return f"▲ {percent} %", f"{percent} % more than {period}"
     return f"▼ {-percent} %", f"{-percent} % less than {period}"
@@ -349,7 +351,7 @@ def _draw_plots(
     seen = [name for name, field in counts.items() if getattr(summary.total, field)]
     return [
         {"title": "Operations", "drawn": runs, "legend": [(legend_key(name), names[name]) for name in seen]},
-        {"title": "Cost", "drawn": cost, "legend": []},
+        {"title": "Cost", "drawn": cost, "legend": [("", "in US dollars")]},
         {"title": "Duration", "drawn": latency, "legend": [(line_key("p50"), "p50"), (line_key("p95"), "p95")]},
     ]
 

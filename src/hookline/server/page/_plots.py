@@ -12,7 +12,16 @@ from markupsafe import Markup, escape
 
 from hookline.registry import Statistic
 
-__all__ = ["Series", "align_spans", "column_plot", "legend_key", "line_key", "line_plot", "percentile_plot", "share_plot"]
+__all__ = [
+    "Series",
+    "align_spans",
+    "column_plot",
+    "legend_key",
+    "line_key",
+    "line_plot",
+    "percentile_plot",
+    "share_plot",
+]
 
 HEIGHT, LEFT, BOTTOM = 120, 40, 18
 SHORTEST_TEXTURE = 3.0
@@ -28,6 +37,7 @@ def _texture(name: str, lines: str) -> str:
 
 _textures = {
     "stopped": _texture("stopped", "M0 3H6"),
+    "denied": _texture("denied", "M0 3H6"),
     "failed": _texture("failed", "M0 6L6 0M-1 1L1 -1M5 7L7 5M0 0L6 6M-1 5L1 7M5 -1L7 1"),
     "live": _texture("live", "M0 6L6 0M-1 1L1 -1M5 7L7 5"),
 }

@@ -45,6 +45,7 @@ STATUSES = {
     "max_steps": ("denied", "out of steps"),
     "cost_limit": ("denied", "out of budget"),
     "ok": ("ok", "ok"),
+    "ended": ("ok", "ended"),
     "denied": ("denied", "denied"),
     "timeout": ("failed", "timed out"),
     "dropped": ("denied", "dropped"),
