@@ -15,7 +15,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import msgspec
-from sqlalchemy import Integer, cast, select, text, update
+from sqlalchemy import select, text, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from hookline import (
@@ -316,6 +316,8 @@ def _pick(nth: int, *, always_asks: bool) -> tuple[Agent, str]:
 async def _moved(store: SqlStore, seconds: int) -> AsyncIterator[None]:
     """Move what is stored inside of the block back by some seconds, a multiple of 60."""
     mark = await store.now()
+    async with store.reading() as connection:
+        writers = {*(await connection.execute(select(statistics.c.writer).distinct())).scalars()}
     yield
     if not seconds:
         return
@@ -328,9 +330,7 @@ async def _moved(store: SqlStore, seconds: int) -> AsyncIterator[None]:
         ):
             await _subtract(connection, table, seconds, since=mark, columns=[first, *others])
         await _subtract(connection, "model_calls", seconds * NANO, since=mark * NANO, columns=["start_unix_nano"])
-        new = statistics.c.start >= int(mark) // 3600 * 3600
-        start = (statistics.c.start - seconds) / statistics.c.seconds * statistics.c.seconds  # whole numbers
-        await connection.execute(update(statistics).where(new).values(start=cast(start, Integer)))
+        await _move_statistics(connection, seconds, writers)
         for row in (await connection.execute(select(events).where(events.c.time_unix_nano >= mark * NANO))).all():
             its = (events.c.operation_id == row.operation_id) & (events.c.number == row.number)
             wire, time = _earlier(row.wire, seconds), row.time_unix_nano - seconds * NANO
@@ -343,6 +343,15 @@ async def _moved(store: SqlStore, seconds: int) -> AsyncIterator[None]:
             await connection.execute(update(executions).where(executions.c.id == row.id).values(changed))
         for old, key in keys.items():
             await connection.execute(update(execution_hooks).where(execution_hooks.c.id == old).values(id=key))
+
+
+async def _move_statistics(connection: AsyncConnection, seconds: int, others: set[str]) -> None:
+    """Move the statistics of new writers back, into whole minutes and hours; the oldest first, so that none collide."""
+    new = select(statistics).where(statistics.c.writer.not_in(others)).order_by(statistics.c.start)
+    for row in (await connection.execute(new)).all():
+        key = [getattr(statistics.c, each.name) == getattr(row, each.name) for each in statistics.primary_key]
+        start = (row.start - seconds) // row.seconds * row.seconds
+        await connection.execute(update(statistics).where(*key).values(start=start))
 
 
 async def _subtract(connection: AsyncConnection, table: str, by: float, *, since: float, columns: list[str]) -> None:

@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 from playwright.sync_api import Browser, expect
+from sqlalchemy import update
 
 from hookline.runtime import OperationState
+from hookline.store import operations
 from tests.server.browsing import complaints, look, page, paged, secret, tenant, text
 from tests.server.site import Site, new_id, operation
 from tests.server.test_page_guards import done, visitor
@@ -229,3 +231,47 @@ async def check_api(site: Site, tenant: str, rows: list[dict[str, Any]]) -> None
 
 def test_the_api_searches_and_sums_up_as_the_page_does(paged: Site, tenant: str) -> None:
     done(paged, check_api(paged, tenant, seed(paged, tenant)))
+
+
+def test_a_row_is_named_by_its_prompt_and_says_that_it_is_a_sub_agent(page: Any, paged: Site, tenant: str) -> None:
+    rows = seed(paged, tenant)
+    its = next(row for row in rows if row["prompt"])
+
+    async def adopt() -> None:
+        async with paged.server.store.writing() as connection:
+            of = operations.c.operation_id == its["operation_id"]
+            await connection.execute(update(operations).where(of).values(parent_operation_id="op_parent"))
+
+    done(paged, adopt())
+    page.goto("operations")
+    row = page.locator(f"[id='row-{its['operation_id']}']")
+
+    expect(row.get_by_role("link", name=its["prompt"])).to_have_attribute("title", its["operation_id"])
+    expect(row.locator("td").first).to_contain_text("sub-agent")
+    expect(row).not_to_contain_text(its["operation_id"])
+    expect(page.get_by_text("sub-agent")).to_have_count(1)
+
+
+def test_a_figure_of_the_overview_says_in_words_how_it_changed(page: Any, paged: Site, tenant: str) -> None:
+    seed(paged, tenant)
+    page.goto("overview?range=30d")
+
+    change = page.locator(".tile-change").first
+
+    expect(change).to_contain_text("none in the 30 days before")
+    expect(change).to_have_attribute("title", "none in the 30 days before")
+
+
+def test_counts_of_nothing_have_no_colour(page: Any, paged: Site, tenant: str) -> None:
+    page.goto("operations")
+    expect(page.locator("#counts .badge", has_text="0 running")).to_have_class("badge")
+
+    done(paged, operation(paged.server.store, tenant, status="running", pending=[]))
+
+    expect(page.locator("#counts .badge", has_text="1 running")).to_have_class("badge is-running")
+
+
+def test_empty_lists_lead_to_what_fills_them(page: Any) -> None:
+    for view, link in (("logs", "Look at the hooks"), ("deliveries", "Look at the hooks"), ("statistics", "7 days")):
+        page.goto(view)
+        expect(page.locator(".empty").get_by_role("link", name=link)).to_be_visible()

@@ -13,7 +13,7 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 from sqlalchemy import text as sql
 
-from hookline.calls import Deny, Message, ModelCall, ModelResponse, ToolCall, ToolRequest, Usage
+from hookline.calls import Ask, Deny, Message, ModelCall, ModelResponse, ToolCall, ToolRequest, Usage
 from hookline.events import AfterStep, AfterToolCall, BeforeStep, BeforeToolCall, encode
 from hookline.hooks import Hooks
 from hookline.runtime import (
@@ -54,6 +54,12 @@ async def delete_customer(name: str) -> str:
 async def refund(order: int) -> str:
     """Give money back."""
     return f"refunded {order}"
+
+
+@tool(in_thread=False)
+async def free() -> str:
+    """Give it away."""
+    return "gone"
 
 
 @tool(in_thread=False)
@@ -170,6 +176,40 @@ def test_why_a_call_was_denied_and_who_approved_another_is_said_beside_it(page: 
     expect(agent.get_by_text("I look.")).to_be_visible()
     page.get_by_text("Events", exact=True).click()
     expect(page.locator(".events tbody tr").first).to_contain_text(re.compile(r"\d\d:\d\d:\d\d.*\.\d{3}"))
+
+
+def test_what_hooks_let_pass_is_counted_and_named_behind_it(page: Page, paged: Site, tenant: str) -> None:
+    page.goto(f"operations/{clerked(paged, tenant)}")
+    found = page.get_by_role("article", name="Tool find_order").first
+    quiet = found.locator(".quiet")
+
+    expect(quiet.locator("summary")).to_contain_text("1 hook let it pass")
+    expect(quiet.get_by_text("rules.full")).to_be_hidden()
+    quiet.locator("summary").press("Enter")
+    expect(quiet.get_by_text("rules.full")).to_be_visible()
+    expect(page.get_by_role("article", name="Tool delete_customer").locator(".quiet")).to_have_count(0)
+
+
+def test_a_hook_that_asked_a_person_is_named_and_not_said_to_deny(page: Page, paged: Site, tenant: str) -> None:
+    asking = Hooks("asking")
+    asking.guard(ToolCall, id="asks-first", tool="*free")(lambda call: Ask("Give it away?"))
+    model = by_turn(ask(("free", {}, "f1"), said="I give."), ModelResponse(content="x"))
+    agent = Agent(id="giver", model=model, tools=[free])
+    store = paged.server.store
+    ran = done(paged, exec_agent(agent, "Give", store=store, tenant_id=tenant, hooks=[asking]))
+    assert ran.reason == "waiting_for_human"
+    done(paged, paged.server.log.flush())
+
+    page.goto(f"operations/{ran.operation_id}")
+    call = page.get_by_role("article", name="Tool free")
+    expect(call.locator(".asks")).to_contain_text("asks-first asked: Give it away?")
+    expect(call).not_to_contain_text("denied")
+    expect(page.get_by_role("article", name="Waiting:")).to_contain_text("Hook asks-first asks: Give it away?")
+    expect(page.get_by_role("article", name="Waiting:").get_by_role("link")).to_have_count(0)
+    page.get_by_role("link", name="Executions of hooks").click()
+    rows = page.locator("tr[data-row]")
+    expect(rows.filter(has_text="asks-first: Give it away?").locator(".state")).to_have_text("asked")
+    expect(page.locator("td.state", has_text="denied")).to_have_count(0)
 
 
 def test_an_operation_is_interrupted_from_the_page_within_a_second(page: Page, paged: Site, tenant: str) -> None:
@@ -329,7 +369,9 @@ def test_what_is_huge_is_cut_and_is_whole_one_click_away(paged: Site) -> None:
         gone = [person.get(f"/operations/{its}/{place}").status_code for place in ("events/99", "messages/1")]
 
     assert len(shown) < 60_000
-    assert "afterToolCall</code>, has 3,000," in shown
+    assert "The result has 3,000," in shown
+    assert ">ended</span>" in shown
+    assert ">running</span>" not in shown
     assert event.text.count("x") > 3_000_000
     assert event.headers["content-type"].startswith("text/plain")
     assert len(talked) < 60_000

@@ -56,6 +56,18 @@ def test_what_a_newer_version_has_written_is_left_out() -> None:
     assert [bar.name for bar in body.bars] == ["Step 1"]
 
 
+def test_a_hook_that_asked_a_person_is_not_shown_as_one_that_denied() -> None:
+    rows = [
+        row("asks", 1, 0.1, id="1", status="denied", step_index=0, tool_call_id="c1"),
+        row("denies", 2, 0.1, id="2", status="denied", denied_by="denies", step_index=0, tool_call_id="c2"),
+    ]
+    rows = [msgspec.structs.replace(each, status="denied") for each in rows]
+
+    found = {bar.name: bar.status for bar in bars([at(BeforeStep, 0, step_index=0)], rows) if bar.kind == "hook"}
+
+    assert found == {"asks": "asked", "denies": "denied"}
+
+
 def test_a_hook_is_inside_of_its_tool_call_and_that_inside_of_its_step() -> None:
     events = [
         at(BeforeStep, 0, step_index=0),

@@ -6,6 +6,8 @@ from typing import Any
 
 import msgspec
 
+from hookline.server.page._json_layout import layout_json
+
 __all__ = ["ShownArgument", "list_arguments"]
 
 
@@ -15,39 +17,46 @@ class ShownArgument(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         name: The name.
         text: The value: a text as it is, anything else as JSON.
-        is_text: Whether it is a text that cannot be mistaken for JSON.
+        is_text: Whether it is a text.
+        hint: What tells it from a value that looks the same; `""` if none does.
         is_long: Whether it needs lines of its own.
     """
 
     name: str
     text: str
     is_text: bool
+    hint: str = ""
     is_long: bool
 
 
 def list_arguments(args: dict[str, Any]) -> list[ShownArgument]:
     """List the arguments of a call as they are shown.
 
-    A text that could be mistaken for a number, for other JSON or for nothing is shown in quotes.
+    A text that looks like a number or like other JSON has a hint that it is a text, one that is empty says so, and one
+    that begins or ends with spaces is in quotes.
     """
     return [_show_argument(name, value) for name, value in args.items()]
 
 
 def _show_argument(name: str, value: Any) -> ShownArgument:
-    is_text = isinstance(value, str) and not _looks_like_json(value)
-    if is_text:
-        text = value
+    if isinstance(value, str):
+        text, hint = _show_text(value)
     else:
-        encoded = msgspec.json.encode(value, enc_hook=str)
-        text = (msgspec.json.format(encoded, indent=2) if isinstance(value, dict | list) else encoded).decode()
-    return ShownArgument(name=name, text=text, is_text=is_text, is_long="\n" in text or len(text) > 80)
+        text, hint = msgspec.json.encode(value, enc_hook=str).decode(), ""
+        if isinstance(value, dict | list):
+            text = layout_json(text)
+    is_long = "\n" in text or len(text) > 80
+    return ShownArgument(name=name, text=text, is_text=isinstance(value, str), hint=hint, is_long=is_long)
 
 
-def _looks_like_json(text: str) -> bool:
-    if not text or text != text.strip():
-        return True
+def _show_text(value: str) -> tuple[str, str]:
+    """Return how a text is shown, and its hint."""
+    if not value:
+        return "", "empty text"
+    if value != value.strip():
+        return msgspec.json.encode(value).decode(), "text"
     try:
-        msgspec.json.decode(text)
-    except (msgspec.MsgspecError, UnicodeEncodeError):
-        return False
-    return True
+        msgspec.json.decode(value)
+    except (msgspec.MsgspecError, UnicodeEncodeError, RecursionError):
+        return value, ""
+    return value, "text"

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from hookline.calls import ToolRequest
+from hookline.calls import ToolCall, ToolRequest
 from hookline.errors import EventDecodeError
 from hookline.events import (
     AfterCallAgent,
@@ -30,7 +30,7 @@ from hookline.events import (
     decode,
     is_interrupted,
 )
-from hookline.registry import ExecutionRow
+from hookline.registry import ExecutionRow, HookRun
 from hookline.runtime import DECIDED, ModelCallRecord
 from hookline.server.routes import MadeDecision
 from hookline.store import EventPart, StoredMessage, StoredOperation
@@ -41,6 +41,7 @@ __all__ = [
     "TextView",
     "build_steps",
     "count_whole_steps",
+    "find_asker",
     "message_text",
     "summarize_event",
     "text_view",
@@ -100,6 +101,16 @@ def summarize_event(part: EventPart) -> str:
     return "details"
 
 
+def find_asker(row: ExecutionRow) -> HookRun | None:
+    """Return the run of the hook that asked a person about a call; `None` if none did.
+
+    The log has a hook that asks as one that denies, in a row that nobody denied.
+    """
+    if row.status != "denied" or row.denied_by is not None or row.point != ToolCall.__name__:
+        return None
+    return next((run for run in row.executions if run.status == "denied"), None)
+
+
 class CallView(msgspec.Struct, kw_only=True):
     """A call of a tool or sub-agent in a step.
 
@@ -115,6 +126,7 @@ class CallView(msgspec.Struct, kw_only=True):
         answered_by: The hook that answered or denied it.
         prompt: The question to the person, if it waited for one.
         source: The number of the event that holds the whole result.
+        long: Its last event, if that is too long to be read here.
         records: The executions of hooks that judged it.
         decisions: What people decided about it.
         child: The operation of the sub-agent.
@@ -132,6 +144,7 @@ class CallView(msgspec.Struct, kw_only=True):
     answered_by: str | None = None
     prompt: str = ""
     source: int = 0
+    long: EventPart | None = None
     records: list[ExecutionRow] = []
     decisions: list[MadeDecision] = []
     child: StoredOperation | None = None
@@ -151,6 +164,21 @@ class CallView(msgspec.Struct, kw_only=True):
     def denial(self) -> ExecutionRow | None:
         """The execution in which a hook denied the call."""
         return next((row for row in self.records if row.denied_by), None)
+
+    @property
+    def asker(self) -> HookRun | None:
+        """The run of the hook that asked a person about the call."""
+        return next((run for row in self.records if (run := find_asker(row)) is not None), None)
+
+    @property
+    def quiet_runs(self) -> list[HookRun]:
+        """The runs of hooks that let the call pass."""
+        return list_quiet_runs(self.records)
+
+
+def list_quiet_runs(records: Iterable[ExecutionRow]) -> list[HookRun]:
+    """List the runs of hooks in which nothing went another way."""
+    return [run for row in records for run in row.executions if run.status == "ok"]
 
 
 class StepView(msgspec.Struct, kw_only=True):
@@ -182,6 +210,11 @@ class StepView(msgspec.Struct, kw_only=True):
     records: list[ExecutionRow] = []
     notes: list[tuple[str, str, str]] = []
     long: list[EventPart] = []
+
+    @property
+    def quiet_runs(self) -> list[HookRun]:
+        """The runs of hooks that changed nothing."""
+        return list_quiet_runs(self.records)
 
     @property
     def is_empty(self) -> bool:
@@ -238,6 +271,8 @@ def build_steps(
             step.long.append(part)
         else:
             add_event(step, part, event, agents.setdefault(len(steps), []))
+    for step in steps:
+        end_long_calls(step)
     by_index = {step.index: step for step in steps}
     for record in model_calls:
         if record.step_index in by_index:
@@ -323,6 +358,19 @@ def end_step(step: StepView, part: EventPart, event: AfterStep) -> None:
             call.content, call.source = text_view(outcome.content), part.number
         if call.status in ("pending", "running") or call.is_agent:
             call.status = "ok" if outcome.success else "failed"
+
+
+def end_long_calls(step: StepView) -> None:
+    """End the calls whose last event is too long to be read here; what it says is a link away."""
+    ends = [part for part in step.long if part.type in (AfterToolCall.hook_type, OnToolCallError.hook_type)]
+    running = [call for call in step.calls if call.status == "running" and not call.is_agent]
+    if len(ends) < len(running):
+        return
+    for call in running:
+        call.status = "ended"
+    if len(ends) == len(running) == 1:
+        running[0].long = ends[0]
+        step.long.remove(ends[0])
 
 
 def claim_call(step: StepView, request: ToolRequest) -> CallView:

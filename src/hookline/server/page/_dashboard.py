@@ -16,7 +16,7 @@ from hookline.server._operation_summaries import RANGES, RangeName
 from hookline.server.page._context import PageContext, context_of
 from hookline.server.page._hook_names import find_hook_names
 from hookline.server.page._operation_query import RANGE_NAMES
-from hookline.server.page._plots import Series, column_plot, legend_key, line_plot, share_plot
+from hookline.server.page._plots import Series, column_plot, legend_key, line_key, line_plot, share_plot
 from hookline.server.page._templates import format_cost, format_count, format_duration, format_moment, query_string
 from hookline.server.routes import count_waiting_calls
 from hookline.store import OperationSummary, OperationTotals
@@ -49,7 +49,8 @@ class Card(msgspec.Struct, frozen=True, kw_only=True):
         value: The figure.
         link: The address of the list behind it, below the root of the page.
         detail: More about it.
-        change: How it compares with the time before; `""` if that says nothing.
+        change: How it compares with the time before in a few characters; `""` if that says nothing.
+        change_words: The same in words.
         look: The look of a badge, if the figure needs attention.
     """
 
@@ -58,6 +59,7 @@ class Card(msgspec.Struct, frozen=True, kw_only=True):
     link: str
     detail: str = ""
     change: str = ""
+    change_words: str = ""
     look: str = ""
 
 
@@ -135,7 +137,6 @@ async def show_overview(request: Req) -> Response[str]:
         is_empty=not summary.total.count and not summary.before.count and not any(live.values()),
         cards=_make_cards(summary, waiting, attention, within=within, length=length, asked=asked),
         plots=_draw_plots(summary, within=within, length=length, root=context.root(request)),
-        legend=[(name, legend_key(name)) for name in ("done", "stopped", "failed", "live")],
         tables=_make_tables(summary, within),
         attention=attention if agent is None else None,
         period=BEFORE[length],
@@ -199,8 +200,9 @@ def _make_cards(
     def listed(**fields: str | None) -> str:
         return f"/operations{query_string({**within, **fields})}"
 
-    def change(now: float, then: float) -> str:
-        return _compare(now, then, BEFORE[length])
+    def change(now: float, then: float) -> dict[str, str]:
+        short, words = _compare(now, then, BEFORE[length])
+        return {"change": short, "change_words": words}
 
     ended = total.count - total.live
     rate = f"{100 * total.errors / total.count:.1f} % of all" if total.count else ""
@@ -209,41 +211,44 @@ def _make_cards(
             title="Operations",
             value=format_count(total.count),
             link=listed(),
-            detail=f"{format_count(total.live)} not ended" if total.live else "",
-            change=change(total.count, before.count),
+            detail=f"{format_count(total.live)} not ended" if total.live else "all have ended" if total.count else "",
+            **change(total.count, before.count),
         ),
         Card(
             title="Errors",
             value=format_count(total.errors),
             link=listed(status="error"),
             detail=rate,
-            change=change(total.errors, before.errors),
+            **change(total.errors, before.errors),
             look="failed" if total.errors else "",
         ),
         Card(
             title="Cost",
             value=format_cost(total.cost_usd) if total.cost_usd else "$0",
             link=listed(sort="costliest"),
-            detail=f"{format_cost(total.cost_usd / total.count)} each" if total.count and total.cost_usd else "",
-            change=change(total.cost_usd, before.cost_usd),
+            detail=f"{format_cost(total.cost_usd / total.count)} each"
+            if total.cost_usd
+            else "no model call had a cost",
+            **change(total.cost_usd, before.cost_usd),
         ),
         Card(
             title="Tokens",
             value=format_count(total.total_tokens),
             link=listed(sort="tokens"),
             detail=f"{format_count(round(total.total_tokens / total.count))} each" if total.count else "",
-            change=change(total.total_tokens, before.total_tokens),
+            **change(total.total_tokens, before.total_tokens),
         ),
         Card(
             title="Duration",
             value=format_duration(total.p50_ms) if ended else "—",
             link=listed(sort="longest"),
-            detail=f"half are shorter; p95 {format_duration(total.p95_ms)}" if ended else "no operation has ended",
+            detail=f"median; p95 is {format_duration(total.p95_ms)}" if ended else "no operation has ended",
         ),
         Card(
             title="Calls waiting for a person",
             value=waiting,
             link=f"/approvals{query_string({'tenant': asked['tenant'], 'agent': asked['agent']})}",
+            detail="decide about them" if waiting != "0" else "nothing to decide",
             look="" if waiting == "0" else "waiting",
         ),
     ]
@@ -260,10 +265,10 @@ def _make_attention_cards(
         logs = {"tenant": tenant, "from": within["from"]}
         cards.append(
             Card(
-                title="Calls denied by hooks",
+                title="Denied or asked about",
                 value=format_count(attention.denied),
                 link=f"/logs{query_string({**logs, 'status': 'denied'})}",
-                detail=f"{format_count(attention.failed)} executions of hooks failed",
+                detail=f"by hooks; {format_count(attention.failed)} hook runs failed",
                 look="denied" if attention.failed else "",
             )
         )
@@ -273,23 +278,25 @@ def _make_attention_cards(
             value=format_count(attention.dead),
             link=f"/deliveries{query_string({'tenant': tenant, 'status': 'dead'})}",
             detail=f"{format_count(attention.open)} waiting, {attention.endpoints} "
-            f"{'endpoint' if attention.endpoints == 1 else 'endpoints'} paused or disabled",
+            f"{'endpoint' if attention.endpoints == 1 else 'endpoints'} off",
             look="failed" if attention.dead or attention.endpoints else "",
         )
     )
     return cards
 
 
-def _compare(now: float, then: float, period: str) -> str:
-    """Return in words how a figure compares with that of the time before."""
+def _compare(now: float, then: float, period: str) -> tuple[str, str]:
+    """Return how a figure compares with that of the time before: in a few characters, and in words."""
     if not then:
-        return f"▲ none in {period}" if now else ""
+        return ("▲ new", f"none in {period}") if now else ("", "")
     percent = round(100 * (now - then) / then)
     if not percent:
-        return f"= as in {period}"
+        return "=", f"as in {period}"
     if percent > 900:
-        return f"▲ {now / then:.0f} times {period}"
-    return f"▲ {percent} % more than {period}" if percent > 0 else f"▼ {-percent} % less than {period}"
+        return f"▲ {now / then:,.0f}-fold", f"{now / then:,.0f} times {period}"
+    if percent > 0:
+        return f"▲ {percent} %", f"{percent} % more than {period}"
+    return f"▼ {-percent} %", f"{-percent} % less than {period}"
 
 
 def _draw_plots(
@@ -339,10 +346,13 @@ def _draw_plots(
         format_value=_format_axis_duration,
         width=PLOT_WIDTH,
     )
+    names = {"done": "done", "stopped": "stopped early", "failed": "failed", "live": "not ended"}
+    counts = {"done": "done", "stopped": "stopped", "failed": "errors", "live": "live"}
+    seen = [name for name, field in counts.items() if getattr(summary.total, field)]
     return [
-        {"title": "Operations", "drawn": runs, "has_legend": True},
-        {"title": "Cost", "drawn": cost, "has_legend": False},
-        {"title": "Duration, p50 and p95", "drawn": latency, "has_legend": False},
+        {"title": "Operations", "drawn": runs, "legend": [(legend_key(name), names[name]) for name in seen]},
+        {"title": "Cost", "drawn": cost, "legend": [("", "in US dollars")]},
+        {"title": "Duration", "drawn": latency, "legend": [(line_key("p50"), "p50"), (line_key("p95"), "p95")]},
     ]
 
 

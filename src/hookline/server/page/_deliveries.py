@@ -11,6 +11,7 @@ from sqlalchemy import ColumnElement
 from hookline.server._audit import write_audit_alone
 from hookline.server._callers import Req, caller_of
 from hookline.server.page._context import context_of
+from hookline.server.page._hook_names import find_hook_names
 from hookline.server.routes import Id, read_visible_delivery, retry_delivery
 from hookline.store import DeliveryFilter, DeliveryStatus, deliveries
 
@@ -59,6 +60,7 @@ async def show_deliveries(request: Req) -> Response[str]:
         asked=asked,
         counts=counts,
         statuses=STATUSES,
+        hooks=await find_hook_names(context.parts, caller, tenant_id),
         tenants=await context.known_tenants(caller),
     )
 
@@ -71,7 +73,12 @@ async def show_delivery(request: Req, id: Id) -> Response[str]:  # noqa: A002
     payload = await context.parts.deliveries.payload(id)
     attempts = await context.parts.deliveries.attempts(id)
     return context.render_page(
-        request, "deliveries/delivery.html", delivery=delivery, attempts=attempts, payload=payload or b"{}"
+        request,
+        "deliveries/delivery.html",
+        delivery=delivery,
+        attempts=attempts,
+        payload=payload or b"{}",
+        hooks=await find_hook_names(context.parts, caller_of(request), delivery.tenant_id),
     )
 
 

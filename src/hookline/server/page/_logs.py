@@ -13,7 +13,7 @@ from hookline.server._callers import Req, caller_of
 from hookline.server.page._context import PageContext, context_of
 from hookline.server.page._hook_names import find_hook_names
 from hookline.server.page._operation_query import FilterError, parse_moment
-from hookline.server.page._plots import Series, align_spans, column_plot, percentile_plot
+from hookline.server.page._plots import Series, align_spans, column_plot, legend_key, percentile_plot
 from hookline.store import Page
 
 __all__ = ["ROUTES"]
@@ -22,6 +22,7 @@ ROWS = 100
 READS = {"scope": "hooks:read"}
 LOGGED_POINTS = [*dict.fromkeys(name.partition(".")[0] for name in POINTS)]
 LOGGED_STATUSES = ("ok", "denied", "error", "timeout", "mocked", "dropped")
+SERIES = {"ok": "done", "denied": "denied or asked", "failed": "failed"}
 SPANS = {"1h": 3600, "24h": 86_400, "7d": 7 * 86_400}
 
 
@@ -118,6 +119,7 @@ async def show_statistics(request: Req) -> Response[str]:
         by=by,
         unit=unit,
         runs=runs,
+        legend=[(legend_key(name), shown) for name, shown in SERIES.items()],
         slow=slow,
         hooks=await find_hook_names(context.parts, caller, caller.tenant()),
         tenants=await context.known_tenants(caller),

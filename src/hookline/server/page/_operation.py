@@ -125,6 +125,7 @@ async def show_operation(request: Req, id: Id) -> Response[str]:  # noqa: A002
     there = ".".join(call_mark(each) for each in calls[:MOST_MARKS])
     window = await _read_window(context, request, id, operation, decisions)
     facts = await _render_facts(context, request, operation, there, operation.events)
+    hooks = await find_hook_names(context.parts, caller, operation.tenant_id)
     return context.render_page(
         request,
         "operations/operation.html",
@@ -139,7 +140,9 @@ async def show_operation(request: Req, id: Id) -> Response[str]:  # noqa: A002
         seen=digest(facts),
         window=window,
         opening=await _read_opening(context, operation) if window.after == 0 else None,
-        hooks=await find_hook_names(context.parts, caller, operation.tenant_id),
+        hooks=hooks,
+        hook_names=hooks,
+        is_own_page=True,
         no_retry=explain_no_retry(parts, operation),
         retry_key=secrets.token_hex(8),
         is_live=operation.status in LIVE,

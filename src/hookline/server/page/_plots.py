@@ -12,11 +12,18 @@ from markupsafe import Markup, escape
 
 from hookline.registry import Statistic
 
-__all__ = ["Series", "align_spans", "column_plot", "legend_key", "line_plot", "percentile_plot", "share_plot"]
+__all__ = [
+    "Series",
+    "align_spans",
+    "column_plot",
+    "legend_key",
+    "line_key",
+    "line_plot",
+    "percentile_plot",
+    "share_plot",
+]
 
 HEIGHT, LEFT, BOTTOM = 120, 40, 18
-END = 30
-"""Pixels at the right of a line plot, for the names of the lines."""
 SHORTEST_TEXTURE = 3.0
 STEPS = (1, 2, 5, 10)
 
@@ -30,6 +37,7 @@ def _texture(name: str, lines: str) -> str:
 
 _textures = {
     "stopped": _texture("stopped", "M0 3H6"),
+    "denied": _texture("denied", "M0 3H6"),
     "failed": _texture("failed", "M0 6L6 0M-1 1L1 -1M5 7L7 5M0 0L6 6M-1 5L1 7M5 -1L7 1"),
     "live": _texture("live", "M0 6L6 0M-1 1L1 -1M5 7L7 5"),
 }
@@ -145,7 +153,7 @@ def line_plot(
     format_value: Callable[[float], str],
     width: int = 560,
 ) -> Markup:
-    """Draw lines, each with its name at its end, and interrupted where there is no value.
+    """Draw lines, which are interrupted where there is no value.
 
     Args:
         labels: The label of each place.
@@ -156,12 +164,11 @@ def line_plot(
     """
     known = [value for _, values in lines for value in values if value is not None]
     top = round_up(max(known, default=0))
-    step = (width - LEFT - END) / max(len(labels) - 1, 1)
-    parts = [_axis(top, width - END, whole=False, format_value=format_value)]
-    named: list[float] = []
+    step = (width - LEFT) / max(len(labels), 1)
+    parts = [_axis(top, width, whole=False, format_value=format_value)]
     for name, values in lines:
         points = [
-            None if value is None else (LEFT + place * step, (HEIGHT - BOTTOM) * (1 - value / top))
+            None if value is None else (LEFT + (place + 0.5) * step, (HEIGHT - BOTTOM) * (1 - value / top))
             for place, value in enumerate(values)
         ]
         path, draws = "", False
@@ -177,14 +184,7 @@ def line_plot(
                     f'<circle class="plot-dot plot-line-{escape(name)}" cx="{point[0]:.1f}" cy="{point[1]:.1f}" r="2">'
                     f"<title>{told}</title></circle>"
                 )
-        last = next((point for point in reversed(points) if point is not None), None)
-        if last is not None:
-            y = last[1] + 4
-            if any(abs(y - other) < 11 for other in named):
-                y = max(named) + 11
-            named.append(y)
-            parts.append(f'<text x="{last[0] + 6:.1f}" y="{y:.1f}">{escape(name)}</text>')
-    parts += _label_columns(labels, step, width - END)
+    parts += _label_columns(labels, step, width)
     about = f"{title}: at most {format_value(max(known))}." if known else f"{title}: no values."
     return _wrap_svg(parts, width, HEIGHT, about)
 
@@ -210,6 +210,14 @@ def legend_key(name: str) -> Markup:
     return Markup(
         f'<svg class="plot" viewBox="0 0 12 12" width="12" height="12" aria-hidden="true">{_textures.get(name, "")}'
         f'<rect class="plot-{escape(name)}" width="12" height="12"/>{texture}</svg>'
+    )
+
+
+def line_key(name: str) -> Markup:
+    """Draw the key of a line for the legend, in its colour and dashes."""
+    return Markup(
+        f'<svg class="plot is-line" viewBox="0 0 22 12" width="22" height="12" aria-hidden="true">'
+        f'<path class="plot-line plot-line-{escape(name)}" d="M0 6H22" fill="none"/></svg>'
     )
 
 

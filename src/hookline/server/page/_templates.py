@@ -15,7 +15,8 @@ from markupsafe import Markup, escape
 
 from hookline.runtime import DECIDED, DECISIONS
 from hookline.server.page._arguments import list_arguments
-from hookline.server.page._conversation import message_text, summarize_event
+from hookline.server.page._conversation import find_asker, message_text, summarize_event
+from hookline.server.page._json_layout import layout_json
 from hookline.server.routes import describe_decider
 
 __all__ = [
@@ -44,6 +45,7 @@ STATUSES = {
     "max_steps": ("denied", "out of steps"),
     "cost_limit": ("denied", "out of budget"),
     "ok": ("ok", "ok"),
+    "ended": ("ok", "ended"),
     "denied": ("denied", "denied"),
     "timeout": ("failed", "timed out"),
     "dropped": ("denied", "dropped"),
@@ -91,6 +93,7 @@ def create_environment() -> Environment:
         "cost": format_cost,
         "count": format_count,
         "badge": _badge,
+        "counted": _count_badge,
         "pretty": _pretty,
         "segment": lambda text: quote(str(text), safe=""),
         "query": query_string,
@@ -101,6 +104,7 @@ def create_environment() -> Environment:
         "summary": summarize_event,
         "message_text": message_text,
         "arguments": list_arguments,
+        "asker": find_asker,
     }
     environment.globals |= {"DECISIONS": DECISIONS, "DECIDED": DECIDED}
     return environment
@@ -177,6 +181,12 @@ def _badge(status: str) -> Markup:
     return Markup(f'<span class="badge is-{look}">{escape(name)}</span>')
 
 
+def _count_badge(count: int, status: str) -> Markup:
+    """Return a badge with a count of things of a status; without its colour if there are none."""
+    look, name = STATUSES[status]
+    return Markup(f'<span class="badge{f" is-{look}" if count else ""}">{count:,} {escape(name)}</span>')
+
+
 def show_hidden(text: object) -> str:
     """Replace invisible characters of a text by their JSON escapes."""
     return HIDDEN.sub(_escape_hidden, str(text))
@@ -200,11 +210,11 @@ def _pretty(value: Any) -> str:
 
 
 def _readable(text: str) -> str:
-    """Indent a text that is a JSON object or list; return any other as it is."""
+    """Lay out a text that is a JSON object or list; return any other as it is."""
     if text[:1] not in ("{", "["):
         return text
     try:
-        return msgspec.json.format(text, indent=2)
+        return layout_json(text)
     except msgspec.DecodeError:
         return text
 

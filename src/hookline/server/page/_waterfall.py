@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Iterator, Mapping
+from typing import Literal
 
 import msgspec
 
@@ -12,6 +13,7 @@ from hookline.evals import BarKind, BarStatus, Waterfall, draw_run
 from hookline.events import Event, decode
 from hookline.registry import ExecutionRow
 from hookline.runtime import JournalEntry
+from hookline.server.page._conversation import find_asker
 from hookline.server.page._hook_names import NamedHook
 from hookline.server.page._templates import show_hidden
 from hookline.signals import HookExecution
@@ -28,7 +30,7 @@ class BarBody(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         depth: How many bars it is inside of.
         kind: What it stands for.
         name: Its name.
-        status: How it ended.
+        status: How it ended; `"asked"` is a hook that asked a person.
         start: When it began.
         duration: How long it took; of a hook its own time, of what still runs until now.
         note: Further details.
@@ -37,7 +39,7 @@ class BarBody(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     depth: int
     kind: BarKind
     name: str
-    status: BarStatus
+    status: BarStatus | Literal["asked"]
     start: float
     duration: float
     note: str = ""
@@ -84,8 +86,9 @@ def waterfall_body(
         truncated: Whether there are more events or executions than those given.
     """
     hooks = names or {}
-    executions = (execution for row in rows for execution in _executions_of(row))
-    waterfall = draw_run(read_events(entries), executions, now=int(now * 1e9))
+    executions = [pair for row in rows for pair in _executions_of(row)]
+    asking = {id(execution) for execution, has_asked in executions if has_asked}
+    waterfall = draw_run(read_events(entries), [execution for execution, _ in executions], now=int(now * 1e9))
     return WaterfallBody(
         duration=_ms(waterfall.duration_ns),
         bars=[
@@ -93,7 +96,7 @@ def waterfall_body(
                 depth=depth,
                 kind=bar.kind,
                 name=show_hidden(hooks[bar.name].name if bar.kind == "hook" and bar.name in hooks else bar.name),
-                status=bar.status,
+                status="asked" if id(bar.source) in asking else bar.status,
                 start=_ms(bar.start - waterfall.start),
                 duration=_ms(waterfall.duration_of(bar)),
                 note=show_hidden(bar.note[:LONGEST_NOTE]),
@@ -109,10 +112,11 @@ def _pauses_of(waterfall: Waterfall) -> list[tuple[float, float]]:
     return [(_ms(start - waterfall.start), _ms(end - waterfall.start)) for start, end in waterfall.pauses()]
 
 
-def _executions_of(row: ExecutionRow) -> Iterator[HookExecution]:
-    """Read a row of the log back as the executions that it was made of."""
+def _executions_of(row: ExecutionRow) -> Iterator[tuple[HookExecution, bool]]:
+    """Read a row of the log back as the executions that it was made of, each with whether its hook asked a person."""
+    asker = find_asker(row)
     for run in row.executions:
-        yield HookExecution(
+        execution = HookExecution(
             hook_id=run.hook_id,
             hook_type=row.point,
             operation_id=row.operation_id,
@@ -123,6 +127,7 @@ def _executions_of(row: ExecutionRow) -> Iterator[HookExecution]:
             step_index=row.step_index,
             tool_call_id=row.tool_call_id,
         )
+        yield execution, run is asker
 
 
 def _ms(nanoseconds: int) -> float:

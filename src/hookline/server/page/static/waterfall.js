@@ -9,7 +9,8 @@ var e = {
 	dropped: "dropped",
 	stopped: "stopped early",
 	running: "running",
-	waiting: "waiting"
+	waiting: "waiting",
+	asked: "asked"
 };
 function t(e, t) {
 	let n = [], r = Infinity;
@@ -232,11 +233,18 @@ var _ = class extends HTMLElement {
 			s.style.left = `${this.percent(a + c)}%`, e.append(s);
 		}
 	}
+	kindOf(e) {
+		return [
+			"step",
+			"person",
+			"end"
+		].includes(e.kind) ? "" : `${h[e.kind]} `;
+	}
 	tell() {
 		let t = this.bars[this.current];
 		if (t === void 0) return;
 		let n = [
-			`${h[t.kind]} ${t.name}`,
+			`${this.kindOf(t)}${t.name}`,
 			`began at ${i(t.start)}`,
 			...a(t) ? [`took ${a(t)}${t.kind === "hook" ? " of its own" : ""}`] : []
 		];

@@ -1,7 +1,7 @@
 // The rows of a waterfall: which are shown, and where their bars lie.
 
 export type Kind = "run" | "step" | "model" | "tool" | "agent" | "person" | "compact" | "hook" | "end";
-export type Status = "ok" | "mocked" | "fault" | "denied" | "failed" | "timeout" | "dropped" | "stopped" | "running" | "waiting";
+export type Status = "ok" | "mocked" | "fault" | "denied" | "failed" | "timeout" | "dropped" | "stopped" | "running" | "waiting" | "asked";
 
 /** One bar, as the server tells of it. Times are milliseconds since the operation began. */
 export interface Bar {
@@ -35,6 +35,7 @@ export const MARKS: Record<Status, string> = {
   stopped: "stopped early",
   running: "running",
   waiting: "waiting",
+  asked: "asked",
 };
 
 /** The bars that are not inside of a closed one, by their places in the list. */

@@ -240,10 +240,15 @@ class HookWaterfall extends HTMLElement {
     }
   }
 
+  /** What a bar is, unless its name says it. */
+  private kindOf(bar: Bar): string {
+    return ["step", "person", "end"].includes(bar.kind) ? "" : `${NAMES[bar.kind]} `;
+  }
+
   private tell(): void {
     const bar = this.bars[this.current];
     if (bar === undefined) return;
-    const parts = [`${NAMES[bar.kind]} ${bar.name}`, `began at ${spelled(bar.start)}`, ...(took(bar) ? [`took ${took(bar)}${bar.kind === "hook" ? " of its own" : ""}`] : [])];
+    const parts = [`${this.kindOf(bar)}${bar.name}`, `began at ${spelled(bar.start)}`, ...(took(bar) ? [`took ${took(bar)}${bar.kind === "hook" ? " of its own" : ""}`] : [])];
     if (MARKS[bar.status]) parts.push(MARKS[bar.status]);
     if (bar.note) parts.push(bar.note);
     const text = parts.join(" · ");
