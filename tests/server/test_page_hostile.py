@@ -18,6 +18,8 @@ from tests.server.site import Site
 from tests.server.test_page_guards import visitor
 from tests.server.test_page_matrix import name_of
 
+ONLY_DATABASE = ("\0", "a\0b", "\ud800", "9" * 400, "'; DROP TABLE definitions; --")
+"""What a database may mind. All other texts are sent on one database only."""
 FORM = {"content-type": "application/x-www-form-urlencoded"}
 EXPECTED = {200, 303, 400, 401, 403, 404, 409, 412, 413, 422}
 ASKED = sorted(place for place in CASES if place[0] == "GET")
@@ -36,6 +38,10 @@ def paged(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 def admin(paged: Site) -> Iterator[httpx.Client]:
     with visitor(paged) as person:
         yield person
+
+
+def texts_for(site: Site) -> tuple[str, ...]:
+    return HOSTILE if site.server.store.dialect == "postgresql" else ONLY_DATABASE
 
 
 def escape(text: str) -> str:
@@ -78,7 +84,7 @@ def test_no_text_in_an_address_breaks_a_view(paged: Site, admin: httpx.Client, p
     path, _, query = name_place(case.address, its).partition("?")
     kept = [pair for pair in query.split("&") if pair]
 
-    for text in HOSTILE:
+    for text in texts_for(paged):
         for name in {*case.asks, "notice"}:
             rest = [pair for pair in kept if not pair.startswith(f"{name}=")]
             asked = "&".join([*rest, f"{name}={escape(text)}"])
@@ -95,7 +101,7 @@ def test_no_text_in_a_form_breaks_it_or_acts(paged: Site, admin: httpx.Client, p
     fields = [name for name in form if name != "token"]
     extra = [name for name in ("from", "back", "place", "kept", "call", "do") if name not in form]
 
-    for text in HOSTILE:
+    for text in texts_for(paged):
         for name in [*fields, *extra]:
             body = encode_form(form | {name: text})
             check(admin.post(name_place(case.address, its), content=body, headers=FORM), place, name, text)
