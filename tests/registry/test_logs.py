@@ -371,6 +371,15 @@ async def test_no_duration_and_no_time_is_too_odd(store: SqlStore) -> None:
         assert all(0 <= row.duration_ms <= 1e12 and 0 <= row.created_at < 5e9 for row in rows)
 
 
+async def test_a_row_of_the_last_moment_is_found_whatever_its_key(store: SqlStore) -> None:
+    async with ExecutionLog(store, retention_hours=1e9) as log:
+        # More than there are keys in a microsecond, so that one of them is the highest of all.
+        tell(*(ran(time_unix_nano=10**30, operation_id=f"op{nth}") for nth in range(2048)))
+
+        assert len(await found(log)) + log.dropped == 2048
+        assert log.dropped == 0
+
+
 async def test_a_record_that_is_none_costs_no_other(log: ExecutionLog) -> None:
     tell(ran(operation_id="before"), ran(operation_id=7), ran(executions=None), ran(operation_id="after"))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import random
 import time
 from collections import Counter
 from collections.abc import AsyncIterator
@@ -15,7 +16,7 @@ from hypothesis import strategies as st
 
 from hookline.errors import HookUsageError
 from hookline.registry import ExecutionLog, Statistic
-from hookline.registry._statistics import HookTotals, duration_step, step_middle
+from hookline.registry._statistics import COUNTS, HookTotals, duration_step, step_middle
 from hookline.store import SqlStore
 from hookline.store._tables import statistics
 
@@ -104,6 +105,47 @@ async def test_since_is_exact_to_the_minute_within_the_log_and_to_the_hour_befor
     assert await since(100 * 3600 - 60) == await since(100 * 3600) == 201
     assert sum(each.count for each in await log.statistics("t")) == 201
     assert sum(each.count for each in await log.statistics("t", by="minute", since=now - 600)) == 11
+
+
+async def test_the_sums_of_hours_are_those_of_their_minutes(log: ExecutionLog) -> None:
+    now, chance = int(time.time()), random.Random(3)
+    statuses = ("ok", "ok", "error", "denied", "timeout", "dropped")
+    for _ in range(400):
+        at = now - chance.randrange(20 * 3600)
+        its = execution(chance.choice("ab"), chance.choice(statuses), duration_ms=chance.random() * 9)
+        tell(ran(its, time_unix_nano=at * 10**9, point=chance.choice(("ToolCall", "StepCall"))))
+    await log.flush()
+
+    for which in ({}, {"hook_id": "a"}, {"point": "StepCall"}, {"hook_id": "b", "point": "ToolCall"}):
+        first = (now - 30 * 3600) // 3600 * 3600
+        minutes = await log.statistics("t", since=first, by="minute", **which)
+        hours = await log.statistics("t", since=first, by="hour", **which)
+        added: Counter[tuple[int, str]] = Counter()
+        for each in minutes:
+            assert each.minute is not None
+            added.update({(each.minute // 3600 * 3600, name): getattr(each, name) for name in COUNTS})
+        starts = [each.hour for each in hours]
+        assert starts == sorted({start for start, _ in added})
+        assert {(each.hour, name): getattr(each, name) for each in hours for name in COUNTS} == dict(added)
+        assert all(each.p50_ms <= each.p95_ms <= each.p99_ms <= 9.5 for each in hours)
+        assert all(each.minute is None and each.hook_id is None for each in hours)
+
+
+async def test_hours_go_back_a_day_and_minutes_an_hour_unless_a_time_is_given(log: ExecutionLog) -> None:
+    now = int(time.time()) // 3600 * 3600 + 1800
+    for hours in range(40):
+        tell(ran(time_unix_nano=(now - hours * 3600) * 10**9))
+    await log.flush()
+
+    by_hour = await log.statistics("t", by="hour")
+    by_minute = await log.statistics("t", by="minute")
+    week = await log.statistics("t", by="hour", since=now - 7 * 86_400)
+
+    # The hour of the beginning is whole, and the clock may be in the next hour by now.
+    assert len(by_hour) in (24, 25)
+    assert by_hour[-1].hour == now // 3600 * 3600
+    assert len(by_minute) <= 2
+    assert [each.count for each in week] == [1] * 40
 
 
 @given(st.lists(st.floats(1e-6, 1e8), min_size=1, max_size=200))

@@ -31,8 +31,8 @@ LONGEST_ID, LONGEST_POINT, LONGEST_TEXT = 400, 40, 2000
 LONGEST_DURATION = 1e12
 SPARE_BITS = 11
 """Bits of a key below the microseconds, so that executions ending in the same one differ. Keys last until 2112."""
-LATEST = (1 << 52) - 1
-"""The last microsecond that a key can represent."""
+LATEST = (1 << 52) - 2
+"""The last microsecond of an execution. The one after it is left out, since the end of a range of keys is exclusive."""
 BAD_FIRST: Sequence[ExecutionStatus] = ("denied", "error", "timeout", "dropped", "mocked")
 """Statuses from worst to least bad: the status of a row is the first of them that one of its hooks had."""
 

@@ -8,6 +8,7 @@ from itertools import islice
 from time import monotonic, time
 from typing import Any
 
+import anyio
 import msgspec
 
 from hookline._checks import tool_matcher
@@ -147,6 +148,8 @@ class CallCounts(msgspec.Struct, frozen=True, kw_only=True):
 class RecentCalls:
     """Reads the last day's calls at points, and keeps them for 20 times as long as it took to read them.
 
+    Those who want the same calls at once share one reading.
+
     Args:
         store: The store of the operations.
     """
@@ -154,6 +157,7 @@ class RecentCalls:
     def __init__(self, store: SqlStore) -> None:
         self._store = store
         self._kept: dict[tuple[str, str | None], tuple[float, CallCounts]] = {}
+        self._locks: dict[tuple[str, str | None], anyio.Lock] = {}
 
     async def match(self, definition: HookDefinition, tenant_id: str | None) -> CallMatches:
         """Count the calls that a definition is for.
@@ -166,17 +170,27 @@ class RecentCalls:
             StoreUnavailableError: If the database cannot be reached.
         """
         point = point_of(definition)
-        began = monotonic()
-        key = (point.name, definition.tenant_id or tenant_id)
-        kept_until, calls = self._kept.pop(key, (0.0, None))
-        if calls is None or began > kept_until:
-            calls = await _read_calls(self._store, point, key[1])
-            ended = monotonic()
-            kept_until = ended + LEISURE * (ended - began)
-        self._kept[key] = kept_until, calls
+        return _match(definition, point, await self._find_calls(point, definition.tenant_id or tenant_id))
+
+    async def _find_calls(self, point: Point, tenant_id: str | None) -> CallCounts:
+        key = (point.name, tenant_id)
+        lock = self._locks.setdefault(key, anyio.Lock())
+        try:
+            async with lock:
+                began = monotonic()
+                self._kept = {each: kept for each, kept in self._kept.items() if kept[0] >= began}
+                kept_until, calls = self._kept.pop(key, (0.0, None))
+                if calls is None:
+                    calls = await _read_calls(self._store, point, tenant_id)
+                    ended = monotonic()
+                    kept_until = ended + LEISURE * (ended - began)
+                self._kept[key] = kept_until, calls
+        finally:
+            if not lock.statistics().tasks_waiting:
+                self._locks.pop(key, None)
         if len(self._kept) > MOST_KEPT:
             del self._kept[next(iter(self._kept))]
-        return _match(definition, point, calls)
+        return calls
 
 
 def _match(definition: HookDefinition, point: Point, calls: CallCounts) -> CallMatches:

@@ -62,7 +62,8 @@ class Gate:
         max_body: Largest body, in bytes.
         body_timeout: Seconds for which a body may stall.
         public: Paths that need no key.
-        public_prefixes: Paths below which the application authenticates and counts requests itself.
+        public_prefixes: Paths below which the application authenticates and counts requests itself, and shows what was
+            refused to people: it finds the error as `hookline_refused` in the state of a request to `<prefix>/refused`.
     """
 
     def __init__(
@@ -202,12 +203,22 @@ class _GatedRequest:
         parts.refusals.add(attempt, f"{method_label(scope)} {scope['path']}")
 
     async def refuse(self, error: ApiError) -> None:
+        if f"{self.scope['path']}/".startswith(self.gate._prefixes or "\x00"):
+            await self.show_refusal(error)
+            return
         add_refusal_code(self.scope, error)
         body = error.body(self.request_id)
         headers = {"content-type": MEDIA_TYPE, "content-length": str(len(body)), **error.headers}
         lines = [(name.lower().encode(), value.encode("latin-1", "replace")) for name, value in headers.items()]
         await self.send({"type": "http.response.start", "status": error.status, "headers": lines})
         await self.send({"type": "http.response.body", "body": body})
+
+    async def show_refusal(self, error: ApiError) -> None:
+        """Have an application that authenticates by itself show a refusal, without its address and body."""
+        prefix = next(each for each in self.gate._prefixes if f"{self.scope['path']}/".startswith(each))
+        place = {"path": f"{prefix}refused", "raw_path": f"{prefix}refused".encode(), "query_string": b""}
+        self.scope["state"]["hookline_refused"] = error
+        await self.gate._app({**self.scope, **place}, receive_nothing, self.send)
 
     async def send(self, message: Message) -> None:
         if message["type"] == "http.response.start":
@@ -261,6 +272,11 @@ class _GatedRequest:
             return message
 
         return receive_limited
+
+
+async def receive_nothing() -> Message:
+    """Receive the empty body of a request."""
+    return {"type": "http.request", "body": b"", "more_body": False}
 
 
 def parse_bearer(lines: Iterable[tuple[bytes, bytes]]) -> str | None:

@@ -38,13 +38,16 @@ class TextRequest(Request[Any, Any, Any]):
         """Decode the body as the fields of a form.
 
         Raises:
-            ApiError: 400, if it is not UTF-8, or has another media type.
+            ApiError: 400, if it is not UTF-8, contains a NUL character, or has another media type.
         """
         kind = self.headers.get("content-type", "").partition(";")[0].strip().lower()
         if kind and kind != FORM:
             raise malformed_error(f"Send forms as {FORM}.")
-        if not _is_text(await self.body()):
+        body = await self.body()
+        if not _is_text(body):
             raise malformed_error("The form is not valid UTF-8.")
+        if b"\0" in body or b"%00" in body:
+            raise malformed_error("The form contains a NUL character.")
         return await super().form()
 
 

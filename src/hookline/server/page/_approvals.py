@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, get_args
 
 import msgspec
@@ -91,10 +92,11 @@ async def stream_news(request: Req) -> Stream:
     The list itself never changes by itself, so that nobody approves a call that has just moved under the button.
     """
     context, wanted = context_of(request), _build_filter(request, _parse_query(request))
+    first_page = partial(find_pending_approvals, context.parts, wanted, cursor=None, limit=OPERATIONS)
     there = set(request.query_params.get("seen", "").split("."))
 
     async def render() -> str:
-        page = await find_pending_approvals(context.parts, wanted, cursor=None, limit=OPERATIONS)
+        page = await context.shared.get(("approvals", wanted), first_page)
         more = sum(call_mark(each) not in there for each in page.items)
         return context.render(request, "approvals/news.html", more=more, asked=_parse_query(request))
 

@@ -17,6 +17,7 @@ from hookline.server.page._assets import Assets
 from hookline.server.page._kept_forms import read_kept_form
 from hookline.server.page._outages import Outage
 from hookline.server.page._sessions import SESSION_SECONDS, PageSession, SessionCookies
+from hookline.server.page._shared_work import SharedWork
 from hookline.server.page._sign_outs import SignOuts
 from hookline.server.page._templates import create_environment
 
@@ -90,6 +91,7 @@ class PageContext(msgspec.Struct, frozen=True, kw_only=True):
         sign_outs: The sessions that were ended early.
         assets: The static files.
         outage: Since when the database cannot be reached.
+        shared: Work that live views of several people share.
     """
 
     parts: ServerParts
@@ -97,11 +99,18 @@ class PageContext(msgspec.Struct, frozen=True, kw_only=True):
     sign_outs: SignOuts
     assets: Assets
     outage: Outage = msgspec.field(default_factory=Outage)
+    shared: SharedWork = msgspec.field(default_factory=SharedWork)
     environment: Any = msgspec.field(default_factory=create_environment)
 
     def root(self, request: Req) -> str:
         """Return the path under which the page is served."""
         return f"{request.scope['state'].get('hookline_root', '')}{PREFIX}"
+
+    def render_for_all(self, request: Req, template: str, **values: Any) -> str:
+        """Render a template that is the same for all who get these values: it knows no caller, token or notice."""
+        root = self.root(request)
+        filled: str = self.environment.get_template(template).render({"root": root} | values)
+        return filled
 
     def render(self, request: Req, template: str, **values: Any) -> str:
         """Render a template."""

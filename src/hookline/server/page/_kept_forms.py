@@ -14,12 +14,14 @@ from litestar.exceptions import HTTPException
 
 from hookline.server._callers import Req
 
-__all__ = ["KeptForm", "keep_form", "parse_form", "read_kept_form"]
+__all__ = ["LARGEST_FORM", "LARGEST_KEPT", "KeptForm", "keep_form", "parse_form", "read_kept_form"]
 
-LARGEST = 64 * 1024
-"""Largest form that is kept, as JSON, in characters."""
-WITHHELD = frozenset(("token", "key", "kept"))
-"""Fields that are never kept: the token of the old session, and secrets."""
+LARGEST_FORM = 256 * 1024
+"""Bytes of the largest form that the page takes."""
+LARGEST_KEPT = 4 * LARGEST_FORM
+"""Bytes of the largest form to sign in: one with another form in it, whose characters are escaped twice."""
+WITHHELD = frozenset(("token", "kept"))
+"""Fields that are never kept: the token of the old session, and another form. Only the form to sign in has a secret."""
 ACTION = re.compile(r"/(?!sign-)[a-z]+(?:/[\w.~%-]+){0,3}", re.ASCII)
 
 
@@ -40,7 +42,7 @@ class KeptForm(msgspec.Struct, frozen=True, array_like=True):
 
 
 async def read_kept_form(request: Req, prefix: str) -> KeptForm | None:
-    """Read the form of a request that is not carried out; `None` if it came from elsewhere, or is too large.
+    """Read the form of a request that is not carried out; `None` if it came from elsewhere, or is none.
 
     Args:
         request: The request.
@@ -53,13 +55,11 @@ async def read_kept_form(request: Req, prefix: str) -> KeptForm | None:
         form = await request.form()
     except (HTTPException, ValueError):  # it is no form
         return None
-    given = [(name, value) for name, value in form.items() if isinstance(value, str)]
-    kept = keep_form(action, given)
-    return kept if kept is not None and len(kept.encode()) <= LARGEST else None
+    return keep_form(action, [(name, value) for name, value in form.multi_items() if isinstance(value, str)])
 
 
 def keep_form(action: str, fields: list[tuple[str, str]]) -> KeptForm | None:
-    """Return a form without its token and without secrets; `None` if it was sent to no form of the page."""
+    """Return a form without its token; `None` if it was sent to no form of the page, or to that to sign in."""
     if not ACTION.fullmatch(action):
         return None
     return KeptForm(action, [(name, value) for name, value in fields if name not in WITHHELD])
@@ -68,7 +68,7 @@ def keep_form(action: str, fields: list[tuple[str, str]]) -> KeptForm | None:
 def parse_form(fields: Mapping[str, Any]) -> KeptForm | None:
     """Return the form that went through the form to sign in; `None` if there is none, or it is invalid."""
     text = str(fields.get("kept", ""))
-    if not text or len(text) > LARGEST:
+    if not text:
         return None
     try:
         kept = msgspec.json.decode(text, type=KeptForm)

@@ -9,7 +9,7 @@ from litestar import Response, get, post
 
 from hookline.server._callers import SCOPES, Caller, Req, Scope, caller_of, not_found_error
 from hookline.server._keys import ApiKey, KeyState, state_of
-from hookline.server._problems import ApiError
+from hookline.server._problems import ApiError, FieldProblem
 from hookline.server.page._context import PageContext, context_of
 from hookline.server.page._once import claim_form, make_form_id, release_form
 from hookline.server.routes import Id, KeyBody, RotateKeyBody, create_key, revoke_key, rotate_key
@@ -212,6 +212,11 @@ async def _render_rotation(
     )
 
 
+def _field_error(field: str, detail: str) -> ApiError:
+    """Build the error for a field of a form."""
+    return ApiError(422, "invalid", detail, errors=(FieldProblem(detail=detail, parameter=field),))
+
+
 def _parse_name(text: str) -> str:
     """Check the name of a key.
 
@@ -220,11 +225,11 @@ def _parse_name(text: str) -> str:
     """
     name = text.strip()
     if not name:
-        raise ApiError(422, "invalid", "Give the key a name, such as the person or the program that will use it.")
+        raise _field_error("name", "Give the key a name, such as the person or the program that will use it.")
     if len(name) > LONGEST_NAME:
-        raise ApiError(422, "invalid", f"The name can have {LONGEST_NAME} characters; this one has {len(name):,}.")
+        raise _field_error("name", f"The name can have {LONGEST_NAME} characters; this one has {len(name):,}.")
     if any(character < " " or character == "\x7f" for character in name):
-        raise ApiError(422, "invalid", "The name has a line break or a control character; remove it.")
+        raise _field_error("name", "The name has a line break or a control character; remove it.")
     return name
 
 
@@ -236,7 +241,7 @@ def _parse_scopes(chosen: list[str]) -> list[Scope]:
     """
     found = [each for each in SCOPES if each in chosen]
     if not found or set(chosen) - set(SCOPES):
-        raise ApiError(422, "invalid", "Choose at least one scope: a key without scopes cannot do anything.")
+        raise _field_error("scope", "Choose at least one scope: a key without scopes cannot do anything.")
     return found
 
 
@@ -248,7 +253,7 @@ def _parse_tenant(caller: Caller, text: str) -> str:
     """
     name = text.strip() if caller.sees_all else caller.tenant_id
     if len(name) > 400 or any(character < " " or character == "\x7f" for character in name):
-        raise ApiError(422, "invalid", "The name of a tenant has at most 400 characters, and no control characters.")
+        raise _field_error("tenant", "The name of a tenant has at most 400 characters, and no control characters.")
     return name
 
 
@@ -264,9 +269,9 @@ def _parse_expiry(fields: dict[str, str]) -> float | None:
     try:
         seconds = float(text) * UNITS[fields.get("unit", "days")]
     except (ValueError, KeyError):
-        raise ApiError(422, "invalid", "The time until the key expires must be a number of hours or days.") from None
+        raise _field_error("amount", "The time until the key expires must be a number of hours or days.") from None
     if not math.isfinite(seconds) or not 0 < seconds <= LONGEST_SECONDS:
-        raise ApiError(422, "invalid", "The time until the key expires must be more than zero and less than 30 years.")
+        raise _field_error("amount", "The time until the key expires must be more than zero and less than 30 years.")
     return seconds
 
 

@@ -39,6 +39,9 @@ __all__ = ["MOST_MARKS", "ROUTES", "call_mark", "digest", "stream_renderings"]
 ROWS = 100
 CALM = 0.5
 """Shortest time, in seconds, between two updates of the same view, so that people can read it."""
+LEISURE = 4.0
+"""The pause after an update lasts this many times as long as the rendering took, so that live views, however many are
+open, leave the server to the other requests."""
 MOST_MARKS = 500
 """Calls whose marks fit into an address; with more, it would be longer than servers accept."""
 READS = {"scope": "operations:read"}
@@ -54,7 +57,7 @@ async def show_operations(request: Req) -> Response[str]:
         problem = ""
     except FilterError as error:
         listing, problem = await _empty_list(context, request, query), error.detail
-    listed = context.render(request, "operations/list.html", **listing)
+    listed = context.render_for_all(request, "operations/list.html", **listing)
     return context.render_page(
         request,
         "operations/operations.html",
@@ -78,8 +81,14 @@ async def stream_operations(request: Req) -> Stream:
     """Stream the list of operations whenever it changes."""
     context, query = context_of(request), OperationQuery.parse(request)
 
+    caller = caller_of(request)
+    key = "operations", context.root(request), caller.tenant(query.tenant), caller.sees_all, query
+
+    async def draw() -> str:
+        return context.render_for_all(request, "operations/list.html", **await _read_list(context, request, query))
+
     async def render() -> str:
-        return context.render(request, "operations/list.html", **await _read_list(context, request, query))
+        return await context.shared.get(key, draw)
 
     await render()  # what is refused is refused before the answer begins
     return stream_response(request, stream_renderings(request, render, seen=request.query_params.get("seen")))
@@ -163,16 +172,17 @@ async def _render_on_change(
 ) -> AsyncGenerator[str]:
     """Yield renderings that differ from the one before, and `""` after a while without one."""
     context, session = context_of(request), request.scope["state"]["hookline_session"]
-    drawn_at, said_at, dirty = 0.0, 0.0, True
+    due_at, said_at, dirty = 0.0, 0.0, True
     async with aclosing(context.parts.feed.changes(caller_of(request).tenant())) as changes:
         async for change in changes:
             now = monotonic()
             if context.parts.closing.is_set() or not await context.is_signed_in(session):
                 return
             dirty = dirty or (change is not None and only in (None, change[1].operation_id))
-            if dirty and now - drawn_at >= CALM:
+            if dirty and now >= due_at:
                 text = await render()
-                drawn_at, dirty = now, False
+                drawn_at, dirty = monotonic(), False
+                due_at = drawn_at + max(CALM, LEISURE * (drawn_at - now))
                 if digest(text) != seen:
                     seen, said_at = digest(text), now
                     yield text

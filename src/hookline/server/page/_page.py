@@ -13,7 +13,7 @@ try:
 except ImportError as error:
     raise MissingExtraError("server", "The web page") from error
 
-from litestar import Litestar, MediaType, Request, Response, get, post
+from litestar import HttpMethod, Litestar, MediaType, Request, Response, get, post, route
 from litestar.datastructures import State
 from litestar.exceptions import HTTPException
 from litestar.types import ASGIApp, Receive, Send
@@ -42,14 +42,13 @@ from hookline.server.page import (
 from hookline.server.page._assets import Assets
 from hookline.server.page._context import PREFIX, PageContext, context_of, validate_place
 from hookline.server.page._gate import PageGate
-from hookline.server.page._kept_forms import KeptForm, parse_form, read_kept_form
+from hookline.server.page._kept_forms import LARGEST_FORM, LARGEST_KEPT, KeptForm, parse_form, read_kept_form
 from hookline.server.page._sessions import SessionCookies
 from hookline.server.page._sign_outs import SignOuts
 from hookline.server.routes import Id
 
 __all__ = ["create_page"]
 
-LARGEST_FORM = 256 * 1024
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
     "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
@@ -79,7 +78,7 @@ def create_page(parts: ServerParts, *, rates: RateLimits, session_key: bytes | N
     page = Litestar(
         [
             *(redirect_home, show_sign_in, sign_in, sign_out, send_asset, answer_not_found),
-            *(route for view in views for route in view.ROUTES),
+            *(each for view in views for each in view.ROUTES),
         ],
         path=PREFIX,
         state=State({"context": context, "parts": parts}),
@@ -111,7 +110,7 @@ async def show_sign_in(request: Req) -> Response[Any]:
     return _render_sign_in(request, status=200, place=place)
 
 
-@post("/sign-in", opt=PUBLIC)
+@post("/sign-in", opt=PUBLIC, request_max_body_size=LARGEST_KEPT)
 async def sign_in(request: Req) -> Response[Any]:
     """Sign in with a key, and redirect to the page that was asked for before."""
     context = context_of(request)
@@ -150,9 +149,9 @@ async def send_asset(request: Req, name: Id) -> Response[bytes]:
     return context_of(request).assets.answer(request, name)
 
 
-@get("/{rest:path}")
+@route("/{rest:path}", http_method=[HttpMethod.GET, HttpMethod.POST], status_code=404)
 async def answer_not_found(request: Req) -> None:
-    """Answer 404 for any other path."""
+    """Answer 404 for any other path. Requests that the gate of the API has refused come here too, to be shown."""
     raise not_found_error()
 
 
@@ -210,6 +209,7 @@ def _render_error(request: Req, error: Exception) -> Response[Any]:
         answer = _render_in_place(request, context_of(request).render_page(request, "kept_form.html", kept=kept))
     else:
         since = outage.since if isinstance(error, StoreUnavailableError) else None
+        is_part = request.method == "POST" and _is_from_htmx(request)
         answer = context_of(request).render_page(
             request,
             "problem.html",
@@ -218,7 +218,10 @@ def _render_error(request: Req, error: Exception) -> Response[Any]:
             request_id=request_id,
             since=since,
             method=request.method,
+            is_part=is_part,
         )
+        if is_part:  # the form stays there, with what was typed
+            answer.headers |= {"HX-Retarget": "#refused", "HX-Reswap": "innerHTML", "HX-Reselect": ".outcome"}
     answer.headers.update(refusal.headers)
     return _add_headers(answer)
 
@@ -231,9 +234,13 @@ def _ask_to_sign_in(request: Req, kept: KeptForm) -> Response[Any]:
 
 def _render_in_place(request: Req, answer: Response[Any]) -> Response[Any]:
     """Have htmx show a whole page, where it has asked for a part of one."""
-    if request.headers.get("hx-request") == "true":
+    if _is_from_htmx(request):
         answer.headers |= {"HX-Retarget": "body", "HX-Reswap": "innerHTML", "HX-Reselect": "body > *"}
     return answer
+
+
+def _is_from_htmx(request: Req) -> bool:
+    return request.headers.get("hx-request") == "true"
 
 
 def _redirect_to_sign_in(request: Req) -> Response[Any]:
@@ -241,7 +248,7 @@ def _redirect_to_sign_in(request: Req) -> Response[Any]:
     # A browser that follows a link from another site does not send a strict cookie; it does on the next request.
     if request.headers.get("sec-fetch-site") in ("cross-site", "same-site") and request.method == "GET":
         return context.render_page(request, "again.html", status=200)
-    if request.headers.get("hx-request") == "true":
+    if _is_from_htmx(request):
         return Response(None, status_code=401, headers={"HX-Redirect": f"{context.root(request)}/sign-in"})
     place = context.current_place(request) if request.method == "GET" else ""
     return context.redirect(request, "/sign-in", **({"place": place} if place else {}))

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from time import monotonic
 
-from sqlalchemy import delete, literal, select
+from sqlalchemy import delete, select
 
 from hookline.server.page._sessions import PageSession
+from hookline.server.page._shared_work import SharedWork
 from hookline.store import SqlStore, ended_sessions, insert_into
 
 __all__ = ["SignOuts"]
@@ -28,6 +29,8 @@ class SignOuts:
     def __init__(self, store: SqlStore) -> None:
         self._store = store
         self._checked: dict[str, float] = {}
+        self._asked: set[str] = set()
+        self._work = SharedWork()
 
     async def end(self, session: PageSession) -> None:
         """End a session; within one second, it is refused in all processes.
@@ -49,14 +52,18 @@ class SignOuts:
         Raises:
             StoreUnavailableError: If the database cannot be reached.
         """
-        began = monotonic()
-        if began - self._checked.get(session.nonce, -FRESH_SECONDS) < FRESH_SECONDS:
+        if monotonic() - self._checked.get(session.nonce, -FRESH_SECONDS) < FRESH_SECONDS:
             return False
+        self._asked.add(session.nonce)
+        return session.nonce in await self._work.get("ended", self._read_ended)
+
+    async def _read_ended(self) -> set[str]:
+        """Read which of the sessions that were asked for were ended, with one query for all live views."""
+        began, asked, self._asked = monotonic(), self._asked, set()
         async with self._store.reading() as connection:
-            query = select(literal(1)).where(ended_sessions.c.id == session.nonce)
-            if (await connection.execute(query)).first() is not None:
-                return True
+            query = select(ended_sessions.c.id).where(ended_sessions.c.id.in_(asked))
+            ended = set((await connection.execute(query)).scalars())
         if len(self._checked) >= REMEMBERED:
             self._checked.clear()
-        self._checked[session.nonce] = began
-        return False
+        self._checked |= dict.fromkeys(asked - ended, began)
+        return ended

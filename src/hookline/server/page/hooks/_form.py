@@ -242,7 +242,9 @@ async def _save(request: Req, form: HookForm, definition: NewHook, names: list[s
             form.problems = {name: f"{error.problem[:1].upper()}{error.problem[1:]}."}
         else:
             await _note_conflict(request, form, found, definition)
-        return None
+        if found is None or form.conflict is None or form.conflict.yours:
+            return None
+        notice, stored = "saved", found.id  # it was sent twice, or somebody else has done the same
     tenant = definition.tenant_id if isinstance(definition.tenant_id, str) else ""
     return context.redirect(request, f"/hooks/{stored}", notice=notice, tenant=tenant)
 

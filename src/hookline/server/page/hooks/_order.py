@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 
 import msgspec
 from litestar import Response, get, post
@@ -11,20 +12,24 @@ from hookline.registry import (
     POINTS,
     DefinitionConflictError,
     DefinitionError,
+    DefinitionNotFoundError,
     HookDefinition,
     is_movable,
     running_order,
 )
+from hookline.server._actors import describe_actors
 from hookline.server._callers import Req, caller_of
 from hookline.server._problems import ApiError
 from hookline.server.page._context import context_of
-from hookline.server.routes import HookOrder, order_hooks
+from hookline.server.routes import HookOrder, order_hooks, read_history
 
 __all__ = ["ORDER_ROUTES"]
 
 READS, CHANGES = {"scope": "hooks:read"}, {"scope": "hooks:manage"}
 ROWS = 1000
 """Hooks of an owner at a point that are shown; one request may read as many."""
+MOST_TOLD = 20
+"""Hooks of which a conflict says who has changed them, at most."""
 FIRST_POINT = "ToolCall.guard"
 
 
@@ -50,7 +55,8 @@ async def change_order(request: Req) -> Response[str]:
     except DefinitionConflictError as error:
         seen = dict(order)
         now = await _read_hooks(request, point, caller.own(tenant))
-        return await _render_order(request, point, tenant, problem=_tell_conflict(seen, now, error))
+        if [each.id for each in now] != list(seen):
+            return await _render_order(request, point, tenant, problem=await _tell_conflict(request, seen, now, error))
     except DefinitionError as error:
         return await _render_order(request, point, tenant, problem=f"{error.problem[:1].upper()}{error.problem[1:]}.")
     return context.redirect(request, "/hooks/order", notice="ordered", point=point, tenant=tenant)
@@ -83,18 +89,33 @@ def _move(order: list[tuple[str, int]], move: str) -> list[tuple[str, int]]:
     return moved
 
 
-def _tell_conflict(seen: dict[str, int], now: Sequence[HookDefinition], error: DefinitionConflictError) -> str:
-    """Say what has changed since an order was shown."""
+async def _tell_conflict(
+    request: Req, seen: dict[str, int], now: Sequence[HookDefinition], error: DefinitionConflictError
+) -> str:
+    """Say what has changed since an order was shown, and who has changed it."""
     there = {each.id: each for each in now}
-    new = [f"{each.name!r} is new here" for each in now if each.id not in seen]
+    new = [(each.id, f"{each.name!r} is new here") for each in now if each.id not in seen]
     changed = [
-        f"{each.name!r} was changed (priority {each.priority})"
+        (each.id, f"{each.name!r} was changed (priority {each.priority})")
         for each in now
         if each.id in seen and each.revision != seen[each.id]
     ]
-    gone = [f"{id_!r} is gone" for id_ in seen if id_ not in there]
-    told = "; ".join([*new, *changed, *gone]) or error.problem
+    gone = [(id_, f"{id_!r} is gone") for id_ in seen if id_ not in there]
+    who = await _describe_changers(request, [id_ for id_, _ in (*new, *changed, *gone)][:MOST_TOLD])
+    told = "; ".join(f"{what}{who.get(id_, '')}" for id_, what in (*new, *changed, *gone)) or error.problem
     return f"The order has changed in the meantime: {told}. This is the order now; nothing of yours was stored."
+
+
+async def _describe_changers(request: Req, ids: Sequence[str]) -> dict[str, str]:
+    """Return who has made the last change of hooks, by their ids: `" by Carol (API key 1f)"`."""
+    context, caller = context_of(request), caller_of(request)
+    actors: dict[str, str] = {}
+    for id_ in ids:
+        with suppress(ApiError, DefinitionNotFoundError):
+            history = await read_history(context.parts.registry, caller, id_, caller.tenant(), limit=1)
+            actors |= {each.id: each.actor for each in history.items}
+    names = await describe_actors(context.parts, caller, set(actors.values()))
+    return {id_: f" by {names[actor]}" for id_, actor in actors.items()}
 
 
 async def _read_hooks(request: Req, point: str, owner: str) -> list[HookDefinition]:

@@ -13,6 +13,7 @@ from hookline.registry import (
     CallMatches,
     DefinitionConflictError,
     DefinitionError,
+    DefinitionNotFoundError,
     DefinitionRevision,
     DryRun,
     HookDefinition,
@@ -63,6 +64,14 @@ ACTIONS = {
     "delete": "deleted",
 }
 """What was done, for people."""
+DONE = {name: f"This hook was {words}" for name, words in ACTIONS.items()} | {
+    "keep": "This hook was changed",
+    "create": "This hook was made again",
+    "reorder": "The order of this hook was changed",
+    "revert": "This hook was taken back to an older revision",
+}
+STALE = (DefinitionConflictError, DefinitionNotFoundError, ApiError)
+"""Errors of a change for which a definition is not as the form has shown it, or is gone."""
 
 
 @get("/hooks", opt=READS)
@@ -111,14 +120,14 @@ async def switch_hook(request: Req, id: Id) -> Response[str]:  # noqa: A002
     """Switch a definition on or off."""
     context = context_of(request)
     fields = await context.read_form(request)
-    enabled = fields.get("enabled") == "yes"
-    await toggle_hook.fn(
-        request,
-        id,
-        Switching(enabled=enabled),
-        tenant_id=fields.get("tenant"),
-        if_match=f'"{fields.get("revision", "")}"',
-    )
+    enabled, tenant = fields.get("enabled") == "yes", fields.get("tenant")
+    tag = f'"{fields.get("revision", "")}"'
+    try:
+        await toggle_hook.fn(request, id, Switching(enabled=enabled), tenant_id=tenant, if_match=tag)
+    except STALE as error:
+        found = await _find(request, id, tenant)
+        if found is None or found.enabled != enabled:
+            return await _render_stale(request, id, tenant, error)
     notice = "on" if enabled else "off"
     if fields.get("from") == "one":
         return context.redirect(request, f"/hooks/{id}", notice=notice, tenant=fields.get("tenant", ""))
@@ -150,7 +159,9 @@ async def _leave_out(request: Req, id: Id, off: str, on: str) -> None:  # noqa: 
     registry, caller = context_of(request).parts.registry, caller_of(request)
     for tries_left in reversed(range(TRIES)):
         found = await read_changeable(registry, caller, id, "")
-        left_out = [each for each in found.except_tenants if each not in (off, on)]
+        left_out = [each for each in found.except_tenants if each != on]
+        if off in left_out or (not off and left_out == found.except_tenants):
+            return  # it was sent twice, or somebody else has done the same
         changes = msgspec.convert({"exceptTenants": [*left_out, *([off] if off else [])]}, HookChanges)
         try:
             await change_hook.fn(request, id, changes, tenant_id="", if_match=f'"{found.revision}"')
@@ -174,8 +185,11 @@ async def delete_one(request: Req, id: Id) -> Response[str]:  # noqa: A002
     """Delete a definition, which can be brought back."""
     context = context_of(request)
     fields = await context.read_form(request)
-    tag = f'"{fields.get("revision", "")}"'
-    await delete_hook.fn(request, id, tenant_id=fields.get("tenant"), if_match=tag)
+    tag, tenant = f'"{fields.get("revision", "")}"', fields.get("tenant")
+    try:
+        await delete_hook.fn(request, id, tenant_id=tenant, if_match=tag)
+    except STALE as error:
+        return await _render_stale(request, id, tenant, error)
     return context.redirect(request, "/hooks/deleted", notice="deleted")
 
 
@@ -193,14 +207,26 @@ async def show_deleted(request: Req) -> Response[str]:
 @get("/hooks/{id:str}/history", opt=READS)
 async def show_history(request: Req, id: Id) -> Response[str]:  # noqa: A002
     """Show the revisions of a definition, also of one that was deleted."""
+    return await _render_history(request, id, request.query_params.get("tenant"), request.query_params.get("cursor"))
+
+
+async def _render_history(
+    request: Req,
+    id: Id,  # noqa: A002
+    tenant: str | None,
+    cursor: str | None = None,
+    *,
+    stale: str = "",
+) -> Response[str]:
     context, caller = context_of(request), caller_of(request)
-    tenant, cursor = request.query_params.get("tenant"), request.query_params.get("cursor")
     page = await read_history(context.parts.registry, caller, id, tenant, cursor=cursor, limit=ROWS)
     names = await describe_actors(context.parts, caller, [each.actor for each in page.items])
     newest = page.items[0] if page.items and cursor is None else None
     return context.render_page(
         request,
         "hooks/history.html",
+        status=409 if stale else 200,
+        stale=stale,
         page=page,
         id=id,
         asked={"tenant": tenant, "cursor": cursor},
@@ -221,7 +247,13 @@ async def go_back(request: Req, id: Id) -> Response[str]:  # noqa: A002
     except msgspec.ValidationError:
         raise ApiError(422, "invalid", "Choose one of the revisions that are listed.") from None
     now = fields.get("revision", "")
-    await revert_hook.fn(request, id, body, tenant_id=tenant, if_match=f'"{now}"' if now else None)
+    try:
+        found = None if now else await _find(request, id, tenant)
+        if found is not None:
+            raise DefinitionConflictError(id, "it was brought back in the meantime", found.revision)
+        await revert_hook.fn(request, id, body, tenant_id=tenant, if_match=f'"{now}"' if now else None)
+    except STALE as error:
+        return await _render_stale(request, id, tenant, error)
     return context.redirect(request, f"/hooks/{id}", notice="reverted", tenant=tenant)
 
 
@@ -257,6 +289,7 @@ async def _render_hook(
     matches: CallMatches | None = None,
     tenant_problem: str = "",
     tenant_typed: str = "",
+    stale: str = "",
 ) -> Response[str]:
     context, caller = context_of(request), caller_of(request)
     registry = context.parts.registry
@@ -267,7 +300,8 @@ async def _render_hook(
     return context.render_page(
         request,
         "hooks/hook.html",
-        status=422 if problem or tenant_problem else 200,
+        status=409 if stale else 422 if problem or tenant_problem else 200,
+        stale=stale,
         definition=definition,
         observes=POINTS[definition.point].event is not None and not (definition.webhook and definition.webhook.control),
         sample=sample,
@@ -281,6 +315,37 @@ async def _render_hook(
         tenant_problem=tenant_problem,
         tenant_typed=tenant_typed,
     )
+
+
+async def _find(request: Req, id: Id, tenant: str | None) -> HookDefinition | None:  # noqa: A002
+    """Find a definition that the caller may see."""
+    try:
+        return await read_visible(context_of(request).parts.registry, caller_of(request), id, tenant)
+    except (ApiError, DefinitionNotFoundError):
+        return None
+
+
+async def _render_stale(request: Req, id: Id, tenant: str | None, error: Exception) -> Response[str]:  # noqa: A002
+    """Say who has done what with a definition since a form was shown, and show the definition as it is now.
+
+    Raises:
+        Exception: The given error, if nothing was done with it.
+    """
+    context, caller = context_of(request), caller_of(request)
+    if isinstance(error, ApiError) and error.status != 404:
+        raise error
+    try:
+        history = (await read_history(context.parts.registry, caller, id, tenant, limit=1)).items
+    except (ApiError, DefinitionNotFoundError):
+        history = []
+    last = next(iter(history), None)
+    if last is None or (last.action != "delete" and not isinstance(error, DefinitionConflictError)):
+        raise error
+    who = (await describe_actors(context.parts, caller, [last.actor]))[last.actor]
+    stale = f"{DONE[last.action]} by {who} since the page showed it. Nothing of yours was stored."
+    if last.action == "delete":
+        return await _render_history(request, id, tenant, stale=stale)
+    return await _render_hook(request, id, tenant, stale=stale)
 
 
 async def _read_recent(request: Req, definition: HookDefinition) -> Page[DefinitionRevision]:

@@ -213,7 +213,10 @@ function A() {
 	let e = document.querySelector("[data-focus]");
 	e?.removeAttribute("data-focus"), e?.focus();
 }
-document.addEventListener("submit", (e) => {
+document.addEventListener("htmx:before:request", (e) => {
+	let { ctx: t } = e.detail;
+	t.request.method === "POST" && document.querySelector("#refused")?.replaceChildren();
+}), document.addEventListener("submit", (e) => {
 	let t = e.target.closest(".decide");
 	t !== null && (t.style.minHeight = `${t.getBoundingClientRect().height}px`);
 });

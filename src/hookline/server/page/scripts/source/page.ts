@@ -72,6 +72,12 @@ function announce(): void {
   message?.focus();
 }
 
+// Why a form was refused stands there until one is sent again.
+document.addEventListener("htmx:before:request", (event) => {
+  const { ctx } = (event as CustomEvent<{ ctx: { request: { method: string } } }>).detail;
+  if (ctx.request.method === "POST") document.querySelector("#refused")?.replaceChildren();
+});
+
 // A form keeps its place and its height when its answer replaces it, so that a second click hits nothing else.
 document.addEventListener("submit", (event) => {
   const place = (event.target as HTMLElement).closest<HTMLElement>(".decide");
