@@ -26,6 +26,9 @@ from hookline.calls import (
     ToolResult,
     ToolSpec,
     Usage,
+    context_message,
+    context_takers,
+    describe_context,
 )
 from hookline.dispatcher import HookDispatcher
 from hookline.errors import (
@@ -526,11 +529,12 @@ class AdapterRun:
         Returns:
             The tool result for the model.
         """
-        step, content = self.step, rejection_text(decision)
+        step, name = self.step, calling.tool_call_id
         step.type = "call_tool"
         step.calling.append(calling)
-        step.outcomes[calling.tool_call_id] = failed_outcome(calling, content)
-        return content
+        refused = failed_outcome(calling, rejection_text(decision), self._opened.waiting.get(name))
+        step.outcomes[name] = refused
+        return refused.content
 
     def decided(self, decisions: Iterable[Approve | Reject]) -> None:
         """Report a person's decisions to hooks; a `Reject` without `and_continue` stops the run."""
@@ -598,7 +602,8 @@ class AdapterRun:
         Args:
             messages: The conversation.
             ask: Calls the model. If no hook changes the call, its messages are equal to `messages`. If it reads a
-                stream, it calls `begin_stream` first.
+                stream, it calls `begin_stream` first. It is called again, with one more message, if a hook returns
+                `Guide`; nobody may have seen anything of the answer before.
             tools: The tools that the model is offered.
             settings: The settings of the call.
 
@@ -843,7 +848,8 @@ class AdapterRun:
 
         Args:
             prompt: The input of the run.
-            work: Runs the agent with the call that hooks left, and returns the final text.
+            work: Runs the agent with the call that hooks left, and returns the final text. If hooks have added context,
+                its `input` has one more message.
             instructions: The system message.
             tools: The tools that the model may call.
         """
@@ -854,6 +860,13 @@ class AdapterRun:
         said: list[str] = []
 
         async def terminal(final: AgentCall) -> AgentResult:
+            taker = context_takers.get(id(final.metadata))
+            if taker is not None and taker.context:
+                # A run that resumes has read its prompt and what hooks had added to it.
+                message = None if self._resumed else context_message(taker.context)
+                if message is not None:
+                    final = msgspec.structs.replace(final, input=[*final.input, message])
+                taker.context = ()  # what a hook adds on the way out is for the next input
             said.append(await work(final))
             reason = self._ended[0] if self._ended is not None else "done"
             control.suspended = reason == "waiting_for_human"
@@ -869,9 +882,10 @@ class AdapterRun:
             self.finish("interrupted", "")
             return AgentDone(output="", ran=traversal.reached, changed=True, denied=traversal.denied)
         output = run.last_content = traversal.result.output
-        return AgentDone(
-            output=output, ran=traversal.reached, changed=said != [output], continues=tuple(traversal.continues)
-        )
+        continues = traversal.continues
+        if continues and traversal.reached and traversal.context:
+            continues = (*continues, describe_context(traversal.context))
+        return AgentDone(output=output, ran=traversal.reached, changed=said != [output], continues=continues)
 
 
 class _TimedCall(msgspec.Struct, eq=False):

@@ -323,6 +323,7 @@ def _open_step(step: Step) -> OpenStep:
         content=step.content,
         reasoning=step.reasoning,
         cost_usd=step.cost_usd,
+        guides=step.guides,
     )
 
 

@@ -171,6 +171,7 @@ def make_steering(run: Run) -> Steering:
         offer=run.offer,
         said_from=run.said_from,
         denied=run.denied,
+        context=list(run.context),
     )
 
 

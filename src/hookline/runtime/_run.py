@@ -125,6 +125,7 @@ class Run:
         "children",
         "claimed",
         "closed",
+        "context",
         "continues",
         "conversation_id",
         "critical",
@@ -316,6 +317,8 @@ class Run:
         self.steered = self.chain is not None or state.steering is not None or self.journal.durable
         self.instructions = self.agent.instructions if steering.instructions is None else steering.instructions
         self.continues = steering.continues
+        self.context = tuple(steering.context)
+        """The texts that hooks of the `AgentCall` have added after the prompt."""
         self.waiting: dict[str, WaitingCall] = dict(steering.waiting)
         self.metadata: dict[str, Any] = dict(steering.metadata)
         self.offered: list[ToolSpec] | None = None
@@ -520,7 +523,7 @@ class Run:
         self.last_input_tokens = usage.input_tokens
         self.last_content = step.content = response.content
         step.reasoning = response.reasoning
-        step.cost_usd = usage.cost_usd
+        step.cost_usd += usage.cost_usd
         step.asking = False
 
     # Ending.

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import anyio.lowlevel
 import msgspec
 
-from hookline.calls import Ask, Call, ModelCall, StepCall
+from hookline.calls import Ask, Call, ModelCall, StepCall, background_of
 from hookline.execution import Observer, refuse_return
 from hookline.hooks import AnyHook, Hooks
 from hookline.instrumentation import Instrumentation, SegmentInfo
@@ -61,6 +61,7 @@ class RunControl(msgspec.Struct, eq=False):
         asked_by: The hook that had the person asked before hooks further inside judged the call; see `WaitingCall`.
         ask: Whether a person must be asked about the final call although no hook said so; see `RunPolicy`.
         suspended: Whether the call goes on in another segment, so that no `after` runs yet.
+        asks_again: Whether the model is asked again if a hook returns `Guide`.
     """
 
     run: Run
@@ -71,6 +72,7 @@ class RunControl(msgspec.Struct, eq=False):
     asked_by: tuple[str, int] | None = None
     ask: Callable[[Any], Awaitable[Ask | None] | None] | None = None
     suspended: bool = False
+    asks_again: bool = True
 
     @property
     def resumed(self) -> bool:
@@ -125,6 +127,7 @@ class _QueuedHook(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def _run_background_hook(item: _QueuedHook) -> None:
+    background_of.set(item.args[0].metadata)
     value = item.hook.handler(*item.args)
     if item.hook.is_async:
         value = await value
