@@ -330,9 +330,9 @@ class AgentCall(Call, frozen=True, kw_only=True):
     def add_context(self, text: str) -> None:
         """Add a text that the model reads after the prompt, before its first call; all copies of the call share it.
 
-        The text is marked as coming from the hook that adds it. A second call by the same hook replaces its text, and an
-        empty text removes it. After the run, a text is part of the next input if a hook returns `Continue`; otherwise
-        nobody reads it.
+        The text is marked as coming from the hook that adds it. A second call by the same hook replaces its text, and
+        an empty text removes it. After the run, a text is part of the next input if a hook returns `Continue`;
+        otherwise nobody reads it.
 
         Args:
             text: The text for the model.

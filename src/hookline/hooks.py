@@ -503,8 +503,8 @@ class Hooks:
     ) -> Callable[[Callable[[C, Any], Outcome]], Callable[[C, Any], Outcome]]:
         """Call the decorated function after a call: `(call, result)`.
 
-        The function returns `None`, a changed result, `Deny(reason)`, for an `AgentCall` also `Continue(input)`, or for a
-        `ModelCall` also `Guide(feedback)`. `after` hooks run in the reverse order of `before` hooks.
+        The function returns `None`, a changed result or `Deny(reason)`; for an `AgentCall` also `Continue(input)`, and
+        for a `ModelCall` also `Guide(feedback)`. `after` hooks run in the reverse order of `before` hooks.
 
         See `before` for the options; `priority` and `wait` differ.
 

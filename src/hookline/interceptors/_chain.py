@@ -285,9 +285,9 @@ class Chain:
             traversal.announcing, traversal.started, traversal.executions = announcing, [], {}
             traversal.sender = self if policy is None else policy.sender
         began = perf_counter() if announcing else 0.0
-        shared, outer = id(call.metadata), None
         if compiled.takes_context:
-            outer = context_takers[shared] if shared in context_takers else None
+            shared = id(call.metadata)
+            outer = context_takers.get(shared)  # a hook of this very call may run it through another chain
             context_takers[shared] = traversal
         try:
             if compiled.background:
@@ -309,10 +309,11 @@ class Chain:
             if asker is not None:  # ids need not be unique
                 traversal.asked_nth = sum(hook.id == asker.id for hook in compiled.hooks[: asker.index])
         finally:
-            if outer is not None:
-                context_takers[shared] = outer
-            elif compiled.takes_context:
-                context_takers.pop(shared, None)
+            if compiled.takes_context:
+                if outer is None:
+                    context_takers.pop(shared, None)
+                else:
+                    context_takers[shared] = outer
             if announcing and chain_ran.receivers and traversal.started:
                 denied = None if traversal.asked is not None else traversal.denied
                 announce_chain(traversal.call, executions_of(traversal), denied, began, traversal.sender)

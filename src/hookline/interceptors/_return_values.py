@@ -47,8 +47,8 @@ __all__ = [
 
 
 ASKED_ENOUGH = (
-    "It returned Guide, but the model was already asked again as often as the agent's `max_guides` allows in a step, so "
-    "its last answer stands."
+    "It returned Guide, but the model was already asked again as often as the agent's `max_guides` allows in a step, "
+    "so its last answer stands."
 )
 """The remark in the record of a hook whose `Guide` has no effect."""
 

@@ -132,8 +132,8 @@ def estimate_tokens(messages: Sequence[Message]) -> int:
 def split_messages(messages: Sequence[Message], keep_last: int) -> tuple[list[Message], list[Message]]:
     """Split a conversation into the messages that stay and those that a summary replaces.
 
-    System messages stay, the newest message of the user stays, and the newest `keep_last` exchanges stay whole, so that no
-    tool result is without its call.
+    System messages stay, the newest message of the user stays, and the newest `keep_last` exchanges stay whole, so that
+    no tool result is without its call.
     """
     newest_user = max((at for at, message in enumerate(messages) if is_from_user(message)), default=-1)
     starts = [at for at, message in enumerate(messages) if message.role == "assistant"]
