@@ -52,7 +52,7 @@ from hookline.runtime._loop import lead_model_call
 from hookline.runtime._missing_hooks import check_interceptors
 from hookline.runtime._persistence import LOST_HERE
 from hookline.runtime._run import Run, after_step, before_step, live
-from hookline.runtime._seams import RunControl, instrument, run_through_chain, tell_failed_step
+from hookline.runtime._seams import RunControl, instrument, run_through_chain, tell_context, tell_failed_step
 from hookline.runtime._state import Approve, OperationState, OperationStore, Reject, Step, WaitingCall, default_store
 from hookline.runtime._sub_agents import (
     emit_called,
@@ -862,6 +862,7 @@ class AdapterRun:
         async def terminal(final: AgentCall) -> AgentResult:
             taker = context_takers.get(id(final.metadata))
             if taker is not None and taker.context:
+                tell_context(run, final, taker.context)
                 # A run that resumes has read its prompt and what hooks had added to it.
                 message = None if self._resumed else context_message(taker.context)
                 if message is not None:

@@ -51,7 +51,13 @@ from hookline.runtime._persistence import (
 )
 from hookline.runtime._recovery import run_segment
 from hookline.runtime._run import Run, end_events, live, wants_no_event
-from hookline.runtime._seams import RunControl, begin_instrumentation, end_instrumentation, run_through_chain
+from hookline.runtime._seams import (
+    RunControl,
+    begin_instrumentation,
+    end_instrumentation,
+    run_through_chain,
+    tell_context,
+)
 from hookline.runtime._state import Decision, OperationResult
 from hookline.runtime._tool_calls import INTERRUPTED
 from hookline.runtime._tools import open_sources
@@ -123,6 +129,7 @@ async def run_through_agent_hooks(
             apply_agent_call(run, call, final)
         taker = context_takers.get(id(final.metadata))
         if taker is not None and taker.context:
+            tell_context(run, final, taker.context)
             tell_model(run, taker.context, resumed=resumed)
             taker.context = ()  # what a hook adds on the way out is for the next input
         reason = await run_segment(run, decisions)

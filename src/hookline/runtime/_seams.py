@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import anyio.lowlevel
 import msgspec
 
-from hookline.calls import Ask, Call, ModelCall, StepCall, background_of
+from hookline.calls import AddedContext, Ask, Call, ModelCall, StepCall, background_of
 from hookline.execution import Observer, refuse_return
 from hookline.hooks import AnyHook, Hooks
 from hookline.instrumentation import Instrumentation, SegmentInfo
@@ -23,6 +23,7 @@ __all__ = [
     "instrument",
     "instrument_step",
     "run_through_chain",
+    "tell_context",
     "tell_failed_step",
 ]
 
@@ -38,8 +39,21 @@ async def run_through_chain(run: Run, call: Call, terminal: Terminal, control: R
     return traversal
 
 
+def tell_context(run: Run, call: Call, context: Sequence[AddedContext]) -> None:
+    """Tell the bundles that instrument a run about texts that hooks have added to a call."""
+    for hooks, _ in run.begun:
+        for added in context:
+            if added.text:
+                hooks.context_added(call, added)
+
+
 def _tell_bundles(run: Run, traversal: Traversal) -> None:
-    """Tell the bundles that instrument a run about a call that was denied or answered."""
+    """Tell the bundles that instrument a run about what hooks have said of a call."""
+    if traversal.context:
+        tell_context(run, traversal.call, traversal.context)
+    for hook_id, feedback in traversal.guides if traversal.denied is None else ():
+        for hooks, _ in run.begun:
+            hooks.guided(traversal.call, hook_id, feedback)
     if traversal.denied is not None:
         cause = traversal.refusal.__cause__ if traversal.refusal is not None else None
         for hooks, _ in run.begun:
