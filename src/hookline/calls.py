@@ -660,6 +660,13 @@ class Denial(msgspec.Struct, frozen=True, kw_only=True):
     reason: str
 
 
+GUIDES_LEFT = "hookline.guides_left"
+"""The key of `ModelCall.metadata` for how often a `Guide` can still have the model asked again in the step.
+
+It is there from the second asking on, and at once if it is 0. The answer then stands whatever `Guide` says; a hook that
+must not let it stand returns `Deny`.
+"""
+
 HOOKS_KEY = "hookline.hooks"
 """The key of `Message.details` for the ids of the hooks that have added the message."""
 

@@ -15,6 +15,7 @@ from msgspec.structs import force_setattr
 
 from hookline._readonly import NO_LIST
 from hookline.calls import (
+    GUIDES_LEFT,
     Message,
     ModelCall,
     ModelResponse,
@@ -50,12 +51,6 @@ from hookline.runtime._tool_calls import (
 __all__ = ["lead_model_call", "lead_step", "limit_reached", "make_job", "model_step", "run_jobs", "run_step"]
 
 NO_USAGE = Usage()
-GUIDES_LEFT = "hookline.guides_left"
-"""The key of `ModelCall.metadata` for how often a `Guide` can still have the model asked again in the step.
-
-It is there from the second asking on, and at once if it is 0: the answer then stands whatever `Guide` says, so that a
-hook that will not have that returns `Deny`.
-"""
 LONGEST_CALL_ID = 256
 """Characters of a model's id of a call."""
 
