@@ -676,9 +676,14 @@ def hook_message(hook_ids: list[str], content: str) -> Message:
     return Message(role="user", content=content, details={HOOKS_KEY: hook_ids})
 
 
+def is_from_hooks(message: Message) -> bool:
+    """Return whether hooks have added a message to the conversation."""
+    return HOOKS_KEY in message.details
+
+
 def is_from_user(message: Message) -> bool:
     """Return whether a message is the user's, and no hook has added it."""
-    return message.role == "user" and HOOKS_KEY not in message.details
+    return message.role == "user" and not is_from_hooks(message)
 
 
 def put_context(context: tuple[AddedContext, ...], added: AddedContext) -> tuple[AddedContext, ...]:
@@ -710,5 +715,9 @@ def context_message(context: Iterable[AddedContext]) -> Message | None:
 
 def append_context(content: str, context: Iterable[AddedContext]) -> str:
     """Return a result for the model, with the texts that hooks have added to its call."""
-    added = describe_context(context)
-    return "\n\n".join(part for part in (content, added) if part) if added else content
+    return join_texts(content, describe_context(context))
+
+
+def join_texts(*texts: str | None) -> str:
+    """Join texts for the model by a blank line; empty ones are left out."""
+    return "\n\n".join(text for text in texts if text)

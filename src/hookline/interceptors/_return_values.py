@@ -167,7 +167,10 @@ def apply_after(traversal: Traversal, hook: CompiledInterceptor, value: object, 
             traversal.continues = (*traversal.continues, value.input)
         return result
     if isinstance(value, Guide) and hook.point == "ModelCall" and isinstance(value.feedback, str):
-        if traversal.policy is None or traversal.policy.asks_again:
+        if traversal.policy is not None and not traversal.policy.guides:
+            problem = "returned Guide, which the framework of this run does not support; see `Capabilities.guides`"
+            fail(traversal, hook, return_error(hook, problem), "error")
+        elif traversal.policy is None or traversal.policy.asks_again:
             traversal.note(hook, "ok")
             traversal.guides = (*traversal.guides, (hook.id, value.feedback))
         else:

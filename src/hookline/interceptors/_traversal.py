@@ -120,7 +120,9 @@ class RunPolicy(Protocol):
         asked_by: The hook that had the person asked before hooks further inside judged the call, if not all did: its
             id, and how many hooks of that id stand before it.
         resumed: Whether the call went on at another time before, so that hooks beside it have started already.
-        asks_again: Whether the model is asked again if a hook returns `Guide`.
+        asks_again: Whether the model is asked again if a hook returns `Guide`; not if it was asked too often.
+        guides: Whether hooks of the run can return `Guide` at all; not in every framework.
+        adds_context: The calls to which hooks of the run can add text for the model.
         sender: Of the records.
     """
 
@@ -142,6 +144,10 @@ class RunPolicy(Protocol):
     def resumed(self) -> bool: ...
     @property
     def asks_again(self) -> bool: ...
+    @property
+    def guides(self) -> bool: ...
+    @property
+    def adds_context(self) -> frozenset[type[Call]]: ...
     @property
     def sender(self) -> object: ...
 
@@ -293,6 +299,11 @@ class Traversal(msgspec.Struct, eq=False):
             raise HookUsageError(
                 f"{type(self.call).__name__}.add_context was called while no hook was running. Call it in the hook "
                 "itself, not in a task that runs beside `call_next` or after the hook."
+            )
+        if self.policy is not None and type(self.call) not in self.policy.adds_context:
+            raise HookUsageError(
+                f"{type(self.call).__name__}.add_context is not supported by the framework of this run. Its adapter's "
+                "`Capabilities.adds_context` lists the calls that support it."
             )
         hooks = cast(Sequence[CompiledInterceptor], clock.hooks)
         hook_id = hooks[clock.on].id

@@ -29,6 +29,7 @@ from hookline.calls import (
     context_message,
     context_takers,
     describe_context,
+    join_texts,
 )
 from hookline.dispatcher import HookDispatcher
 from hookline.errors import (
@@ -61,7 +62,7 @@ from hookline.runtime._sub_agents import (
     emit_unrun_agent,
     lead_agent_call,
 )
-from hookline.runtime._tool_calls import failed_outcome, make_call, to_pending, tool_job
+from hookline.runtime._tool_calls import InterceptedToolJob, failed_outcome, make_call, to_pending, tool_job
 from hookline.runtime._tools import Approval, Tool, as_result
 
 __all__ = ["AdapterRun", "AgentDone", "ToolDone"]
@@ -76,6 +77,8 @@ class ToolDone(msgspec.Struct, frozen=True, kw_only=True):
         result: The result for the model.
         ran: Whether the tool has run.
         changed: Whether `result` differs from the tool's own result; true if the tool did not run.
+        added: The text that hooks have added for the model, if the tool's own result or exception is unchanged but for
+            this text at the end of `result`. An adapter adds it to the own result, which may hold more than text.
         error: The exception that the tool raised, for an adapter that raises it again.
         asked: The call that a person must decide about first; the call is not over then.
         stop: The denial that is to end the run, if there is one.
@@ -84,6 +87,7 @@ class ToolDone(msgspec.Struct, frozen=True, kw_only=True):
     result: ToolResult
     ran: bool
     changed: bool = True
+    added: str = ""
     error: Exception | None = None
     asked: PendingTool | None = None
     stop: Denial | None = None
@@ -128,12 +132,14 @@ class AdapterSegment(Run):
 
     has_foreign_scope = True
 
-    __slots__ = ("at_hand", "can_ask", "framework", "given_specs")
+    __slots__ = ("adds_context", "at_hand", "can_ask", "framework", "given_specs", "guides")
 
+    adds_context: frozenset[type[Call]]
     at_hand: dict[str, Tool]
     can_ask: bool
     framework: str
     given_specs: list[ToolSpec]
+    guides: bool
 
     @property
     def specs(self) -> list[ToolSpec]:
@@ -345,6 +351,7 @@ class AdapterRun:
         )
         run.at_hand, run.can_ask, run.given_specs = {}, self.capabilities.asks, list(tools)
         run.instructions, run.framework = instructions, self.capabilities.framework
+        run.adds_context, run.guides = self.capabilities.adds_context, self.capabilities.guides
         life = Lifecycle(run, claims=self._resumed or run.journal.durable)
         await life.__aenter__()
         self._run = self._opened = run
@@ -732,7 +739,8 @@ class AdapterRun:
                 raise
             finally:
                 del run.at_hand[calling.tool_call_id]
-            return self._tool_done(step, calling, given, raised)
+            added = describe_context(job.context) if isinstance(job, InterceptedToolJob) and job.context else ""
+            return self._tool_done(step, calling, given, raised, added)
 
         return make
 
@@ -749,7 +757,7 @@ class AdapterRun:
         return calling
 
     def _tool_done(
-        self, step: Step, calling: ToolRequest, given: list[ToolResult], raised: list[Exception]
+        self, step: Step, calling: ToolRequest, given: list[ToolResult], raised: list[Exception], added: str
     ) -> ToolDone:
         run = self._opened
         asked = step.asked.get(calling.tool_call_id)
@@ -763,10 +771,13 @@ class AdapterRun:
         if error is not None:
             told = f"{type(error).__name__}: {message_of(error)}"
         changed = told != outcome.content
+        own = given[0].success if given else False
+        kept = told is not None and outcome.success is own and outcome.content == join_texts(told, added)
         return ToolDone(
             result=result,
             ran=bool(given or raised),
             changed=changed,
+            added=added if kept else "",
             error=None if changed else error,
             stop=run.denied,
         )

@@ -15,7 +15,18 @@ import anyio.lowlevel
 import msgspec
 
 from hookline._deadlines import new_scope, runs_on_asyncio
-from hookline.calls import Call, Denial, Message, ModelResponse, ToolCall, ToolRequest, ToolResult, ToolSpec, Usage
+from hookline.calls import (
+    AgentCall,
+    Call,
+    Denial,
+    Message,
+    ModelResponse,
+    ToolCall,
+    ToolRequest,
+    ToolResult,
+    ToolSpec,
+    Usage,
+)
 from hookline.dispatcher import (
     HookDispatcher,
     RequiredDeliveries,
@@ -106,6 +117,10 @@ class Run:
 
     can_ask = True
     """Whether a person can be asked about a tool call."""
+    adds_context: frozenset[type[Call]] = frozenset({ToolCall, AgentCall})
+    """The calls to which hooks can add text for the model."""
+    guides = True
+    """Whether the model is asked again if a hook returns `Guide`."""
     framework = ""
     """Name of the other framework that runs it, if one does."""
     has_foreign_scope = False

@@ -94,6 +94,16 @@ class RunControl(msgspec.Struct, eq=False):
         return self.pinned and not self.decided
 
     @property
+    def adds_context(self) -> frozenset[type[Call]]:
+        """The calls to which hooks of this run can add text for the model."""
+        return self.run.adds_context
+
+    @property
+    def guides(self) -> bool:
+        """Whether hooks of this run can have the model asked again."""
+        return self.run.guides
+
+    @property
     def sender(self) -> object:
         """The dispatcher of the run, which sends the records."""
         return self.run.dispatcher

@@ -44,6 +44,7 @@ from hookline.runtime._tools import Tool, as_result
 
 __all__ = [
     "INTERRUPTED",
+    "InterceptedToolJob",
     "Job",
     "emit_result",
     "failed_outcome",
@@ -176,7 +177,8 @@ class InterceptedToolJob(msgspec.Struct, eq=False):
         problem: What is wrong with its arguments.
         approved: Whether a person has approved it.
         asked_by: The hook that had the person asked, where hooks further inside were not asked.
-        context: The texts that hooks had added for the model before the call waited for a person.
+        context: The texts that hooks had added for the model before the call waited for a person; after the call, all
+            that the model reads with its result.
     """
 
     run: Run
@@ -215,8 +217,9 @@ class InterceptedToolJob(msgspec.Struct, eq=False):
         else:
             run.tool_calls += 1
             result = await emit_unrun_tool(run, step, final, traversal)
-        context = merge_context(self.context, traversal.context) if self.context else traversal.context
-        record_outcome(run, step, self.request, final, result, context)
+        if traversal.context:
+            self.context = merge_context(self.context, traversal.context)
+        record_outcome(run, step, self.request, final, result, self.context)
 
     def _reach_tool(self, final: ToolCall) -> Awaitable[ToolResult]:
         """Run the tool of the call as its interceptors have left it."""
@@ -274,7 +277,7 @@ def tool_job(
     *,
     approved: bool = False,
     asked_by: tuple[str, int] | None = None,
-) -> Job:
+) -> ToolJob | InterceptedToolJob:
     """Make the job of one tool call, and reserve the call's index.
 
     Args:

@@ -40,8 +40,13 @@ DRIVES = Capabilities(
     framework="Google ADK",
     calls=dict.fromkeys((AgentCall, ModelCall, ToolCall, SubAgentCall, CompactCall), KINDS),
     asks=True,
+    adds_context=frozenset({ToolCall, AgentCall}),
+    guides=True,
 )
 """The hooks that the Agent Development Kit supports."""
+
+CONTEXT_KEY = "context"
+"""Key under which the model reads, in a tool's result, the text that hooks have added for it."""
 
 OPERATION_KEY = "hookline_operation_id"
 """Metadata key under which an event that asks a person names the operation that waits."""
@@ -265,6 +270,8 @@ class HookPlugin(BasePlugin):
             convert.result_text(result) if isinstance(tool, AgentTool) else convert.to_tool_result(tool.name, result)
         )
         done = await call.end(given)
+        if isinstance(done, ToolDone) and done.added and isinstance(result, dict) and CONTEXT_KEY not in result:
+            return {**result, CONTEXT_KEY: done.added}
         return _answer_for_model(binding, done, tool_context) if done.changed else None
 
     async def on_tool_error_callback(self, *, tool: Any, tool_args: Any, tool_context: Any, error: Any) -> Any:

@@ -81,6 +81,7 @@ async def _ask_model(binding: StrandsBinding, context: Any, call_next: Next) -> 
 
     async def ask(call: ModelCall) -> ModelResponse:
         changed = context
+        held.clear()
         if call.messages != messages or call.tools != tools:
             changed = _changed_context(context, call, system, known)
         note_piece = run.begin_stream()
@@ -99,12 +100,12 @@ async def _ask_model(binding: StrandsBinding, context: Any, call_next: Next) -> 
             raise
         last = own[-1]
         responses.append(convert.to_model_response(agent, last.message, last.stop_reason, last.usage))
-        return responses[0]
+        return responses[-1]
 
     responses, held, hold = list[ModelResponse](), list[TypedEvent](), must_hold_stream(run, ModelCall)
     response = await run.ask_model(messages, ask, tools=tools)
     binding.model_pending = False
-    unchanged = bool(own) and response == responses[0]
+    unchanged = bool(own) and response == responses[-1]
     final = response or ModelResponse(content=run.denied.reason if run.denied is not None else "")
     for event in held if unchanged else [TypedEvent({"data": final.content})]:
         await emit(event)

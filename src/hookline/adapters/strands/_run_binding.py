@@ -41,6 +41,8 @@ DRIVES = Capabilities(
     framework="Strands",
     calls=dict.fromkeys((AgentCall, ModelCall, ToolCall, SubAgentCall, CompactCall), KINDS),
     asks=True,
+    adds_context=frozenset({ToolCall, AgentCall}),
+    guides=True,
 )
 """The hooks that the adapter supports."""
 
@@ -157,7 +159,9 @@ class StrandsBinding:
 
     def _prompt(self, messages: list[Message]) -> Any:
         return (
-            [to_strands_message(each) for each in messages] if isinstance(self.agent, Agent) else messages[-1].content
+            [to_strands_message(each) for each in messages]
+            if isinstance(self.agent, Agent)
+            else "\n\n".join(each.content for each in messages)
         )
 
     def record_end(self, result: Any) -> str:
