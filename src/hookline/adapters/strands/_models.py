@@ -10,6 +10,7 @@ from strands.hooks import AfterModelCallEvent
 from strands.middleware import ModelStopReason, TypedEvent
 
 from hookline._stepping import GeneratorBridge, emit
+from hookline.adapters._conversion import split_input
 from hookline.adapters._streams import must_hold_stream
 from hookline.adapters.strands import _conversion as convert
 from hookline.adapters.strands._run_binding import StrandsBinding, binding_of
@@ -121,10 +122,13 @@ def _system(context: Any) -> str:
 
 def _changed_context(context: Any, call: ModelCall, system: Sequence[Message], known: Sequence[Any]) -> Any:
     own = [each for each in call.messages if each.role == "system"]
-    rest = [each for each in call.messages if each.role != "system"]
+    rest, added = split_input([each for each in call.messages if each.role != "system"])
     offered = {spec.name for spec in call.tools}
+    messages = convert.to_strands_messages(rest, known)
+    if added:
+        messages = convert.add_text(messages, added)
     changes: dict[str, Any] = {
-        "messages": convert.to_strands_messages(rest, known),
+        "messages": messages,
         "tool_specs": [spec for spec in context.tool_specs if spec["name"] in offered],
     }
     if own != system:
