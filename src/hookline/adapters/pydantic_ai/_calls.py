@@ -166,13 +166,14 @@ class CallHooks:
         """Make a model request with hooks around it, and return the answer that they leave."""
         run, conversation = self._run, RequestMessages(request, self._toolset_of)
         responses: list[tuple[ModelResponse, Any]] = []
+        model = request.model  # the framework's handler may put another one into the request
 
         async def ask(call: ModelCall) -> Any:
             final = conversation.request(call)
             if request.streaming:
                 final = replace(final, model=time_stream(final.model, run))
             # The framework takes one request; a hook that returned `Guide` has discarded its answer.
-            response = await (ask_again(final, ctx) if responses else handler(final))
+            response = await (ask_again(replace(final, model=model), ctx) if responses else handler(final))
             responses.append((response, convert.to_model_response(response, self._toolset_of)))
             return responses[-1][1]
 
