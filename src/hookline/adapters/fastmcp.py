@@ -40,7 +40,6 @@ DRIVES = Capabilities(
     framework="FastMCP",
     events=frozenset({HookType.BEFORE_TOOL_CALL, HookType.AFTER_TOOL_CALL, HookType.ON_TOOL_CALL_ERROR}),
     calls={ToolCall: KINDS},
-    adds_context=frozenset({ToolCall}),
     raises_stopped=False,
 )
 """The hooks that a FastMCP server supports."""

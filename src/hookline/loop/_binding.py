@@ -50,7 +50,6 @@ DRIVES = Capabilities(
     framework="hookline.loop",
     calls={ToolCall: KINDS, ModelCall: KINDS, CompactCall: KINDS, SubAgentCall: KINDS},
     asks=True,
-    adds_context=frozenset({ToolCall}),
     guides=True,
 )
 """All sixteen events. The prompt belongs to the loop, so that hooks of an `AgentCall` are refused."""
