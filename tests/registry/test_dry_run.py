@@ -81,7 +81,7 @@ def test_what_is_no_sample_for_a_point_is_refused(point: str, given: object, pat
 
 RUNS: list[tuple[dict[str, Any], Any, dict[str, Any]]] = [
     ({"script": "context.py"}, {}, {"outcome": "denied", "reason": "no", "context": "EUR"}),
-    ({"script": "guide.py", "point": "ModelCall.after"}, {}, {"outcome": "guided", "reason": "be kind", "context": ""}),
+    ({"script": "guide.py", "point": "ModelCall.after"}, {}, {"outcome": "guided", "reason": "be kind"}),
     ({"handler": "deny", "config": {"reason": "no"}}, {}, {"outcome": "denied", "reason": "no"}),
     ({"handler": "deny"}, PAY, {"outcome": "denied"}),
     ({"handler": "deny", "tool": "shop/*"}, PAY, {"outcome": "skipped"}),

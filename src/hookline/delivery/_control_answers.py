@@ -62,7 +62,7 @@ def check_answer(hook_id: str, answer: object) -> ControlAnswer:
         raise _invalid_answer_error(
             hook_id, f"`decision` must be 'allow', 'deny', 'answer' or 'ask'; got {answer.decision!r:.100}"
         )
-    if not isinstance(answer.reason, str) or not isinstance(answer.additional_context, str):
+    if not isinstance(answer.reason, str) or not isinstance(answer.additional_context, str | msgspec.UnsetType):
         raise _invalid_answer_error(hook_id, "`reason` and `additionalContext` must be text")
     if not isinstance(answer.stop, bool):
         raise _invalid_answer_error(hook_id, "`stop` must be true or false")

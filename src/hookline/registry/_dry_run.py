@@ -174,7 +174,7 @@ class DryRun(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         call: The changed call.
         result: The changed result, or the answer.
         payload: The body that the webhook would send.
-        context: The text that the hook added to the call for the model.
+        context: The text that the hook added to the call for the model; left out if there is none.
         duration_ms: How long the hook took.
     """
 
@@ -186,7 +186,7 @@ class DryRun(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     call: dict[str, Any] | None = None
     result: Any = None
     payload: dict[str, Any] | None = None
-    context: str = ""
+    context: str | msgspec.UnsetType = msgspec.UNSET
     duration_ms: float = 0.0
 
 
@@ -237,7 +237,9 @@ async def dry_run(builder: Builder, definition: HookDefinition, given: object, *
         if isinstance(sample.subject, Call):
             context_takers.pop(id(sample.subject.metadata), None)
     context = "\n\n".join(each.text for each in taker.context)
-    return msgspec.structs.replace(report, context=context, duration_ms=(perf_counter() - started) * 1e3)
+    return msgspec.structs.replace(
+        report, context=context or msgspec.UNSET, duration_ms=(perf_counter() - started) * 1e3
+    )
 
 
 class _ContextTaker:

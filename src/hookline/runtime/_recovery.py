@@ -100,7 +100,7 @@ def restore_step(run: Run, left: OpenStep) -> Step:
     """Return the step that was under way."""
     step = Step(left.index)
     step.content, step.reasoning, step.cost_usd = left.content, left.reasoning, left.cost_usd
-    step.entered, step.guides = left.entered, left.guides
+    step.entered, step.guides = left.entered, left.guides or 0
     run.step_index = left.index
     if run.open_calls and not run.pending:
         step.type, step.calling = "call_tool", list(run.open_calls)

@@ -332,7 +332,7 @@ class Run:
         self.steered = self.chain is not None or state.steering is not None or self.journal.durable
         self.instructions = self.agent.instructions if steering.instructions is None else steering.instructions
         self.continues = steering.continues
-        self.context = tuple(steering.context)
+        self.context = tuple(steering.context or ())
         """The texts that hooks of the `AgentCall` have added after the prompt."""
         self.waiting: dict[str, WaitingCall] = dict(steering.waiting)
         self.metadata: dict[str, Any] = dict(steering.metadata)

@@ -9,6 +9,7 @@ from typing import Any
 
 import anyio
 import msgspec
+from msgspec import UNSET
 
 from hookline._readonly import ReadOnlyDict, keep_jsonable, read_only
 from hookline.calls import (
@@ -260,7 +261,7 @@ class InterceptedToolJob(msgspec.Struct, eq=False):
             call_index=final.call_index,
             metadata=keep_jsonable(final.metadata),
             asked_by=(asker.id, traversal.asked_nth) if asker is not None and early else None,
-            context=list(merge_context(self.context, traversal.context)),
+            context=list(merge_context(self.context, traversal.context)) or UNSET,
         )
         self.step.asked[self.request.tool_call_id] = to_pending(
             final, asked.prompt, asked_by="" if asker is None else asker.id
@@ -293,7 +294,7 @@ def tool_job(
     run.reserve_index(call)
     if ToolCall in run.intercepted:
         waiting = run.waiting.get(request.tool_call_id) if run.waiting else None
-        context = waiting.context if waiting is not None else ()
+        context = (waiting.context or ()) if waiting is not None else ()
         return InterceptedToolJob(run, step, request, call, tool, problem, approved, asked_by, context)
     return ToolJob(run, step, request, call, tool, problem)
 
