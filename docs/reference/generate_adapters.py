@@ -37,6 +37,8 @@ SHOWN_CALLS = (ToolCall, ModelCall, AgentCall, SubAgentCall, CompactCall)
 KINDS = ("before", "guard", "after", "around")
 ASKS = "Ask pauses the run"
 STOPS = "a stopped run raises RunStopped"
+ADDS_TO_TOOL, ADDS_TO_RUN = "add_context on a ToolCall", "add_context on an AgentCall"
+GUIDES = "Guide asks the model again"
 UNKNOWN = "?"
 
 INTRODUCTION = """\
@@ -111,6 +113,10 @@ was one. A FastMCP server has no run to stop: its client reads a failed call.
 
 """
 
+CONTEXT = """\
+What hooks can [tell the model](../how-to/add-context.md). A hook whose code uses what a framework does not support is
+refused with `UnsupportedHookError`."""
+
 ATTACHED = {
     "Pydantic AI": ("an `Agent`", "`run`, `run_sync`, `run_stream`, `iter`", "`resume(result, decisions)`"),
     "OpenAI Agents": ("an `Agent`", "`run`, `run_sync`, `run_streamed`", "`resume(result, decisions)`"),
@@ -145,6 +151,9 @@ def drawn(stage: Any) -> Column:
     for call in CALLS:
         kinds = [kind for kind in KINDS if kind in capabilities.calls.get(call, ())]
         column[call.__name__] = "all" if len(kinds) == len(KINDS) else ", ".join(kinds) or "no"
+    column[ADDS_TO_TOOL] = "yes" if ToolCall in capabilities.adds_context else "no"
+    column[ADDS_TO_RUN] = "yes" if AgentCall in capabilities.adds_context else "no"
+    column[GUIDES] = "yes" if capabilities.guides else "no"
     column[ASKS] = "yes" if capabilities.asks else "no"
     column[STOPS] = "yes" if capabilities.raises_stopped else "no"
     return column
@@ -178,6 +187,8 @@ def render(columns: Mapping[str, Column]) -> str:
     lines += table("event", [str(kind) for kind in EVENTS], columns)
     lines += ["## Interceptors", "", "The kinds of interceptor that each adapter supports, for each kind of call.", ""]
     lines += table("call", [*(call.__name__ for call in SHOWN_CALLS)], columns)
+    lines += ["## Context and guidance", "", CONTEXT, ""]
+    lines += table("", [ADDS_TO_TOOL, ADDS_TO_RUN, GUIDES], columns, code=False)
     lines += ["## Pauses and stopped runs", ""]
     lines += table("", [ASKS, STOPS], columns, code=False)
     return "\n".join(lines).rstrip() + "\n"

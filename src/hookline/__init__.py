@@ -47,6 +47,7 @@ __all__ = [
     "Deny",
     "DrainReport",
     "Event",
+    "Guide",
     "Hook",
     "HookDispatcher",
     "HookExecution",

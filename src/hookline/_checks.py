@@ -30,6 +30,7 @@ __all__ = [
     "is_plain_function",
     "module_of",
     "name_of",
+    "names_in",
     "public_name",
     "quote",
     "tool_matcher",
@@ -258,6 +259,19 @@ def _innermost_function(handler: object) -> Any:
         inner = inspect.unwrap(inner.func)
     function: Any = inner if hasattr(inner, "__code__") else type(inner).__call__
     return getattr(function, "__func__", function)
+
+
+def names_in(handler: object) -> frozenset[str]:
+    """Return the names that a handler's code reads, and those in its return annotation; none of a compiled function."""
+    function = _innermost_function(handler)
+    codes, names = [getattr(function, "__code__", None)], set[str]()
+    while codes:
+        code = codes.pop()
+        if isinstance(code, types.CodeType):
+            names.update(code.co_names, code.co_freevars)
+            codes.extend(code.co_consts)
+    names.update(re.findall(r"\w+", str(getattr(function, "__annotations__", {}).get("return", ""))))
+    return frozenset(names)
 
 
 def _decision_in(annotation: object) -> type | None:

@@ -1,7 +1,8 @@
 """Calls, results and decisions: the arguments and return values of interceptors."""
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Iterable, Mapping
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import msgspec
 
@@ -11,6 +12,7 @@ from hookline.errors import HookUsageError, message_of
 __all__ = [
     "CALLS",
     "DECISIONS",
+    "AddedContext",
     "AgentCall",
     "AgentResult",
     "Ask",
@@ -20,6 +22,7 @@ __all__ = [
     "Continue",
     "Denial",
     "Deny",
+    "Guide",
     "MemoryCall",
     "MemoryResult",
     "Message",
@@ -190,7 +193,8 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         content: The text.
         tool_calls: The tool calls of an assistant message.
         tool_call_id: The call that a tool message answers.
-        details: Data that the model's adapter needs with an assistant message, such as signatures of its reasoning.
+        details: Data that the model's adapter needs with an assistant message, such as signatures of its reasoning. A
+            message that hooks have added has their ids, as a list under `"hookline.hooks"`.
     """
 
     role: Literal["system", "user", "assistant", "tool"]
@@ -247,6 +251,64 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
     metadata: dict[str, Any] = {}
 
 
+class AddedContext(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """A text that a hook has added to a call for the model.
+
+    Attributes:
+        hook_id: The hook.
+        text: The text; an empty one is not shown to the model.
+        nth: How many hooks with the same id come before this one, as ids need not be unique.
+    """
+
+    hook_id: str
+    text: str
+    nth: int = 0
+
+
+class ContextTaker(Protocol):
+    """A chain that is running a call, and takes what the hooks add to it.
+
+    Attributes:
+        context: The texts that it has.
+    """
+
+    context: tuple[AddedContext, ...]
+
+    def take_context(self, text: str) -> None:
+        """Take a text from the hook whose turn it is.
+
+        Raises:
+            HookUsageError: If it is no hook's turn.
+        """
+        ...
+
+
+context_takers: dict[int, ContextTaker] = {}
+"""What runs a call now, by the id of the call's `metadata`, which all copies of the call share.
+
+It is found here, and not in the call, as calls are compared, shown and sent as their fields are.
+"""
+
+background_of: ContextVar[object] = ContextVar("hookline_background_of", default=None)
+"""The `metadata` of the call beside which a background hook runs; other hooks of that call may have their turn."""
+
+
+def _add_context(call: Call, text: object) -> None:
+    name = type(call).__name__
+    if not isinstance(text, str):
+        raise HookUsageError(f"{name}.add_context takes a text for the model; got {type(text).__name__}.")
+    if background_of.get() is call.metadata:
+        raise HookUsageError(
+            f"A hook with `wait=False` cannot add context to its {name}: nothing waits for it. Remove `wait=False`."
+        )
+    taker = context_takers.get(id(call.metadata))
+    if taker is None:
+        raise HookUsageError(
+            f"{name}.add_context works only in a hook, while a run or a chain runs the call; this call is not running."
+        )
+    taker.take_context(text)
+
+
 class AgentCall(Call, frozen=True, kw_only=True):
     """A run is about to start, or to continue with the input of a `Continue`.
 
@@ -264,6 +326,21 @@ class AgentCall(Call, frozen=True, kw_only=True):
         given: object = self.input
         freeze_messages(self, "input", [Message(role="user", content=given)] if isinstance(given, str) else given)
         freeze_list(self, "tools", self.tools)
+
+    def add_context(self, text: str) -> None:
+        """Add a text that the model reads after the prompt, before its first call; all copies of the call share it.
+
+        The text is marked as coming from the hook that adds it. A second call by the same hook replaces its text, and
+        an empty text removes it. After the run, a text is part of the next input if a hook returns `Continue`;
+        otherwise nobody reads it.
+
+        Args:
+            text: The text for the model.
+
+        Raises:
+            HookUsageError: If no chain is running the call, the hook has `wait=False`, or `text` is not a string.
+        """
+        _add_context(self, text)
 
 
 class AgentResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -383,6 +460,20 @@ class ToolCall(Call, frozen=True, kw_only=True):
     def with_args(self, **changed: Any) -> "ToolCall":
         """Return the call with some arguments changed."""
         return msgspec.structs.replace(self, args={**self.args, **changed})
+
+    def add_context(self, text: str) -> None:
+        """Add a text that the model reads with the result of the call, also if it is denied; all copies share it.
+
+        The text is marked as coming from the hook that adds it. It is kept while the call waits for a person, and if
+        the hook fails afterwards. A second call by the same hook replaces its text, and an empty text removes it.
+
+        Args:
+            text: The text for the model.
+
+        Raises:
+            HookUsageError: If no chain is running the call, the hook has `wait=False`, or `text` is not a string.
+        """
+        _add_context(self, text)
 
 
 class CompactCall(Call, frozen=True, kw_only=True):
@@ -540,7 +631,20 @@ class Continue(msgspec.Struct, frozen=True):
     input: str
 
 
-DECISIONS = (Deny, Ask, Respond, Continue, ToolResult)
+class Guide(msgspec.Struct, frozen=True):
+    """Discard a model's answer and ask the model again. Only `after(ModelCall)` hooks can return it.
+
+    The tool calls of the discarded answer do not run. A run asks again at most `Agent(max_guides=3)` times in a step;
+    then the last answer stands.
+
+    Attributes:
+        feedback: What the model reads before it answers again, as a user message.
+    """
+
+    feedback: str
+
+
+DECISIONS = (Deny, Ask, Respond, Continue, Guide, ToolResult)
 """What only interceptors may return: from an observer, a phase hook or a hook with `wait=False` it is an error."""
 
 
@@ -554,3 +658,66 @@ class Denial(msgspec.Struct, frozen=True, kw_only=True):
 
     hook_id: str
     reason: str
+
+
+GUIDES_LEFT = "hookline.guides_left"
+"""The key of `ModelCall.metadata` for how often a `Guide` can still have the model asked again in the step.
+
+It is there from the second asking on, and at once if it is 0. The answer then stands whatever `Guide` says; a hook that
+must not let it stand returns `Deny`.
+"""
+
+HOOKS_KEY = "hookline.hooks"
+"""The key of `Message.details` for the ids of the hooks that have added the message."""
+
+
+def hook_message(hook_ids: list[str], content: str) -> Message:
+    """Return a user message that hooks add to a conversation."""
+    return Message(role="user", content=content, details={HOOKS_KEY: hook_ids})
+
+
+def is_from_hooks(message: Message) -> bool:
+    """Return whether hooks have added a message to the conversation."""
+    return HOOKS_KEY in message.details
+
+
+def is_from_user(message: Message) -> bool:
+    """Return whether a message is the user's, and no hook has added it."""
+    return message.role == "user" and not is_from_hooks(message)
+
+
+def put_context(context: tuple[AddedContext, ...], added: AddedContext) -> tuple[AddedContext, ...]:
+    """Return the texts of a call with one more; it replaces the one that the same hook has added before."""
+    for at, known in enumerate(context):
+        if (known.hook_id, known.nth) == (added.hook_id, added.nth):
+            return (*context[:at], added, *context[at + 1 :])
+    return (*context, added)
+
+
+def merge_context(earlier: Iterable[AddedContext], later: Iterable[AddedContext]) -> tuple[AddedContext, ...]:
+    """Return the texts of a call that went on at another time; later ones replace those of the same hooks."""
+    merged = tuple(earlier)
+    for added in later:
+        merged = put_context(merged, added)
+    return merged
+
+
+def describe_context(context: Iterable[AddedContext]) -> str:
+    """Return what the model reads of the texts that hooks have added, each marked with its hook."""
+    return "\n\n".join(f"Context from hook {each.hook_id!r}: {each.text}" for each in context if each.text)
+
+
+def context_message(context: Iterable[AddedContext]) -> Message | None:
+    """Return the message with the texts that hooks have added to an `AgentCall`; `None` if there are none."""
+    shown = [each for each in context if each.text]
+    return hook_message([each.hook_id for each in shown], describe_context(shown)) if shown else None
+
+
+def append_context(content: str, context: Iterable[AddedContext]) -> str:
+    """Return a result for the model, with the texts that hooks have added to its call."""
+    return join_texts(content, describe_context(context))
+
+
+def join_texts(*texts: str | None) -> str:
+    """Join texts for the model by a blank line; empty ones are left out."""
+    return "\n\n".join(text for text in texts if text)

@@ -29,6 +29,7 @@ from hookline.calls import (
     CompactResult,
     Continue,
     Deny,
+    Guide,
     MemoryResult,
     ModelResponse,
     RequestResult,
@@ -302,7 +303,9 @@ Result: TypeAlias = AgentResult | StepResult | ModelResponse | ToolResult | Comp
 Nothing = TypeVar("Nothing", bound=Awaitable[None] | None)
 Onward = TypeVar("Onward", bound=Awaitable[Call | Decision | None] | Call | Decision | None)
 Verdict = TypeVar("Verdict", bound=Awaitable[Deny | Ask | None] | Deny | Ask | None)
-Outcome = TypeVar("Outcome", bound=Awaitable[Result | Deny | Continue | None] | Result | Deny | Continue | None)
+Outcome = TypeVar(
+    "Outcome", bound=Awaitable[Result | Deny | Continue | Guide | None] | Result | Deny | Continue | Guide | None
+)
 Answer = TypeVar("Answer", bound=Awaitable[Result | Decision | None] | Result | Decision | None)
 
 AnyHook: TypeAlias = "Hooks | Hook | Interceptor | PhaseHook"
@@ -500,8 +503,8 @@ class Hooks:
     ) -> Callable[[Callable[[C, Any], Outcome]], Callable[[C, Any], Outcome]]:
         """Call the decorated function after a call: `(call, result)`.
 
-        The function returns `None`, a changed result, `Deny(reason)` or, for an `AgentCall`, `Continue(input)`. `after`
-        hooks run in the reverse order of `before` hooks.
+        The function returns `None`, a changed result or `Deny(reason)`; for an `AgentCall` also `Continue(input)`, and
+        for a `ModelCall` also `Guide(feedback)`. `after` hooks run in the reverse order of `before` hooks.
 
         See `before` for the options; `priority` and `wait` differ.
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from hookline.calls import Call, Denial, Message, ModelCall, ToolSpec
+from hookline.calls import AddedContext, Call, Denial, Message, ModelCall, ToolSpec
 from hookline.hooks import Hooks
 
 __all__ = ["Instrumentation", "SegmentInfo", "StreamTimes"]
@@ -134,6 +134,12 @@ class Instrumentation(Hooks):
 
     def answered(self, call: Call, hook_id: str) -> None:
         """Handle the answer of a hook in place of a call, which will not happen."""
+
+    def guided(self, call: ModelCall, hook_id: str, feedback: str) -> None:
+        """Handle a `Guide` of a hook: the answer of the call is discarded, and the model is asked again."""
+
+    def context_added(self, call: Call, added: AddedContext) -> None:
+        """Handle a text that a hook has added to a call for the model."""
 
     def refused(self, call: Call, denial: Denial, *, cause: BaseException | None, ran: bool, stop: bool) -> None:
         """Handle the denial of a call by a hook, before its events.

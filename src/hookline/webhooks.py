@@ -121,6 +121,8 @@ class ControlAnswer(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         args: With `"allow"`: changed arguments for the call.
         result: With `"answer"`: `content`, and optionally `success` and `metadata`, as a mock.
         stop: With `"deny"`: whether the run ends too.
+        additional_context: With any decision: a text that the model reads with the result of the call. It is left out
+            of the JSON if there is none.
     """
 
     decision: Literal["allow", "deny", "answer", "ask"] = "allow"
@@ -128,6 +130,7 @@ class ControlAnswer(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     args: dict[str, Any] | None = None
     result: dict[str, Any] | str | None = None
     stop: bool = False
+    additional_context: str | msgspec.UnsetType = msgspec.UNSET
 
 
 ServedBy: TypeAlias = Callable[[Envelope], Awaitable[ControlAnswer | None]]

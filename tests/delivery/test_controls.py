@@ -11,7 +11,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hookline import Chain, ToolCall, ToolResult
+from hookline import (
+    Agent,
+    BeforeToolCall,
+    Chain,
+    Hook,
+    HookDispatcher,
+    ScriptedModel,
+    ToolCall,
+    ToolRequest,
+    ToolResult,
+    exec_agent,
+    tool,
+)
 from hookline.delivery import ControlAnswer, HookData, InProcess, KeyRing, Sender, Webhook, generate_key
 from hookline.delivery._control_answers import check_answer, read_answer
 from hookline.dispatcher._webhooks import control_interceptor
@@ -38,11 +50,11 @@ async def judged(receiver: Receiver, call: ToolCall = CALL, **webhook: Any) -> O
     hook = HookData(id="judge", type=HookType.BEFORE_TOOL_CALL, tool="*/bash", webhook=told)
     carrier = delivery()
 
-    async def tool(call: ToolCall) -> ToolResult:
+    async def bash(call: ToolCall) -> ToolResult:
         return ToolResult(content=f"ran {json.dumps(call.args)}")
 
     try:
-        return await Chain([control_interceptor(hook, carrier)]).run(call, tool)
+        return await Chain([control_interceptor(hook, carrier)]).run(call, bash)
     finally:
         await carrier.aclose()
 
@@ -88,6 +100,49 @@ class TestAnswers:
             outcome = await judged(receiver)
 
             assert outcome.asked.prompt == "May it?"
+
+    @pytest.mark.parametrize(
+        "answer",
+        [
+            {},
+            {"decision": "deny", "reason": "no shells"},
+            {"decision": "answer", "result": "mocked"},
+            {"decision": "ask", "reason": "May it?"},
+            {"args": {"command": "pwd"}},
+        ],
+    )
+    async def test_context_comes_along_with_every_decision(self, answer: dict[str, Any]) -> None:
+        async with Receiver() as receiver:
+            receiver.says(says_json({**answer, "additionalContext": "shells are logged"}))
+            outcome = await judged(receiver)
+
+            assert [(each.hook_id, each.text) for each in outcome.context] == [("judge", "shells are logged")]
+
+    async def test_context_of_lobehub_s_form_is_read_too(self) -> None:
+        async with Receiver() as receiver:
+            specific = {"permissionDecision": "deny", "permissionDecisionReason": "no", "additionalContext": "ask Ann"}
+            receiver.says(says_json({"hookSpecificOutput": specific}))
+            outcome = await judged(receiver)
+
+            assert outcome.denied.reason == "no"
+            assert [each.text for each in outcome.context] == ["ask Ann"]
+
+    async def test_the_model_reads_the_context_of_a_control_in_a_run(self) -> None:
+        @tool(in_thread=False)
+        def bash(command: str) -> str:
+            return f"ran {command}"
+
+        turns = [ToolRequest("bash", {"command": "ls"}), "done"]
+        agent = Agent(id="a", model=ScriptedModel(turns), tools=[bash])
+        carrier = delivery()
+        async with Receiver([SECRET]) as receiver, HookDispatcher(delivery=carrier) as dispatcher:
+            receiver.says(says_json({"additionalContext": "shells are logged"}))
+            hook = Hook(id="judge", type=BeforeToolCall, webhook={"url": receiver.url, "control": True})
+            result = await exec_agent(agent, "go", hooks=[hook], dispatcher=dispatcher)
+            await carrier.aclose()
+
+        (text,) = [message.content for message in result.messages if message.role == "tool"]
+        assert text == "ran ls\n\nContext from hook 'judge': shells are logged"
 
     async def test_a_tool_that_it_is_not_for_is_not_asked_about(self) -> None:
         async with Receiver() as receiver:
@@ -180,10 +235,19 @@ class TestReading:
                         "hookEventName": "beforeToolCall",
                         "permissionDecision": "allow",
                         "updatedInput": {"a": 1},
-                        "additionalContext": "ignored",
+                        "additionalContext": "only EUR",
                     }
                 },
-                ControlAnswer(args={"a": 1}),
+                ControlAnswer(args={"a": 1}, additional_context="only EUR"),
+            ),
+            ({"additionalContext": "only EUR"}, ControlAnswer(additional_context="only EUR")),
+            (
+                {"decision": "deny", "reason": "no", "additionalContext": "ask Ann"},
+                ControlAnswer(decision="deny", reason="no", additional_context="ask Ann"),
+            ),
+            (
+                {"hookSpecificOutput": {"permissionDecision": "allow", "additionalContext": None}},
+                ControlAnswer(),
             ),
         ],
     )
@@ -214,6 +278,10 @@ class TestReading:
             ({"result": "x"}, "only allowed with 'answer'"),
             ({"decision": "allow", "stop": True}, "only allowed with 'deny'"),
             ({"stop": "yes", "decision": "deny"}, "stop"),
+            ({"additionalContext": 3}, "additionalContext"),
+            ({"additionalContext": None}, "additionalContext"),
+            ({"decision": "guide", "reason": "again"}, "decision"),
+            ({"hookSpecificOutput": {"permissionDecision": "deny", "additionalContext": ["x"]}}, "additionalContext"),
             ({"ok": True}, "unknown key 'ok'"),
             ({"Decision": "deny"}, "unknown key 'Decision'"),
             ({"hookSpecificOutput": None}, "must be the only key"),
@@ -250,6 +318,7 @@ class TestReading:
             ControlAnswer(decision="answer", result=3),  # type: ignore[arg-type]
             ControlAnswer(decision="deny", args={}),
             ControlAnswer(decision="ask", reason=None),  # type: ignore[arg-type]
+            ControlAnswer(additional_context=None),  # type: ignore[arg-type]
         ],
     )
     def test_an_answer_of_a_function_is_checked_too(self, given: Any) -> None:

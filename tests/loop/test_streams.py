@@ -10,7 +10,7 @@ import anyio
 import pytest
 from msgspec.structs import replace
 
-from hookline import AfterStep, Deny, Hooks, ModelCall, ModelResponse, OnComplete, Respond
+from hookline import AfterStep, Deny, Guide, Hooks, ModelCall, ModelResponse, OnComplete, Respond
 from hookline.errors import RunStopped
 from tests.adapters.provider import Exchange
 from tests.otel.capture import Sink
@@ -83,6 +83,26 @@ async def test_a_changed_answer_is_streamed_and_nothing_of_the_one_before(way: W
         found = [text_of(event) async for event in read(await way.ask(run, stream=True))]
         assert "".join(found) == "HELLO WORLD"
         assert way.dialect.text(run.response) == "HELLO WORLD"
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("streams", [False, True])
+async def test_nothing_of_a_discarded_answer_is_seen(way: Way, *, streams: bool) -> None:
+    manners, left = Hooks("manners"), ["be kind"]
+    manners.after(ModelCall)(lambda call, answer: Guide(left.pop()) if left else None)
+    hooks, seen = watching()
+    kind = ModelResponse(content="dear world")
+    pieces: list[dict[str, Any]] = [{"pieces": ["hello ", "world"]}, {"pieces": ["dear ", "world"]}]
+    first, second = pieces if streams else ({}, {})
+    way.provider.script(way.dialect.says(HELLO, **first), way.dialect.says(kind, **second))
+
+    async with way.wrapped([manners, hooks]) as run:
+        answer = await way.ask(run, **({"stream": True} if streams else {}))
+        if streams:
+            assert "".join([text_of(event) async for event in read(answer)]) == "dear world"
+        assert way.dialect.text(run.response) == "dear world"
+    assert "be kind" in str(way.provider.bodies[1])
+    assert (seen[-1].llm_calls, seen[-1].steps, seen[-1].last_assistant_content) == (2, 1, "dear world")
 
 
 @pytest.mark.anyio

@@ -25,6 +25,10 @@ pytestmark = pytest.mark.anyio
 @pytest.fixture
 async def registry(tmp_path: Path) -> AsyncIterator[Registry]:
     (tmp_path / "hook.py").write_text("""import time; print('{"decision": "deny", "reason": "script"}')""")
+    (tmp_path / "context.py").write_text(
+        """print('{"decision": "deny", "reason": "no", "additionalContext": "EUR"}')"""
+    )
+    (tmp_path / "guide.py").write_text("""print('{"decision": "guide", "reason": "be kind"}')""")
     (tmp_path / "slow.py").write_text("import time; time.sleep(60)")
     async with (
         SqlStore("sqlite:///:memory:") as store,
@@ -76,6 +80,8 @@ def test_what_is_no_sample_for_a_point_is_refused(point: str, given: object, pat
 
 
 RUNS: list[tuple[dict[str, Any], Any, dict[str, Any]]] = [
+    ({"script": "context.py"}, {}, {"outcome": "denied", "reason": "no", "context": "EUR"}),
+    ({"script": "guide.py", "point": "ModelCall.after"}, {}, {"outcome": "guided", "reason": "be kind"}),
     ({"handler": "deny", "config": {"reason": "no"}}, {}, {"outcome": "denied", "reason": "no"}),
     ({"handler": "deny"}, PAY, {"outcome": "denied"}),
     ({"handler": "deny", "tool": "shop/*"}, PAY, {"outcome": "skipped"}),

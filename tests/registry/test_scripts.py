@@ -125,7 +125,15 @@ ANSWERS: list[tuple[str, str, Callable[[Outcome], bool]]] = [
     ("after", '{"decision": "answer", "result": "cleaned"}', lambda it: it.result.content == "cleaned"),
     ("after", "{}", lambda it: it.result.content == "paid"),
     ("guard", " {} ", lambda it: it.denied is None),
+    ("before", '{"decision": "allow", "additionalContext": "EUR"}', lambda it: texts(it) == ["EUR"]),
+    ("guard", '{"decision": "deny", "additionalContext": "EUR"}', lambda it: texts(it) == ["EUR"] and it.denied),
+    ("after", '{"decision": "answer", "result": "x", "additionalContext": "EUR"}', lambda it: texts(it) == ["EUR"]),
 ]
+
+
+def texts(outcome: Outcome) -> list[str]:
+    assert {each.hook_id for each in outcome.context} <= {"hook_1"}
+    return [each.text for each in outcome.context]
 
 
 @pytest.mark.parametrize(("kind", "said", "holds"), ANSWERS, ids=[str(n) for n in range(len(ANSWERS))])
@@ -153,6 +161,54 @@ async def test_a_script_is_told_the_result_and_answers_calls_of_every_class(fold
     outcome = await Chain([hook(folder, script, point="AgentCall.after")]).run(call, run)
 
     assert outcome.result.output == "DONEme"
+
+
+async def test_a_script_sends_an_answer_of_the_model_back(folder: Path, write: Write) -> None:
+    script = write(
+        """
+        import json, sys
+        rude = json.load(sys.stdin)["result"]["content"] == "rude"
+        print(json.dumps({"decision": "guide", "reason": "be kind"} if rude else {}))
+        """
+    )
+
+    hooks = hook(folder, script, point="ModelCall.after")
+    result = await exec_agent(Agent(id="shop", model=ScriptedModel(["rude", "kind"])), "Go", hooks=[hooks])
+
+    assert [message.content for message in result.messages] == ["Go", "be kind", "kind"]
+
+
+async def test_a_script_adds_context_to_the_prompt_of_a_run(folder: Path, write: Write) -> None:
+    script = write("""print('{"decision": "allow", "additionalContext": "it is Tuesday"}')""")
+
+    hooks = hook(folder, script, point="AgentCall.before")
+    result = await exec_agent(Agent(id="shop", model=ScriptedModel(["kind"])), "Go", hooks=[hooks])
+
+    assert [message.content for message in result.messages] == [
+        "Go",
+        "Context from hook 'hook_1': it is Tuesday",
+        "kind",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("point", "said", "problem"),
+    [
+        ("ModelCall.after", {"decision": "allow", "additionalContext": "x"}, "additionalContext"),
+        ("ModelCall.after", {"decision": "guide"}, "needs a `reason`"),
+        ("AgentCall.after", {"decision": "guide", "reason": "x"}, "must be one of allow, deny, answer"),
+    ],
+)
+async def test_a_script_cannot_guide_or_add_context_elsewhere(
+    folder: Path, write: Write, point: str, said: dict[str, Any], problem: str
+) -> None:
+    script = write(f"import json; print(json.dumps({said!r}))")
+
+    hooks = hook(folder, script, point=point)
+    result = await exec_agent(Agent(id="shop", model=ScriptedModel(["kind"])), "Go", hooks=[hooks])
+
+    assert result.denied is not None
+    assert problem in result.denied.reason
 
 
 async def test_a_script_is_told_events(folder: Path, write: Write, tmp_path: Path) -> None:
@@ -188,6 +244,9 @@ async def test_a_script_is_told_events(folder: Path, write: Write, tmp_path: Pat
         ("""print('{"decision": "answer", "result": "x"}')""", "invalid_answer"),
         ("""print('{"decision": "allow", "args": {}}')""", "invalid_answer"),
         ("""print('{"decision": "deny", "result": "x"}')""", "invalid_answer"),
+        ("""print('{"decision": "allow", "additionalContext": 3}')""", "invalid_answer"),
+        ("""print('{"additionalContext": "EUR"}')""", "invalid_answer"),
+        ("""print('{"decision": "guide", "reason": "again"}')""", "invalid_answer"),
         ("""print('[' * 60000)""", "invalid_answer"),
         ("import sys; sys.stdout.buffer.write(bytes([255, 254]))", "invalid_answer"),
         ("print('x' * 70000)", "too_much_output"),

@@ -6,15 +6,19 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import anyio
+import msgspec
 import pytest
 
+import hookline.calls as calls_module
 from hookline import (
     Agent,
     AgentCall,
     Ask,
     BeforeStep,
     BeforeToolCall,
+    Continue,
     Deny,
+    Guide,
     Hook,
     Hooks,
     Message,
@@ -25,6 +29,7 @@ from hookline import (
     StepCall,
     ToolCall,
     ToolResult,
+    Usage,
     exec_agent,
     interrupt,
     tool,
@@ -39,6 +44,7 @@ from .scenes import Recorder, call, calls
 pytestmark = pytest.mark.anyio
 
 DRIVES = Capabilities(framework="a loop", calls={ToolCall: KINDS, ModelCall: KINDS, AgentCall: KINDS}, asks=True)
+ABLE = msgspec.structs.replace(DRIVES, adds_context=frozenset({ToolCall, AgentCall}), guides=True)
 
 
 async def loop(
@@ -243,6 +249,126 @@ async def test_children_inherit_on_request() -> None:
     assert theirs.names() == [
         "beforeCallAgent", "beforeStep", "afterStep", "onComplete", "afterCallAgent", "onComplete",
     ]  # fmt: skip
+
+
+def adds(call: Any, *rest: Any) -> None:
+    call.add_context("text")
+
+
+def adds_in_a_function_of_its_own(call: AgentCall) -> None:
+    def add() -> None:
+        call.add_context("text")
+
+    add()
+
+
+def guides(call: ModelCall, answer: ModelResponse) -> Guide | None:
+    return Guide("again")
+
+
+def says_that_it_guides(call: ModelCall, answer: ModelResponse) -> Guide | None:
+    return None
+
+
+@pytest.mark.parametrize(
+    ("kind", "call", "handler", "what"),
+    [
+        ("before", AgentCall, adds, "AgentCall.add_context"),
+        ("after", AgentCall, adds, "AgentCall.add_context"),
+        ("guard", AgentCall, adds_in_a_function_of_its_own, "AgentCall.add_context"),
+        ("after", ModelCall, guides, "Guide"),
+        ("after", ModelCall, says_that_it_guides, "Guide"),
+    ],
+)
+async def test_what_a_framework_cannot_tell_its_model_is_refused_at_attach(
+    kind: str, call: Any, handler: Any, what: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    hooks = Hooks("hooks")
+    getattr(hooks, kind)(call, id="hook")(handler)
+
+    with pytest.raises(UnsupportedHookError) as refused:
+        AdapterRun([hooks], DRIVES)
+    assert {what, "hook", "a loop"} <= {refused.value.what, refused.value.hook_id, refused.value.framework}
+    AdapterRun([hooks], DRIVES, best_effort=True)
+    assert what in caplog.text
+    AdapterRun([hooks], ABLE)
+
+
+async def test_what_a_framework_cannot_tell_its_model_fails_the_hook_where_nobody_could_see_it_before() -> None:
+    hooks = Hooks("hooks")
+    hooks.after(ModelCall, id="hook")(lambda call, answer: vars(calls_module)["Gui" + "de"]("again"))
+
+    assert await loop([ModelResponse(content="one")], {}, [hooks]) == "denied"
+
+    hooks = Hooks("hooks")
+    hooks.before(AgentCall, id="hook")(lambda call: getattr(call, "add_" + "context")("text"))
+    async with AdapterRun([hooks], DRIVES) as run:
+
+        async def work(call: AgentCall) -> str:
+            raise AssertionError
+
+        done = await run.lead_run([Message(role="user", content="go")], work)
+    assert done.denied is not None
+    assert "not supported by the framework" in done.denied.reason
+
+
+async def test_a_framework_is_told_what_hooks_add_to_a_call_and_whether_that_is_all_that_changed() -> None:
+    hooks = Hooks("hooks")
+    hooks.before(ToolCall, id="hook")(lambda call: call.add_context("in EUR"))
+    hooks.after(ToolCall, tool="changed")(lambda call, result: ToolResult(content="other"))
+    added, done = "Context from hook 'hook': in EUR", dict[str, Any]()
+
+    async def pay(args: Mapping[str, Any]) -> ToolResult:
+        return ToolResult(content="paid")
+
+    async def fail(args: Mapping[str, Any]) -> ToolResult:
+        raise ValueError("no money")
+
+    async with AdapterRun([hooks], DRIVES) as run:
+        run.begin_step()
+        for name, work in (("pay", pay), ("changed", pay), ("fail", fail)):
+            done[name] = await run.call_tool(call(name, name), work)
+
+    assert (done["pay"].result.content, done["pay"].added, done["pay"].changed) == (f"paid\n\n{added}", added, True)
+    assert (done["changed"].result.content, done["changed"].added) == (f"other\n\n{added}", "")
+    assert (done["fail"].result.content, done["fail"].error) == (f"ValueError: no money\n\n{added}", None)
+
+
+async def test_a_framework_gets_what_hooks_add_to_a_run_with_its_input_and_with_the_next_one() -> None:
+    hooks = Hooks("hooks")
+    hooks.before(AgentCall, id="in")(lambda call: call.add_context("it is Tuesday"))
+    hooks.after(AgentCall, id="out")(lambda call, result: call.add_context("by the way"))
+    hooks.after(AgentCall, id="more", priority=200)(lambda call, result: Continue("and then?"))
+    given: list[list[str]] = []
+
+    async def work(call: AgentCall) -> str:
+        given.append([message.content for message in call.input])
+        return "one"
+
+    async with AdapterRun([hooks], ABLE) as run:
+        done = await run.lead_run([Message(role="user", content="go")], work)
+
+    assert given == [["go", "Context from hook 'in': it is Tuesday"]]
+    assert done.continues == ("and then?", "Context from hook 'out': by the way")
+
+
+async def test_a_framework_is_asked_again_with_the_feedback_of_hooks() -> None:
+    left, given = ["again"], list[list[str]]()
+    recorder, hooks = Recorder(), Hooks("hooks")
+    hooks.after(ModelCall)(lambda call, answer: Guide(left.pop()) if left else None)
+    answers = [calls(call("pay"), content="one", tokens=3), ModelResponse(content="two", usage=Usage(input_tokens=4))]
+
+    async def ask(final: ModelCall) -> ModelResponse:
+        given.append([message.content for message in final.messages])
+        return answers[len(given) - 1]
+
+    async with AdapterRun([hooks, recorder.hooks], ABLE) as run:
+        run.begin_step()
+        response = await run.ask_model([Message(role="user", content="go")], ask)
+
+    assert response == answers[1]
+    assert given == [["go"], ["go", "again"]]
+    assert (recorder.completion.llm_calls, recorder.completion.total_tokens, recorder.completion.steps) == (2, 7, 1)
 
 
 async def test_hooks_that_would_never_be_called_are_refused(caplog: pytest.LogCaptureFixture) -> None:

@@ -243,6 +243,7 @@ class AgentCall(_Call):
     input: list[Message]
     instructions: str = ...
     tools: list[ToolSpec] = ...
+    def add_context(self, text): ...
 
 class StepCall(_Call):
     step_index: int
@@ -260,6 +261,7 @@ class ToolCall(_Call):
     tool_call_id: str = ...
     call_index: int = ...
     step_index: int = ...
+    def add_context(self, text): ...
 
 class CompactCall(_Call):
     messages: list[Message]
@@ -317,6 +319,9 @@ class Ask(by_position=1):
 
 class Continue(by_position=1):
     input: str
+
+class Guide(by_position=1):
+    feedback: str
 
 class Denial:
     hook_id: str
@@ -401,6 +406,7 @@ class Agent:
         compaction=None,
         max_steps=50,
         max_continues=3,
+        max_guides=3,
         cost_limit_usd=None,
         hooks=...,
     ): ...

@@ -15,6 +15,7 @@ from hookline import (
     BeforeToolCall,
     Continue,
     Deny,
+    Guide,
     Hook,
     Hooks,
     ModelCall,
@@ -121,6 +122,11 @@ async def shorten(call: ToolCall, result: ToolResult) -> ToolResult | Deny | Non
 @hooks.after(AgentCall)
 def go_on(call: AgentCall, result: Any) -> Continue | None:
     return Continue("more")
+
+
+@hooks.after(ModelCall)
+def send_back(call: ModelCall, answer: Any) -> Guide | Deny | None:
+    return Guide("again") if answer.content else None
 
 
 @hooks.around(ToolCall)

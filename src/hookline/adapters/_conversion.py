@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from hookline.calls import Message, ToolRequest
+from hookline.calls import Message, ToolRequest, is_from_hooks
 from hookline.events import PendingTool
 from hookline.runtime import Reject
 
-__all__ = ["copy_json", "rejection_text", "restore_messages", "to_pending_tool"]
+__all__ = ["copy_json", "rejection_text", "restore_messages", "split_input", "to_pending_tool"]
 
 
 def restore_messages(
@@ -43,6 +43,12 @@ def restore_messages(
         at += len(own[1])
         remaining = [each for each in remaining if each is not own]
     return found
+
+
+def split_input(messages: Sequence[Message]) -> tuple[list[Message], str]:
+    """Split the input of an `AgentCall` into the prompt, and the text that hooks have added for the model."""
+    prompt = [message for message in messages if not is_from_hooks(message)]
+    return prompt, "\n\n".join(message.content for message in messages if is_from_hooks(message))
 
 
 def copy_json(value: Any) -> Any:

@@ -9,7 +9,7 @@ calls are its only events.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import anyio
@@ -17,7 +17,7 @@ import msgspec
 
 from hookline._readonly import writable
 from hookline.adapters._attaching import check_hooked
-from hookline.calls import Denial, ToolCall, ToolRequest, ToolResult
+from hookline.calls import Denial, ToolCall, ToolRequest, ToolResult, join_texts
 from hookline.errors import MissingExtraError, UnknownToolError
 from hookline.events import HookType
 from hookline.hooks import AnyHook, hook_batch
@@ -202,7 +202,23 @@ async def _call_tool(
         raise failures[0]
     if answers and not done.changed and done.result.success is not getattr(answers[0], "is_error", False):
         return answers[0]
+    if answers and done.added:
+        own: Any = answers[0]
+        return Answer(
+            content=_add_text(own.content, done.added),
+            structured_content=own.structured_content,
+            meta=own.meta,
+            is_error=own.is_error,
+        )
     return await _to_answer(done, message.name, here)
+
+
+def _add_text(blocks: Sequence[Any], text: str) -> list[Any]:
+    """Return the blocks of an answer with a text at the end of the last text, or behind what is no text."""
+    last = blocks[-1] if blocks else None
+    if isinstance(last, TextContent):
+        return [*blocks[:-1], last.model_copy(update={"text": join_texts(last.text, text)})]
+    return [*blocks, TextContent(type="text", text=text)]
 
 
 def _call_id(here: Any) -> str:

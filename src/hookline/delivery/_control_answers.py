@@ -22,7 +22,7 @@ def read_answer(hook_id: str, body: bytes) -> ControlAnswer:
     """Parse the JSON answer of a control. An unknown key anywhere makes the answer invalid.
 
     Besides `ControlAnswer`, both forms of LobeHub are accepted: `{"decision", "reason"}` and `{"hookSpecificOutput":
-    {"permissionDecision", "permissionDecisionReason", "updatedInput"}}`.
+    {"permissionDecision", "permissionDecisionReason", "updatedInput", "additionalContext"}}`.
 
     Args:
         hook_id: The control's hook id, for the error.
@@ -62,8 +62,10 @@ def check_answer(hook_id: str, answer: object) -> ControlAnswer:
         raise _invalid_answer_error(
             hook_id, f"`decision` must be 'allow', 'deny', 'answer' or 'ask'; got {answer.decision!r:.100}"
         )
-    if not isinstance(answer.reason, str) or not isinstance(answer.stop, bool):
-        raise _invalid_answer_error(hook_id, "`reason` must be text, and `stop` true or false")
+    if not isinstance(answer.reason, str) or not isinstance(answer.additional_context, str | msgspec.UnsetType):
+        raise _invalid_answer_error(hook_id, "`reason` and `additionalContext` must be text")
+    if not isinstance(answer.stop, bool):
+        raise _invalid_answer_error(hook_id, "`stop` must be true or false")
     misplaced = find_misplaced_field(answer)
     if misplaced is not None:
         raise _invalid_answer_error(hook_id, misplaced)
@@ -140,6 +142,8 @@ def _flatten_hook_specific_output(given: Mapping[str, Any]) -> dict[str, Any]:
     if decision not in ("allow", "deny"):
         raise ValueError("`permissionDecision` must be 'allow' or 'deny'")
     answer = {"decision": decision, "reason": specific.get("permissionDecisionReason") or ""}
+    if specific.get("additionalContext") is not None:
+        answer["additionalContext"] = specific["additionalContext"]
     if specific.get("updatedInput") is not None:
         answer["args"] = specific["updatedInput"]
     return answer

@@ -67,7 +67,7 @@ def control_interceptor(hook: HookData, delivery: Delivery) -> Interceptor:
 
 
 def decision_of(hook: HookData, call: ToolCall, answer: ControlAnswer) -> ToolCall | Respond | Deny | Ask | None:
-    """Translate the answer of a receiver into the decision about a call.
+    """Translate the answer of a receiver into the decision about a call, and add its context to the call.
 
     Raises:
         DeliveryError: If it contradicts itself.
@@ -80,6 +80,8 @@ def decision_of(hook: HookData, call: ToolCall, answer: ControlAnswer) -> ToolCa
             "invalid_response",
             f"{answer.decision!r} does not go with what came along: `args` is of 'allow', `result` of 'answer' alone",
         )
+    if answer.additional_context:
+        call.add_context(answer.additional_context)
     if answer.decision == "deny":
         return Deny(answer.reason or f"Denied by {hook.id}.", stop=answer.stop)
     if answer.decision == "ask":

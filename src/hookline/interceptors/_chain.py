@@ -19,6 +19,7 @@ from hookline._deadlines import (
 )
 from hookline.calls import (
     CALLS,
+    AddedContext,
     AgentCall,
     AgentResult,
     Ask,
@@ -28,6 +29,7 @@ from hookline.calls import (
     Continue,
     Denial,
     Deny,
+    Guide,
     MemoryCall,
     MemoryResult,
     ModelCall,
@@ -40,6 +42,8 @@ from hookline.calls import (
     SubAgentCall,
     ToolCall,
     ToolResult,
+    background_of,
+    context_takers,
 )
 from hookline.errors import HookDefinitionError, HookDenied, HookTimeoutError, HookUsageError
 from hookline.execution import announce_chain, describe_failure, refuse_return, report_failure, run_timed
@@ -59,6 +63,7 @@ __all__ = [
     "Continue",
     "Denial",
     "Deny",
+    "Guide",
     "Interceptor",
     "MemoryCall",
     "MemoryResult",
@@ -86,6 +91,9 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
         asked: The question to a person, if an `Ask` denied the call.
         stop: Whether the denial also ends the run.
         continues: The inputs of `Continue`, in the order in which the hooks ran.
+        guides: The feedback of each `Guide`, in the order in which the hooks ran. A run asks the model again; a chain
+            by itself does not.
+        context: The texts that hooks have added for the model with `add_context`.
         executions: One record per hook that ran, in the order of their start; empty with `record=False`.
         duration_ms: Time from the start of the first hook to the end, including the call.
         refusal: The denial as an exception; its cause is the failure of the hook, if it failed.
@@ -97,6 +105,8 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     asked: Ask | None = None
     stop: bool = False
     continues: list[str] = []
+    guides: list[str] = []
+    context: list[AddedContext] = []
     executions: list[HookExecution] = []
     duration_ms: float = 0.0
     refusal: HookDenied | None = None
@@ -228,7 +238,8 @@ class Chain:
         traversal = await self._traverse(compiled, call, terminal)
         executions = executions_of(traversal) if self._record else []
         duration_ms = (perf_counter() - started) * 1e3
-        if traversal.refusal is None and not traversal.continues:
+        plain = not (traversal.continues or traversal.guides or traversal.context)
+        if plain and traversal.refusal is None:
             return Outcome(call=traversal.call, result=traversal.result, executions=executions, duration_ms=duration_ms)
         return Outcome(
             call=traversal.call,
@@ -237,6 +248,8 @@ class Chain:
             asked=traversal.asked,
             stop=traversal.stop,
             continues=list(traversal.continues),
+            guides=[feedback for _, feedback in traversal.guides],
+            context=list(traversal.context),
             executions=executions,
             duration_ms=duration_ms,
             refusal=traversal.refusal,
@@ -272,6 +285,10 @@ class Chain:
             traversal.announcing, traversal.started, traversal.executions = announcing, [], {}
             traversal.sender = self if policy is None else policy.sender
         began = perf_counter() if announcing else 0.0
+        if compiled.takes_context:
+            shared = id(call.metadata)
+            outer = context_takers.get(shared)  # a hook of this very call may run it through another chain
+            context_takers[shared] = traversal
         try:
             if compiled.background:
                 await self._traverse_with_background(compiled, traversal)
@@ -292,6 +309,11 @@ class Chain:
             if asker is not None:  # ids need not be unique
                 traversal.asked_nth = sum(hook.id == asker.id for hook in compiled.hooks[: asker.index])
         finally:
+            if compiled.takes_context:
+                if outer is None:
+                    context_takers.pop(shared, None)
+                else:
+                    context_takers[shared] = outer
             if announcing and chain_ran.receivers and traversal.started:
                 denied = None if traversal.asked is not None else traversal.denied
                 announce_chain(traversal.call, executions_of(traversal), denied, began, traversal.sender)
@@ -372,6 +394,7 @@ async def run_background_hook(traversal: Traversal, hook: CompiledInterceptor, a
     if traversal.started is not None:
         traversal.started.append(hook)
     started = perf_counter()
+    background_of.set(args[0].metadata)
     try:
         error = await run_timed(hook.handler, args, refuse_return, is_async=hook.is_async, timeout=hook.timeout)
     except BaseException:

@@ -9,7 +9,7 @@ from time import perf_counter
 from types import MethodType
 from typing import Any, NamedTuple
 
-from hookline.calls import CALLS, Denial
+from hookline.calls import CALLS, AgentCall, Denial, ToolCall
 from hookline.errors import (
     HookDefinitionError,
     HookDenied,
@@ -209,9 +209,10 @@ class CompiledChain:
         marks: What a clock begins with: four per hook, and one more, which nobody reads.
         background: Whether any of them is not waited for.
         background_after: The `after` hooks that are not waited for.
+        takes_context: Whether the hooks can add context for the model to the calls.
     """
 
-    __slots__ = ("background", "background_after", "enter", "hooks", "idle", "marks")
+    __slots__ = ("background", "background_after", "enter", "hooks", "idle", "marks", "takes_context")
 
     def __init__(self, placed: Sequence[Placed], *, hook_timeout: float) -> None:
         ordered = sorted(placed, key=lambda each: (each[0].kind == "guard", each[0].priority, each[0].tenant_id != ""))
@@ -225,6 +226,7 @@ class CompiledChain:
         waited = [hook for hook, (given, _) in pairs if given.wait]
         background = [hook for hook, (given, _) in pairs if not given.wait]
         self.background = bool(background)
+        self.takes_context = bool(waited) and waited[0].call in (ToolCall, AgentCall)
         self.background_after = tuple(hook for hook in reversed(background) if hook.kind == "after")
         layers = [hook for hook in waited if hook.kind != "guard"]
         self.idle: list[Any] = [IDLE]

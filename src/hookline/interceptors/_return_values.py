@@ -10,11 +10,12 @@ import msgspec
 
 from hookline._checks import quote
 from hookline._deadlines import own_cancellation, runs_on_asyncio
-from hookline.calls import Ask, Continue, Deny, Respond
+from hookline.calls import Ask, Continue, Deny, Guide, Respond
 from hookline.errors import (
     HookUsageError,
 )
 from hookline.execution import (
+    logger,
     report_failure,
 )
 from hookline.interceptors._failures import fail, fail_closed, return_error
@@ -43,6 +44,16 @@ __all__ = [
     "outcome_of",
     "repeat_call_next",
 ]
+
+
+ASKED_ENOUGH = (
+    "It returned Guide, but the model was already asked again as often as the agent's `max_guides` allows in a step, "
+    "so its last answer stands."
+)
+"""The remark in the record of a hook whose `Guide` has no effect."""
+
+ALSO_AFTER = {"AgentCall": ", or Continue", "ModelCall": ", or Guide"}
+"""What else an `after` hook can return, by the class of the calls."""
 
 
 def apply_before(traversal: Traversal, hook: CompiledInterceptor, value: object) -> Any:
@@ -155,7 +166,18 @@ def apply_after(traversal: Traversal, hook: CompiledInterceptor, value: object, 
         if value.input:
             traversal.continues = (*traversal.continues, value.input)
         return result
-    allowed = "None, a changed result or Deny" + (", or Continue" if hook.point == "AgentCall" else "")
+    if isinstance(value, Guide) and hook.point == "ModelCall" and isinstance(value.feedback, str):
+        if traversal.policy is not None and not traversal.policy.guides:
+            problem = "returned Guide, which the framework of this run does not support; see `Capabilities.guides`"
+            fail(traversal, hook, return_error(hook, problem), "error")
+        elif traversal.policy is None or traversal.policy.asks_again:
+            traversal.note(hook, "ok")
+            traversal.guides = (*traversal.guides, (hook.id, value.feedback))
+        else:
+            traversal.note(hook, "ok", ASKED_ENOUGH)
+            logger.warning("Operation %s: hook %r: %s", traversal.call.operation_id, hook.id, ASKED_ENOUGH)
+        return result
+    allowed = "None, a changed result or Deny" + ALSO_AFTER.get(hook.point, "")
     if isinstance(value, Ask):
         problem = f"returned an Ask, but the call has already run; it can return {allowed}"
         fail(traversal, hook, return_error(hook, problem), "error")

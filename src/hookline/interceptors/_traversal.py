@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from time import perf_counter, perf_counter_ns, time_ns
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import anyio
 import anyio.lowlevel
 import msgspec
 
-from hookline.calls import Ask, Call, Denial
+from hookline.calls import AddedContext, Ask, Call, Denial, put_context
 from hookline.errors import (
     HookDenied,
     HookExecutionError,
+    HookUsageError,
 )
 from hookline.execution import (
     announce_execution,
@@ -119,6 +120,9 @@ class RunPolicy(Protocol):
         asked_by: The hook that had the person asked before hooks further inside judged the call, if not all did: its
             id, and how many hooks of that id stand before it.
         resumed: Whether the call went on at another time before, so that hooks beside it have started already.
+        asks_again: Whether the model is asked again if a hook returns `Guide`; not if it was asked too often.
+        guides: Whether hooks of the run can return `Guide` at all; not in every framework.
+        adds_context: The calls to which hooks of the run can add text for the model.
         sender: Of the records.
     """
 
@@ -138,6 +142,12 @@ class RunPolicy(Protocol):
     def suspended(self) -> bool: ...
     @property
     def resumed(self) -> bool: ...
+    @property
+    def asks_again(self) -> bool: ...
+    @property
+    def guides(self) -> bool: ...
+    @property
+    def adds_context(self) -> frozenset[type[Call]]: ...
     @property
     def sender(self) -> object: ...
 
@@ -226,6 +236,8 @@ class Traversal(msgspec.Struct, eq=False):
         answer: Its answer.
         result: The result at the end.
         continues: The inputs of `Continue`.
+        guides: The feedback of each `Guide`, with the id of its hook.
+        context: The texts that hooks have added for the model.
         finished: Set when a `call_next` ends, if a task waits for it.
         sender: Of the records.
         spawn: Starts a `wait=False` hook outside a run.
@@ -254,6 +266,8 @@ class Traversal(msgspec.Struct, eq=False):
     answer: Any = None
     result: Any = None
     continues: tuple[str, ...] = ()
+    guides: tuple[tuple[str, str], ...] = ()
+    context: tuple[AddedContext, ...] = ()
     finished: anyio.Event | None = None
     sender: object = None
     spawn: Callable[[CompiledInterceptor, tuple[Any, ...]], None] | None = None
@@ -273,6 +287,28 @@ class Traversal(msgspec.Struct, eq=False):
             self.refusal = HookDenied(hook.id, reason)
             self.refusal.__cause__ = cause
         return self.refusal
+
+    def take_context(self, text: str) -> None:
+        """Take a text for the model from the hook whose time the clock counts.
+
+        Raises:
+            HookUsageError: If there is none: the caller is a task beside the hooks.
+        """
+        clock = self.clock
+        if clock.on < 0 or not clock.stepping:
+            raise HookUsageError(
+                f"{type(self.call).__name__}.add_context was called while no hook was running. Call it in the hook "
+                "itself, not in a task that runs beside `call_next` or after the hook."
+            )
+        if self.policy is not None and type(self.call) not in self.policy.adds_context:
+            raise HookUsageError(
+                f"{type(self.call).__name__}.add_context is not supported by the framework of this run. Its adapter's "
+                "`Capabilities.adds_context` lists the calls that support it."
+            )
+        hooks = cast(Sequence[CompiledInterceptor], clock.hooks)
+        hook_id = hooks[clock.on].id
+        nth = sum(hook.id == hook_id for hook in hooks[: clock.on])
+        self.context = put_context(self.context, AddedContext(hook_id=hook_id, text=text, nth=nth))
 
     def settle(self, slot: int, outcome: Any) -> None:
         """Note the outcome of a `call_next`, and wake those who wait for it."""
@@ -297,7 +333,8 @@ class Traversal(msgspec.Struct, eq=False):
         duration_ms: float | None = None,
     ) -> None:
         """Record how the run of a hook ended, if executions are recorded."""
-        if self.executions is None or (status == "ok" and not self.announcing and duration_ms is None):
+        plain = status == "ok" and error is None and duration_ms is None
+        if self.executions is None or (plain and not self.announcing):
             return  # `executions_of` makes the record of a hook that did nothing special
         now = perf_counter()
         self.executions[hook.index] = execution = execution_of(

@@ -50,6 +50,7 @@ DRIVES = Capabilities(
     framework="hookline.loop",
     calls={ToolCall: KINDS, ModelCall: KINDS, CompactCall: KINDS, SubAgentCall: KINDS},
     asks=True,
+    guides=True,
 )
 """All sixteen events. The prompt belongs to the loop, so that hooks of an `AgentCall` are refused."""
 
@@ -327,15 +328,15 @@ class LoopBinding:
             http = exchange.http_response(result)
             answer = result if http is None else exchange.decode_answer(await self._surroundings.read(http))
             own.append((result, body, answer, self._to_response(format_, answer)))
-            return own[0][3]
+            return own[-1][3]
 
         response = await self.run.ask_model(parts.messages, ask, tools=parts.tools, settings=parts.settings)
-        if own and response == own[0][3]:
-            self._note(exchange, own[0][1], own[0][2])
-            return own[0][0]
+        if own and response == own[-1][3]:
+            self._note(exchange, own[-1][1], own[-1][2])
+            return own[-1][0]
         if not own:
             return await self._make_result(exchange, exchange.body, response, None)
-        return await self._make_result(exchange, own[0][1], response, plain(own[0][2]))
+        return await self._make_result(exchange, own[-1][1], response, plain(own[-1][2]))
 
     async def _make_result(
         self, exchange: Exchange, body: Mapping[str, Any], response: ModelResponse | None, own: dict[str, Any] | None

@@ -18,7 +18,18 @@ from opentelemetry.trace import (
     set_span_in_context,
 )
 
-from hookline.calls import AgentCall, Call, CompactCall, Denial, ModelCall, StepCall, SubAgentCall, ToolCall, ToolSpec
+from hookline.calls import (
+    AddedContext,
+    AgentCall,
+    Call,
+    CompactCall,
+    Denial,
+    ModelCall,
+    StepCall,
+    SubAgentCall,
+    ToolCall,
+    ToolSpec,
+)
 from hookline.events import CompletionReason, Event, OnComplete, OnError
 from hookline.instrumentation import SegmentInfo
 from hookline.otel import _attributes as names
@@ -425,6 +436,25 @@ class Roots:
         if not isinstance(call, ToolCall):
             attributes = {names.ANSWER_HOOK: clean(hook_id), names.ANSWER_CALL: type(call).__name__}
             spans.current_step().span.add_event(names.ANSWERED_EVENT, attributes)
+
+    def guided(self, spans: OperationSpans, hook_id: str, feedback: str) -> None:
+        """Add the `Guide` of a hook to the step's span; each asking of the model has a span of its own."""
+        attributes: dict[str, Any] = {names.GUIDE_HOOK: clean(hook_id)}
+        if self._content.on_spans:
+            self._content.put(attributes, names.AGENT_STEP, names.GUIDE_FEEDBACK, feedback)
+        spans.current_step().span.add_event(names.GUIDED_EVENT, attributes)
+
+    def context_added(self, spans: OperationSpans, call: Call, added: AddedContext) -> None:
+        """Add a text of a hook to the span of the step, or of the run."""
+        attributes: dict[str, Any] = {
+            names.CONTEXT_HOOK: clean(added.hook_id),
+            names.CONTEXT_CALL: type(call).__name__,
+        }
+        if isinstance(call, ToolCall):
+            attributes[names.TOOL_CALL_ID] = clean(call.tool_call_id)
+        if self._content.on_spans:
+            self._content.put(attributes, names.AGENT_STEP, names.CONTEXT_TEXT, added.text)
+        spans.current_step().span.add_event(names.CONTEXT_EVENT, attributes)
 
     def _attributes(self, segment: SegmentInfo, spans: OperationSpans) -> dict[str, Any]:
         # The most important last: a span that has too many forgets the oldest.

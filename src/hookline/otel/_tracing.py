@@ -14,7 +14,7 @@ from opentelemetry.context import Context
 from opentelemetry.metrics import MeterProvider
 from opentelemetry.trace import TracerProvider, get_current_span, get_tracer_provider, set_span_in_context
 
-from hookline.calls import Call, CompactCall, Denial, ModelCall, StepCall, SubAgentCall, ToolCall
+from hookline.calls import AddedContext, Call, CompactCall, Denial, ModelCall, StepCall, SubAgentCall, ToolCall
 from hookline.errors import HookUsageError
 from hookline.events import EVENTS, Event, OnComplete, OnError
 from hookline.hooks import Hook, Hooks
@@ -318,6 +318,24 @@ class TracingHooks(Instrumentation):
                 self._roots.answered(spans, call, hook_id)
         except Exception as error:
             self._failures.note("answered", error)
+
+    def guided(self, call: ModelCall, hook_id: str, feedback: str) -> None:
+        """Add the `Guide` of a hook to the trace."""
+        try:
+            spans = self._segments.open.get(call.operation_id)
+            if spans is not None:
+                self._roots.guided(spans, hook_id, feedback)
+        except Exception as error:
+            self._failures.note("guided", error)
+
+    def context_added(self, call: Call, added: AddedContext) -> None:
+        """Add a text that a hook has added for the model to the trace."""
+        try:
+            spans = self._segments.open.get(call.operation_id)
+            if spans is not None:
+                self._roots.context_added(spans, call, added)
+        except Exception as error:
+            self._failures.note("context_added", error)
 
     def _enter_model_call(self, spans: OperationSpans, call: ModelCall) -> Entered | None:
         if not spans.descriptions and call.tools:

@@ -17,7 +17,18 @@ from typing import Any, Literal, get_args, get_origin
 import msgspec
 
 from hookline._checks import check_timeout, tool_matcher
-from hookline.calls import CALLS, Ask, Call, Continue, Deny, Respond
+from hookline.calls import (
+    CALLS,
+    AddedContext,
+    Ask,
+    Call,
+    Continue,
+    Deny,
+    Guide,
+    Respond,
+    context_takers,
+    put_context,
+)
 from hookline.errors import HookDefinitionError, HookUsageError, message_of
 from hookline.events import EventFields
 from hookline.hooks import Hook, Hooks
@@ -143,7 +154,9 @@ def _sample_error(path: str, problem: str) -> DefinitionError:
     return DefinitionError("invalid", path, problem)
 
 
-Verdict = Literal["passed", "changed", "denied", "asked", "answered", "continued", "failed", "skipped", "shown"]
+Verdict = Literal[
+    "passed", "changed", "denied", "asked", "answered", "continued", "guided", "failed", "skipped", "shown"
+]
 
 
 class DryRun(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -154,13 +167,14 @@ class DryRun(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         point: The point at which the hook stands.
         outcome: `"passed"`: the hook changed nothing. `"changed"`: it changed the call or the result. `"denied"`: it
             denied the call. `"asked"`: it asked for a person's approval. `"answered"`: it answered in the call's place.
-            `"continued"`: it continued the run. `"failed"`: see `error`. `"skipped"`: the sample is of another tool.
-            `"shown"`: the hook is a webhook, see `payload`.
-        reason: The reason of a denial, or the prompt for the person.
+            `"continued"`: it continued the run. `"guided"`: it had the model asked again. `"failed"`: see `error`.
+            `"skipped"`: the sample is of another tool. `"shown"`: the hook is a webhook, see `payload`.
+        reason: The reason of a denial, the prompt for the person, the next input, or the feedback for the model.
         error: The error; in a run, `on_error` would decide about the call.
         call: The changed call.
         result: The changed result, or the answer.
         payload: The body that the webhook would send.
+        context: The text that the hook added to the call for the model; left out if there is none.
         duration_ms: How long the hook took.
     """
 
@@ -172,6 +186,7 @@ class DryRun(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     call: dict[str, Any] | None = None
     result: Any = None
     payload: dict[str, Any] | None = None
+    context: str | msgspec.UnsetType = msgspec.UNSET
     duration_ms: float = 0.0
 
 
@@ -206,6 +221,9 @@ async def dry_run(builder: Builder, definition: HookDefinition, given: object, *
         return _report(definition, "shown", payload=sent)
     assert isinstance(hook, Hooks)
     started = perf_counter()
+    taker = _ContextTaker(definition.id)
+    if isinstance(sample.subject, Call):
+        context_takers[id(sample.subject.metadata)] = taker
     try:
         async with asyncio.timeout(timeout):
             report = await _run_handlers(definition, point, _select_handlers(hook, point), sample)
@@ -215,7 +233,24 @@ async def dry_run(builder: Builder, definition: HookDefinition, given: object, *
         raise
     except Exception as error:
         report = _report(definition, "failed", error=f"{type(error).__name__}: {message_of(error)}")
-    return msgspec.structs.replace(report, duration_ms=(perf_counter() - started) * 1e3)
+    finally:
+        if isinstance(sample.subject, Call):
+            context_takers.pop(id(sample.subject.metadata), None)
+    context = "\n\n".join(each.text for each in taker.context)
+    return msgspec.structs.replace(
+        report, context=context or msgspec.UNSET, duration_ms=(perf_counter() - started) * 1e3
+    )
+
+
+class _ContextTaker:
+    """Takes the text that a hook adds to the call of a dry run."""
+
+    def __init__(self, hook_id: str) -> None:
+        self._hook_id = hook_id
+        self.context: tuple[AddedContext, ...] = ()
+
+    def take_context(self, text: str) -> None:
+        self.context = put_context(self.context, AddedContext(hook_id=self._hook_id, text=text))
 
 
 def _select_handlers(bundle: Hooks, point: Point) -> list[Callable[..., Any]]:
@@ -287,6 +322,8 @@ def _interpret_answer(definition: HookDefinition, point: Point, call: Call, retu
         problem = check_result(returned)
         if problem is None:
             return _report(definition, "changed", result=_to_plain(returned))
+    elif isinstance(returned, Guide) and point.name == "ModelCall.after":
+        return _report(definition, "guided", reason=returned.feedback)
     elif isinstance(returned, Continue) and point.name == "AgentCall.after":
         return _report(definition, "continued", reason=returned.input)
     else:

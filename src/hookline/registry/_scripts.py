@@ -14,14 +14,14 @@ import tempfile
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 from uuid import uuid4
 
 import msgspec
 import psutil
 
 from hookline._readonly import read_only
-from hookline.calls import CALLS, Ask, Call, Deny, Respond, ToolCall, ToolSpec
+from hookline.calls import CALLS, AgentCall, Ask, Call, Deny, Guide, Respond, ToolCall, ToolSpec
 from hookline.delivery import check_known_keys, find_misplaced_field, parse_answer_object
 from hookline.errors import HookUsageError, message_of
 from hookline.events import Event
@@ -38,6 +38,18 @@ DECISIONS = {
     "after": ("allow", "deny", "answer"),
 }
 """Decisions that a script may make, by the kind of its hook; after a call, `"answer"` replaces the result."""
+
+
+class ScriptAnswer(ControlAnswer, frozen=True, kw_only=True):
+    """The answer of a script, as JSON.
+
+    Attributes:
+        decision: As of a `ControlAnswer`; after a `ModelCall` also `"guide"`, which discards the model's answer and
+            asks again.
+        reason: As of a `ControlAnswer`; with `"guide"` the feedback for the model.
+    """
+
+    decision: Literal["allow", "deny", "answer", "ask", "guide"] = "allow"  # type: ignore[assignment]
 
 
 def parse_decision(hook_id: str, point: Point, call: Call, result: Any, written: bytes) -> Any:
@@ -59,8 +71,12 @@ def parse_decision(hook_id: str, point: Point, call: Call, result: Any, written:
     if answer is None:
         return None
     _check_answer(hook_id, point, answer)
+    if answer.additional_context and isinstance(call, ToolCall | AgentCall):
+        call.add_context(answer.additional_context)
     if answer.decision == "deny":
         return Deny(answer.reason or f"Denied by {hook_id}.", stop=answer.stop)
+    if answer.decision == "guide":
+        return Guide(answer.reason)
     if answer.decision == "ask":
         return Ask(answer.reason)
     if answer.decision == "allow":
@@ -72,20 +88,22 @@ def parse_decision(hook_id: str, point: Point, call: Call, result: Any, written:
     return answered if point.kind == "after" else Respond(answered)
 
 
-def _parse_answer(hook_id: str, written: bytes) -> ControlAnswer | None:
+def _parse_answer(hook_id: str, written: bytes) -> ScriptAnswer | None:
     """Parse the JSON of an answer; `None` for an empty object."""
     try:
         given = parse_answer_object(written)
         check_known_keys(given)
         if given and "decision" not in given:
             raise ValueError("it has no `decision`")
-        return msgspec.convert(given, ControlAnswer) if given else None
+        return msgspec.convert(given, ScriptAnswer) if given else None
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise _invalid_answer_error(hook_id, str(error) or type(error).__name__) from None
 
 
-def _check_answer(hook_id: str, point: Point, answer: ControlAnswer) -> None:
+def _check_answer(hook_id: str, point: Point, answer: ScriptAnswer) -> None:
     allowed = DECISIONS[point.kind or ""]
+    if point.name == "ModelCall.after":
+        allowed = (*allowed, "guide")
     if answer.decision not in allowed:
         raise _invalid_answer_error(
             hook_id, f"at {point.name}, `decision` must be one of {', '.join(allowed)}; got {answer.decision!r}"
@@ -97,6 +115,11 @@ def _check_answer(hook_id: str, point: Point, answer: ControlAnswer) -> None:
         raise _invalid_answer_error(hook_id, "'answer' needs a `result`")
     if answer.args is not None and not (point.call is ToolCall and point.kind == "before"):
         raise _invalid_answer_error(hook_id, f"`args` can be changed only at ToolCall.before, not at {point.name}")
+    if answer.additional_context and point.call not in (ToolCall, AgentCall):
+        problem = f"`additionalContext` can be added only to a ToolCall or an AgentCall, not at {point.name}"
+        raise _invalid_answer_error(hook_id, problem)
+    if answer.decision == "guide" and not answer.reason:
+        raise _invalid_answer_error(hook_id, "'guide' needs a `reason`, which the model reads")
 
 
 def _invalid_answer_error(hook_id: str, problem: str) -> ScriptError:

@@ -26,6 +26,10 @@ from hookline.calls import (
     ToolResult,
     ToolSpec,
     Usage,
+    context_message,
+    context_takers,
+    describe_context,
+    join_texts,
 )
 from hookline.dispatcher import HookDispatcher
 from hookline.errors import (
@@ -49,7 +53,7 @@ from hookline.runtime._loop import lead_model_call
 from hookline.runtime._missing_hooks import check_interceptors
 from hookline.runtime._persistence import LOST_HERE
 from hookline.runtime._run import Run, after_step, before_step, live
-from hookline.runtime._seams import RunControl, instrument, run_through_chain, tell_failed_step
+from hookline.runtime._seams import RunControl, instrument, run_through_chain, tell_context, tell_failed_step
 from hookline.runtime._state import Approve, OperationState, OperationStore, Reject, Step, WaitingCall, default_store
 from hookline.runtime._sub_agents import (
     emit_called,
@@ -58,7 +62,7 @@ from hookline.runtime._sub_agents import (
     emit_unrun_agent,
     lead_agent_call,
 )
-from hookline.runtime._tool_calls import failed_outcome, make_call, to_pending, tool_job
+from hookline.runtime._tool_calls import InterceptedToolJob, failed_outcome, make_call, to_pending, tool_job
 from hookline.runtime._tools import Approval, Tool, as_result
 
 __all__ = ["AdapterRun", "AgentDone", "ToolDone"]
@@ -73,6 +77,8 @@ class ToolDone(msgspec.Struct, frozen=True, kw_only=True):
         result: The result for the model.
         ran: Whether the tool has run.
         changed: Whether `result` differs from the tool's own result; true if the tool did not run.
+        added: The text that hooks have added for the model, if the tool's own result or exception is unchanged but for
+            this text at the end of `result`. An adapter adds it to the own result, which may hold more than text.
         error: The exception that the tool raised, for an adapter that raises it again.
         asked: The call that a person must decide about first; the call is not over then.
         stop: The denial that is to end the run, if there is one.
@@ -81,6 +87,7 @@ class ToolDone(msgspec.Struct, frozen=True, kw_only=True):
     result: ToolResult
     ran: bool
     changed: bool = True
+    added: str = ""
     error: Exception | None = None
     asked: PendingTool | None = None
     stop: Denial | None = None
@@ -125,12 +132,14 @@ class AdapterSegment(Run):
 
     has_foreign_scope = True
 
-    __slots__ = ("at_hand", "can_ask", "framework", "given_specs")
+    __slots__ = ("adds_context", "at_hand", "can_ask", "framework", "given_specs", "guides")
 
+    adds_context: frozenset[type[Call]]
     at_hand: dict[str, Tool]
     can_ask: bool
     framework: str
     given_specs: list[ToolSpec]
+    guides: bool
 
     @property
     def specs(self) -> list[ToolSpec]:
@@ -342,6 +351,7 @@ class AdapterRun:
         )
         run.at_hand, run.can_ask, run.given_specs = {}, self.capabilities.asks, list(tools)
         run.instructions, run.framework = instructions, self.capabilities.framework
+        run.adds_context, run.guides = self.capabilities.adds_context, self.capabilities.guides
         life = Lifecycle(run, claims=self._resumed or run.journal.durable)
         await life.__aenter__()
         self._run = self._opened = run
@@ -526,11 +536,12 @@ class AdapterRun:
         Returns:
             The tool result for the model.
         """
-        step, content = self.step, rejection_text(decision)
+        step, name = self.step, calling.tool_call_id
         step.type = "call_tool"
         step.calling.append(calling)
-        step.outcomes[calling.tool_call_id] = failed_outcome(calling, content)
-        return content
+        refused = failed_outcome(calling, rejection_text(decision), self._opened.waiting.get(name))
+        step.outcomes[name] = refused
+        return refused.content
 
     def decided(self, decisions: Iterable[Approve | Reject]) -> None:
         """Report a person's decisions to hooks; a `Reject` without `and_continue` stops the run."""
@@ -598,7 +609,8 @@ class AdapterRun:
         Args:
             messages: The conversation.
             ask: Calls the model. If no hook changes the call, its messages are equal to `messages`. If it reads a
-                stream, it calls `begin_stream` first.
+                stream, it calls `begin_stream` first. It is called again, with one more message, if a hook returns
+                `Guide`; nobody may have seen anything of the answer before.
             tools: The tools that the model is offered.
             settings: The settings of the call.
 
@@ -732,7 +744,8 @@ class AdapterRun:
                 raise
             finally:
                 del run.at_hand[calling.tool_call_id]
-            return self._tool_done(step, calling, given, raised)
+            added = describe_context(job.context) if isinstance(job, InterceptedToolJob) and job.context else ""
+            return self._tool_done(step, calling, given, raised, added)
 
         return make
 
@@ -749,7 +762,7 @@ class AdapterRun:
         return calling
 
     def _tool_done(
-        self, step: Step, calling: ToolRequest, given: list[ToolResult], raised: list[Exception]
+        self, step: Step, calling: ToolRequest, given: list[ToolResult], raised: list[Exception], added: str
     ) -> ToolDone:
         run = self._opened
         asked = step.asked.get(calling.tool_call_id)
@@ -763,10 +776,13 @@ class AdapterRun:
         if error is not None:
             told = f"{type(error).__name__}: {message_of(error)}"
         changed = told != outcome.content
+        own = given[0].success if given else False
+        kept = told is not None and outcome.success is own and outcome.content == join_texts(told, added)
         return ToolDone(
             result=result,
             ran=bool(given or raised),
             changed=changed,
+            added=added if kept else "",
             error=None if changed else error,
             stop=run.denied,
         )
@@ -848,7 +864,8 @@ class AdapterRun:
 
         Args:
             prompt: The input of the run.
-            work: Runs the agent with the call that hooks left, and returns the final text.
+            work: Runs the agent with the call that hooks left, and returns the final text. If hooks have added context,
+                its `input` has one more message.
             instructions: The system message.
             tools: The tools that the model may call.
         """
@@ -859,6 +876,14 @@ class AdapterRun:
         said: list[str] = []
 
         async def terminal(final: AgentCall) -> AgentResult:
+            taker = context_takers.get(id(final.metadata))
+            if taker is not None and taker.context:
+                tell_context(run, final, taker.context)
+                # A run that resumes has read its prompt and what hooks had added to it.
+                message = None if self._resumed else context_message(taker.context)
+                if message is not None:
+                    final = msgspec.structs.replace(final, input=[*final.input, message])
+                taker.context = ()  # what a hook adds on the way out is for the next input
             said.append(await work(final))
             reason = self._ended[0] if self._ended is not None else "done"
             control.suspended = reason == "waiting_for_human"
@@ -874,9 +899,10 @@ class AdapterRun:
             self.finish("interrupted", "")
             return AgentDone(output="", ran=traversal.reached, changed=True, denied=traversal.denied)
         output = run.last_content = traversal.result.output
-        return AgentDone(
-            output=output, ran=traversal.reached, changed=said != [output], continues=tuple(traversal.continues)
-        )
+        continues = traversal.continues
+        if continues and traversal.reached and traversal.context:
+            continues = (*continues, describe_context(traversal.context))
+        return AgentDone(output=output, ran=traversal.reached, changed=said != [output], continues=continues)
 
 
 class _TimedCall(msgspec.Struct, eq=False):

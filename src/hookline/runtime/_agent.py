@@ -60,6 +60,7 @@ class Agent:
         compaction: When and how to shorten the conversation; `None` for never.
         max_steps: Number of steps after which a run ends with reason `"max_steps"`.
         max_continues: How often hooks can continue a finished run with more input.
+        max_guides: How often hooks can have the model asked again in one step.
         cost_limit_usd: Cost in US dollars at which a run ends with reason `"cost_limit"`; `None` for no limit.
         hooks: Hooks of every run of this agent.
         retry: Retries of model calls after a `TransientModelError`.
@@ -79,6 +80,7 @@ class Agent:
     compaction: Compaction | None = None
     max_steps: int = 50
     max_continues: int = 3
+    max_guides: int = 3
     cost_limit_usd: float | None = None
     hooks: Sequence[AnyHook] = ()
     retry: ModelRetry = field(default_factory=ModelRetry)
@@ -101,6 +103,7 @@ class Agent:
             )
         _check_count(self.max_steps, 1, "`max_steps`", where)
         _check_count(self.max_continues, 0, "`max_continues`", where)
+        _check_count(self.max_guides, 0, "`max_guides`", where)
         limit: object = self.cost_limit_usd
         if limit is not None and (not isinstance(limit, int | float) or isinstance(limit, bool) or not limit > 0):
             raise AgentDefinitionError(

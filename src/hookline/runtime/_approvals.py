@@ -105,7 +105,8 @@ async def resume_step(run: Run, step: Step, decisions: Sequence[Decision]) -> Co
         decision = run.decisions[pending.tool_call_id]
         calling = to_request(pending)
         if isinstance(decision, Reject):
-            refused = failed_outcome(pending, rejection_text(decision))
+            known = run.waiting.get(pending.tool_call_id)
+            refused = failed_outcome(pending, rejection_text(decision), known)
             run.outcomes[pending.tool_call_id] = step.outcomes[pending.tool_call_id] = refused
             continue
         found = run.find(calling)
@@ -168,7 +169,8 @@ def stop_run(run: Run, decision: Reject) -> None:
     for pending in run.pending:
         own = run.decisions.get(pending.tool_call_id)
         if isinstance(own, Reject):
-            run.outcomes[pending.tool_call_id] = failed_outcome(pending, rejection_text(own))
+            known = run.waiting.get(pending.tool_call_id)
+            run.outcomes[pending.tool_call_id] = failed_outcome(pending, rejection_text(own), known)
     run.close_step("Not run, because a person stopped the run.")
 
 

@@ -7,14 +7,18 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from hookline.calls import Call
+from hookline._checks import names_in
+from hookline.calls import AgentCall, Call, ModelCall, ToolCall
 from hookline.errors import UnsupportedHookError
 from hookline.events import EVENTS, HookType
 from hookline.hooks import AnyHook, Hook, Hooks, Interceptor
 
-__all__ = ["KINDS", "Capabilities", "check_driven"]
+__all__ = ["CONTEXT_CALLS", "KINDS", "Capabilities", "check_driven"]
 
 logger = logging.getLogger("hookline")
+
+CONTEXT_CALLS: frozenset[type[Call]] = frozenset({ToolCall, AgentCall})
+"""The calls to which hooks can add text for the model."""
 
 KINDS = frozenset({"before", "guard", "after", "around"})
 """The four kinds of interceptors."""
@@ -29,6 +33,11 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
         calls: The kinds of interceptors that the adapter runs, by class of call.
         asks: Whether a person can be asked about a tool call; if not, `Ask` denies the call.
         raises_stopped: Whether a run that a hook, a person or `interrupt` ended raises `RunStopped`.
+        adds_context: The calls to which hooks can add text for the model with `add_context`. The result of
+            `AdapterRun.call_tool` has the text, so that each adapter supports it for a `ToolCall`. For an `AgentCall`,
+            `lead_run` gives the text to `work` as a further message of the input.
+        guides: Whether the model is asked again if a hook returns `Guide`: `AdapterRun.ask_model` then calls `ask` a
+            second time.
     """
 
     framework: str
@@ -36,6 +45,8 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     calls: Mapping[type[Call], frozenset[str]] = {}
     asks: bool = False
     raises_stopped: bool = True
+    adds_context: frozenset[type[Call]] = frozenset({ToolCall})
+    guides: bool = False
 
 
 def check_driven(hooks: Iterable[AnyHook], capabilities: Capabilities, *, best_effort: bool) -> None:
@@ -72,3 +83,21 @@ def _find_undriven(hooks: Iterable[AnyHook], capabilities: Capabilities) -> Iter
             if interceptor.kind not in capabilities.calls.get(interceptor.call, frozenset()):
                 what = f"{interceptor.kind}({interceptor.call.__name__})"
                 yield UnsupportedHookError(interceptor.id, what, capabilities.framework)
+            elif (used := _unsupported_means(interceptor, capabilities)) is not None:
+                yield UnsupportedHookError(interceptor.id, used, capabilities.framework)
+
+
+def _unsupported_means(interceptor: Interceptor, capabilities: Capabilities) -> str | None:
+    """Return what the code of a hook uses that the adapter does not support; `None` for nothing.
+
+    What cannot be seen in the code fails the hook when it is used.
+    """
+    call = interceptor.call
+    can_add = call not in CONTEXT_CALLS or call in capabilities.adds_context
+    can_guide = call is not ModelCall or interceptor.kind != "after" or capabilities.guides
+    if can_add and can_guide:
+        return None
+    names = names_in(interceptor.handler)
+    if not can_add and "add_context" in names:
+        return f"{call.__name__}.add_context"
+    return "Guide" if not can_guide and "Guide" in names else None

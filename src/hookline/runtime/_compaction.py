@@ -10,7 +10,7 @@ import anyio
 
 from hookline._checks import quote
 from hookline._deadlines import own_cancellation
-from hookline.calls import CompactCall, CompactResult, Message
+from hookline.calls import CompactCall, CompactResult, Message, is_from_user
 from hookline.errors import message_of
 from hookline.events import AfterCompact, BeforeCompact, OnCompactError
 from hookline.runtime._agent import Compaction
@@ -132,10 +132,10 @@ def estimate_tokens(messages: Sequence[Message]) -> int:
 def split_messages(messages: Sequence[Message], keep_last: int) -> tuple[list[Message], list[Message]]:
     """Split a conversation into the messages that stay and those that a summary replaces.
 
-    System messages stay, the newest user message stays, and the newest `keep_last` exchanges stay whole, so that no
-    tool result is without its call.
+    System messages stay, the newest message of the user stays, and the newest `keep_last` exchanges stay whole, so that
+    no tool result is without its call.
     """
-    newest_user = max((at for at, message in enumerate(messages) if message.role == "user"), default=-1)
+    newest_user = max((at for at, message in enumerate(messages) if is_from_user(message)), default=-1)
     starts = [at for at, message in enumerate(messages) if message.role == "assistant"]
     tail = starts[-keep_last] if 0 < keep_last <= len(starts) else (0 if keep_last else len(messages))
     kept: list[Message] = []

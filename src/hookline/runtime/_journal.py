@@ -8,6 +8,7 @@ from typing import Any
 
 import anyio
 import msgspec
+from msgspec import UNSET
 
 from hookline._readonly import keep_jsonable
 from hookline.calls import Message, ModelResponse, SubAgentCall, ToolRequest, ToolResult, Usage
@@ -323,6 +324,7 @@ def _open_step(step: Step) -> OpenStep:
         content=step.content,
         reasoning=step.reasoning,
         cost_usd=step.cost_usd,
+        guides=step.guides or UNSET,
     )
 
 

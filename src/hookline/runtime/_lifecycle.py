@@ -13,7 +13,17 @@ from typing import Any, Self
 import anyio
 import msgspec
 
-from hookline.calls import AgentCall, AgentResult, Message
+from hookline.calls import (
+    AddedContext,
+    AgentCall,
+    AgentResult,
+    Message,
+    context_message,
+    context_takers,
+    describe_context,
+    is_from_user,
+    merge_context,
+)
 from hookline.errors import (
     HookUsageError,
     OperationBusyError,
@@ -41,7 +51,13 @@ from hookline.runtime._persistence import (
 )
 from hookline.runtime._recovery import run_segment
 from hookline.runtime._run import Run, end_events, live, wants_no_event
-from hookline.runtime._seams import RunControl, begin_instrumentation, end_instrumentation, run_through_chain
+from hookline.runtime._seams import (
+    RunControl,
+    begin_instrumentation,
+    end_instrumentation,
+    run_through_chain,
+    tell_context,
+)
 from hookline.runtime._state import Decision, OperationResult
 from hookline.runtime._tool_calls import INTERRUPTED
 from hookline.runtime._tools import open_sources
@@ -88,6 +104,7 @@ async def run_agent(run: Run, decisions: Sequence[Decision] = ()) -> CompletionR
         if limit is not None:
             return limit
         run.continues += 1
+        run.context = ()
         given = [Message(role="user", content="\n\n".join(continues))]
         run.history = len(run.messages)
         run.messages.extend(given)
@@ -110,6 +127,11 @@ async def run_through_agent_hooks(
         nonlocal reason
         if not resumed:
             apply_agent_call(run, call, final)
+        taker = context_takers.get(id(final.metadata))
+        if taker is not None and taker.context:
+            tell_context(run, final, taker.context)
+            tell_model(run, taker.context, resumed=resumed)
+            taker.context = ()  # what a hook adds on the way out is for the next input
         reason = await run_segment(run, decisions)
         control.suspended = reason == "waiting_for_human"
         return AgentResult(output=run.last_content, reason=reason)
@@ -130,6 +152,8 @@ async def run_through_agent_hooks(
             run.close_step("Not run, because a hook answered in place of the run.")
         else:
             apply_agent_call(run, call, traversal.call)
+        if traversal.context:
+            tell_model(run, traversal.context, resumed=resumed)
         run.messages.append(Message(role="assistant", content=result.output))
         run.last_content = result.output
     elif result.output != run.last_content and not control.suspended:
@@ -138,7 +162,28 @@ async def run_through_agent_hooks(
         # A segment that said nothing ends with the words of the one before, which the reader has.
         silent = resumed and run.last_content == earlier and not run.text.keeps
         await run.text.passed(AgentCall, None if silent else run.last_content)
-    return reason, traversal.continues
+    continues = traversal.continues
+    if continues and traversal.reached and traversal.context:
+        continues = (*continues, describe_context(traversal.context))
+    return reason, continues
+
+
+def tell_model(run: Run, context: Sequence[AddedContext], *, resumed: bool) -> None:
+    """Put the texts that hooks have added to an `AgentCall` into the conversation, as a message after the prompt.
+
+    Hooks that run again when the operation resumes replace their texts in that message.
+    """
+    earlier = context_message(run.context)
+    run.context = merge_context(run.context, context)
+    message = context_message(run.context)
+    if message == earlier:
+        return
+    if earlier is not None and earlier in run.messages:
+        at = run.messages.index(earlier)
+        run.messages[at : at + 1] = [] if message is None else [message]
+    elif message is not None:
+        newest = (at for at in reversed(range(len(run.messages))) if is_from_user(run.messages[at]))
+        run.messages.insert(next(newest, len(run.messages) - 1) + 1 if resumed else len(run.messages), message)
 
 
 def apply_agent_call(run: Run, given: AgentCall, final: AgentCall) -> None:
@@ -157,8 +202,8 @@ def apply_agent_call(run: Run, given: AgentCall, final: AgentCall) -> None:
 
 
 def last_user_message(run: Run) -> list[Message]:
-    """Return the newest user message, as the input of a run that continues after a pause."""
-    return [message for message in run.messages if message.role == "user"][-1:]
+    """Return the newest message of the user, as the input of a run that continues after a pause."""
+    return [message for message in run.messages if is_from_user(message)][-1:]
 
 
 LAST_SAVE_SECONDS = 5.0

@@ -14,8 +14,20 @@ import msgspec
 from msgspec.structs import force_setattr
 
 from hookline._readonly import NO_LIST
-from hookline.calls import Message, ModelCall, ModelResponse, StepCall, StepResult, ToolCall, ToolRequest, Usage
+from hookline.calls import (
+    GUIDES_LEFT,
+    Message,
+    ModelCall,
+    ModelResponse,
+    StepCall,
+    StepResult,
+    ToolCall,
+    ToolRequest,
+    Usage,
+    hook_message,
+)
 from hookline.events import CompletionReason
+from hookline.interceptors import Traversal
 from hookline.phases import Phase
 from hookline.runtime._agent import Agent
 from hookline.runtime._approvals import ask_person, note_decisions, resume_step
@@ -211,7 +223,7 @@ async def lead_model_call(
     Returns:
         The response; `None` if a hook denied the call, which ends the run.
     """
-    spent = Usage()
+    spent = NO_USAGE
 
     async def terminal(final: ModelCall) -> ModelResponse:
         nonlocal spent
@@ -230,17 +242,64 @@ async def lead_model_call(
 
     if ModelCall not in run.intercepted:
         return await terminal(call)
-    traversal = await run_through_chain(run, call, terminal)
-    if traversal.denied is not None:
-        run.denied = traversal.denied
-        run.usage += spent  # an answer that was withheld is paid for all the same
-        if run.text is not None:
-            run.text.withheld(ModelCall)
-        return None
+    limit = run.agent.max_guides
+    if step.guides >= limit:
+        call = with_guides_left(call, 0)
+    while True:
+        control = RunControl(run, run.watch, asks_again=step.guides < limit)
+        traversal = await run_through_chain(run, call, terminal, control)
+        if traversal.denied is not None:
+            run.denied = traversal.denied
+            run.usage += spent  # an answer that was withheld is paid for all the same
+            if run.text is not None:
+                run.text.withheld(ModelCall)
+            return None
+        if not traversal.guides:
+            break
+        message = await discard_answer(run, step, traversal, spent)
+        spent = NO_USAGE
+        more = [message] if message is not None else []
+        call = msgspec.structs.replace(call, messages=[*call.messages, *more])
+        call = with_guides_left(call, limit - step.guides)
     given: ModelResponse = traversal.result
     if run.text is not None:
         await run.text.answered(given.content)
     return given
+
+
+def with_guides_left(call: ModelCall, left: int) -> ModelCall:
+    """Return a model call that tells its hooks how often a `Guide` can have the model asked again."""
+    return msgspec.structs.replace(call, metadata={GUIDES_LEFT: left})
+
+
+async def discard_answer(run: Run, step: Step, traversal: Traversal, spent: Usage) -> Message | None:
+    """Discard a model's answer because hooks returned `Guide`. It is paid for, but nobody is given any of it.
+
+    Args:
+        run: The run.
+        step: The step.
+        traversal: The model call, with what the hooks returned.
+        spent: The usage of the call; zero if a hook answered it.
+
+    Returns:
+        The message with the hooks' feedback, which the conversation has now; `None` if all feedback is empty.
+    """
+    step.guides += 1
+    run.usage += spent
+    step.cost_usd += spent.cost_usd
+    if run.text is not None:
+        run.text.withheld(ModelCall)
+    feedback = [(hook_id, text) for hook_id, text in traversal.guides if text]
+    message = None
+    if feedback:
+        message = hook_message([hook_id for hook_id, _ in feedback], "\n\n".join(text for _, text in feedback))
+        run.messages.append(message)
+    if run.phases is not None:
+        await run.move(Phase.ANALYZING_LLM_RESPONSE)
+        await run.awaiting_model()
+    if run.journal.durable:
+        await checkpoint(run)
+    return message
 
 
 def model_call(run: Run, step: Step, *, own_lists: bool = False) -> ModelCall:

@@ -10,6 +10,7 @@ from functools import partial
 from typing import Literal, cast
 
 import msgspec
+from msgspec import UNSET
 
 from hookline._readonly import keep_jsonable
 from hookline.calls import Message
@@ -171,6 +172,7 @@ def make_steering(run: Run) -> Steering:
         offer=run.offer,
         said_from=run.said_from,
         denied=run.denied,
+        context=list(run.context) or UNSET,
     )
 
 

@@ -100,7 +100,7 @@ def restore_step(run: Run, left: OpenStep) -> Step:
     """Return the step that was under way."""
     step = Step(left.index)
     step.content, step.reasoning, step.cost_usd = left.content, left.reasoning, left.cost_usd
-    step.entered = left.entered
+    step.entered, step.guides = left.entered, left.guides or 0
     run.step_index = left.index
     if run.open_calls and not run.pending:
         step.type, step.calling = "call_tool", list(run.open_calls)
@@ -167,7 +167,9 @@ def settle_begun_calls(run: Run, step: Step) -> list[Job]:
             emit_result(run, call, ToolResult(content=LOST, success=False, error_type=LOST_TYPE), perf_counter_ns())
             content = f"{LOST_TYPE}: {LOST}"
         step.ran = True
-        run.outcomes[name] = step.outcomes[name] = journal.close_call(failed_outcome(begun.call, content))
+        run.outcomes[name] = step.outcomes[name] = journal.close_call(
+            failed_outcome(begun.call, content, run.waiting.get(name))
+        )
     return jobs
 
 

@@ -15,7 +15,18 @@ import anyio.lowlevel
 import msgspec
 
 from hookline._deadlines import new_scope, runs_on_asyncio
-from hookline.calls import Call, Denial, Message, ModelResponse, ToolCall, ToolRequest, ToolResult, ToolSpec, Usage
+from hookline.calls import (
+    AgentCall,
+    Call,
+    Denial,
+    Message,
+    ModelResponse,
+    ToolCall,
+    ToolRequest,
+    ToolResult,
+    ToolSpec,
+    Usage,
+)
 from hookline.dispatcher import (
     HookDispatcher,
     RequiredDeliveries,
@@ -106,6 +117,10 @@ class Run:
 
     can_ask = True
     """Whether a person can be asked about a tool call."""
+    adds_context: frozenset[type[Call]] = frozenset({ToolCall, AgentCall})
+    """The calls to which hooks can add text for the model."""
+    guides = True
+    """Whether the model is asked again if a hook returns `Guide`."""
     framework = ""
     """Name of the other framework that runs it, if one does."""
     has_foreign_scope = False
@@ -125,6 +140,7 @@ class Run:
         "children",
         "claimed",
         "closed",
+        "context",
         "continues",
         "conversation_id",
         "critical",
@@ -316,6 +332,8 @@ class Run:
         self.steered = self.chain is not None or state.steering is not None or self.journal.durable
         self.instructions = self.agent.instructions if steering.instructions is None else steering.instructions
         self.continues = steering.continues
+        self.context = tuple(steering.context or ())
+        """The texts that hooks of the `AgentCall` have added after the prompt."""
         self.waiting: dict[str, WaitingCall] = dict(steering.waiting)
         self.metadata: dict[str, Any] = dict(steering.metadata)
         self.offered: list[ToolSpec] | None = None
@@ -520,7 +538,7 @@ class Run:
         self.last_input_tokens = usage.input_tokens
         self.last_content = step.content = response.content
         step.reasoning = response.reasoning
-        step.cost_usd = usage.cost_usd
+        step.cost_usd += usage.cost_usd
         step.asking = False
 
     # Ending.

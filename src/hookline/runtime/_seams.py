@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import anyio.lowlevel
 import msgspec
 
-from hookline.calls import Ask, Call, ModelCall, StepCall
+from hookline.calls import AddedContext, Ask, Call, ModelCall, StepCall, background_of
 from hookline.execution import Observer, refuse_return
 from hookline.hooks import AnyHook, Hooks
 from hookline.instrumentation import Instrumentation, SegmentInfo
@@ -23,6 +23,7 @@ __all__ = [
     "instrument",
     "instrument_step",
     "run_through_chain",
+    "tell_context",
     "tell_failed_step",
 ]
 
@@ -38,8 +39,21 @@ async def run_through_chain(run: Run, call: Call, terminal: Terminal, control: R
     return traversal
 
 
+def tell_context(run: Run, call: Call, context: Sequence[AddedContext]) -> None:
+    """Tell the bundles that instrument a run about texts that hooks have added to a call."""
+    for hooks, _ in run.begun:
+        for added in context:
+            if added.text:
+                hooks.context_added(call, added)
+
+
 def _tell_bundles(run: Run, traversal: Traversal) -> None:
-    """Tell the bundles that instrument a run about a call that was denied or answered."""
+    """Tell the bundles that instrument a run about what hooks have said of a call."""
+    if traversal.context:
+        tell_context(run, traversal.call, traversal.context)
+    for hook_id, feedback in traversal.guides if traversal.denied is None else ():
+        for hooks, _ in run.begun:
+            hooks.guided(traversal.call, hook_id, feedback)
     if traversal.denied is not None:
         cause = traversal.refusal.__cause__ if traversal.refusal is not None else None
         for hooks, _ in run.begun:
@@ -61,6 +75,7 @@ class RunControl(msgspec.Struct, eq=False):
         asked_by: The hook that had the person asked before hooks further inside judged the call; see `WaitingCall`.
         ask: Whether a person must be asked about the final call although no hook said so; see `RunPolicy`.
         suspended: Whether the call goes on in another segment, so that no `after` runs yet.
+        asks_again: Whether the model is asked again if a hook returns `Guide`.
     """
 
     run: Run
@@ -71,11 +86,22 @@ class RunControl(msgspec.Struct, eq=False):
     asked_by: tuple[str, int] | None = None
     ask: Callable[[Any], Awaitable[Ask | None] | None] | None = None
     suspended: bool = False
+    asks_again: bool = True
 
     @property
     def resumed(self) -> bool:
         """Whether the call began in an earlier segment."""
         return self.pinned and not self.decided
+
+    @property
+    def adds_context(self) -> frozenset[type[Call]]:
+        """The calls to which hooks of this run can add text for the model."""
+        return self.run.adds_context
+
+    @property
+    def guides(self) -> bool:
+        """Whether hooks of this run can have the model asked again."""
+        return self.run.guides
 
     @property
     def sender(self) -> object:
@@ -125,6 +151,7 @@ class _QueuedHook(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def _run_background_hook(item: _QueuedHook) -> None:
+    background_of.set(item.args[0].metadata)
     value = item.hook.handler(*item.args)
     if item.hook.is_async:
         value = await value

@@ -7,8 +7,9 @@ from time import perf_counter_ns
 from typing import Any, ClassVar, Literal, NamedTuple, Protocol
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
-from hookline.calls import Denial, Message, ToolRequest, ToolSpec, Usage
+from hookline.calls import AddedContext, Denial, Message, ToolRequest, ToolSpec, Usage
 from hookline.errors import RunFailedError, StaleStateError
 from hookline.events import CompletionReason, HookType, PendingTool, StepType, ToolOutcome
 from hookline.webhooks import HookData
@@ -78,11 +79,13 @@ class WaitingCall(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         metadata: What hooks have noted, as far as JSON can carry it.
         asked_by: The hook that asked the person before inner hooks ran, if one did: its id, and the number of hooks
             with that id before it.
+        context: The texts that hooks have added for the model; left out if there are none.
     """
 
     call_index: int
     metadata: dict[str, Any] = {}
     asked_by: tuple[str, int] | None = None
+    context: list[AddedContext] | UnsetType = UNSET
 
 
 class OfferedTool(ToolSpec, frozen=True, kw_only=True):
@@ -109,6 +112,7 @@ class Steering(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         offer: Names `offered`, so that it is not taken for that of another operation.
         said_from: Where in `messages` begins what the operation itself has said.
         denied: Which hook has denied something so that the run is to end.
+        context: The texts that hooks of the `AgentCall` have added after the prompt; left out if there are none.
     """
 
     instructions: str | None = None
@@ -119,6 +123,7 @@ class Steering(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     offer: str = ""
     said_from: int | None = None
     denied: Denial | None = None
+    context: list[AddedContext] | UnsetType = UNSET
 
 
 class InterceptorKey(NamedTuple):
@@ -160,10 +165,12 @@ class OpenStep(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         reasoning: What it thought.
         cost_usd: What its model calls cost.
         entered: Whether the hooks of its `StepCall` had let it begin.
+        guides: How often hooks had its model asked again; left out if never.
     """
 
     index: int
     entered: bool = False
+    guides: int | UnsetType = UNSET
     content: str = ""
     reasoning: str = ""
     cost_usd: float = 0.0
@@ -601,6 +608,8 @@ class Step:
         self.ran = False
         """Whether any of its calls was run, answered or denied."""
         self.cost_usd = 0.0
+        self.guides = 0
+        """How often hooks had the model asked again."""
         self.asking = False
         """Whether a model was asked, and has not answered yet: another attempt is the same call."""
 

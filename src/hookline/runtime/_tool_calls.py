@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from functools import partial
 from time import perf_counter_ns
 from typing import Any
 
 import anyio
 import msgspec
+from msgspec import UNSET
 
 from hookline._readonly import ReadOnlyDict, keep_jsonable, read_only
-from hookline.calls import Ask, Denial, ToolCall, ToolRequest, ToolResult, tool_failure
+from hookline.calls import (
+    AddedContext,
+    Ask,
+    Denial,
+    ToolCall,
+    ToolRequest,
+    ToolResult,
+    append_context,
+    context_takers,
+    merge_context,
+    tool_failure,
+)
 from hookline.errors import ToolArgumentsError, UnknownToolError
 from hookline.events import (
     INTERRUPTED,
@@ -33,6 +45,7 @@ from hookline.runtime._tools import Tool, as_result
 
 __all__ = [
     "INTERRUPTED",
+    "InterceptedToolJob",
     "Job",
     "emit_result",
     "failed_outcome",
@@ -165,6 +178,8 @@ class InterceptedToolJob(msgspec.Struct, eq=False):
         problem: What is wrong with its arguments.
         approved: Whether a person has approved it.
         asked_by: The hook that had the person asked, where hooks further inside were not asked.
+        context: The texts that hooks had added for the model before the call waited for a person; after the call, all
+            that the model reads with its result.
     """
 
     run: Run
@@ -175,6 +190,7 @@ class InterceptedToolJob(msgspec.Struct, eq=False):
     problem: str | None
     approved: bool = False
     asked_by: tuple[str, int] | None = None
+    context: Sequence[AddedContext] = ()
 
     async def __call__(self) -> None:
         run, step, approved = self.run, self.step, self.approved
@@ -202,16 +218,25 @@ class InterceptedToolJob(msgspec.Struct, eq=False):
         else:
             run.tool_calls += 1
             result = await emit_unrun_tool(run, step, final, traversal)
-        record_outcome(run, step, self.request, final, result)
+        if traversal.context:
+            self.context = merge_context(self.context, traversal.context)
+        record_outcome(run, step, self.request, final, result, self.context)
 
     def _reach_tool(self, final: ToolCall) -> Awaitable[ToolResult]:
         """Run the tool of the call as its interceptors have left it."""
         run = self.run
         run.tool_calls += 1
+        if run.journal.durable and (taker := context_takers.get(id(final.metadata))) is not None and taker.context:
+            self._keep_context(taker.context)
         if final is self.call:
             return call_tool(run, self.step, final, self.tool, self.problem)
         tool, problem = self._target_of(final)
         return call_tool(run, self.step, reindex_call(run, final, self.call), tool, problem)
+
+    def _keep_context(self, context: Sequence[AddedContext]) -> None:
+        """Keep the texts of hooks with the state, so that the model reads them even if this process dies."""
+        waiting, name = self.run.waiting, self.request.tool_call_id
+        waiting[name] = msgspec.structs.replace(waiting[name], context=list(merge_context(self.context, context)))
 
     def _target_of(self, final: ToolCall) -> tuple[Tool | None, str | None]:
         """Return the tool of a call that interceptors have changed, and what is wrong with its arguments."""
@@ -236,6 +261,7 @@ class InterceptedToolJob(msgspec.Struct, eq=False):
             call_index=final.call_index,
             metadata=keep_jsonable(final.metadata),
             asked_by=(asker.id, traversal.asked_nth) if asker is not None and early else None,
+            context=list(merge_context(self.context, traversal.context)) or UNSET,
         )
         self.step.asked[self.request.tool_call_id] = to_pending(
             final, asked.prompt, asked_by="" if asker is None else asker.id
@@ -252,7 +278,7 @@ def tool_job(
     *,
     approved: bool = False,
     asked_by: tuple[str, int] | None = None,
-) -> Job:
+) -> ToolJob | InterceptedToolJob:
     """Make the job of one tool call, and reserve the call's index.
 
     Args:
@@ -267,7 +293,9 @@ def tool_job(
     """
     run.reserve_index(call)
     if ToolCall in run.intercepted:
-        return InterceptedToolJob(run, step, request, call, tool, problem, approved, asked_by)
+        waiting = run.waiting.get(request.tool_call_id) if run.waiting else None
+        context = (waiting.context or ()) if waiting is not None else ()
+        return InterceptedToolJob(run, step, request, call, tool, problem, approved, asked_by, context)
     return ToolJob(run, step, request, call, tool, problem)
 
 
@@ -311,13 +339,16 @@ def withheld_result(denial: Denial) -> ToolResult:
     )
 
 
-def failed_outcome(request: ToolRequest | PendingTool, content: str) -> ToolOutcome:
+def failed_outcome(request: ToolRequest | PendingTool, content: str, waiting: WaitingCall | None = None) -> ToolOutcome:
     """Return the outcome of a call that did not run, or whose result is lost.
 
     Args:
         request: The call.
         content: The result for the model.
+        waiting: The call as it was stored, with the texts that hooks have added to it.
     """
+    if waiting is not None and waiting.context:
+        content = append_context(content, waiting.context)
     return ToolOutcome(
         toolset=request.toolset,
         tool_name=request.tool_name,
@@ -355,9 +386,18 @@ async def emit_unrun_tool(run: Run, step: Step, call: ToolCall, traversal: Trave
     return result
 
 
-def record_outcome(run: Run, step: Step, request: ToolRequest, call: ToolCall, result: ToolResult) -> None:
-    """Record the result of a tool call for the model."""
+def record_outcome(
+    run: Run,
+    step: Step,
+    request: ToolRequest,
+    call: ToolCall,
+    result: ToolResult,
+    context: Sequence[AddedContext] = (),
+) -> None:
+    """Record the result of a tool call for the model, with the texts that hooks have added to the call."""
     content = f"{result.error_type}: {result.content}" if result.error_type else result.content
+    if context:
+        content = append_context(content, context)
     if run.waiting:
         run.waiting.pop(request.tool_call_id, None)
     outcome = ToolOutcome(

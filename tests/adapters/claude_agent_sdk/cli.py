@@ -242,10 +242,12 @@ class FakeCli(Transport):
         told, failed = await self._run(scene, call, name, args)
         given["tool_input"] = args
         if failed:
-            await self._hook("PostToolUseFailure", call.tool_call_id, {**given, "error": told})
+            answer = await self._hook("PostToolUseFailure", call.tool_call_id, {**given, "error": told})
         else:
             answer = await self._hook("PostToolUse", call.tool_call_id, {**given, "tool_response": told})
             told = answer.get("updatedToolOutput", told)
+        if "additionalContext" in answer:
+            told = f"{told if isinstance(told, str) else json.dumps(told)}\n{answer['additionalContext']}"
         self._result(call, results, told, failed=failed)
 
     async def _run(self, scene: Scene, call: ToolRequest, name: str, args: Any) -> tuple[Any, bool]:

@@ -43,6 +43,22 @@ async def test_a_tool_of_the_cli_has_its_pair_of_events() -> None:
     assert isinstance(messages[-1], ResultMessage)
 
 
+@pytest.mark.parametrize("scene", [BASH, READ], ids=["Bash", "Read"])
+@pytest.mark.parametrize("fails", [False, True], ids=["", "fails"])
+async def test_claude_reads_what_hooks_add_to_a_tool_of_the_cli_beside_its_output(scene: Scene, *, fails: bool) -> None:
+    """The CLI takes no other output for most of its own tools, but a text beside it for each of them."""
+    hooks = Hooks("adding")
+    hooks.before(ToolCall, id="hook")(lambda call: call.add_context("mind the gap"))
+    own = dict.fromkeys(("Bash", "Read"), OSError("broken")) if fails else {"Bash": {"stdout": "a b"}, "Read": "text"}
+
+    cli, messages = await play(scene, hooks, own=own)
+
+    (told,) = cli.told
+    assert told.endswith("Context from hook 'hook': mind the gap")
+    assert ("broken" in told) is fails
+    assert isinstance(messages[-1], ResultMessage)
+
+
 async def test_half_a_character_in_what_a_tool_gave_breaks_nothing() -> None:
     heard = Heard()
 

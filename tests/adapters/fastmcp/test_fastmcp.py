@@ -13,6 +13,7 @@ from fastmcp import Client, Context, FastMCP
 from fastmcp.exceptions import NotFoundError, ToolError
 from fastmcp.server.middleware import Middleware
 from fastmcp.tools.base import ToolResult as Answer
+from mcp.types import ImageContent
 from msgspec.structs import replace
 
 from hookline import AfterStep, Ask, Deny, Hooks, ModelCall, ToolCall
@@ -195,6 +196,24 @@ async def test_a_hook_that_changes_what_a_tool_said_leaves_nothing_of_its_struct
 
     assert (result.content[0].text, result.structured_content) == ("the ***", None)
     assert "secret" not in str(result.meta)
+
+
+async def test_a_tool_keeps_its_structured_content_and_what_is_not_text() -> None:
+    hooks = Hooks("adding")
+    hooks.before(ToolCall, id="hook")(lambda call: call.add_context("in EUR"))
+    server = server_with(hooks)
+
+    @server.tool(output_schema=None)
+    def picture() -> Answer:
+        image = ImageContent(type="image", data="AA==", mime_type="image/png")
+        return Answer(content=[image], structured_content={"a": 1}, meta={"b": 2})
+
+    added = "Context from hook 'hook': in EUR"
+    result = await ask(server, "add", a=1, b=2)
+    assert (result.data, result.content[0].text) == (3, f"3\n\n{added}")
+    shown = await ask(server, "picture")
+    assert [block.type for block in shown.content] == ["image", "text"]
+    assert (shown.content[1].text, shown.structured_content) == (added, {"a": 1})
 
 
 async def test_a_hook_may_say_that_a_call_has_failed_and_leave_what_was_said() -> None:

@@ -10,7 +10,7 @@ import anyio
 import msgspec
 
 from hookline import Agent, Compaction, Message, ModelCall, ModelResponse, ScriptedModel, Usage, exec_agent, tool
-from hookline.calls import CALLS
+from hookline.calls import CALLS, AgentCall, ToolCall
 from hookline.errors import HookDenied
 from hookline.evals.adapter_contract import Ran, Scene
 from hookline.hooks import AnyHook
@@ -20,7 +20,12 @@ from tests.adapters.suspending import suspend
 
 class HooklineStage:
     capabilities = Capabilities(
-        framework="hookline", calls=dict.fromkeys(CALLS, KINDS), asks=True, raises_stopped=False
+        framework="hookline",
+        calls=dict.fromkeys(CALLS, KINDS),
+        asks=True,
+        raises_stopped=False,
+        adds_context=frozenset({ToolCall, AgentCall}),
+        guides=True,
     )
 
     async def play(self, scene: Scene, hooks: Iterable[AnyHook], **attach: Any) -> Ran:

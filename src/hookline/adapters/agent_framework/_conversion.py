@@ -12,11 +12,12 @@ from agent_framework import Message as Theirs
 from hookline.adapters._conversion import restore_messages, to_pending_tool
 from hookline.calls import Message, ModelResponse, ToolRequest, ToolSpec, Usage
 from hookline.events import PendingTool
-from hookline.runtime import Approve, Reject
+from hookline.runtime import Approve, Reject, ToolDone
 
 __all__ = [
     "OPERATION_KEY",
     "REJECTED_KEY",
+    "add_text",
     "agent_of",
     "approval_request",
     "from_agent_framework_message",
@@ -105,6 +106,14 @@ def text_of(contents: Any) -> str:
     if isinstance(contents, list) and all(isinstance(each, Content) for each in contents):
         return "\n".join(each.text for each in contents if each.text)
     return _encode(contents)
+
+
+def add_text(result: Any, done: ToolDone) -> Any:
+    """Return what a tool returned with the text that hooks have added for the model, and the contents that it has."""
+    contents = result if isinstance(result, list) else [result]
+    if contents and all(isinstance(each, Content) for each in contents):
+        return [*contents, Content.from_text(done.added)]
+    return done.result.content
 
 
 def from_agent_framework_message(message: Any, tools: Mapping[str, str]) -> list[Message]:

@@ -105,6 +105,7 @@ class ModelCallMiddleware(ChatMiddleware):
 
         async def ask(call: ModelCall) -> ModelResponse:
             nonlocal own
+            held.clear()
             if call.messages != messages or call.tools != tools:
                 _change(context, call, system, known)
             note_piece = run.begin_stream() if context.stream else None
@@ -121,11 +122,11 @@ class ModelCallMiddleware(ChatMiddleware):
                         await emit(update)
                 own = await stream.get_final_response()
             responses.append(convert.to_model_response(own, servers))
-            return responses[0]
+            return responses[-1]
 
         response = await run.ask_model(messages, ask, tools=tools)
         self._binding.model_pending = False
-        if responses and response == responses[0]:
+        if responses and response == responses[-1]:
             answer: ChatResponse[Any] = own
         else:
             reason = run.denied.reason if run.denied is not None else ""

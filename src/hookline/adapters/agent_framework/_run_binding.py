@@ -23,6 +23,8 @@ DRIVES = Capabilities(
     framework="Microsoft Agent Framework",
     calls=dict.fromkeys((AgentCall, ModelCall, ToolCall, SubAgentCall, CompactCall), KINDS),
     asks=True,
+    adds_context=frozenset({ToolCall, AgentCall}),
+    guides=True,
 )
 """The hooks that the adapter supports."""
 

@@ -62,7 +62,7 @@ class ToolCallMiddleware(FunctionMiddleware):
         if done.error is not None:
             raise done.error
         if done.changed:
-            context.result = done.result.content
+            context.result = convert.add_text(context.result, done) if done.added else done.result.content
         if done.stop is not None:
             raise MiddlewareTermination(done.stop.reason)
         if terminations:

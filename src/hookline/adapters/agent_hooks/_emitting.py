@@ -84,6 +84,12 @@ class Judgement(msgspec.Struct, frozen=True, kw_only=True):
         return reason or f"a policy denied it at {self.record.interception_point.value}"
 
     @property
+    def warnings(self) -> list[str]:
+        """The policies' warnings, as texts."""
+        texts = (_join_reason(warning.reason, warning.message) for warning in self.record.verdict.warnings)
+        return [text for text in texts if text]
+
+    @property
     def host_error(self) -> bool:
         """Whether the denial comes from a failure, not from a policy."""
         return self.denied and (self.record.verdict.reason or "").startswith("host_error:")

@@ -44,10 +44,12 @@ from hookline.adapters.agent_hooks._wire import (
     is_decided_call,
 )
 from hookline.calls import (
+    GUIDES_LEFT,
     AgentCall,
     AgentResult,
     Ask,
     Deny,
+    Guide,
     Message,
     ModelCall,
     ModelResponse,
@@ -156,6 +158,8 @@ class PolicyPoints(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         id: The bundle's id.
         asks_person: Whether a person is asked about liftable denials.
         stops_on_failure: Whether the run ends if judging a tool call failed.
+        tells_warnings: Whether the model reads the warnings of policies.
+        guides: Whether a denied answer of the model is sent back to it.
         sessions: The sessions of the running operations.
     """
 
@@ -164,12 +168,26 @@ class PolicyPoints(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     id: str
     asks_person: bool
     stops_on_failure: bool
+    tells_warnings: bool
+    guides: bool
     sessions: PolicySessions
 
     @property
     def metadata_key(self) -> str:
         """The key in a call's metadata for the policies' decision."""
         return f"hookline.policies.{self.id}"
+
+    def tell_warnings(self, call: ToolCall | AgentCall, *judgements: Judgement) -> None:
+        """Add the warnings of the policies to a call, if the model reads them."""
+        texts = [text for judgement in judgements for text in judgement.warnings] if self.tells_warnings else []
+        if texts:
+            call.add_context("\n".join(texts))
+
+    def to_guide(self, call: ModelCall, judgement: Judgement) -> Guide | None:
+        """Return the reason of a denied answer as feedback, if the model is to answer again and can be asked."""
+        if not judgement.denied or not self.guides or judgement.host_error or call.metadata.get(GUIDES_LEFT) == 0:
+            return None
+        return Guide(judgement.reason)
 
     def to_denial(self, judgement: Judgement) -> Deny | None:
         """Return the denial of one call, if policies denied it; the run continues."""
@@ -227,14 +245,15 @@ class RunPoints:
                 return denial
         if InterceptionPoint.INPUT not in policies.points:
             return None
-        messages = list(call.input)
+        messages, judged = list(call.input), list[Judgement]()
         for at, message in enumerate(messages):
             if message.role != "user":
                 continue
-            outcome = await self._judge_input(session, message)
+            outcome = await self._judge_input(session, message, judged)
             if isinstance(outcome, Deny):
                 return outcome
             messages[at] = outcome
+        policies.tell_warnings(call, *judged)
         return None if messages == call.input else replace(call, input=messages)
 
     async def resume(self, call: AgentCall) -> Deny | None:
@@ -288,7 +307,7 @@ class RunPoints:
         except PolicyTransformError as error:
             return policies.deny_unusable(session, error, context, ends=True)
 
-    async def after_model(self, call: ModelCall, response: ModelResponse) -> ModelResponse | Deny | None:
+    async def after_model(self, call: ModelCall, response: ModelResponse) -> ModelResponse | Deny | Guide | None:
         """Judge a model's answer: `post_model_call`."""
         policies = self._policies
         if InterceptionPoint.PRE_MODEL_CALL in policies.points and policies.metadata_key not in call.metadata:
@@ -296,6 +315,9 @@ class RunPoints:
         session = policies.sessions.session_of(call)
         context = session.after_model(call, response)
         judgement = await policies.emitter.judge(context)
+        guide = policies.to_guide(call, judgement)
+        if guide is not None:
+            return guide
         denial = policies.to_final_denial(session, judgement)
         if denial is not None or not judgement.transformed:
             return denial
@@ -312,10 +334,11 @@ class RunPoints:
         judgement = await policies.emitter.judge(session.startup(call.tools))
         return policies.to_final_denial(session, judgement)
 
-    async def _judge_input(self, session: PolicySession, message: Message) -> Message | Deny:
+    async def _judge_input(self, session: PolicySession, message: Message, judged: list[Judgement]) -> Message | Deny:
         policies = self._policies
         context = session.input(message)
         judgement = await policies.emitter.judge(context)
+        judged.append(judgement)
         denial = policies.to_final_denial(session, judgement)
         if denial is not None or not judgement.transformed:
             return denial or message
@@ -381,6 +404,7 @@ class ToolPoints:
         session = policies.sessions.session_of(call)
         context = session.after_tool(call, result)
         judgement = await policies.emitter.judge(context)
+        policies.tell_warnings(call, judgement)
         if judgement.denied:
             return policies.to_denial(judgement)
         return replace(result, content=from_wire_value(judgement.target)) if judgement.transformed else None
@@ -427,6 +451,7 @@ class ToolPoints:
         original = dict(context)  # the emitter writes transforms into the other copy
         replay = VerdictReplay() if policies.asks_person else None
         judgement = await policies.emitter.judge(context, replay=replay)
+        policies.tell_warnings(call, judgement)
         noted: dict[str, Any] = {"judged": decided_call(call)}
         call.metadata[policies.metadata_key] = noted
         session.asking.pop(call.tool_call_id, None)
@@ -477,6 +502,9 @@ class PolicyHooks(Instrumentation):
         identity: The provider of context identities; `None` for no identities, which permits integers beyond 2**53.
         redact: Returns the context that an object given as `approvals` sees.
         in_thread: Whether sync policies run in a worker thread, for policies that wait for a network or a disk.
+        tell_warnings: Whether the model reads the warnings of the verdicts about an input or a tool call, as context.
+        guide: Whether the model is asked again, with the reason, if policies deny its answer (`post_model_call`). If it
+            was asked as often as `Agent(max_guides=...)` allows, the denial ends the run.
         on_record: Called with every record of the contract at once; it must be quick.
         max_records: Maximum number of records in `records`.
         priority: From 0 to 1000. With a lower number the policies run later than other hooks: before a call, after all
@@ -503,6 +531,8 @@ class PolicyHooks(Instrumentation):
         identity: Literal["jcs-sha256"] | IdentityProvider | None = "jcs-sha256",
         redact: Callable[[dict[str, Any]], dict[str, Any]] | None = None,
         in_thread: bool = False,
+        tell_warnings: bool = False,
+        guide: bool = False,
         on_record: Callable[[InterceptionRecord], object] | None = None,
         max_records: int = 1000,
         priority: int = 0,
@@ -537,6 +567,8 @@ class PolicyHooks(Instrumentation):
             id=id,
             asks_person=approvals == "ask" and enforcement is EnforcementMode.ENFORCE,
             stops_on_failure=False,
+            tells_warnings=tell_warnings and enforcement is EnforcementMode.ENFORCE,
+            guides=guide,
             sessions=PolicySessions(),
         )
         self._register_policies(id, policies, {"priority": priority, "tenant_id": tenant_id, "inherit": inherit})
@@ -588,6 +620,8 @@ class PolicyHooks(Instrumentation):
             id=id,
             asks_person=False,
             stops_on_failure=resolved.configuration["posture"]["tool_seam_host_error"] == "terminate",
+            tells_warnings=False,
+            guides=False,
             sessions=PolicySessions(),
         )
         hooks = cls.__new__(cls)

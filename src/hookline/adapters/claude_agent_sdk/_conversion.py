@@ -19,7 +19,7 @@ from claude_agent_sdk import (
 from mcp.types import CallToolResult, TextContent
 
 from hookline._readonly import writable
-from hookline.calls import ModelResponse, ToolRequest, ToolResult, Usage
+from hookline.calls import ModelResponse, ToolRequest, ToolResult, Usage, join_texts
 from hookline.events import CompletionReason, PendingTool
 from hookline.runtime import AgentDone, ToolDone
 
@@ -155,6 +155,16 @@ def to_mcp_result(text: str, *, failed: bool) -> CallToolResult:
     return CallToolResult.model_validate({"content": [{"type": "text", "text": text}], "isError": failed})
 
 
+def add_text(answer: Any, text: str) -> Any:
+    """Return the result of an in-process MCP tool with a text at its end."""
+    blocks = list(answer.content or ())
+    if blocks and isinstance(last := blocks[-1], TextContent):
+        blocks[-1] = last.model_copy(update={"text": join_texts(last.text, text)})
+    else:
+        blocks.append(TextContent(type="text", text=text))
+    return answer.model_copy(update={"content": blocks})
+
+
 def final_args(name: str, args: Mapping[str, Any], given: Any) -> dict[str, Any]:
     """Return the arguments to make a call with, after hooks; for a sub-agent, its instruction is replaced."""
     return {**args, "prompt": given} if name in AGENT_TOOLS else writable(given)
@@ -231,6 +241,16 @@ def _unusable_answer(name: str, answer: str) -> str:
 def rewrite_output(args: dict[str, Any]) -> dict[str, Any]:
     """Return the hook output that changes a tool's arguments."""
     return {"hookSpecificOutput": {"hookEventName": "PreToolUse", "updatedInput": args}}
+
+
+def context_output(event: str, text: str) -> dict[str, Any]:
+    """Return the hook output that adds a text to what the model reads of a tool's result.
+
+    Args:
+        event: The event of Claude that is answered.
+        text: The text.
+    """
+    return {"hookSpecificOutput": {"hookEventName": event, "additionalContext": text}}
 
 
 def replacement_output(name: str, done: ToolDone | AgentDone) -> dict[str, Any]:

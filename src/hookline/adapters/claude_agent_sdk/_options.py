@@ -16,7 +16,11 @@ from hookline.runtime import KINDS, Capabilities
 
 __all__ = ["DRIVES", "add_callbacks", "capabilities_for", "default_run_options"]
 
-DRIVES = Capabilities(framework="Claude Agent SDK", calls={AgentCall: KINDS, ToolCall: KINDS, SubAgentCall: KINDS})
+DRIVES = Capabilities(
+    framework="Claude Agent SDK",
+    calls={AgentCall: KINDS, ToolCall: KINDS, SubAgentCall: KINDS},
+    adds_context=frozenset({ToolCall, AgentCall}),
+)
 """The hooks that the Claude Agent SDK supports. Claude calls its model, and compacts, in another process."""
 
 DRIVES_WITH_APPROVAL = msgspec.structs.replace(DRIVES, asks=True)

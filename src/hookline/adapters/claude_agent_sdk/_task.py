@@ -199,14 +199,20 @@ class ClaudeTask:
             return self._stop_if_ended()
         output = convert.text_of(given["tool_response"])
         done = await call.end(output if given["tool_name"] in convert.AGENT_TOOLS else ToolResult(content=output))
-        return convert.replacement_output(given["tool_name"], done) if done is not None and done.changed else {}
+        if done is None or not done.changed:
+            return {}
+        if isinstance(done, ToolDone) and done.added and done.stop is None:
+            return convert.context_output("PostToolUse", done.added)
+        return convert.replacement_output(given["tool_name"], done)
 
     async def after_failure(self, given: Any, call_id: str | None, _: Any) -> dict[str, Any]:
         """`PostToolUseFailure`: run the hooks after a tool that failed."""
         call = self._open_calls.pop(call_id or given["tool_use_id"], None)
-        if call is not None:
-            await call.end(error=ToolFailure(given["error"]))
-        return self._stop_if_ended()
+        done = await call.end(error=ToolFailure(given["error"])) if call is not None else None
+        ended = self._stop_if_ended()
+        if isinstance(done, ToolDone) and done.added:
+            return convert.context_output("PostToolUseFailure", done.added) | ended
+        return ended
 
     def _stop_if_ended(self) -> dict[str, Any]:
         denied = self.run.denied
@@ -280,6 +286,8 @@ class ClaudeTask:
             raise done.error
         if answers and not done.changed:
             return answers[0]
+        if answers and done.added:
+            return convert.add_text(answers[0], done.added)
         return convert.to_mcp_result(done.result.content, failed=not done.result.success)
 
     def _claim_announced(self, name: str, args: Mapping[str, Any]) -> AnnouncedCall:

@@ -52,7 +52,7 @@ async def run_task(
         final, changed = prompt, list(call.input) != asked
         if changed and not isinstance(prompt, str):
             raise HookUsageError(
-                "A hook changed the input of a task, but a prompt that is a stream cannot be replaced. "
+                "A hook changed the input of a task or added context, but a prompt that is a stream cannot be changed. "
                 "Pass the prompt as a `str`."
             )
         if changed:

@@ -10,6 +10,7 @@ from typing import Any, cast
 
 from hookline._stepping import GeneratorBridge, emit
 from hookline.adapters._attaching import check_hooked, decisions_by_call
+from hookline.adapters._conversion import split_input
 from hookline.calls import AgentCall, Message
 from hookline.errors import MissingExtraError
 from hookline.hooks import AnyHook
@@ -169,9 +170,12 @@ class HookedRunner(Runner):
         async def work(call: AgentCall) -> str:
             binding.instructions = call.instructions
             asked = invocation
-            if list(call.input) != prompt:
-                text = "\n\n".join(each.content for each in call.input)
+            own, added = split_input(call.input)
+            if own != prompt:
+                text = "\n\n".join(each.content for each in own)
                 asked = {**invocation, "new_message": convert.text_content("user", text)}
+            if added:
+                asked = {**asked, "new_message": convert.add_text(asked.get("new_message"), added)}
             return await self._run_agent(binding, asked, hold)
 
         done = await binding.run.lead_run(prompt, work)

@@ -52,6 +52,12 @@ def text_content(role: str, text: str) -> types.Content:
     return types.Content(role=role, parts=[types.Part(text=text)])
 
 
+def add_text(given: types.Content | None, text: str) -> types.Content:
+    """Return a user's message with a text at its end."""
+    parts = (given.parts or ()) if given is not None else ()
+    return types.Content(role="user", parts=[*parts, types.Part(text=text)])
+
+
 # Models.
 
 
@@ -63,6 +69,20 @@ def model_identity(agent: Any) -> dict[str, Any]:
     model = getattr(agent, "model", "") or ""
     name = model if isinstance(model, str) else str(getattr(model, "model", ""))
     return {"model": name, "provider": "gcp.gemini" if name.startswith("gemini") else ""}
+
+
+async def ask_again(agent: Any, name: str, request: Any) -> Any:
+    """Ask the model of an agent once more, and return its whole answer.
+
+    Args:
+        agent: The agent, or one that it is a sub-agent of.
+        name: The name of the agent.
+        request: The request.
+    """
+    answer = None
+    async for response in agent.find_agent(name).canonical_model.generate_content_async(request, stream=False):
+        answer = response
+    return answer if answer is not None else LlmResponse()
 
 
 class _ContentParts:

@@ -19,6 +19,7 @@ from google.genai import types
 from hookline._readonly import writable
 from hookline._stepping import SteppedCall
 from hookline.adapters._conversion import rejection_text, to_pending_tool
+from hookline.adapters._streams import must_hold_stream
 from hookline.adapters.google_adk import _conversion as convert
 from hookline.calls import (
     AgentCall,
@@ -40,8 +41,13 @@ DRIVES = Capabilities(
     framework="Google ADK",
     calls=dict.fromkeys((AgentCall, ModelCall, ToolCall, SubAgentCall, CompactCall), KINDS),
     asks=True,
+    adds_context=frozenset({ToolCall, AgentCall}),
+    guides=True,
 )
 """The hooks that the Agent Development Kit supports."""
+
+CONTEXT_KEY = "context"
+"""Key under which the model reads, in a tool's result, the text that hooks have added for it."""
 
 OPERATION_KEY = "hookline_operation_id"
 """Metadata key under which an event that asks a person names the operation that waits."""
@@ -75,6 +81,8 @@ class AdkBinding:
         """Whether a model call is open that only observers watch; then only its answer is converted."""
         self.last_part: Any = None
         self.note_piece: Callable[[], None] | None = None
+        self.last_answer: tuple[Any, ModelResponse] | None = None
+        """ADK's and hookline's form of the model's answer, if a hook had the model asked again."""
         self.instructions = ""
         self.answer: types.Content | None = None
         self.finished = self.step_begun = False
@@ -195,7 +203,21 @@ class HookPlugin(BasePlugin):
             binding.run.begin_model_call()
             return None
         request, call = convert.AdkModelRequest(llm_request), SteppedCall(binding.open_calls)
-        hooked_call = binding.run.ask_model(request.messages, call.work, tools=request.tools, settings=request.settings)
+        binding.last_answer = None
+        asked = False
+
+        async def ask(final: ModelCall) -> ModelResponse:
+            nonlocal asked
+            if not asked:  # ADK makes the call between its two callbacks, once
+                asked = True
+                first: ModelResponse = await call.work(final)
+                return first
+            request.change(final)
+            response = await convert.ask_again(binding.agent, callback_context.agent_name, llm_request)
+            binding.last_answer = response, convert.from_llm_response(response)
+            return binding.last_answer[1]
+
+        hooked_call = binding.run.ask_model(request.messages, ask, tools=request.tools, settings=request.settings)
         if not await call.begin(hooked_call):
             return convert.to_llm_response(call.result, binding.run.denied)
         request.change(call.given)
@@ -210,13 +232,22 @@ class HookPlugin(BasePlugin):
             binding.last_part = llm_response
             if binding.note_piece is not None:
                 binding.note_piece()
-            return None
+            if binding.model_call is None or not must_hold_stream(binding.run, ModelCall):
+                return None
+            return llm_response.model_copy(update={"content": None})  # ADK emits no event without content
         if binding.model_call is None:
             binding.record_model_answer(llm_response)
             return None
         call, binding.model_call = binding.model_call, None
         given = convert.from_llm_response(llm_response)
         answer: ModelResponse | None = await call.end(given)
+        if binding.last_answer is not None:  # a hook has discarded the answer of ADK's own call
+            llm_response, given = binding.last_answer
+            return (
+                llm_response
+                if answer is given
+                else convert.to_llm_response(answer, binding.run.denied, given=llm_response)
+            )
         return None if answer is given else convert.to_llm_response(answer, binding.run.denied, given=llm_response)
 
     async def on_model_error_callback(self, *, callback_context: Any, llm_request: Any, error: Exception) -> Any:
@@ -268,6 +299,8 @@ class HookPlugin(BasePlugin):
             convert.result_text(result) if isinstance(tool, AgentTool) else convert.to_tool_result(tool.name, result)
         )
         done = await call.end(given)
+        if isinstance(done, ToolDone) and done.added and isinstance(result, dict) and CONTEXT_KEY not in result:
+            return {**result, CONTEXT_KEY: done.added}
         return _answer_for_model(binding, done, tool_context) if done.changed else None
 
     async def on_tool_error_callback(self, *, tool: Any, tool_args: Any, tool_context: Any, error: Any) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -22,7 +23,7 @@ from langgraph.prebuilt.tool_node import INVALID_TOOL_NAME_ERROR_TEMPLATE, TOOL_
 from langgraph.types import Command, Interrupt
 
 from hookline.adapters._conversion import restore_messages
-from hookline.calls import Message, ModelCall, ToolRequest, ToolResult, ToolSpec, Usage
+from hookline.calls import Message, ModelCall, ToolRequest, ToolResult, ToolSpec, Usage, join_texts
 from hookline.calls import ModelResponse as Answer
 from hookline.events import PendingTool
 from hookline.runtime import Approve, Reject
@@ -196,6 +197,28 @@ def to_tool_result(given: Any) -> ToolResult:
     if message is None:
         return ToolResult(content="")
     return ToolResult(content=str(message.text), success=message.status != "error")
+
+
+def add_text(given: Any, text: str) -> Any:
+    """Return what a tool returned with a text at the end of its message, and everything else as it is."""
+    message = _find_tool_message(given)
+    if message is None:
+        return given
+    content = message.content
+    more = join_texts(content, text) if isinstance(content, str) else [*content, {"type": "text", "text": text}]
+    return _replace_message(given, message, message.model_copy(update={"content": more}))
+
+
+def _replace_message(given: Any, message: ToolMessage, changed: ToolMessage) -> Any:
+    if given is message:
+        return changed
+    if isinstance(given, list | tuple):
+        return [_replace_message(each, message, changed) for each in given]
+    if isinstance(given, Command) and message in messages_in(given.update):
+        messages = [changed if each == message else each for each in messages_in(given.update)]
+        update = {**given.update, "messages": messages} if isinstance(given.update, Mapping) else messages
+        return replace(given, update=update)
+    return given
 
 
 def _find_tool_message(given: Any) -> ToolMessage | None:

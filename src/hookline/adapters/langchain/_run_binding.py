@@ -20,6 +20,7 @@ from langgraph.types import interrupt
 
 from hookline.adapters._streams import must_hold_stream
 from hookline.adapters.langchain._conversion import (
+    add_text,
     apply_model_call,
     argument_error,
     from_langchain_message,
@@ -146,6 +147,8 @@ DRIVES = Capabilities(
     framework="LangChain",
     calls={ToolCall: KINDS, ModelCall: KINDS, AgentCall: KINDS, SubAgentCall: KINDS, CompactCall: KINDS},
     asks=True,
+    adds_context=frozenset({ToolCall, AgentCall}),
+    guides=True,
 )
 """All sixteen events. Asking a person needs a checkpointer."""
 
@@ -303,6 +306,8 @@ class LangChainBinding:
             raise cancelled[0]  # the tool cancelled itself: the graph decides what that means
         if own and not done.changed:
             return own[0]
+        if own and done.added:
+            return add_text(own[0], done.added)
         return tool_message(call, done.result.content, success=done.result.success)
 
     def _ask_person(self, request: ToolCallRequest, asked: PendingTool) -> Mapping[str, Any]:
@@ -344,7 +349,7 @@ class LangChainBinding:
                 else:
                     prompt = [Message(role="user", content=instruction)]
                     done = await run.lead_run(
-                        prompt, lambda call: run_once(call.input[-1].content if call.input else "")
+                        prompt, lambda call: run_once("\n\n".join(each.content for each in call.input))
                     )
                     output = done.output if done.denied is None else done.denied.reason
                 run.finish("interrupted" if run.denied is not None else "done", output)

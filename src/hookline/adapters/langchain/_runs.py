@@ -15,6 +15,7 @@ from langgraph.pregel import Pregel
 from langgraph.types import Command, GraphOutput
 
 from hookline.adapters._attaching import needs_operation, operations_are_watched
+from hookline.adapters._conversion import split_input
 from hookline.adapters.langchain._conversion import (
     from_langchain_message,
     messages_in,
@@ -213,8 +214,11 @@ async def _run_with_hooks(
 
     async def work(call: AgentCall) -> str:
         final = following
-        if call.input != prompt and following is given:
-            final = {**given, "messages": to_langchain_messages(call.input, prompt, asked, {})}
+        own, added = split_input(call.input)
+        if own != prompt and following is given:
+            final = {**given, "messages": to_langchain_messages(own, prompt, asked, {})}
+        if added:
+            final = {**final, "messages": [*messages_in(final), HumanMessage(added)]}
         binding.instructions = call.instructions or None
         results.append(await _run_once(binding, final, config, run_graph, get_state))
         return binding.output_text(_state_of(results[-1]))

@@ -17,6 +17,9 @@ from agents import (
     ModelBehaviorError,
     ModelResponse,
     ToolApprovalItem,
+    ToolOutputFileContent,
+    ToolOutputImage,
+    ToolOutputText,
 )
 from agents.tool import ToolOriginType, get_function_tool_origin
 from openai.types.responses import (
@@ -33,10 +36,12 @@ from hookline.calls import Message, ToolRequest, ToolSpec, Usage
 from hookline.calls import ModelResponse as Answer
 from hookline.errors import HookUsageError
 from hookline.events import PendingTool
+from hookline.runtime import ToolDone
 
 __all__ = [
     "AGENT_TOOLSET",
     "ItemsByMessage",
+    "add_text",
     "call_id_of",
     "completed_event",
     "from_items",
@@ -149,6 +154,20 @@ def tool_output_text(output: object) -> str:
     except RecursionError:  # a list that holds itself
         text = ""
     return text or str(output)
+
+
+def add_text(output: object, done: ToolDone) -> Any:
+    """Return a tool's output with the text that hooks have added for the model, and the images and files in it."""
+    parts = output if isinstance(output, list | tuple) else [output]
+    if parts and all(_is_output_part(each) for each in parts):
+        return [*parts, ToolOutputText(text=done.added)]
+    return done.result.content
+
+
+def _is_output_part(part: object) -> bool:
+    if isinstance(part, Mapping):
+        return part.get("type") in ("text", "image", "file")
+    return isinstance(part, ToolOutputText | ToolOutputImage | ToolOutputFileContent)
 
 
 def call_id_of(item: ToolApprovalItem) -> str:

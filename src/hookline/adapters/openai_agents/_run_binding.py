@@ -13,6 +13,7 @@ from agents import Agent, AgentsException, Model, RunConfig, RunState
 
 from hookline.adapters._attaching import mark_paused
 from hookline.adapters.openai_agents._conversion import (
+    add_text,
     call_id_of,
     output_text,
     parse_arguments,
@@ -29,6 +30,8 @@ __all__ = ["DRIVES", "OpenAIBinding", "OpenAIRunStopped", "current_binding", "ma
 DRIVES = Capabilities(
     framework="OpenAI Agents",
     calls={ToolCall: KINDS, ModelCall: KINDS, AgentCall: KINDS, SubAgentCall: KINDS, CompactCall: KINDS},
+    adds_context=frozenset({ToolCall, AgentCall}),
+    guides=True,
 )
 """All sixteen events. Hooks cannot `Ask`: the SDK asks for approval before it calls a tool, and hooks run later."""
 
@@ -185,6 +188,8 @@ class OpenAIBinding:
             raise done.error
         if cancelled and done.result.content == f"{type(cancelled[0]).__name__}: {message_of(cancelled[0])}":
             raise cancelled[0]  # the tool cancelled itself: the SDK decides what that means
+        if own and done.added:
+            return add_text(own[0], done)
         return own[0] if own and not done.changed else done.result.content
 
     # The end of the run.

@@ -17,6 +17,7 @@ from agents import (
 )
 from agents.run_internal.run_steps import QueueCompleteSentinel
 
+from hookline.adapters._conversion import split_input
 from hookline.adapters.openai_agents._conversion import from_items, output_text, parse_output, to_items
 from hookline.adapters.openai_agents._run_binding import OpenAIBinding, current_binding
 from hookline.adapters.openai_agents._sub_agents import end_handoffs, record_early_end
@@ -171,8 +172,11 @@ async def _run_with_hooks(
 
     async def work(call: AgentCall) -> str:
         final_input = following
-        if call.input != prompt and final_input is given:
-            final_input = to_items(call.input, known, None)[1]
+        asked, added = split_input(call.input)
+        if asked != prompt and final_input is given:
+            final_input = to_items(asked, known, None)[1]
+        if added:
+            final_input = [*_input_items(final_input), {"role": "user", "content": added}]
         if call.instructions != instructions:
             binding.instruction_override = root, call.instructions
         return await run_once(final_input)

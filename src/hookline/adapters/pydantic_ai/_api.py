@@ -38,6 +38,8 @@ DRIVES = Capabilities(
     framework="Pydantic AI",
     calls=dict.fromkeys((AgentCall, ModelCall, ToolCall, SubAgentCall, CompactCall), KINDS),
     asks=True,
+    adds_context=frozenset({ToolCall, AgentCall}),
+    guides=True,
 )
 """The hooks that Pydantic AI supports."""
 

@@ -18,7 +18,7 @@ from pydantic_ai.tools import RunContext, ToolDefinition
 from hookline.adapters._streams import must_hold_stream
 from hookline.adapters.pydantic_ai import _conversion as convert
 from hookline.adapters.pydantic_ai._conversion import RequestMessages
-from hookline.adapters.pydantic_ai._models import CompactingModel, HeldStream, can_compact, time_stream
+from hookline.adapters.pydantic_ai._models import CompactingModel, HeldStream, ask_again, can_compact, time_stream
 from hookline.calls import Message, ModelCall, ToolRequest, ToolResult
 from hookline.errors import RunStopped
 from hookline.runtime import AdapterRun, ToolDone
@@ -139,8 +139,8 @@ class CallHooks:
             return response
         if request.streaming and must_hold_stream(run, ModelCall):
             async with HeldStream(self._tracked(handler)) as held:
-                return await held.release(await self._ask_model(request, held.request))
-        return await self._ask_model(request, handler)
+                return await held.release(await self._ask_model(ctx, request, held.request))
+        return await self._ask_model(ctx, request, handler)
 
     def _is_in_call(self) -> bool:
         """Return whether the present task makes a call of the run already: the capability is installed twice."""
@@ -158,19 +158,24 @@ class CallHooks:
         return track
 
     async def _ask_model(
-        self, request: ModelRequestContext, handler: Callable[[ModelRequestContext], Awaitable[ModelResponse]]
+        self,
+        ctx: RunContext[Any],
+        request: ModelRequestContext,
+        handler: Callable[[ModelRequestContext], Awaitable[ModelResponse]],
     ) -> ModelResponse:
         """Make a model request with hooks around it, and return the answer that they leave."""
         run, conversation = self._run, RequestMessages(request, self._toolset_of)
         responses: list[tuple[ModelResponse, Any]] = []
+        model = request.model  # the framework's handler may put another one into the request
 
         async def ask(call: ModelCall) -> Any:
             final = conversation.request(call)
             if request.streaming:
                 final = replace(final, model=time_stream(final.model, run))
-            response = await handler(final)
+            # The framework takes one request; a hook that returned `Guide` has discarded its answer.
+            response = await (ask_again(replace(final, model=model), ctx) if responses else handler(final))
             responses.append((response, convert.to_model_response(response, self._toolset_of)))
-            return responses[0][1]
+            return responses[-1][1]
 
         async with OpenCall(self._open_calls):
             answer = await run.ask_model(
@@ -181,7 +186,7 @@ class CallHooks:
             raise RunStopped(run.denied.reason, run.denied.hook_id)
         if not responses:
             return convert.from_model_response(answer)
-        response, own = responses[0]
+        response, own = responses[-1]
         return response if answer == own else convert.apply_changes(answer, own, response, self._toolset_of)
 
     def _messages_of(self, context: ModelRequestContext) -> list[Message]:
@@ -257,6 +262,8 @@ class CallHooks:
             raise raised[0]  # a call that waits for a person keeps waiting, whatever hooks return
         if not done.changed:
             return given[0]
+        if given and done.added:
+            return convert.add_text(given[0], done)
         if not done.result.success:
             raise ToolFailed(done.result.content)
         return done.result.content

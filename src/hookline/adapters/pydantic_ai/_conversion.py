@@ -28,6 +28,7 @@ from pydantic_ai.messages import (
     ToolReturn,
     ToolReturnPart,
     UserPromptPart,
+    is_multi_modal_content,
 )
 from pydantic_ai.models import ModelRequestContext
 from pydantic_ai.tools import RunContext
@@ -37,6 +38,7 @@ from pydantic_core import to_json, to_jsonable_python
 from hookline import calls
 from hookline.adapters._conversion import copy_json
 from hookline.calls import Message, ToolRequest, ToolSpec, Usage
+from hookline.runtime import ToolDone
 
 __all__ = [
     "RequestMessages",
@@ -279,6 +281,15 @@ def to_tool_result(tool: str, value: object) -> calls.ToolResult:
     if isinstance(content, str) or type(content) is int:  # creating a part, with id and time, costs more than the rest
         return calls.ToolResult(content=content if isinstance(content, str) else str(content))
     return calls.ToolResult(content=ToolReturnPart(tool, content, tool_call_id="").model_response_str())
+
+
+def add_text(value: Any, done: ToolDone) -> Any:
+    """Return what a tool returned with the text that hooks have added for the model, and all that is not text."""
+    inner = value.return_value if isinstance(value, ToolReturn) else value
+    several = inner if isinstance(inner, list | tuple) else [inner]
+    kept = any(is_multi_modal_content(each) for each in several)
+    changed = [*several, done.added] if kept else done.result.content
+    return replace(value, return_value=changed) if isinstance(value, ToolReturn) else changed
 
 
 def original_error(error: Exception) -> Exception:

@@ -38,7 +38,18 @@ from hookline.calls import Message, ModelCall
 from hookline.errors import HooklineError, HookUsageError
 from hookline.runtime import AdapterRun
 
-__all__ = ["CompactingModel", "HeldStream", "can_compact", "hold_model", "time_stream"]
+__all__ = ["CompactingModel", "HeldStream", "ask_again", "can_compact", "hold_model", "time_stream"]
+
+
+async def ask_again(request: ModelRequestContext, ctx: RunContext[Any]) -> ModelResponse:
+    """Ask a model once more in a request of the framework, which asks by itself only once."""
+    model, settings, parameters = request.model, request.model_settings, request.model_request_parameters
+    if not request.streaming or not _can_stream(model):
+        return await model.request(request.messages, settings, parameters)
+    async with model.request_stream(request.messages, settings, parameters, ctx) as stream:
+        async for _ in stream:
+            pass
+        return stream.get()
 
 
 class HeldStream:

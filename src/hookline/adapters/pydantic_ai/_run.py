@@ -11,11 +11,11 @@ from pydantic_ai import CallToolsNode, ModelRequestNode, UserPromptNode
 from pydantic_ai.run import AgentRunResult
 from pydantic_ai.tools import DeferredToolRequests, RunContext, ToolApproved, ToolDenied
 
-from hookline.adapters._conversion import to_pending_tool
+from hookline.adapters._conversion import split_input, to_pending_tool
 from hookline.adapters.pydantic_ai import _conversion as convert
 from hookline.adapters.pydantic_ai._approvals import ToolDeniedAndStopped, mark_paused
 from hookline.adapters.pydantic_ai._calls import CallHooks, OpenCall, RunScope, current_caller
-from hookline.calls import AgentCall, Message
+from hookline.calls import AgentCall, Message, join_texts
 from hookline.errors import HookUsageError, RunStopped, UnknownToolError
 from hookline.hooks import AnyHook
 from hookline.runtime import AdapterRun, Approve, Capabilities, Reject
@@ -43,6 +43,7 @@ class PydanticAIBinding(CallHooks):
         self._node: object = None
         self._output_delivered = False
         self._prompt: str | None = None
+        self._added = ""
         self._started: AdapterRun | None = None
 
     async def run(self, ctx: RunContext[Any], handler: Callable[[], Awaitable[Any]]) -> Any:
@@ -111,8 +112,9 @@ class PydanticAIBinding(CallHooks):
         given = [Message(role="user", content=convert.text_of(ctx.prompt) if self._prompt is None else self._prompt)]
 
         async def work(call: AgentCall) -> str:
-            if list(call.input) != given:
-                self._prompt = "\n\n".join(message.content for message in call.input)
+            asked, self._added = split_input(call.input)
+            if asked != given:
+                self._prompt = "\n\n".join(message.content for message in asked)
             results.append(await handler())
             return self._record_end(run, results[0])
 
@@ -173,7 +175,10 @@ class PydanticAIBinding(CallHooks):
             self._output_delivered = False
         elif kind is UserPromptNode:
             self._output_delivered = False
-            return node if self._prompt is None else replace(node, user_prompt=self._prompt)
+            if self._prompt is None and not self._added:
+                return node
+            prompt = node.user_prompt if self._prompt is None else self._prompt
+            return replace(node, user_prompt=_join_prompt(prompt, self._added) if self._added else prompt)
         else:
             self._output_delivered = True
         return node
@@ -194,6 +199,13 @@ class PydanticAIBinding(CallHooks):
         if any(isinstance(each, Reject) and not each.and_continue for each in decisions):
             self._run.finish("interrupted")
             self._run.raise_if_stopped()
+
+
+def _join_prompt(prompt: Any, added: str) -> Any:
+    """Return a prompt with the text that hooks have added for the model, and everything in it that is not text."""
+    if isinstance(prompt, str):
+        return join_texts(prompt, added)
+    return [*(prompt or ()), added]
 
 
 def _agent_name(ctx: RunContext[Any]) -> str:

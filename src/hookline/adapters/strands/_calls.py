@@ -182,6 +182,9 @@ async def _call_tool(binding: StrandsBinding, context: Any, call_next: Next) -> 
         raise done.error  # an interrupt, or a failure of middleware: Strands handles both
     if own and not done.changed:
         return own[-1]
+    if own and done.added and isinstance(last := own[-1], ToolResultEvent):
+        result = last.tool_result
+        return ToolResultEvent({**result, "content": [*result["content"], {"text": done.added}]})
     return convert.tool_result_event(use, done.result.content, success=done.result.success)
 
 

@@ -16,7 +16,7 @@ from strands.middleware import ModelStopReason, ToolResultEvent
 from strands.telemetry.metrics import EventLoopMetrics
 
 from hookline.adapters._conversion import restore_messages
-from hookline.calls import Message, ModelResponse, ToolRequest, ToolSpec, Usage
+from hookline.calls import Message, ModelResponse, ToolRequest, ToolSpec, Usage, join_texts
 from hookline.runtime import Approve, Reject
 
 __all__ = [
@@ -152,6 +152,22 @@ def from_prompt(agent: Any, prompt: Any) -> list[Message]:
     if all(isinstance(each, dict) and "role" in each for each in prompt):
         return [ours for each in prompt for ours in from_strands_message(agent, each)]
     return [Message(role="user", content=text_of([each for each in prompt if isinstance(each, dict)]))]
+
+
+def add_text(prompt: Any, text: str) -> Any:
+    """Return an agent's prompt with a text at its end.
+
+    The text goes into the last message of the user, since some models refuse two in a row.
+    """
+    if not isinstance(prompt, list):
+        return join_texts(prompt, text)
+    last = prompt[-1] if prompt else None
+    block = {"text": text}
+    if not isinstance(last, dict) or "role" not in last:
+        return [*prompt, block]
+    if last["role"] == "user":
+        return [*prompt[:-1], {**last, "content": [*last["content"], block]}]
+    return [*prompt, {"role": "user", "content": [block]}]
 
 
 # Model responses.

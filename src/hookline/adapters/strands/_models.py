@@ -10,6 +10,7 @@ from strands.hooks import AfterModelCallEvent
 from strands.middleware import ModelStopReason, TypedEvent
 
 from hookline._stepping import GeneratorBridge, emit
+from hookline.adapters._conversion import split_input
 from hookline.adapters._streams import must_hold_stream
 from hookline.adapters.strands import _conversion as convert
 from hookline.adapters.strands._run_binding import StrandsBinding, binding_of
@@ -81,6 +82,7 @@ async def _ask_model(binding: StrandsBinding, context: Any, call_next: Next) -> 
 
     async def ask(call: ModelCall) -> ModelResponse:
         changed = context
+        held.clear()
         if call.messages != messages or call.tools != tools:
             changed = _changed_context(context, call, system, known)
         note_piece = run.begin_stream()
@@ -99,12 +101,12 @@ async def _ask_model(binding: StrandsBinding, context: Any, call_next: Next) -> 
             raise
         last = own[-1]
         responses.append(convert.to_model_response(agent, last.message, last.stop_reason, last.usage))
-        return responses[0]
+        return responses[-1]
 
     responses, held, hold = list[ModelResponse](), list[TypedEvent](), must_hold_stream(run, ModelCall)
     response = await run.ask_model(messages, ask, tools=tools)
     binding.model_pending = False
-    unchanged = bool(own) and response == responses[0]
+    unchanged = bool(own) and response == responses[-1]
     final = response or ModelResponse(content=run.denied.reason if run.denied is not None else "")
     for event in held if unchanged else [TypedEvent({"data": final.content})]:
         await emit(event)
@@ -120,10 +122,13 @@ def _system(context: Any) -> str:
 
 def _changed_context(context: Any, call: ModelCall, system: Sequence[Message], known: Sequence[Any]) -> Any:
     own = [each for each in call.messages if each.role == "system"]
-    rest = [each for each in call.messages if each.role != "system"]
+    rest, added = split_input([each for each in call.messages if each.role != "system"])
     offered = {spec.name for spec in call.tools}
+    messages = convert.to_strands_messages(rest, known)
+    if added:
+        messages = convert.add_text(messages, added)
     changes: dict[str, Any] = {
-        "messages": convert.to_strands_messages(rest, known),
+        "messages": messages,
         "tool_specs": [spec for spec in context.tool_specs if spec["name"] in offered],
     }
     if own != system:

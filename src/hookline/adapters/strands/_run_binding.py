@@ -11,10 +11,11 @@ import msgspec
 from strands import Agent
 
 from hookline._stepping import GeneratorBridge
-from hookline.adapters._conversion import rejection_text
+from hookline.adapters._conversion import rejection_text, split_input
 from hookline.adapters._streams import must_hold_stream
 from hookline.adapters.strands._conversion import (
     InterruptResponses,
+    add_text,
     agent_name,
     agent_result,
     from_prompt,
@@ -41,6 +42,8 @@ DRIVES = Capabilities(
     framework="Strands",
     calls=dict.fromkeys((AgentCall, ModelCall, ToolCall, SubAgentCall, CompactCall), KINDS),
     asks=True,
+    adds_context=frozenset({ToolCall, AgentCall}),
+    guides=True,
 )
 """The hooks that the adapter supports."""
 
@@ -136,7 +139,10 @@ class StrandsBinding:
 
         async def work(call: AgentCall) -> str:
             nonlocal own
-            final = prompt if call.input == messages else self._prompt(call.input)
+            asked, added = split_input(call.input)
+            final = prompt if asked == messages else self._prompt(asked)
+            if added:
+                final = add_text(final, added)
             own = await self._stream(
                 final, given, hold if emit is not None and must_hold_stream(self.run, AgentCall) else emit
             )
@@ -157,7 +163,9 @@ class StrandsBinding:
 
     def _prompt(self, messages: list[Message]) -> Any:
         return (
-            [to_strands_message(each) for each in messages] if isinstance(self.agent, Agent) else messages[-1].content
+            [to_strands_message(each) for each in messages]
+            if isinstance(self.agent, Agent)
+            else "\n\n".join(each.content for each in messages)
         )
 
     def record_end(self, result: Any) -> str:

@@ -410,6 +410,7 @@ def _print_dry_run(found: DryRun, *, as_json: bool) -> None:
         ("call", found.call),
         ("result", found.result),
         ("payload", found.payload),
+        ("context", found.context or ""),
         ("took", f"{found.duration_ms:.2f} ms"),
     ]
     print_result(found, shown, as_json=as_json)

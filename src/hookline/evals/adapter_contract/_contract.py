@@ -7,10 +7,11 @@ An adapter's tests provide a `Stage`, which plays a scene in its framework with 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
+from typing import Literal
 
 import msgspec
 
-from hookline.calls import AgentCall, Call, ToolCall
+from hookline.calls import AgentCall, Call, Guide, ModelCall, ToolCall
 from hookline.evals.adapter_contract import _events as events
 from hookline.evals.adapter_contract import _interceptors as interceptors
 from hookline.evals.adapter_contract import _people as people
@@ -34,6 +35,8 @@ class Clause(msgspec.Struct, frozen=True, kw_only=True):
         event: The event that the clause tests; if the adapter does not support it, a hook on it must be refused.
         call: The class of calls whose interceptor the clause tests; handled in the same way.
         kind: The kind of that interceptor.
+        uses: What the interceptor does that an adapter need not support: `"add_context"` or `"Guide"`. A hook that does
+            it must be refused then.
     """
 
     name: str
@@ -42,6 +45,7 @@ class Clause(msgspec.Struct, frozen=True, kw_only=True):
     event: HookType | None = None
     call: type[Call] | None = None
     kind: str = ""
+    uses: Literal["", "add_context", "Guide"] = ""
 
     def __str__(self) -> str:
         return self.name
@@ -50,7 +54,13 @@ class Clause(msgspec.Struct, frozen=True, kw_only=True):
         """Return whether the adapter supports what the clause tests."""
         if self.event is not None and self.event not in stage.capabilities.events:
             return False
-        return self.call is None or drives_call(stage.capabilities, self.call, self.kind)
+        return self.call is None or (drives_call(stage.capabilities, self.call, self.kind) and self.supported(stage))
+
+    def supported(self, stage: Stage) -> bool:
+        """Return whether the adapter supports what the interceptor does."""
+        if self.uses == "add_context":
+            return self.call in stage.capabilities.adds_context
+        return self.uses != "Guide" or stage.capabilities.guides
 
     async def check(self, stage: Stage) -> frozenset[HookType]:
         """Check an adapter against the clause; a hook that it does not support must be refused.
@@ -74,14 +84,27 @@ class Clause(msgspec.Struct, frozen=True, kw_only=True):
         if self.event is not None and self.event not in stage.capabilities.events:
             hooks.on(EVENTS[self.event])(lambda event: None)
             await check_refusal(stage, self.scene, [hooks], str(self.event))
+        elif self.call is not None and drives_call(stage.capabilities, self.call, self.kind):
+            getattr(hooks, self.kind)(self.call)(_add_context if self.uses == "add_context" else _guide)
+            await check_refusal(stage, self.scene, [hooks], self.uses)
         elif self.call is not None:
             getattr(hooks, self.kind)(self.call)(lambda *given: None)
             await check_refusal(stage, self.scene, [hooks], f"{self.kind}({self.call.__name__})")
         return frozenset()
 
 
+def _add_context(call: ToolCall | AgentCall, *rest: object) -> None:
+    call.add_context("text")
+
+
+def _guide(call: object, answer: object) -> Guide:
+    return Guide("again")
+
+
 def _clauses() -> Mapping[str, Clause]:
     tool, human = HookType.BEFORE_TOOL_CALL, HookType.BEFORE_HUMAN_INTERVENTION
+    adds: Literal["add_context"] = "add_context"
+    guides: Literal["Guide"] = "Guide"
     agent, compact = HookType.BEFORE_CALL_AGENT, HookType.BEFORE_COMPACT
     found = [
         Clause(name="plain", play=events.plain, event=tool),
@@ -100,6 +123,24 @@ def _clauses() -> Mapping[str, Clause]:
         Clause(name="compaction", play=events.compaction, scene=COMPACTING, event=compact),
         Clause(name="failing compaction", play=events.failing_compaction, scene=COMPACTING, event=compact),
         Clause(name="denial of the run", play=interceptors.denied_run, call=AgentCall, kind="guard"),
+        Clause(
+            name="context of a tool call", play=interceptors.context_of_tool, call=ToolCall, kind="before", uses=adds
+        ),
+        Clause(
+            name="context of a denied tool call",
+            play=interceptors.context_of_denied_tool,
+            call=ToolCall,
+            kind="before",
+            uses=adds,
+        ),
+        Clause(name="context of a run", play=interceptors.context_of_run, call=AgentCall, kind="before", uses=adds),
+        Clause(
+            name="guided answer",
+            play=interceptors.guided_answer,
+            call=ModelCall,
+            kind="after",
+            uses=guides,
+        ),
         Clause(name="denial that stops", play=interceptors.denied_and_stopped, call=ToolCall, kind="guard"),
         Clause(name="fifty runs at once", play=runs.at_once, event=tool),
         Clause(name="cancellation", play=runs.cancellation, event=tool),

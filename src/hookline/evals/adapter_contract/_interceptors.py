@@ -13,6 +13,7 @@ from hookline.calls import (
     CompactCall,
     CompactResult,
     Deny,
+    Guide,
     Message,
     ModelCall,
     ModelResponse,
@@ -47,7 +48,15 @@ from hookline.evals.adapter_contract._witness import (
 from hookline.events import AfterStep, BeforeStep, OnError
 from hookline.hooks import Hooks
 
-__all__ = ["denied_and_stopped", "denied_run", "interceptions"]
+__all__ = [
+    "context_of_denied_tool",
+    "context_of_run",
+    "context_of_tool",
+    "denied_and_stopped",
+    "denied_run",
+    "guided_answer",
+    "interceptions",
+]
 
 Next = Callable[[Any], Awaitable[Any]]
 Check = Callable[[Stage, Witness, Ran], None]
@@ -283,4 +292,75 @@ async def denied_and_stopped(stage: Stage) -> Witness:
     stopped = step_events(0, *pair, should_continue=False, total_tool_calls=1)
     witness.heard([*stopped, end_event("interrupted", steps=1, llm_calls=1, tool_calls=1)])
     check_true("A denial that stops ends the run.", ran is None or ran.output != DONE.content)
+    return witness
+
+
+ADDED = "remember the sum"
+"""A text that hooks add for the model."""
+
+
+async def context_of_tool(stage: Stage) -> Witness:
+    """The model reads what hooks add to a tool call with the tool's result, which events show as it is."""
+    witness, hooks = Witness(stage), Hooks("adding")
+    hooks.before(ToolCall, id="first")(lambda call: call.add_context(ADDED))
+    hooks.after(ToolCall, id="second")(lambda call, result: call.add_context("and forget it"))
+    ran = await stage.play(PLAIN, [hooks, witness.hooks])
+
+    witness.heard(plain_events(tool_events(toolset_of(stage), content="3")))
+    for text in ("3", f"Context from hook 'first': {ADDED}", "Context from hook 'second': and forget it"):
+        check_tool_results(ran, text)
+    return witness
+
+
+async def context_of_denied_tool(stage: Stage) -> Witness:
+    """The model reads what hooks add to a tool call also if a hook denies the call."""
+    witness, hooks = Witness(stage), Hooks("adding")
+    hooks.before(ToolCall, id="first")(lambda call: call.add_context(ADDED))
+    hooks.guard(ToolCall, id="hook")(lambda call: Deny("not that"))
+    ran = await stage.play(PLAIN, [hooks, witness.hooks])
+
+    pair = tool_events(toolset_of(stage), content="not that", success=False, answered_by="hook")
+    witness.heard(plain_events(pair))
+    for text in ("not that", f"Context from hook 'first': {ADDED}"):
+        check_tool_results(ran, text)
+    return witness
+
+
+async def context_of_run(stage: Stage) -> Witness:
+    """The model reads what hooks add to a run after the prompt, from its first call on."""
+    witness, hooks = Witness(stage), Hooks("adding")
+    hooks.before(AgentCall, id="first")(lambda call: call.add_context(ADDED))
+    ran = await stage.play(PLAIN, [hooks, witness.hooks])
+
+    witness.heard(plain_events(tool_events(toolset_of(stage), content="3")))
+    wanted = f"Context from hook 'first': {ADDED}"
+    for asked in ran.asked:
+        if PLAIN.prompt not in asked or wanted not in asked or asked.index(PLAIN.prompt) > asked.index(wanted):
+            raise ContractError("A model call.", f"{PLAIN.prompt}, then {wanted}", asked)
+    return witness
+
+
+async def guided_answer(stage: Stage) -> Witness:
+    """A `Guide` discards an answer with its tool calls, and the model answers again in the same step."""
+    witness, hooks, feedback = Witness(stage), Hooks("guiding"), "think again"
+    left = [feedback]
+
+    def judge(call: ModelCall, answer: ModelResponse) -> Guide | None:
+        return Guide(left.pop()) if left else None
+
+    hooks.after(ModelCall, id="hook")(judge)
+    ran = await stage.play(PLAIN, [hooks, witness.hooks])
+
+    pair = tool_events(toolset_of(stage), content="3")
+    witness.heard(
+        [
+            *step_events(0, *pair, content="let me see", total_tool_calls=1),
+            *step_events(1, last=True, content="done", total_tool_calls=1),
+            end_event(steps=2, llm_calls=3, tool_calls=1, last_assistant_content="done"),
+        ]
+    )
+    check_tool_results(ran, "3")
+    check_equal("The number of model calls.", len(ran.asked), 3)
+    check_true(f"The second model call reads {feedback!r}.", feedback in ran.asked[1])
+    check_true("The second model call does not read the discarded answer.", "let me see" not in ran.asked[1])
     return witness

@@ -59,6 +59,7 @@ STATUSES = {
     "asked": ("waiting", "asked"),
     "answered": ("mocked", "answered"),
     "continued": ("mocked", "continued"),
+    "guided": ("mocked", "guided"),
     "failed": ("failed", "failed"),
     "skipped": ("denied", "skipped"),
     "shown": ("ok", "shown"),
