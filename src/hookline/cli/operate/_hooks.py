@@ -1,7 +1,8 @@
-"""`hookline hooks`: list, show, apply, enable, disable, remove, revert and test hook definitions."""
+"""`hookline hooks`: list, show, apply, import, enable, disable, remove, revert and test hook definitions."""
 
 from __future__ import annotations
 
+import enum
 import sys
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
@@ -44,7 +45,7 @@ from hookline.cli.operate._store import (
 )
 
 if TYPE_CHECKING:
-    from hookline.registry import DefinitionRevision, DryRun, FileEntry, HookDefinition, Registry
+    from hookline.registry import DefinitionRevision, DryRun, FileEntry, HookDefinition, HostSettings, Registry
     from hookline.store import SqlStore
 
 __all__ = ["hooks_app"]
@@ -52,6 +53,16 @@ __all__ = ["hooks_app"]
 T = TypeVar("T")
 
 hooks_app = CommandApp(name="hooks", cls=ListGroup, help="Manage hooks that are stored as data.")
+
+
+class HostName(enum.StrEnum):
+    """The coding agents whose settings can be imported."""
+
+    CLAUDE = "claude"
+    CODEX = "codex"
+    GEMINI = "gemini"
+    COPILOT = "copilot"
+
 
 HookId = Annotated[str, typer.Argument(metavar="ID", help="The definition, as `hookline hooks list` shows it.")]
 
@@ -137,6 +148,91 @@ def apply_hooks(
         typer.echo(f"There are no hook definitions in {file}.", err=True)
     for each in found:
         typer.echo(f"Stored {make_copyable(each.id)}: {make_one_line(each.name)} at {each.point}, {_state(each)}.")
+
+
+@hooks_app.command("import")
+def import_hooks(
+    files: Annotated[
+        list[Path], typer.Argument(metavar="FILE...", help="Settings of a coding agent: .claude/settings.json.")
+    ],
+    store: StoreUrl = DEFAULT_STORE,
+    tenant: Annotated[str, typer.Option(metavar="ID", help="The tenant that owns them; the system by default.")] = "",
+    host: Annotated[
+        HostName | None, typer.Option(help="The coding agent; found by the file's folder and events by default.")
+    ] = None,
+    project: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR", exists=True, file_okay=False, help="Where commands run; the file's project by default."
+        ),
+    ] = None,
+    scripts: Scripts = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be stored; write nothing.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Store the hooks that coding agents have in their settings.
+
+    Reads settings of Claude Code, Codex, Gemini CLI and Copilot CLI. Each command becomes a script in the folder of
+    scripts, each HTTP hook a webhook. Stderr says what cannot be taken over, and why. A second import replaces the
+    first.
+    """
+    from hookline.registry import read_host_settings
+
+    with report_errors_only():
+        read = [read_host_settings(file, host=host and host.value, project=project, tenant_id=tenant) for file in files]
+    skipped = [str(each) for settings in read for each in settings.skipped]
+    imported = [(file, hook) for file, settings in zip(files, read, strict=True) for hook in settings.hooks]
+    definitions = [hook.definition for _, hook in imported]
+    if not dry_run and imported:
+        if any(hook.script for _, hook in imported):
+            if scripts is None:
+                raise typer.BadParameter(
+                    "The commands of these settings become scripts; say in which folder.", param_hint="'--scripts'"
+                )
+            with report_errors_only():
+                _write_scripts(read, scripts)
+
+        async def apply(registry: Registry) -> list[HookDefinition]:
+            from hookline.registry import DefinitionError
+
+            while True:
+                try:
+                    return await registry.apply(
+                        [hook.definition for _, hook in imported], tenant_id=tenant, actor=actor()
+                    )
+                except DefinitionError as error:
+                    nth, _, path = error.path.removeprefix("$[").partition("]")
+                    if not nth.isdigit():
+                        raise
+                    file, hook = imported.pop(int(nth))
+                    place = f"{file}, line {hook.line}: {hook.definition.name}"
+                    skipped.append(f"{place}: {error.problem}, at ${path}")
+
+        definitions = operate(store, _with_registry(apply, None, None, scripts), creates=True)
+    for each in skipped:
+        typer.echo(f"Not taken over: {make_one_line(each)}", err=True)
+    if as_json:
+        print_json_lines(definitions)
+        return
+    if not definitions:
+        typer.echo("There are no hooks to import.", err=True)
+    for definition in definitions:
+        did = "Would store" if dry_run else "Stored"
+        told = f"{make_one_line(definition.name)} at {definition.point}, {_state(definition)}"
+        typer.echo(f"{did} {make_copyable(definition.id)}: {told}.")
+
+
+def _write_scripts(read: Sequence[HostSettings], folder: Path) -> None:
+    """Write the scripts of imported hooks.
+
+    Raises:
+        InputFileError: If one cannot be written.
+    """
+    try:
+        for settings in read:
+            settings.write_scripts(folder)
+    except OSError as error:
+        raise InputFileError(str(folder), f"no script can be written to it ({error.strerror or error})") from None
 
 
 @hooks_app.command("enable")
