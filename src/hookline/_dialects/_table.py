@@ -83,7 +83,7 @@ HOST_EVENTS: Mapping[str, HostEvent] = {
         HostEvent("SessionEnd", "onComplete", (), "onComplete", "reason"),
     )
 }
-"""The events by Claude Code's name. Where several have a point in common, the first is the default there."""
+"""The events by Claude Code's name. Of several whose hooks are imported to one point, the first is the default there."""
 
 
 class Dialect(NamedTuple):
@@ -214,7 +214,8 @@ DIALECTS: Mapping[str, Dialect] = {each.name: each for each in (CLAUDE, CODEX, G
 
 def events_at(dialect: Dialect, point: str) -> list[HostEvent]:
     """Return the events of a host that a hook at a point can be for, the default first."""
-    return [event for event in HOST_EVENTS.values() if point in event.points and event.name in dialect.events]
+    found = [event for event in HOST_EVENTS.values() if point in event.points and event.name in dialect.events]
+    return sorted(found, key=lambda event: event.point != point)
 
 
 def find_event(dialect: Dialect, spelled: str) -> HostEvent | None:
