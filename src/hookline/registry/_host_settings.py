@@ -37,7 +37,8 @@ __all__ = ["HostSettings", "ImportedHook", "SkippedSetting", "read_host_settings
 
 LARGEST_SETTINGS = 1024 * 1024
 COMMENT = re.compile(r'"(?:[^"\\\n]|\\.)*"|//[^\n]*|/\*.*?\*/', re.DOTALL)
-TRAILING_COMMA = re.compile(r'"(?:[^"\\\n]|\\.)*"|,(?=\s*[}\]])', re.DOTALL)
+TRAILING_COMMA = re.compile(r'"(?:[^"\\\n]|\\.)*"|[\[{,]\s*,|,(?=\s*[}\]])', re.DOTALL)
+"""A comma before a closing bracket; texts, and commas that nothing stands before, are found to be left alone."""
 CONTROL = re.compile(r"[\x00-\x1f\x7f]+")
 VARIABLE = re.compile(r"\$(?:\{(\w+)\}|(\w+))")
 DEFAULT_SECONDS: Mapping[str, float] = {"claude": 600, "codex": 600, "gemini": 60, "copilot": 30}
@@ -194,7 +195,8 @@ def _load_json(file: str, text: str) -> LinedDict:
     def blank(match: re.Match[str]) -> str:
         return match[0] if match[0].startswith('"') else re.sub(r"[^\n]", " ", match[0])
 
-    plain = TRAILING_COMMA.sub(blank, COMMENT.sub(blank, text))
+    uncommented = COMMENT.sub(blank, text)
+    plain = TRAILING_COMMA.sub(lambda match: " " if match[0] == "," else match[0], uncommented)
     breaks = [found.start() for found in re.finditer("\n", plain)]
     decoder: Any = json.JSONDecoder()
 
