@@ -111,7 +111,7 @@ class HookData(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_d
         is_meant = tool_matcher(self.tool) if isinstance(event, TOOL_EVENTS) else None
         if is_meant is not None and not is_meant(f"{event.toolset}/{event.tool_name}"):  # type: ignore[union-attr]
             return False
-        return is_asked(self.webhook, msgspec.to_builtins(event)) if self.webhook.dialect != "hookline" else True
+        return self.webhook.dialect == "hookline" or is_asked(self.webhook, msgspec.to_builtins(event, enc_hook=str))
 
 
 class Envelope(msgspec.Struct, frozen=True, kw_only=True):

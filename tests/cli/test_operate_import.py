@@ -12,7 +12,7 @@ from hookline.calls import ToolCall, ToolResult
 from hookline.interceptors import Chain
 from hookline.registry import Registry
 from hookline.store import SqlStore
-from tests.cli.operated import database, lines, on, run
+from tests.cli.operated import database, define, lines, on, run
 
 CHECK = """\
 #!/bin/sh
@@ -76,7 +76,8 @@ def test_settings_are_stored_and_their_scripts_judge_runs(url: str, settings: Pa
 
     assert result.exit_code == 0
     [stored] = lines(run("hooks", "--json", "--scripts", str(scripts), url=url))
-    assert result.stdout == f"Stored {stored['id']}: PreToolUse check.sh Bash at ToolCall.before, on.\n"
+    name = "PreToolUse check.sh Bash (a project/.claude/settings.json)"
+    assert result.stdout == f"Stored {stored['id']}: {name} at ToolCall.before, on.\n"
     assert (stored["dialect"], stored["matcher"], stored["onError"]) == ("claude", "Bash", "open")
     assert judged(url, scripts, "ls") == "ran"
     assert judged(url, scripts, "rm -rf /") == f"no, says {settings.parent}/hooks/check.sh"
@@ -90,14 +91,30 @@ def test_what_was_not_taken_over_is_said_with_file_line_and_reason(url: str, set
         assert any(f"{settings}, line {line}: " in each and words in each for each in said)
 
 
-def test_a_second_import_replaces_the_first(url: str, settings: Path, scripts: Path) -> None:
+def test_a_second_import_replaces_the_first_and_removes_what_is_gone(url: str, settings: Path, scripts: Path) -> None:
+    on(url, lambda store: define(store, {"name": "Own", "point": "ToolCall.guard"}))
     run("hooks", "import", str(settings), "--scripts", str(scripts), url=url)
     settings.write_text(SETTINGS.replace('"matcher": "Bash"', '"matcher": "Bash|Write"'))
 
-    run("hooks", "import", str(settings), "--scripts", str(scripts), url=url)
+    changed = run("hooks", "import", str(settings), "--scripts", str(scripts), url=url)
+    assert [each["matcher"] for each in lines(run("hooks", "--json", url=url)) if each["script"]] == ["Bash|Write"]
+    assert "\nRemoved hook_" in changed.stdout
 
-    assert [each["matcher"] for each in lines(run("hooks", "--json", url=url))] == ["Bash|Write"]
-    assert len(list((scripts / "imported").iterdir())) == 1
+    settings.write_text("{}")
+    gone = run("hooks", "import", str(settings), url=url)
+    assert gone.stdout.startswith("Removed hook_")
+    assert [each["name"] for each in lines(run("hooks", "--json", url=url))] == ["Own"]
+
+
+def test_the_same_hook_of_two_projects_is_two_hooks(url: str, settings: Path, scripts: Path, tmp_path: Path) -> None:
+    other = tmp_path / "b/.claude/settings.json"
+    other.parent.mkdir(parents=True)
+    other.write_text(SETTINGS)
+
+    for file in (settings, other):
+        assert run("hooks", "import", str(file), "--scripts", str(scripts), url=url).exit_code == 0
+
+    assert len(lines(run("hooks", "--json", url=url))) == 2
 
 
 def test_a_trial_stores_and_writes_nothing(url: str, settings: Path, scripts: Path) -> None:

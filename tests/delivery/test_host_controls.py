@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import msgspec
 import pytest
 
 from hookline import Chain, Hook, ToolCall, ToolResult
@@ -59,6 +60,16 @@ async def test_the_receiver_gets_what_its_host_posts() -> None:
             "tool_use_id": "call-1",
         }
         assert not receiver.unsigned
+
+
+async def test_the_receiver_is_asked_about_the_tools_that_the_matcher_names() -> None:
+    async with Receiver() as receiver:
+        receiver.says(says_json({"decision": "block", "reason": "no"}))
+
+        assert (await judged(receiver, matcher="Write|mcp__memory__.*")).denied is None
+        assert receiver.payloads == []
+        note = msgspec.structs.replace(CALL, toolset="memory", tool_name="add")
+        assert (await judged(receiver, note, matcher="Write|mcp__memory__.*")).denied is not None
 
 
 @pytest.mark.parametrize(
@@ -148,8 +159,6 @@ def test_an_observer_is_told_of_what_its_matcher_names_and_its_host_would_have()
 
 
 def test_the_payload_of_an_observer_is_the_hosts() -> None:
-    import msgspec
-
     webhook = Webhook(url="https://a.example", dialect="gemini")
     hook = HookData(id="h", type=HookType.AFTER_TOOL_CALL, webhook=webhook)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -11,6 +13,8 @@ from hookline._dialects import DIALECTS, HOST_EVENTS, build_question, events_at,
 from hookline.registry import POINTS, build_sample
 from hookline.webhooks import to_camel
 
+NONE = "\u2013"
+"""How the reference says that a host has no such event."""
 BASH = {"operationId": "op", "identifier": "local", "apiName": "Bash", "args": {"command": "ls"}, "toolCallId": "t1"}
 NOTE = BASH | {"identifier": "my_memory", "apiName": "add_note"}
 
@@ -129,6 +133,20 @@ def test_the_table_speaks_of_points_and_events_that_exist() -> None:
         assert not event.observer or POINTS[event.observer].event is not None
     for dialect in DIALECTS.values():
         assert set(dialect.events) <= set(HOST_EVENTS)
+
+
+def test_the_reference_has_every_event_with_its_points_and_names() -> None:
+    page = Path(__file__).parents[2] / "docs/reference/hook-dialects.md"
+    rows = [line for line in page.read_text().splitlines() if line.startswith('| `"')]
+
+    for event in HOST_EVENTS.values():
+        row = next(row for row in rows if row.startswith(f'| `"{event.name}"`'))
+        cells = [cell.strip() for cell in row.strip("|").split("|")]
+        for name, cell in (("gemini", cells[1]), ("copilot", cells[2])):
+            assert cell.strip('`"') == DIALECTS[name].events.get(event.name, NONE)
+        assert ("not in Codex" in cells[0]) is (event.name not in DIALECTS["codex"].events)
+        assert set(re.findall(r"[A-Za-z]+(?:\.\w+)?", cells[3])) >= {event.point, *event.others}
+        assert cells[4].strip("`") == (event.observer or NONE)
 
 
 def test_an_event_is_found_by_the_hosts_name_and_by_claudes() -> None:

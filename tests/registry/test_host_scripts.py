@@ -30,6 +30,7 @@ from hookline.interceptors import Chain, Outcome
 from hookline.registry import DefinitionError, HandlerCatalog, Registry
 from hookline.registry._build import Builder
 from hookline.registry._definition import read_definition
+from hookline.registry._revisions import encode_definition
 from hookline.registry._scripts import Scripts
 from hookline.runtime import OperationResult
 
@@ -506,3 +507,11 @@ async def test_a_dry_run_of_a_script_of_another_dialect_says_what_it_decides(fol
 
     assert (denied.outcome, denied.reason) == ("denied", "no")
     assert passed.outcome == "passed"
+
+
+def test_what_earlier_versions_do_not_know_is_not_written_where_it_is_not_used() -> None:
+    plain = read_definition({"name": "a", "point": "ToolCall.guard", "handler": "deny"})
+    spoken = read_definition({"name": "a", "point": "ToolCall.guard", "script": "a.sh", "dialect": "claude"})
+
+    assert {"dialect", "hostEvent", "matcher", "exceptTenants"}.isdisjoint(json.loads(encode_definition(plain)))
+    assert json.loads(encode_definition(spoken))["dialect"] == "claude"

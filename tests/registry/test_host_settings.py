@@ -70,7 +70,8 @@ def test_comments_and_trailing_commas_are_allowed_and_lines_are_known(project: P
         "PreToolUse",
         "Bash",
     )
-    assert (found.on_error, found.timeout, found.name) == ("open", 5.0, "PreToolUse check.sh Bash")
+    origin = f"{project.name}/.claude/settings.local.json"
+    assert (found.on_error, found.timeout, found.name) == ("open", 5.0, f"PreToolUse check.sh Bash ({origin})")
     assert hook.line == 9
     assert found.description == f"From {path}, line 9."
     assert "abc" not in f"{found.name}{found.description}"
@@ -260,17 +261,21 @@ def test_settings_of_codex_and_copilot_are_known_by_their_folder_and_their_event
     assert told.dialect == "codex"
 
 
-def test_two_hooks_of_one_name_are_told_apart_and_keep_their_ids(project: Path) -> None:
-    path = write(project, {"Stop": [command("./a.sh 1"), command("./a.sh 2")]})
+def test_hooks_keep_their_ids_when_others_come_and_have_names_of_their_own(project: Path) -> None:
+    one, two = command("./a.sh 1"), command("./a.sh 2")
+    local = write(project, {"Stop": [one]}, ".claude/settings.local.json")
 
-    first, second = read_host_settings(path), read_host_settings(path, tenant_id="acme")
+    first = read_host_settings(write(project, {"Stop": [one, one]})).hooks
+    again = read_host_settings(write(project, {"Stop": [two, one, one]})).hooks
+    other = read_host_settings(local).hooks
+    tenant = read_host_settings(write(project, {"Stop": [one]}), tenant_id="acme").hooks
 
-    names = [hook.definition.name for hook in first.hooks]
-    assert names == ["Stop a.sh", "Stop a.sh (2)"]
-    assert [hook.definition.id for hook in read_host_settings(path).hooks] == [
-        hook.definition.id for hook in first.hooks
-    ]
-    assert len({hook.definition.id for hook in (*first.hooks, *second.hooks)}) == 4
+    assert {hook.definition.id for hook in first} < {hook.definition.id for hook in again}
+    everything = [*again, *other, *tenant]
+    assert len({hook.definition.id for hook in everything}) == len(everything)
+    assert len({hook.definition.name for hook in (*again, *other)}) == 4
+    assert {hook.definition.tags[-1] for hook in first} == {hook.definition.tags[-1] for hook in again}
+    assert first[0].definition.tags[-1] != other[0].definition.tags[-1]
 
 
 @pytest.mark.anyio

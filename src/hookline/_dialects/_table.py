@@ -83,7 +83,7 @@ HOST_EVENTS: Mapping[str, HostEvent] = {
         HostEvent("SessionEnd", "onComplete", (), "onComplete", "reason"),
     )
 }
-"""The events by Claude Code's name. Of several whose hooks are imported to one point, the first is the default there."""
+"""The events by Claude Code's name. Of several with one `point`, the first is the default there."""
 
 
 class Dialect(NamedTuple):

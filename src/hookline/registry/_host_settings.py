@@ -12,6 +12,7 @@ import os
 import re
 import shlex
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from json.decoder import JSONObject  # type: ignore[attr-defined]
 from json.scanner import py_make_scanner  # type: ignore[attr-defined]
@@ -106,12 +107,14 @@ class HostSettings(NamedTuple):
         dialect: The dialect of the host whose file it is.
         hooks: The hooks that were taken over.
         skipped: What was not.
+        tag: The tag of all definitions of this file.
         mode: The permissions of scripts made of it: whoever may read the file may run them.
     """
 
     dialect: DialectName
     hooks: list[ImportedHook]
     skipped: list[SkippedSetting]
+    tag: str
     mode: int
 
     def write_scripts(self, folder: Path) -> None:
@@ -157,6 +160,11 @@ def read_host_settings(
     dialect = DIALECTS[host or _find_host(path, hooks)]
     folder = _find_project(path) if project is None else project.absolute()
     return _SettingsReader(path, dialect, folder, tenant_id, document, hooks).read()
+
+
+def tag_of(path: Path) -> str:
+    """Return the tag of definitions that were imported from a file, by which a later import finds them."""
+    return derive_id(str(path.absolute())).replace("hook_", "settings-")
 
 
 class LinedDict(dict[str, Any]):
@@ -257,6 +265,8 @@ class _SettingsReader:
         self._found: list[ImportedHook] = []
         self._skipped: list[SkippedSetting] = []
         self._names: set[tuple[str, str]] = set()
+        self._met: Counter[str] = Counter()
+        self._tag = tag_of(path)
 
     def read(self) -> HostSettings:
         """Read all events."""
@@ -272,7 +282,7 @@ class _SettingsReader:
             for nth, group in enumerate(groups):
                 self._read_group(spelled, event, nth, group)
         readers = self._path.stat().st_mode & 0o044
-        return HostSettings(self._dialect.name, self._found, self._skipped, 0o700 | readers | readers >> 2)
+        return HostSettings(self._dialect.name, self._found, self._skipped, self._tag, 0o700 | readers | readers >> 2)
 
     def _note_settings(self) -> None:
         document, line = self._document, self._document.line
@@ -311,7 +321,7 @@ class _SettingsReader:
             if not isinstance(handler, LinedDict):
                 self._skip(group.line, f"hooks.{spelled}[{nth}].hooks[{place}]", "it must be an object")
                 continue
-            self._read_handler(event, matcher, f"{nth}.{place}", handler)
+            self._read_handler(event, matcher, handler)
 
     def _find_matcher_problem(self, event: HostEvent, matcher: Any) -> str:
         if not isinstance(matcher, str):
@@ -326,7 +336,7 @@ class _SettingsReader:
             return f"in hookline, the {event.subject} of this event is always {constant!r}"
         return ""
 
-    def _read_handler(self, event: HostEvent, matcher: str, place: str, handler: LinedDict) -> None:
+    def _read_handler(self, event: HostEvent, matcher: str, handler: LinedDict) -> None:
         what = f"{self._dialect.events[event.name]} {self._label(handler)}".strip()
         kind = handler.get("type", "command")
         why = self._find_handler_problem(event, kind, handler)
@@ -335,12 +345,12 @@ class _SettingsReader:
             return
         for key in sorted(set(handler) - HANDLER_KEYS):
             self._skip(handler.line, what, f"the key {key!r:.100} is not known, and is ignored")
-        for fields, script in self._build(event, matcher, place, handler, is_http=kind == "http"):
-            name = self._unique_name(fields["point"], CONTROL.sub(" ", f"{what} {matcher}".strip())[:180])
+        for fields, script in self._build(event, matcher, handler, is_http=kind == "http"):
+            name = self._unique_name(fields["point"], f"{what} {matcher}".strip())
             fields |= {
                 "name": name,
                 "description": f"From {CONTROL.sub(' ', str(self._path))[:1800]}, line {handler.line}.",
-                "tags": ["imported", self._dialect.name],
+                "tags": ["imported", self._dialect.name, self._tag],
                 "enabled": not (self._is_off() or self._is_disabled(handler)),
             }
             try:
@@ -400,11 +410,14 @@ class _SettingsReader:
         return program.rstrip("/").rpartition("/")[2][:60]
 
     def _build(
-        self, event: HostEvent, matcher: str, place: str, handler: LinedDict, *, is_http: bool
+        self, event: HostEvent, matcher: str, handler: LinedDict, *, is_http: bool
     ) -> Iterator[tuple[dict[str, Any], str]]:
         """Yield the fields of the definitions of a handler, each with its script."""
         what = f"{self._dialect.events[event.name]} {self._label(handler)}"
-        key = (self._dialect.name, str(self._path), event.name, place)
+        # Not its place in the file: a hook keeps its id when others are added before it.
+        key = self._tenant_id, self._dialect.name, str(self._path), event.name, matcher, json.dumps(handler)
+        self._met[key[-1] + event.name + matcher] += 1
+        identity = derive_id(*key, str(self._met[key[-1] + event.name + matcher]))
         seconds = self._seconds(what, handler, LONGEST_WEBHOOK if is_http else LONGEST)
         host = {"dialect": self._dialect.name, "matcher": matcher}
         if self._dialect.events.keys() >= {"PostToolUseFailure"} or not event.name.startswith("PostToolUse"):
@@ -415,9 +428,8 @@ class _SettingsReader:
                 self._skip(handler.line, what, "the answer to an HTTP hook of this event has no effect")
             webhook = host | {"url": handler["url"], "timeout": seconds, "control": is_control}
             webhook |= self._headers(handler) | ({"onError": "open"} if is_control else {})
-            yield {"id": derive_id(self._tenant_id, *key), "point": event.observer, "webhook": webhook}, ""
+            yield {"id": identity, "point": event.observer, "webhook": webhook}, ""
             return
-        identity = derive_id(self._tenant_id, *key)
         script = f"imported/{self._dialect.name}-{identity.removeprefix('hook_')}.sh"
         text = self._write_script(event, handler)
         fields = host | {"id": identity, "script": script, "timeout": seconds}
@@ -432,7 +444,7 @@ class _SettingsReader:
         agent_tools = {self._dialect.agent_tool, *(("Task",) if self._dialect.name == "claude" else ())}
         if event.name == "PreToolUse" and any(matches(self._dialect, matcher, tool) for tool in agent_tools):
             # A sub-agent is no tool call here: without this, a hook that denies delegation would not hold.
-            sub = {"id": derive_id(self._tenant_id, *key, "sub-agent"), "point": "SubAgentCall.before", "matcher": ""}
+            sub = {"id": derive_id(identity, "sub-agent"), "point": "SubAgentCall.before", "matcher": ""}
             yield fields | sub, text
 
     def _seconds(self, what: str, handler: LinedDict, longest: float) -> float:
@@ -476,10 +488,12 @@ class _SettingsReader:
         )
 
     def _unique_name(self, point: str, name: str) -> str:
-        nth, unique = 1, name
+        """Return a name that no other hook has at a point, in this file and in other projects' files."""
+        origin = "/".join(self._path.parts[-3:]).removeprefix("//")[-80:]
+        nth, unique = 1, f"{CONTROL.sub(' ', name)[:100]} ({CONTROL.sub(' ', origin)})"
         while (point, unique) in self._names:
             nth += 1
-            unique = f"{name} ({nth})"
+            unique = f"{CONTROL.sub(' ', name)[:100]} {nth} ({CONTROL.sub(' ', origin)})"
         self._names.add((point, unique))
         return unique
 

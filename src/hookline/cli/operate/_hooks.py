@@ -38,6 +38,7 @@ from hookline.cli.operate._store import (
     Tenant,
     actor,
     check_point,
+    check_store,
     find_modules,
     operate,
     read_pages,
@@ -45,12 +46,23 @@ from hookline.cli.operate._store import (
 )
 
 if TYPE_CHECKING:
-    from hookline.registry import DefinitionRevision, DryRun, FileEntry, HookDefinition, HostSettings, Registry
+    from hookline.registry import (
+        DefinitionRevision,
+        DryRun,
+        FileEntry,
+        HookDefinition,
+        HostSettings,
+        ImportedHook,
+        Registry,
+    )
     from hookline.store import SqlStore
 
 __all__ = ["hooks_app"]
 
 T = TypeVar("T")
+
+LARGEST_IMPORT = 100_000
+"""Definitions among which those of an earlier import are looked for."""
 
 hooks_app = CommandApp(name="hooks", cls=ListGroup, help="Manage hooks that are stored as data.")
 
@@ -173,8 +185,8 @@ def import_hooks(
     """Store the hooks that coding agents have in their settings.
 
     Reads settings of Claude Code, Codex, Gemini CLI and Copilot CLI. Each command becomes a script in the folder of
-    scripts, each HTTP hook a webhook. Stderr says what cannot be taken over, and why. A second import replaces the
-    first.
+    scripts, each HTTP hook a webhook. Stderr says what cannot be taken over, and why. Hooks that an earlier import of
+    the same file has stored, and that are not in it any more, are removed.
     """
     from hookline.registry import read_host_settings
 
@@ -183,7 +195,8 @@ def import_hooks(
     skipped = [str(each) for settings in read for each in settings.skipped]
     imported = [(file, hook) for file, settings in zip(files, read, strict=True) for hook in settings.hooks]
     definitions = [hook.definition for _, hook in imported]
-    if not dry_run and imported:
+    removed: list[HookDefinition] = []
+    if not dry_run and (imported or check_store(store, creates=True)):
         if any(hook.script for _, hook in imported):
             if scripts is None:
                 raise typer.BadParameter(
@@ -192,23 +205,13 @@ def import_hooks(
             with report_errors_only():
                 _write_scripts(read, scripts)
 
-        async def apply(registry: Registry) -> list[HookDefinition]:
-            from hookline.registry import DefinitionError
+        async def store_all(registry: Registry) -> tuple[list[HookDefinition], list[HookDefinition]]:
+            stored = await _store_imported(registry, imported, skipped, tenant)
+            kept = {each.id for each in stored}
+            tags = {settings.tag for settings in read}
+            return stored, await _remove_imported(registry, tags, kept, tenant)
 
-            while True:
-                try:
-                    return await registry.apply(
-                        [hook.definition for _, hook in imported], tenant_id=tenant, actor=actor()
-                    )
-                except DefinitionError as error:
-                    nth, _, path = error.path.removeprefix("$[").partition("]")
-                    if not nth.isdigit():
-                        raise
-                    file, hook = imported.pop(int(nth))
-                    place = f"{file}, line {hook.line}: {hook.definition.name}"
-                    skipped.append(f"{place}: {error.problem}, at ${path}")
-
-        definitions = operate(store, _with_registry(apply, None, None, scripts), creates=True)
+        definitions, removed = operate(store, _with_registry(store_all, None, None, scripts), creates=True)
     for each in skipped:
         typer.echo(f"Not taken over: {make_one_line(each)}", err=True)
     if as_json:
@@ -220,6 +223,40 @@ def import_hooks(
         did = "Would store" if dry_run else "Stored"
         told = f"{make_one_line(definition.name)} at {definition.point}, {_state(definition)}"
         typer.echo(f"{did} {make_copyable(definition.id)}: {told}.")
+    for definition in removed:
+        typer.echo(f"Removed {make_copyable(definition.id)}: {make_one_line(definition.name)}")
+
+
+async def _store_imported(
+    registry: Registry, imported: list[tuple[Path, ImportedHook]], skipped: list[str], tenant: str
+) -> list[HookDefinition]:
+    """Store imported hooks. Those that the registry refuses go to `skipped`, with the reason."""
+    from hookline.registry import DefinitionError
+
+    while True:
+        try:
+            left = [hook.definition for _, hook in imported]
+            return await registry.apply(left, tenant_id=tenant, actor=actor())
+        except DefinitionError as error:
+            nth, _, path = error.path.removeprefix("$[").partition("]")
+            if not nth.isdigit():
+                raise
+            file, hook = imported.pop(int(nth))
+            place = f"{file}, line {hook.line}: {hook.definition.name}"
+            skipped.append(f"{place}: {error.problem}, at ${path}")
+
+
+async def _remove_imported(registry: Registry, tags: set[str], kept: set[str], tenant: str) -> list[HookDefinition]:
+    """Delete the tenant's definitions that earlier imports of the same files have stored, but for some ids."""
+    found, _ = await read_pages(partial(registry.list, tenant), LARGEST_IMPORT)
+    gone = [
+        each
+        for each in found
+        if each.tenant_id == tenant and each.source == "api" and tags & set(each.tags) and each.id not in kept
+    ]
+    for definition in gone:
+        await registry.delete(definition.id, tenant_id=tenant, actor=actor())
+    return gone
 
 
 def _write_scripts(read: Sequence[HostSettings], folder: Path) -> None:
