@@ -96,14 +96,35 @@ def test_a_second_import_replaces_the_first_and_removes_what_is_gone(url: str, s
     run("hooks", "import", str(settings), "--scripts", str(scripts), url=url)
     settings.write_text(SETTINGS.replace('"matcher": "Bash"', '"matcher": "Bash|Write"'))
 
-    changed = run("hooks", "import", str(settings), "--scripts", str(scripts), url=url)
+    run("hooks", "import", str(settings), "--scripts", str(scripts), url=url)
     assert [each["matcher"] for each in lines(run("hooks", "--json", url=url)) if each["script"]] == ["Bash|Write"]
-    assert "\nRemoved hook_" in changed.stdout
 
     settings.write_text("{}")
     gone = run("hooks", "import", str(settings), url=url)
     assert gone.stdout.startswith("Removed hook_")
     assert [each["name"] for each in lines(run("hooks", "--json", url=url))] == ["Own"]
+
+
+def test_a_second_import_keeps_what_was_set_for_a_hook(url: str, settings: Path, scripts: Path) -> None:
+    first = run("hooks", "import", str(settings), "--scripts", str(scripts), "--json", url=url)
+    [stored] = lines(first)
+    closed = {"onError": "closed", "priority": 7}
+
+    async def close(store: SqlStore) -> None:
+        async with Registry(store, scripts=scripts) as registry:
+            await registry.update(stored["id"], closed)
+
+    on(url, close)
+    settings.write_text(SETTINGS.replace('"matcher": "Bash"', '"matcher": "Bash|Write"'))
+
+    [again] = lines(run("hooks", "import", str(settings), "--scripts", str(scripts), "--json", url=url))
+
+    assert (again["id"], again["matcher"], again["onError"], again["priority"]) == (
+        stored["id"],
+        "Bash|Write",
+        "closed",
+        7,
+    )
 
 
 def test_the_same_hook_of_two_projects_is_two_hooks(url: str, settings: Path, scripts: Path, tmp_path: Path) -> None:

@@ -276,8 +276,19 @@ async def test_what_a_guard_cannot_change_fails(hook: Hook) -> None:
     opened = await judge(hook(body, point="ToolCall.guard"))
 
     assert closed.denied is not None
-    assert "ToolCall.before" in closed.denied.reason
+    assert "a hook at ToolCall.guard cannot change the call" in closed.denied.reason
     assert opened.result == ToolResult(content="ran rm -rf /")
+
+
+async def test_a_person_decides_about_the_arguments_as_they_are(hook: Hook, caplog: pytest.LogCaptureFixture) -> None:
+    body = says(specific(permissionDecision="ask", updatedInput={"command": "ls"}))
+
+    outcome = await judge(hook(body))
+
+    assert outcome.asked is not None
+    assert outcome.asked.prompt == "hook_1 wants a person to decide."
+    assert outcome.call.args == {"command": "rm -rf /"}
+    assert "its changes are ignored" in caplog.text
 
 
 async def test_a_block_after_a_tool_adds_its_reason_and_in_gemini_replaces_the_result(hook: Hook) -> None:

@@ -195,6 +195,8 @@ def test_a_webhook_that_speaks_like_a_coding_agent_is_made_step_by_step(plain: P
     [hook] = stored(paged, tenant)
     assert hook.webhook is not None
     assert (hook.webhook.dialect, hook.webhook.matcher, hook.webhook.control) == ("claude", "Bash|mcp__bank__.*", True)
+    text(plain, "dl.facts").to_contain_text("claude")
+    text(plain, "dl.facts").to_contain_text("Bash|mcp__bank__.*")
     plain.get_by_role("link", name="Edit").first.click()
     expect(plain.get_by_label("Dialect")).to_have_value("claude")
     expect(plain.get_by_label("Matcher")).to_have_value("Bash|mcp__bank__.*")

@@ -97,12 +97,16 @@ class _HostHook:
         if answer.decision == "deny":
             self._pass_on(call, answer.context)
             return Deny(answer.reason or f"Denied by {self._definition.id}.", stop=answer.stop)
-        if answer.args is not None and (answer.decision == "ask" or self._point.kind == "guard"):
-            where = "a question to a person" if answer.decision == "ask" else f"a hook at {self._point.name}"
-            self._fail("invalid_answer", f"{where} cannot change the arguments; use a hook at ToolCall.before")
         if answer.decision == "ask":
+            if answer.args is not None:
+                logger.warning(
+                    "Hook %r asks a person, who decides about the arguments as they are; its changes are ignored",
+                    self._definition.id,
+                )
             self._pass_on(call, answer.context)
             return Ask(answer.reason or f"{self._definition.id} wants a person to decide.")
+        if answer.args is not None and self._point.kind == "guard":
+            self._fail("invalid_answer", f"a hook at {self._point.name} cannot change the call; use a `before`")
         if isinstance(call, SubAgentCall):
             return self._change_instruction(call, answer)
         self._pass_on(call, answer.context)
@@ -130,7 +134,7 @@ class _HostHook:
 
     async def observe(self, event: Event) -> None:
         """Tell of an event; the answer decides nothing."""
-        wire = msgspec.to_builtins(event)
+        wire = msgspec.to_builtins(event, enc_hook=str)
         if self._definition.host_event != "PermissionRequest":
             await self._tell(wire)
             return

@@ -265,7 +265,7 @@ class _SettingsReader:
         self._found: list[ImportedHook] = []
         self._skipped: list[SkippedSetting] = []
         self._names: set[tuple[str, str]] = set()
-        self._met: Counter[str] = Counter()
+        self._met: Counter[tuple[str, ...]] = Counter()
         self._tag = tag_of(path)
 
     def read(self) -> HostSettings:
@@ -414,10 +414,11 @@ class _SettingsReader:
     ) -> Iterator[tuple[dict[str, Any], str]]:
         """Yield the fields of the definitions of a handler, each with its script."""
         what = f"{self._dialect.events[event.name]} {self._label(handler)}"
-        # Not its place in the file: a hook keeps its id when others are added before it.
-        key = self._tenant_id, self._dialect.name, str(self._path), event.name, matcher, json.dumps(handler)
-        self._met[key[-1] + event.name + matcher] += 1
-        identity = derive_id(*key, str(self._met[key[-1] + event.name + matcher]))
+        # Not its place in the file, nor its matcher: a hook keeps its id, and what was set for it, when these change.
+        runs = json.dumps([handler.get(name) for name in ("url", "bash", "command", "args", "async")])
+        key = (self._tenant_id, self._dialect.name, str(self._path), event.name, runs)
+        self._met[key] += 1
+        identity = derive_id(*key, str(self._met[key]))
         seconds = self._seconds(what, handler, LONGEST_WEBHOOK if is_http else LONGEST)
         host = {"dialect": self._dialect.name, "matcher": matcher}
         if self._dialect.events.keys() >= {"PostToolUseFailure"} or not event.name.startswith("PostToolUse"):

@@ -454,7 +454,8 @@ class Scripts:
             told = mask(ended.stderr[:MAX_STDERR].decode(errors="replace"), secrets)
             logger.warning("%s%s", failure, f"; stderr: {told}" if told else "")
             raise failure
-        return HostScriptResult(ended.exit_code or 0, ended.stdout, ended.stderr, secrets)
+        stderr = mask(ended.stderr.decode(errors="replace"), secrets).encode()
+        return HostScriptResult(ended.exit_code or 0, ended.stdout, stderr, secrets)
 
     def _environment(self) -> dict[str, str]:
         return {name: os.environ[name] for name in self._names if name in os.environ}

@@ -61,6 +61,8 @@ __all__ = ["hooks_app"]
 
 T = TypeVar("T")
 
+KEPT_CHOICES = ("on_error", "priority", "inherit", "except_tenants")
+"""Fields of an imported definition that a second import leaves as they are."""
 LARGEST_IMPORT = 100_000
 """Definitions among which those of an earlier import are looked for."""
 
@@ -186,7 +188,7 @@ def import_hooks(
 
     Reads settings of Claude Code, Codex, Gemini CLI and Copilot CLI. Each command becomes a script in the folder of
     scripts, each HTTP hook a webhook. Stderr says what cannot be taken over, and why. Hooks that an earlier import of
-    the same file has stored, and that are not in it any more, are removed.
+    the same file has stored, and that are not in it any more, are removed; others keep their onError and priority.
     """
     from hookline.registry import read_host_settings
 
@@ -206,10 +208,7 @@ def import_hooks(
                 _write_scripts(read, scripts)
 
         async def store_all(registry: Registry) -> tuple[list[HookDefinition], list[HookDefinition]]:
-            stored = await _store_imported(registry, imported, skipped, tenant)
-            kept = {each.id for each in stored}
-            tags = {settings.tag for settings in read}
-            return stored, await _remove_imported(registry, tags, kept, tenant)
+            return await _store_imported(registry, imported, skipped, {settings.tag for settings in read}, tenant)
 
         definitions, removed = operate(store, _with_registry(store_all, None, None, scripts), creates=True)
     for each in skipped:
@@ -228,15 +227,29 @@ def import_hooks(
 
 
 async def _store_imported(
-    registry: Registry, imported: list[tuple[Path, ImportedHook]], skipped: list[str], tenant: str
-) -> list[HookDefinition]:
-    """Store imported hooks. Those that the registry refuses go to `skipped`, with the reason."""
+    registry: Registry, imported: list[tuple[Path, ImportedHook]], skipped: list[str], tags: set[str], tenant: str
+) -> tuple[list[HookDefinition], list[HookDefinition]]:
+    """Store imported hooks, and delete those that an earlier import of the same files has stored.
+
+    Args:
+        registry: The registry.
+        imported: The hooks with their files; those that the registry refuses are taken out.
+        skipped: Gets the refused ones, with the reason.
+        tags: The tags of the files.
+        tenant: The tenant that owns the definitions.
+
+    Returns:
+        The stored definitions, and the deleted ones.
+    """
     from hookline.registry import DefinitionError
 
+    found, _ = await read_pages(partial(registry.list, tenant), LARGEST_IMPORT)
+    earlier = {each.id: each for each in found if each.tenant_id == tenant and tags & set(each.tags)}
     while True:
         try:
-            left = [hook.definition for _, hook in imported]
-            return await registry.apply(left, tenant_id=tenant, actor=actor())
+            left = [_keep_choices(hook.definition, earlier.get(hook.definition.id)) for _, hook in imported]
+            stored = await registry.apply(left, tenant_id=tenant, actor=actor())
+            break
         except DefinitionError as error:
             nth, _, path = error.path.removeprefix("$[").partition("]")
             if not nth.isdigit():
@@ -244,19 +257,21 @@ async def _store_imported(
             file, hook = imported.pop(int(nth))
             place = f"{file}, line {hook.line}: {hook.definition.name}"
             skipped.append(f"{place}: {error.problem}, at ${path}")
-
-
-async def _remove_imported(registry: Registry, tags: set[str], kept: set[str], tenant: str) -> list[HookDefinition]:
-    """Delete the tenant's definitions that earlier imports of the same files have stored, but for some ids."""
-    found, _ = await read_pages(partial(registry.list, tenant), LARGEST_IMPORT)
-    gone = [
-        each
-        for each in found
-        if each.tenant_id == tenant and each.source == "api" and tags & set(each.tags) and each.id not in kept
-    ]
-    for definition in gone:
+    kept = {each.id for each in stored}
+    removed = [each for each in earlier.values() if each.id not in kept and each.source == "api"]
+    for definition in removed:
         await registry.delete(definition.id, tenant_id=tenant, actor=actor())
-    return gone
+    return stored, removed
+
+
+def _keep_choices(new: HookDefinition, old: HookDefinition | None) -> HookDefinition:
+    """Return an imported definition with what was set for it since an earlier import, and no settings file has."""
+    if old is None:
+        return new
+    changes: dict[str, Any] = {name: getattr(old, name) for name in KEPT_CHOICES}
+    if new.webhook is not None and old.webhook is not None:
+        changes["webhook"] = msgspec.structs.replace(new.webhook, on_error=old.webhook.on_error)
+    return msgspec.structs.replace(new, **changes)
 
 
 def _write_scripts(read: Sequence[HostSettings], folder: Path) -> None:
