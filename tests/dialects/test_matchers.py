@@ -47,10 +47,14 @@ def test_expressions_of_settings_can_be_used(matcher: str) -> None:
         ("(a+)+$", "a group in it is repeated"),
         ("(a|a)*$", "a group in it is repeated"),
         ("(a{1,})*", "a group in it is repeated"),
-        (".*.*.*.*.*x", "more than 4 repetitions"),
-        ("(a*|b)(a*|b)(a*|b)(a*|b)(a*|b)", "more than 4 repetitions"),
-        ("[*]+.*a+b{2,}c*d*", "more than 4 repetitions"),
+        ("(a*){30}", "a group in it is repeated"),
+        (".*.*.*.*x", "more than 3 repetitions"),
+        ("(a*|b)(a*|b)(a*|b)(a*|b)(a*|b)", "more than 3 repetitions"),
+        ("[*]+.*a+b{2,}c*d*", "more than 3 repetitions"),
+        ("a?" * 30 + "a" * 30 + "$", "more than 3 repetitions"),
+        ("(a|aa)" * 30 + "$", "more than 30 combinations"),
     ],
+    ids=range(11),
 )
 def test_expressions_that_are_broken_or_slow_cannot_be_used(matcher: str, words: str) -> None:
     assert words in matcher_problem(DIALECTS["claude"], matcher)
@@ -64,7 +68,17 @@ def test_a_name_that_is_too_long_to_search_is_one_that_the_hook_is_for() -> None
     assert matches(DIALECTS["claude"], "^Bash$", "x" * 300)
 
 
-@given(st.text(alphabet="ab.*+|^$[]()?\\{}1,x", max_size=30), st.text(alphabet="ab", min_size=200, max_size=256))
+@pytest.mark.parametrize(
+    "matcher", ["a*a*a*$b", "a+a+a{1,}c", "(a|a)(a|a)(a|a)(a|a)a*a*a*c", "a?a?a*c", "[[b]", "[a||b]"]
+)
+def test_the_slowest_matchers_that_can_be_used_end_soon(matcher: str) -> None:
+    assert matcher_problem(DIALECTS["claude"], matcher) == ""
+    began = time.process_time()
+    assert not matches(DIALECTS["claude"], matcher, "a" * 128) or matcher == "[a||b]"
+    assert time.process_time() - began < 60  # what is refused takes years
+
+
+@given(st.text(alphabet="ab.*+|^$[]()?\\{}1,x", max_size=30), st.text(alphabet="ab", min_size=100, max_size=128))
 def test_no_matcher_that_can_be_used_takes_long(matcher: str, subject: str) -> None:
     if matcher_problem(DIALECTS["claude"], matcher):
         return

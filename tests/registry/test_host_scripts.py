@@ -492,7 +492,7 @@ async def test_a_message_for_the_user_and_a_denial_that_the_host_would_not_obey_
         ({"host_event": "SubagentStart", "dialect": "gemini"}, "$.hostEvent"),
         ({"matcher": "["}, "$.matcher"),
         ({"matcher": "(a+)+$"}, "$.matcher"),
-        ({"matcher": ".*.*.*.*.*x"}, "$.matcher"),
+        ({"matcher": ".*.*.*.*x"}, "$.matcher"),
         ({"dialect": "hookline", "matcher": "Bash"}, "$.matcher"),
         ({"dialect": "hookline", "host_event": "Stop"}, "$.hostEvent"),
         ({"dialect": "cursor"}, "$.dialect"),
