@@ -10,6 +10,16 @@ from urllib.parse import SplitResult, urlsplit
 import msgspec
 
 from hookline._checks import quote, tool_matcher
+from hookline._dialects import (
+    DIALECTS,
+    DialectName,
+    HostEventName,
+    HostQuestion,
+    build_question,
+    events_at,
+    matcher_problem,
+    matches,
+)
 from hookline._readonly import check_finite
 from hookline.errors import HookDefinitionError
 from hookline.events import TOOL_EVENTS, Event, HookType
@@ -29,6 +39,7 @@ RESERVED_HEADERS = frozenset(
 """Headers that belong to HTTP or to the signature, which no hook may set."""
 RESERVED_KEYS = ("hookId", "hookType")
 LONGEST_URL = 2048
+LONGEST_MATCHER = 1000
 SCHEMES = ("http", "https", "local")
 
 
@@ -51,6 +62,12 @@ class Webhook(
             `before(ToolCall)`; the answer allows, denies, changes or answers the call, or asks a person.
         on_error: For a control, what happens to the call without a valid answer in time: `"closed"` denies it, `"open"`
             lets it run.
+        dialect: The protocol of the receiver: `"hookline"`, or that of the hooks of a coding agent. The payload is then
+            what this agent posts to its HTTP hooks, and the answer of a control is read as the agent reads it.
+        matcher: With another dialect, the tools that the hook is for, as the agent's settings have it: names, or a
+            regular expression, of tools as the agent calls them. `""` is every tool.
+        host_event: With another dialect, the agent's event that the hook is for, by Claude Code's name, where the type
+            of the hook has several; `""` for the usual one.
     """
 
     url: str
@@ -63,6 +80,9 @@ class Webhook(
     key: str = ""
     control: bool = False
     on_error: Literal["open", "closed"] = "closed"
+    dialect: DialectName = "hookline"
+    matcher: str = ""
+    host_event: HostEventName | Literal[""] = ""
 
 
 class HookData(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -88,8 +108,10 @@ class HookData(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_d
             return False
         if self.tenant_id and self.tenant_id != event.tenant_id:
             return False
-        matches = tool_matcher(self.tool) if isinstance(event, TOOL_EVENTS) else None
-        return matches is None or bool(matches(f"{event.toolset}/{event.tool_name}"))  # type: ignore[union-attr]
+        is_meant = tool_matcher(self.tool) if isinstance(event, TOOL_EVENTS) else None
+        if is_meant is not None and not is_meant(f"{event.toolset}/{event.tool_name}"):  # type: ignore[union-attr]
+            return False
+        return self.webhook.dialect == "hookline" or is_asked(self.webhook, msgspec.to_builtins(event, enc_hook=str))
 
 
 class Envelope(msgspec.Struct, frozen=True, kw_only=True):
@@ -213,6 +235,45 @@ def check_webhook(webhook: Webhook, event: type[Event], where: str) -> None:
         )
     _check_headers(webhook, where)
     check_json(msgspec.structs.asdict(webhook), where)
+    problem = find_dialect_problem(
+        webhook.dialect, event.hook_type.value, host_event=webhook.host_event, matcher=webhook.matcher
+    )
+    if problem is None and webhook.host_event == "PermissionRequest":
+        problem = (
+            "host_event",
+            "cannot be 'PermissionRequest': it is about one call, and the event has all of them",
+        )
+    if problem is not None:
+        raise HookDefinitionError(where, f"`{problem[0]}` {problem[1]}")
+    if webhook.dialect != "hookline" and (webhook.event_fields is not None or webhook.body):
+        name = "body" if webhook.body else "event_fields"
+        raise HookDefinitionError(where, f"the payload is what the dialect {webhook.dialect!r} has; leave `{name}` out")
+
+
+def find_dialect_problem(dialect: str, point: str, *, host_event: str, matcher: str) -> tuple[str, str] | None:
+    """Return what is wrong with the dialect of a hook: the name of the field and the problem; `None` if nothing is.
+
+    Args:
+        dialect: The dialect.
+        point: The point at which the hook stands.
+        host_event: The event that it is for; `""` for the usual one at the point.
+        matcher: Its matcher.
+    """
+    if dialect == "hookline":
+        for name, given in (("host_event", host_event), ("matcher", matcher)):
+            if given:
+                return name, "is only for hooks of another dialect; set `dialect`, or leave it out"
+        return None
+    spoken = DIALECTS[dialect]
+    names = [event.name for event in events_at(spoken, point)]
+    if not names:
+        return "dialect", f"{dialect!r} has no event at {point}"
+    if host_event and host_event not in names:
+        return "host_event", f"must be {' or '.join(map(repr, names))} at {point}; got {host_event!r}"
+    if len(matcher) > LONGEST_MATCHER:
+        return "matcher", f"must have at most {LONGEST_MATCHER} characters"
+    problem = matcher_problem(spoken, matcher)
+    return ("matcher", f"cannot be used: {problem}") if problem else None
 
 
 def check_json(fields: Mapping[str, object], where: str) -> None:
@@ -275,9 +336,26 @@ def payload_of(hook: HookData, wire: Mapping[str, Any]) -> bytes:
         hook: The hook.
         wire: The event, as JSON has it.
     """
+    if hook.webhook.dialect != "hookline":
+        return msgspec.json.encode(_question_of(hook.webhook, wire).document)
     wanted = hook.webhook.event_fields
     fields = wire if wanted is None else {name: wire[name] for name in ("type", *wanted) if name in wire}
     return msgspec.json.encode({**hook.webhook.body, **fields, "hookId": hook.id})
+
+
+def _question_of(webhook: Webhook, wire: Mapping[str, Any]) -> HostQuestion:
+    return build_question(DIALECTS[webhook.dialect], wire["type"], wire, host_event=webhook.host_event)
+
+
+def is_asked(webhook: Webhook, wire: Mapping[str, Any]) -> bool:
+    """Return whether a hook of another dialect is for an event: by its matcher, and whether its host would have it.
+
+    Args:
+        webhook: The webhook.
+        wire: The event, as JSON has it.
+    """
+    question = _question_of(webhook, wire)
+    return question.applies and matches(DIALECTS[webhook.dialect], webhook.matcher, question.subject)
 
 
 def delivery_id(operation_id: str, number: int | str, hook_id: str, nth: int) -> str:

@@ -54,6 +54,8 @@ REFUSED = [
     "keys create ops --scope hooks:read --expires never",
     "hooks apply broken.toml",
     "hooks apply missing.toml",
+    "hooks import broken.toml",
+    "hooks import missing.json",
     "serve --port 0 --files broken.toml",
     "serve --port 0 --trusted-proxy nowhere",
     "serve --port 0 --agent missing.py:agent",

@@ -235,6 +235,8 @@ async def test_the_calls_that_a_definition_is_for_are_counted_and_can_be_samples
         narrowed = await registry.matches(asking, tenant_id="acme")
         models = await registry.matches(definition(point="ModelCall.guard"), tenant_id="acme")
         requests = await registry.matches(definition(point="RequestCall.guard"))
+        spoken = {"url": "https://a.example", "control": True, "dialect": "claude", "matcher": "mcp__mail__.*"}
+        matched = await registry.matches({"name": "a", "point": "beforeToolCall", "webhook": spoken}, tenant_id="acme")
         call = own.calls[0]
         after = definition(point="ToolCall.after", handler="log")
         sample = await registry.stored_sample(after, call.operation_id, call.number, tenant_id="acme")
@@ -255,6 +257,7 @@ async def test_the_calls_that_a_definition_is_for_are_counted_and_can_be_samples
         "mail/send": (1, False),
     }
     assert (narrowed.matched, narrowed.calls[0].tool) == (1, "mail/send")
+    assert (matched.matched, matched.calls[0].tool) == (1, "mail/send")
     assert models.matched == 4
     assert not requests.counted
     assert (call.operation_id, call.number) == ("new", 3)

@@ -174,6 +174,34 @@ def test_without_scripts_a_webhook_is_made_step_by_step(plain: Page, paged: Site
     assert hook.config == {}
 
 
+def test_a_webhook_that_speaks_like_a_coding_agent_is_made_step_by_step(plain: Page, paged: Site, tenant: str) -> None:
+    plain.goto("hooks/new")
+    plain.get_by_label("Name (required)").fill("Old policy")
+    plain.get_by_label("It runs").select_option("webhook")
+    plain.get_by_label("Point (required)").select_option("beforeToolCall")
+    plain.get_by_role("button", name="Next").click()
+    expect(plain.get_by_label("Matcher")).to_have_count(0)
+    plain.get_by_label("URL (required)").fill("https://policy.example/in")
+    plain.get_by_label("It decides about the call").select_option("yes")
+    plain.get_by_label("Dialect").select_option("claude")
+    plain.get_by_role("button", name="Next").click()
+    plain.get_by_label("Matcher").fill("[")
+    plain.get_by_role("button", name="Create hook").click()
+    text(plain, "#f-webhook-matcher-problem").to_contain_text("not a valid regular expression")
+    plain.get_by_label("Matcher").fill("Bash|mcp__bank__.*")
+    plain.get_by_role("button", name="Create hook").click()
+
+    text(plain, ".notice").to_contain_text("stored")
+    [hook] = stored(paged, tenant)
+    assert hook.webhook is not None
+    assert (hook.webhook.dialect, hook.webhook.matcher, hook.webhook.control) == ("claude", "Bash|mcp__bank__.*", True)
+    text(plain, "dl.facts").to_contain_text("claude")
+    text(plain, "dl.facts").to_contain_text("Bash|mcp__bank__.*")
+    plain.get_by_role("link", name="Edit").first.click()
+    expect(plain.get_by_label("Dialect")).to_have_value("claude")
+    expect(plain.get_by_label("Matcher")).to_have_value("Bash|mcp__bank__.*")
+
+
 def test_of_two_who_edit_at_once_the_second_sees_what_the_first_did(
     page: Page, paged: Site, tenant: str, complaints: list[str]
 ) -> None:
@@ -396,8 +424,13 @@ def test_hostile_text_in_any_field_is_refused_or_shown_as_text(paged: Site, tena
     names = ("name", "description", "tags", "point", "tool", "tenantId", "exceptTenants", "runs", "handler", "function")
     names += (
         "script",
+        "dialect",
+        "hostEvent",
+        "matcher",
         "webhook.url",
         "webhook.headers",
+        "webhook.dialect",
+        "webhook.matcher",
         "config.reason",
         "config",
         "priority",

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 
+from hookline._dialects import DIALECTS, parse_answer, parse_answer_object, report_answer
 from hookline.calls import as_tool_result
 from hookline.errors import DeliveryError, HookUsageError
-from hookline.webhooks import ControlAnswer
+from hookline.webhooks import ControlAnswer, HookData
 
-__all__ = ["check_answer", "check_known_keys", "find_misplaced_field", "parse_answer_object", "read_answer"]
+__all__ = [
+    "check_answer",
+    "check_known_keys",
+    "find_misplaced_field",
+    "parse_answer_object",
+    "read_answer",
+    "read_host_answer",
+]
 
 SPECIFIC = {"permissionDecision", "permissionDecisionReason", "updatedInput", "additionalContext", "hookEventName"}
 """Keys that LobeHub's `hookSpecificOutput` may have."""
@@ -42,6 +49,26 @@ def read_answer(hook_id: str, body: bytes) -> ControlAnswer:
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise _invalid_answer_error(hook_id, str(error) or type(error).__name__) from None
     return check_answer(hook_id, answer)
+
+
+def read_host_answer(hook: HookData, body: bytes) -> ControlAnswer:
+    """Parse the answer of a control in the dialect of a coding agent, for its event before a tool call.
+
+    Args:
+        hook: The control's hook.
+        body: The body of the response.
+
+    Raises:
+        DeliveryError: `"invalid_response"`, if the answer does not count.
+    """
+    answer = parse_answer(DIALECTS[hook.webhook.dialect], "PreToolUse", body)
+    report_answer(hook.id, answer)
+    fault = answer.find_fault(closed=hook.webhook.on_error == "closed")
+    if fault:
+        raise _invalid_answer_error(hook.id, fault)
+    if answer.decision in ("deny", "ask"):
+        return ControlAnswer(decision=answer.decision, reason=answer.reason, stop=answer.stop)
+    return ControlAnswer(args=answer.args)
 
 
 def check_answer(hook_id: str, answer: object) -> ControlAnswer:
@@ -79,20 +106,6 @@ def check_answer(hook_id: str, answer: object) -> ControlAnswer:
     return answer
 
 
-def parse_answer_object(body: bytes) -> dict[str, Any]:
-    """Parse the JSON object of an answer, whose keys are not checked yet.
-
-    Raises:
-        ValueError: If it is no JSON, no object, or has a key twice.
-        RecursionError: If it is nested too deeply.
-    """
-    msgspec.json.decode(body)  # stricter about JSON than the standard library
-    given = json.loads(body, object_pairs_hook=_reject_duplicate_keys)
-    if not isinstance(given, dict):
-        raise ValueError(f"it must be a JSON object, not {type(given).__name__}")
-    return given
-
-
 def check_known_keys(given: Mapping[str, Any]) -> None:
     """Check that an answer has only keys of `ControlAnswer`.
 
@@ -114,17 +127,6 @@ def find_misplaced_field(answer: ControlAnswer) -> str | None:
         if given and answer.decision != wanted:
             return f"`{name}` is only allowed with {wanted!r}, not with {answer.decision!r}"
     return None
-
-
-def _reject_duplicate_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Build a JSON object, refusing duplicate keys: of two contradicting answers neither may count.
-
-    Raises:
-        ValueError: If a key stands there twice.
-    """
-    if len({key for key, _ in pairs}) < len(pairs):
-        raise ValueError("it has a repeated key")
-    return dict(pairs)
 
 
 def _flatten_hook_specific_output(given: Mapping[str, Any]) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from hookline.delivery._addresses import AddressGuard, BlockedAddressError
-from hookline.delivery._control_answers import read_answer
+from hookline.delivery._control_answers import read_answer, read_host_answer
 from hookline.delivery._master_keys import MasterKeyError
 from hookline.delivery._signing import (
     ANSWER_PREFIX,
@@ -170,7 +170,8 @@ class Sender:
                 raise DeliveryError(hook_id, "response_too_large", problem, status_code=response.status)
             if self._signed_answers:
                 await self._check_signature(envelope, response, body)
-        return read_answer(hook_id, body)
+        own = envelope.hook.webhook.dialect == "hookline"
+        return read_answer(hook_id, body) if own else read_host_answer(envelope.hook, body)
 
     async def aclose(self) -> None:
         """Close the connections; requests still under way fail."""

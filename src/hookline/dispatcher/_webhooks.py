@@ -16,7 +16,7 @@ from hookline.calls import Ask, Deny, Respond, ToolCall
 from hookline.errors import CriticalDeliveryError, DeliveryError, MissingExtraError
 from hookline.events import BeforeToolCall, Event, encode, tool_event_fields
 from hookline.hooks import AnyHook, ControlInterceptor, Hook, Hooks, Interceptor
-from hookline.webhooks import ControlAnswer, Delivery, Envelope, HookData, payload_of
+from hookline.webhooks import ControlAnswer, Delivery, Envelope, HookData, is_asked, payload_of
 
 __all__ = [
     "LazyDelivery",
@@ -40,12 +40,15 @@ def control_interceptor(hook: HookData, delivery: Delivery) -> Interceptor:
     """
 
     async def ask_receiver(call: ToolCall) -> ToolCall | Respond | Deny | Ask | None:
+        wire = msgspec.json.decode(encode(_before_tool_call_of(call)))
+        if hook.webhook.dialect != "hookline" and not is_asked(hook.webhook, wire):
+            return None
         envelope = Envelope(
             id=f"msg_{os.urandom(16).hex()}",  # a question that is asked anew may be answered otherwise
             hook=hook,
             operation_id=call.operation_id,
             tenant_id=call.tenant_id,
-            payload=payload_of(hook, msgspec.json.decode(encode(_before_tool_call_of(call)))),
+            payload=payload_of(hook, wire),
         )
         try:
             answer = await delivery.request(envelope, timeout=hook.webhook.timeout)

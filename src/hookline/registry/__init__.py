@@ -33,6 +33,10 @@ from hookline.registry._errors import (
 from hookline.registry._files import FileEntry as FileEntry
 from hookline.registry._files import derive_id as derive_id
 from hookline.registry._files import load_file as load_file
+from hookline.registry._host_settings import HostSettings as HostSettings
+from hookline.registry._host_settings import ImportedHook as ImportedHook
+from hookline.registry._host_settings import SkippedSetting as SkippedSetting
+from hookline.registry._host_settings import read_host_settings as read_host_settings
 from hookline.registry._log import ExecutionLog
 from hookline.registry._log_rows import ExecutionRow, HookRun, request_id
 from hookline.registry._matches import CallMatches, MatchedCall, MatchedTool

@@ -9,13 +9,14 @@ from urllib.parse import urlsplit
 import msgspec
 from msgspec import Meta
 
+from hookline._dialects import DialectName, HostEventName
 from hookline._readonly import NO_DICT, NO_LIST, ReadOnlyDict, ReadOnlyList, check_finite, freeze_dict, freeze_list
 from hookline.calls import CALLS, Call, ToolCall
 from hookline.errors import HookDefinitionError
 from hookline.events import EVENTS, TOOL_EVENTS
 from hookline.hooks import EventClass, Kind, OnError
 from hookline.registry._errors import DefinitionError
-from hookline.webhooks import Webhook, check_webhook, to_camel
+from hookline.webhooks import LONGEST_MATCHER, Webhook, check_webhook, find_dialect_problem, to_camel
 
 __all__ = [
     "POINTS",
@@ -93,6 +94,12 @@ class HookDefinition(msgspec.Struct, frozen=True, kw_only=True, rename="camel", 
         handler: Name of an installed handler, or `module:attribute` in one of the configured modules.
         webhook: The webhook that delivers the event. A control of `beforeToolCall` decides about the call.
         script: A file in the folder of scripts.
+        dialect: The protocol that the script speaks: `"hookline"`, or that of the hooks of a coding agent, `"claude"`,
+            `"codex"`, `"gemini"` or `"copilot"`. A webhook has a `dialect` of its own.
+        host_event: With another dialect, the agent's event that the script is for, by Claude Code's name, where the
+            point has several; `""` for what happens at the point.
+        matcher: With another dialect, the tools or agents that the script is for, as the agent's settings have it:
+            names, or a regular expression, of tools as the agent calls them. `""` is all of them.
         tool: Glob over `toolset/tool_name`; one without a `/` means `*/<glob>`. Tool calls and tool events only.
         timeout: Seconds that the hook may take; `None` for the default.
         enabled: Whether the hook takes part in the next run.
@@ -118,6 +125,9 @@ class HookDefinition(msgspec.Struct, frozen=True, kw_only=True, rename="camel", 
     handler: Annotated[str, Meta(min_length=1, max_length=300)] | None = None
     webhook: Webhook | None = None
     script: Annotated[str, Meta(min_length=1, max_length=300)] | None = None
+    dialect: DialectName = "hookline"
+    host_event: HostEventName | Literal[""] = ""
+    matcher: Annotated[str, Meta(max_length=LONGEST_MATCHER)] = ""
     tool: Annotated[str, Meta(min_length=1, max_length=300)] | None = None
     timeout: Seconds | None = None
     enabled: bool = True
@@ -241,6 +251,7 @@ def check_definition(definition: HookDefinition) -> HookDefinition:
         named = " and ".join(given) or "none"
         raise DefinitionError("invalid", "$", f"set exactly one of `handler`, `webhook` and `script`; got {named}")
     _check_tool(definition, point)
+    _check_dialect(definition, point)
     _check_config(definition)
     _check_texts(definition)
     if definition.except_tenants and definition.tenant_id:
@@ -259,6 +270,25 @@ def _check_tool(definition: HookDefinition, point: Point) -> None:
         return
     if not point.has_tool:
         raise DefinitionError("invalid", "$.tool", f"{point.name} has no tool; leave `tool` out")
+
+
+def _check_dialect(definition: HookDefinition, point: Point) -> None:
+    if definition.script is None:
+        for name, given in (
+            ("dialect", definition.dialect != "hookline"),
+            ("hostEvent", definition.host_event),
+            ("matcher", definition.matcher),
+        ):
+            if given:
+                instead = f"set `webhook.{name}` instead" if definition.webhook is not None else "leave it out"
+                raise DefinitionError("invalid", f"$.{name}", f"only a script has a `{name}`; {instead}")
+        return
+    found = find_dialect_problem(
+        definition.dialect, point.name, host_event=definition.host_event, matcher=definition.matcher
+    )
+    if found is not None:
+        name, problem = to_camel(found[0]), found[1]
+        raise DefinitionError("invalid", f"$.{name}", f"`{name}` {problem}")
 
 
 def _is_deep(value: object, left: int) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
 from time import monotonic, time
 from typing import Any
@@ -12,11 +12,13 @@ import anyio
 import msgspec
 
 from hookline._checks import tool_matcher
+from hookline._dialects import DIALECTS, host_tool_name, matches
 from hookline.calls import Call, CompactCall, SubAgentCall, ToolCall
 from hookline.events import HookType
 from hookline.registry._definition import HookDefinition, Point, point_of
 from hookline.registry._errors import DefinitionError
 from hookline.store import RecentEvent, SqlStore, read_event, read_events_after, read_operation_sums, read_recent_events
+from hookline.webhooks import Webhook
 
 __all__ = [
     "CallMatches",
@@ -198,7 +200,12 @@ def _match(definition: HookDefinition, point: Point, calls: CallCounts) -> CallM
     tools: Counter[str] = Counter()
     for (tool, _), count in calls.counts.items():
         tools[tool] += count
-    is_for = {tool: not matchers or any(matches is None or matches(tool) for matches in matchers) for tool in tools}
+    is_meant = _build_host_test(definition) if point.has_tool else None
+    is_for = {
+        tool: (not matchers or any(test is None or test(tool) for test in matchers))
+        and (is_meant is None or is_meant(tool))
+        for tool in tools
+    }
     excepted = definition.except_tenants
     ordered = sorted(tools.items(), key=lambda each: (not is_for[each[0]], -each[1])) if point.has_tool else []
     newest = (each for each in calls.newest if is_for[each.tool] and each.tenant_id not in excepted)
@@ -212,6 +219,20 @@ def _match(definition: HookDefinition, point: Point, calls: CallCounts) -> CallM
         tools=[MatchedTool(tool=tool, count=count, matches=is_for[tool]) for tool, count in ordered[:MOST_TOOLS]],
         calls=list(islice(newest, SHOWN_CALLS)),
     )
+
+
+def _build_host_test(definition: HookDefinition) -> Callable[[str], bool] | None:
+    """Return a test of `toolset/tool_name` for the matcher of another dialect; `None` if the definition has none."""
+    spoken: HookDefinition | Webhook = definition.webhook or definition
+    dialect = DIALECTS.get(spoken.dialect)
+    if dialect is None:
+        return None
+
+    def is_meant(tool: str) -> bool:
+        toolset, _, name = tool.partition("/")
+        return matches(dialect, spoken.matcher, host_tool_name(dialect, toolset, name))
+
+    return is_meant
 
 
 class _EventHead(msgspec.Struct, frozen=True, rename="camel"):

@@ -59,7 +59,7 @@ HandlerEntries: TypeAlias = list[HandlerEntry]
 Tenants: TypeAlias = list[str]
 GivenDefinition: TypeAlias = HookDefinition | Mapping[str, Any]
 
-BEHAVIOR_FIELDS = ("point", "handler", "webhook", "script", "config")
+BEHAVIOR_FIELDS = ("point", "handler", "webhook", "script", "dialect", "host_event", "matcher", "config")
 """Fields that decide what a definition does."""
 CLOSING = 1.0
 """Seconds that a query for changes may still take when the registry is closed."""

@@ -41,6 +41,9 @@ SET_BY_REGISTRY = frozenset({"id", "tenantId", "source", "revision", "createdAt"
 
 _decode = msgspec.json.Decoder(HookDefinition).decode
 
+NEW_FIELDS: dict[str, Any] = {"exceptTenants": [], "dialect": "hookline", "hostEvent": "", "matcher": ""}
+"""Fields (wire names) that earlier versions do not know, with the values at which they are not written."""
+
 
 class FieldChange(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """A field of a definition that a change has set.
@@ -84,10 +87,11 @@ class DefinitionRevision(msgspec.Struct, frozen=True, kw_only=True, rename="came
 
 def encode_definition(definition: HookDefinition) -> bytes:
     """Encode a definition for the database, such that earlier versions of hookline can read it where they know all."""
-    if definition.except_tenants:
-        return msgspec.json.encode(definition)
     plain = msgspec.to_builtins(definition)
-    return msgspec.json.encode({name: value for name, value in plain.items() if name != "exceptTenants"})
+    for name, default in NEW_FIELDS.items():
+        if plain[name] == default:
+            del plain[name]
+    return msgspec.json.encode(plain)
 
 
 def list_field_changes(old: HookDefinition, new: HookDefinition) -> list[FieldChange]:

@@ -28,6 +28,7 @@ from hookline.events import Event
 from hookline.interceptors import result_of
 from hookline.registry._definition import HookDefinition, Point
 from hookline.registry._errors import DefinitionError, ScriptError
+from hookline.registry._host_scripts import HostScriptResult, build_host_handler, mask
 from hookline.webhooks import ControlAnswer, to_camel
 
 __all__ = ["DEFAULT_TIMEOUT", "ProcessResult", "Scripts", "parse_decision", "run_process"]
@@ -335,6 +336,12 @@ DEFAULT_TIMEOUT = 5.0
 MOST_AT_ONCE = 32
 """Scripts that run at the same time in this process; others wait, and the wait counts as their time."""
 MAX_OUTPUT, MAX_STDERR = 64 * 1024, 2000
+MAX_HOST_OUTPUT, MAX_HOST_STDERR = 10 * 1024 * 1024, 64 * 1024
+"""The hosts obey a denial in an answer of 8 MB, so one may not get lost for its length."""
+PLAIN_NAMES = ("PATH", "LANG")
+"""Environment variables that hold no secrets."""
+SHORTEST_SECRET = 6
+"""Shorter values of variables are not blanked in texts, where they would occur by chance."""
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*(?:/[A-Za-z0-9_][A-Za-z0-9_.-]*)*", re.ASCII)
 INTERPRETERS = {".py": (sys.executable,), ".sh": ("sh",), ".js": ("node",), ".ps1": ("pwsh", "-NoProfile", "-File")}
 """Interpreters, by file suffix, of scripts that are not executable or have no `#!` line."""
@@ -361,7 +368,7 @@ class Scripts:
             raise HookUsageError(f"The folder of scripts cannot be used: {error}.") from None
         if not self._folder.is_dir():
             raise HookUsageError(f"`scripts` must be a folder; {str(folder)!r} is not one.")
-        self._names = ("PATH", "LANG", *environment)
+        self._names = (*PLAIN_NAMES, *environment)
         self._turns = asyncio.Semaphore(MOST_AT_ONCE)
 
     def build_handler(self, definition: HookDefinition, point: Point) -> Callable[..., Awaitable[Any]]:
@@ -376,6 +383,8 @@ class Scripts:
                 "point_not_served", "$.point", "a script cannot be an `around`; use `before` and `after`"
             )
         self.build_command(name)
+        if definition.dialect != "hookline":
+            return build_host_handler(definition, point, self._ask_host_script, to_wire=_to_wire)
 
         async def judge(call: Call) -> Any:
             return await self._decide(definition, point, call, None)
@@ -441,30 +450,10 @@ class Scripts:
         Raises:
             ScriptError: If the script is gone, does not start, takes too long, fails, or writes too much.
         """
-        timeout = self.timeout_of(definition)
-        try:
-            command = self.build_command(definition.script or "")
-        except DefinitionError as error:
-            raise ScriptError(definition.id, "gone", error.problem) from None
         document = {"point": definition.point, "hookId": definition.id, **fields, "config": definition.config}
-        try:
-            async with self._turns:
-                ended = await run_process(
-                    command,
-                    msgspec.json.encode(document),
-                    environment={name: os.environ[name] for name in self._names if name in os.environ},
-                    timeout=timeout,
-                    max_output=MAX_OUTPUT,
-                    max_stderr=MAX_STDERR,
-                )
-        except (OSError, TypeError, ValueError) as error:
-            raise ScriptError(definition.id, "not_started", message_of(error)) from error
-        failure: ScriptError | None = None
-        if ended.timed_out:
-            failure = ScriptError(definition.id, "timeout", f"it was killed after its timeout of {timeout:g} s")
-        elif len(ended.stdout) > MAX_OUTPUT:
-            failure = ScriptError(definition.id, "too_much_output", f"it wrote more than {MAX_OUTPUT} bytes")
-        elif ended.exit_code != 0:
+        ended = await self._start(definition, document, self._environment(), MAX_OUTPUT, MAX_STDERR)
+        failure = _find_failure(definition, ended, MAX_OUTPUT)
+        if failure is None and ended.exit_code != 0:
             failure = ScriptError(definition.id, "exit_code", f"it exited with {ended.exit_code}")
         if failure is None:
             return ended.stdout
@@ -472,6 +461,69 @@ class Scripts:
             # Logged, not in the error, since the model may be shown the error.
             logger.warning("%s; stderr: %s", failure, ended.stderr.decode(errors="replace"))
         raise failure
+
+    async def _ask_host_script(self, definition: HookDefinition, document: dict[str, Any]) -> HostScriptResult:
+        """Run a script that speaks another dialect, and return what it wrote and how it ended.
+
+        Raises:
+            ScriptError: If the script is gone, does not start, takes too long, or writes too much.
+        """
+        passed = self._environment()
+        environment = {"CLAUDE_PROJECT_DIR": os.getcwd(), **passed}
+        ended = await self._start(definition, document, environment, MAX_HOST_OUTPUT, MAX_HOST_STDERR)
+        secrets = [value for name, value in passed.items() if name not in PLAIN_NAMES and len(value) >= SHORTEST_SECRET]
+        failure = _find_failure(definition, ended, MAX_HOST_OUTPUT)
+        if failure is not None:
+            told = mask(ended.stderr[:MAX_STDERR].decode(errors="replace"), secrets)
+            logger.warning("%s%s", failure, f"; stderr: {told}" if told else "")
+            raise failure
+        stderr = mask(ended.stderr.decode(errors="replace"), secrets).encode()
+        return HostScriptResult(ended.exit_code or 0, ended.stdout, stderr, secrets)
+
+    def _environment(self) -> dict[str, str]:
+        return {name: os.environ[name] for name in self._names if name in os.environ}
+
+    async def _start(
+        self,
+        definition: HookDefinition,
+        document: dict[str, Any],
+        environment: Mapping[str, str],
+        max_output: int,
+        max_stderr: int,
+    ) -> ProcessResult:
+        """Run the script of a definition.
+
+        Raises:
+            ScriptError: If the script is gone, or does not start.
+        """
+        try:
+            command = self.build_command(definition.script or "")
+        except DefinitionError as error:
+            raise ScriptError(definition.id, "gone", error.problem) from None
+        try:
+            async with self._turns:
+                return await run_process(
+                    command,
+                    msgspec.json.encode(document),
+                    environment=environment,
+                    timeout=self.timeout_of(definition),
+                    max_output=max_output,
+                    max_stderr=max_stderr,
+                )
+        except (OSError, TypeError, ValueError) as error:
+            raise ScriptError(definition.id, "not_started", message_of(error)) from error
+
+
+def _find_failure(definition: HookDefinition, ended: ProcessResult, max_output: int) -> ScriptError | None:
+    """Return the failure of a script that did not end by itself."""
+    if ended.timed_out:
+        timeout = Scripts.timeout_of(definition)
+        return ScriptError(definition.id, "timeout", f"it was killed after its timeout of {timeout:g} s")
+    if len(ended.stdout) > max_output:
+        return ScriptError(definition.id, "too_much_output", f"it wrote more than {max_output} bytes")
+    if ended.exit_code is None:
+        return ScriptError(definition.id, "exit_code", "it was killed")
+    return None
 
 
 def _has_shebang(path: Path) -> bool:

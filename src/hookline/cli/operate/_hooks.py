@@ -1,7 +1,8 @@
-"""`hookline hooks`: list, show, apply, enable, disable, remove, revert and test hook definitions."""
+"""`hookline hooks`: list, show, apply, import, enable, disable, remove, revert and test hook definitions."""
 
 from __future__ import annotations
 
+import enum
 import sys
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
@@ -37,6 +38,7 @@ from hookline.cli.operate._store import (
     Tenant,
     actor,
     check_point,
+    check_store,
     find_modules,
     operate,
     read_pages,
@@ -44,14 +46,37 @@ from hookline.cli.operate._store import (
 )
 
 if TYPE_CHECKING:
-    from hookline.registry import DefinitionRevision, DryRun, FileEntry, HookDefinition, Registry
+    from hookline.registry import (
+        DefinitionRevision,
+        DryRun,
+        FileEntry,
+        HookDefinition,
+        HostSettings,
+        ImportedHook,
+        Registry,
+    )
     from hookline.store import SqlStore
 
 __all__ = ["hooks_app"]
 
 T = TypeVar("T")
 
+KEPT_CHOICES = ("on_error", "priority", "inherit", "except_tenants")
+"""Fields of an imported definition that a second import leaves as they are."""
+LARGEST_IMPORT = 100_000
+"""Definitions among which those of an earlier import are looked for."""
+
 hooks_app = CommandApp(name="hooks", cls=ListGroup, help="Manage hooks that are stored as data.")
+
+
+class HostName(enum.StrEnum):
+    """The coding agents whose settings can be imported."""
+
+    CLAUDE = "claude"
+    CODEX = "codex"
+    GEMINI = "gemini"
+    COPILOT = "copilot"
+
 
 HookId = Annotated[str, typer.Argument(metavar="ID", help="The definition, as `hookline hooks list` shows it.")]
 
@@ -137,6 +162,129 @@ def apply_hooks(
         typer.echo(f"There are no hook definitions in {file}.", err=True)
     for each in found:
         typer.echo(f"Stored {make_copyable(each.id)}: {make_one_line(each.name)} at {each.point}, {_state(each)}.")
+
+
+@hooks_app.command("import")
+def import_hooks(
+    files: Annotated[
+        list[Path], typer.Argument(metavar="FILE...", help="Settings of a coding agent: .claude/settings.json.")
+    ],
+    store: StoreUrl = DEFAULT_STORE,
+    tenant: Annotated[str, typer.Option(metavar="ID", help="The tenant that owns them; the system by default.")] = "",
+    host: Annotated[
+        HostName | None, typer.Option(help="The coding agent; found by the file's folder and events by default.")
+    ] = None,
+    project: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR", exists=True, file_okay=False, help="Where commands run; the file's project by default."
+        ),
+    ] = None,
+    scripts: Scripts = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be stored; write nothing.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Store the hooks that coding agents have in their settings.
+
+    Reads settings of Claude Code, Codex, Gemini CLI and Copilot CLI. Each command becomes a script in the folder of
+    scripts, each HTTP hook a webhook. Stderr says what cannot be taken over, and why. Hooks that an earlier import of
+    the same file has stored, and that are not in it any more, are removed; others keep their onError and priority.
+    """
+    from hookline.registry import read_host_settings
+
+    with report_errors_only():
+        read = [read_host_settings(file, host=host and host.value, project=project, tenant_id=tenant) for file in files]
+    skipped = [str(each) for settings in read for each in settings.skipped]
+    imported = [(file, hook) for file, settings in zip(files, read, strict=True) for hook in settings.hooks]
+    definitions = [hook.definition for _, hook in imported]
+    removed: list[HookDefinition] = []
+    if not dry_run and (imported or check_store(store, creates=True)):
+        if any(hook.script for _, hook in imported):
+            if scripts is None:
+                raise typer.BadParameter(
+                    "The commands of these settings become scripts; say in which folder.", param_hint="'--scripts'"
+                )
+            with report_errors_only():
+                _write_scripts(read, scripts)
+
+        async def store_all(registry: Registry) -> tuple[list[HookDefinition], list[HookDefinition]]:
+            return await _store_imported(registry, imported, skipped, {settings.tag for settings in read}, tenant)
+
+        definitions, removed = operate(store, _with_registry(store_all, None, None, scripts), creates=True)
+    for each in skipped:
+        typer.echo(f"Not taken over: {make_one_line(each)}", err=True)
+    if as_json:
+        print_json_lines(definitions)
+        return
+    if not definitions:
+        typer.echo("There are no hooks to import.", err=True)
+    for definition in definitions:
+        did = "Would store" if dry_run else "Stored"
+        told = f"{make_one_line(definition.name)} at {definition.point}, {_state(definition)}"
+        typer.echo(f"{did} {make_copyable(definition.id)}: {told}.")
+    for definition in removed:
+        typer.echo(f"Removed {make_copyable(definition.id)}: {make_one_line(definition.name)}")
+
+
+async def _store_imported(
+    registry: Registry, imported: list[tuple[Path, ImportedHook]], skipped: list[str], tags: set[str], tenant: str
+) -> tuple[list[HookDefinition], list[HookDefinition]]:
+    """Store imported hooks, and delete those that an earlier import of the same files has stored.
+
+    Args:
+        registry: The registry.
+        imported: The hooks with their files; those that the registry refuses are taken out.
+        skipped: Gets the refused ones, with the reason.
+        tags: The tags of the files.
+        tenant: The tenant that owns the definitions.
+
+    Returns:
+        The stored definitions, and the deleted ones.
+    """
+    from hookline.registry import DefinitionError
+
+    found, _ = await read_pages(partial(registry.list, tenant), LARGEST_IMPORT)
+    earlier = {each.id: each for each in found if each.tenant_id == tenant and tags & set(each.tags)}
+    while True:
+        try:
+            left = [_keep_choices(hook.definition, earlier.get(hook.definition.id)) for _, hook in imported]
+            stored = await registry.apply(left, tenant_id=tenant, actor=actor())
+            break
+        except DefinitionError as error:
+            nth, _, path = error.path.removeprefix("$[").partition("]")
+            if not nth.isdigit():
+                raise
+            file, hook = imported.pop(int(nth))
+            place = f"{file}, line {hook.line}: {hook.definition.name}"
+            skipped.append(f"{place}: {error.problem}, at ${path}")
+    kept = {each.id for each in stored}
+    removed = [each for each in earlier.values() if each.id not in kept and each.source == "api"]
+    for definition in removed:
+        await registry.delete(definition.id, tenant_id=tenant, actor=actor())
+    return stored, removed
+
+
+def _keep_choices(new: HookDefinition, old: HookDefinition | None) -> HookDefinition:
+    """Return an imported definition with what was set for it since an earlier import, and no settings file has."""
+    if old is None:
+        return new
+    changes: dict[str, Any] = {name: getattr(old, name) for name in KEPT_CHOICES}
+    if new.webhook is not None and old.webhook is not None:
+        changes["webhook"] = msgspec.structs.replace(new.webhook, on_error=old.webhook.on_error)
+    return msgspec.structs.replace(new, **changes)
+
+
+def _write_scripts(read: Sequence[HostSettings], folder: Path) -> None:
+    """Write the scripts of imported hooks.
+
+    Raises:
+        InputFileError: If one cannot be written.
+    """
+    try:
+        for settings in read:
+            settings.write_scripts(folder)
+    except OSError as error:
+        raise InputFileError(str(folder), f"no script can be written to it ({error.strerror or error})") from None
 
 
 @hooks_app.command("enable")

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
+from hookline._dialects import DialectName, HostEventName
 from hookline.hooks import OnError
 from hookline.registry import READ_ONLY, HookDefinition, Id, Name, OneTenant, Seconds, Tag, Tenant, Text
 from hookline.server._problems import ApiError, FieldProblem
-from hookline.webhooks import Webhook
+from hookline.webhooks import LONGEST_MATCHER, Webhook
 
 __all__ = [
     "HookChanges",
@@ -29,6 +30,7 @@ __all__ = [
 
 Priority = Annotated[int, Meta(ge=0, le=1000)]
 Reference = Annotated[str, Meta(min_length=1, max_length=300)]
+Matcher = Annotated[str, Meta(max_length=LONGEST_MATCHER)]
 Point = Annotated[str, Meta(min_length=1, max_length=40)]
 Tags = Annotated[list[Tag], Meta(max_length=30)]
 ExceptTenants = Annotated[list[OneTenant], Meta(max_length=1000)]
@@ -49,6 +51,9 @@ class NewHook(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_
         handler: The name of the handler.
         webhook: The webhook that delivers the event.
         script: The script to run.
+        dialect: The protocol that the script speaks.
+        host_event: The coding agent's event that the script is for.
+        matcher: The tools or agents that the script is for, as the coding agent calls them.
         tool: Glob over `toolset/tool_name`.
         timeout: Time limit of the hook, in seconds.
         enabled: Whether new runs use the hook.
@@ -68,6 +73,9 @@ class NewHook(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_
     handler: Reference | None = None
     webhook: Webhook | None = None
     script: Reference | None = None
+    dialect: DialectName = "hookline"
+    host_event: HostEventName | Literal[""] = ""
+    matcher: Matcher = ""
     tool: Reference | None = None
     timeout: Seconds | None = None
     enabled: bool = True
@@ -111,6 +119,9 @@ class HookChanges(msgspec.Struct, frozen=True, kw_only=True, rename="camel", for
         handler: The name of the handler; `null` removes it.
         webhook: The webhook that delivers the event; `null` removes it.
         script: The script to run; `null` removes it.
+        dialect: The protocol that the script speaks.
+        host_event: The coding agent's event that the script is for.
+        matcher: The tools or agents that the script is for, as the coding agent calls them.
         tool: Glob over `toolset/tool_name`.
         timeout: Time limit of the hook, in seconds.
         enabled: Whether new runs use the hook.
@@ -128,6 +139,9 @@ class HookChanges(msgspec.Struct, frozen=True, kw_only=True, rename="camel", for
     handler: Reference | UnsetType | None = UNSET
     webhook: Webhook | UnsetType | None = UNSET
     script: Reference | UnsetType | None = UNSET
+    dialect: DialectName | UnsetType = UNSET
+    host_event: HostEventName | UnsetType | Literal[""] = UNSET
+    matcher: Matcher | UnsetType = UNSET
     tool: Reference | UnsetType | None = UNSET
     timeout: Seconds | UnsetType | None = UNSET
     enabled: bool | UnsetType = UNSET

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from hookline._dialects import DIALECTS, events_at
 from hookline.registry import POINTS, READ_ONLY, HandlerEntry, HookDefinition
 
 __all__ = [
@@ -41,6 +42,7 @@ CALLS = {
     "MemoryCall": "Writes to memory",
     "RequestCall": "HTTP requests",
 }
+HOSTS = {"claude": "Claude Code", "codex": "Codex", "gemini": "Gemini CLI", "copilot": "Copilot CLI"}
 YES_NO = [("yes", "yes"), ("no", "no")]
 MODULE = "module"
 """The choice of a handler that is a function of a module."""
@@ -154,6 +156,8 @@ def draw_groups(
         )
     is_module = values.get("handler") == MODULE
     runner = _runner_fields(runs, handlers, entry, is_control=is_control, is_module=is_module)
+    if runs != "handler":
+        runner += _dialect_fields(values, "webhook." if runs == "webhook" else "")
     groups = [
         FieldGroup(title="Name", fields=what),
         FieldGroup(title="Where it stands", fields=where),
@@ -275,6 +279,27 @@ def _runner_fields(
     if is_control:
         choices = [("closed", "the call is denied (closed)"), ("open", "the call goes on (open)")]
         fields[3] = FormField(name="webhook.onError", label="Without a valid answer", kind="choice", choices=choices)
+    return fields
+
+
+def _dialect_fields(values: Mapping[str, str], prefix: str) -> list[FormField]:
+    """Return the fields for the dialect of a script or a webhook, and for what only other dialects have."""
+    names = [("hookline", "hookline"), *((name, HOSTS[name]) for name in DIALECTS)]
+    hint = "How it reads its input and answers: as for hookline, or as for the hooks of a coding agent."
+    fields = [
+        FormField(name=f"{prefix}dialect", label="Dialect", kind="choice", choices=names, hint=hint, redraws=True)
+    ]
+    dialect = DIALECTS.get(values.get(f"{prefix}dialect", ""))
+    if dialect is None:
+        return fields
+    events = events_at(dialect, values.get("point", ""))
+    choices = [("", "the usual one of the point"), *((event.name, dialect.events[event.name]) for event in events)]
+    fields.append(
+        FormField(name=f"{prefix}hostEvent", label="Event of the coding agent", kind="choice", choices=choices)
+    )
+    if any(event.subject for event in events):
+        hint = "As in its settings: Bash, Edit|Write or mcp__github__.*"
+        fields.append(FormField(name=f"{prefix}matcher", label="Matcher", placeholder="all", hint=hint))
     return fields
 
 

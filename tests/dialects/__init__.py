@@ -1,0 +1,1 @@
+"""The dialects of coding agents, without processes and networks."""
