@@ -1,0 +1,156 @@
+"""Play a decision on a path, observe the verdict, and compare it with the expected one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import anyio.lowlevel
+import msgspec
+
+from hookline.errors import HookDenied, HooklineError, RunStopped, define_error
+from hookline.evals.adapter_contract import Ran, Stage
+from hookline.evals.verdicts._decisions import TEXTS, Decision
+from hookline.evals.verdicts._paths import Difference, Path
+from hookline.evals.verdicts._verdict import Record, Verdict
+from hookline.events import (
+    EVENTS,
+    AfterToolCall,
+    BeforeHumanIntervention,
+    BeforeToolCall,
+    Event,
+    HookType,
+    OnComplete,
+    OnToolCallError,
+)
+from hookline.hooks import Hooks
+
+__all__ = ["VerdictError", "check_verdict", "observe_verdict"]
+
+STOPPED = (RunStopped, HookDenied)
+"""The errors of a run that a hook ended."""
+
+
+@define_error("The verdict of {decision!r} on the path {path!r}.\n  expected: {expected}\n  got:      {got}{reason}")
+class VerdictError(HooklineError, AssertionError):
+    """A decision led to another verdict than the expected one.
+
+    Attributes:
+        decision: The name of the decision.
+        path: The name of the path.
+        expected: The verdict that it must lead to.
+        got: The verdict that it led to.
+        reason: Why the path was expected to differ, or a hint; may be empty.
+    """
+
+    decision: str
+    path: str
+    expected: str
+    got: str
+    reason: str = ""
+
+
+class Register:
+    """Records what became of the tool calls of one run: the tools that ran, and the events."""
+
+    def __init__(self, stage: Stage) -> None:
+        self.ran: list[tuple[str, Mapping[str, Any]]] = []
+        self.events: list[Any] = []
+        self.knows_ends = HookType.ON_COMPLETE in stage.capabilities.events
+        self.hooks = Hooks("register", inherit=True)
+        for kind in (AfterToolCall, OnToolCallError, BeforeToolCall, BeforeHumanIntervention, OnComplete):
+            if kind.hook_type in stage.capabilities.events:
+                self.hooks.on(EVENTS[kind.hook_type])(self.events.append)
+
+    def tools(self) -> dict[str, Any]:
+        """Return the tools of a scene; each notes that it ran."""
+
+        async def pay(to: str, amount: int) -> str:
+            """Pay somebody."""
+            await anyio.lowlevel.checkpoint()
+            self.ran.append(("pay", {"to": to, "amount": amount}))
+            return f"paid {amount} to {to}"
+
+        async def look(name: str) -> str:
+            """Look somebody up."""
+            await anyio.lowlevel.checkpoint()
+            self.ran.append(("look", {"name": name}))
+            return f"{name} is known"
+
+        return {"pay": pay, "look": look}
+
+    def verdict(self, ran: Ran) -> Verdict:
+        """Return the verdict that the events, the tools and the model's conversation show."""
+        ended = [event for event in self.events if isinstance(event, AfterToolCall | OnToolCallError)]
+        paused = [event for event in self.events if isinstance(event, BeforeHumanIntervention)]
+        acting = [event.operation_id for event in [*ended, *paused]]
+        completed = [event for event in self.events if isinstance(event, OnComplete) and event.operation_id in acting]
+        return Verdict(
+            ran=tuple(self.ran),
+            read=_texts_read(ran),
+            asked=tuple(pending.prompt for event in paused for pending in event.pending_tools),
+            ended=str(completed[-1].reason) if completed else "",
+            records=tuple(_record(event) for event in ended),
+        )
+
+
+def _texts_read(ran: Ran) -> tuple[str, ...]:
+    conversation = "\n".join(ran.asked or ran.told)
+    found = [text for text in TEXTS if text in conversation]
+    return tuple(sorted(found, key=conversation.index))
+
+
+def _record(event: Event) -> Record:
+    if isinstance(event, AfterToolCall):
+        return Record(
+            tool=event.tool_name,
+            success=event.success,
+            mocked=event.mocked,
+            answered_by=event.answered_by and event.answered_by.partition(".")[0],
+        )
+    assert isinstance(event, OnToolCallError)
+    return Record(tool=event.tool_name, success=False)
+
+
+async def observe_verdict(decision: Decision, path: Path) -> Verdict:
+    """Play a decision on a path, and return the verdict that it led to.
+
+    Args:
+        decision: The decision.
+        path: The path.
+    """
+    register = Register(path.stage)
+    scene = path.scene(decision, register.tools())
+    async with path.form(decision.policy) as hooks:
+        given = [*hooks, register.hooks]
+        try:
+            ran = await path.stage.play(scene, given, user_id=decision.user_id, tenant_id=decision.tenant_id)
+            if decision.person is not None and ran.pending and ran.resume is not None:
+                ran = await ran.resume([decision.person], given)
+        except STOPPED:
+            ran = Ran()
+    return register.verdict(ran)
+
+
+async def check_verdict(decision: Decision, path: Path) -> Difference | None:
+    """Check that a decision leads to the expected verdict on a path.
+
+    Args:
+        decision: The decision.
+        path: The path.
+
+    Returns:
+        The difference that the path declares, or `None` if the verdict is equal.
+
+    Raises:
+        VerdictError: If the verdict is another one than that of the decision, or of the declared difference.
+    """
+    difference = path.differs.get(decision.name)
+    expected = decision.expected(path.depth) if difference is None else difference.verdict
+    if HookType.ON_COMPLETE not in path.stage.capabilities.events:
+        expected = msgspec.structs.replace(expected, ended="")
+    got = await observe_verdict(decision, path)
+    if got != expected:
+        reason = f"\n  reason:   {difference.reason}" if difference is not None else ""
+        raise VerdictError(decision.name, path.name, repr(expected), repr(got), reason)
+    return difference
