@@ -20,6 +20,7 @@ from hookline.hooks import AnyHook
 from hookline.runtime import AgentSession, Approve, InMemoryStore, Reject, exec_agent, resume_agent, stream_agent
 from hookline.store import SqlStore
 
+from ..differences import DENIED, named
 from .forms import LOOPBACK, agent_hooks_form, control_form, script_form
 from .stage import HooklineStage, agent_of
 
@@ -106,6 +107,17 @@ class ControlStage(HooklineStage):
             await delivery.aclose()
 
 
+CONTROL = named("A control is asked before a call, and never sees its result.", "replace the result")
+
+CONTRACT = {
+    **named("The contract has no verdict that ends the run at a tool call.", "deny and stop"),
+    **named("The contract has no verdict that answers in the tool's place.", "answer"),
+    **named(
+        "The model reads the contract's own words: `host_error`.", "failing, closed", "slow, closed", verdict=DENIED
+    ),
+    **named("A host of the contract always fails closed.", "failing, open", "slow, open", verdict=DENIED),
+}
+
 PATHS = [
     verdicts.Path("run", HooklineStage()),
     verdicts.Path("streamed run", StreamedStage()),
@@ -115,8 +127,8 @@ PATHS = [
     verdicts.Path("sub-agent of a sub-agent", HooklineStage(), depth=2),
     verdicts.Path("script", HooklineStage(), form=script_form),
     verdicts.Path("script, sub-agent", HooklineStage(), depth=1, form=script_form),
-    verdicts.Path("control webhook", ControlStage(), form=control_form),
-    verdicts.Path("control webhook, sub-agent", ControlStage(), depth=1, form=control_form),
-    verdicts.Path("AGENT-HOOKS", HooklineStage(), form=agent_hooks_form),
-    verdicts.Path("AGENT-HOOKS, sub-agent", HooklineStage(), depth=1, form=agent_hooks_form),
+    verdicts.Path("control webhook", ControlStage(), form=control_form, differs=CONTROL),
+    verdicts.Path("control webhook, sub-agent", ControlStage(), depth=1, form=control_form, differs=CONTROL),
+    verdicts.Path("AGENT-HOOKS", HooklineStage(), form=agent_hooks_form, differs=CONTRACT),
+    verdicts.Path("AGENT-HOOKS, sub-agent", HooklineStage(), depth=1, form=agent_hooks_form, differs=CONTRACT),
 ]

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from hookline.calls import ModelResponse, ToolRequest
-from hookline.evals.verdicts._policies import Policy
+from hookline.evals.verdicts._policies import Act, Policy
 from hookline.evals.verdicts._verdict import Record, Verdict
 from hookline.runtime import Approve, Reject
 
@@ -94,38 +94,43 @@ CAPPED = {"to": "ann", "amount": 1}
 DENIED = Verdict(read=(NO,), records=(Record(tool="pay", success=False, answered_by="policy"),))
 REFUSED = msgspec.structs.replace(DENIED, read=(BROKEN,))
 WAITING = Verdict(asked=("may I?",), ended="waiting_for_human")
-DENY = Policy(act="deny", text=NO)
-ASK = Policy(act="ask", text="may I?")
+def _policy(act: Act, **fields: Any) -> Policy:
+    """Return a policy about payments: of a tool that runs an agent, it has nothing to say."""
+    return Policy(act=act, tool=PAY.tool_name, **fields)
+
+
+DENY = _policy("deny", text=NO)
+ASK = _policy("ask", text="may I?")
 
 
 def _decisions() -> tuple[Decision, ...]:
     """Return the decisions: each act, to whom a policy applies, and policies that break."""
     scoped = [
-        ("tool", Policy(act="deny", text=NO, tool="pay"), (LOOK, PAY)),
-        ("arguments", Policy(act="deny", text=NO, when={"amount": 5}), (PAY_MORE, PAY)),
+        ("tool", _policy("deny", text=NO), (LOOK, PAY)),
+        ("arguments", _policy("deny", text=NO, when={"amount": 5}), (PAY_MORE, PAY)),
     ]
-    others = {"user": Policy(act="deny", text=NO, user_id="ann"), "tenant": Policy(act="deny", text=NO, tenant_id="acme")}
+    others = {"user": _policy("deny", text=NO, user_id="ann"), "tenant": _policy("deny", text=NO, tenant_id="acme")}
     return (
-        Decision(name="allow", policy=Policy(act="allow"), verdict=_done(PAY)),
+        Decision(name="allow", policy=_policy("allow"), verdict=_done(PAY)),
         Decision(name="deny", policy=DENY, verdict=DENIED),
         Decision(
             name="deny and stop",
-            policy=Policy(act="stop", text=NO),
+            policy=_policy("stop", text=NO),
             verdict=msgspec.structs.replace(DENIED, read=(), ended="interrupted"),
         ),
         Decision(
             name="rewrite",
-            policy=Policy(act="rewrite", args={"amount": 1}),
+            policy=_policy("rewrite", args={"amount": 1}),
             verdict=Verdict(ran=(("pay", CAPPED),), read=(_result(PAY, CAPPED),), records=(Record(tool="pay"),)),
         ),
         Decision(
             name="answer",
-            policy=Policy(act="answer", text="canned"),
+            policy=_policy("answer", text="canned"),
             verdict=Verdict(read=("canned",), records=(Record(tool="pay", mocked=True, answered_by="policy"),)),
         ),
         Decision(
             name="replace the result",
-            policy=Policy(act="replace", text="withheld"),
+            policy=_policy("replace", text="withheld"),
             verdict=msgspec.structs.replace(_done(PAY), read=("withheld",)),
         ),
         Decision(
@@ -151,20 +156,20 @@ def _decisions() -> tuple[Decision, ...]:
         Decision(name="by tenant, another one", policy=others["tenant"], tenant_id="other", verdict=_done(PAY)),
         Decision(
             name="by agent, the sub-agent",
-            policy=Policy(act="deny", text=NO, agent_id=SUB_AGENT),
+            policy=_policy("deny", text=NO, agent_id=SUB_AGENT),
             verdict=_done(PAY),
             nested=DENIED,
         ),
         Decision(
             name="not inherited",
-            policy=Policy(act="deny", text=NO, inherit=False),
+            policy=_policy("deny", text=NO, inherit=False),
             verdict=DENIED,
             nested=_done(PAY),
         ),
-        Decision(name="failing, closed", policy=Policy(act="fail"), verdict=REFUSED),
-        Decision(name="failing, open", policy=Policy(act="fail", on_error="open"), verdict=_done(PAY)),
-        Decision(name="slow, closed", policy=Policy(act="hang"), verdict=REFUSED),
-        Decision(name="slow, open", policy=Policy(act="hang", on_error="open"), verdict=_done(PAY)),
+        Decision(name="failing, closed", policy=_policy("fail"), verdict=REFUSED),
+        Decision(name="failing, open", policy=_policy("fail", on_error="open"), verdict=_done(PAY)),
+        Decision(name="slow, closed", policy=_policy("hang"), verdict=REFUSED),
+        Decision(name="slow, open", policy=_policy("hang", on_error="open"), verdict=_done(PAY)),
     )
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import anyio.lowlevel
 import msgspec
 
-from hookline.errors import HookDenied, HooklineError, RunStopped, define_error
+from hookline.errors import HookDenied, HooklineError, HookUsageError, RunStopped, UnsupportedHookError, define_error
 from hookline.evals.adapter_contract import Ran, Stage
 from hookline.evals.verdicts._decisions import TEXTS, Decision
 from hookline.evals.verdicts._paths import Difference, Path
@@ -50,13 +50,18 @@ class VerdictError(HooklineError, AssertionError):
     reason: str = ""
 
 
+TOOLS = ("pay", "look")
+"""The tools that a policy judges; an agent that is called by a tool is none of them."""
+
+
 class Register:
     """Records what became of the tool calls of one run: the tools that ran, and the events."""
 
     def __init__(self, stage: Stage) -> None:
         self.ran: list[tuple[str, Mapping[str, Any]]] = []
         self.events: list[Any] = []
-        self.knows_ends = HookType.ON_COMPLETE in stage.capabilities.events
+        self.resumed_at: int | None = None
+        """How many events there were when the run was resumed; `None` if it was not."""
         self.hooks = Hooks("register", inherit=True)
         for kind in (AfterToolCall, OnToolCallError, BeforeToolCall, BeforeHumanIntervention, OnComplete):
             if kind.hook_type in stage.capabilities.events:
@@ -81,15 +86,22 @@ class Register:
 
     def verdict(self, ran: Ran) -> Verdict:
         """Return the verdict that the events, the tools and the model's conversation show."""
-        ended = [event for event in self.events if isinstance(event, AfterToolCall | OnToolCallError)]
+        judged = [event for event in self.events if getattr(event, "tool_name", None) in TOOLS]
+        ended = [event for event in judged if isinstance(event, AfterToolCall | OnToolCallError)]
         paused = [event for event in self.events if isinstance(event, BeforeHumanIntervention)]
-        acting = [event.operation_id for event in [*ended, *paused]]
-        completed = [event for event in self.events if isinstance(event, OnComplete) and event.operation_id in acting]
+        # A run that waits with a sub-agent pauses after it, with the same question.
+        acting = {event.operation_id for event in [*ended, *paused[:1]]}
+        paused = [event for event in paused if event.operation_id in acting]
+        completed = [event for event in self.events if isinstance(event, OnComplete)]
+        resumed = [event for event in self.events[self.resumed_at or len(self.events) :] if isinstance(event, OnComplete)]
+        # A sub-agent may be resumed as another operation, which ends before that of its caller.
+        last = [event for event in resumed if event.operation_id in acting][-1:] or resumed[:1]
+        last = last or [event for event in completed if event.operation_id in acting][-1:]
         return Verdict(
             ran=tuple(self.ran),
             read=_texts_read(ran),
             asked=tuple(pending.prompt for event in paused for pending in event.pending_tools),
-            ended=str(completed[-1].reason) if completed else "",
+            ended=str(last[0].reason) if last else "",
             records=tuple(_record(event) for event in ended),
         )
 
@@ -126,6 +138,7 @@ async def observe_verdict(decision: Decision, path: Path) -> Verdict:
         try:
             ran = await path.stage.play(scene, given, user_id=decision.user_id, tenant_id=decision.tenant_id)
             if decision.person is not None and ran.pending and ran.resume is not None:
+                register.resumed_at = len(register.events)
                 ran = await ran.resume([decision.person], given)
         except STOPPED:
             ran = Ran()
@@ -143,10 +156,16 @@ async def check_verdict(decision: Decision, path: Path) -> Difference | None:
         The difference that the path declares, or `None` if the verdict is equal.
 
     Raises:
-        VerdictError: If the verdict is another one than that of the decision, or of the declared difference.
+        VerdictError: If the verdict is another one than that of the decision, or of the declared difference; or if
+            the path should refuse hooks and does not.
     """
     difference = path.differs.get(decision.name)
+    if path.refused:
+        return await _check_refusal(decision, path)
+    if difference is not None and difference.verdict is None:
+        return difference
     expected = decision.expected(path.depth) if difference is None else difference.verdict
+    assert expected is not None
     if HookType.ON_COMPLETE not in path.stage.capabilities.events:
         expected = msgspec.structs.replace(expected, ended="")
     got = await observe_verdict(decision, path)
@@ -154,3 +173,11 @@ async def check_verdict(decision: Decision, path: Path) -> Difference | None:
         reason = f"\n  reason:   {difference.reason}" if difference is not None else ""
         raise VerdictError(decision.name, path.name, repr(expected), repr(got), reason)
     return difference
+
+
+async def _check_refusal(decision: Decision, path: Path) -> Difference:
+    try:
+        got = await observe_verdict(decision, path)
+    except (HookUsageError, UnsupportedHookError):
+        return Difference(reason=path.refused)
+    raise VerdictError(decision.name, path.name, "the hooks are refused", repr(got))

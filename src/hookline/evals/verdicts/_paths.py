@@ -30,12 +30,13 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         reason: Why, as a sentence for the documentation.
-        verdict: What the decision leads to on this path.
+        verdict: What the decision leads to on this path; `None` if this path has no way to state the decision, which
+            is not played then.
         fault: Whether the difference is a fault to mend, and not forced by the nature of the host.
     """
 
     reason: str
-    verdict: Verdict
+    verdict: Verdict | None = None
     fault: bool = False
 
 
@@ -87,6 +88,7 @@ class Path:
         depth: How many agents stand between the run that has the policy and the agent that calls the tools.
         form: Makes the hooks of a policy.
         differs: The decisions whose verdicts differ on this path, by name.
+        refused: Why hooks are refused on this path, so that nothing runs; empty if they are not.
         backends: The event loops that it supports.
     """
 
@@ -98,10 +100,11 @@ class Path:
         depth: int = 0,
         form: Form = policy_hooks,
         differs: Mapping[str, Difference] | None = None,
+        refused: str = "",
         backends: tuple[Literal["asyncio", "trio"], ...] = ("asyncio",),
     ) -> None:
         self.name, self.stage, self.depth, self.form = name, stage, depth, form
-        self.differs, self.backends = differs or {}, backends
+        self.differs, self.refused, self.backends = differs or {}, refused, backends
 
     def __str__(self) -> str:
         return self.name
