@@ -9,8 +9,9 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import END, START, MessagesState, StateGraph
 
 from hookline.evals.adapter_contract import Scene
-from hookline.evals.verdicts import DECISIONS, Difference, Path, Record, Verdict
+from hookline.evals.verdicts import Path
 
+from ..differences import stop_is_read, wait_together
 from .stage import LangChainStage, agent_of
 
 __all__ = ["PATHS"]
@@ -55,21 +56,9 @@ class GraphStage(LangChainStage):
         return graph.compile(checkpointer=InMemorySaver())
 
 
-WAITS = "LangGraph pauses the whole run with the sub-agent, and continues both."
-TOLD = Difference(
-    reason="The agent that called it reads the reason as the answer of the sub-agent.",
-    verdict=Verdict(
-        read=("not that",),
-        ended="interrupted",
-        records=(Record(tool="pay", success=False, answered_by="policy"),),
-    ),
-)
-
 NESTED = {
-    "deny and stop": TOLD,
-    **{
-        each.name: Difference(reason=WAITS, verdict=each.verdict) for each in DECISIONS if each.policy.act == "ask"
-    },
+    **stop_is_read("The agent that called it reads the reason as the answer of the sub-agent."),
+    **wait_together("LangGraph pauses the whole run with the sub-agent, and continues both."),
 }
 
 PATHS = [

@@ -56,6 +56,10 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
         asked = [ModelResponse(tool_calls=[call], finish_reason="tool_calls") for call in self.calls]
         return [*asked, ModelResponse(content=ANSWER)]
 
+    def results(self) -> tuple[str, ...]:
+        """Return the results of the calls as the model made them."""
+        return _done(*self.calls).read
+
     def expected(self, depth: int) -> Verdict:
         """Return the verdict that the policy must lead to.
 

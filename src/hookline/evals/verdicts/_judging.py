@@ -139,7 +139,9 @@ async def observe_verdict(decision: Decision, path: Path) -> Verdict:
             ran = await path.stage.play(scene, given, user_id=decision.user_id, tenant_id=decision.tenant_id)
             if decision.person is not None and ran.pending and ran.resume is not None:
                 register.resumed_at = len(register.events)
-                ran = await ran.resume([decision.person], given)
+                # A host may let the call of a sub-agent wait under the id of the call that runs the sub-agent.
+                decided = msgspec.structs.replace(decision.person, tool_call_id=ran.pending[0])
+                ran = await ran.resume([decided], given)
         except STOPPED:
             ran = Ran()
     return register.verdict(ran)
