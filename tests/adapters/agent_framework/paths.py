@@ -60,5 +60,9 @@ PATHS = [
     Path("agent as a tool, twice", AgentFrameworkStage(), depth=2),
     Path("agent as a tool, streamed", StreamedStage(), depth=1),
     Path("run in a tool", InToolStage(), depth=1),
-    Path("workflow as an agent", WorkflowStage()),
+    Path(
+        "workflow as an agent",
+        WorkflowStage(),
+        refused="A workflow takes no middleware: `hooked` refuses it. Attach hooks to the agents within it.",
+    ),
 ]

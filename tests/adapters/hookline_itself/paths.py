@@ -107,6 +107,8 @@ class ControlStage(HooklineStage):
             await delivery.aclose()
 
 
+BOTH: tuple[Any, ...] = ("asyncio", "trio")
+
 CONTROL = named("A control is asked before a call, and never sees its result.", "replace the result")
 
 CONTRACT = {
@@ -119,16 +121,16 @@ CONTRACT = {
 }
 
 PATHS = [
-    verdicts.Path("run", HooklineStage()),
-    verdicts.Path("streamed run", StreamedStage()),
-    verdicts.Path("session", SessionStage()),
+    verdicts.Path("run", HooklineStage(), backends=BOTH),
+    verdicts.Path("streamed run", StreamedStage(), backends=BOTH),
+    verdicts.Path("session", SessionStage(), backends=BOTH),
     verdicts.Path("durable run, resumed elsewhere", DurableStage()),
-    verdicts.Path("sub-agent", HooklineStage(), depth=1),
-    verdicts.Path("sub-agent of a sub-agent", HooklineStage(), depth=2),
+    verdicts.Path("sub-agent", HooklineStage(), depth=1, backends=BOTH),
+    verdicts.Path("sub-agent of a sub-agent", HooklineStage(), depth=2, backends=BOTH),
     verdicts.Path("script", HooklineStage(), form=script_form),
     verdicts.Path("script, sub-agent", HooklineStage(), depth=1, form=script_form),
     verdicts.Path("control webhook", ControlStage(), form=control_form, differs=CONTROL),
     verdicts.Path("control webhook, sub-agent", ControlStage(), depth=1, form=control_form, differs=CONTROL),
-    verdicts.Path("AGENT-HOOKS", HooklineStage(), form=agent_hooks_form, differs=CONTRACT),
+    verdicts.Path("AGENT-HOOKS", HooklineStage(), form=agent_hooks_form, differs=CONTRACT, backends=BOTH),
     verdicts.Path("AGENT-HOOKS, sub-agent", HooklineStage(), depth=1, form=agent_hooks_form, differs=CONTRACT),
 ]

@@ -39,7 +39,7 @@ class StreamedStage(PydanticAIStage):
         async with agent.run_stream(prompt) as result:
             async for output in result.stream_output():
                 last = output
-            return result if not isinstance(last, str) else Streamed(last, result.all_messages)
+            return Streamed(last, result.all_messages)
 
 
 class EventsStage(PydanticAIStage):

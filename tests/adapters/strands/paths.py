@@ -84,10 +84,14 @@ class SwarmStage(GraphStage):
         return Swarm([first, agent_of(key, inner, asked)])
 
 
+WAITS = wait_together("Strands pauses the whole run with the agent, and continues both.")
+
 NESTED = {
     **stop_is_read("The agent that called it reads the reason as the answer of the sub-agent."),
-    **wait_together("Strands pauses the whole run with the sub-agent, and continues both."),
+    **WAITS,
 }
+
+TOLD = stop_is_read("The agent that called it reads the reason as the error of the tool.")
 
 PATHS = [
     Path("invoke_async", StrandsStage()),
@@ -96,7 +100,7 @@ PATHS = [
     Path("agent as a tool", StrandsStage(), depth=1, differs=NESTED),
     Path("agent as a tool, twice", StrandsStage(), depth=2, differs=NESTED),
     Path("agent as a tool, streamed", StreamedStage(), depth=1, differs=NESTED),
-    Path("invoke_async in a tool", InToolStage(), depth=1),
-    Path("node of a graph", GraphStage(), depth=1),
-    Path("handoff in a swarm", SwarmStage(), depth=1),
+    Path("invoke_async in a tool", InToolStage(), depth=1, differs=TOLD),
+    Path("node of a graph", GraphStage(), depth=1, differs=WAITS),
+    Path("handoff in a swarm", SwarmStage(), depth=1, differs=WAITS),
 ]

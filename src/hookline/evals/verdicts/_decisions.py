@@ -30,6 +30,7 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         name: The name of the decision.
+        meaning: What the policy does, and what becomes of the call, as a sentence.
         policy: The policy.
         verdict: What it must lead to.
         nested: What it must lead to for the calls of a sub-agent; as `verdict` by default.
@@ -40,6 +41,7 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     name: str
+    meaning: str
     policy: Policy
     verdict: Verdict
     nested: Verdict | None = None
@@ -110,35 +112,42 @@ ASK = _policy("ask", text="may I?")
 def _decisions() -> tuple[Decision, ...]:
     """Return the decisions: each act, to whom a policy applies, and policies that break."""
     scoped = [
-        ("tool", _policy("deny", text=NO), (LOOK, PAY)),
-        ("arguments", _policy("deny", text=NO, when={"amount": 5}), (PAY_MORE, PAY)),
+        ("a tool", _policy("deny", text=NO), (LOOK, PAY)),
+        ("some arguments", _policy("deny", text=NO, when={"amount": 5}), (PAY_MORE, PAY)),
     ]
     others = {"user": _policy("deny", text=NO, user_id="ann"), "tenant": _policy("deny", text=NO, tenant_id="acme")}
     return (
-        Decision(name="allow", policy=_policy("allow"), verdict=_done(PAY)),
-        Decision(name="deny", policy=DENY, verdict=DENIED),
+        Decision(name="allow",
+            meaning="The policy has no objection, and the tool runs once, as the model asked.", policy=_policy("allow"), verdict=_done(PAY)),
+        Decision(name="deny",
+            meaning="The tool does not run, and the model reads the reason. The run goes on.", policy=DENY, verdict=DENIED),
         Decision(
             name="deny and stop",
+            meaning="The tool does not run, and the denial ends the run of the agent that called it.",
             policy=_policy("stop", text=NO),
             verdict=msgspec.structs.replace(DENIED, read=(), ended="interrupted"),
         ),
         Decision(
             name="rewrite",
+            meaning="The tool runs once, with the arguments of the policy.",
             policy=_policy("rewrite", args={"amount": 1}),
             verdict=Verdict(ran=(("pay", CAPPED),), read=(_result(PAY, CAPPED),), records=(Record(tool="pay"),)),
         ),
         Decision(
             name="answer",
+            meaning="The tool does not run, and the model reads the policy's answer.",
             policy=_policy("answer", text="canned"),
             verdict=Verdict(read=("canned",), records=(Record(tool="pay", mocked=True, answered_by="policy"),)),
         ),
         Decision(
             name="replace the result",
+            meaning="The tool runs once, and the model reads the policy's text in place of the result.",
             policy=_policy("replace", text="withheld"),
             verdict=msgspec.structs.replace(_done(PAY), read=("withheld",)),
         ),
         Decision(
             name="ask, approved",
+            meaning="A person reads the policy's question. The tool runs once, after the approval. The call of a sub-agent waits; its caller goes on.",
             policy=ASK,
             person=Approve("t1"),
             verdict=msgspec.structs.replace(_done(PAY), asked=("may I?",)),
@@ -146,34 +155,49 @@ def _decisions() -> tuple[Decision, ...]:
         ),
         Decision(
             name="ask, rejected",
+            meaning="A person reads the question, the tool does not run, and the model reads the person's reason.",
             policy=ASK,
             person=Reject("t1", reason="too much", and_continue=True),
             verdict=Verdict(read=("too much",), asked=("may I?",)),
             nested=WAITING,
         ),
         *(
-            Decision(name=f"by {name}", policy=policy, calls=calls, verdict=_joined(_done(calls[0]), DENIED))
+            Decision(
+                name=f"by {name.split()[-1]}",
+                meaning=f"A policy for {name} alone denies one call of two.",
+                policy=policy,
+                calls=calls,
+                verdict=_joined(_done(calls[0]), DENIED),
+            )
             for name, policy, calls in scoped
         ),
-        *(Decision(name=f"by {name}", policy=policy, verdict=DENIED) for name, policy in others.items()),
-        Decision(name="by user, another one", policy=others["user"], user_id="bob", verdict=_done(PAY)),
-        Decision(name="by tenant, another one", policy=others["tenant"], tenant_id="other", verdict=_done(PAY)),
+        *(Decision(name=f"by {name}", meaning=f"A policy for one {name} alone denies the call of a run for that {name}.", policy=policy, verdict=DENIED) for name, policy in others.items()),
+        Decision(name="by user, another one",
+            meaning="A policy for another user has no effect.", policy=others["user"], user_id="bob", verdict=_done(PAY)),
+        Decision(name="by tenant, another one",
+            meaning="A policy for another tenant has no effect.", policy=others["tenant"], tenant_id="other", verdict=_done(PAY)),
         Decision(
             name="by agent, the sub-agent",
+            meaning="A policy for a sub-agent denies the calls of the sub-agent alone.",
             policy=_policy("deny", text=NO, agent_id=SUB_AGENT),
             verdict=_done(PAY),
             nested=DENIED,
         ),
         Decision(
             name="not inherited",
+            meaning="A policy that sub-agents do not inherit denies the calls of the agent alone.",
             policy=_policy("deny", text=NO, inherit=False),
             verdict=DENIED,
             nested=_done(PAY),
         ),
-        Decision(name="failing, closed", policy=_policy("fail"), verdict=REFUSED),
-        Decision(name="failing, open", policy=_policy("fail", on_error="open"), verdict=_done(PAY)),
-        Decision(name="slow, closed", policy=_policy("hang"), verdict=REFUSED),
-        Decision(name="slow, open", policy=_policy("hang", on_error="open"), verdict=_done(PAY)),
+        Decision(name="failing, closed",
+            meaning="The policy raises, so the call is denied.", policy=_policy("fail"), verdict=REFUSED),
+        Decision(name="failing, open",
+            meaning="The policy raises and is passed over, so the tool runs once.", policy=_policy("fail", on_error="open"), verdict=_done(PAY)),
+        Decision(name="slow, closed",
+            meaning="The policy exceeds its timeout, so the call is denied.", policy=_policy("hang"), verdict=REFUSED),
+        Decision(name="slow, open",
+            meaning="The policy exceeds its timeout and is passed over, so the tool runs once.", policy=_policy("hang", on_error="open"), verdict=_done(PAY)),
     )
 
 

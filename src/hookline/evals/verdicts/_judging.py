@@ -88,7 +88,9 @@ class Register:
         """Return the verdict that the events, the tools and the model's conversation show."""
         judged = [event for event in self.events if getattr(event, "tool_name", None) in TOOLS]
         ended = [event for event in judged if isinstance(event, AfterToolCall | OnToolCallError)]
-        paused = [event for event in self.events if isinstance(event, BeforeHumanIntervention)]
+        paused = [
+            event for event in self.events if isinstance(event, BeforeHumanIntervention) and event.pending_tools
+        ]
         # A run that waits with a sub-agent pauses after it, with the same question.
         acting = {event.operation_id for event in [*ended, *paused[:1]]}
         paused = [event for event in paused if event.operation_id in acting]
