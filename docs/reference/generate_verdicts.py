@@ -39,10 +39,10 @@ INTRODUCTION = """\
 # Verdicts
 
 A policy must lead to the same verdict however an agent runs. The tables of this page are written by playing the
-[decisions](frameworks.md#hookline.evals.verdicts.DECISIONS) of `hookline.evals.verdicts` in every way to run an agent: each
-is a policy, a scripted model that calls a tool, and the verdict that the policy must lead to. A verdict says how often
-the tool ran and with which arguments, what the model read, what a person was asked, how the run ended, and what the
-events say.
+[decisions](frameworks.md#hookline.evals.verdicts.DECISIONS) of `hookline.evals.verdicts` in every way to run an agent.
+Each is a policy, a scripted model that calls a tool, and the verdict that the policy must lead to. A verdict says how
+often the tool ran and with which arguments, what the model read, what a person was asked, how the run ended, and what
+the events say.
 
 | cell | meaning |
 |---|---|

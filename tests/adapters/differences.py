@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hookline.evals.verdicts import DECISIONS, Difference, Record, Verdict
 
-__all__ = ["DENIED", "TOLD", "deny_questions", "named", "stop_is_read", "unjudged", "wait_together"]
+__all__ = ["DENIED", "TOLD", "deny_questions", "named", "stop_is_read", "wait_together"]
 
 DENIED = Verdict(records=(Record(tool="pay", success=False, answered_by="policy"),))
 """The call was denied, in words of the host's own."""
@@ -37,13 +37,3 @@ def wait_together(reason: str) -> dict[str, Difference]:
 def stop_is_read(reason: str) -> dict[str, Difference]:
     """Return the difference of a host in which a model reads the reason of a denial that ends a sub-agent's run."""
     return named(reason, "deny and stop", verdict=TOLD)
-
-
-def unjudged(reason: str) -> dict[str, Difference]:
-    """Return the faults of a path on which no policy judges anything."""
-    found = {}
-    for decision in DECISIONS:
-        ran = tuple((call.tool_name, dict(call.args)) for call in decision.calls if not isinstance(call.args, str))
-        verdict = Verdict(ran=ran, read=decision.results(), ended="")
-        found[decision.name] = Difference(reason=reason, verdict=verdict, fault=True)
-    return found

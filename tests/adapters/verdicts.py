@@ -48,5 +48,3 @@ def check_page(group: str, paths: Sequence[Path]) -> None:
     assert written == generator.section(group, paths).rstrip() + "\n", (
         f"run `python docs/reference/generate_verdicts.py {group}`"
     )
-
-

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from hookline.evals.verdicts import Decision, Path
-
 from tests.adapters.verdicts import check_page, check_verdict, each_verdict
+
 from .paths import PATHS
 
 

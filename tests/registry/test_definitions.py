@@ -145,9 +145,7 @@ def test_controls_go_along_into_sub_agents_and_other_webhooks_do_not_unless_told
     control: bool, inherit: bool | None
 ) -> None:
     webhook = {**HOOK, "control": control}
-    read = read_definition(
-        VALID | {"handler": None, "point": "beforeToolCall", "webhook": webhook, "inherit": inherit}
-    )
+    read = read_definition(VALID | {"handler": None, "point": "beforeToolCall", "webhook": webhook, "inherit": inherit})
 
     assert read.inherits is (control if inherit is None else inherit)
 

@@ -12,7 +12,14 @@ from hookline.hooks import AnyHook, Hook, Hooks, Interceptor
 from hookline.runtime._agent import AGENT_IDENTIFIER, Agent
 from hookline.runtime._state import InterceptorKey, OperationState, OperationStore
 
-__all__ = ["all_interceptor_keys", "check_hooks", "check_interceptors", "hooks_of_child", "inherited_hooks", "interceptor_keys"]
+__all__ = [
+    "all_interceptor_keys",
+    "check_hooks",
+    "check_interceptors",
+    "hooks_of_child",
+    "inherited_hooks",
+    "interceptor_keys",
+]
 
 logger = logging.getLogger("hookline")
 

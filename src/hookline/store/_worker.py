@@ -21,7 +21,7 @@ from hookline.errors import (
     OperationNotFoundError,
     StoreUnavailableError,
 )
-from hookline.hooks import AnyHook, Hooks, hook_batch
+from hookline.hooks import AnyHook, hook_batch
 from hookline.runtime import (
     Agent,
     Approve,

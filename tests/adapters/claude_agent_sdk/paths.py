@@ -25,7 +25,9 @@ class ClientStage(ClaudeStage):
                 yield message
 
 
-ASKS = deny_questions("Without a `can_use_tool` in the options nobody can be asked, so a hook that asks denies the call.")
+ASKS = deny_questions(
+    "Without a `can_use_tool` in the options nobody can be asked, so a hook that asks denies the call."
+)
 
 NESTED = {
     **ASKS,

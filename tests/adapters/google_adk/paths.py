@@ -121,5 +121,9 @@ PATHS = [
     Path("transfer, streamed", StreamedTransferStage(), depth=1, differs=WAITS),
     Path("sequence of agents", SequentialStage(), depth=1, differs=WAITS),
     Path("runner in a tool", InToolStage(), depth=1),
-    Path("run_live", LiveStage(), refused="Live sessions are not supported: `run_live` of a runner with hooks raises, so that no policy is skipped."),
+    Path(
+        "run_live",
+        LiveStage(),
+        refused="Live sessions are not supported: `run_live` of a runner with hooks raises, so that no policy is skipped.",
+    ),
 ]

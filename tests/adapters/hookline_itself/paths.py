@@ -14,8 +14,8 @@ import msgspec
 
 from hookline import HookDispatcher
 from hookline.delivery import InProcess, KeyRing, generate_key
-from hookline.evals.adapter_contract import Ran, Scene
 from hookline.evals import verdicts
+from hookline.evals.adapter_contract import Ran, Scene
 from hookline.hooks import AnyHook
 from hookline.runtime import AgentSession, Approve, InMemoryStore, Reject, exec_agent, resume_agent, stream_agent
 from hookline.store import SqlStore
@@ -75,9 +75,7 @@ class DurableStage(HooklineStage):
         async def resume(decisions: Sequence[Approve | Reject], hooks: Iterable[AnyHook]) -> Ran:
             async with SqlStore(url) as store:
                 agent = agent_of("tester", scene, asked)
-                again = await resume_agent(
-                    agent, result.operation_id, list(decisions), hooks=list(hooks), store=store
-                )
+                again = await resume_agent(agent, result.operation_id, list(decisions), hooks=list(hooks), store=store)
                 return await self.ran(agent, InMemoryStore(), asked, again)
 
         ran = await self.ran(agent_of("tester", scene, asked), InMemoryStore(), asked, result)

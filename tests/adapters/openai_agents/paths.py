@@ -8,9 +8,10 @@ from typing import Any
 import anyio.to_thread
 from agents import Agent, FunctionTool, Runner, function_tool
 from agents.realtime import RealtimeAgent
+
 from hookline.adapters import hooked
 from hookline.adapters.openai_agents import HookedAgent
-from hookline.calls import ToolRequest, ModelResponse
+from hookline.calls import ModelResponse, ToolRequest
 from hookline.evals.adapter_contract import Ran, Scene
 from hookline.evals.verdicts import Path
 from hookline.hooks import AnyHook

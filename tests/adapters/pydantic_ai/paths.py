@@ -83,7 +83,7 @@ class InToolStage(PydanticAIStage):
             return str((await callee.run(instruction, capabilities=self.capabilities_given)).output)
 
         agent = agent_of(name, Scene(turns=scene.turns), asked)
-        agent._function_toolset.add_tool(Tool(call, name=key))  # noqa: SLF001
+        agent._function_toolset.add_tool(Tool(call, name=key))
         return agent
 
 

@@ -70,7 +70,9 @@ class GraphStage(StrandsStage):
             again = await hooked(agent, hooks=hooks, **attach).resume(result, decisions)
             return self.ran(agent, asked, again, attach)
 
-        return Ran(asked=list(asked), pending=[each.id.split(":")[2] for each in result.interrupts or ()], resume=resume)
+        return Ran(
+            asked=list(asked), pending=[each.id.split(":")[2] for each in result.interrupts or ()], resume=resume
+        )
 
 
 class SwarmStage(GraphStage):

@@ -269,7 +269,9 @@ def to_pending_tools(
             toolset, tool_name = named(name)
             # The messages of a graph do not show the calls of a graph within it.
             call_id = (meant[0]["id"] if meant else request.get("tool_call_id")) or interrupt.id
-            prompt = request.get("description", "") if "tool_call_id" in request else ""  # only a hook's question has one
+            prompt = (
+                request.get("description", "") if "tool_call_id" in request else ""
+            )  # only a hook's question has one
             pending = PendingTool(
                 toolset=toolset, tool_name=tool_name, tool_call_id=call_id, args=dict(args), prompt=prompt
             )

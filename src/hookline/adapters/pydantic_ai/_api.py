@@ -197,7 +197,11 @@ def _wrap_agent_iter() -> None:
     @functools.wraps(own_iter)
     def iter_with_hooks(self: Agent[Any, Any], *given: Any, **options: Any) -> Any:
         caller, capabilities = current_caller.get(), options.get("capabilities") or ()
-        if caller is not None and not caller.scope.ended and not any(isinstance(each, Hookline) for each in capabilities):
+        if (
+            caller is not None
+            and not caller.scope.ended
+            and not any(isinstance(each, Hookline) for each in capabilities)
+        ):
             options["capabilities"] = [*capabilities, Hookline()]
         return own_iter(self, *given, **options)
 

@@ -74,8 +74,8 @@ def hooked(agent: Any, hooks: Iterable[AnyHook] = (), **options: Any) -> HookedA
 def _wrap_stream_async() -> None:
     """Wrap `Agent.stream_async`, which every run method uses, so that a run that a tool starts is a sub-agent's.
 
-    It happens once per process. Strands has no hooks of all agents, and a policy that sub-agents inherit would not judge
-    an agent that a tool simply runs. Outside of the tools of hooked runs it only calls the method.
+    It happens once per process. Strands has no hooks of all agents, and a policy that sub-agents inherit would not
+    judge an agent that a tool simply runs. Outside of the tools of hooked runs it only calls the method.
     """
     own_stream_async = Agent.stream_async
 

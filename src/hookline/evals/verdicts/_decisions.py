@@ -58,10 +58,6 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
         asked = [ModelResponse(tool_calls=[call], finish_reason="tool_calls") for call in self.calls]
         return [*asked, ModelResponse(content=ANSWER)]
 
-    def results(self) -> tuple[str, ...]:
-        """Return the results of the calls as the model made them."""
-        return _done(*self.calls).read
-
     def expected(self, depth: int) -> Verdict:
         """Return the verdict that the policy must lead to.
 
@@ -100,6 +96,8 @@ CAPPED = {"to": "ann", "amount": 1}
 DENIED = Verdict(read=(NO,), records=(Record(tool="pay", success=False, answered_by="policy"),))
 REFUSED = msgspec.structs.replace(DENIED, read=(BROKEN,))
 WAITING = Verdict(asked=("may I?",), ended="waiting_for_human")
+
+
 def _policy(act: Act, **fields: Any) -> Policy:
     """Return a policy about payments: of a tool that runs an agent, it has nothing to say."""
     return Policy(act=act, tool=PAY.tool_name, **fields)
@@ -117,10 +115,18 @@ def _decisions() -> tuple[Decision, ...]:
     ]
     others = {"user": _policy("deny", text=NO, user_id="ann"), "tenant": _policy("deny", text=NO, tenant_id="acme")}
     return (
-        Decision(name="allow",
-            meaning="The policy has no objection, and the tool runs once, as the model asked.", policy=_policy("allow"), verdict=_done(PAY)),
-        Decision(name="deny",
-            meaning="The tool does not run, and the model reads the reason. The run goes on.", policy=DENY, verdict=DENIED),
+        Decision(
+            name="allow",
+            meaning="The policy has no objection, and the tool runs once, as the model asked.",
+            policy=_policy("allow"),
+            verdict=_done(PAY),
+        ),
+        Decision(
+            name="deny",
+            meaning="The tool does not run, and the model reads the reason. The run goes on.",
+            policy=DENY,
+            verdict=DENIED,
+        ),
         Decision(
             name="deny and stop",
             meaning="The tool does not run, and the denial ends the run of the agent that called it.",
@@ -147,7 +153,10 @@ def _decisions() -> tuple[Decision, ...]:
         ),
         Decision(
             name="ask, approved",
-            meaning="A person reads the policy's question. The tool runs once, after the approval. The call of a sub-agent waits; its caller goes on.",
+            meaning=(
+                "A person reads the policy's question, and the tool runs once after the approval. The call of a "
+                "sub-agent waits, and its caller goes on."
+            ),
             policy=ASK,
             person=Approve("t1"),
             verdict=msgspec.structs.replace(_done(PAY), asked=("may I?",)),
@@ -171,11 +180,29 @@ def _decisions() -> tuple[Decision, ...]:
             )
             for name, policy, calls in scoped
         ),
-        *(Decision(name=f"by {name}", meaning=f"A policy for one {name} alone denies the call of a run for that {name}.", policy=policy, verdict=DENIED) for name, policy in others.items()),
-        Decision(name="by user, another one",
-            meaning="A policy for another user has no effect.", policy=others["user"], user_id="bob", verdict=_done(PAY)),
-        Decision(name="by tenant, another one",
-            meaning="A policy for another tenant has no effect.", policy=others["tenant"], tenant_id="other", verdict=_done(PAY)),
+        *(
+            Decision(
+                name=f"by {name}",
+                meaning=f"A policy for one {name} alone denies the call of a run for that {name}.",
+                policy=policy,
+                verdict=DENIED,
+            )
+            for name, policy in others.items()
+        ),
+        Decision(
+            name="by user, another one",
+            meaning="A policy for another user has no effect.",
+            policy=others["user"],
+            user_id="bob",
+            verdict=_done(PAY),
+        ),
+        Decision(
+            name="by tenant, another one",
+            meaning="A policy for another tenant has no effect.",
+            policy=others["tenant"],
+            tenant_id="other",
+            verdict=_done(PAY),
+        ),
         Decision(
             name="by agent, the sub-agent",
             meaning="A policy for a sub-agent denies the calls of the sub-agent alone.",
@@ -190,14 +217,30 @@ def _decisions() -> tuple[Decision, ...]:
             verdict=DENIED,
             nested=_done(PAY),
         ),
-        Decision(name="failing, closed",
-            meaning="The policy raises, so the call is denied.", policy=_policy("fail"), verdict=REFUSED),
-        Decision(name="failing, open",
-            meaning="The policy raises and is passed over, so the tool runs once.", policy=_policy("fail", on_error="open"), verdict=_done(PAY)),
-        Decision(name="slow, closed",
-            meaning="The policy exceeds its timeout, so the call is denied.", policy=_policy("hang"), verdict=REFUSED),
-        Decision(name="slow, open",
-            meaning="The policy exceeds its timeout and is passed over, so the tool runs once.", policy=_policy("hang", on_error="open"), verdict=_done(PAY)),
+        Decision(
+            name="failing, closed",
+            meaning="The policy raises, so the call is denied.",
+            policy=_policy("fail"),
+            verdict=REFUSED,
+        ),
+        Decision(
+            name="failing, open",
+            meaning="The policy raises and is passed over, so the tool runs once.",
+            policy=_policy("fail", on_error="open"),
+            verdict=_done(PAY),
+        ),
+        Decision(
+            name="slow, closed",
+            meaning="The policy exceeds its timeout, so the call is denied.",
+            policy=_policy("hang"),
+            verdict=REFUSED,
+        ),
+        Decision(
+            name="slow, open",
+            meaning="The policy exceeds its timeout and is passed over, so the tool runs once.",
+            policy=_policy("hang", on_error="open"),
+            verdict=_done(PAY),
+        ),
     )
 
 

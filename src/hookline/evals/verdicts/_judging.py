@@ -88,14 +88,14 @@ class Register:
         """Return the verdict that the events, the tools and the model's conversation show."""
         judged = [event for event in self.events if getattr(event, "tool_name", None) in TOOLS]
         ended = [event for event in judged if isinstance(event, AfterToolCall | OnToolCallError)]
-        paused = [
-            event for event in self.events if isinstance(event, BeforeHumanIntervention) and event.pending_tools
-        ]
+        paused = [event for event in self.events if isinstance(event, BeforeHumanIntervention) and event.pending_tools]
         # A run that waits with a sub-agent pauses after it, with the same question.
         acting = {event.operation_id for event in [*ended, *paused[:1]]}
         paused = [event for event in paused if event.operation_id in acting]
         completed = [event for event in self.events if isinstance(event, OnComplete)]
-        resumed = [event for event in self.events[self.resumed_at or len(self.events) :] if isinstance(event, OnComplete)]
+        resumed = [
+            event for event in self.events[self.resumed_at or len(self.events) :] if isinstance(event, OnComplete)
+        ]
         # A sub-agent may be resumed as another operation, which ends before that of its caller.
         last = [event for event in resumed if event.operation_id in acting][-1:] or resumed[:1]
         last = last or [event for event in completed if event.operation_id in acting][-1:]
