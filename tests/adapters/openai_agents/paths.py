@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-import anyio.to_thread
 from agents import Agent, FunctionTool, Runner, function_tool
 from agents.realtime import RealtimeAgent
 
@@ -17,6 +16,7 @@ from hookline.evals.verdicts import Path
 from hookline.hooks import AnyHook
 
 from ..differences import deny_questions
+from ..threads import in_sync_thread
 from .stage import QUIET, OpenAIStage, Script, agent_of
 
 __all__ = ["PATHS"]
@@ -36,7 +36,7 @@ class SyncStage(OpenAIStage):
     """Runs agents in a thread without an event loop."""
 
     async def run(self, agent: HookedAgent, prompt: str, session: Any) -> Any:
-        return await anyio.to_thread.run_sync(lambda: agent.run_sync(prompt, run_config=QUIET, session=session))
+        return await in_sync_thread(lambda: agent.run_sync(prompt, run_config=QUIET, session=session))
 
 
 class HandoffStage(OpenAIStage):

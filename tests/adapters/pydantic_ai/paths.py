@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import anyio.to_thread
 from pydantic_ai import Agent, Tool
 from pydantic_ai.run import AgentRunResultEvent
 
@@ -13,6 +12,7 @@ from hookline.adapters.pydantic_ai import Hookline
 from hookline.evals.adapter_contract import Scene
 from hookline.evals.verdicts import Path
 
+from ..threads import in_sync_thread
 from .stage import PydanticAIStage, agent_of
 
 __all__ = ["PATHS"]
@@ -22,7 +22,7 @@ class SyncStage(PydanticAIStage):
     """Runs agents in a thread without an event loop."""
 
     async def run(self, agent: Any, prompt: str) -> Any:
-        return await anyio.to_thread.run_sync(agent.run_sync, prompt)
+        return await in_sync_thread(lambda: agent.run_sync(prompt))
 
 
 class Streamed(NamedTuple):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, cast
 
 from hookline.adapters._attaching import decisions_by_call, needs_operation, operations_are_watched
 from hookline.errors import MissingExtraError
@@ -75,7 +75,7 @@ def _wrap_run() -> None:
             middleware = [HooklineMiddleware(), *(middleware or ())]
         return own_run(self, messages, middleware=middleware, **given)
 
-    AgentMiddlewareLayer.run = run  # type: ignore[method-assign,assignment]
+    cast(Any, AgentMiddlewareLayer).run = run
 
 
 def answers(result: AgentResponse[Any], decisions: Iterable[Approve | Reject]) -> Message:

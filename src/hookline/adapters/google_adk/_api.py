@@ -82,14 +82,14 @@ def _wrap_run_async() -> None:
     own_run_async = Runner.run_async
 
     @functools.wraps(own_run_async)
-    def run_async(self: Runner, **invocation: Any) -> AsyncGenerator[Event, None]:
+    def run_async(self: Runner, **invocation: Any) -> Any:
         caller = current_binding.get()
         if caller is None or current_call.get() is None or PLUGIN in self.plugin_manager.plugins:
             return own_run_async(self, **invocation)
         # The session of the sub-agent may have any user; it runs for that of its caller.
         return HookedRunner(self, (), {"user_id": caller.run.run.user_id}).run_async(**invocation)
 
-    Runner.run_async = run_async  # type: ignore[method-assign]
+    cast(Any, Runner).run_async = run_async
 
 
 class HookedRunner(Runner):

@@ -9,7 +9,7 @@ import functools
 from collections.abc import Iterable
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 from hookline.adapters._attaching import needs_operation, operations_are_watched
 from hookline.calls import AgentCall, CompactCall, ModelCall, SubAgentCall, ToolCall
@@ -205,7 +205,7 @@ def _wrap_agent_iter() -> None:
             options["capabilities"] = [*capabilities, Hookline()]
         return own_iter(self, *given, **options)
 
-    Agent.iter = iter_with_hooks  # type: ignore[method-assign]
+    cast(Any, Agent).iter = iter_with_hooks
 
 
 _DEFAULTS = [(name, getattr(Hookline, name)) for name in _OPTIONS]

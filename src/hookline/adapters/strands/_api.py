@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
 from contextvars import copy_context
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 from hookline.dispatcher import HookDispatcher
 from hookline.errors import MissingExtraError, RunStopped
@@ -88,7 +88,7 @@ def _wrap_stream_async() -> None:
             return HookedAgent(self, (), {}).stream_async(prompt, **given)
         return _stream_in_other_loop(self, prompt, given)
 
-    Agent.stream_async = stream_async  # type: ignore[method-assign]
+    cast(Any, Agent).stream_async = stream_async
 
 
 async def _stream_in_other_loop(agent: Any, prompt: Any, given: Mapping[str, Any]) -> AsyncGenerator[Any, None]:
