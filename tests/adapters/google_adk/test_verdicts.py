@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import pytest
+
 from hookline.evals.verdicts import Decision, Path
 
 from ..verdicts import check_page, check_verdict, each_verdict
 from .paths import PATHS
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:The `plugins` argument is deprecated:DeprecationWarning"),
+    pytest.mark.filterwarnings(r"ignore:\[EXPERIMENTAL\]:UserWarning"),
+    pytest.mark.filterwarnings(r"ignore:.*Agent is deprecated:DeprecationWarning"),
+]
 
 
 @each_verdict(PATHS)

@@ -63,6 +63,7 @@ class GraphStage(StrandsStage):
         builder = GraphBuilder()
         ((key, inner),) = scene.agents.items()
         builder.add_node(agent_of(key, inner, asked), key)
+        builder.set_max_node_executions(10)
         return builder.build()
 
     def ran(self, agent: Any, asked: list[str], result: Any, attach: dict[str, Any]) -> Ran:
