@@ -84,6 +84,7 @@ class Hook(msgspec.Struct, frozen=True, kw_only=True):
         webhook: Where to deliver the event: a `Webhook`, or a mapping with its fields. A hook has a handler, a webhook,
             or both.
         tenant_id: Only for events of this tenant; `""` for every tenant.
+        inherit: Whether sub-agents inherit the hook.
     """
 
     id: str
@@ -93,6 +94,7 @@ class Hook(msgspec.Struct, frozen=True, kw_only=True):
     timeout: float | None = None
     webhook: Webhook | dict[str, Any] | None = None
     tenant_id: str = ""
+    inherit: bool = False
 
     @property
     def event(self) -> EventClass:
@@ -113,7 +115,12 @@ class Hook(msgspec.Struct, frozen=True, kw_only=True):
         where = f"Hook {self.id!r}"
         webhook = webhook_of(self.webhook, where)
         data = HookData(
-            id=self.id, type=self.event.hook_type, tool=self.tool, webhook=webhook, tenant_id=self.tenant_id
+            id=self.id,
+            type=self.event.hook_type,
+            tool=self.tool,
+            webhook=webhook,
+            tenant_id=self.tenant_id,
+            inherit=self.inherit,
         )
         try:
             return msgspec.json.decode(msgspec.json.encode(data), type=HookData)  # as it will be kept

@@ -94,6 +94,7 @@ class HookData(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_d
         tool: Glob over `toolset/tool_name`.
         webhook: The webhook.
         tenant_id: Only for events of this tenant; `""` for every tenant.
+        inherit: Whether sub-agents inherit the hook.
     """
 
     id: str
@@ -101,6 +102,7 @@ class HookData(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_d
     tool: str | None = None
     webhook: Webhook
     tenant_id: str = ""
+    inherit: bool = False
 
     def wants(self, event: Event) -> bool:
         """Return whether an event is delivered to the webhook."""

@@ -92,6 +92,10 @@ class LoopStage:
         play = Loop(self, scene, self.model(scene, asked), names, asked, store)
         return await self.wait(play.run(list(hooks), attach, [{"role": "user", "content": scene.prompt}]))
 
+    async def ask(self, run: Any, request: dict[str, Any]) -> Any:
+        """Ask the model, and return its whole answer."""
+        return await settled(self.dialect.method(run.client)(**request))
+
     async def wait(self, work: Coroutine[Any, Any, Ran]) -> Ran:
         return await (anyio.to_thread.run_sync(drive, work) if self.sync else work)
 
@@ -154,7 +158,7 @@ class Loop:
         for _ in range(10):
             if self.scene.compact and len(messages) > 1:
                 await self.compact(run, messages)
-            response = await settled(dialect.method(run.client)(**dialect.request(self.model, messages, tools)))
+            response = await self.stage.ask(run, dialect.request(self.model, messages, tools))
             messages += dialect.entries(response)
             calls = dialect.calls(response)
             if not calls:
@@ -170,10 +174,22 @@ class Loop:
 
     async def call_agent(self, parent: Any, name: str, instruction: str) -> str:
         async def work(final: str, operation_id: str) -> str:
-            inner = Loop(self.stage, self.scene.agents[name], self.agents[name], {}, self.asked, self.store)
-            child = wrap(self.stage.client, agent_id=name, parent=parent, operation_id=operation_id, store=self.store)
-            async with entered(child):
-                return await inner.loop(child, [{"role": "user", "content": final}])
+            scene = self.scene.agents[name]
+            names = {key: self.stage.model(each, self.asked) for key, each in scene.agents.items()}
+            inner = Loop(self.stage, scene, self.agents[name], names, self.asked, self.store)
+            child = wrap(
+                self.stage.client,
+                tools=inner.tools,
+                agent_id=name,
+                parent=parent,
+                operation_id=operation_id,
+                store=self.store,
+            )
+            try:
+                async with entered(child):
+                    return await inner.loop(child, [{"role": "user", "content": final}])
+            except RunPaused:
+                return "The agent waits for a person."
 
         given: Any = (lambda *args: drive(work(*args))) if self.stage.sync else work
         done = await settled(parent.call_agent(name, instruction, given))

@@ -88,7 +88,6 @@ BAD: list[tuple[dict[str, Any], str, str]] = [
     ),
     ({"handler": None, "point": "afterStep", "webhook": HOOK, "timeout": 3}, "invalid", "$.timeout"),
     ({"handler": None, "point": "afterStep", "webhook": HOOK, "config": {"a": 1}}, "invalid", "$.config"),
-    ({"handler": None, "point": "afterStep", "webhook": HOOK, "inherit": True}, "invalid", "$.inherit"),
     (
         {"handler": None, "point": "beforeToolCall", "webhook": HOOK | {"control": True}, "priority": 5},
         "invalid",
@@ -138,6 +137,17 @@ def test_interceptors_go_along_into_sub_agents_and_observers_do_not_unless_told(
 
     assert read.inherit is inherit
     assert read.inherits is (point != "afterStep" if inherit is None else inherit)
+
+
+@pytest.mark.parametrize("inherit", [None, True, False])
+@pytest.mark.parametrize("control", [True, False])
+def test_controls_go_along_into_sub_agents_and_other_webhooks_do_not_unless_told(
+    control: bool, inherit: bool | None
+) -> None:
+    webhook = {**HOOK, "control": control}
+    read = read_definition(VALID | {"handler": None, "point": "beforeToolCall", "webhook": webhook, "inherit": inherit})
+
+    assert read.inherits is (control if inherit is None else inherit)
 
 
 def test_a_definition_cannot_be_changed_by_those_who_read_it() -> None:

@@ -47,7 +47,15 @@ MODULES = (
         "cli",
         "pytest_plugin",
     ),
-    *("evals", "evals.errors", "evals.faults", "evals.matching", "evals.suites", "evals.adapter_contract"),
+    *(
+        "evals",
+        "evals.errors",
+        "evals.faults",
+        "evals.matching",
+        "evals.suites",
+        "evals.adapter_contract",
+        "evals.verdicts",
+    ),
 )
 ADAPTERS = (
     *("agent_framework", "agent_hooks", "claude_agent_sdk", "fastmcp", "google_adk", "langchain", "mcp", "models"),

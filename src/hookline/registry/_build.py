@@ -82,6 +82,7 @@ class Builder:
                 tool=definition.tool,
                 webhook=definition.webhook,
                 tenant_id=definition.tenant_id,
+                inherit=definition.inherits,
             )
         if definition.script is not None:
             if self._scripts is None:

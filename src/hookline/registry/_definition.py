@@ -107,8 +107,8 @@ class HookDefinition(msgspec.Struct, frozen=True, kw_only=True, rename="camel", 
         except_tenants: The tenants whose runs a system hook leaves out.
         config: Arguments of the handler, or configuration for the script.
         on_error: For an interceptor: what happens to the call if the hook fails. `"closed"` denies it.
-        inherit: Whether the operations of sub-agents inherit the hook. By default, an interceptor is inherited and an
-            observer is not.
+        inherit: Whether the operations of sub-agents inherit the hook. By default, an interceptor and a control are
+            inherited, and an observer is not.
         tags: Words to find the hook by.
         source: `"api"`, or the file in which the definition stands. Set by the registry, like all that follow.
         revision: The revision of its last change, counted over all definitions.
@@ -161,7 +161,8 @@ class HookDefinition(msgspec.Struct, frozen=True, kw_only=True, rename="camel", 
         """Whether the operations of sub-agents inherit the hook: its `inherit`, or the default of its point."""
         if self.inherit is not None:
             return self.inherit
-        return self.point in POINTS and POINTS[self.point].call is not None
+        is_control = self.webhook is not None and self.webhook.control
+        return is_control or (self.point in POINTS and POINTS[self.point].call is not None)
 
 
 def is_id(text: str) -> bool:
@@ -337,7 +338,6 @@ def _check_webhook(definition: HookDefinition, point: Point, webhook: Webhook) -
         )
     for name, differs, problem in (
         ("timeout", definition.timeout is not None, "set `webhook.timeout` instead"),
-        ("inherit", definition.inherit is True, "sub-agents do not inherit webhooks; leave `inherit` out"),
         ("priority", webhook.control and definition.priority != 100, "a control always has priority 100; leave it out"),
     ):
         if differs:

@@ -50,7 +50,7 @@ from hookline.runtime._compaction import compact, emit_compacted
 from hookline.runtime._inputs import RunOptions, check_ids, check_operation_id, new_operation_id
 from hookline.runtime._lifecycle import Lifecycle
 from hookline.runtime._loop import lead_model_call
-from hookline.runtime._missing_hooks import check_interceptors
+from hookline.runtime._missing_hooks import check_interceptors, inherited_hooks
 from hookline.runtime._persistence import LOST_HERE
 from hookline.runtime._run import Run, after_step, before_step, live
 from hookline.runtime._seams import RunControl, instrument, run_through_chain, tell_context, tell_failed_step
@@ -273,7 +273,7 @@ class AdapterRun:
     @property
     def inherited(self) -> list[AnyHook]:
         """The hooks with `inherit=True`, which sub-agents get."""
-        return [entry for entry in self._hooks if isinstance(entry, Hooks) and entry.inherit]
+        return inherited_hooks(self._hooks if self._run is None else self._run.given_hooks)
 
     @property
     def interrupted(self) -> bool:

@@ -341,7 +341,7 @@ async def exec_child(
         messages=opening_messages(agent, instruction),
     )
     options = RunOptions(
-        hooks=hooks_of_child(parent.hooks, agent),
+        hooks=hooks_of_child(parent.given_hooks, agent),
         store=parent.store,
         dispatcher=parent.dispatcher,
         drain_timeout=parent.drain_timeout,

@@ -8,11 +8,18 @@ from collections.abc import Iterable, Sequence
 
 from hookline.calls import ToolRequest
 from hookline.errors import MissingHooksError
-from hookline.hooks import AnyHook, Hooks, Interceptor
+from hookline.hooks import AnyHook, Hook, Hooks, Interceptor
 from hookline.runtime._agent import AGENT_IDENTIFIER, Agent
 from hookline.runtime._state import InterceptorKey, OperationState, OperationStore
 
-__all__ = ["all_interceptor_keys", "check_hooks", "check_interceptors", "hooks_of_child", "interceptor_keys"]
+__all__ = [
+    "all_interceptor_keys",
+    "check_hooks",
+    "check_interceptors",
+    "hooks_of_child",
+    "inherited_hooks",
+    "interceptor_keys",
+]
 
 logger = logging.getLogger("hookline")
 
@@ -126,5 +133,9 @@ def hooks_of_child(hooks: Iterable[AnyHook], agent: Agent) -> list[AnyHook]:
         agent: The sub-agent.
     """
     own = list(agent.hooks)
-    inherited = [entry for entry in hooks if isinstance(entry, Hooks) and entry.inherit and entry not in own]
-    return [*inherited, *own]
+    return [*(entry for entry in inherited_hooks(hooks) if entry not in own), *own]
+
+
+def inherited_hooks(hooks: Iterable[AnyHook]) -> list[AnyHook]:
+    """List the hooks that a run hands on to its sub-agents."""
+    return [entry for entry in hooks if isinstance(entry, Hooks | Hook) and entry.inherit]

@@ -156,6 +156,7 @@ class Run:
         "exec_child",
         "failure",
         "finishing",
+        "given_hooks",
         "halted",
         "history",
         "hooked",
@@ -224,6 +225,8 @@ class Run:
         hooks, store = options.hooks, options.store
         self.agent = agent
         self.hooks = hooks
+        self.given_hooks: Sequence[AnyHook] = hooks
+        """Its hooks as they were given or stored, which sub-agents may inherit."""
         self.dispatcher = dispatcher
         self.parent = parent
         self.phases = phases
@@ -674,7 +677,7 @@ def attach_travelling_hooks(run: Run, hooks: Sequence[AnyHook]) -> None:
     given = [data for entry in hooks if isinstance(entry, Hook) and (data := entry.data()) is not None]
     kept = [data for data in run.data if data not in given]
     run.data = [*kept, *given]
-    every = [*hooks, *(_restore_hook(data) for data in kept)]
+    run.given_hooks = every = [*hooks, *(_restore_hook(data) for data in kept)]
     if run.journal.durable:
         run.hooks = hooks_of_this_process(every, lambda: run.dispatcher.delivery)
         return
@@ -684,6 +687,13 @@ def attach_travelling_hooks(run: Run, hooks: Sequence[AnyHook]) -> None:
 
 
 def _restore_hook(data: HookData) -> Hook:
-    hook = Hook(id=data.id, type=data.type, tool=data.tool, webhook=data.webhook, tenant_id=data.tenant_id)
+    hook = Hook(
+        id=data.id,
+        type=data.type,
+        tool=data.tool,
+        webhook=data.webhook,
+        tenant_id=data.tenant_id,
+        inherit=data.inherit,
+    )
     check_hook(hook, f"Hook {data.id!r} of the stored operation")
     return hook

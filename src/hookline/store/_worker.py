@@ -21,13 +21,14 @@ from hookline.errors import (
     OperationNotFoundError,
     StoreUnavailableError,
 )
-from hookline.hooks import AnyHook, Hooks, hook_batch
+from hookline.hooks import AnyHook, hook_batch
 from hookline.runtime import (
     Agent,
     Approve,
     OperationResult,
     Reject,
     hooks_of_child,
+    inherited_hooks,
     let_go_when_cancelled,
     recover_agent,
     resume_agent,
@@ -306,7 +307,7 @@ class Worker:
             parent, callee = calling.parent_operation_id, caller
         found: list[AnyHook] = []
         for caller in reversed(callers):
-            found = [entry for entry in hooks_of_child(found, caller) if isinstance(entry, Hooks) and entry.inherit]
+            found = inherited_hooks(hooks_of_child(found, caller))
         return [entry for entry in found if entry not in agent.hooks]
 
     async def _is_abandoned_child(self, stored: StoredOperation) -> bool:

@@ -90,11 +90,17 @@ class AgentFrameworkStage:
 
     async def play(self, scene: Scene, hooks: Iterable[AnyHook], **attach: Any) -> Ran:
         asked: list[str] = []
-        agent = agent_of("tester", scene, asked)
+        agent = self.agent_of(scene, asked)
         attach.setdefault("store", InMemoryStore())
         session = agent.create_session()
-        response = await hooked(agent, hooks, **attach).run(scene.prompt, session=session)
+        response = await self.run(hooked(agent, hooks, **attach), scene.prompt, session)
         return self.ran(agent, session, asked, response, attach)
+
+    def agent_of(self, scene: Scene, asked: list[str]) -> Any:
+        return agent_of("tester", scene, asked)
+
+    async def run(self, agent: Any, prompt: str, session: Any) -> Any:
+        return await agent.run(prompt, session=session)
 
     async def play_many(self, scene: Scene, bundles: Sequence[Iterable[AnyHook]]) -> Sequence[Ran]:
         asked: list[str] = []

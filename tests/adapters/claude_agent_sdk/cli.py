@@ -149,13 +149,13 @@ class FakeCli(Transport):
         self._send.send_nowait({**result, "num_turns": 1})
 
     async def _turns(self, scene: Scene, prompt: str, parent: str | None) -> str:
-        said = ""
+        said, conversation = "", [prompt]
         for number, turn in enumerate(scene.turns):
             said = turn.content
             if scene.compact and turn is scene.turns[-1]:
                 await self._compact(scene)
             if not (self.resumed and number == 0):
-                self._say(turn, f"{parent}-{number}", prompt, parent)
+                self._say(turn, f"{parent}-{number}", "\n".join(conversation), parent)
             results: dict[str, str] = {}
             answers = [await self._before(call, parent) for call in turn.tool_calls]
             if self.deferred is not None:
@@ -163,6 +163,7 @@ class FakeCli(Transport):
             async with anyio.create_task_group() as group:
                 for call, answer in zip(turn.tool_calls, answers, strict=True):
                     await group.start(self._call, scene, call, answer, parent, results)
+            conversation += results.values()
             if parent is None:
                 self.told += [results[call.tool_call_id] for call in turn.tool_calls]
             if self.stopped:

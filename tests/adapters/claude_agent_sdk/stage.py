@@ -7,7 +7,7 @@ and `resume` takes the session up again with the decision.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import anyio
@@ -16,7 +16,7 @@ from mcp.server import Server
 from mcp.types import CallToolResult, TextContent
 
 from hookline.adapters import hooked
-from hookline.adapters.claude_agent_sdk import DRIVES
+from hookline.adapters.claude_agent_sdk import DRIVES, HookedClaude
 from hookline.evals.adapter_contract import Ran, Scene
 from hookline.hooks import AnyHook
 from hookline.runtime import Approve, Reject
@@ -29,7 +29,10 @@ class ClaudeStage:
     toolset = "stage"
 
     async def play(self, scene: Scene, hooks: Iterable[AnyHook], **attach: Any) -> Ran:
-        return await ran_of(scene, options_of(scene), hooks, **attach)
+        return await ran_of(scene, options_of(scene), hooks, self.messages, **attach)
+
+    def messages(self, claude: HookedClaude, prompt: str, cli: FakeCli) -> AsyncIterator[Any]:
+        return query(claude, prompt, cli)
 
     async def play_many(self, scene: Scene, bundles: Sequence[Iterable[AnyHook]]) -> Sequence[Ran]:
         options, found = options_of(scene), dict[int, Ran]()
@@ -46,15 +49,25 @@ class ClaudeStage:
 Decisions = Sequence[Approve | Reject]
 
 
+def query(claude: HookedClaude, prompt: str, cli: FakeCli) -> AsyncIterator[Any]:
+    return claude.query(prompt, transport=cli)
+
+
 async def ran_of(
-    scene: Scene, options: ClaudeAgentOptions, hooks: Iterable[AnyHook], *, paused: Any = None, **attach: Any
+    scene: Scene,
+    options: ClaudeAgentOptions,
+    hooks: Iterable[AnyHook],
+    run: Callable[[HookedClaude, str, FakeCli], AsyncIterator[Any]] = query,
+    *,
+    paused: Any = None,
+    **attach: Any,
 ) -> Ran:
     """Run a scene, or with `paused` (a result and the decisions) take it up again."""
     cli, output, pending = FakeCli(scene, resumed=paused is not None), "", list[str]()
     if scene.approval and paused is None:
         options = deferring(options, scene)
     claude = hooked(options, hooks, **attach)
-    messages = claude.query(scene.prompt, transport=cli) if paused is None else claude.resume(*paused, transport=cli)
+    messages = run(claude, scene.prompt, cli) if paused is None else claude.resume(*paused, transport=cli)
     result: Any = None
     async for message in messages:
         if isinstance(message, ResultMessage):
@@ -78,9 +91,17 @@ def deferring(options: ClaudeAgentOptions, scene: Scene) -> ClaudeAgentOptions:
     return dataclasses.replace(options, hooks={"PreToolUse": [HookMatcher(hooks=[defer])]})
 
 
+def tools_of(scene: Scene) -> dict[str, Callable[..., Any]]:
+    """The tools of a scene and of its sub-agents, which have those of the session."""
+    inner = [tools_of(each) for each in scene.agents.values()]
+    return {name: work for tools in [scene.tools, *inner] for name, work in tools.items()}
+
+
 def options_of(scene: Scene) -> ClaudeAgentOptions:
+    tools = tools_of(scene)
+
     async def call(context: Any, params: Any) -> CallToolResult:
-        result = await scene.tools[params.name](**(params.arguments or {}))
+        result = await tools[params.name](**(params.arguments or {}))
         return CallToolResult(content=[TextContent(type="text", text=str(result))])
 
     server = Server("stage", version="1", on_call_tool=call)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
 from typing import Any
 
 from google.adk.agents import LlmAgent
@@ -39,7 +39,8 @@ class Scripted(BaseLlm):
 
     async def generate_content_async(self, llm_request: Any, stream: bool = False) -> AsyncGenerator[LlmResponse, None]:
         parts = [part for content in llm_request.contents for part in content.parts or ()]
-        self.asked.append("\n".join(part.text for part in parts if part.text))
+        results = [str(part.function_response.response) for part in parts if part.function_response]
+        self.asked.append("\n".join([*(part.text for part in parts if part.text), *results]))
         await suspend()
         answered = {part.function_response.id for part in parts if part.function_response}
         turns, turn = self.scene.turns, 0
@@ -120,8 +121,14 @@ class GoogleAdkStage:
 
     async def play(self, scene: Scene, hooks: Iterable[AnyHook], **attach: Any) -> Ran:
         asked: list[str] = []
-        runner = runner_of(scene, asked)
-        return await play_in(runner, user(scene.prompt), asked, hooks, "session", **attach)
+        runner = self.runner_of(scene, asked)
+        return await play_in(runner, user(scene.prompt), asked, hooks, "session", self.events, **attach)
+
+    def runner_of(self, scene: Scene, asked: list[str]) -> Runner:
+        return runner_of(scene, asked)
+
+    async def events(self, runner: Any, invocation: dict[str, Any]) -> list[Event]:
+        return await events_of(runner, invocation)
 
     async def play_many(self, scene: Scene, bundles: Sequence[Iterable[AnyHook]]) -> Sequence[Ran]:
         asked: list[str] = []
@@ -133,12 +140,22 @@ class GoogleAdkStage:
         return await asyncio.gather(*runs)
 
 
+async def events_of(runner: Any, invocation: dict[str, Any]) -> list[Event]:
+    return [event async for event in runner.run_async(**invocation)]
+
+
 async def play_in(
-    runner: Runner, message: types.Content, asked: list[str], hooks: Iterable[AnyHook], session: str, **attach: Any
+    runner: Runner,
+    message: types.Content,
+    asked: list[str],
+    hooks: Iterable[AnyHook],
+    session: str,
+    run: Callable[[Any, dict[str, Any]], Awaitable[list[Event]]] = events_of,
+    **attach: Any,
 ) -> Ran:
-    user_id = attach.get("user_id", "ann")
-    run, ids = hooked(runner, hooks, **attach), {"user_id": user_id, "session_id": session}
-    return ran_of(runner, [event async for event in run.run_async(new_message=message, **ids)], asked, ids)
+    ids = {"user_id": attach.get("user_id", "ann"), "session_id": session}
+    found = await run(hooked(runner, hooks, **attach), {"new_message": message, **ids})
+    return ran_of(runner, found, asked, ids)
 
 
 def ran_of(runner: Runner, found: list[Event], asked: list[str], ids: dict[str, str]) -> Ran:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
 
@@ -28,11 +29,17 @@ class HooklineStage:
         guides=True,
     )
 
+    @asynccontextmanager
+    async def options(self) -> AsyncIterator[dict[str, Any]]:
+        """Further options of a segment."""
+        yield {}
+
     async def play(self, scene: Scene, hooks: Iterable[AnyHook], **attach: Any) -> Ran:
         attach.pop("best_effort", None)
         asked: list[str] = []
         agent, store = agent_of("tester", scene, asked), InMemoryStore()
-        result = await exec_agent(agent, scene.prompt, hooks=list(hooks), store=store, **attach)
+        async with self.options() as options:
+            result = await exec_agent(agent, scene.prompt, hooks=list(hooks), store=store, **options, **attach)
         return await self.ran(agent, store, asked, result)
 
     async def play_many(self, scene: Scene, bundles: Sequence[Iterable[AnyHook]]) -> Sequence[Ran]:
@@ -56,7 +63,10 @@ class HooklineStage:
             raise result.error
 
         async def resume(decisions: Sequence[Approve | Reject], hooks: Iterable[AnyHook]) -> Ran:
-            again = await resume_agent(agent, result.operation_id, list(decisions), hooks=list(hooks), store=store)
+            async with self.options() as options:
+                again = await resume_agent(
+                    agent, result.operation_id, list(decisions), hooks=list(hooks), store=store, **options
+                )
             return await self.ran(agent, store, asked, again)
 
         return Ran(

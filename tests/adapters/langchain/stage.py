@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+import anyio
 from langchain.agents import create_agent
 from langchain.agents.middleware import HumanInTheLoopMiddleware
 from langchain_core.language_models.chat_models import BaseChatModel
@@ -81,7 +83,7 @@ class Script(BaseChatModel):
 def agent_of(scene: Scene, asked: list[str] | None = None, name: str = "tester") -> Any:
     """The agent of a scene."""
     asked = [] if asked is None else asked
-    tools = [StructuredTool.from_function(coroutine=made, name=key) for key, made in scene.tools.items()]
+    tools = [StructuredTool.from_function(in_thread(made), made, name=key) for key, made in scene.tools.items()]
     tools += [calling(agent_of(each, asked, key), key) for key, each in scene.agents.items()]
     middleware: list[Any] = [HooklineMiddleware(sub_agents={key: key for key in scene.agents})]
     if scene.compact:
@@ -93,6 +95,16 @@ def agent_of(scene: Scene, asked: list[str] | None = None, name: str = "tester")
     return create_agent(
         Script(turns=list(scene.turns), asked=asked), tools, middleware=middleware, checkpointer=saver, name=name
     )
+
+
+def in_thread(made: Callable[..., Awaitable[Any]]) -> Callable[..., Any]:
+    """A tool for sync runs, which call it in a thread without an event loop."""
+
+    @functools.wraps(made)
+    def call(*args: Any, **given: Any) -> Any:
+        return anyio.run(functools.partial(made, *args, **given))
+
+    return call
 
 
 def calling(agent: Any, name: str) -> StructuredTool:
@@ -117,9 +129,16 @@ class LangChainStage:
 
     async def play(self, scene: Scene, hooks: Iterable[AnyHook], **attach: Any) -> Ran:
         asked: list[str] = []
-        agent, config = agent_of(scene, asked), thread()
-        result = await hooked(agent, hooks=hooks, **attach).ainvoke({"messages": [("user", scene.prompt)]}, config)
+        agent, config = self.agent_of(scene, asked), thread()
+        given = {"messages": [("user", scene.prompt)]}
+        result = await self.run(hooked(agent, hooks=hooks, **attach), given, config)
         return ran_of(result, agent, attach, config, asked)
+
+    def agent_of(self, scene: Scene, asked: list[str]) -> Any:
+        return agent_of(scene, asked)
+
+    async def run(self, agent: Any, given: Any, config: Any) -> Any:
+        return await agent.ainvoke(given, config)
 
     async def play_many(self, scene: Scene, bundles: Sequence[Iterable[AnyHook]]) -> Sequence[Ran]:
         agent = agent_of(scene)
@@ -140,10 +159,12 @@ def ran_of(result: Any, agent: Any, attach: Mapping[str, Any], config: Any, aske
     told = {message.tool_call_id: message.text for message in messages if isinstance(message, ToolMessage)}
     order = [call["id"] for message in messages if isinstance(message, AIMessage) for call in message.tool_calls]
     interrupts = result.get("__interrupt__", ())
+    requests = [request for each in interrupts for request in each.value["action_requests"]]
+    asked_about = [request["tool_call_id"] for request in requests if "tool_call_id" in request]
     return Ran(
         output=last,
         told=[told[each] for each in order if each in told],
         asked=asked,
-        pending=[each for each in order if each not in told] if interrupts else [],
+        pending=asked_about or ([each for each in order if each not in told] if interrupts else []),
         resume=resume if interrupts else None,
     )

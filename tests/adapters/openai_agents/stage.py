@@ -24,7 +24,7 @@ from anyio.lowlevel import checkpoint
 from openai.types.responses import Response, ResponseCompletedEvent, ResponseTextDeltaEvent
 
 from hookline.adapters import hooked
-from hookline.adapters.openai_agents import DRIVES
+from hookline.adapters.openai_agents import DRIVES, HookedAgent
 from hookline.calls import ModelResponse as Answer
 from hookline.evals.adapter_contract import Ran, Scene
 from hookline.hooks import AnyHook
@@ -131,11 +131,17 @@ class OpenAIStage:
 
     async def play(self, scene: Scene, hooks: Iterable[AnyHook], **attach: Any) -> Ran:
         asked: list[str] = []
-        agent = agent_of(scene, asked)
+        agent = self.agent_of(scene, asked)
         session: Any = Compacting(fails=scene.summary_fails) if scene.compact else None
         attach.setdefault("operation_id", f"openai-{id(agent)}")
-        result = await hooked(agent, hooks, **attach).run(scene.prompt, run_config=QUIET, session=session)
+        result = await self.run(hooked(agent, hooks, **attach), scene.prompt, session)
         return ran_of(result, agent, attach, asked)
+
+    def agent_of(self, scene: Scene, asked: list[str]) -> Agent[Any]:
+        return agent_of(scene, asked)
+
+    async def run(self, agent: HookedAgent, prompt: str, session: Any) -> Any:
+        return await agent.run(prompt, run_config=QUIET, session=session)
 
     async def play_many(self, scene: Scene, bundles: Sequence[Iterable[AnyHook]]) -> Sequence[Ran]:
         agent = agent_of(scene)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +20,7 @@ from pydantic_ai.messages import (
     ToolReturnPart,
 )
 from pydantic_ai.models import ModelRequestContext
-from pydantic_ai.models.function import AgentInfo, FunctionModel
+from pydantic_ai.models.function import AgentInfo, DeltaToolCall, DeltaToolCalls, FunctionModel
 from pydantic_ai.run import AgentRunResult
 from pydantic_ai.tools import DeferredToolRequests, RunContext
 
@@ -37,9 +37,15 @@ class PydanticAIStage:
 
     async def play(self, scene: Scene, hooks: Iterable[AnyHook], **attach: Any) -> Ran:
         asked: list[str] = []
-        agent = agent_of("tester", scene, asked)
-        result = await hooked(agent, hooks, **attach).run(scene.prompt)
+        agent = self.agent_of("tester", scene, asked)
+        result = await self.run(hooked(agent, hooks, **attach), scene.prompt)
         return ran(agent, result, asked)
+
+    def agent_of(self, name: str, scene: Scene, asked: list[str]) -> Agent:
+        return agent_of(name, scene, asked)
+
+    async def run(self, agent: Any, prompt: str) -> Any:
+        return await agent.run(prompt)
 
     async def play_many(self, scene: Scene, bundles: Sequence[Iterable[AnyHook]]) -> Sequence[Ran]:
         asked: list[str] = []
@@ -87,7 +93,7 @@ class Scripted(FunctionModel):
     """Says the turns of a scene: which one is its turn, the history tells."""
 
     def __init__(self, scene: Scene, asked: list[str]) -> None:
-        super().__init__(self.answer, model_name="scripted")
+        super().__init__(self.answer, stream_function=self.stream, model_name="scripted")
         self.scene, self.asked = scene, asked
 
     async def answer(self, messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
@@ -95,6 +101,16 @@ class Scripted(FunctionModel):
         self.asked.append("\n".join(texts(messages)))
         turn = sum(isinstance(message, ModelResponse) for message in messages)
         return response_of(self.scene.turns[turn])
+
+    async def stream(self, messages: list[ModelMessage], info: AgentInfo) -> AsyncIterator[str | DeltaToolCalls]:
+        response = await self.answer(messages, info)
+        for at, part in enumerate(response.parts):
+            await asyncio.sleep(0)
+            if isinstance(part, TextPart):
+                yield part.content
+            elif isinstance(part, ToolCallPart):
+                call = DeltaToolCall(part.tool_name, part.args_as_json_str(), tool_call_id=part.tool_call_id)
+                yield {at: call}
 
     async def compact_messages(
         self, request_context: ModelRequestContext, *, instructions: str | None = None

@@ -98,10 +98,16 @@ class StrandsStage:
 
     async def play(self, scene: Scene, hooks: Iterable[AnyHook], **attach: Any) -> Ran:
         asked: list[str] = []
-        agent = agent_of("tester", scene, asked)
+        agent = self.agent_of("tester", scene, asked)
         attach.setdefault("store", InMemoryStore())
-        result = await hooked(agent, hooks=hooks, **attach).invoke_async(scene.prompt)
+        result = await self.run(hooked(agent, hooks=hooks, **attach), scene.prompt)
         return self.ran(agent, asked, result, attach)
+
+    def agent_of(self, name: str, scene: Scene, asked: list[str]) -> Any:
+        return agent_of(name, scene, asked)
+
+    async def run(self, agent: Any, prompt: str) -> Any:
+        return await agent.invoke_async(prompt)
 
     async def play_many(self, scene: Scene, bundles: Sequence[Iterable[AnyHook]]) -> Sequence[Ran]:
         """Strands refuses a second run of one agent while the first is under way, so they take turns."""
@@ -119,7 +125,7 @@ class StrandsStage:
                 group.start_soon(play, number, hooks)
         return [found[number] for number in range(len(bundles))]
 
-    def ran(self, agent: Agent, asked: list[str], result: Any, attach: dict[str, Any]) -> Ran:
+    def ran(self, agent: Any, asked: list[str], result: Any, attach: dict[str, Any]) -> Ran:
         async def resume(decisions: Sequence[Approve | Reject], hooks: Iterable[AnyHook]) -> Ran:
             again = await hooked(agent, hooks=hooks, **attach).resume(result, decisions)
             return self.ran(agent, asked, again, attach)

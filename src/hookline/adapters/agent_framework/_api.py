@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable
-from typing import Any
+import functools
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Any, cast
 
 from hookline.adapters._attaching import decisions_by_call, needs_operation, operations_are_watched
 from hookline.errors import MissingExtraError
@@ -11,13 +12,13 @@ from hookline.hooks import AnyHook, hook_batch
 from hookline.runtime import Approve, Reject
 
 try:
-    from agent_framework import AgentContext, AgentMiddleware, AgentResponse, Message
+    from agent_framework import AgentContext, AgentMiddleware, AgentMiddlewareLayer, AgentResponse, Message
 except ImportError as error:
     raise MissingExtraError("agent-framework", "The adapter of Microsoft Agent Framework") from error
 
 from hookline.adapters.agent_framework._conversion import REJECTED_KEY
 from hookline.adapters.agent_framework._run_binding import DRIVES
-from hookline.adapters.agent_framework._runs import belongs_to_operation, run_operation
+from hookline.adapters.agent_framework._runs import belongs_to_operation, calling_run, run_operation
 
 __all__ = ["DRIVES", "HooklineMiddleware", "answers"]
 
@@ -37,6 +38,7 @@ class HooklineMiddleware(AgentMiddleware):
     def __init__(self, hooks: Iterable[AnyHook] = (), **options: Any) -> None:
         self._hooks, self._options = hook_batch(hooks), options
         self._needs_operation = needs_operation(self._hooks, options)
+        _wrap_run()
 
     def __repr__(self) -> str:
         return f"HooklineMiddleware({list(self._hooks)!r})"
@@ -56,6 +58,24 @@ class HooklineMiddleware(AgentMiddleware):
             await run_operation(context, call_next, self._hooks, self._options)
         else:
             await call_next()
+
+
+@functools.cache
+def _wrap_run() -> None:
+    """Wrap the `run` of agents, so that a run that a tool of a hooked run starts is a sub-agent's.
+
+    It happens once per process. The framework has no middleware of all agents, and a policy that sub-agents inherit
+    would not judge an agent that a tool simply runs. Outside of the tools of hooked runs it only calls the method.
+    """
+    own_run = AgentMiddlewareLayer.run
+
+    @functools.wraps(own_run)
+    def run(self: Any, messages: Any = None, *, middleware: Sequence[Any] | None = None, **given: Any) -> Any:
+        if calling_run() is not None and not any(isinstance(each, HooklineMiddleware) for each in middleware or ()):
+            middleware = [HooklineMiddleware(), *(middleware or ())]
+        return own_run(self, messages, middleware=middleware, **given)
+
+    cast(Any, AgentMiddlewareLayer).run = run
 
 
 def answers(result: AgentResponse[Any], decisions: Iterable[Approve | Reject]) -> Message:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -10,6 +11,7 @@ from agent_framework import AgentResponse
 from hookline.adapters._attaching import check_hooked
 from hookline.adapters.agent_framework._api import HooklineMiddleware, answers
 from hookline.adapters.agent_framework._run_binding import DRIVES
+from hookline.errors import HookUsageError
 from hookline.hooks import AnyHook
 from hookline.runtime import Approve, Reject
 
@@ -31,8 +33,14 @@ def hooked(agent: Any, hooks: Iterable[AnyHook] = (), **options: Any) -> HookedA
     Raises:
         UnsupportedHookError: If a hook would never be called.
         HookDefinitionError: If a hook is invalid.
-        HookUsageError: If an option is unknown.
+        HookUsageError: If an option is unknown, or if the agent takes no middleware, such as a workflow.
     """
+    parameters = inspect.signature(agent.run).parameters
+    if "middleware" not in parameters and all(each.kind is not each.VAR_KEYWORD for each in parameters.values()):
+        raise HookUsageError(
+            f"Hooks cannot be attached to {agent!r}: its `run` takes no middleware, so no hook would ever be called. "
+            "Attach them to the agents within it."
+        )
     also = ("agent_id", "conversation_id", "model", "provider", "parent")
     return HookedAgent(agent, HooklineMiddleware(check_hooked(hooks, DRIVES, options, also=also), **options))
 

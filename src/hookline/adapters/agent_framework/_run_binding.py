@@ -193,5 +193,7 @@ class SubAgentStart:
         self.error: Exception | None = None
 
 
+running_tool: ContextVar[AdapterRun | None] = ContextVar("hookline_agent_framework_tool", default=None)
+"""The run whose tool is running; `None` outside of tools."""
 starting_sub_agent: ContextVar[SubAgentStart | None] = ContextVar("hookline_agent_framework", default=None)
 """The sub-agent that the present tool call starts."""

@@ -26,6 +26,7 @@ from hookline.adapters.agent_framework._run_binding import (
     AgentFrameworkBinding,
     Next,
     call_until_terminated,
+    running_tool,
     starting_sub_agent,
 )
 from hookline.adapters.agent_framework._tools import ToolCallMiddleware
@@ -34,7 +35,7 @@ from hookline.errors import RunStopped
 from hookline.hooks import AnyHook
 from hookline.runtime import AdapterRun
 
-__all__ = ["belongs_to_operation", "run_operation"]
+__all__ = ["belongs_to_operation", "calling_run", "run_operation"]
 
 Setting = tuple[MutableMapping[str, Any], str, Any, Any]
 """A mapping, the key and value to set in it, and the value before."""
@@ -46,10 +47,16 @@ OUTER_OPERATIONS_KEY = "hookline_outside"
 
 def belongs_to_operation(context: AgentContext) -> bool:
     """Return whether a run has an operation around it, is called by one, or resumes one with a person's decisions."""
-    if OUTER_OPERATIONS_KEY in context.metadata or starting_sub_agent.get() is not None:
+    if OUTER_OPERATIONS_KEY in context.metadata or starting_sub_agent.get() is not None or calling_run() is not None:
         return True
     decisions, _, _ = convert.read_decisions(context.messages, convert.OPERATION_KEY)
     return bool(decisions)
+
+
+def calling_run() -> AdapterRun | None:
+    """Return the run whose tool this code belongs to; `None` outside of tools, and if that run has ended."""
+    caller = running_tool.get()
+    return caller if caller is not None and caller.is_open else None
 
 
 async def run_operation(
@@ -72,6 +79,7 @@ async def run_operation(
         "model": convert.model_name(agent),
         "conversation_id": context.session.session_id if context.session is not None else None,
         "operation_id": operation,
+        "parent": calling_run(),
         **options,
     }
     run = AdapterRun(hooks, DRIVES, **given)
@@ -100,6 +108,7 @@ def _stream_operation(
 async def _run_agent(binding: AgentFrameworkBinding, call_next: Next, emit: EmitUpdate | None) -> AgentResponse[Any]:
     async with binding.run as run:
         settings = _install_middleware(binding)
+        token = running_tool.set(None)  # the tool of the caller, if there is one; the agent now runs itself
         try:
             if binding.decisions and binding.resume():
                 run.finish("interrupted")
@@ -113,6 +122,7 @@ async def _run_agent(binding: AgentFrameworkBinding, call_next: Next, emit: Emit
                 run.raise_if_stopped()
             return response
         finally:
+            running_tool.reset(token)
             _remove_middleware(settings)
     if run.run.parent is None:
         raise RunStopped("The run was interrupted.")

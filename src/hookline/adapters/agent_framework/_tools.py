@@ -14,6 +14,7 @@ from hookline.adapters.agent_framework._run_binding import (
     Next,
     SubAgentStart,
     call_until_terminated,
+    running_tool,
     starting_sub_agent,
 )
 from hookline.calls import ToolRequest, ToolResult
@@ -51,7 +52,11 @@ class ToolCallMiddleware(FunctionMiddleware):
         async def work(args: Mapping[str, Any]) -> ToolResult:
             if args != given:
                 context.arguments = deepcopy(dict(args))
-            await call_until_terminated(context, call_next, terminations)
+            token = running_tool.set(run)
+            try:
+                await call_until_terminated(context, call_next, terminations)
+            finally:
+                running_tool.reset(token)
             return ToolResult(content=convert.text_of(context.result))
 
         approved = isinstance(self._binding.decisions.get(request.tool_call_id), Approve)

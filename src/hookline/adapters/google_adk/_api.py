@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
 from contextlib import aclosing, suppress
 from contextvars import copy_context
@@ -12,7 +13,7 @@ from hookline._stepping import GeneratorBridge, emit
 from hookline.adapters._attaching import check_hooked, decisions_by_call
 from hookline.adapters._conversion import split_input
 from hookline.calls import AgentCall, Message
-from hookline.errors import MissingExtraError
+from hookline.errors import HookUsageError, MissingExtraError
 from hookline.hooks import AnyHook
 from hookline.runtime import AdapterRun, AgentDone, Approve, Reject
 
@@ -27,7 +28,14 @@ try:
     from google.genai import types
 
     from hookline.adapters.google_adk import _conversion as convert
-    from hookline.adapters.google_adk._plugin import DRIVES, OPERATION_KEY, AdkBinding, HookPlugin, current_binding
+    from hookline.adapters.google_adk._plugin import (
+        DRIVES,
+        OPERATION_KEY,
+        AdkBinding,
+        HookPlugin,
+        current_binding,
+        current_call,
+    )
 except ImportError as error:
     raise MissingExtraError("google-adk", "The adapter of Google ADK") from error
 
@@ -59,9 +67,30 @@ def hooked(runner: Runner, hooks: Iterable[AnyHook] = (), **options: Any) -> Hoo
     """
     also = ("conversation_id",)
     batch = check_hooked(hooks, DRIVES, options, also=also)
+    _wrap_run_async()
     if isinstance(runner, HookedRunner):
         return HookedRunner(runner._given, [*runner._hooks, *batch], {**runner._attach, **options})
     return HookedRunner(runner, batch, options)
+
+
+@functools.cache
+def _wrap_run_async() -> None:
+    """Wrap `Runner.run_async`, so that a runner that a tool of a hooked run starts inherits its hooks.
+
+    It happens once per process. ADK has no plugins of all runners, and a policy that sub-agents inherit would not judge
+    an agent that a tool simply runs. Outside of the tools of hooked runs it only calls the method.
+    """
+    own_run_async = Runner.run_async
+
+    @functools.wraps(own_run_async)
+    def run_async(self: Runner, **invocation: Any) -> Any:
+        caller = current_binding.get()
+        if caller is None or current_call.get() is None or PLUGIN in self.plugin_manager.plugins:
+            return own_run_async(self, **invocation)
+        # The session of the sub-agent may have any user; it runs for that of its caller.
+        return HookedRunner(self, (), {"user_id": caller.run.run.user_id}).run_async(**invocation)
+
+    cast(Any, Runner).run_async = run_async
 
 
 class HookedRunner(Runner):
@@ -96,6 +125,17 @@ class HookedRunner(Runner):
                     await bridge.athrow(asyncio.CancelledError())
                 bridge.work.close()
                 raise
+
+    def run_live(self, *given: Any, **invocation: Any) -> Any:
+        """Refuse to run the agent in live mode, in which a policy would not judge its calls.
+
+        Raises:
+            HookUsageError: Always.
+        """
+        raise HookUsageError(
+            "A live session of Google ADK has no steps that hooks could judge, so a runner with hooks does not start "
+            "one. Use `run_async`, or run the session without hooks."
+        )
 
     async def resume(
         self, events: Iterable[Event], decisions: Iterable[Approve | Reject], **invocation: Any

@@ -35,7 +35,7 @@ from hookline.errors import HookUsageError
 from hookline.events import PendingTool
 from hookline.runtime import KINDS, AdapterRun, AgentDone, Capabilities, Reject, ToolDone
 
-__all__ = ["DRIVES", "OPERATION_KEY", "AdkBinding", "HookPlugin", "current_binding"]
+__all__ = ["DRIVES", "OPERATION_KEY", "AdkBinding", "HookPlugin", "current_binding", "current_call"]
 
 DRIVES = Capabilities(
     framework="Google ADK",
@@ -53,7 +53,7 @@ OPERATION_KEY = "hookline_operation_id"
 """Metadata key under which an event that asks a person names the operation that waits."""
 
 current_binding: ContextVar[AdkBinding | None] = ContextVar("hookline_google_adk", default=None)
-_current_call: ContextVar[SteppedCall | None] = ContextVar("hookline_google_adk_tool", default=None)
+current_call: ContextVar[SteppedCall | None] = ContextVar("hookline_google_adk_tool", default=None)
 
 
 class AdkBinding:
@@ -263,7 +263,7 @@ class HookPlugin(BasePlugin):
     async def before_tool_callback(self, *, tool: Any, tool_args: dict[str, Any], tool_context: Any) -> Any:
         binding = current_binding.get()
         confirmation, call_id = tool_context.tool_confirmation, tool_context.function_call_id
-        _current_call.set(None)
+        current_call.set(None)
         if binding is None:
             return None
         decision = convert.to_decision(call_id, confirmation) if confirmation is not None else None
@@ -287,14 +287,14 @@ class HookPlugin(BasePlugin):
             convert.replace_args(tool_args, {"request": call.given})
         elif not is_agent and call.given != tool_args:
             convert.replace_args(tool_args, writable(call.given))
-        _current_call.set(call)
+        current_call.set(call)
         return None
 
     async def after_tool_callback(self, *, tool: Any, tool_args: Any, tool_context: Any, result: Any) -> Any:
-        binding, call = current_binding.get(), _current_call.get()
+        binding, call = current_binding.get(), current_call.get()
         if binding is None or call is None:
             return None
-        _current_call.set(None)
+        current_call.set(None)
         given = (
             convert.result_text(result) if isinstance(tool, AgentTool) else convert.to_tool_result(tool.name, result)
         )
@@ -304,10 +304,10 @@ class HookPlugin(BasePlugin):
         return _answer_for_model(binding, done, tool_context) if done.changed else None
 
     async def on_tool_error_callback(self, *, tool: Any, tool_args: Any, tool_context: Any, error: Any) -> Any:
-        binding, call = current_binding.get(), _current_call.get()
+        binding, call = current_binding.get(), current_call.get()
         if binding is None or call is None:
             return None
-        _current_call.set(None)
+        current_call.set(None)
         done = await call.fail(error)
         return _answer_for_model(binding, done, tool_context) if done is not None and done.changed else None
 

@@ -290,8 +290,14 @@ def to_pending_tools(
             if meant:
                 calls.remove(meant[0])
             toolset, tool_name = named(name)
-            call_id = (meant[0]["id"] if meant else None) or interrupt.id
-            pending = PendingTool(toolset=toolset, tool_name=tool_name, tool_call_id=call_id, args=dict(args))
+            # The messages of a graph do not show the calls of a graph within it.
+            call_id = (meant[0]["id"] if meant else request.get("tool_call_id")) or interrupt.id
+            prompt = (
+                request.get("description", "") if "tool_call_id" in request else ""
+            )  # only a hook's question has one
+            pending = PendingTool(
+                toolset=toolset, tool_name=tool_name, tool_call_id=call_id, args=dict(args), prompt=prompt
+            )
             found.append((interrupt, pending))
         if not requests:
             pending = PendingTool(

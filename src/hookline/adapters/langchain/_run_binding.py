@@ -10,9 +10,10 @@ from contextvars import ContextVar
 from typing import Any, TypeVar
 
 import anyio
+import msgspec
 from langchain.agents.middleware.types import ModelRequest, ModelResponse, ToolCallRequest
 from langchain_core.callbacks import BaseCallbackHandler, BaseCallbackManager
-from langchain_core.messages import AIMessage, SystemMessage
+from langchain_core.messages import AIMessage, SystemMessage, ToolMessage
 from langchain_core.runnables.config import ensure_config, var_child_runnable_config
 from langgraph.constants import TAG_NOSTREAM
 from langgraph.errors import GraphInterrupt
@@ -277,10 +278,7 @@ class LangChainBinding:
                 request, next(each for each in run.run.pending if each.tool_call_id == call["id"])
             )
             if decision.get("type") not in ("approve", "edit"):
-                del run.run.waiting[call["id"]]
-                refused = Reject(call["id"] or "", reason=decision.get("message") or "", and_continue=True)
-                calling = ToolRequest(toolset=toolset, tool_name=name, args=args, tool_call_id=call["id"] or "")
-                return tool_message(call, run.refused(calling, refused), success=False)
+                return self._refuse_call(request, toolset, name, decision)
             approved, args = True, decision.get("edited_action", {}).get("args", args)
 
         async def work(final: Mapping[str, Any]) -> ToolResult:
@@ -299,7 +297,15 @@ class LangChainBinding:
         calling = ToolRequest(toolset=toolset, tool_name=name, args=args, tool_call_id=call["id"] or "")
         done = await run.call_tool(calling, work, approved=approved)
         if done.asked is not None:
-            self._ask_person(request, done.asked)
+            # A sub-agent whose caller is resumed runs again as a new operation, which has not waited: the decision is
+            # at hand, and the question is taken back.
+            decision = self._ask_person(request, done.asked)
+            del run.step.asked[calling.tool_call_id]
+            run.step.calling.remove(calling)
+            if decision.get("type") not in ("approve", "edit"):
+                return self._refuse_call(request, toolset, name, decision)
+            args = decision.get("edited_action", {}).get("args", done.asked.args)
+            done = await run.call_tool(msgspec.structs.replace(calling, args=args), work, approved=True)
         if done.error is not None and not own:
             raise done.error
         if cancelled and done.result.content == f"{type(cancelled[0]).__name__}: {error_message(cancelled[0])}":
@@ -309,6 +315,16 @@ class LangChainBinding:
         if own and done.added:
             return add_text(own[0], done.added)
         return tool_message(call, done.result.content, success=done.result.success)
+
+    def _refuse_call(
+        self, request: ToolCallRequest, toolset: str, name: str, decision: Mapping[str, Any]
+    ) -> ToolMessage:
+        """Record a call that a person refused, and return what the model reads."""
+        call_id, args = request.tool_call["id"] or "", request.tool_call["args"]
+        self.run.run.waiting.pop(call_id, None)
+        refused = Reject(call_id, reason=decision.get("message") or "", and_continue=True)
+        calling = ToolRequest(toolset=toolset, tool_name=name, args=args, tool_call_id=call_id)
+        return tool_message(request.tool_call, self.run.refused(calling, refused), success=False)
 
     def _ask_person(self, request: ToolCallRequest, asked: PendingTool) -> Mapping[str, Any]:
         """Interrupt the graph to ask a person, in the form of `HumanInTheLoopMiddleware`.

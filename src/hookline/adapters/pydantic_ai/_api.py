@@ -5,10 +5,11 @@ Needs the extra `pydantic-ai`.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 from hookline.adapters._attaching import needs_operation, operations_are_watched
 from hookline.calls import AgentCall, CompactCall, ModelCall, SubAgentCall, ToolCall
@@ -98,6 +99,7 @@ class Hookline(AbstractCapability[Any]):
 
     def __post_init__(self) -> None:
         self.hooks = hook_batch(self.hooks)
+        _wrap_agent_iter()
 
     def _begin_run(self, binding: PydanticAIBinding) -> None:
         """Take part in a run that begins; for a capability that belongs to one run alone."""
@@ -183,6 +185,29 @@ class Hookline(AbstractCapability[Any]):
         """Return the options that differ from their defaults."""
         mine = vars(self)
         return {name: mine[name] for name, usual in _DEFAULTS if mine[name] is not usual and mine[name] != usual}
+
+
+@functools.cache
+def _wrap_agent_iter() -> None:
+    """Wrap `Agent.iter`, which every run method uses, so that a run that a tool starts is a sub-agent's.
+
+    It happens once per process. The framework has no capability of all agents, and a policy that sub-agents inherit
+    would not judge an agent that a tool simply runs. Outside of the tools of hooked runs it only calls the method.
+    """
+    own_iter = Agent.iter
+
+    @functools.wraps(own_iter)
+    def iter_with_hooks(self: Agent[Any, Any], *given: Any, **options: Any) -> Any:
+        caller, capabilities = current_caller.get(), options.get("capabilities") or ()
+        if (
+            caller is not None
+            and not caller.scope.ended
+            and not any(isinstance(each, Hookline) for each in capabilities)
+        ):
+            options["capabilities"] = [*capabilities, Hookline()]
+        return own_iter(self, *given, **options)
+
+    cast(Any, Agent).iter = iter_with_hooks
 
 
 _DEFAULTS = [(name, getattr(Hookline, name)) for name in _OPTIONS]

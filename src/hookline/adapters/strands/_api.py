@@ -7,11 +7,13 @@ they look up the present run in a context variable and do nothing outside of a h
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import aclosing
 from contextvars import copy_context
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 from hookline.dispatcher import HookDispatcher
 from hookline.errors import MissingExtraError, RunStopped
@@ -19,7 +21,7 @@ from hookline.hooks import AnyHook
 from hookline.runtime import AdapterRun, Approve, Reject
 
 try:
-    import strands  # noqa: F401
+    from strands import Agent
 except ImportError as error:
     raise MissingExtraError("strands", "The adapter of Strands") from error
 
@@ -39,6 +41,7 @@ from hookline.adapters.strands._run_binding import (
     StrandsBinding,
     current_binding,
     open_binding,
+    running_tool,
     waiting_operations,
 )
 
@@ -63,7 +66,38 @@ def hooked(agent: Any, hooks: Iterable[AnyHook] = (), **options: Any) -> HookedA
         HookUsageError: If an option is unknown.
     """
     also = ("agent_id", "conversation_id", "model", "provider", "parent")
+    _wrap_stream_async()
     return HookedAgent(agent, check_hooked(hooks, DRIVES, options, also=also), options)
+
+
+@functools.cache
+def _wrap_stream_async() -> None:
+    """Wrap `Agent.stream_async`, which every run method uses, so that a run that a tool starts is a sub-agent's.
+
+    It happens once per process. Strands has no hooks of all agents, and a policy that sub-agents inherit would not
+    judge an agent that a tool simply runs. Outside of the tools of hooked runs it only calls the method.
+    """
+    own_stream_async = Agent.stream_async
+
+    @functools.wraps(own_stream_async)
+    def stream_async(self: Agent, prompt: Any = None, **given: Any) -> Any:
+        loop, caller = running_tool.get(), open_binding()
+        if loop is None or caller is None:
+            return own_stream_async(self, prompt, **given)
+        if loop is asyncio.get_running_loop():
+            return HookedAgent(self, (), {}).stream_async(prompt, **given)
+        return _stream_in_other_loop(self, prompt, given)
+
+    cast(Any, Agent).stream_async = stream_async
+
+
+async def _stream_in_other_loop(agent: Any, prompt: Any, given: Mapping[str, Any]) -> AsyncGenerator[Any, None]:
+    """Run a sub-agent that a sync tool calls; the dispatcher of its caller belongs to another event loop."""
+    async with HookDispatcher() as dispatcher:
+        stream = HookedAgent(agent, (), {"dispatcher": dispatcher}).stream_async(prompt, **given)
+        async with aclosing(stream):
+            async for event in stream:
+                yield event
 
 
 class HookedAgent:
@@ -154,10 +188,12 @@ class HookedAgent:
             binding = StrandsBinding(run, agent, outer, responses)
             attach(agent, models=binding.hooks_model_calls, resumes=bool(responses.given))
             current_binding.set(binding)
+            token = running_tool.set(None)  # the tool of the caller, if there is one; the agent now runs itself
             try:
                 with hook_compactions(agent):
                     return await binding.run_agent(prompt, given, emit)
             finally:
+                running_tool.reset(token)
                 current_binding.set(outer)
                 for bridge in list(binding.node_bridges.values()):
                     await bridge.end(asyncio.CancelledError())

@@ -27,6 +27,7 @@ from hookline.adapters.strands._run_binding import (
     binding_of,
     current_binding,
     new_sub_agent_run,
+    running_tool,
     waiting_operations,
 )
 from hookline.calls import AgentCall, Message, ToolResult
@@ -47,11 +48,14 @@ async def before_node(event: BeforeNodeCallEvent) -> None:
         # Not an `async with`: Strands begins and ends a node in two callbacks.
         run, failed = new_sub_agent_run(binding, agent, operation_id), None
         await run.open()
-        current_binding.set(StrandsBinding(run, agent, binding))
+        inner = StrandsBinding(run, agent, binding)
+        current_binding.set(inner)
         try:
             return str(await emit(None))
         except BaseException as error:
             failed = error
+            if inner.pending:  # the graph ends without the node: a person must decide about its calls
+                run.pause([each for each in inner.pending if each.tool_call_id not in run.step.asked])
             raise
         finally:
             current_binding.set(binding)
@@ -168,7 +172,11 @@ async def _call_tool(binding: StrandsBinding, context: Any, call_next: Next) -> 
         request = binding.approved_request(request)
 
     async def work(args: Mapping[str, Any]) -> ToolResult:
-        return await _run_tool(context, call_next, args, own)
+        token = running_tool.set(asyncio.get_running_loop())
+        try:
+            return await _run_tool(context, call_next, args, own)
+        finally:
+            running_tool.reset(token)
 
     done = await run.call_tool(request, work, approved=decision is not None)
     if done.asked is not None:

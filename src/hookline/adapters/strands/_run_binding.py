@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from contextvars import ContextVar
 from typing import Any
@@ -34,6 +35,7 @@ __all__ = [
     "current_binding",
     "new_sub_agent_run",
     "open_binding",
+    "running_tool",
     "waiting_operations",
 ]
 
@@ -239,6 +241,8 @@ def new_sub_agent_run(parent: StrandsBinding, agent: Any, operation_id: str) -> 
 
 
 current_binding: ContextVar[StrandsBinding | None] = ContextVar("hookline_strands", default=None)
+running_tool: ContextVar[asyncio.AbstractEventLoop | None] = ContextVar("hookline_strands_tool", default=None)
+"""The event loop of the run whose tool is running; `None` outside of tools."""
 waiting_operations: WeakKeyDictionary[Any, str | None] = WeakKeyDictionary()
 """Every agent with the adapter's callbacks, and the id of its operation that waits for a person."""
 

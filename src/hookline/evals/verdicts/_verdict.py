@@ -1,0 +1,44 @@
+"""`Verdict`: what became of the tool calls that a policy judged."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+__all__ = ["Record", "Verdict"]
+
+
+class Record(msgspec.Struct, frozen=True, kw_only=True):
+    """What the events of a run say about one tool call that has ended.
+
+    Attributes:
+        tool: The tool.
+        success: Whether the call succeeded.
+        mocked: Whether a hook answered in the tool's place.
+        answered_by: The hook that answered or denied the call: its id, or that of its bundle.
+    """
+
+    tool: str
+    success: bool = True
+    mocked: bool = False
+    answered_by: str | None = None
+
+
+class Verdict(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of the tool calls that a policy judged.
+
+    Attributes:
+        ran: The tools that ran, in order, each with its arguments.
+        read: The results that the model read.
+        asked: The prompts that a person read, in order.
+        ended: How the run of the agent that called the tools ended: the reason of its last `OnComplete`.
+        records: What the events say about each call that has ended, in order.
+    """
+
+    ran: tuple[tuple[str, Mapping[str, Any]], ...] = ()
+    read: tuple[str, ...] = ()
+    asked: tuple[str, ...] = ()
+    ended: str = "done"
+    records: tuple[Record, ...] = ()
