@@ -47,7 +47,7 @@ from hookline.runtime._inputs import RunOptions, check_ids, check_operation_id, 
 from hookline.runtime._lifecycle import Lifecycle
 from hookline.runtime._loop import lead_model_call
 from hookline.runtime._missing_hooks import check_interceptors
-from hookline.runtime._persistence import LOST_HERE
+from hookline.runtime._persistence import LOST_HERE, checkpoint
 from hookline.runtime._run import Run, after_step, before_step, live
 from hookline.runtime._seams import RunControl, instrument, run_through_chain, tell_failed_step
 from hookline.runtime._state import Approve, OperationState, OperationStore, Reject, Step, WaitingCall, default_store
@@ -417,6 +417,17 @@ class AdapterRun:
             reason,
             message_of(life.error),
         )
+
+    async def checkpoint(self) -> None:
+        """Write what happened so far to a durable store, which otherwise learns it before the next call.
+
+        Call it where the framework waits, for example for the next prompt of a person.
+
+        Raises:
+            StoreUnavailableError: If the store cannot be reached.
+        """
+        if self._opened.journal.durable and not self._opened.finishing:
+            await checkpoint(self._opened)
 
     def _end_open_step(self, run: Run, reason: CompletionReason, failure: Exception | None) -> None:
         """End the open step, if there is one, and tell the instrumentation why."""
