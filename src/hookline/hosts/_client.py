@@ -83,6 +83,9 @@ def connect(folder: str, key: str, end: float) -> "_socket.socket | None":
     except (FileNotFoundError, ConnectionRefusedError, BlockingIOError):
         line.close()
         return None
+    except BaseException:
+        line.close()
+        raise
     return line
 
 

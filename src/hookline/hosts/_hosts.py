@@ -52,6 +52,7 @@ class Host(msgspec.Struct, frozen=True, kw_only=True):
         shape: How its settings nest a command: `"groups"`, `"list"` or `"bash"`.
         files: The file of the settings, by scope; `~` is the home of the host's settings.
         home: The environment variable that moves the user's settings.
+        longest: The longest timeout of some events, in seconds, where the host has one.
         restart: What a person must do before new settings hold.
     """
 
@@ -70,6 +71,7 @@ class Host(msgspec.Struct, frozen=True, kw_only=True):
     shape: str = "groups"
     files: Mapping[Scope, str]
     home: str = ""
+    longest: Mapping[str, float] = {}
     restart: str = "It holds in sessions that begin from now on."
 
     def settings_file(self, scope: Scope, project: Path) -> Path:
@@ -180,6 +182,7 @@ CODEX = Host(
     write=write_codex,
     files={Scope.PROJECT: ".codex/hooks.json", Scope.USER: "~/.codex/hooks.json"},
     home="CODEX_HOME",
+    longest={"SessionEnd": 3.0},
 )
 
 GEMINI = Host(

@@ -20,8 +20,9 @@ __all__ = ["Installation", "InstallationError", "config_folder", "list_installat
 FORMAT = 1
 MARGIN_SECONDS = 10.0
 """How much longer the host waits than the client: whichever ends first decides, and a host decides for the call."""
-LONGEST_PATH = 100
-"""Bytes of a socket's path; Linux takes 107."""
+LEAST_MARGIN_SECONDS = 0.5
+LONGEST_FOLDER = 72
+"""Bytes of the path of the sockets' folder: Linux takes 107 for a socket, and the name of one may have 34."""
 CLIENT = Path(_client.__file__).resolve()
 
 
@@ -53,6 +54,7 @@ class Installation(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         ask_seconds: Seconds to wait, besides, for a person's decision.
         environment: Names of environment variables that the hooks see, besides those that the client hands on.
         otlp_endpoint: Where spans are sent; `""` for nowhere.
+        config: The folder of the file of the installation.
         sockets: The private folder of the socket.
         python: The interpreter.
         wrapped: Whether the host runs commands with a shell of another grammar than that of `sh`.
@@ -72,6 +74,7 @@ class Installation(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     ask_seconds: float = 0.0
     environment: tuple[str, ...] = ()
     otlp_endpoint: str = ""
+    config: str
     sockets: str
     python: str = sys.executable
     wrapped: bool = False
@@ -86,17 +89,17 @@ class Installation(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     @property
     def path(self) -> Path:
         """The file of the installation."""
-        return config_folder() / f"{self.key}.json"
+        return Path(self.config) / f"{self.key}.json"
 
     @property
     def deadline(self) -> float:
         """Seconds after which the client refuses."""
         return self.seconds + self.ask_seconds
 
-    @property
-    def timeout(self) -> float:
-        """Seconds that the host is told to wait for the client."""
-        return self.deadline + MARGIN_SECONDS
+    def timeout(self, event: str) -> float:
+        """Return the seconds that the host is told to wait for the client."""
+        wanted = self.deadline + MARGIN_SECONDS
+        return min(wanted, self.find_host().longest.get(event, wanted))
 
     def find_host(self) -> Host:
         """Return the coding agent.
@@ -111,7 +114,8 @@ class Installation(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     def command_words(self, event: str) -> list[str]:
         """Return the words of the installed command for one event."""
         rule = "judge" if self.find_host().judges(event) else "tell"
-        given = [rule, event, f"{self.deadline:g}", self.sockets, self.key, str(self.path), *self.environment]
+        seconds = min(self.deadline, self.timeout(event) - LEAST_MARGIN_SECONDS)
+        given = [rule, event, f"{seconds:g}", self.sockets, self.key, str(self.path), *self.environment]
         return [self.python, "-I", "-S", str(CLIENT), *given]
 
     def command(self, event: str) -> str:
@@ -146,11 +150,11 @@ def socket_folder() -> Path:
     mine = os.environ.get("XDG_RUNTIME_DIR", "")
     if mine and os.path.isdir(mine) and os.stat(mine).st_uid == os.getuid():
         found = Path(mine) / "hookline"
-        if len(os.fsencode(found)) < LONGEST_PATH - 40:
+        if len(os.fsencode(found)) <= LONGEST_FOLDER:
             return found
     root = Path(tempfile.gettempdir())
     found = root / f"hookline-{os.getuid()}"
-    return found if len(os.fsencode(found)) < LONGEST_PATH - 40 else Path("/tmp") / f"hookline-{os.getuid()}"
+    return found if len(os.fsencode(found)) <= LONGEST_FOLDER else Path("/tmp") / f"hookline-{os.getuid()}"
 
 
 def read_installation(path: Path) -> Installation:

@@ -15,6 +15,7 @@ from hookline.hosts._hosts import HOSTS, Scope
 from hookline.hosts._installation import (
     Installation,
     InstallationError,
+    config_folder,
     read_installation,
     socket_folder,
 )
@@ -89,6 +90,7 @@ def make_installation(
         ask_seconds=ask_seconds,
         environment=tuple(environment),
         otlp_endpoint=otlp_endpoint,
+        config=str(config_folder().absolute()),
         sockets=str(socket_folder()),
         wrapped=host == "codex" and shell not in POSIX_SHELLS,
     )
@@ -157,9 +159,11 @@ def _ask(installation: Installation, rule: str, seconds: float) -> bytes | None:
         line = _client.connect(installation.sockets, installation.key, end)
         if line is None:
             return None
-        line.sendall(f"{_client.VERSION} {rule} - {seconds} 0\n".encode())
-        head, _, body = _client.receive(line, end).partition(b"\n")
-        line.close()
+        try:
+            line.sendall(f"{_client.VERSION} {rule} - {seconds} 0\n".encode())
+            head, _, body = _client.receive(line, end).partition(b"\n")
+        finally:
+            line.close()
     except _client.Refusal as error:
         raise InstallationError(str(installation.path), str(error)) from None
     except (BrokenPipeError, ConnectionResetError):

@@ -16,13 +16,16 @@ __all__ = ["HostEvent", "QuestionError", "read_event"]
 
 
 KNOWN_KEYS = frozenset(
-    "session_id sessionId conversation_id generation_id transcript_path cwd hook_event_name timestamp prompt_id turn_id "
-    "permission_mode effort model tool_name toolName tool_input toolArgs tool_use_id tool_call_id tool_response "
-    "toolResult tool_output mcp_context original_request_name duration_ms duration error error_message is_interrupt "
-    "prompt attachments stop_hook_active last_assistant_message prompt_response background_tasks session_crons agent_id "
-    "agent_type agent_transcript_path trigger custom_instructions compact_summary source reason initialPrompt "
-    "workspace_roots cursor_version user_email loop_count status subagent_id subagent_type permission_suggestions "
-    "stopReason transcriptPath agent_message command url file_path is_background_agent composer_mode".split()
+    """
+    session_id sessionId conversation_id generation_id transcript_path transcriptPath agent_transcript_path cwd
+    hook_event_name timestamp prompt_id turn_id permission_mode effort model source reason status trigger
+    tool_name toolName tool_input toolArgs tool_use_id tool_call_id tool_response toolResult tool_output mcp_context
+    original_request_name duration duration_ms error error_message is_interrupt permission_suggestions
+    prompt prompt_response initialPrompt attachments stop_hook_active stopReason last_assistant_message loop_count
+    background_tasks session_crons custom_instructions compact_summary
+    agent_id agent_type agent_message subagent_id subagent_type is_background_agent composer_mode
+    workspace_roots cursor_version user_email command url file_path
+    """.split()  # noqa: SIM905
 )
 """Keys that some version of some coding agent was seen, or is documented, to send."""
 

@@ -234,7 +234,7 @@ class Question:
     def __init__(self, policy: Policy, asked: PendingTool, run: AdapterRun) -> None:
         self.asked, self.operation_id = asked, run.operation_id
         self.settled = False
-        self._policy, self._capabilities = policy, run.capabilities
+        self._policy, self._capabilities, self._agent_id = policy, run.capabilities, run.run.agent.id
 
     @classmethod
     async def open(cls, policy: Policy, host: Host, agent: AgentRun, asked: PendingTool) -> Question:
@@ -262,6 +262,7 @@ class Question:
         run = AdapterRun(
             self._policy.hooks(),
             self._capabilities,
+            agent_id=self._agent_id,
             operation_id=self.operation_id,
             store=self._policy.store,
             dispatcher=self._policy.dispatcher,
@@ -428,6 +429,11 @@ class Session:
     # Turns.
 
     async def _begin_turn(self, event: HostEvent) -> Verdict:
+        if event.agent_id:  # Codex tells the prompt of a sub-agent, too
+            agent = await self._agent_of(event)
+            if agent.turn is None:
+                await agent.begin_turn(event.text)
+            return Verdict()
         main = await self._open_main(event)
         if main.stop_reason is not None:  # the turn that was stopped is over: this is another one
             self._main = None

@@ -86,7 +86,8 @@ def find_hook(installation: Installation) -> list[str]:
 def _entry(host: Host, installation: Installation, event: str) -> dict[str, Any]:
     """Return what the settings hold for one event, in the host's shape."""
     command = installation.command(event)
-    timeout = round(installation.timeout * 1000) if host.milliseconds else round(installation.timeout)
+    seconds = installation.timeout(event)
+    timeout = round(seconds * 1000) if host.milliseconds else round(seconds)
     if host.shape == "list":
         closed = {"failClosed": True} if host.judges(event) else {}
         return {"command": command, "timeout": timeout, **closed}
