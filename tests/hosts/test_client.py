@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import importlib.metadata
 import json
 import os
@@ -413,8 +414,9 @@ class serving:  # noqa: N801
             except OSError:
                 return
             with line:
-                line.recv(1 << 20)
-                line.sendall(self._said)
+                with contextlib.suppress(OSError):  # the client may have gone
+                    line.recv(1 << 20)
+                    line.sendall(self._said)
 
     def __exit__(self, *_: object) -> None:
         self._listener.shutdown(socket.SHUT_RDWR)
