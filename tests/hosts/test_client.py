@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from hookline.hosts import ask_status
-from hookline.hosts import _client as client
+from hookline.hosts._command import client
 from tests.hosts.installed import Installed, Ran, alive, end_resident, frames, installed, wait_for_end
 
 
@@ -38,12 +38,13 @@ def hasty(tmp_path: Path) -> Iterator[Installed]:
 
 
 def test_the_client_imports_nothing_that_a_bare_interpreter_has_not_loaded() -> None:
-    tree = ast.parse(Path(client.__file__).read_text())
+    imported = set()
+    for name in ("client.py", "hook.py"):
+        for node in ast.walk(ast.parse(Path(client.__file__).with_name(name).read_text())):
+            assert not isinstance(node, ast.ImportFrom)
+            imported |= {alias.name for alias in node.names} if isinstance(node, ast.Import) else set()
 
-    imported = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
-
-    assert imported == {"_socket", "os", "sys"}
-    assert not [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
+    assert imported == {"_socket", "os", "sys", "client"}
 
 
 def test_the_client_is_of_the_version_that_is_installed() -> None:
@@ -85,10 +86,12 @@ def test_a_changed_policy_holds_from_the_next_question_on(host: Installed) -> No
 def test_a_resident_process_of_another_version_is_replaced_within_the_same_question(host: Installed) -> None:
     host.bash("echo hi")
     old = host.pid
-    newer = Path(host.installation.folder, "client.py")
-    newer.write_text(Path(client.__file__).read_text().replace(f'VERSION = "{client.VERSION}"', 'VERSION = "9.9.9"'))
+    folder = Path(host.installation.folder)
+    code, hook = Path(client.__file__), Path(client.__file__).with_name("hook.py")
+    (folder / "client.py").write_text(code.read_text().replace(f'VERSION = "{client.VERSION}"', 'VERSION = "9.9.9"'))
+    (folder / "hook.py").write_text(hook.read_text())
     words = host.installation.command_words("PreToolUse")
-    words[words.index(str(Path(client.__file__)))] = str(newer)
+    words[words.index(str(hook))] = str(folder / "hook.py")
     words[words.index("10")] = "1.5"
 
     # No process of that version can be started here: what counts is that the old one gives way and nothing runs.

@@ -4,6 +4,7 @@ from hookline.hosts._codex_trust import CodexError, CodexHook, list_codex_hooks,
 from hookline.hosts._hosts import HOSTS, Host, Scope
 from hookline.hosts._installation import Installation, InstallationError, list_installations, read_installation
 from hookline.hosts._installing import (
+    ResidentError,
     ask_status,
     find_installation,
     install_hook,
@@ -24,6 +25,7 @@ __all__ = [
     "Installation",
     "InstallationError",
     "Moment",
+    "ResidentError",
     "ResidentStatus",
     "Scope",
     "SessionStatus",

@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 
 from hookline.errors import HooklineError
-from hookline.hosts import _client
+from hookline.hosts._command import client
 from hookline.hosts._hosts import HOSTS, Host
 
 __all__ = ["Installation", "InstallationError", "config_folder", "list_installations", "read_installation"]
@@ -23,7 +23,8 @@ MARGIN_SECONDS = 10.0
 LEAST_MARGIN_SECONDS = 0.5
 LONGEST_FOLDER = 72
 """Bytes of the path of the sockets' folder: Linux takes 107 for a socket, and the name of one may have 34."""
-CLIENT = Path(_client.__file__).resolve()
+HOOK = Path(client.__file__).resolve().with_name("hook.py")
+"""The file that coding agents run."""
 
 
 class InstallationError(HooklineError):
@@ -116,7 +117,7 @@ class Installation(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         rule = "judge" if self.find_host().judges(event) else "tell"
         seconds = min(self.deadline, self.timeout(event) - LEAST_MARGIN_SECONDS)
         given = [rule, event, f"{seconds:g}", self.sockets, self.key, str(self.path), *self.environment]
-        return [self.python, "-I", "-S", str(CLIENT), *given]
+        return [self.python, "-I", "-S", str(HOOK), *given]
 
     def command(self, event: str) -> str:
         """Return the command line for one event.

@@ -9,12 +9,11 @@ from pathlib import Path
 
 import msgspec
 
-from hookline.errors import HookUsageError
-from hookline.hosts import _client
+from hookline.errors import HooklineError, HookUsageError
+from hookline.hosts._command import client
 from hookline.hosts._hosts import HOSTS, Scope
 from hookline.hosts._installation import (
     Installation,
-    InstallationError,
     config_folder,
     read_installation,
     socket_folder,
@@ -25,10 +24,29 @@ from hookline.hosts._sessions import capabilities_of
 from hookline.hosts._settings import add_hook, remove_hook
 from hookline.runtime import AdapterRun
 
-__all__ = ["ask_status", "find_installation", "install_hook", "make_installation", "stop_resident", "uninstall_hook"]
+__all__ = [
+    "ResidentError",
+    "ask_status",
+    "find_installation",
+    "install_hook",
+    "make_installation",
+    "stop_resident",
+    "uninstall_hook",
+]
 
 ASK_SECONDS = 2.0
 POSIX_SHELLS = ("sh", "bash", "dash", "ash", "ksh", "zsh")
+
+
+class ResidentError(HooklineError):
+    """The resident process of an installation must not be asked."""
+
+    def __init__(self, problem: str) -> None:
+        super().__init__(problem)
+        self.problem = problem
+
+    def __str__(self) -> str:
+        return f"The resident process is not asked, because {self.problem}. Remove what is there, if it is not yours."
 
 
 def make_installation(
@@ -139,7 +157,7 @@ def ask_status(installation: Installation, seconds: float = ASK_SECONDS) -> Resi
 
     Raises:
         TimeoutError: If it does not answer, because it is frozen or busy.
-        InstallationError: If its socket is not this user's.
+        ResidentError: If its socket is not this user's.
     """
     answer = _ask(installation, "status", seconds)
     return None if answer is None else msgspec.json.decode(answer, type=ResidentStatus)
@@ -147,25 +165,24 @@ def ask_status(installation: Installation, seconds: float = ASK_SECONDS) -> Resi
 
 def stop_resident(installation: Installation, seconds: float = ASK_SECONDS) -> bool:
     """End the resident process of an installation; the next question starts another. Return whether there was one."""
-    try:
+    with contextlib.suppress(TimeoutError, ResidentError):
         return _ask(installation, "stop", seconds) is not None
-    except TimeoutError:
-        return False
+    return False
 
 
 def _ask(installation: Installation, rule: str, seconds: float) -> bytes | None:
-    end = _client.now() + seconds
+    end = client.now() + seconds
     try:
-        line = _client.connect(installation.sockets, installation.key, end)
+        line = client.connect(installation.sockets, installation.key, end)
         if line is None:
             return None
         try:
-            line.sendall(f"{_client.VERSION} {rule} - {seconds} 0\n".encode())
-            head, _, body = _client.receive(line, end).partition(b"\n")
+            line.sendall(f"{client.VERSION} {rule} - {seconds} 0\n".encode())
+            head, _, body = client.receive(line, end).partition(b"\n")
         finally:
             line.close()
-    except _client.Refusal as error:
-        raise InstallationError(str(installation.path), str(error)) from None
+    except client.Refusal as error:
+        raise ResidentError(str(error)) from None
     except (BrokenPipeError, ConnectionResetError):
         return None
     return body if head.startswith(b"+hookline") else None

@@ -27,8 +27,8 @@ import msgspec
 
 from hookline.errors import HooklineError, message_of
 from hookline.hosts._answers import Answer, Verdict
-from hookline.hosts._client import VERSION
-from hookline.hosts._installation import CLIENT, Installation, read_installation
+from hookline.hosts._command.client import VERSION
+from hookline.hosts._installation import HOOK, Installation, read_installation
 from hookline.hosts._moments import Moment
 from hookline.hosts._policy import Policy
 from hookline.hosts._reading import HostEvent, QuestionError, read_event
@@ -128,7 +128,7 @@ class Resident:
         self._questions = 0
         self._serving: set[asyncio.Task[Any]] = set()
         self._retired = asyncio.Event()
-        self._watched = {file: _stamp(file) for file in (path, CLIENT, *policy.watched)}
+        self._watched = {file: _stamp(file) for file in (path, HOOK, HOOK.with_name("client.py"), *policy.watched)}
         self._socket = Path(installation.sockets) / f"{installation.key}.sock"
         self._inode = 0
         self._server: asyncio.Server | None = None

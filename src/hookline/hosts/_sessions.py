@@ -299,6 +299,7 @@ class Session:
         self._agents: dict[str, AgentRun] = {}
         self._started: list[StartedAgent] = []
         self._questions: dict[str, Question] = {}
+        self._writing: set[asyncio.Task[None]] = set()
 
     @property
     def operation_id(self) -> str:
@@ -359,8 +360,22 @@ class Session:
         main, self._main = self._main, None
         if main is not None:
             await main.close(done=done)
+        await asyncio.gather(*self._writing)
 
     # Runs.
+
+    def _write_soon(self, agent: AgentRun) -> None:
+        """Write the run after the host has its answer: a commit takes longer than all hooks together."""
+        task = asyncio.create_task(self._write(agent))
+        self._writing.add(task)
+        task.add_done_callback(self._writing.discard)
+
+    async def _write(self, agent: AgentRun) -> None:
+        try:
+            if agent.run.is_open:
+                await agent.run.checkpoint()
+        except Exception as error:
+            logger.error("Operation %s could not be written: %s", agent.run.operation_id, message_of(error))
 
     async def _open_main(self, event: HostEvent) -> AgentRun:
         """Return the session's own agent, and open its run if there is none."""
@@ -378,6 +393,7 @@ class Session:
                     dispatcher=policy.dispatcher,
                     store=policy.store,
                     best_effort=True,
+                    writes_ahead=False,
                 )
                 await run.open([Message(role="user", content=event.text)] if event.moment is Moment.PROMPT else [])
                 self._main = AgentRun(run)
@@ -392,6 +408,7 @@ class Session:
             operation_id=operation_id,
             parent=parent.run,
             best_effort=True,
+            writes_ahead=False,
         )
         await run.open([Message(role="user", content=task)])
         child = AgentRun(run)
@@ -442,7 +459,7 @@ class Session:
         await self._close_questions("The person went on with another prompt.")
         main.continues = 0
         done = await main.begin_turn(event.text)
-        await main.run.checkpoint()
+        self._write_soon(main)
         if done is None:
             return Verdict()
         self._main = None
@@ -454,7 +471,7 @@ class Session:
         if agent is self._main:
             await self._close_questions("The call was not approved.")
         done = await agent.end_turn(event.text)
-        await agent.run.checkpoint()
+        self._write_soon(agent)
         if agent.stop_reason is not None:
             if agent is self._main:
                 self._main = None
@@ -516,6 +533,7 @@ class Session:
         reached = await call.begin(agent.run.call_tool(request, call.work, approved=approved))
         if reached:
             agent.calls.append(call)
+            self._write_soon(agent)
             final = _plain(call.given)
             return Verdict(args=final if final != event.args else None, context=context_of(call.result))
         done: ToolDone = call.result
@@ -525,6 +543,7 @@ class Session:
             self._questions[_key_of(event)] = question
             return await self._decide(agent, event, question, seconds)
         agent.note(Message(role="tool", content=done.result.content, tool_call_id=request.tool_call_id))
+        self._write_soon(agent)
         stop = done.stop.reason if done.stop is not None else None
         return Verdict(decision="deny", reason=_refusal(event, done), stop=stop, context=context_of(done))
 
@@ -579,6 +598,7 @@ class Session:
         else:
             done = await self._report_call(agent, event)
         agent.note(Message(role="tool", content=done.result.content, tool_call_id=event.call_id or None))
+        self._write_soon(agent)
         stop = done.stop.reason if done.stop is not None else None
         result = done.result.content if done.changed else None
         return Verdict(result=result, stop=stop, context=context_of(done))

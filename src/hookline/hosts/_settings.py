@@ -129,7 +129,7 @@ def _places(document: JsonDocument, installation: Installation) -> Iterator[tupl
 
 def _is_own(handler: Mapping[str, Any], installation: Installation) -> bool:
     command = handler.get("command", handler.get("bash"))
-    return isinstance(command, str) and str(installation.path) in command and "_client.py" in command
+    return isinstance(command, str) and str(installation.path) in command and "hook.py" in command
 
 
 def _command_at(document: JsonDocument, event: str, position: int, nth: int | None) -> Any:

@@ -125,12 +125,13 @@ class AdapterSegment(Run):
 
     has_foreign_scope = True
 
-    __slots__ = ("at_hand", "can_ask", "framework", "given_specs")
+    __slots__ = ("at_hand", "can_ask", "framework", "given_specs", "writes_ahead")
 
     at_hand: dict[str, Tool]
     can_ask: bool
     framework: str
     given_specs: list[ToolSpec]
+    writes_ahead: bool
 
     @property
     def specs(self) -> list[ToolSpec]:
@@ -185,6 +186,8 @@ class AdapterRun:
         best_effort: Whether hooks that the adapter does not support are only logged, instead of refused.
         allow_missing_hooks: Whether a paused operation may be resumed without interceptors that it had before; a
             warning is logged.
+        writes_ahead: Whether a durable store learns of a tool call before the tool runs. If not, call `checkpoint`
+            when there is time: a process that is killed meanwhile leaves no trace of the call.
 
     Attributes:
         operation_id: The id of the run.
@@ -213,6 +216,7 @@ class AdapterRun:
         drain_timeout: float = 5.0,
         best_effort: bool = False,
         allow_missing_hooks: bool = False,
+        writes_ahead: bool = True,
     ) -> None:
         check_ids(user_id=user_id, tenant_id=tenant_id)
         own = hook_batch(hooks)
@@ -234,6 +238,7 @@ class AdapterRun:
         self._store = store or (parent.run.store if parent is not None else default_store())
         self._drain_timeout = drain_timeout
         self._allow_missing_hooks: bool = allow_missing_hooks or (parent is not None and parent._allow_missing_hooks)
+        self._writes_ahead = writes_ahead
         self._run: AdapterSegment | None = None
         self._opened: AdapterSegment
         self._life: Lifecycle | None = None
@@ -342,6 +347,7 @@ class AdapterRun:
         )
         run.at_hand, run.can_ask, run.given_specs = {}, self.capabilities.asks, list(tools)
         run.instructions, run.framework = instructions, self.capabilities.framework
+        run.writes_ahead = self._writes_ahead
         life = Lifecycle(run, claims=self._resumed or run.journal.durable)
         await life.__aenter__()
         self._run = self._opened = run

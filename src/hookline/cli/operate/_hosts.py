@@ -83,7 +83,7 @@ def install(
     yes: Annotated[bool, typer.Option("--yes", help="Trust the hook in Codex without asking.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Name hookline as the hook in the settings of a coding agent.
+    """Name hookline as the hook of a coding agent.
 
     Its tool calls, prompts and sub-agents then run through your hooks. A hook that fails or hangs denies the call.
     Installing again replaces what was installed. Entries of others, and comments, stay.
@@ -146,9 +146,9 @@ def _trust(made: Installation, program: str, *, asked: bool, quiet: bool) -> Non
 
 @host_app.command("uninstall")
 def uninstall(host: HostName, user: User = False, project: Project = Path()) -> None:
-    """Take the hook out of the settings of a coding agent again, and end its resident process.
+    """Take the hook out of the settings again.
 
-    Entries of others, and comments, stay.
+    Its resident process ends. Entries of others, and comments, stay.
     """
     with report_errors_only():
         from hookline.hosts import HOSTS, uninstall_hook
@@ -166,7 +166,9 @@ def status(
     limit: Annotated[int, typer.Option(min=1, max=50, metavar="N", help="Show this many decisions at most.")] = 10,
     as_json: AsJson = False,
 ) -> None:
-    """Show what is installed, its resident process, its log, and its last decisions.
+    """Show what is installed, and its last decisions.
+
+    It shows the resident process of each hook, and where its log is.
 
     Exits with 1 if a resident process does not answer, or if settings do not name the hook as it was installed.
     """
@@ -211,7 +213,7 @@ class HostRow(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 def _look(made: Installation) -> HostRow:
-    from hookline.hosts import HOSTS, InstallationError, SettingsError, ask_status, find_hook
+    from hookline.hosts import HOSTS, InstallationError, ResidentError, SettingsError, ask_status, find_hook
 
     problem, process, found = "", "not started", None
     events: list[str] = []
@@ -227,7 +229,7 @@ def _look(made: Installation) -> HostRow:
         process = "running" if found is not None else "not started"
     except TimeoutError:
         process = "not answering"
-    except InstallationError as error:
+    except ResidentError as error:
         process, problem = "broken", problem or str(error)
     return HostRow(
         host=made.host,
@@ -277,7 +279,7 @@ def _columns() -> list[Column[Decision]]:
 
 @host_app.command("stop")
 def stop(host: HostName, user: User = False, project: Project = Path()) -> None:
-    """End the resident process; the next question of the coding agent starts another one."""
+    """End the resident process; another question starts it."""
     with report_errors_only():
         from hookline.hosts import stop_resident
 
@@ -310,9 +312,9 @@ def _make_asker(host: str) -> Callable[..., None]:
         sys.stdout.flush()
         os.execv(words[0], words)
 
-    ask.__doc__ = f"""Answer one event of {host}: its JSON on stdin, the answer in its own words on stdout.
+    ask.__doc__ = f"""Answer one event of {host}, whose JSON is on stdin.
 
-    It does exactly what the installed command does, for trying hooks by hand. Exits with 2 for a call that is denied
+    The answer on stdout is in the words of {host}. It does exactly what the installed command does, for trying hooks by hand. Exits with 2 for a call that is denied
     because the hook failed.
     """
     return ask

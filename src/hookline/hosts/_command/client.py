@@ -1,6 +1,6 @@
 """The command that a coding agent runs as its hook: ask the resident process, and refuse if it does not answer.
 
-It runs as `python -I -S _client.py RULE EVENT SECONDS FOLDER KEY INSTALLATION [NAME ...]`, dozens of times in a session,
+It runs as `python -I -S hook.py RULE EVENT SECONDS FOLDER KEY INSTALLATION [NAME ...]`, dozens of times in a session,
 so it imports only what a bare interpreter has loaded anyway, and `_socket`: `socket`, `json` and `argparse` cost 5 to
 15 ms each. It sends its stdin unread, and copies the answer.
 
@@ -232,7 +232,3 @@ def write(number: int, data: bytes) -> None:
             data = data[os.write(number, data) :]
         except BlockingIOError:  # stdin and stdout may be one socket, which does not block any more
             nap()
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])
