@@ -54,6 +54,7 @@ REFUSED = [
     "keys create ops --scope hooks:read --expires never",
     "hooks apply broken.toml",
     "hooks apply missing.toml",
+    "host install emacs --hooks missing.py",
     "serve --port 0 --files broken.toml",
     "serve --port 0 --trusted-proxy nowhere",
     "serve --port 0 --agent missing.py:agent",

@@ -104,7 +104,7 @@ def test_a_resident_process_of_another_version_is_replaced_within_the_same_quest
 
 
 def test_a_question_under_way_is_answered_while_the_process_is_replaced(tmp_path: Path) -> None:
-    policy = '''
+    policy = """
 import asyncio
 from pathlib import Path
 
@@ -120,7 +120,7 @@ async def wait(call):
         while not Path(__file__).with_name("go").exists():
             await asyncio.sleep(0.01)
         return Deny("by the old one")
-'''
+"""
     with installed(tmp_path, policy=policy) as host:
         folder = Path(host.installation.folder)
         under_way = host.start(*host.shell("wait"))
@@ -396,7 +396,7 @@ hooks.guard(ToolCall)(lambda call: Deny("all of it"))
 """
 
 
-class serving:  # noqa: N801
+class serving:
     """A server at the socket of an installation that says the same to everybody."""
 
     def __init__(self, host: Installed, said: bytes) -> None:
@@ -416,10 +416,9 @@ class serving:  # noqa: N801
                 line, _ = self._listener.accept()
             except OSError:
                 return
-            with line:
-                with contextlib.suppress(OSError):  # the client may have gone
-                    line.recv(1 << 20)
-                    line.sendall(self._said)
+            with line, contextlib.suppress(OSError):  # the client may have gone
+                line.recv(1 << 20)
+                line.sendall(self._said)
 
     def __exit__(self, *_: object) -> None:
         self._listener.shutdown(socket.SHUT_RDWR)

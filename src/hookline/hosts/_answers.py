@@ -108,8 +108,9 @@ def write_codex(moment: Moment, event: str, verdict: Verdict) -> Answer:
         elif verdict.args is not None:
             own |= {"permissionDecision": "allow", "updatedInput": verdict.args}
     elif moment is Moment.AFTER_TOOL:
-        if verdict.result is not None or verdict.stop is not None:
-            top |= {"decision": "block", "reason": _text(verdict.stop if verdict.result is None else verdict.result)}
+        said = verdict.stop if verdict.result is None else verdict.result
+        if said is not None:
+            top |= {"decision": "block", "reason": _text(said)}
     elif moment in (Moment.PROMPT, Moment.STOP, Moment.AGENT_STOP) and verdict.decision in ("deny", "continue"):
         top |= {"decision": "block", "reason": _text(verdict.reason)}
     if len(own) > 1 and moment not in (Moment.STOP, Moment.AGENT_STOP):

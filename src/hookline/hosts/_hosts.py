@@ -47,6 +47,7 @@ class Host(msgspec.Struct, frozen=True, kw_only=True):
         mcp: How it spells the tools of MCP servers: what stands before the server's name, and after it.
         write: Writes an answer in its words.
         asks: Whether it can ask the person in front of it about a call.
+        refuses_compaction: Whether a hook can keep it from compacting the conversation.
         names_agents: Whether an event inside a sub-agent says so.
         milliseconds: Whether its settings give timeouts in milliseconds.
         shape: How its settings nest a command: `"groups"`, `"list"` or `"bash"`.
@@ -66,6 +67,7 @@ class Host(msgspec.Struct, frozen=True, kw_only=True):
     mcp: tuple[str, str] = ("mcp__", "__")
     write: Writer
     asks: bool = False
+    refuses_compaction: bool = False
     names_agents: bool = True
     milliseconds: bool = False
     shape: str = "groups"
@@ -145,6 +147,7 @@ CLAUDE = Host(
     spawns=frozenset({"Agent", "Task"}),
     write=write_claude,
     asks=True,
+    refuses_compaction=True,
     files={Scope.PROJECT: ".claude/settings.local.json", Scope.USER: "~/.claude/settings.json"},
     home="CLAUDE_CONFIG_DIR",
 )

@@ -281,7 +281,7 @@ class Resident:
         self, event: str, session: str, tool: str, verdict: Verdict, begun: float, *, failed: bool = False
     ) -> None:
         """Keep a decision for `host status`, and log the ones that matter. Arguments are never logged."""
-        word = verdict.decision
+        word: str = verdict.decision
         if failed:
             word = "error"
         elif verdict.stop is not None:

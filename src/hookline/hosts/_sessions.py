@@ -13,6 +13,7 @@ import msgspec
 from hookline._readonly import writable
 from hookline.calls import (
     AgentCall,
+    Call,
     CompactCall,
     Message,
     ModelResponse,
@@ -44,11 +45,13 @@ CALLEES = ("subagent_type", "agent_name", "agent_type", "agent")
 
 def capabilities_of(host: Host) -> Capabilities:
     """Return which hooks a coding agent can call; its model calls are its own."""
-    compacts = {CompactCall: frozenset({"before", "guard"})} if host.name == "claude" else {}
+    calls: dict[type[Call], frozenset[str]] = {AgentCall: KINDS, ToolCall: KINDS, SubAgentCall: KINDS}
+    if host.refuses_compaction:
+        calls[CompactCall] = frozenset({"before", "guard"})
     return Capabilities(
         framework=host.title,
         events=frozenset(HookType) - {HookType.ON_COMPACT_ERROR},
-        calls={AgentCall: KINDS, ToolCall: KINDS, SubAgentCall: KINDS, **compacts},
+        calls=calls,
         asks=True,
         raises_stopped=False,
     )
@@ -63,11 +66,19 @@ class NotRun(Exception):
 
 
 def context_of(done: ToolDone | AgentDone | None) -> str:
-    """Return the text that hooks want the model to read besides a result.
+    """Return the text that hooks want the model to read besides a result; after a denial it is part of the reason.
 
-    The one place that asks for it: no interceptor can give any yet.
+    This and `split_input` are all that knows how hooks add context.
     """
-    return str(getattr(done, "context", "") or "")
+    return str(getattr(done, "added", "") or "")
+
+
+def split_input(call: AgentCall, prompt: Message) -> tuple[str | None, str]:
+    """Split the input that hooks left: the prompt, if they changed it, and the text that they added to it."""
+    added = [each for each in call.input if "hookline.hooks" in each.details]
+    rest = [each for each in call.input if each not in added]
+    changed = None if rest == [prompt] else "\n\n".join(each.content for each in rest)
+    return changed, "\n\n".join(each.content for each in added)
 
 
 class OpenCall(SuspendedCall):
@@ -117,7 +128,7 @@ class AgentRun:
         self.turn: SuspendedCall | None = None
         self.compaction: SuspendedCall | None = None
         self.continues = 0
-        self.stopped = ""
+        self.stopped = self.added = ""
         self._messages: list[Message] = []
         self._step_has_calls = False
         self._has_step = False
@@ -170,15 +181,19 @@ class AgentRun:
             await compaction.end(error=NotRun(reason))
 
     async def begin_turn(self, text: str) -> AgentDone | None:
-        """Run the hooks of `AgentCall` up to the agent; return their answer if they let it not run."""
+        """Run the hooks of `AgentCall` up to the agent; return their answer if they let it not run.
+
+        What they add to the prompt is in `added`.
+        """
+        self.added = ""
         await self.end_turn_unasked()
         prompt = Message(role="user", content=text)
         self.note(prompt)
         turn = SuspendedCall()
         if await turn.begin(self.run.lead_run([prompt], turn.work)):
-            if turn.given.input != [prompt]:
+            changed, self.added = split_input(turn.given, prompt)
+            if changed is not None:
                 await turn.end(error=HookDenied("The prompt was changed.", ""))
-                changed = "\n\n".join(message.content for message in turn.given.input)
                 return AgentDone(output=f"A hook wants the prompt changed. Send it as: {changed}", ran=False)
             self.turn = turn
             return None
@@ -325,8 +340,7 @@ class Session:
             case Moment.AFTER_TOOL | Moment.FAILED_TOOL:
                 return await self._after_tool(event)
             case Moment.AGENT_START:
-                await self._agent_of(event)
-                return Verdict()
+                return Verdict(context=(await self._agent_of(event)).added)
             case Moment.AGENT_STOP:
                 return await self._stop_agent(event)
             case Moment.BEFORE_COMPACT:
@@ -450,7 +464,7 @@ class Session:
             agent = await self._agent_of(event)
             if agent.turn is None:
                 await agent.begin_turn(event.text)
-            return Verdict()
+            return Verdict(context=agent.added)
         main = await self._open_main(event)
         if main.stop_reason is not None:  # the turn that was stopped is over: this is another one
             self._main = None
@@ -461,11 +475,11 @@ class Session:
         done = await main.begin_turn(event.text)
         self._write_soon(main)
         if done is None:
-            return Verdict()
+            return Verdict(context=main.added)
         self._main = None
         await main.close(done=False)
         reason = done.denied.reason if done.denied is not None else done.output
-        return Verdict(decision="deny", reason=reason, context=context_of(done))
+        return Verdict(decision="deny", reason=reason)
 
     async def _end_turn(self, agent: AgentRun, event: HostEvent) -> Verdict:
         if agent is self._main:
@@ -535,7 +549,7 @@ class Session:
             agent.calls.append(call)
             self._write_soon(agent)
             final = _plain(call.given)
-            return Verdict(args=final if final != event.args else None, context=context_of(call.result))
+            return Verdict(args=final if final != event.args else None)
         done: ToolDone = call.result
         if done.asked is not None:
             agent.run.step.asked.pop(done.asked.tool_call_id, None)
@@ -545,7 +559,7 @@ class Session:
         agent.note(Message(role="tool", content=done.result.content, tool_call_id=request.tool_call_id))
         self._write_soon(agent)
         stop = done.stop.reason if done.stop is not None else None
-        return Verdict(decision="deny", reason=_refusal(event, done), stop=stop, context=context_of(done))
+        return Verdict(decision="deny", reason=_refusal(event, done), stop=stop)
 
     async def _decide(self, agent: AgentRun, event: HostEvent, question: Question, seconds: float) -> Verdict:
         """Have a person decide about a call: elsewhere, for as long as the host waits; else in front of the host."""
@@ -600,8 +614,9 @@ class Session:
         agent.note(Message(role="tool", content=done.result.content, tool_call_id=event.call_id or None))
         self._write_soon(agent)
         stop = done.stop.reason if done.stop is not None else None
-        result = done.result.content if done.changed else None
-        return Verdict(result=result, stop=stop, context=context_of(done))
+        added = context_of(done)
+        result = done.result.content if done.changed and not added else None
+        return Verdict(result=result, stop=stop, context=added)
 
     async def _report_call(self, agent: AgentRun, event: HostEvent) -> ToolDone:
         """Report a call that ran without a question: a person approved it in the host, or the session is new here."""
@@ -644,7 +659,7 @@ class Session:
         done: AgentDone = started.result
         reason = done.denied.reason if done.denied is not None else _unusable(event.tool, done.output)
         stopped = agent.stop_reason
-        return Verdict(decision="deny", reason=reason, stop=stopped, context=context_of(done))
+        return Verdict(decision="deny", reason=reason, stop=stopped)
 
     def _find_started(self, event: HostEvent) -> StartedAgent | None:
         same = [each for each in self._started if each.event.tool == event.tool and not each.detached]
@@ -668,7 +683,7 @@ class Session:
         )
         if done is None:  # it failed, and hooks kept its error
             return Verdict()
-        return Verdict(result=done.output if done.changed else None, context=context_of(done))
+        return Verdict(result=done.output if done.changed else None)
 
     # Compaction.
 

@@ -44,7 +44,11 @@ def main() -> int:
         print(f"{name:34}" + "".join(f"{each:18}" for each in [*cells, *["recorded frames"] * len(UNTRIED)]))
     if given.json:
         given.json.write_text(json.dumps({"versions": VERSIONS, "results": results}, indent=2) + "\n")
-    return 1 if any(found not in ("passed", "recorded frames") for row in results.values() for found in row.values()) else 0
+    return (
+        1
+        if any(found not in ("passed", "recorded frames") for row in results.values() for found in row.values())
+        else 0
+    )
 
 
 def install(folder: Path) -> None:

@@ -88,7 +88,17 @@ class Claude(Place):
         }
 
     def run(self, prompt: str) -> Ran:
-        words = ["claude", "-p", prompt, "--output-format", "stream-json", "--verbose", "--allowedTools", "Bash", "Agent"]
+        words = [
+            "claude",
+            "-p",
+            prompt,
+            "--output-format",
+            "stream-json",
+            "--verbose",
+            "--allowedTools",
+            "Bash",
+            "Agent",
+        ]
         return self._run(words)
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 import typer
 
-from hookline.cli._commands import CommandApp, ListGroup
+from hookline.cli._commands import CommandApp
 from hookline.cli._exit_codes import FAILED
 from hookline.cli._terminal import (
     Column,
@@ -30,7 +30,7 @@ __all__ = ["host_app"]
 
 NAMES = ("claude", "codex", "gemini", "cursor", "copilot")
 
-host_app = CommandApp(name="host", help="Be the hook of coding agents: Claude Code, Codex, Gemini CLI and others.")
+host_app = CommandApp(name="host", help="Be the hook of coding agents such as Claude Code.")
 
 HostName = Annotated[str, typer.Argument(metavar="HOST", help=f"The coding agent: {', '.join(NAMES)}.")]
 User = Annotated[
@@ -49,7 +49,7 @@ OwnStore = Annotated[
         "--store",
         metavar="URL",
         envvar="HOOKLINE_STORE",
-        help="Keep operations in this store, and ask its hook definitions too: sqlite:///FILE or postgresql://…",
+        help="Keep operations in this store, and ask its hook definitions too: sqlite:///FILE or postgresql://HOST/DATABASE",
     ),
 ]
 Codex = Annotated[str, typer.Option(metavar="PROGRAM", help="The program that is asked to trust the hook of Codex.")]
@@ -314,8 +314,10 @@ def _make_asker(host: str) -> Callable[..., None]:
 
     ask.__doc__ = f"""Answer one event of {host}, whose JSON is on stdin.
 
-    The answer on stdout is in the words of {host}. It does exactly what the installed command does, for trying hooks by hand. Exits with 2 for a call that is denied
-    because the hook failed.
+    The answer on stdout is in the words of {host}: it does exactly what the installed command does, for trying hooks
+    by hand.
+
+    Exits with 2 for a call that is denied because the hook failed.
     """
     return ask
 

@@ -9,10 +9,9 @@ refusal that all coding agents understand. With the rule `tell` a failure says n
 agent go on, or discard a prompt.
 """
 
+import _socket
 import os
 import sys
-
-import _socket
 
 VERSION = "0.1.0"
 """The version of hookline; a resident process of another version ends, and the client starts a new one."""
@@ -46,7 +45,7 @@ def nap() -> None:
 def read_question(end: float) -> bytes:
     """Return all of stdin, which a host may never close."""
     os.set_blocking(0, False)
-    parts = []
+    parts: list[bytes] = []
     while True:
         try:
             part = os.read(0, 1 << 20)
@@ -160,7 +159,7 @@ def become_resident(folder: str, key: str, installation: str, names: "list[str]"
 
 def receive(line: "_socket.socket", end: float) -> bytes:
     """Return what the resident process says, up to its end."""
-    parts = []
+    parts: list[bytes] = []
     while True:
         line.settimeout(max(end - now(), NAP_SECONDS))
         try:

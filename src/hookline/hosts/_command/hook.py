@@ -7,7 +7,7 @@ import sys
 
 sys.path.insert(0, __file__.rpartition("/")[0])
 
-import client  # type: ignore[import-not-found]  # noqa: E402
+import client  # type: ignore[import-not-found]
 
 if __name__ == "__main__":
     client.main(sys.argv[1:])
