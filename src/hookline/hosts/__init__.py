@@ -13,6 +13,7 @@ from hookline.hosts._installing import (
     uninstall_hook,
 )
 from hookline.hosts._moments import Moment
+from hookline.hosts._reading import QuestionError
 from hookline.hosts._resident import Decision, ResidentStatus, SessionStatus
 from hookline.hosts._settings import SettingsError, find_hook
 
@@ -25,6 +26,7 @@ __all__ = [
     "Installation",
     "InstallationError",
     "Moment",
+    "QuestionError",
     "ResidentError",
     "ResidentStatus",
     "Scope",

@@ -1,17 +1,21 @@
-"""Approve the first call that waits in a store, as a person would: with the command line."""
+"""Approve the first call that waits in a store, as a person would on the page."""
 
-import json
-import subprocess
+import asyncio
 import sys
-import time
 
-store = sys.argv[1]
-hookline = [sys.executable, "-c", "from hookline.cli import main; main()"]
-for _ in range(100):
-    ran = subprocess.run([*hookline, "approvals", "list", "--json", "--store", store], capture_output=True, text=True)
-    waiting = [json.loads(line) for line in ran.stdout.splitlines()]
-    if waiting:
-        words = ["approvals", "approve", waiting[0]["operationId"], waiting[0]["toolCallId"], "--store", store]
-        subprocess.run([*hookline, *words], check=True)
-        break
-    time.sleep(0.1)
+from hookline import Approve
+from hookline.store import SqlStore
+
+
+async def approve(url: str) -> None:
+    async with SqlStore(url) as store:
+        for _ in range(600):
+            for each in (await store.operations(status="waiting_for_human")).items:
+                state = await store.load(each.operation_id)
+                assert state is not None
+                await store.decide(each.operation_id, Approve(state.pending[0].tool_call_id), by="key:ada")
+                return
+            await asyncio.sleep(0.1)
+
+
+asyncio.run(approve(sys.argv[1]))

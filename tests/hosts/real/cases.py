@@ -16,7 +16,7 @@ from tests.hosts.installed import POLICY
 from tests.hosts.real.models import ModelServer, Turn
 from tests.hosts.real.programs import PROGRAMS, Place, Ran
 
-TIMEOUT = "3"
+TIMEOUT = "6"
 """Seconds that hooks have in these runs."""
 
 
