@@ -35,6 +35,11 @@ CHANGED: dict[str, Any] = {
 }
 
 
+def _output(text: str) -> dict[str, Any]:
+    """The result of the shell as Claude Code expects it; in another shape it is ignored."""
+    return {"stdout": text, "stderr": "", "interrupted": False}
+
+
 @pytest.fixture(scope="module", params=HOSTS)
 def host(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installed]:
     with installed(tmp_path_factory.mktemp("h"), request.param) as made:
@@ -138,7 +143,11 @@ def test_an_agent_that_would_stop_goes_on_three_times_and_no_more(name: str, tmp
 
     with installed(tmp_path, name) as host:
         host.ask(prompt, recorded[prompt])
-        answers = [host.ask(stop, {**recorded[stop], key: "not finished"}).json for _ in range(5)]
+        answers = []
+        for _ in range(5):
+            answers.append(host.ask(stop, {**recorded[stop], key: "not finished"}).json)
+            if name == "gemini" and answers[-1]:  # it tells what it goes on with as a prompt
+                host.ask(prompt, {**recorded[prompt], "prompt": "Finish it."})
 
     decision = "deny" if name == "gemini" else "block"
     assert answers[:3] == [{"decision": decision, "reason": "Finish it."}] * 3
@@ -155,8 +164,32 @@ def test_a_result_that_hooks_change_replaces_the_one_that_the_model_reads(name: 
         answer = host.ask(after, {**recorded[1][1], "tool_response": "a secret"})
 
     expected: dict[str, Any] = {
-        "claude": {"hookSpecificOutput": {"hookEventName": "PostToolUse", "updatedToolOutput": "hidden"}},
+        "claude": {"hookSpecificOutput": {"hookEventName": "PostToolUse", "updatedToolOutput": _output("hidden")}},
         "codex": {"decision": "block", "reason": "hidden"},
         "gemini": {"decision": "deny", "reason": "hidden"},
     }
     assert answer.json == expected[name]
+
+
+def test_claude_ends_the_turn_rather_than_show_a_result_that_it_cannot_replace(tmp_path: Any) -> None:
+    policy = """
+from msgspec.structs import replace
+
+from hookline import Hooks, ToolCall
+
+hooks = Hooks("policy")
+hooks.after(ToolCall)(lambda call, result: replace(result, content="hidden"))
+"""
+    read, mcp = ({"tool_name": name, "tool_input": {}} for name in ("Read", "mcp__notes__read"))
+    recorded = [each for each in frames("claude") if each[0] in ("PreToolUse", "PostToolUse")]
+
+    with installed(tmp_path, policy=policy) as host:
+        answers = []
+        for changes in (read, mcp):
+            host.ask("PreToolUse", {**recorded[0][1], **changes})
+            answers.append(host.ask("PostToolUse", {**recorded[1][1], **changes, "tool_response": "a secret"}).json)
+
+    assert answers[0]["continue"] is False
+    assert "cannot show" in answers[0]["stopReason"]
+    assert "continue" not in answers[1]
+    assert {each["hookSpecificOutput"]["updatedToolOutput"] for each in answers} == {"hidden"}

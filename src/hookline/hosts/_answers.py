@@ -26,6 +26,8 @@ __all__ = [
 
 LONGEST_TEXT = 8000
 """Characters of a reason; a hook that floods must not fill the conversation."""
+REPLACED_BY_CLAUDE = ("Bash", "Agent", "Task")
+"""Built-in tools of Claude Code whose result a hook can replace."""
 NO_REASON = "A hook denied this call."
 """Sent where a hook gave no reason: Codex lets a call run whose denial has none."""
 
@@ -39,6 +41,7 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
         reason: The reason, or the input to go on with.
         args: The arguments to run the tool with, if hooks changed them.
         result: What the model is to read instead of the tool's result.
+        tool: The host's name of the tool whose result it is.
         context: Text that the model reads besides.
         stop: Why the turn is to end, if it is.
     """
@@ -47,6 +50,7 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     reason: str = ""
     args: Mapping[str, Any] | None = None
     result: str | None = None
+    tool: str = ""
     context: str = ""
     stop: str | None = None
 
@@ -83,7 +87,12 @@ def write_claude(moment: Moment, event: str, verdict: Verdict) -> Answer:
             own["updatedInput"] = verdict.args
     elif moment in (Moment.AFTER_TOOL, Moment.FAILED_TOOL):
         if verdict.result is not None and moment is Moment.AFTER_TOOL:
-            own["updatedToolOutput"] = verdict.result
+            own["updatedToolOutput"] = _claude_output(verdict.tool, verdict.result)
+            if not verdict.tool.startswith("mcp__") and verdict.tool not in REPLACED_BY_CLAUDE:
+                # Claude falls back to the tool's own output where the new one does not fit, and the model must not
+                # see that.
+                top.setdefault("stopReason", f"A hook changed the result of {verdict.tool}, which Claude cannot show.")
+                top["continue"] = False
         elif verdict.result is not None:
             top |= {"decision": "block", "reason": _text(verdict.result)}
     elif verdict.decision in ("deny", "continue"):
@@ -91,6 +100,11 @@ def write_claude(moment: Moment, event: str, verdict: Verdict) -> Answer:
     if len(own) > 1:
         top["hookSpecificOutput"] = own
     return _json(top)
+
+
+def _claude_output(tool: str, text: str) -> Any:
+    """Return a result in the shape that Claude Code expects of a tool; in another shape it is ignored."""
+    return {"stdout": text, "stderr": "", "interrupted": False} if tool == "Bash" else text
 
 
 def write_codex(moment: Moment, event: str, verdict: Verdict) -> Answer:

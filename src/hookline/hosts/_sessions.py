@@ -128,7 +128,7 @@ class AgentRun:
         self.turn: SuspendedCall | None = None
         self.compaction: SuspendedCall | None = None
         self.continues = 0
-        self.stopped = self.added = ""
+        self.stopped = self.added = self.continuation = ""
         self._messages: list[Message] = []
         self._step_has_calls = False
         self._has_step = False
@@ -470,6 +470,11 @@ class Session:
             self._main = None
             await main.close(done=False)
             main = await self._open_main(event)
+        if main.continuation and event.text == main.continuation:
+            # Gemini CLI tells what a hook made it go on with as another prompt; it is the same turn.
+            main.continuation = ""
+            return Verdict(context=main.added)
+        main.continuation = ""
         await self._close_questions("The person went on with another prompt.")
         main.continues = 0
         done = await main.begin_turn(event.text)
@@ -504,6 +509,7 @@ class Session:
             return Verdict()
         reason = "\n\n".join(done.continues)
         refused = await agent.begin_turn(reason)
+        agent.continuation = reason
         return Verdict() if refused is not None else Verdict(decision="continue", reason=reason)
 
     async def _stop_agent(self, event: HostEvent) -> Verdict:
@@ -616,7 +622,7 @@ class Session:
         stop = done.stop.reason if done.stop is not None else None
         added = context_of(done)
         result = done.result.content if done.changed and not added else None
-        return Verdict(result=result, stop=stop, context=added)
+        return Verdict(result=result, tool=event.tool, stop=stop, context=added)
 
     async def _report_call(self, agent: AgentRun, event: HostEvent) -> ToolDone:
         """Report a call that ran without a question: a person approved it in the host, or the session is new here."""
@@ -683,7 +689,7 @@ class Session:
         )
         if done is None:  # it failed, and hooks kept its error
             return Verdict()
-        return Verdict(result=done.output if done.changed else None)
+        return Verdict(result=done.output if done.changed else None, tool=event.tool)
 
     # Compaction.
 

@@ -146,7 +146,7 @@ def withhold(scene: Scene) -> None:
     scene.install()
     scene.plans["main"] = [scene.place.call("printf %s%s sec ret")]
     scene.run()
-    scene.expect("the model read it", not re.search(r"(?<!\")secret", _results(scene)))
+    scene.expect("the model read it", "secret" not in _results(scene).replace("secrets", ""))
     scene.expect("the model was told nothing", "hidden" in scene.model.told)
 
 
@@ -262,5 +262,6 @@ def uninstall(scene: Scene) -> None:
 
 
 def _results(scene: Scene) -> str:
-    """Return what the model was sent after its first answer."""
-    return "\n".join(str(each) for each in scene.model.requests[1:])
+    """Return what the model was sent after its first answer, without the instructions of the program."""
+    last = scene.model.requests[-1]
+    return str(next(last[name] for name in ("messages", "input", "contents") if name in last)[1:])
