@@ -22,7 +22,7 @@ WORKERS := $(shell n=$$(getconf _NPROCESSORS_ONLN); n=$$((n + (n + 1) / 2)); ech
 # Where it is set, every process that the tests start would compile everything again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test check bench soak mutants adapters peers docs images site clean
+.PHONY: demo test check bench soak mutants adapters peers hosts docs images site clean
 
 demo: $(VENV)/.demo
 	$(VENV)/bin/hookline demo
@@ -53,6 +53,9 @@ adapters:
 peers:
 	python3 -m tests.peers $(ARGS)
 
+hosts: $(VENV)/.test
+	$(PY) -m tests.hosts.real $(ARGS)
+
 docs: $(VENV)/.test
 	$(PY) -m pytest tests/docs $(ARGS)
 
@@ -63,7 +66,7 @@ site: $(VENV)/.site
 	$(PY) -m zensical build --clean --strict
 
 clean:
-	rm -rf $(VENV) $(SOAK_VENV) .adapters-venv .peers .cache build dist site .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks .import_linter_cache
+	rm -rf $(VENV) $(SOAK_VENV) .adapters-venv .peers .hosts-venv .cache build dist site .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks .import_linter_cache
 
 $(VENV)/.pip:
 	python3 -m venv $(VENV)

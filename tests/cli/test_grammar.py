@@ -56,6 +56,7 @@ REFUSED = [
     "hooks apply missing.toml",
     "hooks import broken.toml",
     "hooks import missing.json",
+    "host install emacs --hooks missing.py",
     "serve --port 0 --files broken.toml",
     "serve --port 0 --trusted-proxy nowhere",
     "serve --port 0 --agent missing.py:agent",

@@ -43,6 +43,7 @@ MODULES = (
         "delivery",
         "store",
         "registry",
+        "hosts",
         "server",
         "cli",
         "pytest_plugin",

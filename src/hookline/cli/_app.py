@@ -28,6 +28,7 @@ from hookline.cli.operate import (
     endpoints_app,
     executions_app,
     hooks_app,
+    host_app,
     keys_app,
     operations_app,
     serve,
@@ -56,7 +57,7 @@ OVERVIEW = """\
 hookline: lifecycle hooks for AI agents. See, steer and test every run.
 
   Start            demo, init, doctor
-  Run agents       chat, eval, trace
+  Run agents       chat, eval, trace, host
   Operate a store  serve, hooks, approvals, operations, executions,
                    deliveries, endpoints, keys, audit
 
@@ -222,6 +223,7 @@ app.command(rich_help_panel=START)(doctor)
 app.command(rich_help_panel=RUN)(chat)
 app.add_typer(eval_app, rich_help_panel=RUN)
 app.command(rich_help_panel=RUN)(trace)
+app.add_typer(host_app, rich_help_panel=RUN)
 app.command(rich_help_panel=OPERATE)(serve)
 for group in (
     hooks_app,

@@ -66,9 +66,12 @@ def read_host_answer(hook: HookData, body: bytes) -> ControlAnswer:
     fault = answer.find_fault(closed=hook.webhook.on_error == "closed")
     if fault:
         raise _invalid_answer_error(hook.id, fault)
+    context = answer.context or msgspec.UNSET
     if answer.decision in ("deny", "ask"):
-        return ControlAnswer(decision=answer.decision, reason=answer.reason, stop=answer.stop)
-    return ControlAnswer(args=answer.args)
+        return ControlAnswer(
+            decision=answer.decision, reason=answer.reason, stop=answer.stop, additional_context=context
+        )
+    return ControlAnswer(args=answer.args, additional_context=context)
 
 
 def check_answer(hook_id: str, answer: object) -> ControlAnswer:

@@ -225,8 +225,10 @@ class _HostHook:
         return None if text == given else msgspec.structs.replace(result, **{field: text})
 
     def _pass_on(self, call: Call, context: str) -> None:
-        """Hand the text that a hook has for the model to its call. This is where `additionalContext` arrives."""
-        if context:
+        """Add the text that a hook has for the model, its `additionalContext`, to a call."""
+        if context and isinstance(call, ToolCall | AgentCall):
+            call.add_context(context)
+        elif context:
             logger.info("Hook %r has context for the model, which this call cannot take", self._definition.id)
 
     def _is_first(self, operation_id: str) -> bool:

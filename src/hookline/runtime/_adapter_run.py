@@ -51,7 +51,7 @@ from hookline.runtime._inputs import RunOptions, check_ids, check_operation_id, 
 from hookline.runtime._lifecycle import Lifecycle
 from hookline.runtime._loop import lead_model_call
 from hookline.runtime._missing_hooks import check_interceptors, inherited_hooks
-from hookline.runtime._persistence import LOST_HERE
+from hookline.runtime._persistence import LOST_HERE, checkpoint
 from hookline.runtime._run import Run, after_step, before_step, live
 from hookline.runtime._seams import RunControl, instrument, run_through_chain, tell_context, tell_failed_step
 from hookline.runtime._state import Approve, OperationState, OperationStore, Reject, Step, WaitingCall, default_store
@@ -132,7 +132,7 @@ class AdapterSegment(Run):
 
     has_foreign_scope = True
 
-    __slots__ = ("adds_context", "at_hand", "can_ask", "framework", "given_specs", "guides")
+    __slots__ = ("adds_context", "at_hand", "can_ask", "framework", "given_specs", "guides", "writes_ahead")
 
     adds_context: frozenset[type[Call]]
     at_hand: dict[str, Tool]
@@ -140,6 +140,7 @@ class AdapterSegment(Run):
     framework: str
     given_specs: list[ToolSpec]
     guides: bool
+    writes_ahead: bool
 
     @property
     def specs(self) -> list[ToolSpec]:
@@ -194,6 +195,8 @@ class AdapterRun:
         best_effort: Whether hooks that the adapter does not support are only logged, instead of refused.
         allow_missing_hooks: Whether a paused operation may be resumed without interceptors that it had before; a
             warning is logged.
+        writes_ahead: Whether a durable store learns of a tool call before the tool runs. If not, call `checkpoint`
+            when there is time: a process that is killed meanwhile leaves no trace of the call.
 
     Attributes:
         operation_id: The id of the run.
@@ -222,6 +225,7 @@ class AdapterRun:
         drain_timeout: float = 5.0,
         best_effort: bool = False,
         allow_missing_hooks: bool = False,
+        writes_ahead: bool = True,
     ) -> None:
         check_ids(user_id=user_id, tenant_id=tenant_id)
         own = hook_batch(hooks)
@@ -243,6 +247,7 @@ class AdapterRun:
         self._store = store or (parent.run.store if parent is not None else default_store())
         self._drain_timeout = drain_timeout
         self._allow_missing_hooks: bool = allow_missing_hooks or (parent is not None and parent._allow_missing_hooks)
+        self._writes_ahead = writes_ahead
         self._run: AdapterSegment | None = None
         self._opened: AdapterSegment
         self._life: Lifecycle | None = None
@@ -352,6 +357,7 @@ class AdapterRun:
         run.at_hand, run.can_ask, run.given_specs = {}, self.capabilities.asks, list(tools)
         run.instructions, run.framework = instructions, self.capabilities.framework
         run.adds_context, run.guides = self.capabilities.adds_context, self.capabilities.guides
+        run.writes_ahead = self._writes_ahead
         life = Lifecycle(run, claims=self._resumed or run.journal.durable)
         await life.__aenter__()
         self._run = self._opened = run
@@ -427,6 +433,17 @@ class AdapterRun:
             reason,
             message_of(life.error),
         )
+
+    async def checkpoint(self) -> None:
+        """Write what happened so far to a durable store, which otherwise learns it before the next call.
+
+        Call it where the framework waits, for example for the next prompt of a person.
+
+        Raises:
+            StoreUnavailableError: If the store cannot be reached.
+        """
+        if self._opened.journal.durable and not self._opened.finishing:
+            await checkpoint(self._opened)
 
     def _end_open_step(self, run: Run, reason: CompletionReason, failure: Exception | None) -> None:
         """End the open step, if there is one, and tell the instrumentation why."""

@@ -125,6 +125,8 @@ class Run:
     """Name of the other framework that runs it, if one does."""
     has_foreign_scope = False
     """Whether a framework may cancel its scope without calling `interrupt`."""
+    writes_ahead = True
+    """Whether a durable store learns of a tool call before the tool runs."""
 
     # Slots, because a run has more attributes than Python shares the keys of.
     __slots__ = (

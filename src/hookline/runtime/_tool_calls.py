@@ -426,7 +426,7 @@ async def call_tool(run: Run, step: Step, call: ToolCall, tool: Tool | None, pro
             result = await run.ask_observers(event)
         if result is None:
             event = None
-            if run.journal.durable:
+            if run.journal.durable and run.writes_ahead:
                 await checkpoint(run)
             work = run_tool(run, call, tool, problem)
             result = await (instrument(run, call, work) if ToolCall in run.enclosing else work)

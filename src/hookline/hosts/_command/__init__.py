@@ -1,0 +1,1 @@
+"""The installed command: `hook.py` is what coding agents run, `client.py` what it does."""

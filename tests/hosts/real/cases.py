@@ -1,0 +1,267 @@
+"""What each coding agent must do under one policy: the cases, and how it is seen that a tool did not run."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import signal
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from tests.hosts.installed import POLICY
+from tests.hosts.real.models import ModelServer, Turn
+from tests.hosts.real.programs import PROGRAMS, Place, Ran
+
+TIMEOUT = "6"
+"""Seconds that hooks have in these runs."""
+
+
+class Failed(Exception):
+    """The coding agent did something else."""
+
+
+class Scene:
+    """One run of one coding agent.
+
+    Attributes:
+        place: The program, its home and its project.
+        model: The scripted model.
+        plans: The plans of the model: `main`, and `child` for a sub-agent.
+    """
+
+    def __init__(self, host: str, programs: Path) -> None:
+        self.plans: dict[str, Any] = {"main": [], "child": []}
+        self.folder = Path(tempfile.mkdtemp(prefix="hl-"))
+        self.model = ModelServer(self.plans)
+        self.place: Place = PROGRAMS[host](self.folder, programs, self.model.url)
+        self.place.prepare()
+        (self.place.project / "policy.py").write_text(POLICY)
+        self.user = ["--user"] if host == "codex" else []
+
+    def install(self, *more: str) -> None:
+        """Install the policy, and trust it where that is needed."""
+        words = ["host", "install", self.place.name, "--hooks", "policy.py:hooks", "--store", "sqlite:///hookline.db"]
+        ran = self.place.hookline(*words, "--env", "PYTHONPATH", "--timeout", TIMEOUT, "--yes", *self.user, *more)
+        if ran.code:
+            raise Failed(f"install: {ran.err.strip()}")
+
+    def shell(self, words: str, marker: str = "ran") -> Turn:
+        """Return a call of the shell that leaves a file behind if it runs."""
+        path = self.place.project / f"marker-{marker}"
+        return self.place.call(f"echo {words} > {shlex.quote(str(path))}")
+
+    def has_run(self, marker: str = "ran") -> bool:
+        return (self.place.project / f"marker-{marker}").exists()
+
+    def run(self, prompt: str = "PLAN:main go") -> Ran:
+        with self.model:
+            ran = self.place.run(prompt)
+        if not self.model.requests and "bad prompt" not in prompt:
+            raise Failed(f"it made no model call: {(ran.err or ran.out).strip()[-300:]}")
+        return ran
+
+    def end(self) -> None:
+        """End the resident process, also one that is frozen."""
+        for log in self.folder.glob("hookline-*/*.log"):
+            for pid in re.findall(r"process (\d+)\.", log.read_text()):
+                try:
+                    words = Path(f"/proc/{pid}/cmdline").read_bytes()
+                except OSError:
+                    continue
+                if b"hookline.hosts" in words and str(self.folder).encode() in words:
+                    os.kill(int(pid), signal.SIGKILL)
+
+    def expect(self, what: str, holds: bool) -> None:
+        if not holds:
+            raise Failed(what)
+
+
+Case = Callable[[Scene], None]
+CASES: dict[str, Case] = {}
+
+
+def case(name: str) -> Callable[[Case], Case]:
+    def add(function: Case) -> Case:
+        CASES[name] = function
+        return function
+
+    return add
+
+
+@case("allow")
+def allow(scene: Scene) -> None:
+    scene.install()
+    scene.plans["main"] = [scene.shell("fine")]
+    scene.run()
+    scene.expect("the tool did not run", scene.has_run())
+
+
+@case("deny")
+def deny(scene: Scene) -> None:
+    scene.install()
+    scene.plans["main"] = [scene.shell("deny")]
+    scene.run()
+    scene.expect("the tool ran", not scene.has_run())
+    scene.expect("the model was not told why", "not on my machine" in scene.model.told)
+
+
+@case("rewrite")
+def rewrite(scene: Scene) -> None:
+    scene.install()
+    scene.plans["main"] = [scene.shell("change")]
+    scene.run()
+    scene.expect("the tool ran unchanged", not scene.has_run())
+    scene.expect("the changed command did not run", "changed" in scene.model.told.replace("has changed", ""))
+
+
+@case("ask, and nobody answers")
+def ask(scene: Scene) -> None:
+    scene.install()
+    scene.plans["main"] = [scene.shell("ask")]
+    scene.run()
+    scene.expect("the tool ran", not scene.has_run())
+    scene.expect("the model was not told why", "May it run?" in scene.model.told)
+
+
+@case("ask, and a person approves")
+def approve(scene: Scene) -> None:
+    scene.install("--ask-timeout", "30")
+    waits = POLICY.replace('return Ask("May it run?")', 'approve_soon()\n        return Ask("May it run?")')
+    (scene.place.project / "policy.py").write_text(
+        f"{waits}\n\nimport subprocess\nimport sys\n\n\ndef approve_soon():\n"
+        f"    subprocess.Popen([sys.executable, {str(Path(__file__).with_name('approve.py'))!r}, "
+        f"'sqlite:///{scene.place.project}/hookline.db'])\n"
+    )
+    scene.plans["main"] = [scene.shell("ask")]
+    scene.run()
+    scene.expect("the tool did not run", scene.has_run())
+
+
+@case("result withheld")
+def withhold(scene: Scene) -> None:
+    scene.install()
+    scene.plans["main"] = [scene.place.call("printf %s%s sec ret")]
+    scene.run()
+    scene.expect("the model read it", "secret" not in _results(scene).replace("secrets", ""))
+    scene.expect("the model was told nothing", "hidden" in scene.model.told)
+
+
+@case("stop")
+def stop(scene: Scene) -> None:
+    scene.install()
+    scene.plans["main"] = [scene.shell("stop", "first"), scene.shell("fine", "second")]
+    scene.run()
+    scene.expect("the tool ran", not scene.has_run("first"))
+    scene.expect("the turn went on with another tool", not scene.has_run("second"))
+
+
+@case("prompt refused")
+def prompt(scene: Scene) -> None:
+    scene.install()
+    scene.plans["main"] = [scene.shell("fine")]
+    scene.run("PLAN:main a bad prompt")
+    scene.expect("the model was asked", not any("PLAN" in str(each) for each in scene.model.requests))
+
+
+@case("goes on, three times at most")
+def go_on(scene: Scene) -> None:
+    scene.install()
+    scene.plans["main"] = lambda body: "not finished"
+    scene.run()
+    scene.expect("it did not go on", "Finish it." in scene.model.told)
+    asked = sum("PLAN:main" in str(each) for each in scene.model.requests)
+    scene.expect(f"the model was asked {asked} times", asked == 4)
+
+
+@case("deny in a sub-agent")
+def deny_in_sub_agent(scene: Scene) -> None:
+    scene.install()
+    scene.plans["main"] = scene.place.agent("PLAN:child help")
+    scene.plans["child"] = [scene.shell("deny")]
+    scene.run()
+    scene.expect("the tool ran", not scene.has_run())
+    scene.expect("the model was not told why", "not on my machine" in scene.model.told)
+
+
+@case("allow in a sub-agent")
+def allow_in_sub_agent(scene: Scene) -> None:
+    scene.install()
+    scene.plans["main"] = scene.place.agent("PLAN:child help")
+    scene.plans["child"] = [scene.shell("fine")]
+    scene.run()
+    scene.expect("the tool did not run", scene.has_run())
+    listed = scene.place.hookline("operations", "list", "--json", "--store", "sqlite:///hookline.db").out
+    scene.expect("the sub-agent is no operation of its own", listed.count('"operationId"') == 2)
+
+
+@case("sub-agent refused")
+def refuse_sub_agent(scene: Scene) -> None:
+    scene.install()
+    scene.plans["main"] = scene.place.agent("PLAN:child forbidden")[:1]
+    scene.plans["child"] = [scene.shell("fine")]
+    scene.run()
+    scene.expect("the sub-agent ran", not scene.has_run())
+    scene.expect("the model was not told why", "no such help" in scene.model.told)
+
+
+def _broken(name: str, words: str) -> None:
+    @case(name)
+    def broken(scene: Scene) -> None:
+        scene.install()
+        scene.plans["main"] = [scene.shell(words)]
+        scene.run()
+        scene.expect("the tool RAN", not scene.has_run())
+
+
+_broken("hook crashes", "crash")
+_broken("hook is slow", "slow")
+_broken("hook blocks the resident process", "freeze")
+_broken("hook floods", "flood")
+_broken("resident process is killed", "die")
+
+
+@case("policy is broken")
+def broken_policy(scene: Scene) -> None:
+    scene.install()
+    (scene.place.project / "policy.py").write_text("hooks = (\n")
+    scene.plans["main"] = [scene.shell("fine")]
+    scene.run()
+    scene.expect("the tool RAN", not scene.has_run())
+
+
+@case("installed command is killed")
+def killed_command(scene: Scene) -> None:
+    killer = scene.folder / "killer"
+    killer.write_text('#!/bin/sh\ncase "$4" in judge) kill -9 $$;; esac\n')
+    killer.chmod(0o755)
+    scene.install()
+    code = (
+        "import sys, msgspec; from pathlib import Path; import hookline.hosts as h; "
+        "made = h.list_installations()[0]; "
+        "h.install_hook(msgspec.structs.replace(made, python=sys.argv[1])); "
+        "made.host == 'codex' and h.trust_codex_hooks(Path(made.folder), str(made.path))"
+    )
+    ran = scene.place._run([sys.executable, "-c", code, str(killer)])
+    scene.expect(f"install: {ran.err}", ran.code == 0)
+    scene.plans["main"] = [scene.shell("fine")]
+    scene.run()
+    scene.expect("the tool RAN", not scene.has_run())
+
+
+@case("taken out again")
+def uninstall(scene: Scene) -> None:
+    scene.install()
+    scene.place.hookline("host", "uninstall", scene.place.name, *scene.user)
+    scene.plans["main"] = [scene.shell("deny")]
+    scene.run()
+    scene.expect("the tool did not run", scene.has_run())
+
+
+def _results(scene: Scene) -> str:
+    """Return what the model was sent after its first answer, without the instructions of the program."""
+    last = scene.model.requests[-1]
+    return str(next(last[name] for name in ("messages", "input", "contents") if name in last)[1:])
