@@ -72,6 +72,16 @@ async def test_the_receiver_is_asked_about_the_tools_that_the_matcher_names() ->
         assert (await judged(receiver, note, matcher="Write|mcp__memory__.*")).denied is not None
 
 
+@pytest.mark.parametrize("decision", ["allow", "deny", "ask"])
+async def test_context_comes_along_with_every_decision(decision: str) -> None:
+    async with Receiver() as receiver:
+        receiver.says(says_json(own(permissionDecision=decision, additionalContext="shells are logged")))
+
+        outcome = await judged(receiver)
+
+    assert [(each.hook_id, each.text) for each in outcome.context] == [("judge", "shells are logged")]
+
+
 @pytest.mark.parametrize(
     ("answer", "denied", "asked", "stop", "ran"),
     [

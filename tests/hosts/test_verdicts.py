@@ -193,3 +193,29 @@ hooks.after(ToolCall)(lambda call, result: replace(result, content="hidden"))
     assert "cannot show" in answers[0]["stopReason"]
     assert "continue" not in answers[1]
     assert {each["hookSpecificOutput"]["updatedToolOutput"] for each in answers} == {"hidden"}
+
+
+@pytest.mark.parametrize("name", ["claude", "codex", "gemini"])
+def test_context_that_hooks_add_to_a_prompt_and_to_a_result_reaches_the_model(name: str, tmp_path: Any) -> None:
+    policy = """
+from hookline import AgentCall, Hooks, ToolCall
+
+hooks = Hooks("policy")
+hooks.before(AgentCall)(lambda call: call.add_context("The build is frozen."))
+hooks.guard(ToolCall)(lambda call: call.add_context("Mind the freeze."))
+"""
+    prompt, before, after = {"gemini": ("BeforeAgent", "BeforeTool", "AfterTool")}.get(
+        name, ("UserPromptSubmit", "PreToolUse", "PostToolUse")
+    )
+    recorded = dict(reversed(frames(name)))  # the first of each event: the session's own agent's
+
+    with installed(tmp_path, name, policy=policy) as host:
+        asked = host.ask(prompt, recorded[prompt]).json
+        call = next(each for each in frames(name) if each[0] == before)
+        host.ask(*call)
+        told = host.ask(after, next(each for each in frames(name) if each[0] == after)[1]).json
+
+    assert asked["hookSpecificOutput"]["hookEventName"] == prompt
+    assert "The build is frozen." in asked["hookSpecificOutput"]["additionalContext"]
+    assert told["hookSpecificOutput"]["hookEventName"] == after
+    assert "Mind the freeze." in told["hookSpecificOutput"]["additionalContext"]

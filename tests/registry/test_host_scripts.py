@@ -508,6 +508,30 @@ def test_a_definition_that_could_never_work_is_refused(hook: Hook, fields: dict[
     assert refused.value.path in (path, "$.point" if fields.get("point") == "ToolCall.around" else path, "$.dialect")
 
 
+async def test_context_of_a_script_reaches_the_model_with_the_result_and_with_a_denial(hook: Hook) -> None:
+    told, ran = await run_agent(hook(says(specific(additionalContext="be brief"))))
+    denied, never = await run_agent(
+        hook(says(specific(permissionDecision="deny", permissionDecisionReason="no", additionalContext="ask Ann")))
+    )
+    after = await judge(hook(says(specific(additionalContext="lint passed")), point="ToolCall.after"))
+
+    assert (ran, never) == (["rm -rf /"], [])
+    assert "ran rm -rf /" in told.output
+    assert "be brief" in told.output
+    assert "ask Ann" in denied.output
+    assert [(each.hook_id, each.text) for each in after.context] == [("hook_1", "lint passed")]
+
+
+async def test_a_dry_run_shows_the_context_of_a_script_of_another_dialect(folder: Path) -> None:
+    (folder / "tells.sh").write_text(f"cat > /dev/null; printf '%s' '{specific(additionalContext='be brief')}'")
+    given = {"name": "tells", "point": "ToolCall.before", "script": "tells.sh", "dialect": "claude"}
+
+    async with Registry(scripts=folder) as registry:
+        passed = await registry.dry_run(given, {"apiName": "Bash"}, timeout=30)
+
+    assert (passed.outcome, passed.context) == ("passed", "be brief")
+
+
 async def test_a_dry_run_of_a_script_of_another_dialect_says_what_it_decides(folder: Path) -> None:
     (folder / "no.sh").write_text("echo no >&2; exit 2")
     given = {"name": "no", "point": "ToolCall.before", "script": "no.sh", "dialect": "claude", "matcher": "Bash"}

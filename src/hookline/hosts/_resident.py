@@ -134,7 +134,7 @@ class Resident:
         self._server: asyncio.Server | None = None
 
     async def serve(self) -> None:
-        """Listen until another process takes over, SIGTERM comes, or nobody has asked for hours."""
+        """Listen until another process takes over, SIGTERM comes, the socket is gone, or nobody has asked for hours."""
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, self.retire)
         server = self._server = await self._listen()
@@ -149,7 +149,7 @@ class Resident:
                     del self._sessions[name]
                     await session.close(done=False)
             last = now if self._sessions or self._serving else last
-            if now - last > IDLE_SECONDS:
+            if now - last > IDLE_SECONDS or not self._owns_socket():  # nobody can ask where the socket is gone
                 self.retire()
         server.close()
         if self._serving:  # questions under way get their answers
@@ -161,12 +161,19 @@ class Resident:
 
     def retire(self) -> None:
         """Stop listening; questions under way get their answers, new ones start another process."""
-        with contextlib.suppress(OSError):
-            if self._socket.stat().st_ino == self._inode:
+        if self._owns_socket():
+            with contextlib.suppress(OSError):
                 self._socket.unlink()
         if self._server is not None:
             self._server.close()
         self._retired.set()
+
+    def _owns_socket(self) -> bool:
+        """Return whether the socket is still there, and this process's."""
+        try:
+            return self._socket.stat().st_ino == self._inode
+        except OSError:
+            return False
 
     async def _listen(self) -> asyncio.Server:
         """Listen at the socket, which appears at once and whole."""
