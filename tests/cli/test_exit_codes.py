@@ -37,6 +37,7 @@ from hookline.cli.eval import _attacks
 from hookline.cli.eval._attacks import attack_policies
 from hookline.cli.operate import _store
 from hookline.evals.suites.agentdojo import AttackPolicy
+from hookline.hosts import HOSTS
 from tests.cli.operated import define, denying, leave_dead, log_runs, on, paused
 from tests.docs.markdown import ROOT
 from tests.signals import default_signals
@@ -391,6 +392,21 @@ ROWS: dict[str, list[tuple[int, str]]] = {
         (MISUSED, ""),
         (MISUSED, "unknown --store sqlite:///missing.db"),
     ],
+    "host install": [
+        (MISUSED, ""),
+        (MISUSED, "emacs --hooks exit_agents.py"),
+    ],
+    "host uninstall": [
+        (MISUSED, ""),
+        (MISUSED, "emacs"),
+    ],
+    "host status": [
+        (MISUSED, "emacs"),
+    ],
+    "host stop": [
+        (MISUSED, "emacs"),
+    ],
+    **{f"host {name}": [(MISUSED, ""), (MISUSED, "Nothing")] for name in HOSTS},
 }
 """What each command is given, and how it then ends. `eval suite` is what `hookline eval` alone means."""
 

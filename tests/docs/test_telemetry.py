@@ -27,6 +27,7 @@ from hookline import (
     BeforeToolCall,
     Compaction,
     Deny,
+    Guide,
     HookDispatcher,
     Hooks,
     Message,
@@ -220,6 +221,20 @@ def answering() -> Hooks:
     return hooks
 
 
+def guiding() -> Hooks:
+    hooks = Hooks("guiding")
+
+    @hooks.guard(ToolCall)
+    def add(call: ToolCall) -> None:
+        call.add_context(LONG)
+
+    @hooks.after(ModelCall)
+    def guide(call: ModelCall, response: ModelResponse) -> Guide | None:
+        return Guide(LONG) if response.content == "no" else None
+
+    return hooks
+
+
 def starting(traced: list[Hooks]) -> Hooks:
     hooks = Hooks("starting")
 
@@ -258,6 +273,7 @@ async def play(found: Exported) -> None:
     await exec_agent(paying, "Go", hooks=hooks, operation_id="pays")
     await resume_agent(paying, "pays", [Approve("c0")], hooks=both, drain_timeout=0.0)
     await resume_agent(paying, "pays", [Reject("c0", LONG)], hooks=both)
+    await exec_agent(agent(calls("find"), ModelResponse(content="no"), says()), "Go", hooks=[*hooks, guiding()])
     async with AgentSession(agent(says()), hooks=hooks) as session:
         await session.run("Go")
     async with HookDispatcher() as dispatcher:

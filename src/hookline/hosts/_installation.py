@@ -77,7 +77,7 @@ class Installation(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     otlp_endpoint: str = ""
     config: str
     sockets: str
-    python: str = sys.executable
+    python: str = msgspec.field(default_factory=lambda: sys.executable)
     wrapped: bool = False
     format: int = FORMAT
 

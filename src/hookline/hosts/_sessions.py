@@ -67,11 +67,8 @@ class NotRun(Exception):
 
 
 def context_of(done: ToolDone | AgentDone | None) -> str:
-    """Return the text that hooks want the model to read besides a result; after a denial it is part of the reason.
-
-    This and `split_input` are all that knows how hooks add context.
-    """
-    return str(getattr(done, "added", "") or "")
+    """Return the text that hooks want the model to read besides a result; after a denial it is part of the reason."""
+    return done.added if isinstance(done, ToolDone) else ""
 
 
 def split_input(call: AgentCall, prompt: Message) -> tuple[str | None, str]:

@@ -80,6 +80,13 @@ class Scene:
             raise Failed(what)
 
 
+CONTEXT = """
+from hookline import AgentCall, Hooks, ToolCall
+
+hooks = Hooks("policy")
+hooks.before(AgentCall)(lambda call: call.add_context("The build is frozen."))
+hooks.guard(ToolCall)(lambda call: call.add_context("Mind the freeze."))
+"""
 Case = Callable[[Scene], None]
 CASES: dict[str, Case] = {}
 
@@ -148,6 +155,17 @@ def withhold(scene: Scene) -> None:
     scene.run()
     scene.expect("the model read it", "secret" not in _results(scene).replace("secrets", ""))
     scene.expect("the model was told nothing", "hidden" in scene.model.told)
+
+
+@case("context")
+def context(scene: Scene) -> None:
+    scene.install()
+    (scene.place.project / "policy.py").write_text(CONTEXT)
+    scene.plans["main"] = [scene.shell("fine")]
+    scene.run()
+    scene.expect("the tool did not run", scene.has_run())
+    scene.expect("the model was not told with the prompt", "The build is frozen." in str(scene.model.requests))
+    scene.expect("the model was not told with the result", "Mind the freeze." in str(scene.model.requests))
 
 
 @case("stop")

@@ -173,8 +173,10 @@ def status(
     Exits with 1 if a resident process does not answer, or if settings do not name the hook as it was installed.
     """
     with report_errors_only():
-        from hookline.hosts import list_installations
+        from hookline.hosts import HOSTS, list_installations
 
+        if host is not None and host not in HOSTS:
+            raise typer.BadParameter(f"{host!r} is not one of {', '.join(HOSTS)}.", param_hint="HOST")
         found = [each for each in list_installations() if host in (None, each.host)]
         rows = [_look(each) for each in found]
     if as_json:
