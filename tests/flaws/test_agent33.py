@@ -536,7 +536,12 @@ def test_no_hook_is_a_process_that_could_outlive_its_timeout() -> None:
     package = pathlib.Path(hookline.__file__).parent
     for path in package.rglob("*.py"):
         parts = path.relative_to(package).parts
-        programs = (("adapters", "mcp"), ("registry", "_scripts.py"), ("hosts", "_codex_trust.py"), ("hosts", "_command"))
+        programs = (
+            ("adapters", "mcp"),
+            ("registry", "_scripts.py"),
+            ("hosts", "_codex_trust.py"),
+            ("hosts", "_command"),
+        )
         if parts[0] == "cli" or parts[:2] in programs:
             continue  # the command spreads whole evaluations over processes, servers of tools and Codex are programs; no hook is one
         text = path.read_text()

@@ -275,3 +275,16 @@ def test_empty_lists_lead_to_what_fills_them(page: Any) -> None:
     for view, link in (("logs", "Look at the hooks"), ("deliveries", "Look at the hooks"), ("statistics", "7 days")):
         page.goto(view)
         expect(page.locator(".empty").get_by_role("link", name=link)).to_be_visible()
+
+
+def test_endpoints_are_filtered_as_the_filter_is_chosen(page: Any, paged: Site) -> None:
+    page.goto("endpoints")
+    expect(page.get_by_role("button", name="Filter")).to_be_hidden()
+
+    page.get_by_label("State").select_option("disabled")
+
+    page.wait_for_url("**/page/endpoints?state=disabled")
+    page.get_by_label("Search").fill("no-such-endpoint.example")
+    text(page, "#results").to_contain_text("No endpoint matches the filter.")
+    page.get_by_role("link", name="Show all").click()
+    page.wait_for_url("**/page/endpoints")

@@ -48,7 +48,7 @@ async def show_endpoints(request: Req) -> Response[str]:
         more=len(found) > ROWS,
         asked=asked,
         states=[(each, each) for each in STATES],
-        tenants=sorted({each.tenant_id for each in known if each.tenant_id}),
+        tenants=sorted({*await context.known_tenants(caller), *(each.tenant_id for each in known if each.tenant_id)}),
         is_filtered=any(asked.values()),
         has_master_key=_has_master_key(context),
     )
