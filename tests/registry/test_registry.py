@@ -330,6 +330,24 @@ async def test_the_list_comes_in_parts_that_fit_together(registry: Registry) -> 
             await registry.list(**wrong)
 
 
+@pytest.mark.parametrize("text", ["REFUND person", "money", "shop/", "deny", "above 100", "refund money"])
+async def test_a_definition_is_found_by_words_of_what_people_call_it_and_of_what_it_runs(
+    registry: Registry, text: str
+) -> None:
+    wanted = definition(
+        name="Refunds need a person",
+        description="Everything above 100 EUR.",
+        handler="deny",
+        tool="shop/refund",
+        tags=["money"],
+    )
+    await registry.apply([wanted, *(definition(name=f"{number}", handler="log") for number in range(5))])
+
+    assert [each.name for each in (await registry.list(text=text)).items] == ["Refunds need a person"]
+    assert (await registry.list(text=f"{text} nowhere")).items == []
+    assert len((await registry.list(text=" ")).items) == 6
+
+
 async def test_a_webhook_becomes_a_hook_with_the_id_of_the_definition(registry: Registry) -> None:
     stored = await registry.create(
         definition(point="afterToolCall", webhook={"url": "https://a.example/x"}, tool="bank/*", tenant_id="acme")

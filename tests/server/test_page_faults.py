@@ -191,7 +191,7 @@ def test_who_is_too_late_is_told_who_has_done_what_with_a_hook(paged: Site, admi
     assert [answer.status_code for answer in answers] == [409, 409]
     assert re.match(r"This hook was changed by Carol \(API key \w+\) since the page showed it", said(answers[0]))
     assert re.match(r"This hook was deleted by Carol \(API key \w+\) since the page showed it", said(answers[1]))
-    assert "Bring it back" in answers[1].text
+    assert "Restore" in answers[1].text
     assert done(paged, paged.server.registry.get(changed.id, "acme")) == before
 
 
@@ -216,7 +216,7 @@ def test_two_who_bring_a_hook_back_make_one_change(paged: Site, admin: httpx.Cli
     first, second = (admin.post(f"/hooks/{its.id}/revert", data=form) for _ in range(2))
 
     assert (first.status_code, second.status_code) == (303, 409)
-    assert said(second).startswith("This hook was taken back to an older revision by you")
+    assert said(second).startswith("An older revision of this hook was restored by you")
 
 
 @pytest.mark.parametrize(

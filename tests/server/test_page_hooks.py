@@ -82,12 +82,12 @@ def test_a_hook_is_made_from_the_catalogue_after_it_was_tried_on_a_stored_call(
     called(paged, tenant, "bank/pay", "bank/pay", "mail/send")
     page.goto("hooks")
 
-    page.get_by_role("link", name="Make the first one").click()
+    page.get_by_role("link", name="Create the first hook").click()
     page.get_by_label("Name (required)").fill("Ask first")
     page.get_by_label("Handler (required)").select_option("require-approval")
     page.get_by_label("Tools (required)").fill("pay")
     page.get_by_label("Prompt").fill("Pay this?")
-    text(page, "#matches").to_contain_text("2 of 3 in the last day")
+    text(page, "#matches").to_contain_text("2 of the 3 calls of the last day")
     page.get_by_role("button", name="Test on it bank/pay").first.click()
 
     text(page, "#tried").to_contain_text("asked in")
@@ -155,7 +155,7 @@ def test_a_form_of_a_session_that_has_ended_keeps_what_was_typed(page: Page) -> 
 def test_without_scripts_a_webhook_is_made_step_by_step(plain: Page, paged: Site, tenant: str) -> None:
     plain.goto("hooks/new")
     plain.get_by_label("Name (required)").fill("Tell the desk")
-    plain.get_by_label("It runs").select_option("webhook")
+    plain.get_by_label("Type").select_option("webhook")
     plain.get_by_label("Point (required)").select_option("afterToolCall")
     plain.get_by_role("button", name="Next").click()
     plain.get_by_label("URL (required)").fill("https://desk.example/in")
@@ -177,12 +177,12 @@ def test_without_scripts_a_webhook_is_made_step_by_step(plain: Page, paged: Site
 def test_a_webhook_that_speaks_like_a_coding_agent_is_made_step_by_step(plain: Page, paged: Site, tenant: str) -> None:
     plain.goto("hooks/new")
     plain.get_by_label("Name (required)").fill("Old policy")
-    plain.get_by_label("It runs").select_option("webhook")
+    plain.get_by_label("Type").select_option("webhook")
     plain.get_by_label("Point (required)").select_option("beforeToolCall")
     plain.get_by_role("button", name="Next").click()
     expect(plain.get_by_label("Matcher")).to_have_count(0)
     plain.get_by_label("URL (required)").fill("https://policy.example/in")
-    plain.get_by_label("It decides about the call").select_option("yes")
+    plain.get_by_label("Decides about the call").select_option("yes")
     plain.get_by_label("Dialect").select_option("claude")
     plain.get_by_role("button", name="Next").click()
     plain.get_by_label("Matcher").fill("[")
@@ -228,20 +228,40 @@ def test_a_change_is_taken_back_and_a_deleted_hook_is_brought_back(page: Page, p
     page.goto(f"hooks/{hook.id}?tenant={tenant}")
     text(page, ".history").to_contain_text("config.reason")
 
-    page.get_by_role("button", name=f"Go back to this revision {hook.revision}").click()
-    text(page, ".notice").to_contain_text("again what it was")
+    page.get_by_role("button", name=f"Restore revision {hook.revision}").click()
+    text(page, ".notice").to_contain_text("Restored, as a new revision")
     [now] = stored(paged, tenant)
     assert now.config == {"reason": "Closed."}
     page.get_by_role("link", name="Delete").click()
-    page.get_by_role("button", name="Delete it").click()
+    page.get_by_role("button", name="Delete the hook").click()
     assert stored(paged, tenant) == []
-    page.get_by_role("button", name="Bring it back Closed").click()
+    page.get_by_role("button", name="Restore Closed").click()
 
-    text(page, ".notice").to_contain_text("again what it was")
+    text(page, ".notice").to_contain_text("Restored, as a new revision")
     [back] = stored(paged, tenant)
     assert (back.id, back.config) == (hook.id, {"reason": "Closed."})
     actions = [each.action for each in done(paged, paged.server.registry.revisions(hook.id, tenant)).items]
     assert actions == ["revert", "delete", "revert", "update", "create"]
+
+
+def test_of_many_hooks_the_wanted_one_is_found_by_words_of_its_name_tags_or_tool(
+    page: Page, paged: Site, tenant: str
+) -> None:
+    for number in range(45):
+        made(paged, tenant, name=f"Limit {number}")
+    made(paged, tenant, name="Refunds need a person", tags=["money"], tool="shop/refund")
+    page.goto("hooks")
+
+    page.get_by_label("Search").fill("MONEY shop/")
+    expect(page.locator("#results [data-row]")).to_have_count(1)
+    page.get_by_role("link", name="money").click()
+
+    expect(page).to_have_url(re.compile(r"hooks\?text=money$"))
+    expect(page.get_by_role("link", name="Refunds need a person")).to_be_visible()
+    page.get_by_label("Search").fill("nothing like it")
+    expect(page.get_by_text("No hook matches the filter.")).to_be_visible()
+    page.get_by_role("link", name="Show all").click()
+    expect(page.locator("#results [data-row]")).to_have_count(46)
 
 
 def test_hooks_are_ordered_by_dragging_by_keys_and_by_buttons(page: Page, paged: Site, tenant: str) -> None:
@@ -301,16 +321,16 @@ def test_a_system_hook_is_switched_off_for_one_tenant(browser: Browser, paged: S
 
     admin.get_by_role("link", name=hook.name).click()
     admin.get_by_label("Tenant").fill(ours)
-    admin.get_by_role("button", name="Switch off for one tenant").click()
-    text(admin, ".notice").to_contain_text("Switched off for this tenant")
+    admin.get_by_role("button", name="Disable for this tenant").click()
+    text(admin, ".notice").to_contain_text("Disabled for this tenant")
 
     def ids(tenant: str) -> list[str]:
         return [each.id for each in paged.server.registry.hooks(tenant)]  # type: ignore[union-attr]
 
     assert hook.id not in ids(ours)
     assert hook.id in ids(theirs)
-    admin.get_by_role("button", name=f"Switch on again for {ours}").click()
-    text(admin, ".notice").to_contain_text("Switched on again")
+    admin.get_by_role("button", name=f"Enable again for {ours}").click()
+    text(admin, ".notice").to_contain_text("Enabled again")
     assert hook.id in ids(ours)
     context.close()
     done(paged, paged.server.registry.delete(hook.id, tenant_id=""))
@@ -371,7 +391,7 @@ def test_a_key_that_may_only_read_sees_everything_of_its_hooks_and_changes_nothi
         "<button" in answer.text.partition("<main")[2].replace("<button>", "").partition("</main")[0] for answer in seen
     )
     assert "op-" not in seen[-1].text
-    assert "<strong>1</strong> of 1" in seen[-1].text
+    assert "<strong>1</strong> of the 1 call" in seen[-1].text
     assert [answer.status_code for answer in refused] == [403] * 3
 
 

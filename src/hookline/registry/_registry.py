@@ -307,6 +307,7 @@ class Registry:
         limit: int = 50,
         point: str | None = None,
         enabled: bool | None = None,
+        text: str | None = None,
     ) -> Page[HookDefinition]:
         """Return a page of definitions: the system's, then the tenant's, each in the order of creation.
 
@@ -316,11 +317,13 @@ class Registry:
             limit: Number of definitions at most, up to 1000.
             point: Only definitions at this point.
             enabled: Only enabled definitions, or only disabled ones.
+            text: Only definitions with all of these words in their name, id, description, tags, tools, or handler,
+                script or URL, in upper or lower case.
 
         Raises:
             HookUsageError: If the cursor or the limit is invalid.
         """
-        return self._snapshot.page(tenant_id, cursor=cursor, limit=limit, point=point, enabled=enabled)
+        return self._snapshot.page(tenant_id, cursor=cursor, limit=limit, point=point, enabled=enabled, text=text)
 
     async def create(self, definition: HookDefinition | Mapping[str, Any], *, actor: str = "") -> HookDefinition:
         """Store a new definition, for the tenant that it names.

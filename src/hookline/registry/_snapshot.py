@@ -168,7 +168,14 @@ class Snapshot:
         return [hook for hook in built if hook is not None]
 
     def page(
-        self, tenant_id: str | None, *, cursor: str | None, limit: int, point: str | None, enabled: bool | None
+        self,
+        tenant_id: str | None,
+        *,
+        cursor: str | None,
+        limit: int,
+        point: str | None,
+        enabled: bool | None,
+        text: str | None,
     ) -> Page[HookDefinition]:
         """Return a page of definitions: the system's, then the tenant's; for `None` those of all tenants.
 
@@ -178,9 +185,14 @@ class Snapshot:
         check_limit(limit)
         places, definitions = self._sort(tenant_id)
         start = 0 if cursor is None else bisect_right(places, parse_cursor(cursor, tuple[str, float, str]))
+        words = (text or "").casefold().split()
         found: list[HookDefinition] = []
         for definition in islice(definitions, start, None):
-            if (point is None or definition.point == point) and (enabled is None or definition.enabled is enabled):
+            if (
+                (point is None or definition.point == point)
+                and (enabled is None or definition.enabled is enabled)
+                and _has_words(definition, words)
+            ):
                 if len(found) == limit:
                     return Page(items=found, cursor=encode_cursor(_position(found[-1])))
                 found.append(self.with_problem(definition))
@@ -200,6 +212,14 @@ class Snapshot:
 def running_order(definition: HookDefinition) -> tuple[int, float, str]:
     """Return the key by which the hooks of one owner at one point are ordered in a run."""
     return definition.priority, definition.created_at, definition.id
+
+
+def _has_words(definition: HookDefinition, words: Iterable[str]) -> bool:
+    """Return whether each word occurs in what people call a definition by, or in what it runs."""
+    runs = definition.webhook.url if definition.webhook is not None else definition.handler or definition.script
+    named = (definition.name, definition.id, definition.description, definition.tool, runs, *definition.tags)
+    whole = "\n".join(each for each in named if each).casefold()
+    return all(word in whole for word in words)
 
 
 def _position(definition: HookDefinition) -> ListPosition:

@@ -91,6 +91,9 @@ def list_hooks(
     enabled: Annotated[
         bool | None, typer.Option("--enabled/--disabled", help="Only enabled hooks, or only disabled ones.")
     ] = None,
+    text: Annotated[
+        str | None, typer.Option(metavar="WORDS", help="Only with all of these words: --text 'refund shop'.")
+    ] = None,
     limit: Limit = 50,
     files: Files = None,
     modules: Modules = None,
@@ -101,7 +104,7 @@ def list_hooks(
     check_point(point)
 
     async def look(registry: Registry) -> tuple[Sequence[HookDefinition], bool]:
-        return await read_pages(partial(registry.list, tenant, point=point, enabled=enabled), limit)
+        return await read_pages(partial(registry.list, tenant, point=point, enabled=enabled, text=text), limit)
 
     found, more = operate(store, _with_registry(look, files, modules, scripts))
     print_list(found, _columns(), as_json=as_json, nothing="There are no hook definitions.", more=more)

@@ -36,6 +36,7 @@ from hookline.server.routes._hook_bodies import (
     build_definition,
 )
 from hookline.server.routes._shared import (
+    VISIBLE,
     Cursor,
     Id,
     IfMatch,
@@ -57,6 +58,15 @@ AT_ONCE = 1000
 
 Point = Annotated[PointName | None, QueryParameter(description="Return only definitions at this point.")]
 Enabled = Annotated[bool | None, QueryParameter(description="Return only enabled, or only disabled definitions.")]
+Words = Annotated[
+    str | None,
+    QueryParameter(
+        max_length=400,
+        pattern=VISIBLE,
+        description="Return only definitions with all of these words in their name, id, description, tags, tools, or "
+        "handler, script or URL.",
+    ),
+]
 
 
 @route("GET", "/v1/hooks", scope="hooks:read", summary="List hook definitions", errors=[404])
@@ -65,6 +75,7 @@ async def list_hooks(
     tenant_id: TenantId = None,
     point: Point = None,
     enabled: Enabled = None,
+    text: Words = None,
     cursor: Cursor = None,
     limit: Limit = 50,
 ) -> Response[Page[HookDefinition]]:
@@ -72,12 +83,13 @@ async def list_hooks(
     registry, caller = parts_of(request).registry, caller_of(request)
     tenant = caller.tenant(tenant_id)
     if caller.sees_all:
-        return page_response(
-            request, await registry.list(tenant, cursor=cursor, limit=limit, point=point, enabled=enabled)
-        )
+        page = await registry.list(tenant, cursor=cursor, limit=limit, point=point, enabled=enabled, text=text)
+        return page_response(request, page)
     found: list[HookDefinition] = []
     while True:
-        page = await registry.list(tenant, cursor=cursor, limit=limit - len(found), point=point, enabled=enabled)
+        page = await registry.list(
+            tenant, cursor=cursor, limit=limit - len(found), point=point, enabled=enabled, text=text
+        )
         found += [each for each in page.items if each.tenant_id == tenant]
         cursor = page.cursor
         if cursor is None or len(found) == limit:

@@ -13,6 +13,7 @@ from hookline.registry import POINTS, READ_ONLY, HandlerEntry, HookDefinition
 
 __all__ = [
     "MODULE",
+    "POINT_GROUPS",
     "FieldGroup",
     "FormField",
     "FormProblems",
@@ -43,6 +44,11 @@ CALLS = {
     "RequestCall": "HTTP requests",
 }
 HOSTS = {"claude": "Claude Code", "codex": "Codex", "gemini": "Gemini CLI", "copilot": "Copilot CLI"}
+POINT_GROUPS = [
+    *((title, [(f"{call}.{kind}", f"{call}.{kind}") for kind in KINDS]) for call, title in CALLS.items()),
+    ("Events: observe, decide nothing", [(each, each) for each, point in POINTS.items() if point.event]),
+]
+"""The points, in groups with a title."""
 YES_NO = [("yes", "yes"), ("no", "no")]
 MODULE = "module"
 """The choice of a handler that is a function of a module."""
@@ -127,16 +133,16 @@ def draw_groups(
     runs = values.get("runs") or "handler"
     is_control = runs == "webhook" and values.get("webhook.control") == "yes"
     what = [
-        FormField(name="name", label="Name", required=True, hint="For people; unique at its point."),
-        FormField(name="tags", label="Tags", reader="list", hint="Words to find it by, separated by commas."),
-        FormField(name="description", label="Description", kind="text"),
+        FormField(name="name", label="Name", required=True, hint="Example: Refunds need a person"),
+        FormField(name="tags", label="Tags", reader="list", hint="Words to find it by. Example: money, eu"),
+        FormField(name="description", label="Description", kind="text", hint="Why it is there, for your colleagues."),
     ]
     where = [
         FormField(
             name="point",
             label="Point",
             kind="choice",
-            groups=_point_groups(),
+            groups=POINT_GROUPS,
             hint=KINDS.get(point.kind or "", "It observes this event, and decides nothing."),
             required=True,
             redraws=True,
@@ -150,9 +156,9 @@ def draw_groups(
         field = FormField(name="tenantId", label="Tenant", hint=hint, placeholder="all tenants", redraws=True)
         where.append(msgspec.structs.replace(field, suggestions=list(tenants)))
     if tenants is not None and not values.get("tenantId"):
-        hint = "Tenants whose runs leave this hook out, one in a line."
+        hint = "The hook does not run for these tenants. Write one per line."
         where.append(
-            FormField(name="exceptTenants", label="Off for these tenants", kind="lines", reader="list", hint=hint)
+            FormField(name="exceptTenants", label="Disabled for tenants", kind="lines", reader="list", hint=hint)
         )
     is_module = values.get("handler") == MODULE
     runner = _runner_fields(runs, handlers, entry, is_control=is_control, is_module=is_module)
@@ -160,24 +166,30 @@ def draw_groups(
         runner += _dialect_fields(values, "webhook." if runs == "webhook" else "")
     groups = [
         FieldGroup(title="Name", fields=what),
-        FieldGroup(title="Where it stands", fields=where),
+        FieldGroup(title="When it runs", fields=where),
         FieldGroup(title="What runs", fields=[_runs_field(), *runner]),
     ]
     if runs != "webhook":
         groups.append(_draw_config(values, entry, runs))
     how = []
     if not is_control:
-        hint = "0 (outermost) to 1000. Lower numbers come first before a call, and last after it."
+        hint = "0 to 1000. A lower number runs earlier before a call, and later after it."
         how.append(
             FormField(name="priority", label="Priority", kind="number", reader="integer", placeholder="100", hint=hint)
         )
     if runs != "webhook":
         if point.call is not None:
             choices = [("closed", "the call is denied (closed)"), ("open", "the call goes on (open)")]
-            how.append(FormField(name="onError", label="If it fails", kind="choice", choices=choices))
+            hint = "It fails if it raises an error, or takes too long."
+            how.append(FormField(name="onError", label="If it fails", kind="choice", choices=choices, hint=hint))
         how.append(
             FormField(
-                name="timeout", label="Time limit, in seconds", kind="number", reader="number", placeholder="default"
+                name="timeout",
+                label="Time limit, in seconds",
+                kind="number",
+                reader="number",
+                placeholder="default",
+                hint="A hook that takes longer is stopped, and has failed. Example: 2.5",
             )
         )
         default = "default: yes" if point.call is not None else "default: no"
@@ -188,13 +200,12 @@ def draw_groups(
                 kind="choice",
                 reader="boolean",
                 choices=[("", default), *YES_NO],
+                hint="Whether it also runs in the runs that an agent starts.",
             )
         )
-    how.append(
-        FormField(
-            name="enabled", label="State", kind="choice", reader="boolean", choices=[("yes", "on"), ("no", "off")]
-        )
-    )
+    states = [("yes", "enabled"), ("no", "disabled")]
+    hint = "A disabled hook is stored, and does not run."
+    how.append(FormField(name="enabled", label="State", kind="choice", reader="boolean", choices=states, hint=hint))
     groups.append(FieldGroup(title="How it runs", fields=how))
     return [_fill(group, values) for group in groups if group.fields or group.note]
 
@@ -204,21 +215,13 @@ def _fill(group: FieldGroup, values: Mapping[str, str]) -> FieldGroup:
     return msgspec.structs.replace(group, fields=fields)
 
 
-def _point_groups() -> list[tuple[str, list[tuple[str, str]]]]:
-    groups = [(title, [(f"{call}.{kind}", f"{call}.{kind}") for kind in KINDS]) for call, title in CALLS.items()]
-    return [
-        *groups,
-        ("Events: observe, decide nothing", [(each, each) for each, point in POINTS.items() if point.event]),
-    ]
-
-
 def _runs_field() -> FormField:
     choices = [
-        ("handler", "a handler (a function)"),
-        ("webhook", "a webhook (a URL)"),
-        ("script", "a script (a program)"),
+        ("handler", "handler (a function)"),
+        ("webhook", "webhook (a URL)"),
+        ("script", "script (a program)"),
     ]
-    return FormField(name="runs", label="It runs", kind="choice", choices=choices, redraws=True)
+    return FormField(name="runs", label="Type", kind="choice", choices=choices, redraws=True)
 
 
 def _runner_fields(
@@ -238,23 +241,30 @@ def _runner_fields(
             )
         ]
         if is_module:
-            hint = "module:function, of the modules that this server was started with."
+            hint = "It must be in a module that the server was started with. Example: policies:deny_refunds"
             fields.append(FormField(name="function", label="Function", hint=hint, required=True, redraws=True))
         return fields
     if runs == "script":
-        return [FormField(name="script", label="File", required=True, hint="Its name in the folder of scripts.")]
+        return [
+            FormField(
+                name="script",
+                label="File",
+                required=True,
+                hint="Its name in the folder of scripts. Example: deny_refunds.py",
+            )
+        ]
     fallback = [
         ("fetch", "the operation goes on"),
-        ("none", "the operation ends if the event cannot be handed over"),
+        ("none", "the operation ends"),
     ]
     fields = [
-        FormField(name="webhook.url", label="URL", required=True, placeholder="https://"),
+        FormField(name="webhook.url", label="URL", required=True, hint="Example: https://crm.example.com/hooks"),
         FormField(
             name="webhook.control",
-            label="It decides about the call",
+            label="Decides about the call",
             kind="choice",
             reader="boolean",
-            choices=[("no", "no: it is told"), ("yes", "yes: its answer allows, denies or changes the call")],
+            choices=[("no", "no: it is notified"), ("yes", "yes: its answer allows, denies or changes the call")],
             hint="For beforeToolCall only.",
             redraws=True,
         ),
@@ -267,7 +277,7 @@ def _runner_fields(
             label="Fields of the event to send",
             kind="lines",
             reader="list",
-            hint="One in a line; leave it empty for all.",
+            hint="Write one per line. Example: operationId. Leave it empty for all.",
         ),
         FormField(
             name="webhook.headers", label="Headers", kind="json", reader="json", placeholder='{"X-Team": "payments"}'
@@ -368,10 +378,10 @@ def _draw_property(path: str, name: str, node: Mapping[str, Any], default: Any, 
         return field
     items = node.get("items", {})
     if kind == "array" and items.get("type") == "string":
-        return replace(field, kind="lines", reader="list", hint=hint or "One in a line.")
+        return replace(field, kind="lines", reader="list", hint=hint or "Write one per line.")
     if kind == "array" and items.get("enum"):
         known = ", ".join(str(each) for each in items["enum"])
-        return replace(field, kind="lines", reader="list", hint=hint or f"One in a line, of {known}.")
+        return replace(field, kind="lines", reader="list", hint=hint or f"Write one per line, of {known}.")
     kinds = node.get("anyOf", ())
     if len(kinds) == 2 and "enum" in kinds[0] and kinds[1].get("type") in ("number", "integer"):
         words = [str(each) for each in kinds[0]["enum"]]

@@ -21,6 +21,7 @@ from hookline.server._actors import describe_actors
 from hookline.server._callers import Req, caller_of
 from hookline.server._problems import ApiError
 from hookline.server.page._context import context_of
+from hookline.server.page.hooks._fields import POINT_GROUPS
 from hookline.server.routes import HookOrder, order_hooks, read_history
 
 __all__ = ["ORDER_ROUTES"]
@@ -146,7 +147,7 @@ async def _render_order(request: Req, point: str, tenant: str, *, problem: str =
         movable={each.id for each in own if is_movable(each)},
         order=" ".join(f"{each.id}:{each.revision}" for each in own),
         asked={"point": point, "tenant": owner},
-        points=list(POINTS),
+        points=POINT_GROUPS,
         tenants=context.parts.registry.tenants() if caller.sees_all else [],
         may_change=caller.sees_all or bool(owner),
         problem=problem,

@@ -22,6 +22,7 @@ from hookline.server._actors import describe_actors
 from hookline.server._callers import Req, caller_of
 from hookline.server._problems import ApiError
 from hookline.server.page._context import context_of
+from hookline.server.page.hooks._fields import POINT_GROUPS
 from hookline.server.page.hooks._form import FORM_ROUTES
 from hookline.server.page.hooks._order import ORDER_ROUTES
 from hookline.server.page.hooks._samples import first_sample, parse_call, write_sample
@@ -48,27 +49,28 @@ from hookline.store import Page
 __all__ = ["ROUTES"]
 
 ROWS = 100
+LONGEST_TEXT = 400
 TRIES = 5
 RECENT = 5
 """Revisions that the page of a hook shows."""
 READS, CHANGES = {"scope": "hooks:read"}, {"scope": "hooks:manage"}
 ENABLED = {"yes": True, "no": False}
 ACTIONS = {
-    "keep": "as it was when history began",
-    "create": "made",
+    "keep": "oldest known version",
+    "create": "created",
     "update": "changed",
-    "enable": "switched on",
-    "disable": "switched off",
-    "reorder": "moved in the order",
-    "revert": "went back",
+    "enable": "enabled",
+    "disable": "disabled",
+    "reorder": "reordered",
+    "revert": "restored",
     "delete": "deleted",
 }
 """What was done, for people."""
 DONE = {name: f"This hook was {words}" for name, words in ACTIONS.items()} | {
     "keep": "This hook was changed",
-    "create": "This hook was made again",
+    "create": "This hook was created again",
     "reorder": "The order of this hook was changed",
-    "revert": "This hook was taken back to an older revision",
+    "revert": "An older revision of this hook was restored",
 }
 STALE = (DefinitionConflictError, DefinitionNotFoundError, ApiError)
 """Errors of a change for which a definition is not as the form has shown it, or is gone."""
@@ -78,14 +80,17 @@ STALE = (DefinitionConflictError, DefinitionNotFoundError, ApiError)
 async def show_hooks(request: Req) -> Response[str]:
     """Show the list of definitions, in the order of creation."""
     context, caller = context_of(request), caller_of(request)
-    asked = {name: request.query_params.get(name) or None for name in ("point", "enabled", "tenant", "cursor")}
+    asked = {name: request.query_params.get(name) or None for name in ("text", "point", "enabled", "tenant", "cursor")}
     if asked["point"] not in POINTS:
         asked["point"] = None
+    if len(asked["text"] or "") > LONGEST_TEXT:
+        raise ApiError(422, "invalid", f"The text can have at most {LONGEST_TEXT} characters.")
     found = await list_hooks.fn(
         request,
         tenant_id=asked["tenant"],
         point=asked["point"],
         enabled=ENABLED.get(asked["enabled"] or ""),
+        text=asked["text"],
         cursor=asked["cursor"],
         limit=ROWS,
     )
@@ -95,7 +100,8 @@ async def show_hooks(request: Req) -> Response[str]:
         "hooks/hooks.html",
         page=found.content,
         asked=asked,
-        points=list(POINTS),
+        points=POINT_GROUPS,
+        is_filtered=any(asked[name] for name in ("text", "point", "enabled", "tenant")),
         tenants=registry.tenants() if caller.sees_all else [],
         problems=registry.problems if caller.sees_all else (),
     )
