@@ -255,6 +255,26 @@ def test_the_audit_is_searched_by_words_and_tells_who_did_what(page: Any, paged:
     page.wait_for_url(f"**/operations/{its}")
 
 
+def test_the_audit_leads_to_the_history_of_a_hook_though_it_was_deleted(page: Any, paged: Site, tenant: str) -> None:
+    registry = paged.server.registry
+    given = {"name": "No refunds", "point": "ToolCall.guard", "handler": "deny", "tenantId": tenant}
+    one, other = (done(paged, registry.create(given | {"name": name})) for name in ("No refunds", "No shell"))
+    done(paged, registry.reorder("ToolCall.guard", [other.id, one.id], tenant_id=tenant))
+    done(paged, registry.revert(other.id, other.revision, tenant_id=tenant))
+    done(paged, registry.delete(one.id, tenant_id=tenant))
+    page.goto("audit")
+    page.get_by_label("Action").select_option(label="restored a hook")
+    expect(page.locator("tbody tr")).to_have_count(1)
+    page.get_by_label("Action").select_option(label="reordered a hook")
+    expect(page.locator("tbody tr")).not_to_have_count(0)
+    page.get_by_label("Action").select_option(label="deleted a hook")
+
+    page.get_by_role("link", name=one.id).click()
+
+    text(page, "h1").to_contain_text("History of No refunds")
+    expect(page.get_by_text("deleted", exact=True).first).to_be_visible()
+
+
 def test_the_audit_is_exported_with_the_filter_and_without_formulas(admin: httpx.Client, paged: Site) -> None:
     async def fill() -> None:
         for n in range(3):
@@ -300,6 +320,17 @@ def test_an_endpoint_that_never_failed_is_listed_and_gets_a_secret(page: Any, pa
         "endpoint.secret.rotate",
         "endpoint.secret.rotate",
     ]
+
+
+def test_what_a_key_may_not_see_of_an_endpoint_is_not_said_to_be_missing(paged: Site, tenant: str) -> None:
+    url = done(paged, endpoint(paged.server.store, tenant))
+    for scopes, said in ((SCOPES, True), (["operations:read"], False)):
+        with visitor(paged, done(paged, key(paged.server.store, tenant, scopes))) as person:
+            listed, one = person.get("/endpoints").text, person.get("/endpoints/one", params={"url": url}).text
+
+        assert url in listed
+        for shown in (listed, one):
+            assert ("in code, or deleted" in shown, ">Enable</button>" in shown) == (said, said)
 
 
 def test_settings_tell_administrators_of_the_system_about_the_database(admin: httpx.Client, paged: Site) -> None:

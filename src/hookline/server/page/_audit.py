@@ -49,7 +49,7 @@ async def show_audit(request: Req) -> Response[str]:
             "who": each.actor_name or describe_actor(each.actor),
             "did": ACTIONS.get(each.action, each.action),
             "what": describe_change(each),
-            "place": find_target(each),
+            "place": find_target(each, caller.scopes),
         }
         for each in page.items
     ]

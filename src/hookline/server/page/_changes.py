@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
 from typing import Any
+from urllib.parse import quote
 
 import msgspec
 
@@ -17,6 +19,8 @@ ACTIONS = {
     "definition.update": "changed a hook",
     "definition.enable": "enabled a hook",
     "definition.disable": "disabled a hook",
+    "definition.reorder": "reordered a hook",
+    "definition.revert": "restored a hook",
     "definition.delete": "deleted a hook",
     "delivery.retry": "retried a delivery",
     "delivery.replay": "replayed deliveries",
@@ -34,8 +38,15 @@ ACTIONS = {
     "sign_in.refused": "was refused to sign in",
 }
 """Actions of the audit log, in words that follow the name of the actor."""
-PLACES = {"approval.": "operations", "operation.": "operations", "definition.": "hooks", "delivery.retry": "deliveries"}
-"""Views that show the objects of actions, by the beginning of the action."""
+VIEWS = {
+    "approval.": ("operations:read", "operations/{target}"),
+    "operation.": ("operations:read", "operations/{target}"),
+    "definition.": ("hooks:read", "hooks/{target}/history?tenant={tenant}"),
+    "delivery.retry": ("operations:read", "deliveries/{target}"),
+    "endpoint.": ("operations:read", "endpoints/one?url={url}&tenant={tenant}"),
+    "key.": ("hooks:admin", "keys?text={target}"),
+}
+"""The scope and the address of the view that shows the object of an action, by the beginning of the action."""
 MINUTE, HOUR, DAY = 60, 3600, 86_400
 
 
@@ -66,9 +77,21 @@ def describe_change(entry: AuditEntry) -> str:
     return msgspec.json.encode(detail).decode() if detail else ""
 
 
-def find_target(entry: AuditEntry) -> str:
-    """Return the view that shows the target of a change; `""` if there is none."""
-    return next((place for begin, place in PLACES.items() if entry.action.startswith(begin)), "")
+def find_target(entry: AuditEntry, scopes: Container[str]) -> str:
+    """Return the address, below that of the page, of the view that shows the target of a change.
+
+    Args:
+        entry: The entry of the audit log.
+        scopes: The scopes of the reader.
+
+    Returns:
+        The address; `""` if no view shows the target, or the scopes do not allow to see it.
+    """
+    scope, place = next((view for begin, view in VIEWS.items() if entry.action.startswith(begin)), ("", ""))
+    if not entry.target or scope not in scopes:
+        return ""
+    names = {"target": entry.target, "tenant": entry.tenant_id, "url": str(entry.detail.get("url") or entry.target)}
+    return place.format_map({name: quote(value, safe="") for name, value in names.items()})
 
 
 def _describe_overlap(detail: dict[str, Any]) -> str:

@@ -21,7 +21,7 @@ from hookline.server.page._shared_work import SharedWork
 from hookline.server.page._sign_outs import SignOuts
 from hookline.server.page._templates import create_environment
 
-__all__ = ["COOKIE", "NOTICES", "PREFIX", "PageContext", "context_of", "validate_place"]
+__all__ = ["COOKIE", "NOTICES", "PREFIX", "VIEWS", "PageContext", "context_of", "validate_place"]
 
 PREFIX = "/page"
 COOKIE = "hookline_session"

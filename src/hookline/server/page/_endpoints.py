@@ -137,7 +137,7 @@ async def _render_endpoint(
     address = _address(given)
     if not address["url"] or len(address["url"]) > LONGEST_URL:
         raise not_found_error("There is no endpoint of this URL.")
-    tenant = caller.tenant(address["tenant"]) or ""
+    tenant = caller.tenant(address["tenant"] or None) or ""
     parts = context.parts
     url = normalize_endpoint(address["url"])
     known = await find_endpoints(parts, caller, tenant)

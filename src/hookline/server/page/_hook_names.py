@@ -25,15 +25,19 @@ class NamedHook(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def find_hook_names(parts: ServerParts, caller: Caller, tenant_id: str | None) -> dict[str, NamedHook]:
-    """Return the stored hooks of the system and a tenant by their ids; hooks of the code are not among them.
+    """Return the stored hooks that a caller may see by their ids; hooks of the code are not among them.
 
     Args:
         parts: The parts of the server.
         caller: Who asks; without the scope hooks:read, the result is empty.
-        tenant_id: The tenant; `None` for all tenants.
+        tenant_id: The tenant whose hooks, and the system's, are wanted; `None` for those of all tenants.
     """
     registry = parts.known_registry
     if registry is None or "hooks:read" not in caller.scopes:
         return {}
     found = await registry.list(tenant_id, limit=MOST_HOOKS)
-    return {each.id: NamedHook(name=each.name, tenant_id=each.tenant_id) for each in found.items}
+    return {
+        each.id: NamedHook(name=each.name, tenant_id=each.tenant_id)
+        for each in found.items
+        if caller.sees_all or each.tenant_id == caller.tenant_id
+    }

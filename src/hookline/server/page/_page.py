@@ -40,7 +40,7 @@ from hookline.server.page import (
     hooks,
 )
 from hookline.server.page._assets import Assets
-from hookline.server.page._context import PREFIX, PageContext, context_of, validate_place
+from hookline.server.page._context import PREFIX, VIEWS, PageContext, context_of, validate_place
 from hookline.server.page._gate import PageGate
 from hookline.server.page._kept_forms import LARGEST_FORM, LARGEST_KEPT, KeptForm, parse_form, read_kept_form
 from hookline.server.page._sessions import SessionCookies
@@ -98,7 +98,15 @@ def create_page(parts: ServerParts, *, rates: RateLimits, session_key: bytes | N
 async def redirect_home(request: Req) -> Response[str]:
     """Redirect to the first view that the key may see."""
     scopes = caller_of(request).scopes
-    return context_of(request).redirect(request, "/overview" if "operations:read" in scopes else "/hooks")
+    first = next((view for view in VIEWS if view.scope in scopes), None)
+    if first is None:
+        raise ApiError(
+            403,
+            "scope",
+            f"Your key has no scope that lets it see a view; it has {', '.join(sorted(scopes))}. Sign out, and sign in "
+            "with a key that has operations:read, hooks:read or hooks:admin.",
+        )
+    return context_of(request).redirect(request, f"/{first.name}")
 
 
 @get("/sign-in", opt=PUBLIC)
