@@ -289,3 +289,34 @@ def test_a_hook_stays_the_same_while_only_what_it_does_not_see_changes() -> None
 
     assert made.get_or_build(msgspec.structs.replace(stored, name="other", enabled=False, revision=9)).hook is first
     assert made.get_or_build(msgspec.structs.replace(stored, priority=7)).hook is not first
+
+
+@pytest.mark.parametrize("name", sorted(BUILT_IN))
+def test_each_field_of_a_built_in_handler_is_described_by_a_sentence(name: str) -> None:
+    described = HandlerCatalog().describe(name).schema["properties"]
+
+    assert [field for field, schema in described.items() if len(schema.get("description", "")) < 10] == []
+
+
+def test_the_docstring_of_a_handler_describes_the_fields_of_its_config(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = '''
+def hold(*, minutes: int, reason: str = "", point: str):
+    """Hold calls back.
+
+    Args:
+        minutes: For how long. Example: 5
+        point: The point of the definition.
+    """
+    return lambda call: None
+'''
+    (tmp_path / "holding_handlers.py").write_text(source)
+    monkeypatch.syspath_prepend(tmp_path)
+
+    schema = HandlerCatalog(["holding_handlers"]).describe("holding_handlers:hold").schema
+
+    assert schema["properties"] == {
+        "minutes": {"type": "integer", "description": "For how long. Example: 5"},
+        "reason": {"type": "string", "default": ""},
+    }

@@ -14,6 +14,7 @@ from typing import Any, Literal, Unpack, get_origin, get_type_hints
 import msgspec
 
 from hookline import builtin
+from hookline._docstrings import parse_docstring
 from hookline.builtin import PATTERNS, BundleOptions
 from hookline.calls import AgentCall, Call, Deny, MemoryCall, ModelCall, RequestCall, SubAgentCall, ToolCall
 from hookline.errors import HookDefinitionError, HookUsageError, message_of
@@ -49,7 +50,14 @@ def log(
     level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO",
     message: str = "",
 ) -> Callable[..., None]:
-    """Write a line to the log of the process. It names the run, never its content."""
+    """Write a line to the log of the process. It names the run, never its content.
+
+    Args:
+        id: The id of the definition.
+        point: The point of the definition.
+        level: How important the line is.
+        message: A text at the end of the line. Example: refund checked
+    """
     if point.endswith(".around"):
         raise HookDefinitionError(
             id, "it only observes, so it cannot be an `around`; use the `before` or the `after` of the call"
@@ -66,7 +74,13 @@ def log(
 
 
 def deny(*, point: str, reason: str = "These calls are disabled.", stop: bool = False) -> Callable[[Call], Deny]:
-    """Refuse every call, or with `tool` the calls of some tools: an emergency switch."""
+    """Refuse every call, or with `tool` the calls of some tools: an emergency switch.
+
+    Args:
+        point: The point of the definition.
+        reason: What the model is told. Example: Refunds are closed until Monday.
+        stop: Whether the run ends too.
+    """
     _check_point("deny", point)
     _check_text("deny", "reason", reason)
     if not isinstance(stop, bool):
@@ -82,7 +96,14 @@ def deny(*, point: str, reason: str = "These calls are disabled.", stop: bool = 
 def deny_text(
     *, point: str, texts: list[str] | None = None, patterns: list[str] | None = None, reason: str = ""
 ) -> Callable[[Call], Deny | None]:
-    """Refuse calls that contain a text or match a named pattern: in arguments, messages, instructions or memory."""
+    """Refuse calls that contain a text or match a named pattern: in arguments, messages, instructions or memory.
+
+    Args:
+        point: The point of the definition.
+        texts: Texts to look for, in upper or lower case. Example: rm -rf
+        patterns: Names of patterns to look for: email, card, key.
+        reason: What the model is told instead of naming what was found.
+    """
     _check_point("deny-text", point)
     words = [each.casefold() for each in _check_texts("deny-text", "texts", texts)]
     names = _check_texts("deny-text", "patterns", patterns)
@@ -103,17 +124,35 @@ def deny_text(
 
 
 def allow_tools(*, tools: list[str], hide: bool = True, **options: Unpack[BundleOptions]) -> Hooks:
-    """Let the model call these tools and sub-agents, and no others."""
+    """Let the model call these tools and sub-agents, and no others.
+
+    Args:
+        tools: Names of tools, with or without their toolset. Example: bank/pay or bank/*
+        hide: Whether the other tools are not even offered to the model.
+        **options: Options of the bundle.
+    """
     return builtin.allow_tools(*_check_texts("allow-tools", "tools", tools), hide=hide, **options)
 
 
 def deny_tools(*, tools: list[str], hide: bool = True, **options: Unpack[BundleOptions]) -> Hooks:
-    """Refuse calls of these tools and sub-agents, and do not even offer them to the model."""
+    """Refuse calls of these tools and sub-agents, and do not even offer them to the model.
+
+    Args:
+        tools: Names of tools, with or without their toolset. Example: bank/pay or bank/*
+        hide: Whether these tools are not even offered to the model.
+        **options: Options of the bundle.
+    """
     return builtin.deny_tools(*_check_texts("deny-tools", "tools", tools), hide=hide, **options)
 
 
 def require_approval(*, tools: list[str], prompt: str | None = None, **options: Unpack[BundleOptions]) -> Hooks:
-    """Ask a person before these tools are called."""
+    """Ask a person before these tools are called.
+
+    Args:
+        tools: Names of tools, with or without their toolset. Example: bank/pay or bank/*
+        prompt: The question to the person. Example: Pay this back?
+        **options: Options of the bundle.
+    """
     return builtin.require_approval(*_check_texts("require-approval", "tools", tools), prompt=prompt, **options)
 
 
@@ -124,12 +163,25 @@ def limit_calls(
     per: Literal["operation", "tool", "tenant"] | float = "operation",
     **options: Unpack[BundleOptions],
 ) -> Hooks:
-    """Refuse calls of tools beyond the first `n` per operation, tool or tenant, or within that many seconds."""
+    """Refuse calls of tools beyond the first `n` per operation, tool or tenant, or within that many seconds.
+
+    Args:
+        n: How many calls are allowed.
+        tool: The tool to count, as a glob. Example: search or web/*
+        per: Which calls are counted together: operation, tool (each of an operation), tenant, or a number of seconds.
+        **options: Options of the bundle.
+    """
     return builtin.limit_calls(n, tool=tool, per=per, **options)
 
 
 def budget(*, cost_usd: float | None = None, tokens: int | None = None, **options: Unpack[BundleOptions]) -> Hooks:
-    """End a run when its model calls have used up a budget. Priority 1000 counts every answer."""
+    """End a run when its model calls have used up a budget. Priority 1000 counts every answer.
+
+    Args:
+        cost_usd: The budget in US dollars. Example: 0.50
+        tokens: The budget in tokens, read and written. Example: 200000
+        **options: Options of the bundle.
+    """
     return builtin.budget(cost_usd=cost_usd, tokens=tokens, **options)
 
 
@@ -143,7 +195,17 @@ def redact(
     args: bool = False,
     **options: Unpack[BundleOptions],
 ) -> Hooks:
-    """Replace what matches a named pattern (email, card, key) before the model or the reader sees it."""
+    """Replace what matches a named pattern (email, card, key) before the model or the reader sees it.
+
+    Args:
+        patterns: Names of patterns: email, card, key.
+        replacement: The text to insert instead.
+        tool_results: Whether to redact results of tools and sub-agents.
+        output: Whether to redact the model's answers and the agent's output.
+        messages: Whether to redact messages sent to the model. The run's own messages stay as they are.
+        args: Whether to redact arguments of tool calls. A tool that needs the secret does not get it.
+        **options: Options of the bundle.
+    """
     names = _check_texts("redact", "patterns", patterns)
     _check_names("redact", names)
     return builtin.redact(
@@ -164,7 +226,14 @@ def scan_injections(
     tool_results: bool = True,
     **options: Unpack[BundleOptions],
 ) -> Hooks:
-    """Look for common prompt injections in the input and in results of tools. It is no security boundary."""
+    """Look for common prompt injections in the input and in results of tools. It is no security boundary.
+
+    Args:
+        action: What to do with what was found: deny the call, only note it, or replace it.
+        inputs: Whether to look at the input of the run.
+        tool_results: Whether to look at the results of tools.
+        **options: Options of the bundle.
+    """
     return builtin.PromptInjectionScan(action=action, inputs=inputs, tool_results=tool_results, **options)
 
 
@@ -430,11 +499,11 @@ def _definition_arguments(signature: inspect.Signature) -> list[str]:
 
 
 def _build_schema(factory: Factory, named: Mapping[str, inspect.Parameter], *, is_open: bool) -> dict[str, Any]:
-    """Build the JSON schema of a handler's `config` from the annotations of its factory.
+    """Build the JSON schema of a handler's `config` from the annotations and the docstring of its factory.
 
     A parameter without an annotation, or with one that JSON has no schema for, may have any value.
     """
-    annotations = _read_annotations(factory)
+    annotations, (_, notes) = _read_annotations(factory), parse_docstring(inspect.getdoc(factory) or "")
     properties: dict[str, Any] = {}
     definitions: dict[str, Any] = {}
     for name, parameter in named.items():
@@ -447,6 +516,8 @@ def _build_schema(factory: Factory, named: Mapping[str, inspect.Parameter], *, i
         if parameter.default is not parameter.empty:
             with contextlib.suppress(TypeError, ValueError):
                 found = found | {"default": msgspec.json.decode(msgspec.json.encode(parameter.default))}
+        if name in notes:
+            found = {"description": notes[name]} | found
         properties[name] = found
     schema: dict[str, Any] = {"type": "object", "properties": properties}
     required = [name for name, parameter in named.items() if parameter.default is parameter.empty]

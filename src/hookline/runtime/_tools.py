@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import inspect
 import logging
-import re
 import typing
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
@@ -15,6 +14,7 @@ import anyio.to_thread
 import msgspec
 
 from hookline._checks import quote
+from hookline._docstrings import parse_docstring
 from hookline._readonly import writable
 from hookline.calls import ToolCall, ToolResult, ToolSpec, as_tool_result
 from hookline.errors import AgentDefinitionError, HookUsageError, ToolArgumentsError, ToolResultError
@@ -160,7 +160,7 @@ def tool(
     title = name or getattr(fn, "__name__", "")
     if not title or title == "<lambda>":
         raise AgentDefinitionError("tool", f"{fn!r} has no name; use tool(fn, name=...)")
-    text, notes = _docstring(inspect.getdoc(fn) or "")
+    text, notes = parse_docstring(inspect.getdoc(fn) or "")
     parameters = _parameters(fn, title)
     return Tool(
         name=title,
@@ -306,28 +306,3 @@ def _validate(kind: type, value: object) -> object:
     if callable(validate):
         return validate(value)
     raise TypeError(f"cannot make a {kind.__name__} of JSON")
-
-
-def _docstring(text: str) -> tuple[str, dict[str, str]]:
-    """Return the description and the notes on parameters, from Google sections or `:param name:` fields."""
-    notes: dict[str, list[str]] = {}
-    told: list[str] = []
-    section, current, indent = "", None, 0
-    for line in text.splitlines():
-        field = re.match(r":param\s+(?:\S+\s+)?(\w+):\s*(.*)", line)
-        if re.fullmatch(r"(Args|Arguments|Parameters|Returns|Raises|Yields|Examples?|Notes?|Source):", line):
-            section, current = line.rstrip(":"), None
-        elif field or line.startswith(":"):
-            section, current = "fields", field[1] if field else None
-            if field:
-                notes[field[1]] = [field[2]]
-        elif not section:
-            told.append(line)
-        elif section in ("Args", "Arguments", "Parameters", "fields") and line.strip():
-            entry = re.match(r"(\s+)\*{0,2}(\w+)\s*(?:\([^)]*\))?:\s*(.*)", line)
-            if entry and section != "fields" and (current is None or len(entry[1]) <= indent):
-                current, indent = entry[2], len(entry[1])
-                notes[current] = [entry[3]]
-            elif current is not None:
-                notes[current].append(line.strip())
-    return "\n".join(told).strip(), {name: " ".join(filter(None, lines)) for name, lines in notes.items()}

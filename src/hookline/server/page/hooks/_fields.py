@@ -378,15 +378,20 @@ def _draw_property(path: str, name: str, node: Mapping[str, Any], default: Any, 
         return field
     items = node.get("items", {})
     if kind == "array" and items.get("type") == "string":
-        return replace(field, kind="lines", reader="list", hint=hint or "Write one per line.")
+        return replace(field, kind="lines", reader="list", hint=f"{hint} Write one per line.".lstrip())
     if kind == "array" and items.get("enum"):
         known = ", ".join(str(each) for each in items["enum"])
-        return replace(field, kind="lines", reader="list", hint=hint or f"Write one per line, of {known}.")
+        return replace(field, kind="lines", reader="list", hint=f"{hint} Write one per line, of {known}.".lstrip())
     kinds = node.get("anyOf", ())
     if len(kinds) == 2 and "enum" in kinds[0] and kinds[1].get("type") in ("number", "integer"):
         words = [str(each) for each in kinds[0]["enum"]]
-        return replace(field, reader="mixed", suggestions=words, hint=f"{', '.join(words)}, or a number of seconds.")
-    return replace(field, kind="json", reader="json", hint=hint or "As JSON.")
+        return replace(
+            field,
+            reader="mixed",
+            suggestions=words,
+            hint=hint or f"{', '.join(words)}, or a number of seconds.",
+        )
+    return replace(field, kind="json", reader="json", hint=f"{hint} As JSON.".lstrip())
 
 
 def read_groups(groups: Sequence[FieldGroup]) -> tuple[dict[str, Any], FormProblems]:
