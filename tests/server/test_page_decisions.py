@@ -481,3 +481,19 @@ def test_the_number_of_waiting_calls_is_in_the_navigation_and_the_title(page: Pa
     page.reload()
     text(page, "nav .count").to_have_text("")
     expect(page).to_have_title("Hooks · hookline")
+
+
+def test_a_part_of_a_view_that_is_loaded_leaves_the_title_of_the_tab_as_it_is(
+    page: Page, paged: Site, tenant: str
+) -> None:
+    paused(paged, tenant)
+    page.goto("approvals")
+    expect(page).to_have_title("(1) Approvals · hookline")
+    page.get_by_text("The conversation so far").first.click()
+    expect(page.locator(".conversation .message").first).to_be_visible()
+
+    assert page.title() == "(1) Approvals · hookline"
+    page.get_by_label("Reason for a rejection").fill("Not this month.")
+    page.get_by_role("button", name="Reject and stop").click()
+    text(page, ".outcome").to_contain_text("Rejected and stopped:")
+    assert page.title().endswith("Approvals · hookline")

@@ -467,3 +467,72 @@ def test_hostile_text_in_any_field_is_refused_or_shown_as_text(paged: Site, tena
         assert answer.status_code in (200, 303, 400, 409, 422), name
         assert "<script>alert" not in answer.text
         assert "\u202e" not in re.sub(r"<(input|textarea)[^>]*>[^<]*", "", answer.text), name
+
+
+def test_after_an_action_the_address_the_title_and_the_focus_are_those_of_what_is_shown(
+    page: Page, paged: Site, tenant: str
+) -> None:
+    page.goto("hooks/new?handler=deny")
+    page.get_by_label("Name (required)").fill("Closed")
+    page.get_by_role("button", name="Create hook").click()
+    text(page, ".notice").to_contain_text("The hook is stored.")
+    [hook] = stored(paged, tenant)
+
+    expect(page).to_have_url(f"{paged.address}/page/hooks/{hook.id}?tenant={tenant}")
+    expect(page).to_have_title("Closed · hookline")
+    expect(page.locator(".notice")).to_be_focused()
+    text(page, "#matches").to_contain_text("of the 0 calls")
+    page.get_by_role("button", name="Disable", exact=True).click()
+    text(page, ".notice").to_contain_text("Disabled from the next run on.")
+    text(page, "#matches").to_contain_text("of the 0 calls")
+    page.reload()
+    expect(page.locator(".notice")).to_have_count(0)
+    expect(page.get_by_role("heading", name="Closed")).to_be_visible()
+
+
+def test_a_hook_is_switched_in_a_filtered_list_which_stays_filtered(page: Page, paged: Site, tenant: str) -> None:
+    for name in ("Closed", "Open"):
+        made(paged, tenant, name=name)
+    page.goto("hooks?text=closed&point=ToolCall.guard")
+
+    page.get_by_role("button", name="Disable Closed").click()
+    text(page, ".notice").to_contain_text("Disabled from the next run on.")
+
+    expect(page).to_have_url(re.compile(r"/page/hooks\?text=closed&point=ToolCall\.guard$"))
+    expect(page.locator("#results [data-row]")).to_have_count(1)
+    page.get_by_role("button", name="Enable Closed").click()
+    text(page, ".notice").to_contain_text("Enabled from the next run on.")
+    assert page.locator("#results [data-row]").count() == 1
+
+
+def test_enter_pressed_again_restores_the_same_revision(page: Page, paged: Site, tenant: str) -> None:
+    hook = made(paged, tenant, name="Closed", config={"reason": "one"})
+    for reason in ("two", "three"):
+        done(paged, paged.server.registry.update(hook.id, {"config": {"reason": reason}}, tenant_id=tenant))
+    page.goto(f"hooks/{hook.id}?tenant={tenant}")
+
+    page.get_by_role("button", name=f"Restore revision {hook.revision}").focus()
+    page.keyboard.press("Enter")
+    text(page, ".notice").to_contain_text("Restored")
+    page.keyboard.press("Enter")
+    page.keyboard.press("Enter")
+
+    page.goto(f"hooks/{hook.id}?tenant={tenant}")
+    assert [each.config for each in stored(paged, tenant)] == [{"reason": "one"}]
+
+
+def test_a_tenant_that_was_named_is_named_no_longer_when_the_hook_is_disabled_for_it(
+    browser: Browser, paged: Site
+) -> None:
+    hook = made(paged, "", name=new_id("everybody"))
+    context = look(browser, paged)
+    admin = context.new_page()
+    admin.goto(f"hooks/{hook.id}")
+    admin.get_by_label("Tenant").fill("tenant-that-is-new")
+    admin.keyboard.press("Enter")
+
+    text(admin, ".left-out").to_contain_text("tenant-that-is-new")
+    expect(admin.get_by_label("Tenant")).to_have_value("")
+    expect(admin.locator(".notice")).to_be_focused()
+    context.close()
+    done(paged, paged.server.registry.delete(hook.id, tenant_id=""))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from typing import Any, NamedTuple
-from urllib.parse import quote, urlencode
+from urllib.parse import parse_qsl, quote, urlencode
 
 import msgspec
 from litestar import MediaType, Response
@@ -139,6 +139,18 @@ class PageContext(msgspec.Struct, frozen=True, kw_only=True):
         """Redirect to another view, as the response to a form."""
         location = f"{self.root(request)}{place}{'?' + urlencode(query) if query else ''}"
         return Response("", status_code=303, media_type=MediaType.TEXT, headers={"Location": location})
+
+    def redirect_back(self, request: Req, back: str, default: str, **query: str) -> Response[str]:
+        """Redirect to the view that a form was in, with its filter.
+
+        Args:
+            request: The request.
+            back: The address of the view, as the form has it.
+            default: The address without a filter, for a form without `back`.
+            **query: Parameters to add to the address, or to replace in it.
+        """
+        path, _, asked = (validate_place(back) or default).partition("?")
+        return self.redirect(request, path, **dict(parse_qsl(asked)) | query)
 
     def current_place(self, request: Req) -> str:
         """Return the view that a request asked for, to return to it after signing in; `""` if it is none."""

@@ -50,7 +50,7 @@ async def show_endpoints(request: Req) -> Response[str]:
         states=[(each, each) for each in STATES],
         tenants=sorted({*await context.known_tenants(caller), *(each.tenant_id for each in known if each.tenant_id)}),
         is_filtered=any(asked.values()),
-        has_master_key=_has_master_key(context),
+        back=context.current_place(request),
     )
 
 
@@ -62,7 +62,7 @@ async def enable_again(request: Req) -> Response[str]:
     await enable_endpoint.fn(request, EndpointBody(url=fields.get("url", ""), tenant_id=fields.get("tenant")))
     if fields.get("from") == "one":
         return context.redirect(request, "/endpoints/one", **_address(fields), notice="enabled")
-    return context.redirect(request, "/endpoints", notice="enabled")
+    return context.redirect_back(request, fields.get("back", ""), "/endpoints", notice="enabled")
 
 
 @get("/endpoints/one", opt=READS)

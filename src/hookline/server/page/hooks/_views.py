@@ -101,6 +101,7 @@ async def show_hooks(request: Req) -> Response[str]:
         page=found.content,
         asked=asked,
         points=POINT_GROUPS,
+        back=context.current_place(request),
         is_filtered=any(asked[name] for name in ("text", "point", "enabled", "tenant")),
         tenants=registry.tenants() if caller.sees_all else [],
         problems=registry.problems if caller.sees_all else (),
@@ -137,7 +138,7 @@ async def switch_hook(request: Req, id: Id) -> Response[str]:  # noqa: A002
     notice = "on" if enabled else "off"
     if fields.get("from") == "one":
         return context.redirect(request, f"/hooks/{id}", notice=notice, tenant=fields.get("tenant", ""))
-    return context.redirect(request, "/hooks", notice=notice)
+    return context.redirect_back(request, fields.get("back", ""), "/hooks", notice=notice)
 
 
 @post("/hooks/{id:str}/tenants", opt=CHANGES)

@@ -14,14 +14,23 @@ async function t(e, t) {
 	}
 	setTimeout(() => e.textContent = n, 2e3);
 }
-var n = document.title, r = document.querySelector("[data-count]");
-async function i() {
-	let e = r?.dataset.count;
-	if (r !== null && e !== void 0) try {
-		let t = await fetch(e, { headers: { accept: "application/json" } }), i = document.querySelector("[data-ended]");
-		if (i !== null && (i.hidden = t.status !== 401), !t.ok) return;
+var n = document.title, r = "", i = document.querySelector("[data-count]");
+async function a() {
+	let e = i?.dataset.count;
+	if (i !== null && e !== void 0) try {
+		let t = await fetch(e, { headers: { accept: "application/json" } }), n = document.querySelector("[data-ended]");
+		if (n !== null && (n.hidden = t.status !== 401), !t.ok) return;
 		let a = await t.json();
-		r.textContent = a.calls === 0 ? "" : a.shown, r.title = a.calls === 1 ? "1 call waits" : `${a.shown} calls wait`, document.title = a.calls === 0 ? n : `(${a.shown}) ${n}`;
+		i.textContent = a.calls === 0 ? "" : a.shown, i.title = a.calls === 1 ? "1 call waits" : `${a.shown} calls wait`, r = a.calls === 0 ? "" : a.shown, o();
 	} catch {}
 }
-i(), setInterval(() => void i(), e);
+function o() {
+	document.title = r === "" ? n : `(${r}) ${n}`;
+}
+document.addEventListener("htmx:before:swap", (e) => {
+	let { ctx: t } = e.detail;
+	(typeof t.target == "string" ? t.target === "body" : t.target.matches("main, body")) || (t.title = "");
+}), document.addEventListener("htmx:finally:swap", (e) => {
+	let { ctx: t } = e.detail;
+	t.title !== void 0 && t.title !== "" && (n = t.title), o();
+}), a(), setInterval(() => void a(), e);

@@ -208,6 +208,7 @@ function k() {
 }
 document.addEventListener("htmx:after:swap", () => {
 	y(), o(document), k(), A();
+	for (let e of document.querySelectorAll("form[data-reset]")) e.reset();
 });
 function A() {
 	let e = document.querySelector("[data-focus]");
@@ -216,6 +217,11 @@ function A() {
 document.addEventListener("htmx:before:request", (e) => {
 	let { ctx: t } = e.detail;
 	t.request.method === "POST" && document.querySelector("#refused")?.replaceChildren();
+}), document.addEventListener("htmx:after:swap", (e) => {
+	let { ctx: t } = e.detail;
+	if (t.response?.raw.redirected !== !0 || typeof t.target == "string" || !t.target.matches("main")) return;
+	let n = new URL(t.response.raw.url);
+	n.searchParams.delete("notice"), history.replaceState(history.state, "", n);
 }), document.addEventListener("submit", (e) => {
 	let t = e.target.closest(".decide");
 	t !== null && (t.style.minHeight = `${t.getBoundingClientRect().height}px`);

@@ -27,7 +27,8 @@ async function copy(button: HTMLElement, field: HTMLInputElement): Promise<void>
   setTimeout(() => (button.textContent = label), COPIED_MS);
 }
 
-const title = document.title;
+let title = document.title;
+let shown = "";
 const badge = document.querySelector<HTMLElement>("[data-count]");
 
 /** Show the number of waiting calls. A page that nobody looks at asks less often, by the browser's own throttling. */
@@ -42,11 +43,35 @@ async function count(): Promise<void> {
     const waiting = (await answer.json()) as Waiting;
     badge.textContent = waiting.calls === 0 ? "" : waiting.shown;
     badge.title = waiting.calls === 1 ? "1 call waits" : `${waiting.shown} calls wait`;
-    document.title = waiting.calls === 0 ? title : `(${waiting.shown}) ${title}`;
+    shown = waiting.calls === 0 ? "" : waiting.shown;
+    entitle();
   } catch {
     // The next one comes soon; live views say that the connection is lost.
   }
 }
+
+/** Show the title of the view, with the number of waiting calls. */
+function entitle(): void {
+  document.title = shown === "" ? title : `(${shown}) ${title}`;
+}
+
+interface Swap {
+  /** The target is a selector where the answer has named it. */
+  ctx: { target: Element | string; title?: string };
+}
+
+// Only what replaces the view has a title for the tab; a part of it, such as a conversation, has not.
+document.addEventListener("htmx:before:swap", (event) => {
+  const { ctx } = (event as CustomEvent<Swap>).detail;
+  const isView = typeof ctx.target === "string" ? ctx.target === "body" : ctx.target.matches("main, body");
+  if (!isView) ctx.title = "";
+});
+
+document.addEventListener("htmx:finally:swap", (event) => {
+  const { ctx } = (event as CustomEvent<Swap>).detail;
+  if (ctx.title !== undefined && ctx.title !== "") title = ctx.title;
+  entitle();
+});
 
 void count();
 setInterval(() => void count(), EVERY_MS);

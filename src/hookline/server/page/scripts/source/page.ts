@@ -63,6 +63,8 @@ document.addEventListener("htmx:after:swap", () => {
   localise(document);
   connecting();
   announce();
+  // What was typed stays in the fields that are still there; what was sent with success is done with.
+  for (const form of document.querySelectorAll<HTMLFormElement>("form[data-reset]")) form.reset();
 });
 
 /** Move the focus to what an action has come to, once: never to the next thing that could be done. */
@@ -76,6 +78,15 @@ function announce(): void {
 document.addEventListener("htmx:before:request", (event) => {
   const { ctx } = (event as CustomEvent<{ ctx: { request: { method: string } } }>).detail;
   if (ctx.request.method === "POST") document.querySelector("#refused")?.replaceChildren();
+});
+
+// Whoever reloads the page, or sends its address to somebody, means what it shows: not the form that has led to it.
+document.addEventListener("htmx:after:swap", (event) => {
+  const { ctx } = (event as CustomEvent<{ ctx: { target: Element | string; response?: { raw: Response } } }>).detail;
+  if (ctx.response?.raw.redirected !== true || typeof ctx.target === "string" || !ctx.target.matches("main")) return;
+  const place = new URL(ctx.response.raw.url);
+  place.searchParams.delete("notice");
+  history.replaceState(history.state, "", place);
 });
 
 // A form keeps its place and its height when its answer replaces it, so that a second click hits nothing else.
