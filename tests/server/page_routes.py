@@ -347,7 +347,7 @@ CASES: dict[tuple[str, str], Case] = {
         fill={"decision": "reject", "reason": "no"},
         again=(200,),
     ),
-    ("GET", "/hooks"): Case("/hooks", hook, ("point", "enabled", "tenant", "cursor", "notice"), listed=True),
+    ("GET", "/hooks"): Case("/hooks", hook, ("point", "enabled", "tenant", "text", "cursor", "notice"), listed=True),
     ("GET", "/hooks/new"): Case(
         "/hooks/new", asks=("point", "tenantId", "tool", "config", "config.reason", "handler", "runs", "id")
     ),

@@ -536,3 +536,20 @@ def test_a_tenant_that_was_named_is_named_no_longer_when_the_hook_is_disabled_fo
     expect(admin.locator(".notice")).to_be_focused()
     context.close()
     done(paged, paged.server.registry.delete(hook.id, tenant_id=""))
+
+
+def test_a_tenant_that_is_being_named_stays_when_another_part_of_the_page_changes(
+    browser: Browser, paged: Site
+) -> None:
+    hook = made(paged, "", name=new_id("everybody"))
+    context = look(browser, paged)
+    admin = context.new_page()
+    admin.goto(f"hooks/{hook.id}")
+    admin.get_by_label("Tenant").fill("tenant-that-is-new")
+
+    admin.get_by_role("button", name="Run the test").click()
+
+    expect(admin.get_by_text("denied", exact=True).first).to_be_visible()
+    expect(admin.get_by_label("Tenant")).to_have_value("tenant-that-is-new")
+    context.close()
+    done(paged, paged.server.registry.delete(hook.id, tenant_id=""))

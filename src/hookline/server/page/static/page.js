@@ -208,7 +208,6 @@ function k() {
 }
 document.addEventListener("htmx:after:swap", () => {
 	y(), o(document), k(), A();
-	for (let e of document.querySelectorAll("form[data-reset]")) e.reset();
 });
 function A() {
 	let e = document.querySelector("[data-focus]");
@@ -221,7 +220,7 @@ document.addEventListener("htmx:before:request", (e) => {
 	let { ctx: t } = e.detail;
 	if (t.response?.raw.redirected !== !0 || typeof t.target == "string" || !t.target.matches("main")) return;
 	let n = new URL(t.response.raw.url);
-	n.searchParams.delete("notice"), history.replaceState(history.state, "", n);
+	n.searchParams.delete("notice"), history.replaceState(history.state, "", n), t.sourceElement?.closest("form[data-reset]")?.reset();
 }), document.addEventListener("submit", (e) => {
 	let t = e.target.closest(".decide");
 	t !== null && (t.style.minHeight = `${t.getBoundingClientRect().height}px`);

@@ -63,8 +63,6 @@ document.addEventListener("htmx:after:swap", () => {
   localise(document);
   connecting();
   announce();
-  // What was typed stays in the fields that are still there; what was sent with success is done with.
-  for (const form of document.querySelectorAll<HTMLFormElement>("form[data-reset]")) form.reset();
 });
 
 /** Move the focus to what an action has come to, once: never to the next thing that could be done. */
@@ -81,12 +79,18 @@ document.addEventListener("htmx:before:request", (event) => {
 });
 
 // Whoever reloads the page, or sends its address to somebody, means what it shows: not the form that has led to it.
+interface Swap {
+  ctx: { sourceElement: Element | null; target: Element | string; response?: { raw: Response } };
+}
+
 document.addEventListener("htmx:after:swap", (event) => {
-  const { ctx } = (event as CustomEvent<{ ctx: { target: Element | string; response?: { raw: Response } } }>).detail;
+  const { ctx } = (event as CustomEvent<Swap>).detail;
   if (ctx.response?.raw.redirected !== true || typeof ctx.target === "string" || !ctx.target.matches("main")) return;
   const place = new URL(ctx.response.raw.url);
   place.searchParams.delete("notice");
   history.replaceState(history.state, "", place);
+  // What is typed elsewhere stays; what was sent with success is done with.
+  ctx.sourceElement?.closest<HTMLFormElement>("form[data-reset]")?.reset();
 });
 
 // A form keeps its place and its height when its answer replaces it, so that a second click hits nothing else.
