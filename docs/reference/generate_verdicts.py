@@ -13,7 +13,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 
 from hookline.errors import MissingExtraError
-from hookline.evals.verdicts import DECISIONS, Decision, Difference, Path, check_verdict
+from hookline.evals.verdicts import DECISIONS, Decision, ForcedDifference, Path, check_verdict
 
 HERE = pathlib.Path(__file__).parent
 PAGE = HERE / "verdicts.md"
@@ -70,7 +70,7 @@ def paths_of(group: str) -> Sequence[Path] | None:
     return paths
 
 
-def cell(path: Path, difference: Difference | None) -> str:
+def cell(path: Path, difference: ForcedDifference | None) -> str:
     """Return the text of a cell, without the number of its note."""
     if path.refused:
         return "refused"

@@ -10,7 +10,8 @@ from urllib.parse import SplitResult, urlsplit
 import msgspec
 
 from hookline._checks import quote, tool_matcher
-from hookline._dialects import (
+from hookline._readonly import check_finite
+from hookline.dialects import (
     DIALECTS,
     DialectName,
     HostEventName,
@@ -20,7 +21,6 @@ from hookline._dialects import (
     matcher_problem,
     matches,
 )
-from hookline._readonly import check_finite
 from hookline.errors import HookDefinitionError
 from hookline.events import TOOL_EVENTS, Event, HookType
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hookline.evals.verdicts import DECISIONS, Difference, Record, Verdict
+from hookline.evals.verdicts import DECISIONS, ForcedDifference, Record, Verdict
 
 __all__ = ["DENIED", "TOLD", "deny_questions", "named", "stop_is_read", "wait_together"]
 
@@ -18,22 +18,22 @@ TOLD = Verdict(
 """The denial ended the run of the sub-agent, and a model read its reason."""
 
 
-def named(reason: str, *decisions: str, verdict: Verdict | None = None) -> dict[str, Difference]:
+def named(reason: str, *decisions: str, verdict: Verdict | None = None) -> dict[str, ForcedDifference]:
     """Return one difference of several decisions; without a verdict, they cannot be stated there."""
-    return dict.fromkeys(decisions, Difference(reason=reason, verdict=verdict))
+    return dict.fromkeys(decisions, ForcedDifference(reason=reason, verdict=verdict))
 
 
-def deny_questions(reason: str) -> dict[str, Difference]:
+def deny_questions(reason: str) -> dict[str, ForcedDifference]:
     """Return the differences of a host in which nobody can be asked: `Ask` denies the call."""
     return named(reason, "ask, approved", "ask, rejected", verdict=DENIED)
 
 
-def wait_together(reason: str) -> dict[str, Difference]:
+def wait_together(reason: str) -> dict[str, ForcedDifference]:
     """Return the differences of a host whose run waits with its sub-agent, and continues with it."""
     asking = [each for each in DECISIONS if each.policy.act == "ask"]
-    return {each.name: Difference(reason=reason, verdict=each.verdict) for each in asking}
+    return {each.name: ForcedDifference(reason=reason, verdict=each.verdict) for each in asking}
 
 
-def stop_is_read(reason: str) -> dict[str, Difference]:
+def stop_is_read(reason: str) -> dict[str, ForcedDifference]:
     """Return the difference of a host in which a model reads the reason of a denial that ends a sub-agent's run."""
     return named(reason, "deny and stop", verdict=TOLD)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hookline.evals.adapter_contract import Stage
-from hookline.evals.verdicts import DECISIONS, Difference, Path, Verdict
+from hookline.evals.verdicts import DECISIONS, ForcedDifference, Path, Verdict
 
 from .verdicts import PAGE, load_generator
 
@@ -26,9 +26,9 @@ def test_every_group_has_a_section_without_faults() -> None:
 def test_each_kind_of_cell_has_its_word_and_its_note() -> None:
     stage: Stage = object()  # type: ignore[assignment]
     differs = {
-        "allow": Difference(reason="Because.", verdict=Verdict()),
-        "deny": Difference(reason="It cannot be said."),
-        "rewrite": Difference(reason="Broken.", verdict=Verdict(), fault=True),
+        "allow": ForcedDifference(reason="Because.", verdict=Verdict()),
+        "deny": ForcedDifference(reason="It cannot be said."),
+        "rewrite": ForcedDifference(reason="Broken.", verdict=Verdict(), fault=True),
     }
     text = generator.section("loop", [Path("a", stage, differs=differs), Path("b", stage, refused="No hooks.")])
 

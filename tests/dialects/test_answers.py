@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hookline._dialects import DIALECTS, HOST_EVENTS, HostAnswer, parse_answer, report_answer
+from hookline.dialects import DIALECTS, HOST_EVENTS, HostAnswer, parse_answer, report_answer
 
 NO = "not here"
 

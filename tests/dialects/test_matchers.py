@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hookline._dialects import DIALECTS, matcher_problem, matches
+from hookline.dialects import DIALECTS, matcher_problem, matches
 
 FIRES = ["Bash", "*", "", ".*", "B.*", "^Bash$", "Edit|Bash", "Edit, Bash", "Edit|Write|Bash", "(Edit|Bash)", "as.$"]
 DOES_NOT = ["Bas", "bash", "Bash(echo *)", "Edit|Write", "^ash", "BashOutput", "mcp__.*", "Edit,Write"]

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from hookline._dialects import DIALECTS, HOST_EVENTS, build_question, events_at, find_event, host_tool_name
+from hookline.dialects import DIALECTS, HOST_EVENTS, build_question, events_at, find_event, host_tool_name
 from hookline.registry import POINTS, build_sample
 from hookline.webhooks import to_camel
 

@@ -14,7 +14,7 @@ from hookline.evals.adapter_contract import Ran, Scene
 from hookline.evals.verdicts import (
     DECISIONS,
     Decision,
-    Difference,
+    ForcedDifference,
     Path,
     Verdict,
     VerdictError,
@@ -75,8 +75,8 @@ async def test_a_policy_that_a_path_loses_is_found() -> None:
 
 async def test_a_named_difference_must_be_what_happens() -> None:
     seen = await observe_verdict(DENY, Path("deaf run", DeafStage()))
-    true = Difference(reason="It hears nothing.", verdict=seen)
-    stale = Difference(reason="It hears nothing.", verdict=Verdict())
+    true = ForcedDifference(reason="It hears nothing.", verdict=seen)
+    stale = ForcedDifference(reason="It hears nothing.", verdict=Verdict())
 
     assert await check_verdict(DENY, Path("deaf run", DeafStage(), differs={"deny": true})) is true
     with pytest.raises(VerdictError, match="It hears nothing"):
@@ -95,6 +95,6 @@ async def test_a_path_that_should_refuse_hooks_must_refuse_them() -> None:
 
 
 async def test_a_decision_that_a_form_cannot_state_is_not_played() -> None:
-    unstated = Difference(reason="There is no such answer.")
+    unstated = ForcedDifference(reason="There is no such answer.")
 
     assert await check_verdict(DENY, Path("refusing", RefusingStage(), differs={"deny": unstated})) is unstated

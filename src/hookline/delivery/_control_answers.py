@@ -7,8 +7,8 @@ from typing import Any
 
 import msgspec
 
-from hookline._dialects import DIALECTS, parse_answer, parse_answer_object, report_answer
 from hookline.calls import as_tool_result
+from hookline.dialects import DIALECTS, parse_answer, parse_answer_object, report_answer
 from hookline.errors import DeliveryError, HookUsageError
 from hookline.webhooks import ControlAnswer, HookData
 

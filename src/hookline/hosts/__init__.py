@@ -14,15 +14,15 @@ from hookline.hosts._installing import (
 )
 from hookline.hosts._moments import Moment
 from hookline.hosts._reading import QuestionError
-from hookline.hosts._resident import Decision, ResidentStatus, SessionStatus
+from hookline.hosts._resident import HostDecision, ResidentStatus, SessionStatus
 from hookline.hosts._settings import SettingsError, find_hook
 
 __all__ = [
     "HOSTS",
     "CodexError",
     "CodexHook",
-    "Decision",
     "Host",
+    "HostDecision",
     "Installation",
     "InstallationError",
     "Moment",

@@ -15,8 +15,8 @@ import msgspec
 from hookline.hosts._moments import Moment
 
 __all__ = [
-    "Answer",
-    "Verdict",
+    "HookVerdict",
+    "HostReply",
     "write_claude",
     "write_codex",
     "write_copilot",
@@ -32,8 +32,8 @@ NO_REASON = "A hook denied this call."
 """Sent where a hook gave no reason: Codex lets a call run whose denial has none."""
 
 
-class Verdict(msgspec.Struct, frozen=True, kw_only=True):
-    """What hooks said at one moment, in no agent's words.
+class HookVerdict(msgspec.Struct, frozen=True, kw_only=True):
+    """The decision of hooks at one moment, in no agent's words.
 
     Attributes:
         decision: `"deny"` refuses the call, the prompt or the compaction, or withholds the result; `"ask"` has the
@@ -55,8 +55,8 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     stop: str | None = None
 
 
-class Answer(msgspec.Struct, frozen=True):
-    """What the installed command writes, and its exit code.
+class HostReply(msgspec.Struct, frozen=True):
+    """The output of the installed command, and its exit code.
 
     Attributes:
         out: Its stdout.
@@ -69,7 +69,7 @@ class Answer(msgspec.Struct, frozen=True):
     code: int = 0
 
 
-def write_claude(moment: Moment, event: str, verdict: Verdict) -> Answer:
+def write_claude(moment: Moment, event: str, verdict: HookVerdict) -> HostReply:
     """Write an answer for Claude Code.
 
     `continue: false` alone lets the very tool run that it was said of, so a stop is a denial too.
@@ -107,7 +107,7 @@ def _claude_output(tool: str, text: str) -> Any:
     return {"stdout": text, "stderr": "", "interrupted": False} if tool == "Bash" else text
 
 
-def write_codex(moment: Moment, event: str, verdict: Verdict) -> Answer:
+def write_codex(moment: Moment, event: str, verdict: HookVerdict) -> HostReply:
     """Write an answer for Codex, with exactly the keys that it knows: one more, and it runs the call.
 
     It can neither ask nor stop before a tool.
@@ -132,7 +132,7 @@ def write_codex(moment: Moment, event: str, verdict: Verdict) -> Answer:
     return _json(top)
 
 
-def write_gemini(moment: Moment, event: str, verdict: Verdict) -> Answer:
+def write_gemini(moment: Moment, event: str, verdict: HookVerdict) -> HostReply:
     """Write an answer for Gemini CLI; `decision: "ask"` would hang for ever without a terminal, so it is a denial."""
     own: dict[str, Any] = {"hookEventName": event}
     top: dict[str, Any] = {}
@@ -155,7 +155,7 @@ def write_gemini(moment: Moment, event: str, verdict: Verdict) -> Answer:
     return _json(top)
 
 
-def write_cursor(moment: Moment, event: str, verdict: Verdict) -> Answer:
+def write_cursor(moment: Moment, event: str, verdict: HookVerdict) -> HostReply:
     """Write an answer for Cursor, as its documentation says: it was not tried."""
     top: dict[str, Any] = {}
     if moment in (Moment.BEFORE_TOOL, Moment.PERMISSION, Moment.AGENT_START):
@@ -177,7 +177,7 @@ def write_cursor(moment: Moment, event: str, verdict: Verdict) -> Answer:
     return _json(top)
 
 
-def write_copilot(moment: Moment, event: str, verdict: Verdict) -> Answer:
+def write_copilot(moment: Moment, event: str, verdict: HookVerdict) -> HostReply:
     """Write an answer for Copilot CLI, in the flat form of its own events."""
     top: dict[str, Any] = {}
     if moment is Moment.BEFORE_TOOL:
@@ -199,11 +199,11 @@ def _text(text: str) -> str:
     return text if len(text) <= LONGEST_TEXT else f"{text[:LONGEST_TEXT]} … ({len(text)} characters)"
 
 
-def _json(top: dict[str, Any]) -> Answer:
+def _json(top: dict[str, Any]) -> HostReply:
     """Return an answer on stdout; none at all if nothing was said."""
     if not top:
-        return Answer()
+        return HostReply()
     try:
-        return Answer(out=msgspec.json.encode(top))
+        return HostReply(out=msgspec.json.encode(top))
     except UnicodeEncodeError:  # half of a surrogate pair, which `json` escapes
-        return Answer(out=json.dumps(top).encode())
+        return HostReply(out=json.dumps(top).encode())

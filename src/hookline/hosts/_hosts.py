@@ -10,8 +10,8 @@ from pathlib import Path
 import msgspec
 
 from hookline.hosts._answers import (
-    Answer,
-    Verdict,
+    HookVerdict,
+    HostReply,
     write_claude,
     write_codex,
     write_copilot,
@@ -24,13 +24,13 @@ __all__ = ["HOSTS", "Host", "Scope"]
 
 
 class Scope(StrEnum):
-    """Whose settings name the hook: those of one project, or those of the user for all projects."""
+    """The settings that name the hook: those of one project, or those of the user for all projects."""
 
     PROJECT = "project"
     USER = "user"
 
 
-Writer = Callable[[Moment, str, Verdict], Answer]
+Writer = Callable[[Moment, str, HookVerdict], HostReply]
 
 
 class Host(msgspec.Struct, frozen=True, kw_only=True):

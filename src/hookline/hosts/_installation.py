@@ -39,7 +39,7 @@ class InstallationError(HooklineError):
 
 
 class Installation(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """What the hook of a coding agent does.
+    """The configuration of the hook of a coding agent.
 
     Attributes:
         host: The coding agent.

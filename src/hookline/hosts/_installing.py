@@ -18,7 +18,7 @@ from hookline.hosts._installation import (
     read_installation,
     socket_folder,
 )
-from hookline.hosts._policy import Policy
+from hookline.hosts._policy import InstalledPolicy
 from hookline.hosts._resident import ResidentStatus
 from hookline.hosts._sessions import capabilities_of
 from hookline.hosts._settings import add_hook, remove_hook
@@ -123,7 +123,7 @@ def install_hook(installation: Installation) -> list[str]:
         SettingsError: If the settings are broken, or cannot be written.
     """
     host = installation.find_host()
-    AdapterRun(Policy(installation).own_hooks, capabilities_of(host))
+    AdapterRun(InstalledPolicy(installation).own_hooks, capabilities_of(host))
     events = add_hook(installation)
     installation.write()
     return events

@@ -27,12 +27,12 @@ if TYPE_CHECKING:
     from hookline.registry import Registry
     from hookline.store import SqlStore
 
-__all__ = ["Policy", "load_hooks"]
+__all__ = ["InstalledPolicy", "load_hooks"]
 
 POLL_SECONDS = 0.2
 
 
-class Policy:
+class InstalledPolicy:
     """The hooks of an installation and what they need, while its `async with` is open.
 
     Args:

@@ -12,7 +12,7 @@ from hookline.errors import HooklineError
 from hookline.hosts._hosts import Host
 from hookline.hosts._moments import Moment
 
-__all__ = ["HostEvent", "QuestionError", "read_event"]
+__all__ = ["QuestionError", "SessionEvent", "read_event"]
 
 
 KNOWN_KEYS = frozenset(
@@ -41,7 +41,7 @@ class QuestionError(HooklineError):
         return f"hookline does not understand {self.event} of {self.host}: {self.problem}"
 
 
-class HostEvent(msgspec.Struct, frozen=True, kw_only=True):
+class SessionEvent(msgspec.Struct, frozen=True, kw_only=True):
     """An event of a coding agent.
 
     Attributes:
@@ -87,7 +87,7 @@ class HostEvent(msgspec.Struct, frozen=True, kw_only=True):
     unknown: tuple[str, ...] = ()
 
 
-def read_event(host: Host, name: str, question: bytes) -> HostEvent:
+def read_event(host: Host, name: str, question: bytes) -> SessionEvent:
     """Read an event.
 
     Args:
@@ -107,7 +107,7 @@ def read_event(host: Host, name: str, question: bytes) -> HostEvent:
     server = context if isinstance(context, Mapping) else {}
     toolset, tool_name = host.split_tool(tool, _text(server, "server_name"), _text(server, "tool_name"))
     response = next((given[key] for key in ("tool_response", "toolResult", "tool_output") if key in given), "")
-    return HostEvent(
+    return SessionEvent(
         name=name,
         moment=moment,
         session_id=_text(given, "session_id", "sessionId", "conversation_id") or "unknown",

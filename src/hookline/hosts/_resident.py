@@ -26,16 +26,16 @@ from typing import Any
 import msgspec
 
 from hookline.errors import HooklineError, message_of
-from hookline.hosts._answers import Answer, Verdict
+from hookline.hosts._answers import HookVerdict, HostReply
 from hookline.hosts._command.client import VERSION
 from hookline.hosts._installation import HOOK, Installation, read_installation
 from hookline.hosts._moments import Moment
-from hookline.hosts._policy import Policy
-from hookline.hosts._reading import HostEvent, QuestionError, read_event
+from hookline.hosts._policy import InstalledPolicy
+from hookline.hosts._reading import QuestionError, SessionEvent, read_event
 from hookline.hosts._sessions import Session, capabilities_of
 from hookline.runtime import AdapterRun
 
-__all__ = ["Decision", "Resident", "ResidentStatus", "SessionStatus", "run_resident"]
+__all__ = ["HostDecision", "Resident", "ResidentStatus", "SessionStatus", "run_resident"]
 
 logger = logging.getLogger("hookline")
 
@@ -49,7 +49,7 @@ IDLE_SECONDS = 6 * 3600.0
 LOOK_SECONDS = 60.0
 
 
-class Decision(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+class HostDecision(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """One answer of the resident process, as `hookline host status` shows it.
 
     Attributes:
@@ -86,7 +86,7 @@ class SessionStatus(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class ResidentStatus(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """What a resident process says about itself.
+    """The state of a resident process, as it describes itself.
 
     Attributes:
         pid: Its process id.
@@ -106,7 +106,7 @@ class ResidentStatus(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     sessions: list[SessionStatus]
     unknown_events: dict[str, int]
     unknown_fields: dict[str, int]
-    decisions: list[Decision]
+    decisions: list[HostDecision]
 
 
 class Resident:
@@ -118,13 +118,13 @@ class Resident:
         policy: Its hooks, open.
     """
 
-    def __init__(self, installation: Installation, path: Path, policy: Policy) -> None:
+    def __init__(self, installation: Installation, path: Path, policy: InstalledPolicy) -> None:
         self._installation, self._host, self._policy = installation, installation.find_host(), policy
         self._started = time.time()
         self._sessions: dict[str, Session] = {}
         self._unknown_events: Counter[str] = Counter()
         self._unknown_fields: Counter[str] = Counter()
-        self._decisions: deque[Decision] = deque(maxlen=KEPT_DECISIONS)
+        self._decisions: deque[HostDecision] = deque(maxlen=KEPT_DECISIONS)
         self._questions = 0
         self._serving: set[asyncio.Task[Any]] = set()
         self._retired = asyncio.Event()
@@ -217,10 +217,10 @@ class Resident:
         question = await reader.readexactly(int(length))
         writer.write(b"+")
         if rule == "status":
-            answer = Answer(out=msgspec.json.encode(self.status()))
+            answer = HostReply(out=msgspec.json.encode(self.status()))
         elif rule == "stop":
             self.retire()
-            answer = Answer()
+            answer = HostReply()
         else:
             answer = await self._answer_in_time(reader, event, question, float(seconds), begun)
         writer.write(b"hookline %d %d %d\n" % (answer.code, len(answer.out), len(answer.err)) + answer.out + answer.err)
@@ -228,7 +228,7 @@ class Resident:
 
     async def _answer_in_time(
         self, reader: asyncio.StreamReader, event: str, question: bytes, seconds: float, begun: float
-    ) -> Answer:
+    ) -> HostReply:
         """Answer a question, unless the client goes away or its time is over; hooks are cancelled then."""
         self._questions += 1
         judging = asyncio.ensure_future(self._answer(event, question, seconds, begun))
@@ -244,18 +244,18 @@ class Resident:
                 judging.cancel()
             await asyncio.gather(judging, gone, return_exceptions=True)
         reason = f"The hooks did not answer within {limit:.1f} s, so the call is denied."
-        self._note(event, "", "", Verdict(decision="deny", reason=reason), begun, failed=True)
+        self._note(event, "", "", HookVerdict(decision="deny", reason=reason), begun, failed=True)
         return self._refuse(event, reason)
 
-    async def _answer(self, event: str, question: bytes, seconds: float, begun: float) -> Answer:
+    async def _answer(self, event: str, question: bytes, seconds: float, begun: float) -> HostReply:
         """Read an event, run its hooks, and write the verdict in the host's words."""
-        found: HostEvent | None = None
+        found: SessionEvent | None = None
         try:
             found = read_event(self._host, event, question)
             self._unknown_fields.update(found.unknown)
             if found.moment is Moment.OTHER:
                 self._unknown_events[event] += 1
-                return Answer()
+                return HostReply()
             session = self._sessions.get(found.session_id)
             if session is None:
                 session = self._sessions[found.session_id] = Session(self._host, found.session_id, self._policy)
@@ -271,21 +271,21 @@ class Resident:
             elif not isinstance(error, QuestionError):
                 reason = f"{reason} So the call is denied."
             names = (found.session_id, found.tool) if found is not None else ("", "")
-            self._note(event, *names, Verdict(decision="deny", reason=reason), begun, failed=True)
+            self._note(event, *names, HookVerdict(decision="deny", reason=reason), begun, failed=True)
             return self._refuse(event, reason)
         self._note(event, found.session_id, found.tool, verdict, begun)
         return answer
 
-    def _refuse(self, event: str, reason: str) -> Answer:
+    def _refuse(self, event: str, reason: str) -> HostReply:
         """Return the answer of a question that failed: where it judges a call, the call is denied."""
         if not self._host.judges(event):
-            return Answer()
-        verdict = Verdict(decision="deny", reason=reason)
+            return HostReply()
+        verdict = HookVerdict(decision="deny", reason=reason)
         answer = self._host.write(self._host.events[event], event, verdict)
-        return answer if answer.out else Answer(err=f"{reason}\n".encode(errors="replace"), code=2)
+        return answer if answer.out else HostReply(err=f"{reason}\n".encode(errors="replace"), code=2)
 
     def _note(
-        self, event: str, session: str, tool: str, verdict: Verdict, begun: float, *, failed: bool = False
+        self, event: str, session: str, tool: str, verdict: HookVerdict, begun: float, *, failed: bool = False
     ) -> None:
         """Keep a decision for `host status`, and log the ones that matter. Arguments are never logged."""
         word: str = verdict.decision
@@ -296,7 +296,7 @@ class Resident:
         elif not word and (verdict.args is not None or verdict.result is not None):
             word = "changed"
         took = (time.perf_counter() - begun) * 1000
-        decision = Decision(
+        decision = HostDecision(
             time=time.time(),
             session=session,
             event=event,
@@ -358,7 +358,7 @@ def _is_own(connection: Any) -> bool:
 
 async def _run(path: Path) -> None:
     installation = read_installation(path)
-    policy = Policy(installation)
+    policy = InstalledPolicy(installation)
     # Refuses hooks that would never be called, before anybody relies on them.
     AdapterRun(policy.own_hooks, capabilities_of(installation.find_host()))
     async with policy:

@@ -24,11 +24,11 @@ from hookline.calls import (
 )
 from hookline.errors import HookDenied, message_of
 from hookline.events import HookType, PendingTool
-from hookline.hosts._answers import Verdict
+from hookline.hosts._answers import HookVerdict
 from hookline.hosts._hosts import Host
 from hookline.hosts._moments import Moment
-from hookline.hosts._policy import Policy
-from hookline.hosts._reading import HostEvent
+from hookline.hosts._policy import InstalledPolicy
+from hookline.hosts._reading import SessionEvent
 from hookline.hosts._suspended import SuspendedCall
 from hookline.runtime import KINDS, AdapterRun, AgentDone, Approve, Capabilities, Reject, ToolDone
 
@@ -58,7 +58,7 @@ def capabilities_of(host: Host) -> Capabilities:
     )
 
 
-class ToolFailure(Exception):
+class HostToolError(Exception):
     """A tool of a coding agent failed; its error text is all that is known."""
 
 
@@ -79,19 +79,19 @@ def split_input(call: AgentCall, prompt: Message) -> tuple[str | None, str]:
     return changed, "\n\n".join(each.content for each in added)
 
 
-class OpenCall(SuspendedCall):
+class UnfinishedCall(SuspendedCall):
     """A tool call between its two events.
 
     Attributes:
         event: The event that announced it.
     """
 
-    def __init__(self, event: HostEvent) -> None:
+    def __init__(self, event: SessionEvent) -> None:
         super().__init__()
         self.event = event
 
 
-class StartedAgent(OpenCall):
+class StartedAgent(UnfinishedCall):
     """The call that starts a sub-agent.
 
     Attributes:
@@ -103,7 +103,7 @@ class StartedAgent(OpenCall):
         stopped: Whether it has ended.
     """
 
-    def __init__(self, event: HostEvent) -> None:
+    def __init__(self, event: SessionEvent) -> None:
         super().__init__(event)
         args = event.args
         self.callee = next((str(args[name]) for name in CALLEES if args.get(name)), "agent")
@@ -122,7 +122,7 @@ class AgentRun:
 
     def __init__(self, run: AdapterRun) -> None:
         self.run = run
-        self.calls: list[OpenCall] = []
+        self.calls: list[UnfinishedCall] = []
         self.turn: SuspendedCall | None = None
         self.compaction: SuspendedCall | None = None
         self.continues = 0
@@ -157,7 +157,7 @@ class AgentRun:
         run = self.run.run
         run.messages = run.journal.storable_messages(self._messages)
 
-    def find_call(self, event: HostEvent) -> OpenCall | None:
+    def find_call(self, event: SessionEvent) -> UnfinishedCall | None:
         """Return the open call that an event is about, and take it out: by its id, else by its arguments."""
         same = [call for call in self.calls if call.event.tool == event.tool]
         if event.call_id:
@@ -244,13 +244,13 @@ class Question:
         run: The run of the operation that waits.
     """
 
-    def __init__(self, policy: Policy, asked: PendingTool, run: AdapterRun) -> None:
+    def __init__(self, policy: InstalledPolicy, asked: PendingTool, run: AdapterRun) -> None:
         self.asked, self.operation_id = asked, run.operation_id
         self.settled = False
         self._policy, self._capabilities, self._agent_id = policy, run.capabilities, run.run.agent.id
 
     @classmethod
-    async def open(cls, policy: Policy, host: Host, agent: AgentRun, asked: PendingTool) -> Question:
+    async def open(cls, policy: InstalledPolicy, host: Host, agent: AgentRun, asked: PendingTool) -> Question:
         """Put a question: pause an operation that waits for the decision."""
         run = AdapterRun(policy.hooks(), agent.run.capabilities, agent_id=host.name, parent=agent.run, best_effort=True)
         await run.open([Message(role="user", content=asked.prompt or f"May {asked.tool_name} run?")])
@@ -301,7 +301,7 @@ class Session:
         policy: The hooks, and where operations are kept.
     """
 
-    def __init__(self, host: Host, session_id: str, policy: Policy) -> None:
+    def __init__(self, host: Host, session_id: str, policy: InstalledPolicy) -> None:
         self.session_id = session_id
         self.used = monotonic()
         self.unmatched = 0
@@ -319,7 +319,7 @@ class Session:
         """The id of the session's operation; `""` between two of them."""
         return self._main.run.operation_id if self._main is not None else ""
 
-    async def judge(self, event: HostEvent, seconds: float) -> Verdict:
+    async def judge(self, event: SessionEvent, seconds: float) -> HookVerdict:
         """Run the hooks of an event.
 
         Args:
@@ -330,7 +330,7 @@ class Session:
         match event.moment:
             case Moment.SESSION_START:
                 await self._open_main(event)
-                return Verdict()
+                return HookVerdict()
             case Moment.PROMPT:
                 return await self._begin_turn(event)
             case Moment.BEFORE_TOOL:
@@ -338,7 +338,7 @@ class Session:
             case Moment.AFTER_TOOL | Moment.FAILED_TOOL:
                 return await self._after_tool(event)
             case Moment.AGENT_START:
-                return Verdict(context=(await self._agent_of(event)).added)
+                return HookVerdict(context=(await self._agent_of(event)).added)
             case Moment.AGENT_STOP:
                 return await self._stop_agent(event)
             case Moment.BEFORE_COMPACT:
@@ -349,9 +349,9 @@ class Session:
                 return await self._end_turn(await self._agent_of(event), event)
             case Moment.SESSION_END:
                 await self.close(done=True)
-                return Verdict()
+                return HookVerdict()
             case _:
-                return Verdict()
+                return HookVerdict()
 
     async def close(self, *, done: bool) -> None:
         """End the session's operations.
@@ -389,7 +389,7 @@ class Session:
         except Exception as error:
             logger.error("Operation %s could not be written: %s", agent.run.operation_id, message_of(error))
 
-    async def _open_main(self, event: HostEvent) -> AgentRun:
+    async def _open_main(self, event: SessionEvent) -> AgentRun:
         """Return the session's own agent, and open its run if there is none."""
         async with self._opening:
             if self._main is None:
@@ -427,7 +427,7 @@ class Session:
         await child.begin_turn(task)
         return child
 
-    async def _agent_of(self, event: HostEvent) -> AgentRun:
+    async def _agent_of(self, event: SessionEvent) -> AgentRun:
         """Return the agent in which an event happened."""
         main = await self._open_main(event)
         if event.agent_id:
@@ -457,12 +457,12 @@ class Session:
 
     # Turns.
 
-    async def _begin_turn(self, event: HostEvent) -> Verdict:
+    async def _begin_turn(self, event: SessionEvent) -> HookVerdict:
         if event.agent_id:  # Codex tells the prompt of a sub-agent, too
             agent = await self._agent_of(event)
             if agent.turn is None:
                 await agent.begin_turn(event.text)
-            return Verdict(context=agent.added)
+            return HookVerdict(context=agent.added)
         main = await self._open_main(event)
         if main.stop_reason is not None:  # the turn that was stopped is over: this is another one
             self._main = None
@@ -471,20 +471,20 @@ class Session:
         if main.continuation and event.text == main.continuation:
             # Gemini CLI tells what a hook made it go on with as another prompt; it is the same turn.
             main.continuation = ""
-            return Verdict(context=main.added)
+            return HookVerdict(context=main.added)
         main.continuation = ""
         await self._close_questions("The person went on with another prompt.")
         main.continues = 0
         done = await main.begin_turn(event.text)
         self._write_soon(main)
         if done is None:
-            return Verdict(context=main.added)
+            return HookVerdict(context=main.added)
         self._main = None
         await main.close(done=False)
         reason = done.denied.reason if done.denied is not None else done.output
-        return Verdict(decision="deny", reason=reason)
+        return HookVerdict(decision="deny", reason=reason)
 
-    async def _end_turn(self, agent: AgentRun, event: HostEvent) -> Verdict:
+    async def _end_turn(self, agent: AgentRun, event: SessionEvent) -> HookVerdict:
         if agent is self._main:
             await self._close_questions("The call was not approved.")
         done = await agent.end_turn(event.text)
@@ -493,9 +493,9 @@ class Session:
             if agent is self._main:
                 self._main = None
                 await agent.close(done=False)
-            return Verdict()
+            return HookVerdict()
         if done is None or not done.continues:
-            return Verdict()
+            return HookVerdict()
         agent.continues += 1
         if agent.continues > MAX_CONTINUES:
             logger.warning(
@@ -504,13 +504,13 @@ class Session:
                 self._host.title,
                 MAX_CONTINUES,
             )
-            return Verdict()
+            return HookVerdict()
         reason = "\n\n".join(done.continues)
         refused = await agent.begin_turn(reason)
         agent.continuation = reason
-        return Verdict() if refused is not None else Verdict(decision="continue", reason=reason)
+        return HookVerdict() if refused is not None else HookVerdict(decision="continue", reason=reason)
 
-    async def _stop_agent(self, event: HostEvent) -> Verdict:
+    async def _stop_agent(self, event: SessionEvent) -> HookVerdict:
         agent = await self._agent_of(event)
         verdict = await self._end_turn(agent, event)
         if verdict.decision == "continue":
@@ -528,13 +528,13 @@ class Session:
 
     # Tools.
 
-    async def _before_tool(self, event: HostEvent, seconds: float) -> Verdict:
+    async def _before_tool(self, event: SessionEvent, seconds: float) -> HookVerdict:
         agent = await self._agent_of(event)
         stopped = agent.stop_reason
         if stopped is None and self._main is not None:
             stopped = self._main.stop_reason
         if stopped is not None:
-            return Verdict(decision="deny", reason=f"The run was stopped: {stopped}", stop=stopped)
+            return HookVerdict(decision="deny", reason=f"The run was stopped: {stopped}", stop=stopped)
         question = self._questions.get(_key_of(event))
         if question is not None:
             return await self._decide(agent, event, question, seconds)
@@ -542,18 +542,20 @@ class Session:
             return await self._start_agent(agent, event)
         return await self._call_tool(agent, event, seconds)
 
-    async def _call_tool(self, agent: AgentRun, event: HostEvent, seconds: float, *, approved: bool = False) -> Verdict:
+    async def _call_tool(
+        self, agent: AgentRun, event: SessionEvent, seconds: float, *, approved: bool = False
+    ) -> HookVerdict:
         """Run the hooks of a call up to the tool."""
         agent.begin_step()
         request = _request_for(event)
         agent.note_call(request)
-        call = OpenCall(event)
+        call = UnfinishedCall(event)
         reached = await call.begin(agent.run.call_tool(request, call.work, approved=approved))
         if reached:
             agent.calls.append(call)
             self._write_soon(agent)
             final = _plain(call.given)
-            return Verdict(args=final if final != event.args else None)
+            return HookVerdict(args=final if final != event.args else None)
         done: ToolDone = call.result
         if done.asked is not None:
             agent.run.step.asked.pop(done.asked.tool_call_id, None)
@@ -563,9 +565,9 @@ class Session:
         agent.note(Message(role="tool", content=done.result.content, tool_call_id=request.tool_call_id))
         self._write_soon(agent)
         stop = done.stop.reason if done.stop is not None else None
-        return Verdict(decision="deny", reason=_refusal(event, done), stop=stop)
+        return HookVerdict(decision="deny", reason=_refusal(event, done), stop=stop)
 
-    async def _decide(self, agent: AgentRun, event: HostEvent, question: Question, seconds: float) -> Verdict:
+    async def _decide(self, agent: AgentRun, event: SessionEvent, question: Question, seconds: float) -> HookVerdict:
         """Have a person decide about a call: elsewhere, for as long as the host waits; else in front of the host."""
         asked = question.asked
         decision = await question.wait(min(self._policy.ask_seconds, max(seconds - 1.0, 0.0)))
@@ -574,8 +576,8 @@ class Session:
             if self._host.asks:
                 final = dict(asked.args)
                 args = final if final != event.args else None
-                return Verdict(decision="ask", reason=prompt, args=args)
-            return Verdict(decision="deny", reason=f"{prompt} {self._policy.explain(question.operation_id, asked)}")
+                return HookVerdict(decision="ask", reason=prompt, args=args)
+            return HookVerdict(decision="deny", reason=f"{prompt} {self._policy.explain(question.operation_id, asked)}")
         self._questions.pop(_key_of(event), None)
         await self._settle(question, decision)
         if isinstance(decision, Approve):
@@ -588,11 +590,13 @@ class Session:
             )
         reason = f"A person refused this call: {decision.reason}" if decision.reason else "A person refused this call."
         if decision.and_continue:
-            return Verdict(decision="deny", reason=reason)
+            return HookVerdict(decision="deny", reason=reason)
         agent.stopped = reason
-        return Verdict(decision="deny", reason=reason, stop=reason)
+        return HookVerdict(decision="deny", reason=reason, stop=reason)
 
-    async def _approve_changed(self, agent: AgentRun, event: HostEvent, asked: PendingTool, seconds: float) -> Verdict:
+    async def _approve_changed(
+        self, agent: AgentRun, event: SessionEvent, asked: PendingTool, seconds: float
+    ) -> HookVerdict:
         """Run an approved call whose arguments hooks had changed before the person saw them."""
         final = dict(asked.args)
         verdict = await self._call_tool(agent, msgspec.structs.replace(event, args=final), seconds, approved=True)
@@ -600,7 +604,7 @@ class Session:
             return verdict
         return msgspec.structs.replace(verdict, args=final)
 
-    async def _after_tool(self, event: HostEvent) -> Verdict:
+    async def _after_tool(self, event: SessionEvent) -> HookVerdict:
         agent = await self._agent_of(event)
         if event.tool in self._host.spawns:
             started = self._find_started(event)
@@ -611,7 +615,7 @@ class Session:
         if call is not None:
             failed = event.moment is Moment.FAILED_TOOL
             done = await call.end(
-                None if failed else ToolResult(content=event.result), ToolFailure(event.error) if failed else None
+                None if failed else ToolResult(content=event.result), HostToolError(event.error) if failed else None
             )
         else:
             done = await self._report_call(agent, event)
@@ -620,9 +624,9 @@ class Session:
         stop = done.stop.reason if done.stop is not None else None
         added = context_of(done)
         result = done.result.content if done.changed and not added else None
-        return Verdict(result=result, tool=event.tool, stop=stop, context=added)
+        return HookVerdict(result=result, tool=event.tool, stop=stop, context=added)
 
-    async def _report_call(self, agent: AgentRun, event: HostEvent) -> ToolDone:
+    async def _report_call(self, agent: AgentRun, event: SessionEvent) -> ToolDone:
         """Report a call that ran without a question: a person approved it in the host, or the session is new here."""
         question = self._take_question(event)
         if question is not None:
@@ -635,14 +639,14 @@ class Session:
 
         async def ran(_: Mapping[str, Any]) -> ToolResult:
             if event.moment is Moment.FAILED_TOOL:
-                raise ToolFailure(event.error)
+                raise HostToolError(event.error)
             return ToolResult(content=event.result)
 
         return await agent.run.call_tool(request, ran, approved=question is not None)
 
     # Sub-agents.
 
-    async def _start_agent(self, agent: AgentRun, event: HostEvent) -> Verdict:
+    async def _start_agent(self, agent: AgentRun, event: SessionEvent) -> HookVerdict:
         agent.begin_step()
         agent.note_call(_request_for(event))
         started = StartedAgent(event)
@@ -659,57 +663,57 @@ class Session:
         if await started.begin(agent.run.call_agent(started.callee, task, work)):
             self._started.append(started)
             final = {**event.args, started.field: started.given}
-            return Verdict(args=final if started.given != task else None)
+            return HookVerdict(args=final if started.given != task else None)
         done: AgentDone = started.result
         reason = done.denied.reason if done.denied is not None else _unusable(event.tool, done.output)
         stopped = agent.stop_reason
-        return Verdict(decision="deny", reason=reason, stop=stopped)
+        return HookVerdict(decision="deny", reason=reason, stop=stopped)
 
-    def _find_started(self, event: HostEvent) -> StartedAgent | None:
+    def _find_started(self, event: SessionEvent) -> StartedAgent | None:
         same = [each for each in self._started if each.event.tool == event.tool and not each.detached]
         if event.call_id:
             return next((each for each in same if each.event.call_id == event.call_id), None)
         return next((each for each in same if each.event.args == event.args), same[0] if same else None)
 
-    async def _agent_started(self, started: StartedAgent, event: HostEvent) -> Verdict:
+    async def _agent_started(self, started: StartedAgent, event: SessionEvent) -> HookVerdict:
         """Take note of the end of the call that started a sub-agent; the sub-agent may run on."""
         if event.started_agent and not started.agent_id and started.agent is not None:
             started.agent_id = event.started_agent
             self._agents[event.started_agent] = started.agent
         if started.agent_id and not started.stopped:
             started.detached = True
-            return Verdict()
+            return HookVerdict()
         self._started.remove(started)
         failed = event.moment is Moment.FAILED_TOOL
         started.stopped = True
         done: AgentDone | None = await started.end(
-            None if failed else event.result, ToolFailure(event.error) if failed else None
+            None if failed else event.result, HostToolError(event.error) if failed else None
         )
         if done is None:  # it failed, and hooks kept its error
-            return Verdict()
-        return Verdict(result=done.output if done.changed else None, tool=event.tool)
+            return HookVerdict()
+        return HookVerdict(result=done.output if done.changed else None, tool=event.tool)
 
     # Compaction.
 
-    async def _before_compact(self, event: HostEvent) -> Verdict:
+    async def _before_compact(self, event: SessionEvent) -> HookVerdict:
         agent = await self._agent_of(event)
         agent.begin_step()
         compaction = SuspendedCall()
         if await compaction.begin(agent.run.compact([], 0, compaction.work)):
             agent.compaction = compaction
-            return Verdict()
-        return Verdict(decision="deny", reason="A hook denied the compaction.")
+            return HookVerdict()
+        return HookVerdict(decision="deny", reason="A hook denied the compaction.")
 
-    async def _after_compact(self, event: HostEvent) -> Verdict:
+    async def _after_compact(self, event: SessionEvent) -> HookVerdict:
         agent = await self._agent_of(event)
         if agent.compaction is not None:
             compaction, agent.compaction = agent.compaction, None
             await compaction.end(event.summary)
-        return Verdict()
+        return HookVerdict()
 
     # Questions.
 
-    def _take_question(self, event: HostEvent) -> Question | None:
+    def _take_question(self, event: SessionEvent) -> Question | None:
         """Return the question that a call was asked about, and take it out: by its id, else by its arguments."""
         for key, question in self._questions.items():
             if key == _key_of(event) or (event.call_id and question.asked.tool_call_id == event.call_id):
@@ -731,7 +735,7 @@ class Session:
             logger.error("Operation %s could not be ended: %s", question.operation_id, message_of(error))
 
 
-def _request_for(event: HostEvent) -> ToolRequest:
+def _request_for(event: SessionEvent) -> ToolRequest:
     return ToolRequest(toolset=event.toolset, tool_name=event.tool_name, args=event.args, tool_call_id=event.call_id)
 
 
@@ -741,7 +745,7 @@ def _request_of(asked: PendingTool) -> ToolRequest:
     )
 
 
-def _key_of(event: HostEvent) -> str:
+def _key_of(event: SessionEvent) -> str:
     """Return what makes two calls the same one, asked twice: the agent, the tool and its arguments."""
     args = msgspec.json.encode(event.args, order="deterministic", enc_hook=str).decode()
     return f"{event.agent_id}\n{event.tool}\n{args}"
@@ -751,7 +755,7 @@ def _plain(given: Any) -> Any:
     return dict(writable(given)) if isinstance(given, Mapping) else given
 
 
-def _refusal(event: HostEvent, done: ToolDone) -> str:
+def _refusal(event: SessionEvent, done: ToolDone) -> str:
     return _unusable(event.tool, done.result.content) if done.result.success else done.result.content
 
 

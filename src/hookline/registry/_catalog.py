@@ -14,13 +14,13 @@ from typing import Any, Literal, Unpack, get_origin, get_type_hints
 import msgspec
 
 from hookline import builtin
-from hookline._docstrings import parse_docstring
 from hookline.builtin import PATTERNS, BundleOptions
 from hookline.calls import AgentCall, Call, Deny, MemoryCall, ModelCall, RequestCall, SubAgentCall, ToolCall
 from hookline.errors import HookDefinitionError, HookUsageError, message_of
 from hookline.hooks import Hooks
 from hookline.registry._definition import HookDefinition
 from hookline.registry._errors import DefinitionError
+from hookline.runtime import parse_docstring
 
 __all__ = [
     "ENTRY_POINT_GROUP",

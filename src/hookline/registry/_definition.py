@@ -9,9 +9,9 @@ from urllib.parse import urlsplit
 import msgspec
 from msgspec import Meta
 
-from hookline._dialects import DialectName, HostEventName
 from hookline._readonly import NO_DICT, NO_LIST, ReadOnlyDict, ReadOnlyList, check_finite, freeze_dict, freeze_list
 from hookline.calls import CALLS, Call, ToolCall
+from hookline.dialects import DialectName, HostEventName
 from hookline.errors import HookDefinitionError
 from hookline.events import EVENTS, TOOL_EVENTS
 from hookline.hooks import EventClass, Kind, OnError

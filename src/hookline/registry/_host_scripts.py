@@ -9,8 +9,6 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from hookline._dialects import DIALECTS, Dialect, HostAnswer, HostQuestion, build_question, matches, report_answer
-from hookline._dialects import parse_answer as parse_host_answer
 from hookline._readonly import read_only
 from hookline.calls import (
     AgentCall,
@@ -23,6 +21,8 @@ from hookline.calls import (
     ToolCall,
     ToolResult,
 )
+from hookline.dialects import DIALECTS, Dialect, HostAnswer, HostQuestion, build_question, matches, report_answer
+from hookline.dialects import parse_answer as parse_host_answer
 from hookline.events import Event
 from hookline.registry._definition import HookDefinition, Point
 from hookline.registry._errors import ScriptError
@@ -37,7 +37,7 @@ MASK = "[redacted]"
 
 
 class HostScriptResult(NamedTuple):
-    """What a script has written, and how it ended.
+    """The output and the end of a script.
 
     Attributes:
         exit_code: Its exit code; negative if a signal ended it.

@@ -19,7 +19,7 @@ from json.scanner import py_make_scanner  # type: ignore[attr-defined]
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from hookline._dialects import (
+from hookline.dialects import (
     DIALECTS,
     HOST_EVENTS,
     Dialect,
@@ -154,8 +154,8 @@ def read_host_settings(
     """
     file = str(path)
     document = _load_json(file, _read_text(path))
-    hooks = document.get("hooks", LinedDict(document.line))
-    if not isinstance(hooks, LinedDict):
+    hooks = document.get("hooks", LinedObject(document.line))
+    if not isinstance(hooks, LinedObject):
         raise DefinitionFileError("invalid", "$.hooks", "`hooks` must be an object", file, document.line)
     dialect = DIALECTS[host or _find_host(path, hooks)]
     folder = _find_project(path) if project is None else project.absolute()
@@ -167,7 +167,7 @@ def tag_of(path: Path) -> str:
     return derive_id(str(path.absolute())).replace("hook_", "settings-")
 
 
-class LinedDict(dict[str, Any]):
+class LinedObject(dict[str, Any]):
     """A JSON object with the line in which it begins."""
 
     def __init__(self, line: int, *given: Any) -> None:
@@ -193,7 +193,7 @@ def _read_text(path: Path) -> str:
         raise DefinitionFileError("invalid", "$", "not text in UTF-8", file, line) from None
 
 
-def _load_json(file: str, text: str) -> LinedDict:
+def _load_json(file: str, text: str) -> LinedObject:
     """Load JSON with comments and trailing commas; each object knows its line.
 
     Raises:
@@ -208,9 +208,9 @@ def _load_json(file: str, text: str) -> LinedDict:
     breaks = [found.start() for found in re.finditer("\n", plain)]
     decoder: Any = json.JSONDecoder()
 
-    def parse_object(given: tuple[str, int], *rest: Any) -> tuple[LinedDict, int]:
+    def parse_object(given: tuple[str, int], *rest: Any) -> tuple[LinedObject, int]:
         found, end = JSONObject(given, *rest)
-        return LinedDict(bisect_right(breaks, given[1]) + 1, found), end
+        return LinedObject(bisect_right(breaks, given[1]) + 1, found), end
 
     decoder.parse_object = parse_object
     decoder.scan_once = py_make_scanner(decoder)
@@ -221,12 +221,12 @@ def _load_json(file: str, text: str) -> LinedDict:
     except (RecursionError, ValueError) as error:
         problem = "nested too deeply" if isinstance(error, RecursionError) else f"not JSON: {message_of(error)}"
         raise DefinitionFileError("invalid", "$", problem, file) from None
-    if not isinstance(document, LinedDict):
+    if not isinstance(document, LinedObject):
         raise DefinitionFileError("invalid", "$", "settings must be a JSON object", file, 1)
     return document
 
 
-def _find_host(path: Path, hooks: LinedDict) -> DialectName:
+def _find_host(path: Path, hooks: LinedObject) -> DialectName:
     """Return the host whose file it is: by its folder, else by the names of its events."""
     folders = set(path.absolute().parts[:-1])
     for folder, name in ((".gemini", "gemini"), (".codex", "codex"), (".claude", "claude")):
@@ -253,7 +253,7 @@ class _SettingsReader:
     """Reads the groups and handlers of one file."""
 
     def __init__(
-        self, path: Path, dialect: Dialect, project: Path, tenant_id: str, document: LinedDict, hooks: LinedDict
+        self, path: Path, dialect: Dialect, project: Path, tenant_id: str, document: LinedObject, hooks: LinedObject
     ) -> None:
         self._file = str(path)
         self._path = path.absolute()
@@ -299,7 +299,7 @@ class _SettingsReader:
         return self._document.get("disableAllHooks") is True or False in switches
 
     def _read_group(self, spelled: str, event: HostEvent | None, nth: int, group: Any) -> None:
-        if not isinstance(group, LinedDict):
+        if not isinstance(group, LinedObject):
             self._skip(self._hooks.line, f"hooks.{spelled}[{nth}]", "it must be an object with `hooks`")
             return
         if event is None:
@@ -318,7 +318,7 @@ class _SettingsReader:
             self._skip(group.line, f"{spelled} with the matcher {matcher!r:.200}", why)
             return
         for place, handler in enumerate(handlers):
-            if not isinstance(handler, LinedDict):
+            if not isinstance(handler, LinedObject):
                 self._skip(group.line, f"hooks.{spelled}[{nth}].hooks[{place}]", "it must be an object")
                 continue
             self._read_handler(event, matcher, handler)
@@ -336,7 +336,7 @@ class _SettingsReader:
             return f"in hookline, the {event.subject} of this event is always {constant!r}"
         return ""
 
-    def _read_handler(self, event: HostEvent, matcher: str, handler: LinedDict) -> None:
+    def _read_handler(self, event: HostEvent, matcher: str, handler: LinedObject) -> None:
         what = f"{self._dialect.events[event.name]} {self._label(handler)}".strip()
         kind = handler.get("type", "command")
         why = self._find_handler_problem(event, kind, handler)
@@ -358,13 +358,13 @@ class _SettingsReader:
             except DefinitionError as error:
                 self._skip(handler.line, what, f"{error.problem}, at {error.path}")
 
-    def _is_disabled(self, handler: LinedDict) -> bool:
+    def _is_disabled(self, handler: LinedObject) -> bool:
         config = self._document.get("hooksConfig")
         lists = (self._hooks.get("disabled"), config.get("disabled") if isinstance(config, dict) else None)
         names = {handler.get("name"), handler.get("command")} - {None}
         return any(name in names for each in lists if isinstance(each, list) for name in each)
 
-    def _find_handler_problem(self, event: HostEvent, kind: Any, handler: LinedDict) -> str:
+    def _find_handler_problem(self, event: HostEvent, kind: Any, handler: LinedObject) -> str:
         """Return why a handler cannot be taken over; `""` if it can."""
         if kind not in ("command", "http"):
             return f"a handler of type {kind!r:.60} has no counterpart; only commands and HTTP hooks can be taken over"
@@ -389,10 +389,10 @@ class _SettingsReader:
             return "the command has half a character"
         return "the command has a NUL character" if "\0" in command or any("\0" in each for each in args or ()) else ""
 
-    def _command(self, handler: LinedDict) -> Any:
+    def _command(self, handler: LinedObject) -> Any:
         return handler.get("bash", handler.get("command"))
 
-    def _label(self, handler: LinedDict) -> str:
+    def _label(self, handler: LinedObject) -> str:
         """Return a name of a handler that shows no arguments, in which secrets may stand."""
         if isinstance(handler.get("name"), str):
             return str(handler["name"])[:60]
@@ -410,7 +410,7 @@ class _SettingsReader:
         return program.rstrip("/").rpartition("/")[2][:60]
 
     def _build(
-        self, event: HostEvent, matcher: str, handler: LinedDict, *, is_http: bool
+        self, event: HostEvent, matcher: str, handler: LinedObject, *, is_http: bool
     ) -> Iterator[tuple[dict[str, Any], str]]:
         """Yield the fields of the definitions of a handler, each with its script."""
         what = f"{self._dialect.events[event.name]} {self._label(handler)}"
@@ -448,7 +448,7 @@ class _SettingsReader:
             sub = {"id": derive_id(identity, "sub-agent"), "point": "SubAgentCall.before", "matcher": ""}
             yield fields | sub, text
 
-    def _seconds(self, what: str, handler: LinedDict, longest: float) -> float:
+    def _seconds(self, what: str, handler: LinedObject, longest: float) -> float:
         """Return the time limit of a handler in seconds."""
         default = DEFAULT_SECONDS[self._dialect.name]
         given = handler.get("timeoutSec", handler.get("timeout"))
@@ -462,7 +462,7 @@ class _SettingsReader:
             self._skip(handler.line, what, f"a timeout of {seconds:g} s is too long; it gets {longest:g} s")
         return min(max(seconds, 0.1), longest)
 
-    def _headers(self, handler: LinedDict) -> dict[str, Any]:
+    def _headers(self, handler: LinedObject) -> dict[str, Any]:
         """Return the headers of an HTTP hook; `$NAME` and `${NAME}` are variables there."""
         headers, allowed = handler.get("headers"), handler.get("allowedEnvVars")
         written = {
@@ -471,7 +471,7 @@ class _SettingsReader:
         }
         return {"headers": written, "allowedEnvVars": list(allowed) if isinstance(allowed, list) else []}
 
-    def _write_script(self, event: HostEvent, handler: LinedDict) -> str:
+    def _write_script(self, event: HostEvent, handler: LinedObject) -> str:
         """Return the text of the script that runs a command as the host does: by its shell, in the project."""
         shell = "/usr/bin/env bash" if self._dialect.name in ("gemini", "copilot") else "/bin/sh"
         folder = self._project / handler["cwd"] if isinstance(handler.get("cwd"), str) else self._project

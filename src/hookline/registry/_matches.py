@@ -12,8 +12,8 @@ import anyio
 import msgspec
 
 from hookline._checks import tool_matcher
-from hookline._dialects import DIALECTS, host_tool_name, matches
 from hookline.calls import Call, CompactCall, SubAgentCall, ToolCall
+from hookline.dialects import DIALECTS, host_tool_name, matches
 from hookline.events import HookType
 from hookline.registry._definition import HookDefinition, Point, point_of
 from hookline.registry._errors import DefinitionError

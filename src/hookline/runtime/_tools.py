@@ -14,10 +14,10 @@ import anyio.to_thread
 import msgspec
 
 from hookline._checks import quote
-from hookline._docstrings import parse_docstring
 from hookline._readonly import writable
 from hookline.calls import ToolCall, ToolResult, ToolSpec, as_tool_result
 from hookline.errors import AgentDefinitionError, HookUsageError, ToolArgumentsError, ToolResultError
+from hookline.runtime._docstrings import parse_docstring
 
 __all__ = ["Tool", "ToolSource", "as_result", "is_source", "open_sources", "tool"]
 

@@ -9,7 +9,7 @@ from fastmcp import FastMCP
 
 from hookline.adapters import hooked
 from hookline.evals.adapter_contract import Ran, Scene
-from hookline.evals.verdicts import Difference, Path, Record, Verdict
+from hookline.evals.verdicts import ForcedDifference, Path, Record, Verdict
 from hookline.hooks import AnyHook
 
 from ..differences import deny_questions
@@ -40,7 +40,7 @@ class InnerStage(FastMCPStage):
 
 SERVER = {
     **deny_questions("A server has nobody to ask, so a hook that asks denies the call."),
-    "deny and stop": Difference(
+    "deny and stop": ForcedDifference(
         reason="A server has no run to end: the client reads the reason, and further calls are refused.",
         verdict=Verdict(read=("not that",), records=(Record(tool="pay", success=False, answered_by="policy"),)),
     ),

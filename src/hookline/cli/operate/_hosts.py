@@ -24,7 +24,7 @@ from hookline.cli._terminal import (
 from hookline.cli.operate._store import AsJson, Files, Modules, Scripts, report_errors_only
 
 if TYPE_CHECKING:
-    from hookline.hosts import Decision, Installation, ResidentStatus
+    from hookline.hosts import HostDecision, Installation, ResidentStatus
 
 __all__ = ["host_app"]
 
@@ -268,7 +268,7 @@ def _show(made: Installation, row: HostRow, limit: int) -> None:
         print_list(status.decisions[-limit:], _columns(), as_json=False, nothing="")
 
 
-def _columns() -> list[Column[Decision]]:
+def _columns() -> list[Column[HostDecision]]:
     return [
         Column("time", lambda each: format_clock_time(each.time)),
         Column("event", lambda each: each.event),

@@ -36,9 +36,9 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Decider",
-    "Decision",
     "FaultRule",
     "FaultStrike",
+    "MockDecision",
     "MockedCall",
     "MockedOperation",
     "Outcome",
@@ -265,13 +265,13 @@ class MockedOperation:
         self.changing = changing
         """Whether its run asks for changes of what real tools answer: one that began before there were any does not."""
         self.hits: dict[int, int] = {}
-        self.open: dict[CallKey, Decision] = {}
+        self.open: dict[CallKey, MockDecision] = {}
         self.changes: dict[CallKey, list[Change]] = {}
         self.others: dict[str, list[int]] = {}
         """By tool, indices of calls that were not for the tool's only rule."""
 
 
-class Decision:
+class MockDecision:
     """How a call is to be answered.
 
     Attributes:
@@ -338,10 +338,10 @@ class Decider:
         for fault in self.faults:
             fault.hits = 0
 
-    def decide(self, event: BeforeToolCall) -> Decision | None:
+    def decide(self, event: BeforeToolCall) -> MockDecision | None:
         """Decide how a call is answered; return `None` if another hook has decided that already."""
         operation = self._operation(event)
-        decision = Decision(self.calls)
+        decision = MockDecision(self.calls)
         if is_settled(event):
             decision.outcome = "elsewhere"
             operation.others.setdefault(path_of(event), []).append(event.call_index)
@@ -357,7 +357,7 @@ class Decider:
         self._count(event, decision)
         return decision
 
-    async def await_answer(self, event: BeforeToolCall, decision: Decision) -> object:
+    async def await_answer(self, event: BeforeToolCall, decision: MockDecision) -> object:
         """Wait for the delay of a call and for its answer, and return the answer."""
         if decision.delay_s or inspect.isawaitable(decision.value):
             self._keep(event, decision)  # recorded now, since the wait may be cancelled
@@ -374,7 +374,7 @@ class Decider:
         except BaseException as error:
             return _as_failure(error)
 
-    def finish(self, event: BeforeToolCall, decision: Decision, value: object) -> None:
+    def finish(self, event: BeforeToolCall, decision: MockDecision, value: object) -> None:
         """Answer a call as decided, and record that."""
         if decision.delay_s:
             self.clock.of(event.operation_id).pass_time(decision.delay_s, event.step_index)
@@ -439,7 +439,7 @@ class Decider:
             self.endings.attend(event)
         return operation
 
-    def _strike(self, event: BeforeToolCall, decision: Decision) -> None:
+    def _strike(self, event: BeforeToolCall, decision: MockDecision) -> None:
         path = path_of(event)
         clock = self.clock.of(event.operation_id)
         clock.enter(event.step_index)
@@ -474,7 +474,7 @@ class Decider:
             decision.delay_s += seconds
             decision.faults.append(rule)
 
-    def _count(self, event: BeforeToolCall, decision: Decision) -> None:
+    def _count(self, event: BeforeToolCall, decision: MockDecision) -> None:
         for rule in decision.faults:
             rule.hits += 1
             strike = FaultStrike(
@@ -486,7 +486,7 @@ class Decider:
             )
             self.struck.append(strike)
 
-    def _answer(self, operation: MockedOperation, event: BeforeToolCall, decision: Decision) -> None:
+    def _answer(self, operation: MockedOperation, event: BeforeToolCall, decision: MockDecision) -> None:
         rule = self.table.find(event)
         path = path_of(event)
         others = operation.others.setdefault(path, [])
@@ -522,13 +522,13 @@ class Decider:
         elif isinstance(rule.answer, Passthrough) and rule.answer.transform is not None:
             decision.changes.insert(0, rule.answer.transform)
 
-    def _answer_unruled(self, event: BeforeToolCall, decision: Decision) -> None:
+    def _answer_unruled(self, event: BeforeToolCall, decision: MockDecision) -> None:
         if self.cassette is not None:
             self._play(self.cassette, event, decision)
         elif self.strict:
             self._refuse(decision, unanswered_result(self.table, event))
 
-    def _play(self, cassette: Cassette, event: BeforeToolCall, decision: Decision) -> None:
+    def _play(self, cassette: Cassette, event: BeforeToolCall, decision: MockDecision) -> None:
         decision.tape = cassette
         recorded = cassette.answer(event)
         if recorded is None:
@@ -539,12 +539,12 @@ class Decider:
         else:
             decision.value, decision.outcome = recorded, "mocked"
 
-    def _refuse(self, decision: Decision, result: ToolResult) -> None:
+    def _refuse(self, decision: MockDecision, result: ToolResult) -> None:
         decision.value, decision.outcome = result, "refused"
         # A refused call has no answer that faults could change.
         decision.faults, decision.changes, decision.delay_s = [], [], 0.0
 
-    def _result(self, event: BeforeToolCall, decision: Decision, value: object) -> ToolResult:
+    def _result(self, event: BeforeToolCall, decision: MockDecision, value: object) -> ToolResult:
         try:
             if inspect.isawaitable(value):
                 _close_coroutine(value)
@@ -571,7 +571,7 @@ class Decider:
             return result
         return msgspec.structs.replace(result, metadata={**result.metadata, **provenance})
 
-    def _keep(self, event: BeforeToolCall | AfterToolCall | OnToolCallError, decision: Decision) -> None:
+    def _keep(self, event: BeforeToolCall | AfterToolCall | OnToolCallError, decision: MockDecision) -> None:
         decision.calls[decision.slot] = MockedCall(
             operation_id=event.operation_id,
             toolset=event.toolset,

@@ -8,7 +8,7 @@ from typing import Literal
 
 from hookline.evals.running import Comparison, SuiteRun
 
-__all__ = ["Verdict", "judge_runs"]
+__all__ = ["RunVerdict", "judge_runs"]
 
 NAMED = 3
 """Tasks that a verdict names; it counts the others."""
@@ -18,7 +18,7 @@ Outcome = Literal["Passed", "Failed", "Interrupted", "Not judged"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Verdict:
+class RunVerdict:
     """Whether runs passed.
 
     Attributes:
@@ -38,7 +38,7 @@ class Verdict:
         return f"{self.outcome}: {self.sentence}"
 
 
-def judge_runs(runs: Sequence[SuiteRun], comparison: Comparison | None = None) -> Verdict:
+def judge_runs(runs: Sequence[SuiteRun], comparison: Comparison | None = None) -> RunVerdict:
     """Judge runs of the same tasks: a task passes if it passes in all of them, with the same results.
 
     Args:
@@ -48,7 +48,7 @@ def judge_runs(runs: Sequence[SuiteRun], comparison: Comparison | None = None) -
     left = dict.fromkeys([name for run in runs for name in (*(each.name for each in run.results), *run.not_run)])
     total = len(left)
     if not total:
-        return Verdict(outcome="Not judged", sentence="no task ran.")
+        return RunVerdict(outcome="Not judged", sentence="no task ran.")
 
     def take(names: Sequence[str]) -> list[str]:
         """Take tasks out of those that are left, so that each is counted once."""
@@ -81,7 +81,7 @@ def judge_runs(runs: Sequence[SuiteRun], comparison: Comparison | None = None) -
     ]
     if comparison is not None and comparison.same:
         parts.append("the replay gave the same results")
-    return Verdict(outcome=outcome, sentence="; ".join(parts) + ".")
+    return RunVerdict(outcome=outcome, sentence="; ".join(parts) + ".")
 
 
 def _list_names(names: Sequence[str]) -> str:

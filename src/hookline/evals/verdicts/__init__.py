@@ -2,14 +2,14 @@
 
 from hookline.evals.verdicts._decisions import DECISIONS, Decision
 from hookline.evals.verdicts._judging import VerdictError, check_verdict, observe_verdict
-from hookline.evals.verdicts._paths import Difference, Path, policy_hooks
+from hookline.evals.verdicts._paths import ForcedDifference, Path, policy_hooks
 from hookline.evals.verdicts._policies import Policy
 from hookline.evals.verdicts._verdict import Record, Verdict
 
 __all__ = [
     "DECISIONS",
     "Decision",
-    "Difference",
+    "ForcedDifference",
     "Path",
     "Policy",
     "Record",

@@ -71,7 +71,7 @@ def _result(call: ToolRequest, args: Mapping[str, Any]) -> str:
     return f"paid {args['amount']} to {args['to']}" if call.tool_name == "pay" else f"{args['name']} is known"
 
 
-def _done(*calls: ToolRequest) -> Verdict:
+def _run_verdict(*calls: ToolRequest) -> Verdict:
     """Return the verdict of calls that ran as the model made them."""
     return Verdict(
         ran=tuple((call.tool_name, dict(call.args)) for call in calls if not isinstance(call.args, str)),
@@ -80,7 +80,7 @@ def _done(*calls: ToolRequest) -> Verdict:
     )
 
 
-def _joined(*verdicts: Verdict) -> Verdict:
+def _join_verdicts(*verdicts: Verdict) -> Verdict:
     """Return the verdict of calls that were judged one after the other."""
     return Verdict(
         ran=tuple(each for verdict in verdicts for each in verdict.ran),
@@ -119,7 +119,7 @@ def _decisions() -> tuple[Decision, ...]:
             name="allow",
             meaning="The policy has no objection, and the tool runs once, as the model asked.",
             policy=_policy("allow"),
-            verdict=_done(PAY),
+            verdict=_run_verdict(PAY),
         ),
         Decision(
             name="deny",
@@ -149,7 +149,7 @@ def _decisions() -> tuple[Decision, ...]:
             name="replace the result",
             meaning="The tool runs once, and the model reads the policy's text in place of the result.",
             policy=_policy("replace", text="withheld"),
-            verdict=msgspec.structs.replace(_done(PAY), read=("withheld",)),
+            verdict=msgspec.structs.replace(_run_verdict(PAY), read=("withheld",)),
         ),
         Decision(
             name="ask, approved",
@@ -159,7 +159,7 @@ def _decisions() -> tuple[Decision, ...]:
             ),
             policy=ASK,
             person=Approve("t1"),
-            verdict=msgspec.structs.replace(_done(PAY), asked=("may I?",)),
+            verdict=msgspec.structs.replace(_run_verdict(PAY), asked=("may I?",)),
             nested=WAITING,
         ),
         Decision(
@@ -176,7 +176,7 @@ def _decisions() -> tuple[Decision, ...]:
                 meaning=f"A policy for {name} alone denies one call of two.",
                 policy=policy,
                 calls=calls,
-                verdict=_joined(_done(calls[0]), DENIED),
+                verdict=_join_verdicts(_run_verdict(calls[0]), DENIED),
             )
             for name, policy, calls in scoped
         ),
@@ -194,20 +194,20 @@ def _decisions() -> tuple[Decision, ...]:
             meaning="A policy for another user has no effect.",
             policy=others["user"],
             user_id="bob",
-            verdict=_done(PAY),
+            verdict=_run_verdict(PAY),
         ),
         Decision(
             name="by tenant, another one",
             meaning="A policy for another tenant has no effect.",
             policy=others["tenant"],
             tenant_id="other",
-            verdict=_done(PAY),
+            verdict=_run_verdict(PAY),
         ),
         Decision(
             name="by agent, the sub-agent",
             meaning="A policy for a sub-agent denies the calls of the sub-agent alone.",
             policy=_policy("deny", text=NO, agent_id=SUB_AGENT),
-            verdict=_done(PAY),
+            verdict=_run_verdict(PAY),
             nested=DENIED,
         ),
         Decision(
@@ -215,7 +215,7 @@ def _decisions() -> tuple[Decision, ...]:
             meaning="A policy that sub-agents do not inherit denies the calls of the agent alone.",
             policy=_policy("deny", text=NO, inherit=False),
             verdict=DENIED,
-            nested=_done(PAY),
+            nested=_run_verdict(PAY),
         ),
         Decision(
             name="failing, closed",
@@ -227,7 +227,7 @@ def _decisions() -> tuple[Decision, ...]:
             name="failing, open",
             meaning="The policy raises and is passed over, so the tool runs once.",
             policy=_policy("fail", on_error="open"),
-            verdict=_done(PAY),
+            verdict=_run_verdict(PAY),
         ),
         Decision(
             name="slow, closed",
@@ -239,7 +239,7 @@ def _decisions() -> tuple[Decision, ...]:
             name="slow, open",
             meaning="The policy exceeds its timeout and is passed over, so the tool runs once.",
             policy=_policy("hang", on_error="open"),
-            verdict=_done(PAY),
+            verdict=_run_verdict(PAY),
         ),
     )
 

@@ -11,7 +11,7 @@ import msgspec
 from hookline.errors import HookDenied, HooklineError, HookUsageError, RunStopped, UnsupportedHookError, define_error
 from hookline.evals.adapter_contract import Ran, Stage
 from hookline.evals.verdicts._decisions import TEXTS, Decision
-from hookline.evals.verdicts._paths import Difference, Path
+from hookline.evals.verdicts._paths import ForcedDifference, Path
 from hookline.evals.verdicts._verdict import Record, Verdict
 from hookline.events import (
     EVENTS,
@@ -149,7 +149,7 @@ async def observe_verdict(decision: Decision, path: Path) -> Verdict:
     return register.verdict(ran)
 
 
-async def check_verdict(decision: Decision, path: Path) -> Difference | None:
+async def check_verdict(decision: Decision, path: Path) -> ForcedDifference | None:
     """Check that a decision leads to the expected verdict on a path.
 
     Args:
@@ -179,9 +179,9 @@ async def check_verdict(decision: Decision, path: Path) -> Difference | None:
     return difference
 
 
-async def _check_refusal(decision: Decision, path: Path) -> Difference:
+async def _check_refusal(decision: Decision, path: Path) -> ForcedDifference:
     try:
         got = await observe_verdict(decision, path)
     except (HookUsageError, UnsupportedHookError):
-        return Difference(reason=path.refused)
+        return ForcedDifference(reason=path.refused)
     raise VerdictError(decision.name, path.name, "the hooks are refused", repr(got))

@@ -1,4 +1,4 @@
-"""`Path`: a way to run an agent, and a form in which a policy is given; `Difference`: where its verdicts differ."""
+"""`Path`: a way to run an agent, and a form of policies; `ForcedDifference`: a verdict that a host forces."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hookline.evals.verdicts._policies import Policy
 from hookline.evals.verdicts._verdict import Verdict
 from hookline.hooks import AnyHook, Hooks
 
-__all__ = ["Difference", "Form", "Path", "policy_hooks"]
+__all__ = ["ForcedDifference", "Form", "Path", "policy_hooks"]
 
 TIMEOUT = 0.02
 """The seconds that a policy which hangs may take."""
@@ -25,7 +25,7 @@ Form: TypeAlias = Callable[[Policy], AbstractAsyncContextManager[list[AnyHook]]]
 """Makes the hooks of a policy, which work until the block ends."""
 
 
-class Difference(msgspec.Struct, frozen=True, kw_only=True):
+class ForcedDifference(msgspec.Struct, frozen=True, kw_only=True):
     """A verdict that differs on one path, and why.
 
     Attributes:
@@ -99,7 +99,7 @@ class Path:
         *,
         depth: int = 0,
         form: Form = policy_hooks,
-        differs: Mapping[str, Difference] | None = None,
+        differs: Mapping[str, ForcedDifference] | None = None,
         refused: str = "",
         backends: tuple[Literal["asyncio", "trio"], ...] = ("asyncio",),
     ) -> None:

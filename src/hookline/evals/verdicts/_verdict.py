@@ -11,7 +11,7 @@ __all__ = ["Record", "Verdict"]
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True):
-    """What the events of a run say about one tool call that has ended.
+    """One tool call that has ended, as the events of a run record it.
 
     Attributes:
         tool: The tool.
@@ -27,7 +27,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of the tool calls that a policy judged.
+    """The effect of a policy: which tools ran, what the model read, whom it asked, and how the run ended.
 
     Attributes:
         ran: The tools that ran, in order, each with its arguments.

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from hookline._dialects import DialectName, HostEventName
+from hookline.dialects import DialectName, HostEventName
 from hookline.hooks import OnError
 from hookline.registry import READ_ONLY, HookDefinition, Id, Name, OneTenant, Seconds, Tag, Tenant, Text
 from hookline.server._problems import ApiError, FieldProblem

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from hookline._dialects import DIALECTS, events_at
+from hookline.dialects import DIALECTS, events_at
 from hookline.registry import POINTS, READ_ONLY, HandlerEntry, HookDefinition
 
 __all__ = [

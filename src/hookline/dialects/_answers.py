@@ -14,7 +14,7 @@ from typing import Any, Literal, NamedTuple
 
 import msgspec
 
-from hookline._dialects._table import Dialect
+from hookline.dialects._table import Dialect
 
 __all__ = ["HostAnswer", "parse_answer", "parse_answer_object"]
 
@@ -48,7 +48,7 @@ SPECIFIC_KEYS = frozenset(
 
 
 class HostAnswer(NamedTuple):
-    """What a hook has answered.
+    """The answer of a hook script or an HTTP hook, in no host's spelling.
 
     Attributes:
         decision: `"deny"`, `"ask"`, `"allow"`, or `""` if it decided nothing.

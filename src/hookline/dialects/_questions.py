@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
-from hookline._dialects._table import HOST_EVENTS, Dialect, HostEvent, events_at
+from hookline.dialects._table import HOST_EVENTS, Dialect, HostEvent, events_at
 
 __all__ = ["HostQuestion", "build_question", "host_tool_name"]
 
@@ -19,7 +19,7 @@ OWN_TOOLSETS = frozenset({"local", "claude_code"})
 
 
 class HostQuestion(NamedTuple):
-    """What a hook is asked.
+    """A question to a hook: the event of the host, and the document that the hook reads.
 
     Attributes:
         event: The event.
@@ -193,7 +193,7 @@ def _compact(dialect: Dialect, wire: Wire, result: Wire) -> dict[str, Any]:
     return {"trigger": "auto", "custom_instructions": ""}
 
 
-def _compacted(dialect: Dialect, wire: Wire, result: Wire) -> dict[str, Any]:
+def _compaction(dialect: Dialect, wire: Wire, result: Wire) -> dict[str, Any]:
     return {"trigger": "auto", "compact_summary": result.get("summary", wire.get("summary", ""))}
 
 
@@ -209,7 +209,7 @@ BUILD: Mapping[str, Callable[[Dialect, Wire, Wire], dict[str, Any]]] = {
     "SubagentStart": _sub_agent,
     "SubagentStop": _sub_agent,
     "PreCompact": _compact,
-    "PostCompact": _compacted,
+    "PostCompact": _compaction,
     "SessionEnd": lambda dialect, wire, result: {"reason": "other"},
 }
 """The keys of each event's question, by Claude Code's names."""

@@ -7,7 +7,7 @@ import re
 import warnings
 from functools import lru_cache
 
-from hookline._dialects._table import Dialect
+from hookline.dialects._table import Dialect
 
 __all__ = ["matcher_problem", "matches"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 
-from hookline._dialects._answers import HostAnswer
+from hookline.dialects._answers import HostAnswer
 
 __all__ = ["report_answer"]
 
