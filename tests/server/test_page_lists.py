@@ -288,3 +288,16 @@ def test_endpoints_are_filtered_as_the_filter_is_chosen(page: Any, paged: Site) 
     text(page, "#results").to_contain_text("No endpoint matches the filter.")
     page.get_by_role("link", name="Show all").click()
     page.wait_for_url("**/page/endpoints")
+
+
+def test_an_operation_that_runs_has_no_duration_yet(page: Any, paged: Site, tenant: str) -> None:
+    (running,) = seed(paged, tenant, 1, status="running", duration_ms=17.0)
+    (ended,) = seed(paged, tenant, 1, status="done", duration_ms=28.0)
+
+    page.goto("operations")
+    text(page, f"[id='row-{ended['operation_id']}'] [data-label=duration]").to_have_text("28 ms")
+    text(page, f"[id='row-{running['operation_id']}'] [data-label=duration]").to_have_text("—")
+    page.goto(f"operations/{running['operation_id']}")
+    text(page, "#facts").not_to_contain_text("Duration")
+    page.goto(f"operations/{ended['operation_id']}")
+    text(page, "#facts").to_contain_text("28 ms")

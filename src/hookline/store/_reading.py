@@ -49,7 +49,7 @@ class StoredOperation(msgspec.Struct, frozen=True, kw_only=True, rename="camel")
         cost_usd: Cost of the model calls.
         events: Number of stored events.
         prompt: The first 200 characters of what the user asked.
-        duration_ms: Duration of its segments, without pauses.
+        duration_ms: Duration of its segments, without pauses; of one that runs, until it last wrote its state.
         trace_id: The id of its OpenTelemetry trace, in hexadecimal digits, if it was traced.
         failed_delivery: The error of a failed delivery whose webhook has `fallback="none"`.
         missing_hooks: Ids of interceptors that it was started with and that the worker which tried to resume it did
