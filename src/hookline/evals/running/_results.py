@@ -114,6 +114,11 @@ class TaskResult(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         cost_usd: The cost of the run's model calls.
         calls: Each tool call, with the origin of its answer.
         cassette: The cassette's file, if the run had one.
+        attempt: Which run of the task this is, from 1, if the task is repeated.
+        model: The model that was chosen for the run; empty if the suite's own model answered.
+        tags: The tags of the task.
+        input_tokens: Tokens that the model calls of the run read.
+        output_tokens: Tokens that they wrote.
     """
 
     suite: str
@@ -140,6 +145,11 @@ class TaskResult(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     cost_usd: float = 0.0
     calls: list[CallRow] = []
     cassette: str | None = None
+    attempt: int = 1
+    model: str = ""
+    tags: list[str] = []
+    input_tokens: int = 0
+    output_tokens: int = 0
 
     @property
     def name(self) -> str:

@@ -326,6 +326,8 @@ def _result(outcome: TaskOutcome, recorded: RecordedOperation, mocks: ToolMocks,
         score=outcome.score,
         checks=outcome.checks,
         cost_usd=result.usage.cost_usd,
+        input_tokens=result.usage.input_tokens,
+        output_tokens=result.usage.output_tokens,
         calls=call_rows(f"{outcome.suite}/{outcome.task_id}", recorded, mocks.calls),
         cassette=cassette,
     )
