@@ -319,7 +319,9 @@ def test_a_system_hook_is_switched_off_for_one_tenant(browser: Browser, paged: S
     admin = context.new_page()
     admin.goto("hooks")
 
-    admin.get_by_role("link", name=hook.name).click()
+    row = admin.locator("[data-row]").filter(has_text=hook.name)
+    expect(row.get_by_role("button", name=f"Disable {hook.name} for all tenants")).to_have_text("Disable for all")
+    row.get_by_role("link", name="all tenants").click()
     admin.get_by_label("Tenant").fill(ours)
     admin.get_by_role("button", name="Disable for this tenant").click()
     text(admin, ".notice").to_contain_text("Disabled for this tenant")
