@@ -24,6 +24,7 @@ HooklineError
 ├── RunFileError (ValueError)           a saved run cannot be read
 ├── RunResumeError (ValueError)         a saved run cannot be continued by this one
 ├── RunWriteError (OSError)             a result cannot be written to the file of the run
+├── WorkerError                         a worker process cannot load the suites
 ├── CassetteFolderError (ValueError)    a folder of cassettes cannot be used, or has none for a task
 ├── UnknownAttackChoiceError            no policy or wording of attacks has that name
 ├── ReportError (OSError)               the report cannot be written
@@ -67,6 +68,7 @@ __all__ = [
     "UnknownTaskError",
     "UnrecordedOperationError",
     "UnseenEventError",
+    "WorkerError",
 ]
 
 
@@ -543,6 +545,20 @@ class RunWriteError(HooklineError, OSError):
         if not self.done:
             return problem
         return f"{problem} The file has {self.done:,} results; once it can be written, continue it with --resume."
+
+
+@define_error(
+    "A worker process could not load the suites: {problem}. Name them in `targets` so that another process finds them, "
+    "or leave `workers` out."
+)
+class WorkerError(HooklineError):
+    """A worker process cannot load the suites of a run.
+
+    Attributes:
+        problem: What went wrong.
+    """
+
+    problem: str
 
 
 @define_error(

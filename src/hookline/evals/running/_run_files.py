@@ -45,8 +45,10 @@ __all__ = [
     "RunJournal",
     "StoredResults",
     "describe_key",
+    "format_line",
     "impossible_in",
     "is_run_file",
+    "parse_line",
     "planned_tasks",
     "read_run_file",
     "run_lines",
@@ -151,23 +153,29 @@ def planned_tasks(header: RunHeader) -> dict[TaskKey, int]:
 
 def run_lines(header: RunHeader, results: Iterable[TaskResult], end: RunEnd) -> Iterator[bytes]:
     """Yield the lines of the file of a whole run."""
-    yield _line(header)
+    yield format_line(header)
     for result in results:
-        yield _line({"result": result})
-    yield _line({"end": end})
+        yield format_line({"result": result})
+    yield format_line({"end": end})
 
 
-def _line(value: object) -> bytes:
+def format_line(value: object) -> bytes:
+    """Return a value as a line of JSON."""
     # The standard library's encoder writes what models and tools return as it is: NaN, lone surrogates, large integers.
     return canonical(value, sort_keys=False).encode() + b"\n"
 
 
-def _parse(line: bytes, kind: type[T]) -> T:
+def parse_line(line: bytes, kind: type[T]) -> T:
+    """Return the value of a line of JSON.
+
+    Raises:
+        ValueError: If it is not JSON, or another kind of value.
+    """
     try:
         return msgspec.json.decode(line, type=kind)
     except msgspec.ValidationError:
         raise
-    except (msgspec.DecodeError, RecursionError):  # slower, and reads what `_line` writes
+    except (msgspec.DecodeError, RecursionError):  # slower, and reads what `format_line` writes
         return msgspec.convert(json.loads(line.decode("utf-8")), kind)
 
 
@@ -247,7 +255,7 @@ class StoredResults(Sequence[TaskResult]):
             return [self[place] for place in range(*index.indices(len(self)))]
         data = self._lines.read(self._starts[index], self._lengths[index])
         try:
-            found = _parse(data, RunLine).result
+            found = parse_line(data, RunLine).result
         except ValueError as error:
             raise RunFileError(self._lines.name, f"it was changed while it was read ({error})") from error
         if found is None:
@@ -315,7 +323,7 @@ class RunFile:
 
     def _take(self, number: int, data: bytes) -> None:
         try:
-            line = _parse(data, RunLine)
+            line = parse_line(data, RunLine)
         except UnicodeDecodeError:
             raise RunFileError(str(self.path), f"line {number} is not UTF-8") from None
         except msgspec.ValidationError as error:
@@ -349,11 +357,17 @@ class RunFile:
         self.keys[key] = (self.size, length)
 
 
-def describe_key(key: TaskKey) -> str:
-    """Name a run of a task: `'shop/tea'`, with its model and its attempt where there are several."""
+def describe_key(key: TaskKey, *, quote: bool = True) -> str:
+    """Name a run of a task: `'shop/tea'`, with its model and its attempt where there are several.
+
+    Args:
+        key: The run.
+        quote: Whether the name of the task stands in quotation marks.
+    """
     name, attempt, model = key
+    shown = repr(name) if quote else name
     further = [each for each in (model, f"attempt {attempt}" if attempt != 1 else "") if each]
-    return f"{name!r} ({', '.join(further)})" if further else repr(name)
+    return f"{shown} ({', '.join(further)})" if further else shown
 
 
 def impossible_in(result: TaskResult) -> str | None:
@@ -514,6 +528,14 @@ class RunJournal:
         return journal
 
     @property
+    def notes(self) -> list[str]:
+        """What happened to the files when this one was opened, in sentences."""
+        found = [] if self.kept_aside is None else [f"{self.path} was an unfinished run; it is now {self.kept_aside}"]
+        if self.read is not None and self.read.cut_off:
+            found.append(f"the last line of {self.read.path} was cut off and is left out")
+        return found
+
+    @property
     def missing(self) -> list[TaskKey]:
         """The planned runs of tasks that have no result yet, in their order."""
         return [key for key in self._planned if key not in self.spans]
@@ -570,7 +592,7 @@ class RunJournal:
 
     def _append(self, value: object) -> tuple[int, int]:
         try:
-            return self._lines.append(_line(value))
+            return self._lines.append(format_line(value))
         except OSError as error:
             raise RunWriteError(self._lines.name, error.strerror or str(error), len(self.spans)) from error
 
@@ -630,7 +652,7 @@ def _copy(path: Path, into: Path) -> Path | None:
 
 def _is_finished(line: bytes) -> bool:
     try:
-        end = _parse(line, RunLine).end
+        end = parse_line(line, RunLine).end
     except ValueError:
         return False
     return end is not None and not end.not_run

@@ -23,7 +23,8 @@ from hookline.evals.running._protocol import RunsTasks
 from hookline.evals.running._provenance import Provenance
 from hookline.evals.running._results import Mode, SuiteRun, TaskKey, TaskResult
 from hookline.evals.running._run_files import RunHeader, RunJournal
-from hookline.evals.running._tasks import Case, TaskRun, TaskRunner, case_name, tags_of
+from hookline.evals.running._tasks import Case, TaskRun, TaskRunner, case_name, failed_result, tags_of
+from hookline.evals.running._workers import WorkerPool, WorkerSetup
 from hookline.evals.trajectories import CoverageCount, RecordedOperation
 from hookline.hooks import AnyHook
 
@@ -184,6 +185,7 @@ class SuiteRunner:
         _check_amount("max_cost", max_cost, "a number of US dollars from 0")
         if shuffle is not None and (isinstance(shuffle, bool) or not isinstance(shuffle, int)):
             raise HookUsageError(f"`shuffle` is a whole number, the seed of the order; got {shuffle!r}.")
+        hooks = list(hooks)
         self.cases = _choose(cases, shuffle, limit)
         self.mode: Mode = mode
         self.seed = seed
@@ -198,16 +200,18 @@ class SuiteRunner:
         if mode == "record" and repeat > 1:
             raise HookUsageError("A cassette holds one recording of a task, so `repeat` cannot record several.")
         self._faults = list(faults)
+        if workers is not None:
+            _check_workers(mode, hooks=hooks, recorded=recorded, targets=self.targets)
         self._tasks = TaskRunner(
             mode=mode,
-            cassettes=None if cassettes is None else Path(cassettes),
+            cassettes=cassettes,
             recorded=recorded,
             faults=self._faults,
             seed=seed,
             hooks=hooks,
             timeout=timeout,
         )
-        folder = None if cassettes is None else Path(cassettes)
+        self._folder = folder = None if cassettes is None else Path(cassettes)
         homeless = [name for name, case in self._by_name.items() if self._tasks.path(case) is None]
         if mode in ("record", "replay") and homeless:
             raise CassetteFolderError(mode, f"none is given, and {homeless[0]} names no cassette of its own")
@@ -252,7 +256,7 @@ class SuiteRunner:
             elif self._workers is None:
                 await self._run_here()
             else:
-                raise NotImplementedError
+                await self._run_in_workers(self._workers)
         except BaseException:
             self._stopped = self._stopped or INTERRUPTED
             with contextlib.suppress(RunWriteError):  # a file without an end can be continued all the same
@@ -337,6 +341,28 @@ class SuiteRunner:
         if failures:
             raise failures[0]
 
+    async def _run_in_workers(self, workers: int) -> None:
+        pool = WorkerPool(
+            WorkerSetup(
+                targets=self.targets,
+                mode=self.mode,
+                cassettes=None if self._folder is None else str(self._folder.absolute()),
+                seed=self.seed,
+                timeout=self._tasks.timeout,
+                keep=KEPT_OPERATIONS,
+            ),
+            faults=self._faults,
+            workers=min(workers, len(self._pending)),
+            concurrency=self._concurrency,
+            next_key=self._next_key,
+            give_back=lambda keys: self._pending.extendleft(reversed(keys)),
+            take=self._take,
+            fail=lambda key, why, reason: self._take(
+                TaskRun(result=failed_result(self._by_name[key[0]], key, why, 0.0, reason=reason))
+            ),
+        )
+        await pool.run()
+
     def _next_key(self) -> TaskKey | None:
         """Return the next task to run; `None` if there is none, or if the money is spent."""
         if not self._pending:
@@ -405,6 +431,22 @@ def _check_amount(name: str, value: float | None, expected: str, *, positive: bo
     number = isinstance(value, int | float) and not isinstance(value, bool)
     if not number or not isfinite(value) or value < 0 or (positive and value == 0):
         raise HookUsageError(f"`{name}` is {expected}; got {value!r:.60}.")
+
+
+def _check_workers(mode: Mode, *, hooks: Sequence[AnyHook], recorded: object, targets: Sequence[str]) -> None:
+    """Check that tasks can run in other processes.
+
+    Raises:
+        HookUsageError: If they cannot.
+    """
+    if hooks:
+        raise HookUsageError("Hooks cannot be sent to worker processes; leave `workers` out, or `hooks`.")
+    if mode in ("real", "replayed") or recorded:
+        raise HookUsageError("A recording in memory cannot be shared with worker processes; use files of cassettes.")
+    if not targets:
+        raise HookUsageError(
+            "Worker processes load the suites themselves; name them in `targets`: targets=['suite.py']."
+        )
 
 
 def _digest(faults: Sequence[FaultSpec]) -> str:

@@ -88,7 +88,7 @@ class TaskRunner:
         self,
         *,
         mode: Mode,
-        cassettes: Path | None = None,
+        cassettes: str | Path | None = None,
         recorded: Mapping[str, Cassette] | None = None,
         faults: Iterable[FaultSpec] = (),
         seed: int = 0,
@@ -101,7 +101,7 @@ class TaskRunner:
         self.seed = seed
         self.timeout = timeout
         self.pause = pause if pause is not None else ModelPause()
-        self._folder = cassettes
+        self._folder = None if cassettes is None else Path(cassettes)
         self._recorded = recorded or {}
         self._faults = list(faults)
         self._hooks = list(hooks)
