@@ -209,7 +209,9 @@ def _write_and_show(console: Console, evaluation: Evaluation, files: OutputFiles
     """Write the files that were asked for, and print the result."""
     files.write(evaluation)
     if as_json:
-        typer.echo(evaluation.as_json(files.report))
+        for part in evaluation.json_parts(files.report):
+            typer.echo(part, nl=False)
+        typer.echo()
     else:
         show_evaluation(console, evaluation, files.report)
     files.print_paths(console)

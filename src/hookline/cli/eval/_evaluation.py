@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib.metadata
 import logging
+import textwrap
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -36,6 +37,9 @@ from hookline.hooks import AnyHook
 
 __all__ = ["Evaluation", "InterruptedEvaluation", "evaluate", "find_cases", "find_suite"]
 
+RESULTS = "\0results of run "
+"""Stands for the results of a run, until they are written."""
+
 ONE_RUN = RunOptions()
 """The options of a run of each task, without limits, that is not saved."""
 
@@ -64,8 +68,8 @@ class Evaluation:
         """Whether anything was judged: a task by its checks or its recording, or a replay by its run."""
         return any(run.judged for run in self.runs) or (self.comparison is not None and self.comparison.tasks > 0)
 
-    def as_json(self, report: Path | None) -> str:
-        """Return the whole evaluation as JSON."""
+    def json_parts(self, report: Path | None) -> Iterator[str]:
+        """Yield the whole evaluation as JSON, in parts, so that not all results are in memory at a time."""
         document = {
             "hookline": importlib.metadata.version("hookline"),
             "targets": self.targets,
@@ -81,19 +85,34 @@ class Evaluation:
                     "provenance": run.provenance,
                     "resumed": run.resumed,
                     "totals": run.totals,
-                    "results": run.results,
+                    "results": f"{RESULTS}{number}",
                     "coverage": run.coverage,
                     "faults": run.faults,
                     "notRun": run.not_run,
                     "stopped": run.stopped,
                     "notJudged": run.not_judged,
                 }
-                for run in self.runs
+                for number, run in enumerate(self.runs)
             ],
             "differences": self.comparison.differences if self.comparison else [],
             "report": str(report) if report else None,
         }
-        return canonical(document, indent=2, sort_keys=False)
+        rest = canonical(document, indent=2, sort_keys=False)
+        for number, run in enumerate(self.runs):
+            before, _, rest = rest.partition(canonical(f"{RESULTS}{number}"))
+            yield before
+            yield from _list_parts(run.results)
+        yield rest
+
+
+def _list_parts(results: Iterable[TaskResult]) -> Iterator[str]:
+    """Yield results as a list, indented as in the document around it."""
+    opened = False
+    for result in results:
+        text = canonical(result, indent=2, sort_keys=False)
+        yield (",\n" if opened else "[\n") + textwrap.indent(text, " " * 8)
+        opened = True
+    yield "\n      ]" if opened else "[]"
 
 
 class InterruptedEvaluation(KeyboardInterrupt):

@@ -37,7 +37,7 @@ def show_evaluation(console: Console, evaluation: Evaluation, report: Path | Non
     """Print the verdict, the tasks, the totals, whether both runs are the same, and where the report is."""
     console.print()
     console.print(_verdict_line(evaluation), soft_wrap=True)
-    console.print(_provenance_text(evaluation.runs[0]), soft_wrap=True)
+    console.print(_provenance_text(evaluation.runs[0]))
     console.print()
     console.print(_task_table(evaluation))
     hidden = len(evaluation.runs[0].results) - TASKS_SHOWN
