@@ -42,6 +42,9 @@ MEANINGS = {
 }
 """What each code means, as the help and the documentation say it."""
 
+HINT_SECONDS = 3.0
+"""Seconds after an interrupt, if the program has not ended, until it says how to end it at once."""
+
 _terminated = False
 
 
@@ -82,17 +85,21 @@ def end_at_second_interrupt() -> Iterator[None]:
             os.write(2, b"hookline: ended at once\n")
             os._exit(interrupted_code())
         interrupted = True
+        hint.start()
         if callable(first):
             first(number, frame)
 
     if not callable(first) or threading.current_thread() is not threading.main_thread():
         yield
         return
+    hint = threading.Timer(HINT_SECONDS, os.write, (2, b"hookline: tasks are stopping; Ctrl-C again ends at once\n"))
+    hint.daemon = True
     signal.signal(signal.SIGINT, handle)
     try:
         yield
     finally:
         signal.signal(signal.SIGINT, first)
+        hint.cancel()
 
 
 def was_terminated() -> bool:

@@ -60,6 +60,11 @@ class ModelPause:
             scope.deadline += until - before
         return True
 
+    @property
+    def seconds_left(self) -> float:
+        """The time until no model is paused any more."""
+        return max([0.0, *(until - anyio.current_time() for until in self._until.values())])
+
     async def wait(self, model: Any) -> None:
         """Wait until calls to a model are no longer paused."""
         if not self._until:

@@ -138,15 +138,15 @@ def utc_now() -> str:
 def planned_tasks(header: RunHeader) -> dict[TaskKey, int]:
     """Return the runs of tasks that a run plans, with their places in its order.
 
-    All tasks run once before any task runs a second time.
+    All tasks run once, with each model, before any task runs a second time.
     """
     return {
         (name, attempt, model): place
         for place, (attempt, model, name) in enumerate(
             (attempt, model, name)
             for attempt in range(1, header.repeat + 1)
-            for model in header.models or [""]
             for name in header.cases
+            for model in header.models or [""]
         )
     }
 
@@ -411,6 +411,8 @@ def read_run_file(path: Path) -> RunFile:
 
 
 def _parse_header(path: Path, line: bytes) -> RunHeader:
+    if not line.endswith(b"\n"):
+        raise RunFileError(str(path), "its first line was cut off, so that it has no results")
     try:
         found: Any = json.loads(line)
     except (ValueError, RecursionError) as error:
@@ -594,7 +596,8 @@ class RunJournal:
         try:
             return self._lines.append(format_line(value))
         except OSError as error:
-            raise RunWriteError(self._lines.name, error.strerror or str(error), len(self.spans)) from error
+            done = len(self.spans) if self.path is not None and self.path.is_file() else None
+            raise RunWriteError(self._lines.name, error.strerror or str(error), done) from error
 
 
 def refusal_to_resume(saved: RunHeader, wanted: RunHeader) -> str | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import random
 import re
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from hashlib import blake2b
 from math import isfinite
@@ -23,7 +23,7 @@ from hookline.evals.running._protocol import RunsTasks
 from hookline.evals.running._provenance import Provenance
 from hookline.evals.running._results import Mode, SuiteRun, TaskKey, TaskResult
 from hookline.evals.running._run_files import RunHeader, RunJournal
-from hookline.evals.running._tasks import Case, TaskRun, TaskRunner, case_name, failed_result, tags_of
+from hookline.evals.running._tasks import Case, TaskRun, TaskRunner, case_name, failed_result, model_of, tags_of
 from hookline.evals.running._workers import WorkerPool, WorkerSetup
 from hookline.evals.trajectories import CoverageCount, RecordedOperation
 from hookline.hooks import AnyHook
@@ -186,16 +186,19 @@ class SuiteRunner:
         if shuffle is not None and (isinstance(shuffle, bool) or not isinstance(shuffle, int)):
             raise HookUsageError(f"`shuffle` is a whole number, the seed of the order; got {shuffle!r}.")
         hooks = list(hooks)
-        self.cases = _choose(cases, shuffle, limit)
+        names = _choose(dict.fromkeys(map(case_name, cases)), shuffle, limit)
+        chosen = frozenset(names)
+        self.cases = [case for case in cases if case_name(case) in chosen]
         self.mode: Mode = mode
         self.seed = seed
         self.repeat = repeat
         self.max_cost = max_cost
         self.targets = list(targets)
-        self._by_name = {case_name(case): case for case in self.cases}
-        if len(self._by_name) < len(self.cases):
-            names = [case_name(case) for case in self.cases]
-            twice = next(name for place, name in enumerate(names) if name in names[:place])
+        self._names = names
+        self._models = list(dict.fromkeys(filter(None, map(model_of, self.cases))))
+        self._by_key = {(case_name(case), model_of(case)): case for case in self.cases}
+        if len(self._by_key) < len(self.cases):
+            (twice, _), _ = Counter((case_name(case), model_of(case)) for case in self.cases).most_common(1)[0]
             raise HookUsageError(f"The task {twice!r} is given twice; `repeat` runs tasks several times.")
         if mode == "record" and repeat > 1:
             raise HookUsageError("A cassette holds one recording of a task, so `repeat` cannot record several.")
@@ -212,9 +215,9 @@ class SuiteRunner:
             timeout=timeout,
         )
         self._folder = folder = None if cassettes is None else Path(cassettes)
-        homeless = [name for name, case in self._by_name.items() if self._tasks.path(case) is None]
+        homeless = [case for case in self.cases if self._tasks.path(case) is None]
         if mode in ("record", "replay") and homeless:
-            raise CassetteFolderError(mode, f"none is given, and {homeless[0]} names no cassette of its own")
+            raise CassetteFolderError(mode, f"none is given, and {case_name(homeless[0])} names no cassette of its own")
         if mode == "replay" and folder is not None and not folder.is_dir():
             raise CassetteFolderError(mode, f"there is no folder {folder}")
         self._concurrency = concurrency
@@ -280,8 +283,9 @@ class SuiteRunner:
             mode=self.mode,
             seed=self.seed,
             faults=_digest(self._faults),
-            cases=list(self._by_name),
+            cases=self._names,
             repeat=self.repeat,
+            models=self._models,
             provenance=self._provenance,
         )
         if self._resume is None:
@@ -315,9 +319,10 @@ class SuiteRunner:
             duration_ms=self._duration_ms if journal is None else journal.elapsed_before + self._duration_ms,
             seed=self.seed,
             coverage=[count.coverage for count in self._coverage.values()],
-            not_run=list(self._by_name) if journal is None else journal.not_run,
+            not_run=self._names if journal is None else journal.not_run,
             provenance=self._provenance if resumed is None else resumed.header.provenance,
             repeat=self.repeat,
+            models=self._models,
             stopped=self._stopped,
             resumed=[] if resumed is None else [*resumed.resumed, self._provenance],
         )
@@ -327,7 +332,7 @@ class SuiteRunner:
 
         async def work() -> None:
             while (key := self._next_key()) is not None:
-                done = await self._tasks.run(self._by_name[key[0]], key, dispatcher)
+                done = await self._tasks.run(self._by_key[key[0], key[2]], key, dispatcher)
                 try:
                     self._take(done)
                 except RunWriteError as error:  # alone, and not in the group of exceptions that a task group makes
@@ -357,9 +362,7 @@ class SuiteRunner:
             next_key=self._next_key,
             give_back=lambda keys: self._pending.extendleft(reversed(keys)),
             take=self._take,
-            fail=lambda key, why, reason: self._take(
-                TaskRun(result=failed_result(self._by_name[key[0]], key, why, 0.0, reason=reason))
-            ),
+            fail=self._take_failure,
         )
         await pool.run()
 
@@ -382,6 +385,10 @@ class SuiteRunner:
             self._cassettes[done.result.name] = done.cassette
         if self._on_result is not None:
             self._on_result(done.result)
+
+    def _take_failure(self, key: TaskKey, why: str, reason: str, duration_ms: float) -> None:
+        """Write the result of a task that has ended its process, or had to be ended with it."""
+        self._take(TaskRun(result=failed_result(self._by_key[key[0], key[2]], key, why, duration_ms, reason=reason)))
 
     def _count(self, result: TaskResult) -> None:
         self.cost_usd += result.cost_usd
@@ -418,8 +425,8 @@ class KeptOperations:
         (self._passed if ok else self._failed)[recorded.operation_id] = recorded
 
 
-def _choose(cases: Sequence[Case], shuffle: int | None, limit: int | None) -> list[Case]:
-    chosen = list(cases)
+def _choose(names: Iterable[str], shuffle: int | None, limit: int | None) -> list[str]:
+    chosen = list(names)
     if shuffle is not None:
         random.Random(shuffle).shuffle(chosen)
     return chosen[:limit]

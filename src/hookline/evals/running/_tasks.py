@@ -26,7 +26,17 @@ from hookline.events import BeforeStep
 from hookline.hooks import AnyHook, Hooks
 from hookline.runtime import InMemoryStore, ModelPause, model_pause
 
-__all__ = ["FORBID", "Case", "TaskRun", "TaskRunner", "case_name", "cassette_file", "failed_result", "tags_of"]
+__all__ = [
+    "FORBID",
+    "Case",
+    "TaskRun",
+    "TaskRunner",
+    "case_name",
+    "cassette_file",
+    "failed_result",
+    "model_of",
+    "tags_of",
+]
 
 Case = tuple[RunsTasks, str]
 """A task of a suite."""
@@ -47,6 +57,12 @@ def tags_of(case: Case) -> list[str]:
     """Return the tags of a task; a suite of somebody's own may have none."""
     found = getattr(case[0], "tags_of", None)
     return list(found(case[1])) if callable(found) else []
+
+
+def model_of(case: Case) -> str:
+    """Return the name of the model that was chosen for a task; empty for the suite's own."""
+    found = getattr(case[0], "model", "")
+    return found if isinstance(found, str) else ""
 
 
 def cassette_file(folder: Path, case: Case) -> Path:
@@ -150,7 +166,7 @@ class TaskRunner:
                 forbid_tools=self.mode in FORBID,
             )
             try:
-                outcome = await finish_within(work, self.timeout, detach=self._detach, scopes=self.pause.scopes)
+                outcome = await finish_within(work, self.timeout, detach=self._detach, pause=self.pause)
             except TaskTimeoutError as error:
                 return self._timed_out(case, key, str(error), begun, mocks, (perf_counter_ns() - started) / 1e6)
             if self.mode == "record" and cassette is not None:

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import anyio
 
 from hookline._deadlines import runs_on_asyncio
+from hookline.runtime import ModelPause
 
 __all__ = ["GRACE", "TaskTimeoutError", "finish_within"]
 
@@ -40,7 +41,7 @@ class TaskTimeoutError(Exception):
 
 
 async def finish_within(
-    work: Callable[[], Awaitable[T]], seconds: float | None, *, detach: bool, scopes: set[anyio.CancelScope]
+    work: Callable[[], Awaitable[T]], seconds: float | None, *, detach: bool, pause: ModelPause
 ) -> T:
     """Run a task to its end, or cancel it when its time is over.
 
@@ -48,7 +49,7 @@ async def finish_within(
         work: Starts the task.
         seconds: The time that it has; `None` for no limit.
         detach: Whether a task that goes on although it was cancelled is left behind.
-        scopes: While the task runs, it contains a scope with its deadline, which others may move.
+        pause: The pause that the task's models share with others. It does not count towards the time.
 
     Raises:
         TaskTimeoutError: If the task took longer.
@@ -56,12 +57,12 @@ async def finish_within(
     if seconds is None:
         return await work()
     task = _DetachedTask(work) if detach else None
-    with anyio.CancelScope(deadline=anyio.current_time() + seconds) as limit:
-        scopes.add(limit)
+    with anyio.CancelScope(deadline=anyio.current_time() + pause.seconds_left + seconds) as limit:
+        pause.scopes.add(limit)
         try:
             return await (work() if task is None else task.result())
         finally:
-            scopes.discard(limit)
+            pause.scopes.discard(limit)
     left_behind = task is not None and not task.is_over
     if left_behind:
         logger.warning(

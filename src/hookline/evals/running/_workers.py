@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import base64
 import json
+import math
+import os
 import pickle
 import signal
 import sys
@@ -31,6 +33,7 @@ from hookline.evals.running._run_files import format_line, parse_line
 from hookline.evals.running._tasks import CRASH, TIMEOUT, TaskRun
 from hookline.evals.running._time_limits import GRACE
 from hookline.evals.trajectories import RecordedOperation
+from hookline.runtime import ModelPause
 
 __all__ = ["Reply", "Request", "WorkerPool", "WorkerSetup", "pack", "unpack"]
 
@@ -43,8 +46,8 @@ serve_worker()
 """
 """The program of a worker."""
 
-LATE = 2.0
-"""Seconds after which a worker that has not stopped a task in time is killed."""
+PING = 2.0
+"""Seconds that a worker has to answer, if a task has not stopped in time. One that does not is held up by a task."""
 LONGEST_LINE = 1 << 30
 
 T = TypeVar("T")
@@ -80,11 +83,13 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     Attributes:
         run: A task to run.
         pause: A model that its provider limits, and the seconds to wait.
-        stop: Whether the worker has to end.
+        ping: Whether the worker has to answer with `pong`.
+        stop: Whether it has to end.
     """
 
     run: TaskKey | None = None
     pause: tuple[str, float] | None = None
+    ping: bool = False
     stop: bool = False
 
 
@@ -97,6 +102,7 @@ class Reply(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         result: The result of a task.
         recorded: Its events, packed; empty if they are not kept.
         limited: A model that its provider limits, and the seconds to wait.
+        pong: Whether this answers a ping.
     """
 
     ready: bool = False
@@ -104,6 +110,7 @@ class Reply(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     result: TaskResult | None = None
     recorded: str = ""
     limited: tuple[str, float] | None = None
+    pong: bool = False
 
 
 def pack(value: object) -> str:
@@ -134,7 +141,8 @@ class WorkerPool:
         next_key: Returns the next task; `None` if there is none.
         give_back: Takes tasks back that have to run again.
         take: Takes the run of a task.
-        fail: Takes a task that has no result: the task, the error, and the reason of its end.
+        fail: Takes a task that has no result: the task, the error, the reason of its end, and how long it took, in
+            milliseconds.
 
     Raises:
         HookUsageError: If the faults cannot be sent to another process.
@@ -150,7 +158,7 @@ class WorkerPool:
         next_key: Callable[[], TaskKey | None],
         give_back: Callable[[list[TaskKey]], object],
         take: Callable[[TaskRun], object],
-        fail: Callable[[TaskKey, str, str], object],
+        fail: Callable[[TaskKey, str, str, float], object],
     ) -> None:
         try:
             packed = pack(list(faults))
@@ -161,6 +169,7 @@ class WorkerPool:
         self._slots = [max(1, (concurrency + place) // workers) for place in range(workers)]
         self._next_key, self._give_back, self._take, self._fail = next_key, give_back, take, fail
         self._live: list[_Worker] = []
+        self._paused = ModelPause()
         self._error: Exception | None = None
 
     async def run(self) -> None:
@@ -189,7 +198,8 @@ class WorkerPool:
     async def start_worker(self) -> AsyncIterator[_Worker]:
         """Start a process, and end it afterwards in any case."""
         command = [sys.executable, "-c", START, json.dumps(sys.path)]
-        process = await anyio.open_process(command, stdin=PIPE, stdout=PIPE, stderr=None)
+        environment = {"PYTHONHASHSEED": "0", **os.environ}  # sets are in the same order in all processes
+        process = await anyio.open_process(command, stdin=PIPE, stdout=PIPE, stderr=None, env=environment)
         worker = _Worker(process)
         self._live.append(worker)
         try:
@@ -208,6 +218,7 @@ class WorkerPool:
 
     async def pause(self, model: str, seconds: float, *, but: _Worker) -> None:
         """Let all other workers wait for a provider that limits one of them."""
+        self._paused.extend(model, seconds)
         for worker in list(self._live):
             worker.deadlines = {key: deadline + seconds for key, deadline in worker.deadlines.items()}
             if worker is not but:
@@ -219,6 +230,8 @@ class _Worker:
 
     Attributes:
         deadlines: The tasks that it runs, and the times at which they have to be over.
+        started: The tasks that it was given, and the times at which they were.
+        answer_due: The time at which it has to have answered a ping; `None` if there was none.
     """
 
     def __init__(self, process: Process) -> None:
@@ -226,6 +239,8 @@ class _Worker:
         assert process.stdout is not None
         self.process = process
         self.deadlines: dict[TaskKey, float] = {}
+        self.started: dict[TaskKey, float] = {}
+        self.answer_due: float | None = None
         self._input = process.stdin
         self._output = BufferedByteReceiveStream(process.stdout)
 
@@ -303,8 +318,10 @@ class _Lane:
 
     async def _start(self, worker: _Worker, key: TaskKey) -> None:
         timeout = self._pool._setup.timeout
-        limit = anyio.current_time() + timeout + GRACE + LATE if timeout is not None else float("inf")
-        worker.deadlines[key] = limit
+        now = anyio.current_time()
+        paused = self._pool._paused.seconds_left
+        worker.started[key] = now
+        worker.deadlines[key] = math.inf if timeout is None else now + paused + timeout + GRACE
         await worker.send(Request(run=key))
 
     async def _serve(self, worker: _Worker) -> bool:
@@ -319,10 +336,12 @@ class _Lane:
                 await self._start(worker, key)
             if not worker.deadlines:
                 return True
-            with anyio.CancelScope(deadline=min(worker.deadlines.values())) as waiting:
+            due = min(worker.deadlines.values()) if worker.answer_due is None else worker.answer_due
+            with anyio.CancelScope(deadline=due) as waiting:
                 reply = await worker.receive()
             if waiting.cancelled_caught:
-                if await self._stop_overdue(worker):
+                if await self._is_held_up(worker):
+                    self._stop_process(worker)
                     return False
             elif reply is None:
                 await self._bury(worker)
@@ -333,14 +352,37 @@ class _Lane:
                 await self._pool.pause(*reply.limited, but=worker)
             elif reply.result is not None:
                 worker.deadlines.pop(reply.result.key, None)
+                worker.started.pop(reply.result.key, None)
                 recorded: RecordedOperation | None = unpack(reply.recorded) if reply.recorded else None
                 self._pool._take(TaskRun(result=reply.result, recorded=recorded))
+            elif reply.pong and self._stop_overdue(worker):
+                return False
 
-    async def _stop_overdue(self, worker: _Worker) -> bool:
-        """Kill a process with tasks that do not stop; return whether there were any."""
-        now = anyio.current_time()
-        overdue = [key for key, deadline in worker.deadlines.items() if deadline <= now]
-        if not overdue:  # a provider's limit has moved the deadline
+    async def _is_held_up(self, worker: _Worker) -> bool:
+        """Whether a process has not answered in time. The first time that a task is overdue, it is asked to answer."""
+        if worker.answer_due is not None:
+            return True
+        if _overdue(worker):  # else the limit of a provider has moved the deadlines
+            worker.answer_due = anyio.current_time() + PING
+            await worker.send(Request(ping=True))
+        return False
+
+    def _stop_process(self, worker: _Worker) -> None:
+        """Kill a process that one of its tasks holds up."""
+        worker.kill()
+        lost = list(worker.deadlines)
+        worker.deadlines.clear()
+        if lost == [self._alone]:
+            why = "it took too long and held up its process, which was killed"
+            self._fail(worker, lost[0], why, TIMEOUT)
+        else:  # nobody knows which task it is
+            self._suspects.extend(lost)
+
+    def _stop_overdue(self, worker: _Worker) -> bool:
+        """Kill a process because of the tasks in it that do not stop; return whether there still are any."""
+        worker.answer_due = None
+        overdue = _overdue(worker)
+        if not overdue:
             return False
         worker.kill()
         others = [key for key in worker.deadlines if key not in overdue]
@@ -351,7 +393,7 @@ class _Lane:
                 f"it took longer than {self._pool._setup.timeout:g} s and did not stop within {GRACE:g} s of being "
                 "cancelled, so its process was killed"
             )
-            self._pool._fail(key, why, TIMEOUT)
+            self._fail(worker, key, why, TIMEOUT)
         return True
 
     async def _bury(self, worker: _Worker) -> None:
@@ -359,7 +401,16 @@ class _Lane:
         await worker.process.wait()
         lost = list(worker.deadlines)
         worker.deadlines.clear()
-        if self._alone in lost:
-            self._pool._fail(self._alone, f"the process that ran it alone {worker.describe_end()}", CRASH)
+        if lost == [self._alone]:
+            self._fail(worker, lost[0], f"the process that ran it alone {worker.describe_end()}", CRASH)
         else:
             self._suspects.extend(lost)
+
+    def _fail(self, worker: _Worker, key: TaskKey, why: str, reason: str) -> None:
+        self._pool._fail(key, why, reason, (anyio.current_time() - worker.started[key]) * 1e3)
+
+
+def _overdue(worker: _Worker) -> list[TaskKey]:
+    """Return the tasks of a process that should be over."""
+    now = anyio.current_time()
+    return [key for key, deadline in worker.deadlines.items() if deadline <= now]

@@ -106,6 +106,8 @@ class _WorkerProcess:
                         group.start_soon(self._run, tasks, request.run, dispatcher)
                     elif request.pause is not None:
                         tasks.pause.extend(*request.pause)
+                    elif request.ping:
+                        self.reply(Reply(pong=True))
                     elif request.stop:
                         break
 
