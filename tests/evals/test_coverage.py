@@ -13,7 +13,7 @@ from hookline.evals import SuiteRun
 from hookline.evals.faults import EmptyResult, FailedResult, FaultSpec, Latency, Timeout
 from hookline.evals.running import SuiteRunner, cases_of
 from hookline.evals.suites import UserSuite
-from hookline.evals.trajectories._coverage import coverage_of
+from hookline.evals.trajectories import CoverageCount
 
 from .shop import ask_for_tea, order_tea, run_suite, tools
 
@@ -96,7 +96,7 @@ def test_a_suite_tells_which_tools_were_called_mocked_and_never_called() -> None
 
 
 def test_a_suite_without_tools_or_calls_has_nothing_to_cover() -> None:
-    coverage = coverage_of("empty", [], [])
+    coverage = CoverageCount("empty", []).coverage
 
     assert (coverage.called, coverage.never_called, coverage.share) == ({}, [], 1.0)
 
@@ -104,9 +104,10 @@ def test_a_suite_without_tools_or_calls_has_nothing_to_cover() -> None:
 def test_a_call_of_a_tool_that_the_suite_does_not_have_is_told() -> None:
     (call,) = run_suite([ask_for_tea()]).results[0].calls
 
-    coverage = coverage_of("shop", [ToolSpec(name="order")], [call])
+    count = CoverageCount("shop", [ToolSpec(name="order")])
+    count.add([call])
 
-    assert (coverage.unknown, coverage.never_called) == (["local/price"], ["local/order"])
+    assert (count.coverage.unknown, count.coverage.never_called) == (["local/price"], ["local/order"])
 
 
 def test_agentdojos_coverage_counts_every_call_once(real: SuiteRun, replayed: SuiteRun) -> None:

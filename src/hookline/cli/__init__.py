@@ -4,8 +4,9 @@ import errno
 import io
 import os
 import sys
+import threading
 
-from hookline.cli._exit_codes import FAILED, INTERRUPTED, handle_sigterm, interrupted_code
+from hookline.cli._exit_codes import FAILED, INTERRUPTED, TERMINATED, handle_sigterm, interrupted_code
 from hookline.errors import MissingExtraError
 
 __all__ = ["main"]
@@ -46,7 +47,13 @@ def main() -> None:
     if failure is not None:
         sys.stderr.write(f"hookline: the output cannot be written: {failure.strerror}\n")
         code = code or FAILED
+    if code in (INTERRUPTED, TERMINATED) and _has_busy_threads():
+        os._exit(code)  # Python would wait for a tool in a thread, which nothing can interrupt
     sys.exit(code)
+
+
+def _has_busy_threads() -> bool:
+    return any(not each.daemon and each is not threading.main_thread() for each in threading.enumerate())
 
 
 def _flush_stdout() -> OSError | None:

@@ -6,7 +6,10 @@ It imports nothing but the standard library, since it is needed before the comma
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
+import threading
+from collections.abc import Iterator
 from types import FrameType
 
 __all__ = [
@@ -18,6 +21,7 @@ __all__ = [
     "NOT_JUDGED",
     "SPANS_LOST",
     "TERMINATED",
+    "end_at_second_interrupt",
     "exit_code_of",
     "handle_sigterm",
     "interrupted_code",
@@ -37,6 +41,9 @@ MEANINGS = {
     TERMINATED: "ended by SIGTERM",
 }
 """What each code means, as the help and the documentation say it."""
+
+HINT_SECONDS = 3.0
+"""Seconds after an interrupt, if the program has not ended, until it says how to end it at once."""
 
 _terminated = False
 
@@ -61,6 +68,38 @@ def handle_sigterm() -> None:
     if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
         with contextlib.suppress(ValueError):  # only the main thread may ask for signals
             signal.signal(signal.SIGTERM, _terminate)
+
+
+@contextlib.contextmanager
+def end_at_second_interrupt() -> Iterator[None]:
+    """Let a second Ctrl-C or SIGTERM end the program at once, in case the first one cannot.
+
+    Enter it in the event loop, which has a way of its own to take the first one.
+    """
+    first = signal.getsignal(signal.SIGINT)
+    interrupted = False
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        nonlocal interrupted
+        if interrupted:
+            os.write(2, b"hookline: ended at once\n")
+            os._exit(interrupted_code())
+        interrupted = True
+        hint.start()
+        if callable(first):
+            first(number, frame)
+
+    if not callable(first) or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    hint = threading.Timer(HINT_SECONDS, os.write, (2, b"hookline: tasks are stopping; Ctrl-C again ends at once\n"))
+    hint.daemon = True
+    signal.signal(signal.SIGINT, handle)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, first)
+        hint.cancel()
 
 
 def was_terminated() -> bool:

@@ -15,7 +15,8 @@ from hookline.cli.errors import OutputFileError, without_password
 from hookline.cli.trace import PROJECT, EventRecording, Tracing, otlp_json, send
 from hookline.evals import agentevals_messages, canonical, write_inspect_log
 from hookline.evals.errors import ReportError
-from hookline.evals.reports import check_writable, save_run, write_junit, write_report
+from hookline.evals.reports import check_writable, write_junit, write_report
+from hookline.evals.running import describe_key
 from hookline.evals.trajectories import write_events
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ class OutputFiles:
         return any((self.report, self.junit, self.save, self.inspect, self.messages))
 
     def write(self, evaluation: Evaluation) -> None:
-        """Write the files. Of two runs, the first one is saved and exported.
+        """Write the files, except for the saved run, which is written as tasks end. Of two runs, the first is exported.
 
         Raises:
             ReportError: If one cannot be written.
@@ -72,12 +73,13 @@ class OutputFiles:
             write_report(self.report, runs, evaluation.comparison)
         if self.junit is not None:
             write_junit(self.junit, runs)
-        if self.save is not None:
-            save_run(self.save, runs[0], evaluation.targets)
         if self.inspect is not None:
             write_inspect_log(self.inspect, runs[0])
         if self.messages is not None:
-            lists = {result.name: agentevals_messages(result.trajectory) for result in runs[0].results}
+            lists = {
+                describe_key(result.key, quote=False): agentevals_messages(result.trajectory)
+                for result in runs[0].results
+            }
             _write_text(self.messages, canonical(lists, indent=1, sort_keys=False))
 
     def print_paths(self, console: Console, *, report: bool = False) -> None:

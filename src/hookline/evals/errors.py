@@ -17,10 +17,14 @@ HooklineError
 ├── EventWaitError (TimeoutError)       the awaited event did not happen in time
 ├── UnknownSuiteError (LookupError)     no suite has that name
 ├── UnknownTaskError (LookupError)      the suite has no such task
+├── UnknownTagError (LookupError)       no task has that tag
 ├── HookUsageError
 │   └── ToolNameError                   a check names a tool that the agent does not have
 ├── SuiteFileError (ValueError)         the file of a suite cannot be used
 ├── RunFileError (ValueError)           a saved run cannot be read
+├── RunResumeError (ValueError)         a saved run cannot be continued by this one
+├── RunWriteError (OSError)             a result cannot be written to the file of the run
+├── WorkerError                         a worker process cannot load the suites
 ├── CassetteFolderError (ValueError)    a folder of cassettes cannot be used, or has none for a task
 ├── UnknownAttackChoiceError            no policy or wording of attacks has that name
 ├── ReportError (OSError)               the report cannot be written
@@ -54,13 +58,17 @@ __all__ = [
     "NotOneOperationError",
     "ReportError",
     "RunFileError",
+    "RunResumeError",
+    "RunWriteError",
     "SuiteFileError",
     "ToolNameError",
     "UnknownAttackChoiceError",
     "UnknownSuiteError",
+    "UnknownTagError",
     "UnknownTaskError",
     "UnrecordedOperationError",
     "UnseenEventError",
+    "WorkerError",
 ]
 
 
@@ -96,6 +104,24 @@ class UnknownTaskError(HooklineError, LookupError):
 
     def __str__(self) -> str:
         return f"Suite {self.suite!r} has no task {self.name!r}. Tasks: {', '.join(self.known)}."
+
+
+@define_error()
+class UnknownTagError(HooklineError, LookupError):
+    """No task has the requested tag.
+
+    Attributes:
+        name: The requested tag.
+        known: The tags of all tasks.
+    """
+
+    name: str
+    known: list[str]
+
+    def __str__(self) -> str:
+        if not self.known:
+            return f"No task has the tag {self.name!r}, or any other tag."
+        return f"No task has the tag {self.name!r}. Tags: {', '.join(self.known)}."
 
 
 @define_error("The real tool {tool!r} is forbidden in this run: no hook had answered the call.")
@@ -482,6 +508,57 @@ class RunFileError(HooklineError, ValueError):
 
     path: str
     reason: str
+
+
+@define_error(
+    "{path} cannot be continued: {reason}. Give the suites and options of the run that it is, or save a new run to "
+    "another file."
+)
+class RunResumeError(HooklineError, ValueError):
+    """A saved run is not one that this run can continue.
+
+    Attributes:
+        path: The file.
+        reason: The difference between the two.
+    """
+
+    path: str
+    reason: str
+
+
+@define_error()
+class RunWriteError(HooklineError, OSError):
+    """The result of a task cannot be written to the file of the run. The run ends; the file has all earlier results.
+
+    Attributes:
+        path: The file.
+        reason: The reason why not.
+        done: How many results the file has; `None` if that is not known.
+    """
+
+    path: str
+    reason: str
+    done: int | None = None
+
+    def __str__(self) -> str:
+        problem = f"The run cannot be saved to {self.path}: {self.reason}."
+        if not self.done:
+            return problem
+        return f"{problem} The file has {self.done:,} results; once it can be written, continue it with --resume."
+
+
+@define_error(
+    "A worker process could not load the suites: {problem}. Name them in `targets` so that another process finds them, "
+    "or leave `workers` out."
+)
+class WorkerError(HooklineError):
+    """A worker process cannot load the suites of a run.
+
+    Attributes:
+        problem: What went wrong.
+    """
+
+    problem: str
 
 
 @define_error(

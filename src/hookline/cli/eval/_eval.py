@@ -27,6 +27,18 @@ from hookline.cli.eval._diff import (
     thresholds_of,
 )
 from hookline.cli.eval._evaluation import Evaluation, InterruptedEvaluation, evaluate, find_cases
+from hookline.cli.eval._run_options import (
+    Limit,
+    MaxCost,
+    Repeat,
+    Resume,
+    RunOptions,
+    Save,
+    Shuffle,
+    Tags,
+    Timeout,
+    Workers,
+)
 from hookline.cli.eval._tables import show_evaluation
 from hookline.cli.trace import EventRecording, Tracing
 from hookline.evals.faults import load_faults
@@ -104,6 +116,10 @@ def evaluate_suite(
         ),
     ],
     task: Tasks = None,
+    tag: Tags = None,
+    limit: Limit = None,
+    shuffle: Shuffle = None,
+    repeat: Repeat = 1,
     mode: ModeChoice = None,
     cassettes: Cassettes = None,
     mocked: Mocked = False,
@@ -112,9 +128,13 @@ def evaluate_suite(
         int, typer.Option(metavar="N", help="Seed of the faults: the same seed breaks the same calls.")
     ] = 0,
     concurrency: Concurrency = 8,
+    workers: Workers = None,
+    timeout: Timeout = None,
+    max_cost: MaxCost = None,
+    save: Save = None,
+    resume: Resume = None,
     report: Annotated[Path | None, typer.Option(metavar="FILE", help="Write an HTML report.")] = None,
     junit: Annotated[Path | None, typer.Option(metavar="FILE", help="Write JUnit XML.")] = None,
-    save: Annotated[Path | None, typer.Option(metavar="FILE", help="Save the run, for `hookline eval diff`.")] = None,
     inspect: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a log for Inspect.")] = None,
     messages: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write the messages of each task as JSON, for agentevals.")
@@ -131,11 +151,27 @@ def evaluate_suite(
 
     Exits with 1 if a task failed or a replay differs from the recording, with 2 for a wrong name or file, with 3 if no
     task has a check, with 4 if spans did not arrive. After Ctrl-C (130) or SIGTERM (143) the files contain the tasks
-    that were done.
+    that were done; a second Ctrl-C ends at once, and leaves the saved run alone.
     """
     _check_options(mode, mocked=mocked, cassettes=cassettes)
+    options = RunOptions(
+        repeat=repeat,
+        shuffle=shuffle,
+        limit=limit,
+        timeout=timeout,
+        max_cost=max_cost,
+        save=save,
+        resume=resume,
+        workers=workers,
+    )
+    options.check(
+        mode=None if mode is None else mode.value,
+        mocked=mocked,
+        recording=record is not None,
+        tracing=otlp_endpoint is not None,
+    )
     with report_errors():
-        files = OutputFiles.resolve(report=report, junit=junit, save=save, inspect=inspect, messages=messages)
+        files = OutputFiles.resolve(report=report, junit=junit, save=save or resume, inspect=inspect, messages=messages)
         record = resolve_output(record)
         struck = load_faults(faults) if faults is not None else []
         tracing = Tracing(otlp_endpoint) if otlp_endpoint is not None else None
@@ -145,7 +181,7 @@ def evaluate_suite(
             evaluation = evaluate(
                 Console(stderr=True),
                 [target],
-                find_cases([target], task or []),
+                find_cases([target], task or [], tag or []),
                 mocked=mocked,
                 concurrency=concurrency,
                 hooks=[tracing.hooks] if tracing is not None else [],
@@ -155,6 +191,7 @@ def evaluate_suite(
                 faults=struck,
                 seed=seed,
                 made_by=command_line_of(context),
+                options=options,
             )
         except InterruptedEvaluation as interrupted:
             _write_interrupted(interrupted.evaluation, files)
@@ -172,7 +209,9 @@ def _write_and_show(console: Console, evaluation: Evaluation, files: OutputFiles
     """Write the files that were asked for, and print the result."""
     files.write(evaluation)
     if as_json:
-        typer.echo(evaluation.as_json(files.report))
+        for part in evaluation.json_parts(files.report):
+            typer.echo(part, nl=False)
+        typer.echo()
     else:
         show_evaluation(console, evaluation, files.report)
     files.print_paths(console)

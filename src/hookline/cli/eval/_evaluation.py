@@ -5,15 +5,19 @@ from __future__ import annotations
 import contextlib
 import importlib.metadata
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+import textwrap
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 import anyio
+import typer
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from hookline.cli._exit_codes import end_at_second_interrupt
+from hookline.cli.eval._progress import RunProgress
+from hookline.cli.eval._run_options import RunOptions
 from hookline.evals import canonical
 from hookline.evals.faults import FaultSpec
 from hookline.evals.reports import NAMES
@@ -32,6 +36,12 @@ from hookline.evals.suites import find_suites
 from hookline.hooks import AnyHook
 
 __all__ = ["Evaluation", "InterruptedEvaluation", "evaluate", "find_cases", "find_suite"]
+
+RESULTS = "\0results of run "
+"""Stands for the results of a run, until they are written."""
+
+ONE_RUN = RunOptions()
+"""The options of a run of each task, without limits, that is not saved."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,8 +68,8 @@ class Evaluation:
         """Whether anything was judged: a task by its checks or its recording, or a replay by its run."""
         return any(run.judged for run in self.runs) or (self.comparison is not None and self.comparison.tasks > 0)
 
-    def as_json(self, report: Path | None) -> str:
-        """Return the whole evaluation as JSON."""
+    def json_parts(self, report: Path | None) -> Iterator[str]:
+        """Yield the whole evaluation as JSON, in parts, so that not all results are in memory at a time."""
         document = {
             "hookline": importlib.metadata.version("hookline"),
             "targets": self.targets,
@@ -71,19 +81,38 @@ class Evaluation:
                     "mode": run.mode,
                     "ok": run.ok,
                     "seed": run.seed,
+                    "repeat": run.repeat,
+                    "provenance": run.provenance,
+                    "resumed": run.resumed,
                     "totals": run.totals,
-                    "results": run.results,
+                    "results": f"{RESULTS}{number}",
                     "coverage": run.coverage,
                     "faults": run.faults,
                     "notRun": run.not_run,
+                    "stopped": run.stopped,
                     "notJudged": run.not_judged,
                 }
-                for run in self.runs
+                for number, run in enumerate(self.runs)
             ],
             "differences": self.comparison.differences if self.comparison else [],
             "report": str(report) if report else None,
         }
-        return canonical(document, indent=2, sort_keys=False)
+        rest = canonical(document, indent=2, sort_keys=False)
+        for number, run in enumerate(self.runs):
+            before, _, rest = rest.partition(canonical(f"{RESULTS}{number}"))
+            yield before
+            yield from _list_parts(run.results)
+        yield rest
+
+
+def _list_parts(results: Iterable[TaskResult]) -> Iterator[str]:
+    """Yield results as a list, indented as in the document around it."""
+    opened = False
+    for result in results:
+        text = canonical(result, indent=2, sort_keys=False)
+        yield (",\n" if opened else "[\n") + textwrap.indent(text, " " * 8)
+        opened = True
+    yield "\n      ]" if opened else "[]"
 
 
 class InterruptedEvaluation(KeyboardInterrupt):
@@ -109,18 +138,24 @@ def find_suite(target: str) -> RunsTasks:
     return find_suites(target)[0]
 
 
-def find_cases(targets: Iterable[str], tasks: Sequence[str]) -> list[Case]:
+def find_cases(targets: Iterable[str], tasks: Sequence[str], tags: Sequence[str] = ()) -> list[Case]:
     """Return the tasks that are asked for; a spinner shows that AgentDojo is being loaded, where stderr is a terminal.
+
+    Args:
+        targets: The suites.
+        tasks: Names of tasks; all of them by default.
+        tags: Only tasks with one of these tags.
 
     Raises:
         UnknownSuiteError: If there is no such suite. The message lists the suites.
         UnknownTaskError: If a suite has no such task.
+        UnknownTagError: If no task has one of the tags.
         SuiteFileError: If a target is a file that cannot be used.
         MissingExtraError: If AgentDojo is not installed.
     """
     console = Console(stderr=True)
     with console.status("Loading the suite …") if console.is_terminal else contextlib.nullcontext():
-        return cases_of([suite for target in targets for suite in find_suites(target)], tasks)
+        return cases_of([suite for target in targets for suite in find_suites(target)], tasks, tags=tags)
 
 
 @contextlib.contextmanager
@@ -152,11 +187,12 @@ def evaluate(
     faults: Sequence[FaultSpec] = (),
     seed: int = 0,
     made_by: str = "hookline eval",
+    options: RunOptions = ONE_RUN,
 ) -> Evaluation:
     """Run tasks, and with `mocked` once more, answered by what was recorded in memory then.
 
     Args:
-        console: For the progress bar, if it is a terminal.
+        console: For the progress of the run.
         targets: The suites, as the caller named them.
         cases: The tasks.
         mocked: Whether to run them again.
@@ -168,54 +204,86 @@ def evaluate(
         faults: Faults on purpose.
         seed: The seed of the faults.
         made_by: The command line, for the report.
+        options: How often, where and for how long the tasks run, and where the run is saved.
 
     Raises:
         InterruptedEvaluation: At Ctrl-C, with what was done until then.
         CassetteFolderError: If the mode needs cassettes and does not know where.
+        RunFileError: If the run to continue cannot be read.
+        RunResumeError: If it is another run.
+        RunWriteError: If a result cannot be saved.
+        WorkerError: If worker processes cannot load the suites.
     """
     runs: list[SuiteRun] = []
-    runner = partial(SuiteRunner, cases, faults=faults, seed=seed, concurrency=concurrency, made_by=made_by)
-    with _progress(console) as progress, _without_failed_runs():
-        bar = progress.add_task(NAMES[mode], total=len(cases), last="")
+    runner = partial(
+        SuiteRunner,
+        cases,
+        faults=faults,
+        seed=seed,
+        concurrency=concurrency,
+        made_by=made_by,
+        targets=targets,
+        shuffle=options.shuffle,
+        limit=options.limit,
+        max_cost=options.max_cost,
+        timeout=options.timeout,
+    )
+    hooked = [*hooks, *recording]
+    with RunProgress(console) as progress, _without_failed_runs():
+        on_result = _watch_costs(progress, options.max_cost)
         first = runner(
-            mode=mode,
+            mode="spy" if mode == "real" and not mocked else mode,
             cassettes=cassettes,
-            hooks=[*hooks, *recording],
-            on_result=partial(_advance, progress, bar),
+            hooks=hooked,
+            on_result=on_result,
+            repeat=options.repeat,
+            save=options.save,
+            resume=options.resume,
+            workers=options.choose_workers(hooked=bool(hooked), mocked=mocked),
         )
-        runs.append(_run_suite(first, targets, runs))
+        runs.append(_run_suite(first, targets, runs, progress))
         if not mocked:
             return Evaluation(targets=targets, runs=runs, comparison=None)
-        again = runner(
-            mode="replayed",
-            recorded=runs[0].cassettes,
-            hooks=hooks,
-            on_result=partial(_advance, progress, progress.add_task(NAMES["replayed"], total=len(cases), last="")),
-        )
-        runs.append(_run_suite(again, targets, runs))
+        again = runner(mode="replayed", recorded=runs[0].cassettes, hooks=hooks, on_result=on_result)
+        runs.append(_run_suite(again, targets, runs, progress))
     return Evaluation(targets=targets, runs=runs, comparison=compare(runs[0], runs[1]))
 
 
-def _progress(console: Console) -> Progress:
-    return Progress(
-        TextColumn("{task.description}"),
-        BarColumn(bar_width=32),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TextColumn("[dim]{task.fields[last]}"),
-        console=console,
-        disable=not console.is_terminal,
-    )
+def _run_suite(runner: SuiteRunner, targets: list[str], before: list[SuiteRun], progress: RunProgress) -> SuiteRun:
+    journal = runner.open()
+    for note in journal.notes:
+        typer.echo(f"hookline: {note}", err=True)
+    progress.begin(NAMES[runner.mode], total=runner.planned, done=runner.done, cost_usd=runner.cost_usd)
 
+    async def run() -> SuiteRun:
+        with end_at_second_interrupt():
+            return await runner.run()
 
-def _run_suite(runner: SuiteRunner, targets: list[str], before: list[SuiteRun]) -> SuiteRun:
     try:
-        return anyio.run(runner.run)
+        return anyio.run(run)
     except KeyboardInterrupt:
         done = Evaluation(targets=targets, runs=[*before, runner.so_far], comparison=None)
         raise InterruptedEvaluation(done) from None
 
 
-def _advance(progress: Progress, bar: int, result: TaskResult) -> None:
-    task = progress.tasks[bar]
-    progress.update(task.id, advance=1, last="" if task.completed + 1 == task.total else result.name)
+def _watch_costs(progress: RunProgress, max_cost: float | None) -> Callable[[TaskResult], None]:
+    """Return the function that takes each result; it says once if costs are unknown and so cannot be limited."""
+    warned = False
+
+    def take(result: TaskResult) -> None:
+        nonlocal warned
+        _advance(progress, result)
+        if max_cost is None or warned or result.cost_usd or not (result.input_tokens or result.output_tokens):
+            return
+        warned = True
+        typer.echo(
+            f"hookline: the cost of {result.name} is not known, so it does not count towards --max-cost; other tasks "
+            "with unknown costs are not named.",
+            err=True,
+        )
+
+    return take
+
+
+def _advance(progress: RunProgress, result: TaskResult) -> None:
+    progress.advance(result)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -13,12 +13,15 @@ from rich.text import Text
 from hookline.cli._terminal import make_one_line, new_table, print_path
 from hookline.cli.eval._evaluation import Evaluation
 from hookline.evals.reports import NAMES, duration, judge_runs
-from hookline.evals.running import Comparison, Difference, Mode, SuiteRun, TaskResult, Totals
+from hookline.evals.running import Comparison, Difference, Mode, SuiteRun, TaskResult, Totals, describe_key
 from hookline.evals.trajectories import Coverage
 
 __all__ = ["show_evaluation"]
 
 LETTERS: dict[Mode, str] = {"real": "(a)", "replayed": "(b)"}
+
+TASKS_SHOWN = 200
+"""Tasks in the table of a run. A larger run shows failed tasks only."""
 
 FAILURES_SHOWN = 10
 """Failures of a run that are printed."""
@@ -34,8 +37,14 @@ def show_evaluation(console: Console, evaluation: Evaluation, report: Path | Non
     """Print the verdict, the tasks, the totals, whether both runs are the same, and where the report is."""
     console.print()
     console.print(_verdict_line(evaluation), soft_wrap=True)
+    console.print(_provenance_text(evaluation.runs[0]))
     console.print()
     console.print(_task_table(evaluation))
+    hidden = len(evaluation.runs[0].results) - TASKS_SHOWN
+    if hidden > 0:
+        console.print(
+            f"Of {hidden + TASKS_SHOWN:,} tasks the table has those that failed, {TASKS_SHOWN} at most.", style="dim"
+        )
     console.print()
     console.print(_total_table(evaluation.runs))
     console.print()
@@ -46,12 +55,14 @@ def show_evaluation(console: Console, evaluation: Evaluation, report: Path | Non
     for coverage in evaluation.runs[0].coverage:
         console.print(_coverage_line(coverage))
     for run in evaluation.runs:
-        failures = [result for result in run.results if not result.ok]
-        for result in failures[:FAILURES_SHOWN]:
-            failure = escape(f"{result.name}: {result.failure}")
-            console.print(f"[red]✗ {NAMES[run.mode]}: {failure}[/]", soft_wrap=True)
-        if len(failures) > FAILURES_SHOWN:
-            console.print(f"[red]✗ and {len(failures) - FAILURES_SHOWN} more tasks; --report shows all[/]")
+        failed = 0
+        for result in run.results:
+            failed += not result.ok
+            if not result.ok and failed <= FAILURES_SHOWN:
+                failure = escape(f"{describe_key(result.key, quote=False)}: {result.failure}")
+                console.print(f"[red]✗ {NAMES[run.mode]}: {failure}[/]", soft_wrap=True)
+        if failed > FAILURES_SHOWN:
+            console.print(f"[red]✗ and {failed - FAILURES_SHOWN} more tasks; --report shows all[/]")
     if evaluation.comparison is not None:
         console.print(_comparison_text(evaluation.comparison, evaluation.runs[-1]))
     elif evaluation.judged and evaluation.runs[0].not_judged:
@@ -64,6 +75,13 @@ def _verdict_line(evaluation: Evaluation) -> Text:
     verdict = judge_runs(evaluation.runs, evaluation.comparison)
     sign, style = {"Passed": ("✓", "green"), "Failed": ("✗", "bold red")}.get(verdict.outcome, ("!", "yellow"))
     return Text.assemble((f"{sign} {verdict.outcome}:", style), f" {make_one_line(verdict.sentence)}")
+
+
+def _provenance_text(run: SuiteRun) -> Text:
+    """Return when, by which command and with what the run was made."""
+    facts = [f"{name} {make_one_line(value)}" for name, value in run.provenance.facts.items()]
+    facts += [f"resumed {each.started_at}" for each in run.resumed]
+    return Text("; ".join(facts), style="dim")
 
 
 def _task_table(evaluation: Evaluation) -> Table:
@@ -82,12 +100,18 @@ def _task_table(evaluation: Evaluation) -> Table:
             table.add_column(name, justify="right", no_wrap=True)
     differing = {difference.task for difference in comparison.differences} if comparison else set()
     suite = ""
-    for rows in zip(*(run.results for run in runs), strict=True):
+    for rows in _rows_to_show(runs, differing):
         if rows[0].suite != suite:
             suite = rows[0].suite
             table.add_section()
             table.add_row(Text(suite, style="bold"))
-        cells: list[str | Text] = [rows[0].task_id, _check(rows[0]), str(rows[0].steps), str(rows[0].tool_calls)]
+        attempt = f" #{rows[0].attempt}" if runs[0].repeat > 1 else ""
+        cells: list[str | Text] = [
+            f"{rows[0].task_id}{attempt}",
+            _check(rows[0]),
+            str(rows[0].steps),
+            str(rows[0].tool_calls),
+        ]
         cells += [Text(str(row.mocked), style="yellow" if row.mocked else "dim") for row in rows]
         cells += [Text(str(row.failed), style="red" if row.failed else "dim") for row in rows]
         cells += [duration(row.hook_time_ms) for row in rows]
@@ -100,6 +124,19 @@ def _task_table(evaluation: Evaluation) -> Table:
             cells.append(_mark(rows[0].name not in differing))
         table.add_row(*cells)
     return table
+
+
+def _rows_to_show(runs: Sequence[SuiteRun], differing: Collection[str]) -> Iterator[tuple[TaskResult, ...]]:
+    """Yield the results of each task; of a large run only those that failed or differ, and not too many of them."""
+    large = len(runs[0].results) > TASKS_SHOWN
+    shown = 0
+    for rows in zip(*(run.results for run in runs), strict=True):
+        if large and rows[0].name not in differing and all(row.ok for row in rows):
+            continue
+        yield rows
+        shown += 1
+        if shown == TASKS_SHOWN:
+            return
 
 
 def _fault_table(run: SuiteRun) -> Table:

@@ -67,7 +67,7 @@ def _add_suite(root: Element, run: SuiteRun, name: str, title: str) -> None:
         skipped=str(len(undone) + len(unjudged)),
         time=f"{sum(result.duration_ms for result in results) / 1000:.3f}",
     )
-    figures: dict[str, object] = {"mode": run.mode, "seed": run.seed}
+    figures: dict[str, object] = {"mode": run.mode, "seed": run.seed, **run.provenance.facts}
     for coverage in run.coverage:
         if coverage.suite == name:
             figures["tools discovered"] = len(coverage.discovered)

@@ -7,7 +7,7 @@ import hashlib
 import importlib.resources
 import os
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -192,28 +192,37 @@ def write_text(path: str | Path, text: str) -> Path:
     return target
 
 
-def write_whole(target: Path, data: bytes) -> None:
+def write_whole(target: Path, data: bytes | Iterable[bytes]) -> None:
     """Replace a file at once and as a whole. Pipes and devices are written to directly.
+
+    Args:
+        target: The file.
+        data: Its content, or the parts of it.
 
     Raises:
         ReportError: If it cannot be written.
     """
-    half = None
+    half: Path | None = None
+    parts = [data] if isinstance(data, bytes) else data
     try:
         if target.exists() and not target.is_file():
-            target.write_bytes(data)
+            with open(target, "wb") as device:
+                device.writelines(parts)
             return
         file = Path(os.path.realpath(target))  # replace the target of a link, not the link
         name = hashlib.blake2b(os.fsencode(file.name), digest_size=8).hexdigest()
         half = file.with_name(f".hookline-{name}-{os.getpid()}.half")  # a hash, since the name itself may be too long
-        half.write_bytes(data)
+        with open(half, "wb") as written:
+            written.writelines(parts)
         if file.exists():
             shutil.copymode(file, half)
         half.replace(file)
-    except OSError as error:
+    except BaseException as error:
         if half is not None:
             half.unlink(missing_ok=True)
-        raise ReportError(str(target), error.strerror or str(error)) from error
+        if isinstance(error, OSError):
+            raise ReportError(str(target), error.strerror or str(error)) from error
+        raise
 
 
 def render_report(runs: Sequence[SuiteRun], comparison: Comparison | None = None) -> str:

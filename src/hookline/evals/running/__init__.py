@@ -5,6 +5,7 @@ from hookline.evals.running._protocol import select_tasks as select_tasks
 from hookline.evals.running._provenance import Provenance
 from hookline.evals.running._results import REPLAYS as REPLAYS
 from hookline.evals.running._results import (
+    VARYING_FIELDS,
     CheckResult,
     Comparison,
     Difference,
@@ -12,13 +13,34 @@ from hookline.evals.running._results import (
     TaskOutcome,
     TaskResult,
     compare,
+    stable_fields,
 )
 from hookline.evals.running._results import Mode as Mode
+from hookline.evals.running._results import TaskKey as TaskKey
 from hookline.evals.running._results import Totals as Totals
-from hookline.evals.running._runner import Case as Case
+from hookline.evals.running._run_files import RunEnd as RunEnd
+from hookline.evals.running._run_files import RunHeader as RunHeader
+from hookline.evals.running._run_files import StoredResults as StoredResults
+from hookline.evals.running._run_files import describe_key as describe_key
+from hookline.evals.running._run_files import format_line as format_line
+from hookline.evals.running._run_files import impossible_in as impossible_in
+from hookline.evals.running._run_files import is_run_file as is_run_file
+from hookline.evals.running._run_files import parse_line as parse_line
+from hookline.evals.running._run_files import read_run_file as read_run_file
+from hookline.evals.running._run_files import run_lines as run_lines
+from hookline.evals.running._run_files import utc_now as utc_now
 from hookline.evals.running._runner import SuiteRunner, cases_of, record, replay
+from hookline.evals.running._tasks import Case as Case
+from hookline.evals.running._tasks import TaskRunner as TaskRunner
+from hookline.evals.running._tasks import case_name as case_name
+from hookline.evals.running._workers import Reply as Reply
+from hookline.evals.running._workers import Request as Request
+from hookline.evals.running._workers import WorkerSetup as WorkerSetup
+from hookline.evals.running._workers import pack as pack
+from hookline.evals.running._workers import unpack as unpack
 
 __all__ = [
+    "VARYING_FIELDS",
     "CheckResult",
     "Comparison",
     "Difference",
@@ -33,4 +55,5 @@ __all__ = [
     "compare",
     "record",
     "replay",
+    "stable_fields",
 ]

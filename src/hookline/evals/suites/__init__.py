@@ -8,6 +8,7 @@ from hookline.evals.suites._files import find_suites, load_suite_file
 from hookline.evals.suites._imports import ImportProblem as ImportProblem
 from hookline.evals.suites._imports import import_object as import_object
 from hookline.evals.suites._user import Task, UserSuite, asks, says
+from hookline.evals.suites._worker import serve_worker as serve_worker
 from hookline.evals.suites.checks import Check, FinishedTask
 
 __all__ = [
