@@ -12,6 +12,7 @@ from hookline.evals.statistics._run_statistics import (
     TagStatistics,
     TaskStatistics,
 )
+from hookline.evals.statistics._run_statistics import ModelTally as ModelTally
 from hookline.evals.statistics._run_statistics import attempt_score as attempt_score
 
 __all__ = [

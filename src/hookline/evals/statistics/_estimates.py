@@ -10,7 +10,7 @@ import msgspec
 
 from hookline.errors import HookUsageError
 
-__all__ = ["Estimate", "estimate_mean", "estimate_share", "mean_interval", "pass_at_k", "pass_hat_k"]
+__all__ = ["Estimate", "estimate_mean", "mean_interval", "pass_at_k", "pass_hat_k"]
 
 Z95 = NormalDist().inv_cdf(0.975)
 """Standard errors between the middle and an end of a 95 % interval."""
@@ -37,23 +37,6 @@ class Estimate(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     low: float
     high: float
     count: int
-
-
-def estimate_share(passes: int, count: int) -> Estimate:
-    """Estimate a share from independent outcomes, such as attempts of one task, with Wilson's interval.
-
-    Args:
-        passes: How many outcomes are good.
-        count: The number of outcomes, from 1.
-
-    Raises:
-        HookUsageError: If there are more good outcomes than outcomes, or none at all.
-    """
-    if not (_is_count(passes) and _is_count(count) and 0 <= passes <= count and count > 0):
-        raise HookUsageError(f"A share needs 0 to `count` passes of at least 1; got {passes!r} of {count!r}.")
-    share = passes / count
-    low, high = wilson_interval(share, count)
-    return Estimate(mean=share, low=low, high=high, count=count)
 
 
 def estimate_mean(values: Iterable[float]) -> Estimate | None:

@@ -1,9 +1,9 @@
 """Test whether two runs of the same tasks differ by more than chance explains.
 
-The question is about these tasks: if the runs are equal, an attempt of a task could as well have come from the other run.
-So the attempts of each task are exchanged between the runs in all ways, and the observed difference is compared with the
-differences that arise. With one attempt each, that flips the signs of the tasks' differences; if attempts only pass or
-fail, it is McNemar's exact test.
+The question is about these tasks. If the runs are equal, an attempt of a task could as well have come from the other
+run. So the attempts of each task are exchanged between the runs in all ways, and the observed difference is compared
+with the ones that arise. With one attempt each this flips the signs of the tasks' differences, and if attempts only
+pass or fail, it is McNemar's exact test.
 """
 
 from __future__ import annotations
@@ -27,21 +27,23 @@ PERMUTATIONS = 4_999
 """Random exchanges of attempts, where not all of them are counted."""
 
 LISTED = 30_000
-"""Exchanges that are listed for all tasks together, but at least `LEAST_LISTED` of each. Of a task that has more, a sample is
-drawn."""
+"""Exchanges that are listed for all tasks together. Of a task that has more than its part, a sample is drawn."""
 LEAST_LISTED = 300
+"""The smallest part of one task."""
 
 MANY_TASKS = 300
-"""Tasks that must bear a difference for the normal distribution to be used where exchanges would be sampled. Scores of few
-distinct values still give at most 5.7 % false alarms at 5 % then."""
+"""Tasks that must bear a difference for the normal distribution to be used where exchanges would be sampled.
+
+Scores of few distinct values still give at most 5.7 % false alarms at 5 % then.
+"""
 MOST_COUNTED = 2_000
-"""Tasks of which all exchanges are counted, which takes less time."""
+"""The same where all exchanges are counted, which takes less time."""
 
 WORST_CASE_PAIRS = 3
 """Imagined pairs of attempts, one passed and one failed, in the interval of the difference.
 
-Runs without any difference would have an interval without width otherwise. With three, the interval of pass-or-fail tasks
-nearly always excludes 0 where McNemar's exact test finds a difference, and only there.
+Runs without any difference would have an interval without width otherwise. With three, the interval of pass-or-fail
+tasks nearly always excludes 0 where McNemar's exact test finds a difference, and only there.
 """
 
 POWER80 = 0.8416212335729143
@@ -84,6 +86,31 @@ class PairedTest(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     repeats_needed: int | None
     tasks_needed: int | None
     detectable: float
+
+    @property
+    def sentence(self) -> str:
+        """What the test found, in words: the difference with its interval, and what would tell if it cannot."""
+        counted = f"{self.tasks} task{'' if self.tasks == 1 else 's'}"
+        if self.verdict == "same":
+            return f"Each of {counted} has the same score in all attempts of both runs."
+        before, after = self.score
+        moved = "is the same" if not round(self.difference, 6) else "rose" if self.difference > 0 else "fell"
+        change = "" if moved == "is the same" else f" from {before:.3f} to {after:.3f}"
+        found = (
+            f"The mean score of {counted} {moved}{change}: {self.difference:+.3f}, 95 % interval {self.low:+.3f} to "
+            f"{self.high:+.3f}."
+        )
+        if self.verdict != "cannot tell":
+            return f"{found} Equal runs seldom differ so much (p = {self.p_value:.2g})."
+        found += f" Equal runs differ as much by chance (p = {self.p_value:.2g})."
+        if self.repeats_needed is None:
+            return f"{found} Runs like these tell a difference of {self.detectable:.2g} four times in five."
+        attempts = max(-(-self.attempts[0] // self.tasks), -(-self.attempts[1] // self.tasks))
+        each = "one attempt" if attempts == 1 else f"{attempts} attempts"
+        return (
+            f"{found} To tell a difference of this size four times in five, it takes about {self.repeats_needed:,} "
+            f"attempts of each task, or {self.tasks_needed:,} tasks with {each} each."
+        )
 
 
 class TaskPair:

@@ -14,7 +14,7 @@ from hookline.evals.statistics._percentiles import Percentiles
 
 __all__ = [
     "CheckStatistics",
-    "HasResults",
+    "MeasuredRun",
     "ModelStatistics",
     "RunStatistics",
     "TagStatistics",
@@ -26,7 +26,7 @@ STEPS = (1, 2, 3, 4, 5, 10, 20, 50, 100)
 """The `k` of pass@k and pass^k, beside the number of repeats itself."""
 
 
-class HasResults(Protocol):
+class MeasuredRun(Protocol):
     """A run: one in memory, or a saved one."""
 
     @property
@@ -173,7 +173,7 @@ class RunStatistics(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     models: list[ModelStatistics]
 
     @classmethod
-    def of(cls, run: HasResults) -> RunStatistics:
+    def of(cls, run: MeasuredRun) -> RunStatistics:
         """Compute the figures of a run.
 
         The results are read once. What is kept of each does not grow with its calls.
