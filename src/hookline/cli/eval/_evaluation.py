@@ -28,6 +28,7 @@ from hookline.evals.running import (
     cases_of,
     compare,
 )
+from hookline.evals.statistics import RunStatistics
 from hookline.evals.suites import find_suites
 from hookline.hooks import AnyHook
 
@@ -58,8 +59,13 @@ class Evaluation:
         """Whether anything was judged: a task by its checks or its recording, or a replay by its run."""
         return any(run.judged for run in self.runs) or (self.comparison is not None and self.comparison.tasks > 0)
 
-    def as_json(self, report: Path | None) -> str:
-        """Return the whole evaluation as JSON."""
+    def as_json(self, report: Path | None, comparisons: Sequence[object] = ()) -> str:
+        """Return the whole evaluation as JSON.
+
+        Args:
+            report: The file of the report.
+            comparisons: The comparisons with a baseline.
+        """
         document = {
             "hookline": importlib.metadata.version("hookline"),
             "targets": self.targets,
@@ -72,6 +78,7 @@ class Evaluation:
                     "ok": run.ok,
                     "seed": run.seed,
                     "totals": run.totals,
+                    "statistics": RunStatistics.of(run),
                     "results": run.results,
                     "coverage": run.coverage,
                     "faults": run.faults,
@@ -81,6 +88,7 @@ class Evaluation:
                 for run in self.runs
             ],
             "differences": self.comparison.differences if self.comparison else [],
+            "baseline": list(comparisons),
             "report": str(report) if report else None,
         }
         return canonical(document, indent=2, sort_keys=False)

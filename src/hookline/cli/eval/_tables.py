@@ -12,8 +12,10 @@ from rich.text import Text
 
 from hookline.cli._terminal import make_one_line, new_table, print_path
 from hookline.cli.eval._evaluation import Evaluation
+from hookline.cli.eval._statistics import has_figures, is_repeated, show_statistics, task_table
 from hookline.evals.reports import NAMES, duration, judge_runs
 from hookline.evals.running import Comparison, Difference, Mode, SuiteRun, TaskResult, Totals
+from hookline.evals.statistics import RunStatistics
 from hookline.evals.trajectories import Coverage
 
 __all__ = ["show_evaluation"]
@@ -35,10 +37,15 @@ def show_evaluation(console: Console, evaluation: Evaluation, report: Path | Non
     console.print()
     console.print(_verdict_line(evaluation), soft_wrap=True)
     console.print()
-    console.print(_task_table(evaluation))
+    statistics = RunStatistics.of(evaluation.runs[0])
+    repeated = evaluation.comparison is None and is_repeated(statistics)
+    console.print(task_table(statistics) if repeated else _task_table(evaluation))
     console.print()
     console.print(_total_table(evaluation.runs))
     console.print()
+    if evaluation.comparison is None and has_figures(statistics):
+        show_statistics(console, statistics)
+        console.print()
     struck = [run for run in evaluation.runs if run.faults]
     for run in struck[:1]:  # a replay meets the same faults
         console.print(_fault_table(run))

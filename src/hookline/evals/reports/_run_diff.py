@@ -267,15 +267,27 @@ class RunDiff(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         return self.ok and self.paired and self.test is not None and self.test.verdict == "cannot tell"
 
     @property
+    def explanation(self) -> str:
+        """What the paired test found, if it decides and is not among the problems; empty otherwise."""
+        if not self.paired or self.test is None:
+            return ""
+        return "" if self.test.sentence.removesuffix(".") in self.problems else self.test.sentence
+
+    @property
     def flaky(self) -> list[str]:
         """Names of the tasks that both passed and failed in B."""
         return [task.task for task in self.tasks if task.flaky[1]]
 
     @property
     def declines(self) -> list[str]:
-        """Everything that got worse within the thresholds, in words; empty if nothing did."""
+        """Everything that got worse within the thresholds, in words; empty if nothing did.
+
+        If the paired test decides, single tasks vary: costs and calls are those of all tasks then.
+        """
         found: list[str] = []
         for kind, (one, several) in SENTENCES.items():
+            if self.paired and kind not in ("missing", "not judged"):
+                continue
             tasks = [task for task in self.tasks if kind in task.tolerated]
             if not tasks:
                 continue
@@ -285,8 +297,15 @@ class RunDiff(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
             elif kind == "calls":
                 more = f", {_rise((task.tool_calls, task.attempts) for task in tasks):.4g} in all"
             found.append(f"{len(tasks)} {one if len(tasks) == 1 else several}{more}")
+        cost, calls = (_rise((getattr(task, name), task.attempts) for task in self.compared) for name in MEASURED)
+        if self.paired and _exceeds(cost, 0.0):
+            found.append(f"B costs {cost:.4g} USD more in all")
+        if self.paired and calls > 0:
+            found.append(f"B makes {calls:.6g} more calls in all")
         return found
 
+
+MEASURED = ("cost_usd", "tool_calls")
 
 SENTENCES: dict[Decline, tuple[str, str]] = {
     "missing": ("task is missing", "tasks are missing"),
@@ -638,10 +657,7 @@ def _compare_means(tasks: Sequence[TaskDiff], limits: DiffThresholds, test: Pair
         if _exceeds(before - after, limits.max_mean_score_drop):
             found.append(f"The mean score fell from {before:.4g} to {after:.4g}")
     elif test is not None and test.verdict == "worse":
-        found.append(
-            f"The mean score fell from {before:.4g} to {after:.4g}, which is more than chance explains "
-            f"(p = {test.p_value:.2g})"
-        )
+        found.append(test.sentence.removesuffix("."))
     ran = [task for task in tasks if None not in task.passed]
     if not ran:
         return found
