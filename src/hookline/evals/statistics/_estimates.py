@@ -19,7 +19,7 @@ WORST_CASE_UNITS = 2
 """Imagined tasks, spread as widely as scores can be, that are added to the spread of the tasks.
 
 Without them, five tasks that all score 0.8 would give an interval without width. Two keep the coverage of graded and
-repeated scores near 95 % from 10 tasks on; `python -m benchmarks.statistics coverage` shows it.
+repeated scores near 95 % from 10 tasks on; `python -m benchmarks.calibration coverage` shows it.
 """
 
 
