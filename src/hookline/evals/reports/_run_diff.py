@@ -506,7 +506,7 @@ def _compare_attempts(
         limits,
         fallen.get(name),
         decides=decides,
-        interrupted=name in after.not_run,
+        missing=after.run.repeat - b.attempts if b is not None and name in after.not_run else 0,
         replays=after.run.mode in REPLAYS,
     )
     similarity, alignment, identical = None, "", False
@@ -554,7 +554,7 @@ def _judge_attempts(
     chance: float | None,
     *,
     decides: bool,
-    interrupted: bool,
+    missing: int,
     replays: bool,
 ) -> tuple[list[str], list[Decline]]:
     """Return what is worse than allowed, as sentences, and what is worse but allowed.
@@ -565,7 +565,7 @@ def _judge_attempts(
         limits: How much worse B may be.
         chance: How likely equal runs differ so much, if that is too unlikely.
         decides: Whether the paired test decides if scores got worse.
-        interrupted: Whether B was interrupted before an attempt.
+        missing: The attempts of the task that B was interrupted before.
         replays: Whether a recording judged B.
     """
     findings = Findings(limits)
@@ -573,8 +573,9 @@ def _judge_attempts(
         did_not = "did not run in B" if a is None else "ran in A and is missing in B"
         findings.note("missing", did_not, allowed=limits.allow_missing)
         return findings.problems, findings.tolerated
-    if interrupted:
-        findings.note("missing", f"has {b.attempts} attempts in B, which was interrupted", allowed=limits.allow_missing)
+    if missing:
+        which = f"{b.attempts} of {b.attempts + missing} attempts"
+        findings.note("missing", f"was interrupted in B after {which}", allowed=limits.allow_missing)
     findings.check_least_score(b.score)
     if a is None:
         return findings.problems, findings.tolerated
