@@ -120,6 +120,25 @@ def test_a_baseline_may_be_a_file_of_a_commit(repository: Path) -> None:
     assert (named.exit_code, positional.exit_code) == (1, 0), named.output + positional.output
 
 
+def test_filters_of_git_such_as_those_of_large_files_apply_to_a_baseline(folder: Path) -> None:
+    (folder / ".gitattributes").write_text("good.jsonl filter=zip\n")
+    commands = (
+        ["init", "-q", "-b", "main"],
+        ["config", "filter.zip.clean", "gzip -cn"],
+        ["config", "filter.zip.smudge", "gunzip -c"],
+        ["add", ".gitattributes", "good.jsonl"],
+        ["-c", "user.name=t", "-c", "user.email=t@example.com", "commit", "--no-gpg-sign", "-qm", "Runs"],
+    )
+    for command in commands:
+        subprocess.run(["git", *command], check=True)
+
+    stored = subprocess.run(["git", "show", "main:good.jsonl"], check=True, capture_output=True).stdout
+    result = run("diff", "--baseline", "main:good.jsonl", "noisy.jsonl")
+
+    assert stored.startswith(b"\x1f\x8b")
+    assert result.exit_code == 0, result.output
+
+
 @pytest.mark.parametrize(
     ("baseline", "said"),
     [

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from rich.console import Console
 from rich.table import Table
@@ -13,6 +13,9 @@ from hookline.evals.reports import duration
 from hookline.evals.statistics import Estimate, ModelStatistics, Percentiles, RunStatistics, TaskStatistics
 
 __all__ = ["has_figures", "is_repeated", "show_statistics", "task_table"]
+
+TASKS = 100
+"""Tasks that are shown."""
 
 ROWS = 12
 """Checks and tags that are shown, of each."""
@@ -42,7 +45,7 @@ def has_figures(statistics: RunStatistics) -> bool:
 
 
 def task_table(statistics: RunStatistics) -> Table:
-    """Return a table with one row per task, and the models side by side."""
+    """Return a table with one row per task, and the models side by side; of many tasks only those that failed."""
     table = new_table(padding=(0, 1))
     several = len(statistics.models) > 1
     table.add_column("task", no_wrap=True, overflow="ellipsis")
@@ -51,12 +54,22 @@ def task_table(statistics: RunStatistics) -> Table:
         for number, name in enumerate(columns):
             table.add_column(_heading(model, name) if several and not number else name, justify="right", no_wrap=True)
     by_name = [{task.task: task for task in model.per_task} for model in statistics.models]
-    for name in dict.fromkeys(name for tasks in by_name for name in tasks):
+    names = list(dict.fromkeys(name for tasks in by_name for name in tasks))
+    shown = names if len(names) <= TASKS else [name for name in names if _failed(name, by_name)][:TASKS]
+    for name in shown:
         cells: list[str | Text] = [make_one_line(name)]
         for tasks in by_name:
             cells += _task_cells(tasks.get(name), several=several)
         table.add_row(*cells)
+    if len(shown) < len(names):
+        told = f"and {len(names) - len(shown):,} more; of many tasks, those that failed are shown"
+        table.add_row(Text(told, style="dim"))
     return table
+
+
+def _failed(name: str, by_name: Sequence[Mapping[str, TaskStatistics]]) -> bool:
+    """Whether an attempt of a task failed with any model."""
+    return any(bool(tasks[name].failure) for tasks in by_name if name in tasks)
 
 
 def _heading(model: ModelStatistics, name: str) -> str:

@@ -41,7 +41,7 @@ def show_evaluation(console: Console, evaluation: Evaluation, report: Path | Non
     repeated = evaluation.comparison is None and is_repeated(statistics)
     console.print(task_table(statistics) if repeated else _task_table(evaluation))
     console.print()
-    console.print(_total_table(evaluation.runs))
+    console.print(_total_table(evaluation.runs, repeated=repeated))
     console.print()
     if evaluation.comparison is None and has_figures(statistics):
         show_statistics(console, statistics)
@@ -138,13 +138,13 @@ def _coverage_line(coverage: Coverage) -> Text:
     return told
 
 
-def _total_table(runs: Sequence[SuiteRun]) -> Table:
+def _total_table(runs: Sequence[SuiteRun], *, repeated: bool) -> Table:
     table = new_table()
     table.add_column("totals", min_width=16, no_wrap=True)
     for run in runs:
         table.add_column(NAMES[run.mode], justify="right", min_width=15, no_wrap=True)
     totals = [run.totals for run in runs]
-    table.add_row("tasks", *(str(each.tasks) for each in totals))
+    table.add_row("attempts" if repeated else "tasks", *(str(each.tasks) for each in totals))
     table.add_row("checks passed", *(_checks_passed(each) for each in totals))
     table.add_row("steps", *(str(each.steps) for each in totals))
     table.add_row("tool calls", *(str(each.tool_calls) for each in totals))
