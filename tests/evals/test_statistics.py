@@ -238,3 +238,13 @@ def test_the_results_are_read_once() -> None:
     (model,) = RunStatistics.of(once).models
 
     assert (model.attempts, list(once.results)) == (2, [])
+
+
+@pytest.mark.parametrize(("score", "counted"), [(math.nan, 0.0), (7.0, 1.0), (-1.0, 0.0), (math.inf, 1.0)])
+def test_scores_that_checks_cannot_give_do_not_break_the_figures(score: float, counted: float) -> None:
+    odd = CheckResult(name="odd", passed=True, score=score)
+
+    (model,) = statistics(result(score=score, utility=True, checks=[odd])).models
+
+    assert model.score is not None
+    assert (model.score.mean, model.checks[0].score.mean) == (counted, counted)

@@ -50,8 +50,11 @@ def _copy_from_git(name: str, target: IO[bytes]) -> None:
         raise RunFileError(name, "a revision of git does not begin with '-'")
     # `--filters`, unlike `git show`, replaces the pointers of Git LFS by the files.
     command = ["git", "cat-file", "--filters", name]
+    quiet = {**os.environ, "GIT_TERMINAL_PROMPT": "0"}  # a download of Git LFS fails rather than ask for a password
     try:
-        done = subprocess.run(command, stdout=target, stderr=subprocess.PIPE, timeout=GIT_SECONDS, check=False)
+        done = subprocess.run(
+            command, env=quiet, stdout=target, stderr=subprocess.PIPE, timeout=GIT_SECONDS, check=False
+        )
     except FileNotFoundError as error:
         raise RunFileError(name, "there is no such file, and no git to read it from a commit") from error
     except (OSError, subprocess.SubprocessError) as error:

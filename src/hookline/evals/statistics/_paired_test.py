@@ -253,8 +253,9 @@ def _count_exchanges(tasks: Sequence[TaskPair]) -> float:
             math.comb(passes, k) * math.comb(of_a + of_b - passes, of_b - k) / ways
             for k in range(fewest, min(passes, of_b) + 1)
         ]
+        terms, skipped = _trim(terms)
         chances, dropped = _trim(_convolve(chances, terms))
-        first += fewest + dropped
+        first += fewest + skipped + dropped
         middle += passes * of_b / (of_a + of_b)
         observed += int(sum(task.b))
     far = abs(observed - middle) - 1e-9

@@ -208,7 +208,7 @@ def attempt_score(result: TaskResult, *, replays: bool) -> float | None:
     if not result.sound:
         return 0.0
     if result.score is not None:
-        return result.score
+        return _clamp(result.score)
     if result.utility is not None:
         return float(result.utility)
     return 1.0 if replays and result.mocked else None
@@ -237,7 +237,7 @@ class Mean:
         """Return the mean of independent scores with its interval; `None` if there are none."""
         if not self.count:
             return None
-        mean = min(max(self.value, 0.0), 1.0)
+        mean = _clamp(self.value)
         low, high = mean_interval(mean, max(self.squares / self.count - mean * mean, 0.0), self.count)
         return Estimate(mean=mean, low=low, high=high, count=self.count)
 
@@ -312,7 +312,7 @@ class CheckTally:
         if task not in self.passed:
             self.passed[task], self.score[task] = Mean(), Mean()
         self.passed[task].add(float(passed))
-        self.score[task].add(min(max(score, 0.0), 1.0))
+        self.score[task].add(_clamp(score))
 
     def statistics(self, name: str) -> CheckStatistics:
         """Return the figures of the check."""
@@ -406,6 +406,9 @@ class ModelTally:
 def _estimate_tasks(tasks: Iterable[TaskTally]) -> tuple[Estimate | None, Estimate | None]:
     """Estimate the pass rate and the score of tasks like these."""
     judged = [task for task in tasks if task.score.count]
-    return estimate_mean(task.pass_rate for task in judged), estimate_mean(
-        min(max(task.score.value, 0.0), 1.0) for task in judged
-    )
+    return estimate_mean(task.pass_rate for task in judged), estimate_mean(_clamp(task.score.value) for task in judged)
+
+
+def _clamp(score: float) -> float:
+    """Return a score that is from 0 to 1: checks of somebody's own may give anything, and rounding exceeds 1."""
+    return score if 0 <= score <= 1 else float(score > 1)
