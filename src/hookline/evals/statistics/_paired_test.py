@@ -186,10 +186,35 @@ def fisher_p_value(a: tuple[int, int], b: tuple[int, int]) -> float:
         a: Passes and attempts in run A.
         b: Passes and attempts in run B.
     """
-    passes, attempts = a[0] + b[0], a[1] + b[1]
-    ways = math.comb(attempts, b[1])
-    fewest = max(0, passes - a[1])
-    return sum(math.comb(passes, k) * math.comb(attempts - passes, b[1] - k) for k in range(fewest, b[0] + 1)) / ways
+    passes = a[0] + b[0]
+    fewest, chances = hypergeometric(passes, a[1] + b[1] - passes, b[1])
+    return math.fsum(chances[: b[0] - fewest + 1])
+
+
+def hypergeometric(passes: int, failures: int, drawn: int) -> tuple[int, list[float]]:
+    """Return how likely each number of passes is among attempts that are drawn from all attempts.
+
+    Args:
+        passes: The attempts that passed.
+        failures: The attempts that failed.
+        drawn: How many are drawn.
+
+    Returns:
+        The smallest number of passes, and the chances of it and of those that follow.
+    """
+    fewest = max(0, drawn - failures)
+
+    # Logarithms, as the binomial coefficients of some hundred attempts are slow to compute.
+    def weight(found: int) -> float:
+        left = drawn - found
+        parts = (found, passes - found, left, failures - left)
+        return -math.fsum(math.lgamma(part + 1) for part in parts)
+
+    weights = [weight(found) for found in range(fewest, min(passes, drawn) + 1)]
+    most = max(weights)
+    chances = [math.exp(each - most) for each in weights]
+    total = math.fsum(chances)
+    return fewest, [chance / total for chance in chances]
 
 
 def _pair(a: Sequence[float], b: Sequence[float]) -> TaskPair:
@@ -247,12 +272,7 @@ def _count_exchanges(tasks: Sequence[TaskPair]) -> float:
     chances, first, middle, observed = [1.0], 0, 0.0, 0
     for task in tasks:
         passes = int(sum(task.a) + sum(task.b))
-        fewest = max(0, passes - of_a)
-        ways = math.comb(of_a + of_b, of_b)
-        terms = [
-            math.comb(passes, k) * math.comb(of_a + of_b - passes, of_b - k) / ways
-            for k in range(fewest, min(passes, of_b) + 1)
-        ]
+        fewest, terms = hypergeometric(passes, of_a + of_b - passes, of_b)
         terms, skipped = _trim(terms)
         chances, dropped = _trim(_convolve(chances, terms))
         first += fewest + skipped + dropped
