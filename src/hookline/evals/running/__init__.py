@@ -17,6 +17,8 @@ from hookline.evals.running._results import Mode as Mode
 from hookline.evals.running._results import Totals as Totals
 from hookline.evals.running._runner import Case as Case
 from hookline.evals.running._runner import SuiteRunner, cases_of, record, replay
+from hookline.evals.running._timeline import Timeline as Timeline
+from hookline.evals.running._timeline import TimelineBar as TimelineBar
 
 __all__ = [
     "CheckResult",

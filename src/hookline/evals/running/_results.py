@@ -10,6 +10,7 @@ import msgspec
 
 from hookline.evals.cassettes import Cassette
 from hookline.evals.running._provenance import Provenance
+from hookline.evals.running._timeline import Timeline
 from hookline.evals.trajectories import CallRow, Coverage, RecordedOperation, Trajectory
 from hookline.runtime import OperationResult
 
@@ -119,6 +120,7 @@ class TaskResult(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         tags: The tags of the task.
         input_tokens: Tokens that the model calls of the run read.
         output_tokens: Tokens that they wrote.
+        timeline: When its steps, calls and hooks ran; `None` in runs of versions of hookline that did not keep it.
     """
 
     suite: str
@@ -150,6 +152,7 @@ class TaskResult(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     tags: list[str] = []
     input_tokens: int = 0
     output_tokens: int = 0
+    timeline: Timeline | None = None
 
     @property
     def name(self) -> str:

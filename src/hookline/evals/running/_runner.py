@@ -20,6 +20,7 @@ from hookline.evals.mocking import ToolMocks
 from hookline.evals.running._protocol import RunsTasks, Suite
 from hookline.evals.running._provenance import Provenance
 from hookline.evals.running._results import Mode, SuiteRun, TaskOutcome, TaskResult
+from hookline.evals.running._timeline import timeline_of
 from hookline.evals.trajectories import EventRecorder, RecordedOperation, Trajectory, call_rows, coverage_of
 from hookline.hooks import AnyHook
 from hookline.runtime import InMemoryStore
@@ -330,6 +331,7 @@ def _result(outcome: TaskOutcome, recorded: RecordedOperation, mocks: ToolMocks,
         output_tokens=result.usage.output_tokens,
         calls=call_rows(f"{outcome.suite}/{outcome.task_id}", recorded, mocks.calls),
         cassette=cassette,
+        timeline=timeline_of(recorded),
     )
 
 
