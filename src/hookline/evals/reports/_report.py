@@ -1,29 +1,33 @@
-"""The HTML report of runs: one self-contained page with results, tool coverage and a waterfall per task."""
+"""The HTML report of runs: one self-contained page with the verdict, figures, and every task with its waterfall."""
 
 from __future__ import annotations
 
+import base64
 import functools
 import hashlib
 import importlib.resources
 import os
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from hookline.errors import MissingExtraError
+from hookline.evals._canonical import canonical
 from hookline.evals.errors import ReportError
-from hookline.evals.reports._timeline import Timeline, shorten, timeline_of
+from hookline.evals.reports._report_rows import ReportRow, TaskIndex, row_chunks
 from hookline.evals.reports._verdict import judge_runs
-from hookline.evals.running import Comparison, Difference, Mode, SuiteRun, TaskResult
-from hookline.evals.trajectories import CallRow, Coverage, RecordedOperation
+from hookline.evals.running import Comparison, Mode, SuiteRun
+from hookline.evals.trajectories import CallRow, Coverage
 
 __all__ = [
     "check_writable",
     "duration",
     "load_template",
     "render_report",
+    "report_parts",
+    "write_parts",
     "write_report",
     "write_text",
     "write_whole",
@@ -42,74 +46,8 @@ NAMES: dict[Mode, str] = {
 OPENED = 3
 """Failed tasks that the page shows in full."""
 
-
-@dataclass(frozen=True, kw_only=True)
-class RunColumn:
-    """One run of a task, as a column of the page.
-
-    Attributes:
-        mode: `"real"` or `"replayed"`.
-        result: The figures of the run.
-        timeline: The rows of its waterfall.
-    """
-
-    mode: str
-    result: TaskResult
-    timeline: Timeline
-
-
-@dataclass(frozen=True, kw_only=True)
-class TaskRow:
-    """One task with its runs, as a row of the page.
-
-    Attributes:
-        name: The task with its suite.
-        prompt: The user's prompt.
-        sides: The runs of the task.
-        differences: The differences between two runs; `None` for a single run.
-        ok: Whether all its runs ended as they should, with the same results.
-    """
-
-    name: str
-    prompt: str
-    sides: list[RunColumn]
-    differences: list[Difference] | None
-    ok: bool
-
-    @property
-    def suite(self) -> str:
-        """The suite of the task."""
-        return self.sides[0].result.suite
-
-    @property
-    def task_id(self) -> str:
-        """The name of the task in its suite."""
-        return self.sides[0].result.task_id
-
-    @property
-    def faults(self) -> int:
-        """Number of its calls that a fault struck."""
-        return max((sum(call.fault is not None for call in side.result.calls) for side in self.sides), default=0)
-
-
-@dataclass(frozen=True, kw_only=True)
-class SuiteRows:
-    """The tasks of a suite, as a section of the page.
-
-    Attributes:
-        name: The suite.
-        rows: Its tasks; those that failed come first.
-        is_open: Whether the page shows them without a click.
-    """
-
-    name: str
-    rows: list[TaskRow]
-    is_open: bool
-
-    @property
-    def failed(self) -> int:
-        """Number of tasks that did not pass."""
-        return sum(not row.ok for row in self.rows)
+DATA_MARK = "<!-- data -->"
+"""Where in the template the data and the script of the page stand."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,10 +79,10 @@ class SuiteTools:
 
 
 def write_report(path: str | Path, runs: Sequence[SuiteRun], comparison: Comparison | None = None) -> Path:
-    """Write the report to a file.
+    """Write the report to a file. It needs no network, and memory for the rows of the tasks only.
 
     Args:
-        path: The file; one that exists is replaced.
+        path: The file; one that exists is replaced, at once and as a whole.
         runs: The runs to show. Runs of the same tasks are shown side by side.
         comparison: The comparison of two runs.
 
@@ -155,7 +93,9 @@ def write_report(path: str | Path, runs: Sequence[SuiteRun], comparison: Compari
         ReportError: If the file cannot be written.
         MissingExtraError: If the extra `cli` is not installed.
     """
-    return write_text(path, render_report(runs, comparison))
+    target = check_writable(path)
+    write_parts(target, (text.encode("utf-8", "backslashreplace") for text in report_parts(runs, comparison)))
+    return target
 
 
 def check_writable(path: str | Path) -> Path:
@@ -198,26 +138,38 @@ def write_whole(target: Path, data: bytes) -> None:
     Raises:
         ReportError: If it cannot be written.
     """
+    write_parts(target, [data])
+
+
+def write_parts(target: Path, parts: Iterable[bytes]) -> None:
+    """Replace a file by parts of data, at once when all are written. Pipes and devices are written to directly.
+
+    Raises:
+        ReportError: If it cannot be written.
+    """
     half = None
     try:
         if target.exists() and not target.is_file():
-            target.write_bytes(data)
+            with target.open("wb") as device:
+                device.writelines(parts)
             return
         file = Path(os.path.realpath(target))  # replace the target of a link, not the link
         name = hashlib.blake2b(os.fsencode(file.name), digest_size=8).hexdigest()
         half = file.with_name(f".hookline-{name}-{os.getpid()}.half")  # a hash, since the name itself may be too long
-        half.write_bytes(data)
+        with half.open("wb") as written:
+            written.writelines(parts)
         if file.exists():
             shutil.copymode(file, half)
         half.replace(file)
     except OSError as error:
+        raise ReportError(str(target), error.strerror or str(error)) from error
+    finally:
         if half is not None:
             half.unlink(missing_ok=True)
-        raise ReportError(str(target), error.strerror or str(error)) from error
 
 
 def render_report(runs: Sequence[SuiteRun], comparison: Comparison | None = None) -> str:
-    """Render the report as HTML: no network, no external fonts or scripts, everything shown is escaped.
+    """Render the report as HTML: no network, no external fonts or scripts, nothing that is shown is obeyed.
 
     Args:
         runs: The runs to show.
@@ -226,15 +178,27 @@ def render_report(runs: Sequence[SuiteRun], comparison: Comparison | None = None
     Raises:
         MissingExtraError: If the extra `cli` is not installed.
     """
-    rows = _rows(runs, comparison)
-    page: str = load_template("report.html.j2", duration=duration, axis_label=axis_label, shorten=shorten).render(
+    return "".join(report_parts(runs, comparison))
+
+
+def report_parts(runs: Sequence[SuiteRun], comparison: Comparison | None = None) -> Iterator[str]:
+    """Yield the report in parts: what is above the tasks, the packed details, the rows, and the script that shows them.
+
+    Raises:
+        MissingExtraError: If the extra `cli` is not installed.
+    """
+    index = TaskIndex(runs, comparison)
+    template = load_template("report.html.j2", duration=duration)
+    script = _read("report.js")
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    page: str = template.render(
+        script_digest=digest,
         runs=[
             {
                 "mode": run.mode,
                 "name": NAMES[run.mode],
                 "totals": run.totals,
                 "ok": run.ok,
-                "results": run.results,
                 "seed": run.seed,
                 "not_run": run.not_run,
             }
@@ -242,59 +206,36 @@ def render_report(runs: Sequence[SuiteRun], comparison: Comparison | None = None
         ],
         verdict=judge_runs(runs, comparison),
         provenance=[run.provenance for run in runs[:1]],
-        groups=_groups(rows),
-        opened=_first_to_open(rows),
-        rows=rows,
+        index=index,
         coverage=_coverage(runs),
         faults=_faults(runs),
         names=NAMES,
         comparison=comparison,
-        suites=list(dict.fromkeys(row.suite for row in rows)),
     )
-    return page
+    head, mark, tail = page.partition(DATA_MARK)
+    assert mark, "the template of the report has lost its mark"
+    yield head
+    rows: list[ReportRow] = []
+    for chunk in row_chunks(index):
+        rows += chunk.rows
+        yield f'<script type="text/plain" id="chunk-{chunk.number}">{chunk.packed}</script>\n'
+    # The rows come last, when the place of every detail is known.
+    shown = {
+        "names": NAMES,
+        "runs": [run.mode for run in runs],
+        "suites": index.suites,
+        "models": index.models,
+        "opened": min(index.failed, OPENED) if index.failed or len(index) != 1 else 1,
+        "rows": rows,
+    }
+    # Inside of a script element only `</` and `<!--` would be read as markup.
+    data = canonical(shown, sort_keys=False).replace("<", "\\u003c")
+    yield f'<script type="application/json" id="rows">{data}</script>\n<script>{script}</script>'
+    yield tail
 
 
-def _rows(runs: Sequence[SuiteRun], comparison: Comparison | None) -> list[TaskRow]:
-    sides: dict[str, list[RunColumn]] = {}
-    for run in runs:
-        for result in run.results:
-            recorded = run.operations.get(result.operation_id) or RecordedOperation(result.operation_id)
-            side = RunColumn(mode=run.mode, result=result, timeline=timeline_of(recorded, result.calls))
-            sides.setdefault(result.name, []).append(side)
-    differences: dict[str, list[Difference]] = {}
-    for difference in comparison.differences if comparison else []:
-        differences.setdefault(difference.task, []).append(difference)
-    return [
-        TaskRow(
-            name=name,
-            prompt=found[0].result.prompt,
-            sides=found,
-            differences=differences.get(name, []) if comparison else None,
-            ok=all(side.result.ok for side in found) and name not in differences,
-        )
-        for name, found in sides.items()
-    ]
-
-
-def _groups(rows: Sequence[TaskRow]) -> list[SuiteRows]:
-    """Return the tasks by suite; a suite is open if it is the only one or has a failure."""
-    suites: dict[str, list[TaskRow]] = {}
-    for row in rows:
-        suites.setdefault(row.suite, []).append(row)
-    return [
-        SuiteRows(
-            name=name,
-            rows=sorted(found, key=lambda row: row.ok),
-            is_open=len(suites) == 1 or not all(row.ok for row in found),
-        )
-        for name, found in suites.items()
-    ]
-
-
-def _first_to_open(rows: Sequence[TaskRow]) -> set[str]:
-    """Return the names of the tasks that the page shows in full: the first that failed, or the only one."""
-    failed = [row.name for row in rows if not row.ok]
-    return set(failed[:OPENED]) if failed or len(rows) != 1 else {rows[0].name}
+def _read(name: str) -> str:
+    return importlib.resources.files("hookline.evals.reports").joinpath(name).read_text(encoding="utf-8")
 
 
 def _coverage(runs: Sequence[SuiteRun]) -> list[SuiteTools]:
@@ -330,15 +271,6 @@ def duration(milliseconds: float) -> str:
     return f"{milliseconds / 1000:.2f} s"
 
 
-def axis_label(milliseconds: float) -> str:
-    """Format a time for the axis of a waterfall, with three digits: `12.3 µs`, `456 ms`, `1.23 s`."""
-    if milliseconds < 0.9995:
-        return f"{milliseconds * 1000:.3g} µs"
-    if milliseconds < 999.5:
-        return f"{milliseconds:.3g} ms"
-    return f"{milliseconds / 1000:.2f} s"
-
-
 @functools.cache
 def load_template(name: str, **filters: Callable[..., str]) -> Any:
     """Load a Jinja template of this package.
@@ -358,5 +290,4 @@ def load_template(name: str, **filters: Callable[..., str]) -> Any:
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     environment.filters.update(filters)
-    source = importlib.resources.files("hookline.evals.reports").joinpath(name).read_text(encoding="utf-8")
-    return environment.from_string(source)
+    return environment.from_string(_read(name))

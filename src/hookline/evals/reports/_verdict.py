@@ -65,16 +65,16 @@ def judge_runs(runs: Sequence[SuiteRun], comparison: Comparison | None = None) -
     outcome: Outcome = (
         "Failed" if failed or different else "Interrupted" if not_run else "Passed" if left else "Not judged"
     )
-    counted = f"{len(left)} of {total} task{'' if total == 1 else 's'}"
+    counted = f"{len(left):,} of {total:,} task{'' if total == 1 else 's'}"
     parts = [
         counted if outcome == "Passed" else f"{counted} passed",
         *(
-            f"{len(names)} {words}: {_list_names(names)}"
+            f"{len(names):,} {words}: {_list_names(names)}"
             for names, words in ((failed, "failed"), (different, "gave different results in the replay"))
             if names
         ),
         *(
-            f"{len(names)} {words}"
+            f"{len(names):,} {words}"
             for names, words in ((not_run, "did not run"), (not_judged, "had no check"))
             if names
         ),
@@ -86,4 +86,4 @@ def judge_runs(runs: Sequence[SuiteRun], comparison: Comparison | None = None) -
 
 def _list_names(names: Sequence[str]) -> str:
     more = len(names) - NAMED
-    return ", ".join(names[:NAMED]) + (f" and {more} more" if more > 0 else "")
+    return ", ".join(names[:NAMED]) + (f" and {more:,} more" if more > 0 else "")

@@ -13,15 +13,15 @@ from hookline.signals import HookExecution
 
 __all__ = ["Timeline", "TimelineBar", "timeline_of"]
 
-MOST_BARS = 400
-"""The bars that are kept of a task; those of hooks are left out first. A step with sixteen observers has about 20."""
+MOST_BARS = 200
+"""The bars that are kept of a task; those of hooks are left out first. With them a bar takes about 60 bytes."""
 
 NOTE_CHARACTERS = 1_500
 """The part of a note that is kept."""
 
 
-class TimelineBar(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """A piece of work that took time.
+class TimelineBar(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
+    """A piece of work that took time. In JSON it is an array, since a saved run has many of them.
 
     Attributes:
         kind: The kind of work: `"step"`, `"tool"`, `"hook"`, `"agent"`, `"person"`, `"compact"`.
@@ -31,8 +31,6 @@ class TimelineBar(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omi
         duration_ms: How long it took, in milliseconds.
         status: How it ended: `"ok"`, `"failed"`, `"raised"`, `"denied"`, `"timeout"`, `"stopped"`, …
         note: Further details. Those of a tool call are in the trajectory and in the row of the call.
-        step_index: The step of a tool call, from 0.
-        tool_call_id: The model's id of a tool call, as the trajectory has it.
         call_index: The number of a tool call, from 1, per tool, as the row of the call has it.
     """
 
@@ -43,8 +41,6 @@ class TimelineBar(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omi
     duration_ms: float = 0.0
     status: str = "ok"
     note: str = ""
-    step_index: int = 0
-    tool_call_id: str = ""
     call_index: int = 0
 
 
@@ -126,8 +122,6 @@ def _timeline_bar(waterfall: Waterfall, depth: int, bar: Bar) -> TimelineBar:
         start_ms=start_ms,
         duration_ms=duration_ms,
         status=status,
-        step_index=before.step_index,
-        tool_call_id=before.tool_call_id,
         call_index=before.call_index,
     )
 
