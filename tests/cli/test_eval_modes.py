@@ -14,6 +14,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from hookline.cli._app import app
+from hookline.evals import load_run
 from tests.signals import default_signals
 
 EXAMPLE = str(Path(__file__).parents[2] / "docs" / "examples" / "own_suite" / "shop.yaml")
@@ -204,11 +205,11 @@ def test_after_ctrl_c_the_files_have_what_was_done(tmp_path: Path) -> None:
         env={**os.environ, "PYTHONWARNINGS": "error"},
     )
 
-    saved = json.loads((tmp_path / "s.json").read_text())
+    saved = load_run(tmp_path / "s.json")
     assert done.returncode == 128 + signal.SIGINT
     assert done.stdout == ""
     assert done.stderr.endswith("hookline: interrupted\n")
-    assert [each["taskId"] for each in saved["results"]] == ["price-of-tea", "order-tea"]
-    assert saved["notRun"] == ["shop/milk-is-out"]
+    assert [each.task_id for each in saved.results] == ["price-of-tea", "order-tea"]
+    assert saved.not_run == ["shop/milk-is-out"]
     assert ElementTree.parse(tmp_path / "j.xml").getroot().get("skipped") == "1"
     assert "1 did not run" in (tmp_path / "r.html").read_text(encoding="utf-8")

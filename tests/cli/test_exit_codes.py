@@ -36,6 +36,7 @@ from hookline.cli._exit_codes import (
 from hookline.cli.eval import _attacks
 from hookline.cli.eval._attacks import attack_policies
 from hookline.cli.operate import _store
+from hookline.evals import load_run
 from hookline.evals.suites.agentdojo import AttackPolicy
 from hookline.hosts import HOSTS
 from tests.cli.operated import define, denying, leave_dead, log_runs, on, paused
@@ -625,9 +626,9 @@ def test_a_command_that_is_stopped_says_by_what(folder: Path, line: str, number:
 def test_sigterm_keeps_what_was_done_also_where_ctrl_c_is_ignored(folder: Path) -> None:
     code, said = stopped(STOPPED[0], folder, signal.SIGTERM, ignored=True)
 
-    saved = json.loads((folder / "stopped.json").read_text())
+    saved = load_run(folder / "stopped.json")
     assert (code, said.splitlines()[-1]) == (TERMINATED, "hookline: interrupted")
-    assert ([each["taskId"] for each in saved["results"]], saved["notRun"]) == (["first"], ["shop/second"])
+    assert ([each.task_id for each in saved.results], saved.not_run) == (["first"], ["shop/second"])
 
 
 def test_sigterm_ends_a_chat_that_waits_for_a_person(folder: Path) -> None:

@@ -21,6 +21,8 @@ HooklineError
 │   └── ToolNameError                   a check names a tool that the agent does not have
 ├── SuiteFileError (ValueError)         the file of a suite cannot be used
 ├── RunFileError (ValueError)           a saved run cannot be read
+├── RunResumeError (ValueError)         a saved run cannot be continued by this one
+├── RunWriteError (OSError)             a result cannot be written to the file of the run
 ├── CassetteFolderError (ValueError)    a folder of cassettes cannot be used, or has none for a task
 ├── UnknownAttackChoiceError            no policy or wording of attacks has that name
 ├── ReportError (OSError)               the report cannot be written
@@ -54,6 +56,8 @@ __all__ = [
     "NotOneOperationError",
     "ReportError",
     "RunFileError",
+    "RunResumeError",
+    "RunWriteError",
     "SuiteFileError",
     "ToolNameError",
     "UnknownAttackChoiceError",
@@ -482,6 +486,43 @@ class RunFileError(HooklineError, ValueError):
 
     path: str
     reason: str
+
+
+@define_error(
+    "{path} cannot be continued: {reason}. Give the suites and options of the run that it is, or save a new run to "
+    "another file."
+)
+class RunResumeError(HooklineError, ValueError):
+    """A saved run is not one that this run can continue.
+
+    Attributes:
+        path: The file.
+        reason: The difference between the two.
+    """
+
+    path: str
+    reason: str
+
+
+@define_error()
+class RunWriteError(HooklineError, OSError):
+    """The result of a task cannot be written to the file of the run. The run ends; the file has all earlier results.
+
+    Attributes:
+        path: The file.
+        reason: The reason why not.
+        done: How many results the file has; `None` if that is not known.
+    """
+
+    path: str
+    reason: str
+    done: int | None = None
+
+    def __str__(self) -> str:
+        problem = f"The run cannot be saved to {self.path}: {self.reason}."
+        if not self.done:
+            return problem
+        return f"{problem} The file has {self.done:,} results; once it can be written, continue it with --resume."
 
 
 @define_error(

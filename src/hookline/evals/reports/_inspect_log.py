@@ -28,7 +28,7 @@ class HasResults(Protocol):
     """A run of a suite, in memory or read from a file."""
 
     @property
-    def results(self) -> list[TaskResult]:
+    def results(self) -> Sequence[TaskResult]:
         """The results of the tasks."""
 
     @property

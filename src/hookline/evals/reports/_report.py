@@ -27,7 +27,6 @@ __all__ = [
     "load_template",
     "render_report",
     "report_parts",
-    "write_parts",
     "write_report",
     "write_text",
     "write_whole",
@@ -94,7 +93,7 @@ def write_report(path: str | Path, runs: Sequence[SuiteRun], comparison: Compari
         MissingExtraError: If the extra `cli` is not installed.
     """
     target = check_writable(path)
-    write_parts(target, (text.encode("utf-8", "backslashreplace") for text in report_parts(runs, comparison)))
+    write_whole(target, (text.encode("utf-8", "backslashreplace") for text in report_parts(runs, comparison)))
     return target
 
 
@@ -132,40 +131,37 @@ def write_text(path: str | Path, text: str) -> Path:
     return target
 
 
-def write_whole(target: Path, data: bytes) -> None:
+def write_whole(target: Path, data: bytes | Iterable[bytes]) -> None:
     """Replace a file at once and as a whole. Pipes and devices are written to directly.
 
-    Raises:
-        ReportError: If it cannot be written.
-    """
-    write_parts(target, [data])
-
-
-def write_parts(target: Path, parts: Iterable[bytes]) -> None:
-    """Replace a file by parts of data, at once when all are written. Pipes and devices are written to directly.
+    Args:
+        target: The file.
+        data: Its content, or the parts of it.
 
     Raises:
         ReportError: If it cannot be written.
     """
-    half = None
+    half: Path | None = None
+    parts = [data] if isinstance(data, bytes) else data
     try:
         if target.exists() and not target.is_file():
-            with target.open("wb") as device:
+            with open(target, "wb") as device:
                 device.writelines(parts)
             return
         file = Path(os.path.realpath(target))  # replace the target of a link, not the link
         name = hashlib.blake2b(os.fsencode(file.name), digest_size=8).hexdigest()
         half = file.with_name(f".hookline-{name}-{os.getpid()}.half")  # a hash, since the name itself may be too long
-        with half.open("wb") as written:
+        with open(half, "wb") as written:
             written.writelines(parts)
         if file.exists():
             shutil.copymode(file, half)
         half.replace(file)
-    except OSError as error:
-        raise ReportError(str(target), error.strerror or str(error)) from error
-    finally:
+    except BaseException as error:
         if half is not None:
             half.unlink(missing_ok=True)
+        if isinstance(error, OSError):
+            raise ReportError(str(target), error.strerror or str(error)) from error
+        raise
 
 
 def render_report(runs: Sequence[SuiteRun], comparison: Comparison | None = None) -> str:

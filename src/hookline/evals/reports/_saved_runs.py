@@ -1,25 +1,38 @@
-"""Save a run to a JSON file and load it, to look at it later or compare another run with it."""
+"""Save a run to a file and load it, to look at it later or compare another run with it."""
 
 from __future__ import annotations
 
 import importlib.metadata
 import json
-import math
-from datetime import UTC, datetime
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
 
-from hookline.evals._canonical import canonical
 from hookline.evals.errors import RunFileError
 from hookline.evals.reports._report import check_writable, write_whole
-from hookline.evals.running import Mode, Provenance, SuiteRun, TaskResult
+from hookline.evals.running import (
+    Mode,
+    Provenance,
+    RunEnd,
+    RunHeader,
+    SuiteRun,
+    TaskResult,
+    describe_key,
+    impossible_in,
+    is_run_file,
+    read_run_file,
+    run_lines,
+    utc_now,
+)
 from hookline.evals.trajectories import Coverage
 
 __all__ = ["SavedRun", "contradiction_in", "load_run", "save_run"]
 
 FORMAT = "hookline-run"
-VERSION = 1
+VERSION = 2
+DOCUMENT = 1
+"""The version in which a run was one JSON document."""
 
 
 class SavedRun(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -27,18 +40,24 @@ class SavedRun(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
     Attributes:
         format: Always `"hookline-run"`.
-        version: The version of the format.
+        version: The version of the format: 2, or 1 for a file of an earlier hookline.
         hookline: The version of hookline that wrote it.
         saved_at: The time of saving, in UTC.
         targets: The suites, as the caller named them.
         mode: The mode of the run, which says who answered tool calls.
         seed: The seed of the run's faults.
         duration_ms: How long the run took.
-        results: One per task.
-        coverage: The tool coverage of each suite.
-        not_run: Names of the tasks that an interruption left undone.
+        results: One per task, attempt and model, in the order in which they were planned. They lie in the file, and
+            each is read when it is needed: iterate over them, and as few times as possible.
+        coverage: The tool coverage of each suite; empty if the run was killed.
+        not_run: Names of the tasks of which a planned run is missing, each once.
         provenance: When, with which versions and by which command the run was made; `None` in files of versions of
             hookline that did not write it.
+        repeat: How often each task was to run.
+        models: The models with which each task was to run; empty if the suite's own model answered.
+        stopped: The reason for which tasks did not run; empty if all did.
+        resumed: When and by which command the run was continued, for each time.
+        dropped: What was left out of the file because it was incomplete, in a sentence; empty if nothing was.
     """
 
     format: str
@@ -49,10 +68,15 @@ class SavedRun(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     mode: Mode
     seed: int
     duration_ms: float
-    results: list[TaskResult]
+    results: Sequence[TaskResult]
     coverage: list[Coverage] = []
     not_run: list[str] = []
     provenance: Provenance | None = None
+    repeat: int = 1
+    models: list[str] = []
+    stopped: str = ""
+    resumed: list[Provenance] = []
+    dropped: str = ""
 
     @classmethod
     def of(cls, run: SuiteRun, targets: list[str] | None = None) -> SavedRun:
@@ -66,7 +90,7 @@ class SavedRun(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
             format=FORMAT,
             version=VERSION,
             hookline=importlib.metadata.version("hookline"),
-            saved_at=datetime.now(UTC).isoformat(timespec="seconds"),
+            saved_at=utc_now(),
             targets=targets or list(dict.fromkeys(result.suite for result in run.results)),
             mode=run.mode,
             seed=run.seed,
@@ -75,6 +99,9 @@ class SavedRun(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
             coverage=run.coverage,
             not_run=run.not_run,
             provenance=run.provenance,
+            repeat=run.repeat,
+            models=run.models,
+            stopped=run.stopped,
         )
 
     def suite_run(self) -> SuiteRun:
@@ -91,13 +118,17 @@ class SavedRun(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
             provenance=msgspec.structs.replace(
                 self.provenance or Provenance(versions={"hookline": self.hookline}), saved_at=self.saved_at
             ),
+            repeat=self.repeat,
+            models=self.models,
+            stopped=self.stopped,
         )
 
 
 def save_run(path: str | Path, run: SuiteRun, targets: list[str] | None = None) -> Path:
-    """Save a run as JSON: tasks with their calls, checks, trajectories and figures, and tool coverage.
+    """Save a run as JSON lines: tasks with their calls, checks, trajectories and figures, and tool coverage.
 
-    The file contains the prompts, answers, arguments and results of the run.
+    The file contains the prompts, answers, arguments and results of the run. `SuiteRunner(save=...)` writes the same
+    file while the tasks run.
 
     Args:
         path: The file; one that exists is replaced, at once and as a whole.
@@ -111,12 +142,31 @@ def save_run(path: str | Path, run: SuiteRun, targets: list[str] | None = None) 
         ReportError: If the file cannot be written.
     """
     target = check_writable(path)
-    write_whole(target, canonical(SavedRun.of(run, targets), indent=1, sort_keys=False).encode() + b"\n")
+    keys = [result.key for result in run.results]
+    header = RunHeader(
+        targets=targets or list(dict.fromkeys(name.partition("/")[0] for name, _, _ in keys)),
+        mode=run.mode,
+        seed=run.seed,
+        cases=list(dict.fromkeys([*(name for name, _, _ in keys), *run.not_run])),
+        repeat=max([run.repeat, *(attempt for _, attempt, _ in keys)]),
+        models=list(dict.fromkeys([*run.models, *(model for _, _, model in keys if model)])),
+        provenance=run.provenance,
+    )
+    end = RunEnd(
+        saved_at=utc_now(),
+        duration_ms=run.duration_ms,
+        coverage=run.coverage,
+        not_run=run.not_run,
+        stopped=run.stopped,
+    )
+    write_whole(target, run_lines(header, run.results, end))
     return target
 
 
 def load_run(path: str | Path) -> SavedRun:
-    """Load a run that `save_run` wrote.
+    """Load a saved run: one that has ended, was interrupted, or still runs.
+
+    A last line that was cut off is left out; `SavedRun.dropped` says so.
 
     Args:
         path: The file.
@@ -124,25 +174,59 @@ def load_run(path: str | Path) -> SavedRun:
     Raises:
         RunFileError: If the file does not exist or is not a saved run.
     """
+    file = Path(path)
     try:
-        document = json.loads(Path(path).read_text(encoding="utf-8"))
+        with open(file, "rb") as data:
+            lines = is_run_file(data.readline())
+            if not lines:
+                data.seek(0)
+                document = json.loads(data.read())
     except OSError as error:
         raise RunFileError(str(path), error.strerror or str(error)) from error
     except (ValueError, RecursionError) as error:
         raise RunFileError(str(path), f"it is not JSON ({error})") from error
+    return _load_lines(file) if lines else _load_document(str(path), document)
+
+
+def _load_lines(path: Path) -> SavedRun:
+    read = read_run_file(path)
+    header, end = read.header, read.end
+    killed = "" if not read.not_run else "the run was killed, or it still runs"
+    return SavedRun(
+        format=header.format,
+        version=header.version,
+        hookline=header.hookline,
+        saved_at=header.saved_at if end is None else end.saved_at,
+        targets=header.targets,
+        mode=header.mode,
+        seed=header.seed,
+        duration_ms=read.elapsed_ms,
+        results=read.results,
+        coverage=[] if end is None else end.coverage,
+        not_run=read.not_run,
+        provenance=header.provenance,
+        repeat=header.repeat,
+        models=header.models,
+        stopped=killed if end is None else end.stopped,
+        resumed=read.resumed,
+        dropped=f"its last line was cut off and is left out ({read.cut_off:,} bytes)" if read.cut_off else "",
+    )
+
+
+def _load_document(path: str, document: object) -> SavedRun:
     if not isinstance(document, dict) or document.get("format") != FORMAT:
-        raise RunFileError(str(path), f"its `format` is not {FORMAT!r}")
-    if document.get("version") != VERSION:
+        raise RunFileError(path, f"its `format` is not {FORMAT!r}")
+    if document.get("version") != DOCUMENT:
         raise RunFileError(
-            str(path), f"its version is {document.get('version')!r:.40}, and this hookline reads {VERSION}"
+            path, f"its version is {document.get('version')!r:.40}, and this hookline reads {DOCUMENT} and {VERSION}"
         )
     try:
         run = msgspec.convert(document, SavedRun)
     except msgspec.ValidationError as error:
-        raise RunFileError(str(path), str(error)) from error
+        raise RunFileError(path, str(error)) from error
     problem = contradiction_in(run)
     if problem is not None:
-        raise RunFileError(str(path), problem)
+        raise RunFileError(path, problem)
     return run
 
 
@@ -155,16 +239,18 @@ def contradiction_in(run: SavedRun) -> str | None:
     Returns:
         A sentence; `None` if there is no such thing.
     """
-    seen: set[str] = set()
-    for name in [*(result.name for result in run.results), *run.not_run]:
-        if name in seen:
-            return f"it has the task {name!r} twice"
-        seen.add(name)
+    seen = set()
     for result in run.results:
-        if result.score is not None and not 0 <= result.score <= 1:
-            return f"the score of {result.name!r} is {result.score!r}, which is not a number from 0 to 1"
-        if not 0 <= result.cost_usd < math.inf:
-            return f"the cost of {result.name!r} is {result.cost_usd!r}, which is not a number from 0"
-        if result.tool_calls < 0:
-            return f"{result.name!r} has {result.tool_calls} tool calls"
+        if result.key in seen:
+            return f"it has the task {describe_key(result.key)} twice"
+        seen.add(result.key)
+        problem = impossible_in(result)
+        if problem is not None:
+            return problem
+    several = run.repeat > 1 or len(run.models) > 1  # then a task can have results and yet not have run in full
+    ran = set() if several else {name for name, _, _ in seen}
+    for name in run.not_run:
+        if name in ran:
+            return f"it has the task {name!r} twice"
+        ran.add(name)
     return None

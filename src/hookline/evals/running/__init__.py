@@ -14,7 +14,17 @@ from hookline.evals.running._results import (
     compare,
 )
 from hookline.evals.running._results import Mode as Mode
+from hookline.evals.running._results import TaskKey as TaskKey
 from hookline.evals.running._results import Totals as Totals
+from hookline.evals.running._run_files import RunEnd as RunEnd
+from hookline.evals.running._run_files import RunHeader as RunHeader
+from hookline.evals.running._run_files import StoredResults as StoredResults
+from hookline.evals.running._run_files import describe_key as describe_key
+from hookline.evals.running._run_files import impossible_in as impossible_in
+from hookline.evals.running._run_files import is_run_file as is_run_file
+from hookline.evals.running._run_files import read_run_file as read_run_file
+from hookline.evals.running._run_files import run_lines as run_lines
+from hookline.evals.running._run_files import utc_now as utc_now
 from hookline.evals.running._runner import Case as Case
 from hookline.evals.running._runner import SuiteRunner, cases_of, record, replay
 from hookline.evals.running._timeline import Timeline as Timeline

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -21,6 +21,7 @@ __all__ = [
     "Difference",
     "Mode",
     "SuiteRun",
+    "TaskKey",
     "TaskOutcome",
     "TaskResult",
     "Totals",
@@ -29,6 +30,9 @@ __all__ = [
 
 Mode = Literal["spy", "record", "replay", "strict", "real", "replayed"]
 """Who answers the tool calls of a run. `"real"` and `"replayed"` are a pair of runs, recorded in memory."""
+
+TaskKey = tuple[str, int, str]
+"""A run of a task: the task with its suite, the attempt from 1, and the model, empty for the suite's own."""
 
 REPLAYS = ("replay", "replayed")
 """The modes in which the recording judges, because real tools changed nothing that a suite could check."""
@@ -160,6 +164,11 @@ class TaskResult(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         return f"{self.suite}/{self.task_id}"
 
     @property
+    def key(self) -> TaskKey:
+        """What tells this result from all others of its run: the task, the attempt and the model."""
+        return self.name, self.attempt, self.model
+
+    @property
     def unanswered(self) -> list[CallRow]:
         """The calls that strict rules refused, or that a cassette had no recording of."""
         return [call for call in self.calls if call.outcome == "refused"]
@@ -233,18 +242,22 @@ class SuiteRun:
 
     Attributes:
         mode: The mode of the run, which says who answered tool calls.
-        results: One per task, in the order of the cases.
+        results: One per task, attempt and model, in the order in which they were planned. They may lie in a file, from
+            which each is read when it is needed: iterate over them, and as few times as possible.
         operations: The recorded operations, by id.
         cassettes: The cassette of each task, by task name.
         duration_ms: How long it took.
         seed: The seed of the run's faults.
         coverage: The tool coverage of each suite.
-        not_run: Names of the tasks that an interruption left undone.
+        not_run: Names of the tasks of which a planned run is missing, each once.
         provenance: When, with which versions and by which command it was made.
+        repeat: How often each task was to run.
+        models: The models with which each task was to run; empty if the suite's own model answered.
+        stopped: The reason for which tasks did not run; empty if all did.
     """
 
     mode: Mode
-    results: list[TaskResult]
+    results: Sequence[TaskResult]
     operations: Mapping[str, RecordedOperation]
     cassettes: Mapping[str, Cassette]
     duration_ms: float
@@ -252,6 +265,9 @@ class SuiteRun:
     coverage: list[Coverage] = field(default_factory=list)
     not_run: list[str] = field(default_factory=list)
     provenance: Provenance = field(default_factory=Provenance)
+    repeat: int = 1
+    models: list[str] = field(default_factory=list)
+    stopped: str = ""
 
     @property
     def ok(self) -> bool:
