@@ -9,8 +9,7 @@ import anyio
 import pytest
 
 from hookline.evals import SuiteRun, cases_of, record, replay
-from hookline.evals.running import SuiteRunner
-from hookline.evals.running._runner import Case
+from hookline.evals.running import Case, SuiteRunner
 from hookline.evals.suites.agentdojo import SUITES, AgentDojoSuite, load_suite
 
 

@@ -14,7 +14,7 @@ from hookline import BeforeToolCall, Hooks, OperationResult
 from hookline.errors import HookUsageError
 from hookline.evals import Cassette, SuiteRun, cases_of, compare, record, replay
 from hookline.evals.running import SuiteRunner
-from hookline.evals.running._runner import Case, cassette_file
+from hookline.evals.running._tasks import Case, cassette_file
 from hookline.evals.suites import CassetteFolderError, Task, UserSuite
 from hookline.evals.suites.agentdojo import AgentDojoTask, load_suite
 

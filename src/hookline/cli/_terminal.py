@@ -46,9 +46,11 @@ from hookline.evals.errors import (
     FaultFileError,
     ReportError,
     RunFileError,
+    RunResumeError,
     SuiteFileError,
     UnknownAttackChoiceError,
     UnknownSuiteError,
+    UnknownTagError,
     UnknownTaskError,
 )
 
@@ -407,12 +409,14 @@ MISUSES = (
     ProjectFileError,
     ReportError,
     RunFileError,
+    RunResumeError,
     StoreMissingError,
     SuiteFileError,
     TraceTargetError,
     TracingDisabledError,
     UnknownAttackChoiceError,
     UnknownSuiteError,
+    UnknownTagError,
     UnknownTaskError,
 )
 """Errors in what a person asked for; every other error is a failure."""

@@ -17,6 +17,7 @@ HooklineError
 ├── EventWaitError (TimeoutError)       the awaited event did not happen in time
 ├── UnknownSuiteError (LookupError)     no suite has that name
 ├── UnknownTaskError (LookupError)      the suite has no such task
+├── UnknownTagError (LookupError)       no task has that tag
 ├── HookUsageError
 │   └── ToolNameError                   a check names a tool that the agent does not have
 ├── SuiteFileError (ValueError)         the file of a suite cannot be used
@@ -62,6 +63,7 @@ __all__ = [
     "ToolNameError",
     "UnknownAttackChoiceError",
     "UnknownSuiteError",
+    "UnknownTagError",
     "UnknownTaskError",
     "UnrecordedOperationError",
     "UnseenEventError",
@@ -100,6 +102,24 @@ class UnknownTaskError(HooklineError, LookupError):
 
     def __str__(self) -> str:
         return f"Suite {self.suite!r} has no task {self.name!r}. Tasks: {', '.join(self.known)}."
+
+
+@define_error()
+class UnknownTagError(HooklineError, LookupError):
+    """No task has the requested tag.
+
+    Attributes:
+        name: The requested tag.
+        known: The tags of all tasks.
+    """
+
+    name: str
+    known: list[str]
+
+    def __str__(self) -> str:
+        if not self.known:
+            return f"No task has the tag {self.name!r}, or any other tag."
+        return f"No task has the tag {self.name!r}. Tags: {', '.join(self.known)}."
 
 
 @define_error("The real tool {tool!r} is forbidden in this run: no hook had answered the call.")

@@ -18,6 +18,8 @@ from hookline.runtime._inputs import new_operation_id as new_operation_id
 from hookline.runtime._loop import assign_call_ids as assign_call_ids
 from hookline.runtime._missing_hooks import hooks_of_child as hooks_of_child
 from hookline.runtime._missing_hooks import inherited_hooks as inherited_hooks
+from hookline.runtime._model_pause import ModelPause as ModelPause
+from hookline.runtime._model_pause import model_pause as model_pause
 from hookline.runtime._models import RETRY as RETRY
 from hookline.runtime._models import Model, ModelRetry, ScriptedModel, StreamingModel
 from hookline.runtime._models import Release as Release

@@ -31,6 +31,7 @@ from hookline.errors import (
 )
 from hookline.instrumentation import Instrumentation, StreamTimes
 from hookline.interceptors import Chain
+from hookline.runtime._model_pause import model_pause
 
 __all__ = [
     "RETRY",
@@ -255,13 +256,18 @@ async def respond(
         TransientModelError: If it still fails after the last attempt.
     """
     attempt = 1
+    pause = model_pause.get()
     while True:
+        if pause is not None:
+            await pause.wait(model)
         try:
             answer: Any = model.respond(make()) if text is None else text.read(model, make())
             if answer.__class__ is CoroutineType or inspect.isawaitable(answer):
                 answer = await answer
             return _check_response(model, answer)
         except TransientModelError as error:
+            if pause is not None and error.retry_after is not None:
+                pause.limit(model, error.retry_after)
             if attempt >= retry.attempts or (text is not None and text.given):
                 raise
             await anyio.sleep(retry.wait(attempt, error))

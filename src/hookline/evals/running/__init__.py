@@ -5,6 +5,7 @@ from hookline.evals.running._protocol import select_tasks as select_tasks
 from hookline.evals.running._provenance import Provenance
 from hookline.evals.running._results import REPLAYS as REPLAYS
 from hookline.evals.running._results import (
+    VARYING_FIELDS,
     CheckResult,
     Comparison,
     Difference,
@@ -12,6 +13,7 @@ from hookline.evals.running._results import (
     TaskOutcome,
     TaskResult,
     compare,
+    stable_fields,
 )
 from hookline.evals.running._results import Mode as Mode
 from hookline.evals.running._results import TaskKey as TaskKey
@@ -25,12 +27,13 @@ from hookline.evals.running._run_files import is_run_file as is_run_file
 from hookline.evals.running._run_files import read_run_file as read_run_file
 from hookline.evals.running._run_files import run_lines as run_lines
 from hookline.evals.running._run_files import utc_now as utc_now
-from hookline.evals.running._runner import Case as Case
 from hookline.evals.running._runner import SuiteRunner, cases_of, record, replay
+from hookline.evals.running._tasks import Case as Case
 from hookline.evals.running._timeline import Timeline as Timeline
 from hookline.evals.running._timeline import TimelineBar as TimelineBar
 
 __all__ = [
+    "VARYING_FIELDS",
     "CheckResult",
     "Comparison",
     "Difference",
@@ -45,4 +48,5 @@ __all__ = [
     "compare",
     "record",
     "replay",
+    "stable_fields",
 ]

@@ -1,15 +1,24 @@
-"""The origin of a run: when it began, which versions and models it had, and the command that made it."""
+"""The origin of a run: when it began, its versions, models, seeds and commit, and the command that made it."""
 
 from __future__ import annotations
 
 import importlib.metadata
+import os
 import platform
+import subprocess
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
+from functools import lru_cache
+from time import monotonic
 
 import msgspec
 
 __all__ = ["Provenance"]
+
+GIT_SECONDS = 5.0
+"""Seconds that git has to name the commit."""
+REMEMBERED_SECONDS = 5.0
+"""Seconds for which the commit is not asked for again: programs make many short runs one after the other."""
 
 
 class Provenance(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -21,6 +30,9 @@ class Provenance(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         models: Names of the models, as far as the suites know them.
         made_by: The command line or the function call that made the run; `None` if it is unknown.
         saved_at: The time at which the run was saved, if it was loaded from a file.
+        seeds: The seeds of the run, by what they are for: `"faults"`, `"shuffle"`.
+        commit: The commit of git in the working directory, with `-dirty` if files differ from it; `None` if there is no
+            repository, or no git.
     """
 
     started_at: str | None = None
@@ -28,14 +40,17 @@ class Provenance(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     models: list[str] = []
     made_by: str | None = None
     saved_at: str | None = None
+    seeds: dict[str, int] = {}
+    commit: str | None = None
 
     @classmethod
-    def of(cls, suites: Iterable[object], made_by: str) -> Provenance:
+    def of(cls, suites: Iterable[object], made_by: str, *, seeds: Mapping[str, int] | None = None) -> Provenance:
         """Describe a run that starts now.
 
         Args:
             suites: Its suites. One may have `versions`, a mapping, and `models`, a list of names.
             made_by: The command line or the function call that makes the run.
+            seeds: The seeds of the run, by what they are for.
         """
         versions = {"hookline": importlib.metadata.version("hookline"), "Python": platform.python_version()}
         models: list[str] = []
@@ -51,4 +66,37 @@ class Provenance(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
             versions=versions,
             models=list(dict.fromkeys(models)),
             made_by=made_by,
+            seeds=dict(seeds or {}),
+            commit=find_commit(),
         )
+
+    @property
+    def facts(self) -> dict[str, str]:
+        """What is known of the run, in words, by name: for reports in any form."""
+        found = {
+            "started": self.started_at or "",
+            "command": self.made_by or "",
+            "models": ", ".join(self.models),
+            "seeds": ", ".join(f"{name} {seed}" for name, seed in self.seeds.items()),
+            "versions": ", ".join(f"{name} {version}" for name, version in self.versions.items()),
+            "commit": self.commit or "",
+        }
+        return {name: text for name, text in found.items() if text}
+
+
+def find_commit() -> str | None:
+    """Return the commit of git in the working directory, with `-dirty` if files differ from it."""
+    try:
+        return _ask_git(os.getcwd(), int(monotonic() / REMEMBERED_SECONDS))
+    except OSError:  # the working directory is gone
+        return None
+
+
+@lru_cache(maxsize=8)
+def _ask_git(folder: str, moment: int) -> str | None:
+    command = ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
+    try:
+        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=GIT_SECONDS, check=False)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip() or None if done.returncode == 0 else None

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from functools import cached_property
+from typing import Any, Literal
 
 import msgspec
 
@@ -16,6 +17,7 @@ from hookline.runtime import OperationResult
 
 __all__ = [
     "REPLAYS",
+    "VARYING_FIELDS",
     "CheckResult",
     "Comparison",
     "Difference",
@@ -26,6 +28,7 @@ __all__ = [
     "TaskResult",
     "Totals",
     "compare",
+    "stable_fields",
 ]
 
 Mode = Literal["spy", "record", "replay", "strict", "real", "replayed"]
@@ -100,7 +103,8 @@ class TaskResult(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         prompt: The user's prompt.
         operation_id: The operation.
         utility: Whether the suite's own check passed; `None` if there was no check.
-        reason: The reason of the run's end: `"done"`, `"error"`, …
+        reason: The reason of the run's end: `"done"`, `"error"`, …; `"timeout"` if the task took longer than it may,
+            `"crash"` if it ended the process that ran it.
         error: The error that ended the run, if it failed.
         steps: Steps of the run.
         tool_calls: Tool calls of the run.
@@ -196,6 +200,8 @@ class TaskResult(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
             return f"{first.why or f'nothing answered {first.tool}'}{f' (and {more} more)' if more else ''}"
         if self.forbidden:
             return f"{self.forbidden} calls were about to run a forbidden tool"
+        if self.reason in ("timeout", "crash"):
+            return self.error
         if self.reason != "done":
             return f"the run ended with reason {self.reason!r}{f': {self.error}' if self.error else ''}"
         missed = [
@@ -244,8 +250,9 @@ class SuiteRun:
         mode: The mode of the run, which says who answered tool calls.
         results: One per task, attempt and model, in the order in which they were planned. They may lie in a file, from
             which each is read when it is needed: iterate over them, and as few times as possible.
-        operations: The recorded operations, by id.
-        cassettes: The cassette of each task, by task name.
+        operations: The recorded operations of failed tasks and of some others, up to 100 in all, by id. Nothing is
+            kept of the events of other tasks.
+        cassettes: The cassette of each task, by task name, of a run that was recorded in memory.
         duration_ms: How long it took.
         seed: The seed of the run's faults.
         coverage: The tool coverage of each suite.
@@ -254,6 +261,7 @@ class SuiteRun:
         repeat: How often each task was to run.
         models: The models with which each task was to run; empty if the suite's own model answered.
         stopped: The reason for which tasks did not run; empty if all did.
+        resumed: When and by which command the run was continued, for each time.
     """
 
     mode: Mode
@@ -268,34 +276,30 @@ class SuiteRun:
     repeat: int = 1
     models: list[str] = field(default_factory=list)
     stopped: str = ""
+    resumed: list[Provenance] = field(default_factory=list)
 
     @property
     def ok(self) -> bool:
         """Whether every task ran and passed."""
-        return not self.not_run and all(result.ok for result in self.results)
+        return not self.not_run and self._tally.all_passed
 
     @property
     def not_judged(self) -> list[str]:
-        """Names of the tasks that ran well but have neither checks nor expected calls.
+        """Names of the tasks that ran well but have neither checks nor expected calls, each once.
 
         In a replay the recording judges: a call that it does not have fails its task.
         """
-        replays = self.mode in REPLAYS
-        return [
-            result.name
-            for result in self.results
-            if result.sound and result.utility is None and not (replays and result.mocked)
-        ]
+        return list(self._tally.not_judged)
 
     @property
     def judged(self) -> bool:
         """Whether any task was judged."""
-        return len(self.not_judged) < len(self.results)
+        return self._tally.judged
 
     @property
     def faults(self) -> list[CallRow]:
         """The calls that a fault struck, in the order of the tasks."""
-        return [call for result in self.results for call in result.calls if call.fault]
+        return self._tally.faults
 
     @property
     def faults_by_tool(self) -> dict[tuple[str, str], list[CallRow]]:
@@ -309,21 +313,72 @@ class SuiteRun:
     @property
     def totals(self) -> Totals:
         """Sums over the tasks."""
-        rows = self.results
-        return Totals(
-            tasks=len(rows),
-            useful=sum(row.utility is True for row in rows),
-            checked=sum(row.utility is not None for row in rows),
-            steps=sum(row.steps for row in rows),
-            tool_calls=sum(row.tool_calls for row in rows),
-            mocked=sum(row.mocked for row in rows),
-            failed=sum(row.failed for row in rows),
-            tools_run=sum(row.tools_run for row in rows),
-            forbidden=sum(row.forbidden for row in rows),
-            hook_executions=sum(row.hook_executions for row in rows),
-            hook_time_ms=sum(row.hook_time_ms for row in rows),
-            duration_ms=self.duration_ms,
-        )
+        return Totals(**self._tally.sums, duration_ms=self.duration_ms)
+
+    @cached_property
+    def _tally(self) -> RunTally:
+        return RunTally(self.results, replays=self.mode in REPLAYS)
+
+
+SUMMED = (
+    "steps",
+    "tool_calls",
+    "mocked",
+    "failed",
+    "tools_run",
+    "forbidden",
+    "hook_executions",
+    "hook_time_ms",
+)
+"""The figures of tasks that the totals add up."""
+
+
+class RunTally:
+    """What the properties of a run need of its results, read in one pass.
+
+    Args:
+        results: The results.
+        replays: Whether the recording judges a task without checks.
+
+    Attributes:
+        all_passed: Whether every task passed.
+        judged: Whether any task was judged.
+        not_judged: Names of tasks that ran well and that nothing judged.
+        faults: The calls that a fault struck.
+        sums: The fields of `Totals`, except for the duration.
+    """
+
+    def __init__(self, results: Iterable[TaskResult], *, replays: bool) -> None:
+        self.all_passed = True
+        self.judged = False
+        self.not_judged: dict[str, None] = {}
+        self.faults: list[CallRow] = []
+        self.sums: dict[str, Any] = {"tasks": 0, "useful": 0, "checked": 0, **dict.fromkeys(SUMMED, 0)}
+        for result in results:
+            self.all_passed = self.all_passed and result.ok
+            if result.sound and result.utility is None and not (replays and result.mocked):
+                self.not_judged[result.name] = None
+            else:
+                self.judged = True
+            self.faults += [call for call in result.calls if call.fault]
+            self.sums["tasks"] += 1
+            self.sums["useful"] += result.utility is True
+            self.sums["checked"] += result.utility is not None
+            for name in SUMMED:
+                self.sums[name] += getattr(result, name)
+
+
+VARYING_FIELDS = ("operationId", "durationMs", "hookTimeMs", "timeline")
+"""The fields of a result that differ between two runs of a deterministic task: ids, times and durations."""
+
+
+def stable_fields(result: TaskResult) -> dict[str, Any]:
+    """Return a result as JSON, without `VARYING_FIELDS`.
+
+    These are equal for a task that ran in one go, in a run that was resumed, and in any number of worker processes.
+    """
+    found: dict[str, Any] = msgspec.to_builtins(result, enc_hook=repr)
+    return {name: value for name, value in found.items() if name not in VARYING_FIELDS}
 
 
 class Difference(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):

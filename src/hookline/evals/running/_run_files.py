@@ -433,6 +433,7 @@ class RunJournal:
 
     Attributes:
         spans: The place and the length of the line of each result.
+        elapsed_before: How long the earlier parts of the run took, in milliseconds.
         kept_aside: The new name of an unfinished run that was in the place of the file.
     """
 
@@ -446,7 +447,7 @@ class RunJournal:
         self.kept_aside: Path | None = None
         self._planned = planned_tasks(header)
         self._lines = lines
-        self._elapsed_before = 0.0 if read is None else read.elapsed_ms
+        self.elapsed_before = 0.0 if read is None else read.elapsed_ms
         self._ended = read is not None and read.end is not None
 
     @classmethod
@@ -477,12 +478,13 @@ class RunJournal:
         return journal
 
     @classmethod
-    def resume(cls, header: RunHeader, path: Path) -> RunJournal:
+    def resume(cls, header: RunHeader, path: Path, *, into: Path | None = None) -> RunJournal:
         """Continue the file of a run.
 
         Args:
             header: The run that is continued; its tasks and settings must be those of the file.
             path: The file.
+            into: Another file, which becomes a copy of it and is continued in its place.
 
         Raises:
             RunFileError: If the file cannot be read or is not a run.
@@ -493,6 +495,9 @@ class RunJournal:
         reason = refusal_to_resume(read.header, header)
         if reason is not None:
             raise RunResumeError(str(path), reason)
+        aside = None
+        if into is not None and not (into.exists() and into.samefile(path)):
+            aside, path = _copy(path, into), into
         try:
             file = open(path, "r+b", buffering=0)  # noqa: SIM115
             _lock(file, path)
@@ -502,6 +507,7 @@ class RunJournal:
         # The order of the file holds, so that its results and the further ones are in one order.
         header = msgspec.structs.replace(header, cases=read.header.cases, models=read.header.models)
         journal = cls(header, LineStore(file, read.size, str(path)), path, read)
+        journal.kept_aside = aside
         if journal.missing:
             journal._append({"resumed": header.provenance})
             journal._ended = False
@@ -511,6 +517,11 @@ class RunJournal:
     def missing(self) -> list[TaskKey]:
         """The planned runs of tasks that have no result yet, in their order."""
         return [key for key in self._planned if key not in self.spans]
+
+    @property
+    def not_run(self) -> list[str]:
+        """Names of the tasks of which a planned run is missing, each once."""
+        return list(dict.fromkeys(name for name, _, _ in self.missing))
 
     @property
     def results(self) -> StoredResults:
@@ -528,7 +539,7 @@ class RunJournal:
         Raises:
             RunWriteError: If it cannot be written. The file has all results before it.
         """
-        line = {"result": result, "elapsedMs": round(self._elapsed_before + elapsed_ms, 3)}
+        line = {"result": result, "elapsedMs": round(self.elapsed_before + elapsed_ms, 3)}
         self.spans[result.key] = self._append(line)
 
     def end(self, elapsed_ms: float, coverage: Sequence[Coverage], stopped: str = "") -> RunEnd:
@@ -546,9 +557,9 @@ class RunJournal:
             return self.read.end
         end = RunEnd(
             saved_at=utc_now(),
-            duration_ms=self._elapsed_before + elapsed_ms,
+            duration_ms=self.elapsed_before + elapsed_ms,
             coverage=list(coverage),
-            not_run=list(dict.fromkeys(name for name, _, _ in self.missing)),
+            not_run=self.not_run,
             stopped=stopped,
         )
         self._append({"end": end})
@@ -605,6 +616,16 @@ def keep_aside(path: Path) -> Path | None:
     free = next(name for name in names if not name.exists())
     file.rename(free)
     return free
+
+
+def _copy(path: Path, into: Path) -> Path | None:
+    """Copy the file of a run; return the new name of an unfinished run that was in the place of the copy."""
+    try:
+        aside = keep_aside(into)
+        shutil.copyfile(path, into)
+    except OSError as error:
+        raise RunWriteError(str(into), error.strerror or str(error)) from error
+    return aside
 
 
 def _is_finished(line: bytes) -> bool:

@@ -2,58 +2,63 @@
 
 from __future__ import annotations
 
+import contextlib
+import random
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from hashlib import blake2b
+from math import isfinite
 from pathlib import Path
 from time import perf_counter_ns
-from typing import Any
 
 import anyio
 
 from hookline.dispatcher import HookDispatcher
-from hookline.errors import HookUsageError, message_of
+from hookline.errors import HookUsageError
 from hookline.evals.cassettes import Cassette
-from hookline.evals.errors import CassetteFolderError
+from hookline.evals.errors import CassetteFolderError, RunWriteError, UnknownTagError
 from hookline.evals.faults import FaultSpec
-from hookline.evals.mocking import ToolMocks
-from hookline.evals.running._protocol import RunsTasks, Suite
+from hookline.evals.running._protocol import RunsTasks
 from hookline.evals.running._provenance import Provenance
-from hookline.evals.running._results import Mode, SuiteRun, TaskOutcome, TaskResult
-from hookline.evals.running._timeline import timeline_of
-from hookline.evals.trajectories import EventRecorder, RecordedOperation, Trajectory, call_rows, coverage_of
+from hookline.evals.running._results import Mode, SuiteRun, TaskKey, TaskResult
+from hookline.evals.running._run_files import RunHeader, RunJournal
+from hookline.evals.running._tasks import Case, TaskRun, TaskRunner, case_name, tags_of
+from hookline.evals.trajectories import CoverageCount, RecordedOperation
 from hookline.hooks import AnyHook
-from hookline.runtime import InMemoryStore
 
-__all__ = ["Case", "Suite", "SuiteRunner", "cases_of", "cassette_file", "record", "replay"]
-
-Case = tuple[RunsTasks, str]
-"""A task of a suite."""
+__all__ = ["SuiteRunner", "cases_of", "record", "replay"]
 
 OnResult = Callable[[TaskResult], object]
 """A function that is called after each task, to show progress."""
 
-FORBID = ("replay", "strict", "replayed")
-"""The modes in which no real tool may run."""
+KEPT_OPERATIONS = 100
+"""Operations of which the events are kept, for the waterfalls of a report."""
+
+INTERRUPTED = "the run was interrupted"
 
 
-def cases_of(suites: Iterable[RunsTasks], tasks: Iterable[str] = ()) -> list[Case]:
+def cases_of(suites: Iterable[RunsTasks], tasks: Iterable[str] = (), *, tags: Iterable[str] = ()) -> list[Case]:
     """List the tasks of suites.
 
     Args:
         suites: The suites.
         tasks: Names of tasks that each suite must have; by default all tasks.
+        tags: Only tasks that have at least one of these tags.
 
     Raises:
         UnknownTaskError: If a suite has no task of a name.
+        UnknownTagError: If no task has one of the tags.
     """
-    names = list(tasks)
-    return [(suite, task_id) for suite in suites for task_id in suite.select(names)]
-
-
-def cassette_file(folder: Path, case: Case) -> Path:
-    """Return the path of a task's cassette: `FOLDER/SUITE/TASK.yaml`, in characters that every file system has."""
-    return folder / _file_name(case[0].name) / f"{_file_name(case[1])}.yaml"
+    names, wanted = list(tasks), set(tags)
+    cases = [(suite, task_id) for suite in suites for task_id in suite.select(names)]
+    if not wanted:
+        return cases
+    tagged = [(case, set(tags_of(case))) for case in cases]
+    known = set[str]().union(*(found for _, found in tagged))
+    for tag in sorted(wanted - known):
+        raise UnknownTagError(tag, sorted(known))
+    return [case for case, found in tagged if found & wanted]
 
 
 async def record(
@@ -112,7 +117,9 @@ async def replay(
 class SuiteRunner:
     """Runs tasks, each as one operation with its own rules, faults and cassette.
 
-    A task that raises counts as failed. After an interruption, `so_far` returns the tasks that are done.
+    A task that raises counts as failed. The result of a task is written to a file as soon as it ends, and nothing of it
+    is kept in memory. After an interruption, `so_far` returns the tasks that are done, and another runner can continue
+    the file.
 
     Args:
         cases: The tasks.
@@ -121,15 +128,29 @@ class SuiteRunner:
             and, if `cassettes` is given, from these files; in both, no real tool runs.
         cassettes: The folder of the cassette files.
         recorded: Cassettes in memory, by task name, instead of files.
-        faults: Faults to inject. Which calls they break depends only on `seed`, the task and the call.
+        faults: Faults to inject. Which calls they break depends only on `seed`, the task, its attempt and the call.
         seed: The seed of the run's faults.
         concurrency: The number of operations that run at the same time.
         hooks: Further hooks of every operation.
         on_result: A function that is called after each task.
         made_by: The command line or the function call that reports name as the origin of the run.
+        repeat: How often each task is run. All tasks run once before one runs again.
+        shuffle: A seed that shuffles the tasks.
+        limit: Run only so many tasks, the first ones after they were shuffled.
+        timeout: Seconds that a task may take. One that takes longer is cancelled and counts as failed. Time in which
+            the provider of its model asked it to wait does not count.
+        max_cost: US dollars after which no further task starts. Tasks under way end, so the run may cost more. Calls
+            whose cost is unknown count as free.
+        save: The file of the run. A file that exists is replaced, but an unfinished run is renamed to
+            `FILE.interrupted`. Without it, results are kept in a temporary file.
+        resume: The file of an unfinished run of the same tasks with the same settings. Tasks with a result in it do
+            not run again; further results are added to it, or with `save` to a copy of it.
+        workers: Run the tasks in so many processes, which load the suites from `targets`. A task that ends its process
+            is run once more in a process of its own. Without it, tasks run in this process.
+        targets: The names or files of the suites, as `find_suites` takes them.
 
     Raises:
-        HookUsageError: If `concurrency` is not a positive number.
+        HookUsageError: If an argument is invalid.
         CassetteFolderError: If the mode needs cassettes and no folder is given.
     """
 
@@ -146,225 +167,249 @@ class SuiteRunner:
         hooks: Iterable[AnyHook] = (),
         on_result: OnResult | None = None,
         made_by: str = "hookline.evals.SuiteRunner.run()",
+        repeat: int = 1,
+        shuffle: int | None = None,
+        limit: int | None = None,
+        timeout: float | None = None,
+        max_cost: float | None = None,
+        save: str | Path | None = None,
+        resume: str | Path | None = None,
+        workers: int | None = None,
+        targets: Iterable[str] = (),
     ) -> None:
-        if isinstance(concurrency, bool) or not isinstance(concurrency, int) or concurrency < 1:
-            raise HookUsageError(f"`concurrency` is a whole number from 1; got {concurrency!r}.")
-        self.cases = list(cases)
+        for name, count in (("concurrency", concurrency), ("repeat", repeat), ("limit", limit), ("workers", workers)):
+            if count is not None and (isinstance(count, bool) or not isinstance(count, int) or count < 1):
+                raise HookUsageError(f"`{name}` is a whole number from 1; got {count!r}.")
+        _check_amount("timeout", timeout, "a number of seconds above 0", positive=True)
+        _check_amount("max_cost", max_cost, "a number of US dollars from 0")
+        if shuffle is not None and (isinstance(shuffle, bool) or not isinstance(shuffle, int)):
+            raise HookUsageError(f"`shuffle` is a whole number, the seed of the order; got {shuffle!r}.")
+        self.cases = _choose(cases, shuffle, limit)
         self.mode: Mode = mode
         self.seed = seed
-        self._folder = None if cassettes is None else Path(cassettes)
-        homeless = [_name(case) for case in self.cases if mode in ("record", "replay") and self._path(case) is None]
-        if homeless:
-            raise CassetteFolderError(mode, f"none is given, and {homeless[0]} names no cassette of its own")
-        if mode == "replay" and self._folder is not None and not self._folder.is_dir():
-            raise CassetteFolderError(mode, f"there is no folder {self._folder}")
-        self._recorded = recorded or {}
+        self.repeat = repeat
+        self.max_cost = max_cost
+        self.targets = list(targets)
+        self._by_name = {case_name(case): case for case in self.cases}
+        if len(self._by_name) < len(self.cases):
+            names = [case_name(case) for case in self.cases]
+            twice = next(name for place, name in enumerate(names) if name in names[:place])
+            raise HookUsageError(f"The task {twice!r} is given twice; `repeat` runs tasks several times.")
+        if mode == "record" and repeat > 1:
+            raise HookUsageError("A cassette holds one recording of a task, so `repeat` cannot record several.")
         self._faults = list(faults)
+        self._tasks = TaskRunner(
+            mode=mode,
+            cassettes=None if cassettes is None else Path(cassettes),
+            recorded=recorded,
+            faults=self._faults,
+            seed=seed,
+            hooks=hooks,
+            timeout=timeout,
+        )
+        folder = None if cassettes is None else Path(cassettes)
+        homeless = [name for name, case in self._by_name.items() if self._tasks.path(case) is None]
+        if mode in ("record", "replay") and homeless:
+            raise CassetteFolderError(mode, f"none is given, and {homeless[0]} names no cassette of its own")
+        if mode == "replay" and folder is not None and not folder.is_dir():
+            raise CassetteFolderError(mode, f"there is no folder {folder}")
         self._concurrency = concurrency
-        self._hooks = list(hooks)
         self._on_result = on_result
         self._suites = list(dict.fromkeys(suite for suite, _ in self.cases))
-        self._provenance = Provenance.of(self._suites, made_by)
         self._made_by = made_by
-        self._recorder = EventRecorder("observer")
-        self._results: dict[int, TaskResult] = {}
+        self._save, self._resume = (None if path is None else Path(path) for path in (save, resume))
+        self._seeds = {"faults": seed} | ({} if shuffle is None else {"shuffle": shuffle})
+        self._provenance = Provenance.of(self._suites, made_by, seeds=self._seeds)
+        self._workers = workers
+        self._journal: RunJournal | None = None
+        self._pending: deque[TaskKey] = deque()
+        self._kept = KeptOperations(KEPT_OPERATIONS)
         self._cassettes: dict[str, Cassette] = {}
+        self._coverage = {
+            suite.name: CoverageCount(suite.name, getattr(suite, "tool_specs", ())) for suite in self._suites
+        }
         self._started = perf_counter_ns()
         self._duration_ms = 0.0
+        self._stopped = ""
+        self.cost_usd = 0.0
+        """The cost of all results so far in US dollars, those of a resumed run included."""
 
     async def run(self) -> SuiteRun:
-        """Run all tasks."""
-        self._provenance = Provenance.of(self._suites, self._made_by)
+        """Run all tasks.
+
+        Raises:
+            RunFileError: If the file to resume cannot be read.
+            RunResumeError: If it is a run of other tasks or with other settings.
+            RunWriteError: If a result cannot be written. The run ends.
+            WorkerError: If worker processes cannot load the suites.
+        """
         self._started = perf_counter_ns()
-        waiting = iter(enumerate(self.cases))
-        store = InMemoryStore()
-
-        async def work(queue: Iterator[tuple[int, Case]]) -> None:
-            for position, case in queue:
-                self._results[position] = await self._result(case, dispatcher, store)
-                if self._on_result is not None:
-                    self._on_result(self._results[position])
-
+        journal = self.open()
+        self._pending = deque(journal.missing)
         try:
-            with self._recorder:
-                async with HookDispatcher() as dispatcher, anyio.create_task_group() as group:
-                    for _ in range(min(self._concurrency, len(self.cases))):
-                        group.start_soon(work, waiting)
-        finally:
-            self._duration_ms = (perf_counter_ns() - self._started) / 1e6
+            if not self._pending:
+                pass
+            elif self._workers is None:
+                await self._run_here()
+            else:
+                raise NotImplementedError
+        except BaseException:
+            self._stopped = self._stopped or INTERRUPTED
+            with contextlib.suppress(RunWriteError):  # a file without an end can be continued all the same
+                self._end(journal)
+            raise
+        self._end(journal)
         return self.so_far
+
+    def open(self) -> RunJournal:
+        """Open the file of the run. `run` does it, unless it was called before to see what is done already.
+
+        Raises:
+            RunFileError: If the file to resume cannot be read.
+            RunResumeError: If it is a run of other tasks or with other settings.
+            RunWriteError: If the file cannot be written.
+        """
+        if self._journal is not None:
+            return self._journal
+        header = RunHeader(
+            targets=self.targets or [suite.name for suite in self._suites],
+            mode=self.mode,
+            seed=self.seed,
+            faults=_digest(self._faults),
+            cases=list(self._by_name),
+            repeat=self.repeat,
+            provenance=self._provenance,
+        )
+        if self._resume is None:
+            self._journal = RunJournal.begin(header, self._save)
+        else:
+            self._journal = RunJournal.resume(header, self._resume, into=self._save)
+        for result in self._journal.results:
+            self._count(result)
+        return self._journal
+
+    @property
+    def done(self) -> int:
+        """The number of results so far, those of a resumed run included."""
+        return 0 if self._journal is None else len(self._journal.spans)
+
+    @property
+    def planned(self) -> int:
+        """The number of results of the whole run."""
+        return len(self.cases) * self.repeat
 
     @property
     def so_far(self) -> SuiteRun:
-        """Return the results of the tasks that are done, in the order of the cases."""
-        done = sorted(self._results)
-        results = [self._results[position] for position in done]
+        """Return the results of the tasks that are done, in the order in which they were planned."""
+        journal = self._journal
+        resumed = None if journal is None else journal.read
         return SuiteRun(
             mode=self.mode,
-            results=results,
-            operations=self._recorder.operations,
+            results=[] if journal is None else journal.results,
+            operations=self._kept.operations,
             cassettes=dict(self._cassettes),
-            duration_ms=self._duration_ms,
+            duration_ms=self._duration_ms if journal is None else journal.elapsed_before + self._duration_ms,
             seed=self.seed,
-            coverage=[
-                coverage_of(
-                    suite.name,
-                    getattr(suite, "tool_specs", ()),  # a suite that only runs tasks may have none
-                    [call for result in results if result.suite == suite.name for call in result.calls],
-                )
-                for suite in self._suites
-            ],
-            not_run=[_name(case) for position, case in enumerate(self.cases) if position not in self._results],
-            provenance=self._provenance,
+            coverage=[count.coverage for count in self._coverage.values()],
+            not_run=list(self._by_name) if journal is None else journal.not_run,
+            provenance=self._provenance if resumed is None else resumed.header.provenance,
+            repeat=self.repeat,
+            stopped=self._stopped,
+            resumed=[] if resumed is None else [*resumed.resumed, self._provenance],
         )
 
-    async def _result(self, case: Case, dispatcher: HookDispatcher, store: InMemoryStore) -> TaskResult:
-        suite, task_id = case
-        started = perf_counter_ns()
-        try:
-            path = self._path(case)
-            cassette = self._cassette(case, path)
-            mocks = self._mocks(case, None if self._in_memory else cassette)
-            outcome = await suite.run_task(
-                task_id,
-                hooks=[self._recorder.hooks, *self._hooks_of(mocks, cassette), *self._hooks],
-                dispatcher=dispatcher,
-                store=store,
-                forbid_tools=self.mode in FORBID,
-            )
-            if self.mode == "record" and cassette is not None:
-                cassette.save()
-            recorded = self._recorder[outcome.result.operation_id]
-            return _result(outcome, recorded, mocks, None if cassette is None or path is None else str(path))
-        except Exception as error:
-            return _failed_result(case, error, (perf_counter_ns() - started) / 1e6)
+    async def _run_here(self) -> None:
+        failures: list[RunWriteError] = []
 
-    def _hooks_of(self, mocks: ToolMocks, cassette: Cassette | None) -> list[AnyHook]:
-        # Idle mocks are not attached to a run in memory, whose report shows the cost of its hooks.
-        busy: list[AnyHook] = [mocks] if mocks.rules or mocks.faults or not self._in_memory else []
-        if not self._in_memory or cassette is None:
-            return busy
-        return [*busy, cassette.recorder() if self.mode == "real" else cassette.player()]
+        async def work() -> None:
+            while (key := self._next_key()) is not None:
+                done = await self._tasks.run(self._by_name[key[0]], key, dispatcher)
+                try:
+                    self._take(done)
+                except RunWriteError as error:  # alone, and not in the group of exceptions that a task group makes
+                    failures.append(error)
+                    group.cancel_scope.cancel()
+
+        with self._tasks:
+            async with HookDispatcher() as dispatcher, anyio.create_task_group() as group:
+                for _ in range(min(self._concurrency, len(self._pending))):
+                    group.start_soon(work)
+        if failures:
+            raise failures[0]
+
+    def _next_key(self) -> TaskKey | None:
+        """Return the next task to run; `None` if there is none, or if the money is spent."""
+        if not self._pending:
+            return None
+        if self.max_cost is not None and self.cost_usd >= self.max_cost:
+            self._stopped = f"the tasks have cost {self.cost_usd:.4g} USD, and they may cost {self.max_cost:g}"
+            return None
+        return self._pending.popleft()
+
+    def _take(self, done: TaskRun) -> None:
+        """Write the result of a task, and keep what a report needs of it."""
+        self.open().add(done.result, (perf_counter_ns() - self._started) / 1e6)
+        self._count(done.result)
+        if done.recorded is not None:
+            self._kept.add(done.recorded, ok=done.result.ok)
+        if done.cassette is not None:
+            self._cassettes[done.result.name] = done.cassette
+        if self._on_result is not None:
+            self._on_result(done.result)
+
+    def _count(self, result: TaskResult) -> None:
+        self.cost_usd += result.cost_usd
+        self._coverage[result.suite].add(result.calls)
+
+    def _end(self, journal: RunJournal) -> None:
+        self._duration_ms = (perf_counter_ns() - self._started) / 1e6
+        journal.end(self._duration_ms, [count.coverage for count in self._coverage.values()], self._stopped)
+
+
+class KeptOperations:
+    """Keeps the events of some operations: failed ones first.
+
+    Args:
+        most: How many.
+    """
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self._passed: dict[str, RecordedOperation] = {}
+        self._failed: dict[str, RecordedOperation] = {}
 
     @property
-    def _in_memory(self) -> bool:
-        return self.mode in ("real", "replayed")
+    def operations(self) -> dict[str, RecordedOperation]:
+        """The operations, by id."""
+        return {**self._failed, **self._passed}
 
-    def _path(self, case: Case) -> Path | None:
-        if self.mode not in ("record", "replay", "strict"):
-            return None
-        if self._folder is not None:
-            return cassette_file(self._folder, case)
-        suite, task_id = case
-        own: Path | None = suite.cassette(task_id) if hasattr(suite, "cassette") else None
-        return own
-
-    def _cassette(self, case: Case, path: Path | None) -> Cassette | None:
-        name = _name(case)
-        options: dict[str, Any] = dict(getattr(case[0], "cassette_options", {}))
-        if self._in_memory:  # nothing of it reaches a file, so secrets may stay
-            kept = self._recorded.get(name)
-            found = Cassette(name, **{**options, "redact": None}) if kept is None else kept
-        elif path is None or (self.mode == "strict" and not path.exists()):
-            return None
-        elif self.mode == "record":
-            found = Cassette(name, path=path, mode="rewrite", **options)
-        else:
-            found = Cassette(name, path=path, mode="none", **options)
-        self._cassettes[name] = found
-        return found
-
-    def _mocks(self, case: Case, cassette: Cassette | None) -> ToolMocks:
-        suite, task_id = case
-        mocks = ToolMocks(
-            strict=self.mode in ("replay", "strict"),
-            seed=self.seed,
-            case=_name(case),
-            cassette=cassette,
-            tools=getattr(suite, "mockable_specs", getattr(suite, "tool_specs", ())),
-        )
-        for spec in self._faults:
-            mocks.fault(spec.tool, spec.fault, probability=spec.probability, args=spec.args, name=spec.name)
-        arrange = getattr(suite, "arrange", None)
-        if arrange is not None:
-            arrange(task_id, mocks)
-        return mocks
+    def add(self, recorded: RecordedOperation, *, ok: bool) -> None:
+        """Keep an operation if there is room, or if it failed and one that passed can make room."""
+        if len(self._passed) + len(self._failed) >= self.most:
+            if ok or not self._passed:
+                return
+            self._passed.popitem()
+        (self._passed if ok else self._failed)[recorded.operation_id] = recorded
 
 
-def _name(case: Case) -> str:
-    return f"{case[0].name}/{case[1]}"
+def _choose(cases: Sequence[Case], shuffle: int | None, limit: int | None) -> list[Case]:
+    chosen = list(cases)
+    if shuffle is not None:
+        random.Random(shuffle).shuffle(chosen)
+    return chosen[:limit]
 
 
-def _file_name(name: str) -> str:
-    plain = re.sub(r"[^A-Za-z0-9._-]+", "_", name).strip("._")[:80]
-    if plain == name:
-        return name
-    return f"{plain or 'task'}-{blake2b(name.encode('utf-8', 'surrogatepass'), digest_size=4).hexdigest()}"
+def _check_amount(name: str, value: float | None, expected: str, *, positive: bool = False) -> None:
+    if value is None:
+        return
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not number or not isfinite(value) or value < 0 or (positive and value == 0):
+        raise HookUsageError(f"`{name}` is {expected}; got {value!r:.60}.")
 
 
-def _result(outcome: TaskOutcome, recorded: RecordedOperation, mocks: ToolMocks, cassette: str | None) -> TaskResult:
-    result = outcome.result
-    return TaskResult(
-        suite=outcome.suite,
-        task_id=outcome.task_id,
-        prompt=outcome.prompt,
-        operation_id=result.operation_id,
-        utility=outcome.utility,
-        reason=result.reason,
-        error=_describe_error(result.error) if result.error else None,
-        steps=result.steps,
-        tool_calls=result.tool_calls,
-        mocked=recorded.mocked,
-        failed=recorded.failed,
-        tools_run=outcome.tools_run,
-        forbidden=outcome.forbidden,
-        hook_executions=len(recorded.executions),
-        hook_time_ms=recorded.hook_time_ms,
-        duration_ms=_duration_ms(recorded),
-        tool_results=outcome.tool_results,
-        output=result.output,
-        trajectory=recorded.trajectory,
-        score=outcome.score,
-        checks=outcome.checks,
-        cost_usd=result.usage.cost_usd,
-        input_tokens=result.usage.input_tokens,
-        output_tokens=result.usage.output_tokens,
-        calls=call_rows(f"{outcome.suite}/{outcome.task_id}", recorded, mocks.calls),
-        cassette=cassette,
-        timeline=timeline_of(recorded),
-    )
-
-
-def _failed_result(case: Case, error: Exception, duration_ms: float) -> TaskResult:
-    suite, task_id = case
-    return TaskResult(
-        suite=suite.name,
-        task_id=task_id,
-        prompt=suite.prompt(task_id) if hasattr(suite, "prompt") else "",
-        operation_id="",
-        utility=None,
-        reason="error",
-        error=_describe_error(error),
-        steps=0,
-        tool_calls=0,
-        mocked=0,
-        failed=0,
-        tools_run=0,
-        forbidden=0,
-        hook_executions=0,
-        hook_time_ms=0.0,
-        duration_ms=duration_ms,
-        tool_results=[],
-        output="",
-        trajectory=Trajectory(steps=[], output="", reason="error"),
-    )
-
-
-def _describe_error(error: BaseException) -> str:
-    return f"{type(error).__name__}: {message_of(error)}"
-
-
-def _duration_ms(recorded: RecordedOperation) -> float:
-    if not recorded.events:
-        return 0.0
-    return (recorded.events[-1].time_unix_nano - recorded.events[0].time_unix_nano) / 1e6
+def _digest(faults: Sequence[FaultSpec]) -> str:
+    """Return a text that is the same for the same faults, also in another process."""
+    if not faults:
+        return ""
+    text = re.sub(r" at 0x[0-9a-f]+", "", repr(faults))
+    return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()

@@ -73,6 +73,7 @@ class Task:
         expected: The calls that solve the task.
         checks: Further checks.
         cassette: The task's cassette file, used if no folder of cassettes is given.
+        tags: Words by which tasks are selected and reported.
     """
 
     id: str
@@ -83,6 +84,7 @@ class Task:
     expected: Expected | None = None
     checks: Sequence[Check] = ()
     cassette: str | Path | None = None
+    tags: Sequence[str] = ()
 
 
 class UserSuite:
@@ -95,9 +97,10 @@ class UserSuite:
         agent: The agent, or a function that makes one; by default a plain one with `tools`.
         instructions: The plain agent's system message.
         cassette_options: Keyword arguments for its `Cassette`s: `{"ignore": ["request_id"]}`.
+        tags: Tags of all tasks.
 
     Raises:
-        HookUsageError: If two tasks have one id, or both tools and an agent are given.
+        HookUsageError: If two tasks have one id, a tag is not a text, or both tools and an agent are given.
         ToolNameError: If a check or an expectation is about a tool that the agent does not have. Tools that come from a
             source, such as an MCP server, are only known when it is open; such a check fails during the run.
     """
@@ -111,13 +114,16 @@ class UserSuite:
         agent: Agent | Callable[[], Agent] | None = None,
         instructions: str = "",
         cassette_options: Mapping[str, Any] | None = None,
+        tags: Sequence[str] = (),
     ) -> None:
         self.name = name
+        self.tags = _check_tags(f"Suite {name!r}", tags)
         self.cassette_options = dict(cassette_options or {})
         self._tasks: dict[str, Task] = {}
         for task in tasks:
             if task.id in self._tasks:
                 raise HookUsageError(f"Suite {name!r} has two tasks {task.id!r}; rename one.")
+            _check_tags(f"Task {task.id!r} of suite {name!r}", task.tags)
             self._tasks[task.id] = task
         if agent is not None and tools:
             raise HookUsageError(f"Suite {name!r} has an agent, which has its own tools; leave `tools` out.")
@@ -185,6 +191,10 @@ class UserSuite:
     def prompt(self, task_id: str) -> str:
         """Return the prompt of a task."""
         return self.task(task_id).prompt
+
+    def tags_of(self, task_id: str) -> list[str]:
+        """Return the tags of a task: those of the suite, then its own."""
+        return list(dict.fromkeys([*self.tags, *self.task(task_id).tags]))
 
     def ground_truth(self, task_id: str) -> list[ToolRequest]:
         """Return the calls that are expected in a task."""
@@ -330,6 +340,12 @@ def _unknown_tools(name: str, task: Task, known: AgentTools) -> Iterator[ToolNam
             problem = known.problem_with(pattern, sub_agents=sub_agents)
             if problem is not None:
                 yield ToolNameError(name, what, pattern, problem)
+
+
+def _check_tags(owner: str, tags: object) -> list[str]:
+    if isinstance(tags, str) or not isinstance(tags, Sequence) or not all(isinstance(tag, str) and tag for tag in tags):
+        raise HookUsageError(f"{owner} has the tags {tags!r:.100}; give a list of texts.")
+    return list(tags)
 
 
 def _model(task: Task) -> Model | None:

@@ -319,12 +319,19 @@ def _parse_suite(document: Any, folder: Path) -> UserSuite:
     agent = fields.import_object("agent", folder, default=None)
     instructions = fields.text("instructions", default="")
     options = _parse_cassette_options(fields)
+    tags = _parse_tags(fields)
     lines: Lines = {}
     tasks = [_parse_task(line, entry, folder, lines) for line, entry in fields.items("tasks")]
     fields.refuse_rest()
     try:
         return UserSuite(
-            name, tasks=tasks, tools=tools, agent=agent, instructions=instructions, cassette_options=options
+            name,
+            tasks=tasks,
+            tools=tools,
+            agent=agent,
+            instructions=instructions,
+            cassette_options=options,
+            tags=tags,
         )
     except ToolNameError as error:
         at = lines.get((error.task.removeprefix(f"{name}/"), error.what, error.pattern), fields.line)
@@ -352,6 +359,15 @@ def _parse_field_name(line: int, value: Any) -> str:
     return value
 
 
+def _parse_tags(owner: Fields) -> list[str]:
+    tags: list[str] = []
+    for line, tag in owner.items("tags", default=[]):
+        if not isinstance(tag, str) or not tag:
+            raise BadLine(line, f"a tag is a text; got {plain(tag)!r:.100}. Put it in quotes")
+        tags.append(tag)
+    return tags
+
+
 def _parse_task(line: int, entry: Any, folder: Path, lines: Lines) -> Task:
     """Parse a task, and note in which line each tool is named."""
     fields = Fields(entry, "a task", line)
@@ -364,6 +380,7 @@ def _parse_task(line: int, entry: Any, folder: Path, lines: Lines) -> Task:
     expected = _parse_expected(fields.lines["expected"], fields.take("expected")) if "expected" in fields else None
     found = [(at, _parse_check(at, check, folder)) for at, check in fields.items("checks", default=[])]
     cassette = fields.text("cassette", default=None)
+    tags = _parse_tags(fields)
     if script is not None and "model" in fields:
         raise BadLine(fields.lines["model"], f"task {name!r} has a `script`, which is its model; leave one out")
     fields.refuse_rest()
@@ -385,6 +402,7 @@ def _parse_task(line: int, entry: Any, folder: Path, lines: Lines) -> Task:
         expected=expected,
         checks=[check for _, check in found],
         cassette=None if cassette is None else folder / cassette,
+        tags=tags,
     )
 
 

@@ -1,8 +1,8 @@
 """Record what an agent did, and compare it to what it should have done."""
 
 from hookline.evals.trajectories._coverage import CallRow, Coverage
+from hookline.evals.trajectories._coverage import CoverageCount as CoverageCount
 from hookline.evals.trajectories._coverage import call_rows as call_rows
-from hookline.evals.trajectories._coverage import coverage_of as coverage_of
 from hookline.evals.trajectories._event_files import read_events, write_events
 from hookline.evals.trajectories._limits import Limits
 from hookline.evals.trajectories._recorder import EventRecorder, RecordedOperation, TimedExecution

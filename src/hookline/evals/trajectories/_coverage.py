@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any, Literal
 
 import msgspec
@@ -13,7 +13,7 @@ from hookline.evals.mocking import MockedCall
 from hookline.evals.trajectories._recorder import RecordedOperation
 from hookline.events import AfterToolCall, OnToolCallError
 
-__all__ = ["CallRow", "Coverage", "call_rows", "coverage_of"]
+__all__ = ["CallRow", "Coverage", "CoverageCount", "call_rows"]
 
 
 class CallRow(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -98,30 +98,43 @@ def call_rows(task: str, recorded: RecordedOperation, seen: Iterable[MockedCall]
     return [_row(task, answers[key], known.get(key)) for key in asked if key in answers]
 
 
-def coverage_of(suite: str, tools: Iterable[ToolSpec], calls: Sequence[CallRow]) -> Coverage:
-    """Count which tools of a suite its tasks called.
+class CoverageCount:
+    """Counts the calls of a suite's tools, one task after the other.
 
     Args:
         suite: The suite.
         tools: The tools of the suite.
-        calls: The calls of the suite's tasks.
     """
-    discovered = [f"{spec.toolset}/{spec.name}" for spec in tools]
-    called = Counter(call.tool for call in calls)
-    mocked, real, refused = (
-        dict(sorted(Counter(call.tool for call in calls if call.outcome == outcome).items()))
-        for outcome in ("mocked", "real", "refused")
-    )
-    return Coverage(
-        suite=suite,
-        discovered=discovered,
-        called=dict(sorted(called.items())),
-        mocked=mocked,
-        real=real,
-        refused=refused,
-        never_called=[path for path in discovered if path not in called],
-        unknown=sorted(set(called) - set(discovered)),
-    )
+
+    def __init__(self, suite: str, tools: Iterable[ToolSpec]) -> None:
+        self.suite = suite
+        self._discovered = [f"{spec.toolset}/{spec.name}" for spec in tools]
+        self._called: Counter[tuple[str, str]] = Counter()
+
+    def add(self, calls: Iterable[CallRow]) -> None:
+        """Count the calls of a task."""
+        self._called.update((call.outcome, call.tool) for call in calls)
+
+    @property
+    def coverage(self) -> Coverage:
+        """The coverage by the calls so far."""
+        called: Counter[str] = Counter()
+        for (_, tool), times in self._called.items():
+            called[tool] += times
+        mocked, real, refused = (
+            {tool: times for (kind, tool), times in sorted(self._called.items()) if kind == outcome}
+            for outcome in ("mocked", "real", "refused")
+        )
+        return Coverage(
+            suite=self.suite,
+            discovered=self._discovered,
+            called=dict(sorted(called.items())),
+            mocked=mocked,
+            real=real,
+            refused=refused,
+            never_called=[path for path in self._discovered if path not in called],
+            unknown=sorted(set(called) - set(self._discovered)),
+        )
 
 
 def _row(task: str, event: AfterToolCall | OnToolCallError, seen: MockedCall | None) -> CallRow:

@@ -411,6 +411,11 @@ class EventRecorder:
         self._operations.clear()
         self._events.clear()
 
+    def forget(self, operation_id: str) -> None:
+        """Forget what was recorded of one operation. Calls of `wait_for` keep waiting."""
+        if self._operations.pop(operation_id, None) is not None:
+            self._events = [event for event in self._events if event.operation_id != operation_id]
+
     async def wait_for(
         self,
         kind: type[E],

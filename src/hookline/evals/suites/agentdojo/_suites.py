@@ -129,6 +129,12 @@ class AgentDojoSuite:
         self.select([task_id])
         return str(self._tasks[task_id].PROMPT)
 
+    def tags_of(self, task_id: str) -> list[str]:
+        """Return the difficulty of a task: `easy`, `medium` or `hard`."""
+        self.select([task_id])
+        difficulty = getattr(self._tasks[task_id], "DIFFICULTY", None)
+        return [] if difficulty is None else [difficulty.name.lower()]
+
     def ground_truth(self, task_id: str) -> list[ToolRequest]:
         """Return the calls that solve a task, as the suite gives them."""
         return [call for turn in self.task(task_id).script(self.name) for call in turn.tool_calls]

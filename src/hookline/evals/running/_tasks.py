@@ -1,0 +1,339 @@
+"""Run one task: with its own rules, faults, cassette and time limit."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from hashlib import blake2b
+from pathlib import Path
+from time import perf_counter_ns
+from typing import Any
+
+import msgspec
+
+from hookline.dispatcher import HookDispatcher
+from hookline.errors import message_of
+from hookline.evals.cassettes import Cassette
+from hookline.evals.faults import FaultSpec
+from hookline.evals.mocking import ToolMocks
+from hookline.evals.running._protocol import RunsTasks
+from hookline.evals.running._results import Mode, TaskKey, TaskOutcome, TaskResult
+from hookline.evals.running._time_limits import TaskTimeoutError, finish_within
+from hookline.evals.running._timeline import timeline_of
+from hookline.evals.trajectories import EventRecorder, RecordedOperation, Trajectory, call_rows
+from hookline.events import BeforeStep
+from hookline.hooks import AnyHook, Hooks
+from hookline.runtime import InMemoryStore, ModelPause, model_pause
+
+__all__ = ["FORBID", "Case", "TaskRun", "TaskRunner", "case_name", "cassette_file", "failed_result", "tags_of"]
+
+Case = tuple[RunsTasks, str]
+"""A task of a suite."""
+
+FORBID = ("replay", "strict", "replayed")
+"""The modes in which no real tool may run."""
+
+TIMEOUT, CRASH = "timeout", "crash"
+"""The reasons of tasks that the runner ended, or that ended their process."""
+
+
+def case_name(case: Case) -> str:
+    """Return the name of a task with its suite: `banking/user_task_0`."""
+    return f"{case[0].name}/{case[1]}"
+
+
+def tags_of(case: Case) -> list[str]:
+    """Return the tags of a task; a suite of somebody's own may have none."""
+    found = getattr(case[0], "tags_of", None)
+    return list(found(case[1])) if callable(found) else []
+
+
+def cassette_file(folder: Path, case: Case) -> Path:
+    """Return the path of a task's cassette: `FOLDER/SUITE/TASK.yaml`, in characters that every file system has."""
+    return folder / _file_name(case[0].name) / f"{_file_name(case[1])}.yaml"
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskRun:
+    """One run of a task.
+
+    Attributes:
+        result: Its result.
+        recorded: Its events; `None` if it has none, or ran in another process.
+        cassette: Its cassette, if it was recorded in memory.
+    """
+
+    result: TaskResult
+    recorded: RecordedOperation | None = None
+    cassette: Cassette | None = None
+
+
+class TaskRunner:
+    """Runs tasks, each as one operation. Nothing of a task is kept when it has ended.
+
+    Args:
+        mode: Who answers tool calls.
+        cassettes: The folder of the cassette files.
+        recorded: Cassettes in memory, by task name, instead of files.
+        faults: Faults to inject.
+        seed: Their seed.
+        hooks: Further hooks of every operation.
+        timeout: Seconds that a task may take; `None` for any time.
+        detach: Whether a task that does not stop when it is cancelled is left behind, so that the run goes on.
+        pause: The pause that the models of all tasks share.
+    """
+
+    def __init__(
+        self,
+        *,
+        mode: Mode,
+        cassettes: Path | None = None,
+        recorded: Mapping[str, Cassette] | None = None,
+        faults: Iterable[FaultSpec] = (),
+        seed: int = 0,
+        hooks: Iterable[AnyHook] = (),
+        timeout: float | None = None,
+        detach: bool = True,
+        pause: ModelPause | None = None,
+    ) -> None:
+        self.mode = mode
+        self.seed = seed
+        self.timeout = timeout
+        self.pause = pause if pause is not None else ModelPause()
+        self._folder = cassettes
+        self._recorded = recorded or {}
+        self._faults = list(faults)
+        self._hooks = list(hooks)
+        self._detach = detach
+        self._recorder = EventRecorder("observer")
+        self._store = InMemoryStore(remember=0)
+
+    def __enter__(self) -> TaskRunner:
+        self._recorder.__enter__()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._recorder.__exit__(*error)
+
+    def path(self, case: Case) -> Path | None:
+        """Return the cassette file of a task; `None` if it has none in this mode."""
+        if self.mode not in ("record", "replay", "strict"):
+            return None
+        if self._folder is not None:
+            return cassette_file(self._folder, case)
+        suite, task_id = case
+        own: Path | None = suite.cassette(task_id) if hasattr(suite, "cassette") else None
+        return own
+
+    async def run(self, case: Case, key: TaskKey, dispatcher: HookDispatcher) -> TaskRun:
+        """Run a task. One that raises, or takes too long, counts as failed.
+
+        Args:
+            case: The task.
+            key: Which of its runs this is.
+            dispatcher: An open dispatcher, which tasks share.
+        """
+        started = perf_counter_ns()
+        begun: list[str] = []
+        model_pause.set(self.pause)
+        try:
+            path = self.path(case)
+            cassette = self._cassette(case, path)
+            mocks = self._mocks(case, key[1], None if self._in_memory else cassette)
+            work = partial(
+                case[0].run_task,
+                case[1],
+                hooks=[self._recorder.hooks, *self._hooks_of(mocks, cassette), *self._hooks, *self._watch(begun)],
+                dispatcher=dispatcher,
+                store=self._store,
+                forbid_tools=self.mode in FORBID,
+            )
+            try:
+                outcome = await finish_within(work, self.timeout, detach=self._detach, scopes=self.pause.scopes)
+            except TaskTimeoutError as error:
+                return self._timed_out(case, key, str(error), begun, mocks, (perf_counter_ns() - started) / 1e6)
+            if self.mode == "record" and cassette is not None:
+                cassette.save()
+            recorded = self._recorder[outcome.result.operation_id]
+            self._recorder.forget(outcome.result.operation_id)
+            file = None if cassette is None or path is None else str(path)
+            result = _result(case, key, outcome, recorded, mocks, file)
+            return TaskRun(result=result, recorded=recorded, cassette=cassette if self._in_memory else None)
+        except Exception as error:
+            failed = failed_result(case, key, _describe_error(error), (perf_counter_ns() - started) / 1e6)
+            return TaskRun(result=failed)
+
+    def _watch(self, begun: list[str]) -> list[AnyHook]:
+        """Return hooks that note the operation, for a task that may have to be stopped before it has a result."""
+        if self.timeout is None:
+            return []
+        hooks = Hooks("time-limit")
+
+        @hooks.on(BeforeStep)
+        def note(event: BeforeStep) -> None:
+            if event.parent_operation_id is None and event.operation_id not in begun:
+                begun.append(event.operation_id)
+
+        return [hooks]
+
+    def _timed_out(
+        self, case: Case, key: TaskKey, why: str, begun: list[str], mocks: ToolMocks, duration_ms: float
+    ) -> TaskRun:
+        """Return the failed run of a task that was stopped, with what it had done."""
+        result = failed_result(case, key, why, duration_ms, reason=TIMEOUT)
+        if not begun:
+            return TaskRun(result=result)
+        recorded = self._recorder[begun[0]]
+        self._recorder.forget(begun[0])
+        calls = call_rows(case_name(case), recorded, mocks.calls)
+        result = msgspec.structs.replace(
+            result,
+            operation_id=begun[0],
+            steps=len(recorded.trajectory.steps),
+            tool_calls=len(recorded.calls),
+            mocked=recorded.mocked,
+            failed=recorded.failed,
+            hook_executions=len(recorded.executions),
+            hook_time_ms=recorded.hook_time_ms,
+            trajectory=msgspec.structs.replace(recorded.trajectory, reason=TIMEOUT),
+            calls=calls,
+            tools_run=sum(call.outcome == "real" for call in calls),
+            timeline=timeline_of(recorded),
+        )
+        return TaskRun(result=result, recorded=recorded)
+
+    def _hooks_of(self, mocks: ToolMocks, cassette: Cassette | None) -> list[AnyHook]:
+        # Idle mocks are not attached to a run in memory, whose report shows the cost of its hooks.
+        busy: list[AnyHook] = [mocks] if mocks.rules or mocks.faults or not self._in_memory else []
+        if not self._in_memory or cassette is None:
+            return busy
+        return [*busy, cassette.recorder() if self.mode == "real" else cassette.player()]
+
+    @property
+    def _in_memory(self) -> bool:
+        return self.mode in ("real", "replayed")
+
+    def _cassette(self, case: Case, path: Path | None) -> Cassette | None:
+        name = case_name(case)
+        options: dict[str, Any] = dict(getattr(case[0], "cassette_options", {}))
+        if self._in_memory:  # nothing of it reaches a file, so secrets may stay
+            kept = self._recorded.get(name)
+            found = Cassette(name, **{**options, "redact": None}) if kept is None else kept
+        elif path is None or (self.mode == "strict" and not path.exists()):
+            return None
+        elif self.mode == "record":
+            found = Cassette(name, path=path, mode="rewrite", **options)
+        else:
+            found = Cassette(name, path=path, mode="none", **options)
+        return found
+
+    def _mocks(self, case: Case, attempt: int, cassette: Cassette | None) -> ToolMocks:
+        suite, task_id = case
+        mocks = ToolMocks(
+            strict=self.mode in ("replay", "strict"),
+            seed=self.seed,
+            # Each attempt meets faults of its own, the same ones in every run with this seed.
+            case=case_name(case) if attempt == 1 else f"{case_name(case)}#{attempt}",
+            cassette=cassette,
+            tools=getattr(suite, "mockable_specs", getattr(suite, "tool_specs", ())),
+        )
+        for spec in self._faults:
+            mocks.fault(spec.tool, spec.fault, probability=spec.probability, args=spec.args, name=spec.name)
+        arrange = getattr(suite, "arrange", None)
+        if arrange is not None:
+            arrange(task_id, mocks)
+        return mocks
+
+
+def _file_name(name: str) -> str:
+    plain = re.sub(r"[^A-Za-z0-9._-]+", "_", name).strip("._")[:80]
+    if plain == name:
+        return name
+    return f"{plain or 'task'}-{blake2b(name.encode('utf-8', 'surrogatepass'), digest_size=4).hexdigest()}"
+
+
+def _result(
+    case: Case, key: TaskKey, outcome: TaskOutcome, recorded: RecordedOperation, mocks: ToolMocks, cassette: str | None
+) -> TaskResult:
+    result = outcome.result
+    return TaskResult(
+        suite=case[0].name,
+        task_id=case[1],
+        prompt=outcome.prompt,
+        operation_id=result.operation_id,
+        utility=outcome.utility,
+        reason=result.reason,
+        error=_describe_error(result.error) if result.error else None,
+        steps=result.steps,
+        tool_calls=result.tool_calls,
+        mocked=recorded.mocked,
+        failed=recorded.failed,
+        tools_run=outcome.tools_run,
+        forbidden=outcome.forbidden,
+        hook_executions=len(recorded.executions),
+        hook_time_ms=recorded.hook_time_ms,
+        duration_ms=_duration_ms(recorded),
+        tool_results=outcome.tool_results,
+        output=result.output,
+        trajectory=recorded.trajectory,
+        score=outcome.score,
+        checks=outcome.checks,
+        cost_usd=result.usage.cost_usd,
+        input_tokens=result.usage.input_tokens,
+        output_tokens=result.usage.output_tokens,
+        calls=call_rows(case_name(case), recorded, mocks.calls),
+        cassette=cassette,
+        timeline=timeline_of(recorded),
+        attempt=key[1],
+        model=key[2],
+        tags=tags_of(case),
+    )
+
+
+def failed_result(case: Case, key: TaskKey, error: str, duration_ms: float, *, reason: str = "error") -> TaskResult:
+    """Return the result of a task that has no outcome.
+
+    Args:
+        case: The task.
+        key: Which of its runs it is.
+        error: What happened.
+        duration_ms: How long it took.
+        reason: The reason of its end.
+    """
+    suite, task_id = case
+    return TaskResult(
+        suite=suite.name,
+        task_id=task_id,
+        prompt=suite.prompt(task_id) if hasattr(suite, "prompt") else "",
+        operation_id="",
+        utility=None,
+        reason=reason,
+        error=error,
+        steps=0,
+        tool_calls=0,
+        mocked=0,
+        failed=0,
+        tools_run=0,
+        forbidden=0,
+        hook_executions=0,
+        hook_time_ms=0.0,
+        duration_ms=duration_ms,
+        tool_results=[],
+        output="",
+        trajectory=Trajectory(steps=[], output="", reason=reason),
+        attempt=key[1],
+        model=key[2],
+        tags=tags_of(case),
+    )
+
+
+def _describe_error(error: BaseException) -> str:
+    return f"{type(error).__name__}: {message_of(error)}"
+
+
+def _duration_ms(recorded: RecordedOperation) -> float:
+    if not recorded.events:
+        return 0.0
+    return (recorded.events[-1].time_unix_nano - recorded.events[0].time_unix_nano) / 1e6
