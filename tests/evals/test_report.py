@@ -223,7 +223,7 @@ def test_totals_and_the_verdict_stand_on_top(page: Page) -> None:
     text = words_of(page)
 
     assert "✓ Passed: 97 of 97 tasks; the replay gave the same results. Same results: 339 tool results" in text
-    assert text.index("Passed: 97 of 97") < text.index("Checks passed") < text.index("Started")
+    assert text.index("Passed: 97 of 97") < text.index("Tasks passed 97 of 97") < text.index("Started")
 
 
 def test_the_start_the_versions_the_model_and_the_call_that_made_the_run_stand_at_the_end(

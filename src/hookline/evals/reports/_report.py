@@ -8,7 +8,7 @@ import hashlib
 import importlib.resources
 import os
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from hookline.evals.errors import ReportError
 from hookline.evals.reports._report_rows import ReportRow, TaskIndex, row_chunks
 from hookline.evals.reports._verdict import judge_runs
 from hookline.evals.running import Comparison, Mode, SuiteRun
+from hookline.evals.statistics import CheckStatistics, Estimate, RunStatistics, TagStatistics
 from hookline.evals.trajectories import CallRow, Coverage
 
 __all__ = [
@@ -44,6 +45,9 @@ NAMES: dict[Mode, str] = {
 
 OPENED = 3
 """Failed tasks that the page shows in full."""
+
+MOST_FIGURES = 200
+"""Checks or tags of which the page shows figures. Where there are more, they are texts of single tasks."""
 
 DATA_MARK = "<!-- data -->"
 """Where in the template the data and the script of the page stand."""
@@ -75,6 +79,36 @@ class SuiteTools:
         if path in found.mocked:
             return "both" if path in found.real else "mocked"
         return "real" if path in found.real else "refused"
+
+
+@dataclass(frozen=True, kw_only=True)
+class FigureRow:
+    """A check or a tag, with its figures for each model.
+
+    Attributes:
+        name: Its name.
+        tasks: The tasks that have it.
+        cells: Its figures; `None` for a model that never met it.
+    """
+
+    name: str
+    tasks: int
+    cells: list[CheckStatistics | TagStatistics | None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class FigureTable:
+    """The figures of all checks or of all tags, with a column for each model.
+
+    Attributes:
+        title: What its rows are.
+        models: The models.
+        rows: Its rows.
+    """
+
+    title: str
+    models: list[str]
+    rows: list[FigureRow]
 
 
 def write_report(path: str | Path, runs: Sequence[SuiteRun], comparison: Comparison | None = None) -> Path:
@@ -184,7 +218,8 @@ def report_parts(runs: Sequence[SuiteRun], comparison: Comparison | None = None)
         MissingExtraError: If the extra `cli` is not installed.
     """
     index = TaskIndex(runs, comparison)
-    template = load_template("report.html.j2", duration=duration)
+    statistics = [RunStatistics.of(run) for run in runs]
+    template = load_template("report.html.j2", duration=duration, money=money, percent=percent, count=count)
     script = _read("report.js")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     page: str = template.render(
@@ -194,12 +229,12 @@ def report_parts(runs: Sequence[SuiteRun], comparison: Comparison | None = None)
                 "mode": run.mode,
                 "name": NAMES[run.mode],
                 "totals": run.totals,
-                "ok": run.ok,
+                "statistics": figures,
                 "seed": run.seed,
-                "not_run": run.not_run,
             }
-            for run in runs
+            for run, figures in zip(runs, statistics, strict=True)
         ],
+        tables=_figure_tables(statistics[0]) if statistics else [],
         verdict=judge_runs(runs, comparison),
         provenance=[run.provenance for run in runs[:1]],
         index=index,
@@ -228,6 +263,33 @@ def report_parts(runs: Sequence[SuiteRun], comparison: Comparison | None = None)
     data = canonical(shown, sort_keys=False).replace("<", "\\u003c")
     yield f'<script type="application/json" id="rows">{data}</script>\n<script>{script}</script>'
     yield tail
+
+
+def _figure_tables(statistics: RunStatistics) -> list[FigureTable]:
+    """Return the figures by check and by tag; nothing about a single check, whose figures are those of the run."""
+    models = [each.model for each in statistics.models]
+    checks = [{row.check: row for row in each.checks} for each in statistics.models]
+    tags = [{row.tag: row for row in each.tags} for each in statistics.models]
+    tables = [_figure_table("Check", models, checks), _figure_table("Tag", models, tags)]
+    return [table for table, least in zip(tables, (2, 1), strict=True) if least <= len(table.rows) <= MOST_FIGURES]
+
+
+def _figure_table(
+    title: str, models: list[str], found: Sequence[Mapping[str, CheckStatistics | TagStatistics]]
+) -> FigureTable:
+    names = dict.fromkeys(name for rows in found for name in rows)
+    return FigureTable(
+        title=title,
+        models=models,
+        rows=[
+            FigureRow(
+                name=name,
+                tasks=max(rows[name].tasks for rows in found if name in rows),
+                cells=[rows.get(name) for rows in found],
+            )
+            for name in names
+        ],
+    )
 
 
 def _read(name: str) -> str:
@@ -259,12 +321,31 @@ def _faults(runs: Sequence[SuiteRun]) -> list[tuple[str, str, list[CallRow]]]:
 
 
 def duration(milliseconds: float) -> str:
-    """Format a time for people: `12.3 µs`, `4.56 ms`, `1.23 s`."""
+    """Format a time for people: `12.3 µs`, `4.56 ms`, `457 ms`, `1.23 s`."""
     if milliseconds < 1:
         return f"{milliseconds * 1000:.1f} µs"
-    if milliseconds < 1000:
+    if milliseconds < 100:
         return f"{milliseconds:.2f} ms"
+    if milliseconds < 999.5:
+        return f"{milliseconds:.0f} ms"
     return f"{milliseconds / 1000:.2f} s"
+
+
+def money(usd: float) -> str:
+    """Format an amount of US dollars for people: `$0.0012`, `$12.30`."""
+    return f"${usd:.4f}" if 0 < usd < 0.01 else f"${usd:,.2f}"
+
+
+def percent(found: Estimate | None) -> str:
+    """Format a share with its 95 % interval: `75 % (47–91)`."""
+    if found is None:
+        return "–"
+    return f"{100 * found.mean:.0f} % ({100 * found.low:.0f}–{100 * found.high:.0f})"
+
+
+def count(number: float) -> str:
+    """Format a number with separators for thousands, without digits after the point if it is large."""
+    return f"{number:,.0f}" if number == int(number) or number >= 100 else f"{number:,.1f}"
 
 
 @functools.cache

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from hookline.evals.running import Comparison, SuiteRun
+from hookline.evals.running import REPLAYS, Comparison, SuiteRun, TaskResult
 
 __all__ = ["RunVerdict", "judge_runs"]
 
@@ -39,38 +39,56 @@ class RunVerdict:
 
 
 def judge_runs(runs: Sequence[SuiteRun], comparison: Comparison | None = None) -> RunVerdict:
-    """Judge runs of the same tasks: a task passes if it passes in all of them, with the same results.
+    """Judge runs of the same tasks: a task passes if it passes in all of them and every time, with the same results.
+
+    With several models, each task counts once for each of them.
 
     Args:
         runs: One run, or a run and its replay.
         comparison: How the two compare.
     """
-    left = dict.fromkeys([name for run in runs for name in (*(each.name for each in run.results), *run.not_run)])
+    counts: dict[tuple[str, str], _Results] = {}
+    for run in runs:
+        for result in run.results:
+            counts.setdefault((result.name, result.model), _Results(result.name)).add(
+                result, judged=_is_judged(run, result)
+            )
+    several = len({model for _, model in counts}) > 1
+    results = {f"{name} ({model})" if several and model else name: each for (name, model), each in counts.items()}
+    not_run = [name for run in runs for name in run.not_run]
+    left = dict.fromkeys([*results, *not_run])
     total = len(left)
     if not total:
         return RunVerdict(outcome="Not judged", sentence="no task ran.")
 
-    def take(names: Sequence[str]) -> list[str]:
+    def take(names: Iterable[str]) -> list[str]:
         """Take tasks out of those that are left, so that each is counted once."""
         taken = [name for name in dict.fromkeys(names) if name in left]
         for name in taken:
             del left[name]
         return taken
 
-    failed = take([each.name for run in runs for each in run.results if not each.ok])
-    not_run = take([name for run in runs for name in run.not_run])
-    different = take([each.task for each in comparison.differences] if comparison else [])
-    judged = {name for run in runs for name in {each.name for each in run.results} - set(run.not_judged)}
-    not_judged = [] if comparison else take([name for name in left if name not in judged])
-    outcome: Outcome = (
-        "Failed" if failed or different else "Interrupted" if not_run else "Passed" if left else "Not judged"
-    )
+    differing = {each.task for each in comparison.differences} if comparison else set()
+    flaky = take(name for name, each in results.items() if not comparison and 0 < each.passed < each.count)
+    failed = take(name for name, each in results.items() if each.passed < each.count)
+    not_run = take(not_run)
+    different = take(name for name, each in results.items() if each.task in differing)
+    not_judged = [] if comparison else take(name for name, each in results.items() if not each.judged)
+    bad = failed or flaky or different
+    outcome: Outcome = "Failed" if bad else "Interrupted" if not_run else "Passed" if left else "Not judged"
     counted = f"{len(left):,} of {total:,} task{'' if total == 1 else 's'}"
+    repeated = not comparison and any(each.count > 1 for each in results.values())
     parts = [
-        counted if outcome == "Passed" else f"{counted} passed",
+        f"{counted}{' passed every time' if repeated else ''}"
+        if outcome == "Passed"
+        else f"{counted} passed{' every time' if repeated else ''}",
         *(
             f"{len(names):,} {words}: {_list_names(names)}"
-            for names, words in ((failed, "failed"), (different, "gave different results in the replay"))
+            for names, words in (
+                (failed, "failed"),
+                (flaky, "passed at times"),
+                (different, "gave different results in the replay"),
+            )
             if names
         ),
         *(
@@ -82,6 +100,23 @@ def judge_runs(runs: Sequence[SuiteRun], comparison: Comparison | None = None) -
     if comparison is not None and comparison.same:
         parts.append("the replay gave the same results")
     return RunVerdict(outcome=outcome, sentence="; ".join(parts) + ".")
+
+
+class _Results:
+    """The results of one task with one model, counted."""
+
+    def __init__(self, task: str) -> None:
+        self.task, self.count, self.passed, self.judged = task, 0, 0, False
+
+    def add(self, result: TaskResult, *, judged: bool) -> None:
+        self.count += 1
+        self.passed += result.ok
+        self.judged = self.judged or judged
+
+
+def _is_judged(run: SuiteRun, result: TaskResult) -> bool:
+    """Whether a result was judged: it broke, a check judged it, or the recording of a replay did."""
+    return not result.sound or result.utility is not None or (run.mode in REPLAYS and result.mocked > 0)
 
 
 def _list_names(names: Sequence[str]) -> str:

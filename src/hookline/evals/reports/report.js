@@ -96,8 +96,24 @@ const open = async (task, row) => {
 const detailOf = (detail) => {
   const found = [make("p", "asked", detail.prompt)];
   for (const each of detail.differences) found.push(differenceOf(each));
-  found.push(make("div", "sides", ...detail.sides.map((side) => sideOf(side, detail.sides.length))));
+  const sides = detail.sides;
+  if (sides.length < 3) found.push(make("div", "sides", ...sides.map((side) => sideOf(side, sides.length))));
+  else found.push(...attemptsOf(sides));
   return found;
+};
+
+// Of many attempts those that failed come first, and each is drawn when it is opened.
+const attemptsOf = (sides) => {
+  const ordered = [...sides].sort((one, other) => (one.result === "failed" ? 0 : 1) - (other.result === "failed" ? 0 : 1));
+  return ordered.map((side, place) => {
+    const [sign, kind, word] = RESULTS[side.result];
+    const names = [data.runs.length > 1 ? data.names[side.mode] : "", `Attempt ${side.attempt}`].filter(Boolean).join(" · ");
+    const missed = side.why || side.checks.filter((check) => !check.passed).map((check) => check.name).join("; ");
+    const attempt = make("details", "attempt", make("summary", "", make("span", kind, `${sign} ${word}`), " ", make("b", "", names), " ", make("span", "dim", missed)));
+    attempt.addEventListener("toggle", () => { if (attempt.open && attempt.childElementCount < 2) attempt.append(sideOf(side, sides.length)); });
+    attempt.open = place === 0;
+    return attempt;
+  });
 };
 
 const pairs = (name, entries) => {
