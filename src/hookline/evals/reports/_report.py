@@ -337,10 +337,10 @@ def money(usd: float) -> str:
 
 
 def percent(found: Estimate | None) -> str:
-    """Format a share with its 95 % interval: `75 % (47–91)`."""
+    """Format a share with its 95 % interval: `75 % (47 to 91)`."""
     if found is None:
-        return "–"
-    return f"{100 * found.mean:.0f} % ({100 * found.low:.0f}–{100 * found.high:.0f})"
+        return "-"
+    return f"{100 * found.mean:.0f} % ({100 * found.low:.0f} to {100 * found.high:.0f})"
 
 
 def count(number: float) -> str:
