@@ -13,6 +13,7 @@ from typing import Any
 import anyio
 import msgspec
 import pytest
+from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import expect
 
 from hookline.evals import SuiteRun, compare, record
@@ -108,6 +109,23 @@ def test_the_labels_of_an_axis_never_touch_and_nothing_is_pushed_out(report: Sho
         page.set_viewport_size({"width": width, "height": 800})
         assert page.evaluate(OVERLAPS) == []
         assert page.evaluate(TOO_WIDE) == 0
+    page.set_viewport_size({"width": 1280, "height": 900})
+
+
+@pytest.mark.parametrize(("scheme", "width"), [("light", 1280), ("dark", 390)])
+def test_axe_finds_nothing_serious(report: Shown, scheme: Any, width: int) -> None:
+    page = report.page
+    page.emulate_media(color_scheme=scheme)
+    page.set_viewport_size({"width": width, "height": 800})
+    page.reload()
+    page.locator("details.task summary").first.click()
+    page.locator("details.line summary").first.click()
+
+    judged = Axe().run(page, options={"resultTypes": ["violations"]}).response
+
+    serious = [rule for rule in judged["violations"] if rule["impact"] in ("serious", "critical")]
+    assert [(rule["id"], node["html"][:200]) for rule in serious for node in rule["nodes"]] == []
+    page.emulate_media(color_scheme="light")
     page.set_viewport_size({"width": 1280, "height": 900})
 
 
