@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import json
 import platform
 import subprocess
 import sys
+import zlib
 from collections.abc import Iterable
+from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial
 from html.parser import HTMLParser
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import anyio
 import msgspec
@@ -36,7 +42,8 @@ from hookline.errors import install_command
 from hookline.evals import ReportError, SuiteRun, TaskOutcome, ToolMocks, cases_of, compare, record, replay
 from hookline.evals.faults import EmptyResult, FaultSpec
 from hookline.evals.reports import load_run, save_run
-from hookline.evals.reports._report import axis_label, duration, render_report, write_report
+from hookline.evals.reports._report import duration, render_report, write_report
+from hookline.evals.reports._report_rows import LEAN_FROM
 from hookline.evals.suites import Task, UserSuite, checks
 
 from .shop import ask_for_tea, order_tea, run_suite
@@ -93,7 +100,7 @@ class HostileSuite:
 
 
 class Page(HTMLParser):
-    """Takes a page apart: its tags, what they refer to, and the text of each kind of element."""
+    """Takes a page apart: its tags, what they refer to, the text of each kind of element, and its data."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -104,12 +111,27 @@ class Page(HTMLParser):
         self.text: list[str] = []
         self.scripts: list[str] = []
         self.styles: list[str] = []
+        self.data: dict[str, str] = {}
         self._inside = ""
+        self._id = ""
         self.feed(text)
+        self.rows: list[dict[str, Any]] = json.loads(self.data["rows"])["rows"]
+        chunks = [json.loads(zlib.decompress(base64.b64decode(self.data[f"chunk-{number}"]))) for number in self.chunks]
+        self.details: list[dict[str, Any]] = [chunks[row["detail"][0]][row["detail"][1]] for row in self.rows]
+        self.sides: list[dict[str, Any]] = [side for detail in self.details for side in detail["sides"]]
+
+    @property
+    def chunks(self) -> range:
+        return range(len(self.data) - 1)
+
+    def bars(self, kind: str) -> list[dict[str, Any]]:
+        found = [bar for side in self.sides if side["timeline"] for bar in side["timeline"]["bars"]]
+        return [bar for bar in found if bar["kind"] == kind]
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.tags.append(tag)
         self._inside = tag
+        self._id = dict(attrs).get("id") or ""
         for name, value in attrs:
             if name in ("src", "href", "srcset", "action", "data", "poster", "formaction", "background"):
                 self.references.append(f"{tag} {name}={value}")
@@ -124,7 +146,14 @@ class Page(HTMLParser):
         self._inside = ""
 
     def handle_data(self, data: str) -> None:
+        if self._inside == "script" and self._id:
+            self.data[self._id] = data
+            return
         {"script": self.scripts, "style": self.styles}.get(self._inside, self.text).append(data)
+
+
+def words_of(page: Page) -> str:
+    return " ".join(" ".join(page.text).split())
 
 
 @pytest.fixture(scope="module")
@@ -148,61 +177,59 @@ def hostile() -> str:
 
 def test_it_refers_to_nothing_outside_of_itself(page: Page) -> None:
     assert page.references == []
-    assert not {"link", "img", "iframe", "object", "embed", "base", "form"} & set(page.tags)
+    assert not {"link", "img", "iframe", "object", "embed", "base"} & set(page.tags)
     assert not any("url(" in style or "@import" in style for style in page.styles)
-    assert not any("http" in script or "import" in script for script in page.scripts)
+    assert not any("http" in script or "import(" in script for script in page.scripts)
 
 
-def test_it_forbids_the_browser_to_load_anything(real: SuiteRun) -> None:
-    assert "content=\"default-src 'none';" in render_report([real])
+def test_it_forbids_the_browser_to_load_anything_and_to_run_any_other_script(real: SuiteRun) -> None:
+    text = render_report([real])
+    (script,) = Page(text).scripts
+
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    assert f"content=\"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'\"" in text
 
 
 def test_it_has_a_waterfall_for_every_operation_with_its_steps_calls_and_hooks(
     page: Page, real: SuiteRun, replayed: SuiteRun
 ) -> None:
-    executions = sum(
-        len(run.operations[each.operation_id].executions) for run in (real, replayed) for each in run.results
-    )
+    executions = sum(result.hook_executions for run in (real, replayed) for result in run.results)
+    left_out = sum(side["timeline"]["leftOut"] for side in page.sides)
 
-    assert page.classes.count("side") == 2 * 97
-    assert page.classes.count("bar step") == real.totals.steps + replayed.totals.steps
-    assert page.classes.count("bar hook") == page.classes.count("bar tick") == executions
-    # Each call has a bar in its waterfall and one in the overview.
-    assert page.classes.count("bar tool") == 2 * 339
-    assert page.classes.count("bar mock") == 2 * 339
+    assert len(page.sides) == 2 * 97
+    assert len(page.bars("step")) == real.totals.steps + replayed.totals.steps
+    assert len(page.bars("hook")) + left_out == executions
+    assert len(page.bars("tool")) == 2 * 339
+    assert all(bar["call"] is not None for bar in page.bars("tool"))
 
 
-def test_mocked_calls_differ_by_colour_pattern_and_label(page: Page) -> None:
-    (style,) = [style for style in page.styles if ".bar.mock" in style]
+def test_a_call_stands_with_its_arguments_its_result_and_who_answered_it(page: Page) -> None:
+    [detail] = [each for row, each in zip(page.rows, page.details, strict=True) if row["task"] == "user_task_3"][:1]
+    real, replayed = detail["sides"]
 
-    assert "repeating-linear-gradient" in style.partition(".bar.mock")[2].partition("}")[0]
-    assert page.classes.count("tag mock") > 339
-    assert "the tool did not run" in "".join(page.text)
+    assert [call["outcome"] for call in real["calls"]] == ["real"] * len(real["calls"])
+    assert [call["outcome"] for call in replayed["calls"]] == ["mocked"] * len(real["calls"])
+    assert [call["args"] for call in real["calls"]] == [call["args"] for call in replayed["calls"]]
+    assert '"recipient"' in real["calls"][-1]["args"]
+    assert all(call["result"] for call in real["calls"])
 
 
-def test_it_can_be_used_by_keyboard_and_in_the_dark(page: Page) -> None:
-    assert page.tags.count("summary") == page.tags.count("details") > 97 * 2
+def test_it_can_be_used_in_the_dark(page: Page) -> None:
     assert page.handlers == []
     assert any("prefers-color-scheme: dark" in style for style in page.styles)
 
 
-def test_bars_stay_inside_of_their_track(page: Page) -> None:
-    for style in page.styles:
-        if style.startswith("left:min("):
-            assert 0 <= float(style.removeprefix("left:min(").partition("%")[0]) <= 100
-
-
 def test_totals_and_the_verdict_stand_on_top(page: Page) -> None:
-    text = " ".join(" ".join(page.text).split())
+    text = words_of(page)
 
     assert "✓ Passed: 97 of 97 tasks; the replay gave the same results. Same results: 339 tool results" in text
-    assert text.index("Passed: 97 of 97") < text.index("Started") < text.index("97/97")
+    assert text.index("Passed: 97 of 97") < text.index("Tasks passed 97 of 97") < text.index("Started")
 
 
-def test_the_start_the_versions_the_model_and_the_call_that_made_the_run_stand_below_the_verdict(
+def test_the_start_the_versions_the_model_and_the_call_that_made_the_run_stand_at_the_end(
     page: Page, real: SuiteRun
 ) -> None:
-    text = " ".join(" ".join(page.text).split())
+    text = words_of(page)
 
     started = datetime.fromisoformat(str(real.provenance.started_at))
     assert started.utcoffset() == timedelta(0)
@@ -211,55 +238,92 @@ def test_the_start_the_versions_the_model_and_the_call_that_made_the_run_stand_b
     assert "Command hookline.evals.record()" in text
 
 
-def test_a_report_of_a_loaded_run_lists_the_calls_and_says_what_is_unknown(tmp_path: Path) -> None:
+def test_a_report_of_a_loaded_run_has_its_waterfalls_and_says_when_it_was_saved(tmp_path: Path) -> None:
     saved = load_run(save_run(tmp_path / "run.json", run_suite([ask_for_tea()], made_by="a test")))
 
-    text = " ".join(" ".join(Page(render_report([saved.suite_run()])).text).split())
+    shown = Page(render_report([saved.suite_run()]))
 
-    assert f"saved {saved.saved_at}" in text
-    assert "Command a test" in text
-    assert "No waterfall: this run has no events. A saved run does not keep them. real local/price" in text
-
-
-def test_a_failed_task_comes_first_and_is_shown_in_full() -> None:
-    bad = order_tea(checks=[checks.output_contains("milk")])
-
-    page = render_report([run_suite([ask_for_tea(), bad])])
-
-    assert page.index(">order</span>") < page.index(">tea</span>")
-    assert [part.partition(">")[0] for part in page.split('<details class="task')[1:]] == [' bad" open', '"']
+    assert f"saved {saved.saved_at}" in words_of(shown)
+    assert "Command a test" in words_of(shown)
+    assert [bar["label"] for bar in shown.bars("tool")] == ["local/price"]
 
 
-def test_a_page_of_several_suites_that_passed_shows_their_names_alone(page: Page, real: SuiteRun) -> None:
-    text = render_report([real])
+def test_a_result_without_a_timeline_still_has_its_calls() -> None:
+    run = run_suite([ask_for_tea()])
+    old = replace(run, results=[msgspec.structs.replace(each, timeline=None) for each in run.results])
 
-    assert text.count('<details class="group">') == 4
-    assert '<details class="group" open>' not in text
-    assert '<details class="task" open>' not in text
+    [side] = Page(render_report([old])).sides
+
+    assert side["timeline"] is None
+    assert [(call["tool"], call["result"]) for call in side["calls"]] == [("local/price", "tea costs 3 EUR")]
 
 
-def test_hostile_texts_are_shown_and_not_obeyed(hostile: str) -> None:
+def test_failed_tasks_come_first_with_the_reason_in_one_line() -> None:
+    bad = order_tea(checks=[checks.output_contains("milk\nand sugar")])
+
+    shown = Page(render_report([run_suite([ask_for_tea(), bad])]))
+
+    assert [(row["task"], row["result"]) for row in shown.rows] == [("order", "failed"), ("tea", "not judged")]
+    assert shown.rows[0]["why"].startswith("output contains 'milk\\nand sugar': the answer is ")
+    assert "\n" not in shown.rows[0]["why"]
+    assert json.loads(shown.data["rows"])["opened"] == 1
+
+
+def test_attempts_of_a_task_share_a_row_and_one_that_fails_at_times_is_flaky() -> None:
+    run = run_suite([ask_for_tea(checks=[checks.output_contains("EUR")])])
+    [first] = run.results
+    second = msgspec.structs.replace(first, attempt=2, utility=False, score=0.0)
+
+    shown = Page(render_report([replace(run, results=[first, second])]))
+
+    [row] = shown.rows
+    assert (row["result"], row["attempts"], row["passed"], row["score"]) == ("flaky", 2, 1, 0.5)
+    assert [side["attempt"] for side in shown.sides] == [1, 2]
+
+
+def test_models_have_rows_of_their_own() -> None:
+    run = run_suite([ask_for_tea(checks=[checks.output_contains("EUR")])])
+    [one] = run.results
+    results = [msgspec.structs.replace(one, model=model) for model in ("small", "large")]
+
+    shown = Page(render_report([replace(run, results=results)]))
+
+    assert [row["model"] for row in shown.rows] == ["small", "large"]
+    assert "small, large" in words_of(shown)
+
+
+def test_a_page_of_many_results_leaves_out_the_hooks_of_those_that_passed(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = run_suite([ask_for_tea(checks=[checks.output_contains("EUR")])])
+    [one] = run.results
+    many = [msgspec.structs.replace(one, task_id=f"tea-{number}") for number in range(LEAN_FROM)]
+    bad = msgspec.structs.replace(one, task_id="bad", utility=False)
+
+    shown = Page(render_report([replace(run, results=[*many, bad])]))
+
+    assert {bar["kind"] for bar in shown.sides[0]["timeline"]["bars"]} == {"step", "tool", "hook"}
+    assert {bar["kind"] for bar in shown.sides[1]["timeline"]["bars"]} == {"step", "tool"}
+    assert shown.sides[1]["timeline"]["leftOut"] == one.hook_executions
+
+
+def test_hostile_texts_are_data_and_not_obeyed(hostile: str) -> None:
     shown = Page(hostile)
 
-    assert shown.tags.count("script") == 1
+    assert len(shown.scripts) == 1
     assert "img" not in shown.tags
     assert shown.references == shown.handlers == []
     assert "<script>alert" not in hostile
-    assert "&lt;script&gt;alert" in hostile
-    assert "{{ 7 * 7 }}" in hostile
+    assert shown.details[0]["prompt"] == HOSTILE
+    assert "{{ 7 * 7 }}" in shown.sides[0]["output"]
 
 
 def test_failures_of_tools_hooks_and_tasks_are_marked(hostile: str) -> None:
     shown = Page(hostile)
-    text = " ".join(shown.text)
+    [side] = shown.sides
 
-    assert "raised" in text
-    assert "failed" in text
-    assert "✗ check" in text
-    assert "utility" not in text
-    assert "task bad" in shown.classes
-    assert shown.classes.count("bar tool bad") == 4
-    assert "characters more" in text
+    assert {bar["status"] for bar in shown.bars("tool")} == {"failed", "raised"}
+    assert "failed" in {bar["status"] for bar in shown.bars("hook")}
+    assert shown.rows[0]["result"] == side["result"] == "failed"
+    assert "characters more" in side["calls"][0]["result"]
 
 
 def test_what_differs_is_shown_with_both_texts(real: SuiteRun, replayed: SuiteRun) -> None:
@@ -272,10 +336,12 @@ def test_what_differs_is_shown_with_both_texts(real: SuiteRun, replayed: SuiteRu
         duration_ms=1.0,
     )
 
-    page = render_report([real, changed], compare(real, changed))
+    shown = Page(render_report([real, changed], compare(real, changed)))
 
-    assert Page(page).classes.count("io differs") == 1
-    assert '<dd class="mono">another &lt;answer&gt;</dd>' in page
+    assert (shown.rows[0]["task"], shown.rows[0]["result"]) == (other.task_id, "differs")
+    assert shown.rows[0]["why"] == "The output differs in the replay."
+    [difference] = shown.details[0]["differences"]
+    assert difference["replayed"] == "another <answer>"
 
 
 def test_a_missing_task_is_told(real: SuiteRun, replayed: SuiteRun) -> None:
@@ -301,7 +367,7 @@ def test_hundreds_of_operations_with_texts_that_no_encoding_knows_are_written(tm
 
     written = write_report(tmp_path / "r.html", [real, replayed], compare(real, replayed))
 
-    assert written.read_text(encoding="utf-8").count('<section class="side"') == 400
+    assert len(Page(written.read_text(encoding="utf-8")).sides) == 400
 
 
 def test_an_empty_run_gives_a_page(tmp_path: Path) -> None:
@@ -318,25 +384,22 @@ def test_each_call_says_who_answered_it_and_what_struck_it(tmp_path: Path) -> No
     run = run_suite([ask_for_tea(mocks=cheap), order_tea()], mode="record", cassettes=tmp_path, faults=faults, seed=5)
 
     shown = Page(render_report([run]))
-    text = " ".join(" ".join(shown.text).split())
 
-    assert shown.classes.count("tag mock") == 3  # the call, the hook that answered it, and the legend
-    assert shown.classes.count("tag real") == 2
-    assert "by mocks.answer , rule the-cheap-rule ; the tool did not run" in text
-    assert "the-empty-fault injected" in text
-    assert "Injected faults seed 5" in text
+    calls = [call for side in shown.sides for call in side["calls"]]
+    assert [call["outcome"] for call in calls] == ["mocked", "real", "real"]
+    assert (calls[0]["by"], calls[0]["rule"]) == ("mocks.answer", "the-cheap-rule")
+    assert [call.get("fault") for call in calls] == [None, "the-empty-fault", "the-empty-fault"]
+    assert "Injected faults seed 5" in words_of(shown)
 
 
-def test_a_denied_call_is_not_said_to_have_run_and_names_the_hook_that_denied_it() -> None:
+def test_a_denied_call_names_the_hook_that_denied_it() -> None:
     rules = Hooks("rules")
     rules.guard(ToolCall, id="never")(lambda call: Deny("not today"))
 
     shown = Page(render_report([run_suite([ask_for_tea()], hooks=[rules])]))
-    text = " ".join(" ".join(shown.text).split())
 
-    assert "denied by never ; the tool did not run" in text
-    assert "tag real" not in shown.classes
-    assert shown.classes.count("bar tool bad") == 2  # in the waterfall and in the overview
+    assert [bar["status"] for bar in shown.bars("tool")] == ["denied"]
+    assert shown.sides[0]["calls"][0]["by"] == "never"
 
 
 def test_sub_agents_have_bars_too() -> None:
@@ -348,26 +411,23 @@ def test_sub_agents_have_bars_too() -> None:
 
     shown = Page(render_report([anyio.run(partial(record, cases_of([suite])))]))
 
-    assert "Sub-agent writer" in " ".join(shown.text)
-    assert shown.classes.count("bar part") == 1
+    assert [bar["label"] for bar in shown.bars("agent")] == ["Sub-agent writer"]
 
 
 def test_a_refused_call_is_marked_and_its_task_failed() -> None:
     shown = Page(render_report([run_suite([ask_for_tea()], mode="strict")]))
-    text = " ".join(shown.text)
 
-    assert "refused" in text
-    assert "✗ failed" in text
-    assert "this run is strict" in text
+    assert shown.sides[0]["calls"][0]["outcome"] == "refused"
+    assert shown.rows[0]["result"] == "failed"
+    assert "this run is strict" in shown.rows[0]["why"]
 
 
 def test_the_tools_of_a_suite_stand_there_called_or_not() -> None:
     shown = Page(render_report([run_suite([ask_for_tea(), order_tea()])]))
-    text = " ".join(" ".join(shown.text).split())
 
     assert shown.classes.count("chip real") == 2 + 1  # one in the legend
     assert shown.classes.count("chip never") == 1 + 1
-    assert "2 of 3 called" in text
+    assert "2 of 3 called" in words_of(shown)
 
 
 def test_checks_stand_with_what_they_miss() -> None:
@@ -375,8 +435,10 @@ def test_checks_stand_with_what_they_miss() -> None:
 
     page = render_report([run])
 
-    assert "output contains &#39;EUR&#39;" in page
-    assert "the answer is &#39;3 EUR&#39;" in page
+    assert [(check["passed"], check["why"]) for check in Page(page).sides[0]["checks"]] == [
+        (True, ""),
+        (False, "the answer is '3 EUR'"),
+    ]
     assert "<b>USD" not in page
 
 
@@ -385,6 +447,18 @@ def test_an_interrupted_run_says_how_much_is_missing() -> None:
     run.not_run.extend(["shop/a", "shop/b"])
 
     assert "<b>! Interrupted:</b> 0 of 3 tasks passed; 2 did not run; 1 had no check." in render_report([run])
+
+
+def test_a_report_that_breaks_off_leaves_the_old_one(tmp_path: Path) -> None:
+    run = run_suite([ask_for_tea()])
+    before = write_report(tmp_path / "r.html", [run]).read_bytes()
+    broken = msgspec.structs.replace(run.results[0], checks=None)  # type: ignore[type-var]
+
+    with pytest.raises(TypeError):
+        write_report(tmp_path / "r.html", [replace(run, results=[broken])])
+
+    assert (tmp_path / "r.html").read_bytes() == before
+    assert [each.name for each in tmp_path.iterdir()] == ["r.html"]
 
 
 def test_a_path_that_cannot_be_written_is_refused_with_the_reason(tmp_path: Path, real: SuiteRun) -> None:
@@ -413,11 +487,3 @@ def test_without_the_extra_the_error_names_it() -> None:
 )
 def test_times_are_shown_in_a_fitting_unit(milliseconds: float, text: str) -> None:
     assert duration(milliseconds) == text
-
-
-@pytest.mark.parametrize(
-    ("milliseconds", "text"),
-    [(0.0123, "12.3 µs"), (0.99999, "1 ms"), (456.78, "457 ms"), (999.9, "1.00 s"), (1_234_567.0, "1234.57 s")],
-)
-def test_labels_of_an_axis_are_short(milliseconds: float, text: str) -> None:
-    assert axis_label(milliseconds) == text

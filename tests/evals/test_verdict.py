@@ -52,6 +52,27 @@ def test_the_verdict_is_one_sentence_with_counts_and_names(run: SuiteRun, said: 
     assert str(judge_runs([run])) == said
 
 
+def test_a_task_that_fails_at_times_did_not_pass_and_counts_once() -> None:
+    good, other = run_with(passed=2).results
+    bad = msgspec.structs.replace(good, attempt=2, utility=False)
+    again = msgspec.structs.replace(other, attempt=2)
+
+    verdict = judge_runs([replace(TEA, results=[good, other, bad, again])])
+
+    assert str(verdict) == "Failed: 1 of 2 tasks passed in every attempt; 1 passed in some attempts: shop/good0; 3 of 4 attempts passed."
+    assert str(judge_runs([replace(TEA, results=[other, again])])) == "Passed: 1 of 1 task in every attempt; 2 of 2 attempts passed."
+
+
+def test_a_task_counts_once_for_each_model() -> None:
+    [good] = run_with(passed=1).results
+    small = msgspec.structs.replace(good, model="small", utility=False)
+    large = msgspec.structs.replace(good, model="large")
+
+    verdict = judge_runs([replace(TEA, results=[small, large])])
+
+    assert str(verdict) == "Failed: 1 of 2 tasks passed; 1 failed: shop/good0 (small)."
+
+
 def test_a_task_with_another_answer_in_the_replay_did_not_pass() -> None:
     run = run_with(passed=2)
     changed = msgspec.structs.replace(run.results[0], output="another", mocked=1)

@@ -7,6 +7,7 @@ from typing import Any
 
 import anyio
 import pytest
+from hookline.evals.reports._timeline import StepRow, timeline_of
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -29,7 +30,6 @@ from hookline import (
 from hookline.cli.trace import Tracing
 from hookline.cli.trace._span_tree import draw_traces
 from hookline.evals import Bar, EventRecorder, Waterfall, draw_run
-from hookline.evals.reports._timeline import StepRow, timeline_of
 from hookline.events import AfterHumanIntervention, AfterStep, PendingTool, encode
 from hookline.registry import ExecutionRow, HookRun
 from hookline.runtime import JournalEntry

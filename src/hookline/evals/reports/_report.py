@@ -1,29 +1,33 @@
-"""The HTML report of runs: one self-contained page with results, tool coverage and a waterfall per task."""
+"""The HTML report of runs: one self-contained page with the verdict, figures, and every task with its waterfall."""
 
 from __future__ import annotations
 
+import base64
 import functools
 import hashlib
 import importlib.resources
 import os
 import shutil
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from hookline.errors import MissingExtraError
+from hookline.evals._canonical import canonical
 from hookline.evals.errors import ReportError
-from hookline.evals.reports._timeline import Timeline, shorten, timeline_of
+from hookline.evals.reports._report_rows import ReportRow, TaskIndex, row_chunks
 from hookline.evals.reports._verdict import judge_runs
-from hookline.evals.running import Comparison, Difference, Mode, SuiteRun, TaskResult
-from hookline.evals.trajectories import CallRow, Coverage, RecordedOperation
+from hookline.evals.running import Comparison, Mode, SuiteRun
+from hookline.evals.statistics import CheckStatistics, Estimate, RunStatistics, TagStatistics
+from hookline.evals.trajectories import CallRow, Coverage
 
 __all__ = [
     "check_writable",
     "duration",
     "load_template",
     "render_report",
+    "report_parts",
     "write_report",
     "write_text",
     "write_whole",
@@ -42,74 +46,11 @@ NAMES: dict[Mode, str] = {
 OPENED = 3
 """Failed tasks that the page shows in full."""
 
+MOST_FIGURES = 200
+"""Checks or tags of which the page shows figures. Where there are more, they are texts of single tasks."""
 
-@dataclass(frozen=True, kw_only=True)
-class RunColumn:
-    """One run of a task, as a column of the page.
-
-    Attributes:
-        mode: `"real"` or `"replayed"`.
-        result: The figures of the run.
-        timeline: The rows of its waterfall.
-    """
-
-    mode: str
-    result: TaskResult
-    timeline: Timeline
-
-
-@dataclass(frozen=True, kw_only=True)
-class TaskRow:
-    """One task with its runs, as a row of the page.
-
-    Attributes:
-        name: The task with its suite.
-        prompt: The user's prompt.
-        sides: The runs of the task.
-        differences: The differences between two runs; `None` for a single run.
-        ok: Whether all its runs ended as they should, with the same results.
-    """
-
-    name: str
-    prompt: str
-    sides: list[RunColumn]
-    differences: list[Difference] | None
-    ok: bool
-
-    @property
-    def suite(self) -> str:
-        """The suite of the task."""
-        return self.sides[0].result.suite
-
-    @property
-    def task_id(self) -> str:
-        """The name of the task in its suite."""
-        return self.sides[0].result.task_id
-
-    @property
-    def faults(self) -> int:
-        """Number of its calls that a fault struck."""
-        return max((sum(call.fault is not None for call in side.result.calls) for side in self.sides), default=0)
-
-
-@dataclass(frozen=True, kw_only=True)
-class SuiteRows:
-    """The tasks of a suite, as a section of the page.
-
-    Attributes:
-        name: The suite.
-        rows: Its tasks; those that failed come first.
-        is_open: Whether the page shows them without a click.
-    """
-
-    name: str
-    rows: list[TaskRow]
-    is_open: bool
-
-    @property
-    def failed(self) -> int:
-        """Number of tasks that did not pass."""
-        return sum(not row.ok for row in self.rows)
+DATA_MARK = "<!-- data -->"
+"""Where in the template the data and the script of the page stand."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,11 +81,41 @@ class SuiteTools:
         return "real" if path in found.real else "refused"
 
 
+@dataclass(frozen=True, kw_only=True)
+class FigureRow:
+    """A check or a tag, with its figures for each model.
+
+    Attributes:
+        name: Its name.
+        tasks: The tasks that have it.
+        cells: Its figures; `None` for a model that never met it.
+    """
+
+    name: str
+    tasks: int
+    cells: list[CheckStatistics | TagStatistics | None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class FigureTable:
+    """The figures of all checks or of all tags, with a column for each model.
+
+    Attributes:
+        title: What its rows are.
+        models: The models.
+        rows: Its rows.
+    """
+
+    title: str
+    models: list[str]
+    rows: list[FigureRow]
+
+
 def write_report(path: str | Path, runs: Sequence[SuiteRun], comparison: Comparison | None = None) -> Path:
-    """Write the report to a file.
+    """Write the report to a file. It needs no network, and memory for the rows of the tasks only.
 
     Args:
-        path: The file; one that exists is replaced.
+        path: The file; one that exists is replaced, at once and as a whole.
         runs: The runs to show. Runs of the same tasks are shown side by side.
         comparison: The comparison of two runs.
 
@@ -155,7 +126,9 @@ def write_report(path: str | Path, runs: Sequence[SuiteRun], comparison: Compari
         ReportError: If the file cannot be written.
         MissingExtraError: If the extra `cli` is not installed.
     """
-    return write_text(path, render_report(runs, comparison))
+    target = check_writable(path)
+    write_whole(target, (text.encode("utf-8", "backslashreplace") for text in report_parts(runs, comparison)))
+    return target
 
 
 def check_writable(path: str | Path) -> Path:
@@ -226,7 +199,7 @@ def write_whole(target: Path, data: bytes | Iterable[bytes]) -> None:
 
 
 def render_report(runs: Sequence[SuiteRun], comparison: Comparison | None = None) -> str:
-    """Render the report as HTML: no network, no external fonts or scripts, everything shown is escaped.
+    """Render the report as HTML: no network, no external fonts or scripts, nothing that is shown is obeyed.
 
     Args:
         runs: The runs to show.
@@ -235,75 +208,92 @@ def render_report(runs: Sequence[SuiteRun], comparison: Comparison | None = None
     Raises:
         MissingExtraError: If the extra `cli` is not installed.
     """
-    rows = _rows(runs, comparison)
-    page: str = load_template("report.html.j2", duration=duration, axis_label=axis_label, shorten=shorten).render(
+    return "".join(report_parts(runs, comparison))
+
+
+def report_parts(runs: Sequence[SuiteRun], comparison: Comparison | None = None) -> Iterator[str]:
+    """Yield the report in parts: what is above the tasks, the packed details, the rows, and the script that shows them.
+
+    Raises:
+        MissingExtraError: If the extra `cli` is not installed.
+    """
+    index = TaskIndex(runs, comparison)
+    statistics = [RunStatistics.of(run) for run in runs]
+    template = load_template("report.html.j2", duration=duration, money=money, percent=percent, count=count)
+    script = _read("report.js")
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    page: str = template.render(
+        script_digest=digest,
         runs=[
             {
                 "mode": run.mode,
                 "name": NAMES[run.mode],
                 "totals": run.totals,
-                "ok": run.ok,
-                "results": run.results,
+                "statistics": figures,
                 "seed": run.seed,
-                "not_run": run.not_run,
             }
-            for run in runs
+            for run, figures in zip(runs, statistics, strict=True)
         ],
+        tables=_figure_tables(statistics[0]) if statistics else [],
         verdict=judge_runs(runs, comparison),
         provenance=[run.provenance for run in runs[:1]],
-        groups=_groups(rows),
-        opened=_first_to_open(rows),
-        rows=rows,
+        index=index,
         coverage=_coverage(runs),
         faults=_faults(runs),
         names=NAMES,
         comparison=comparison,
-        suites=list(dict.fromkeys(row.suite for row in rows)),
     )
-    return page
+    head, mark, tail = page.partition(DATA_MARK)
+    assert mark, "the template of the report has lost its mark"
+    yield head
+    rows: list[ReportRow] = []
+    for chunk in row_chunks(index):
+        rows += chunk.rows
+        yield f'<script type="text/plain" id="chunk-{chunk.number}">{chunk.packed}</script>\n'
+    # The rows come last, when the place of every detail is known.
+    shown = {
+        "names": NAMES,
+        "runs": [run.mode for run in runs],
+        "suites": index.suites,
+        "models": index.models,
+        "opened": min(index.failed, OPENED) if index.failed or len(index) != 1 else 1,
+        "rows": rows,
+    }
+    # Inside of a script element only `</` and `<!--` would be read as markup.
+    data = canonical(shown, sort_keys=False).replace("<", "\\u003c")
+    yield f'<script type="application/json" id="rows">{data}</script>\n<script>{script}</script>'
+    yield tail
 
 
-def _rows(runs: Sequence[SuiteRun], comparison: Comparison | None) -> list[TaskRow]:
-    sides: dict[str, list[RunColumn]] = {}
-    for run in runs:
-        for result in run.results:
-            recorded = run.operations.get(result.operation_id) or RecordedOperation(result.operation_id)
-            side = RunColumn(mode=run.mode, result=result, timeline=timeline_of(recorded, result.calls))
-            sides.setdefault(result.name, []).append(side)
-    differences: dict[str, list[Difference]] = {}
-    for difference in comparison.differences if comparison else []:
-        differences.setdefault(difference.task, []).append(difference)
-    return [
-        TaskRow(
-            name=name,
-            prompt=found[0].result.prompt,
-            sides=found,
-            differences=differences.get(name, []) if comparison else None,
-            ok=all(side.result.ok for side in found) and name not in differences,
-        )
-        for name, found in sides.items()
-    ]
+def _figure_tables(statistics: RunStatistics) -> list[FigureTable]:
+    """Return the figures by check and by tag; nothing about a single check, whose figures are those of the run."""
+    models = [each.model for each in statistics.models]
+    checks = [{row.check: row for row in each.checks} for each in statistics.models]
+    tags = [{row.tag: row for row in each.tags} for each in statistics.models]
+    tables = [_figure_table("Check", models, checks), _figure_table("Tag", models, tags)]
+    return [table for table, least in zip(tables, (2, 1), strict=True) if least <= len(table.rows) <= MOST_FIGURES]
 
 
-def _groups(rows: Sequence[TaskRow]) -> list[SuiteRows]:
-    """Return the tasks by suite; a suite is open if it is the only one or has a failure."""
-    suites: dict[str, list[TaskRow]] = {}
-    for row in rows:
-        suites.setdefault(row.suite, []).append(row)
-    return [
-        SuiteRows(
-            name=name,
-            rows=sorted(found, key=lambda row: row.ok),
-            is_open=len(suites) == 1 or not all(row.ok for row in found),
-        )
-        for name, found in suites.items()
-    ]
+def _figure_table(
+    title: str, models: list[str], found: Sequence[Mapping[str, CheckStatistics | TagStatistics]]
+) -> FigureTable:
+    names = dict.fromkeys(name for rows in found for name in rows)
+    return FigureTable(
+        title=title,
+        models=models,
+        rows=[
+            FigureRow(
+                name=name,
+                tasks=max(rows[name].tasks for rows in found if name in rows),
+                cells=[rows.get(name) for rows in found],
+            )
+            for name in names
+        ],
+    )
 
 
-def _first_to_open(rows: Sequence[TaskRow]) -> set[str]:
-    """Return the names of the tasks that the page shows in full: the first that failed, or the only one."""
-    failed = [row.name for row in rows if not row.ok]
-    return set(failed[:OPENED]) if failed or len(rows) != 1 else {rows[0].name}
+def _read(name: str) -> str:
+    return importlib.resources.files("hookline.evals.reports").joinpath(name).read_text(encoding="utf-8")
 
 
 def _coverage(runs: Sequence[SuiteRun]) -> list[SuiteTools]:
@@ -331,21 +321,31 @@ def _faults(runs: Sequence[SuiteRun]) -> list[tuple[str, str, list[CallRow]]]:
 
 
 def duration(milliseconds: float) -> str:
-    """Format a time for people: `12.3 µs`, `4.56 ms`, `1.23 s`."""
+    """Format a time for people: `12.3 µs`, `4.56 ms`, `457 ms`, `1.23 s`."""
     if milliseconds < 1:
         return f"{milliseconds * 1000:.1f} µs"
-    if milliseconds < 1000:
+    if milliseconds < 100:
         return f"{milliseconds:.2f} ms"
-    return f"{milliseconds / 1000:.2f} s"
-
-
-def axis_label(milliseconds: float) -> str:
-    """Format a time for the axis of a waterfall, with three digits: `12.3 µs`, `456 ms`, `1.23 s`."""
-    if milliseconds < 0.9995:
-        return f"{milliseconds * 1000:.3g} µs"
     if milliseconds < 999.5:
-        return f"{milliseconds:.3g} ms"
+        return f"{milliseconds:.0f} ms"
     return f"{milliseconds / 1000:.2f} s"
+
+
+def money(usd: float) -> str:
+    """Format an amount of US dollars for people: `$0.0012`, `$12.30`."""
+    return f"${usd:.4f}" if 0 < usd < 0.01 else f"${usd:,.2f}"
+
+
+def percent(found: Estimate | None) -> str:
+    """Format a share with its 95 % interval: `75 % (47 to 91)`."""
+    if found is None:
+        return "-"
+    return f"{100 * found.mean:.0f} % ({100 * found.low:.0f} to {100 * found.high:.0f})"
+
+
+def count(number: float) -> str:
+    """Format a number with separators for thousands, without digits after the point if it is large."""
+    return f"{number:,.0f}" if number == int(number) or number >= 100 else f"{number:,.1f}"
 
 
 @functools.cache
@@ -367,5 +367,4 @@ def load_template(name: str, **filters: Callable[..., str]) -> Any:
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     environment.filters.update(filters)
-    source = importlib.resources.files("hookline.evals.reports").joinpath(name).read_text(encoding="utf-8")
-    return environment.from_string(source)
+    return environment.from_string(_read(name))

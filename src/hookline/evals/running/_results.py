@@ -11,6 +11,7 @@ import msgspec
 
 from hookline.evals.cassettes import Cassette
 from hookline.evals.running._provenance import Provenance
+from hookline.evals.running._timeline import Timeline
 from hookline.evals.trajectories import CallRow, Coverage, RecordedOperation, Trajectory
 from hookline.runtime import OperationResult
 
@@ -127,6 +128,7 @@ class TaskResult(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         tags: The tags of the task.
         input_tokens: Tokens that the model calls of the run read.
         output_tokens: Tokens that they wrote.
+        timeline: When its steps, calls and hooks ran; `None` in runs of versions of hookline that did not keep it.
     """
 
     suite: str
@@ -158,6 +160,7 @@ class TaskResult(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     tags: list[str] = []
     input_tokens: int = 0
     output_tokens: int = 0
+    timeline: Timeline | None = None
 
     @property
     def name(self) -> str:
@@ -365,7 +368,7 @@ class RunTally:
                 self.sums[name] += getattr(result, name)
 
 
-VARYING_FIELDS = ("operationId", "durationMs", "hookTimeMs")
+VARYING_FIELDS = ("operationId", "durationMs", "hookTimeMs", "timeline")
 """The fields of a result that differ between two runs of a deterministic task: ids, times and durations."""
 
 

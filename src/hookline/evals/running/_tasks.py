@@ -21,6 +21,7 @@ from hookline.evals.mocking import ToolMocks
 from hookline.evals.running._protocol import RunsTasks
 from hookline.evals.running._results import Mode, TaskKey, TaskOutcome, TaskResult
 from hookline.evals.running._time_limits import TaskTimeoutError, finish_within
+from hookline.evals.running._timeline import timeline_of
 from hookline.evals.trajectories import EventRecorder, RecordedOperation, Trajectory, call_rows
 from hookline.events import BeforeStep
 from hookline.hooks import AnyHook, Hooks
@@ -215,6 +216,7 @@ class TaskRunner:
             trajectory=msgspec.structs.replace(recorded.trajectory, reason=TIMEOUT),
             calls=calls,
             tools_run=sum(call.outcome == "real" for call in calls),
+            timeline=timeline_of(recorded),
         )
         return TaskRun(result=result, recorded=recorded)
 
@@ -299,6 +301,7 @@ def _result(
         output_tokens=result.usage.output_tokens,
         calls=call_rows(case_name(case), recorded, mocks.calls),
         cassette=cassette,
+        timeline=timeline_of(recorded),
         attempt=key[1],
         model=key[2],
         tags=tags_of(case),
