@@ -12,6 +12,7 @@ import msgspec
 
 from hookline.calls import ToolResult
 from hookline.evals._canonical import canonical
+from hookline.evals._equality import json_key
 from hookline.events import AfterToolCall, OnToolCallError
 from hookline.redaction import Redacting
 
@@ -207,7 +208,7 @@ class RecordedCalls:
             return agent, tool, ""
         for field in self._ignore:
             args = _without(args, field)
-        return agent, tool, canonical(args)
+        return agent, tool, json_key(args)
 
     def add(self, key: Key, recording: RecordedCall) -> None:
         """Add a recording to those of the same call."""
