@@ -54,6 +54,7 @@ __all__ = [
     "NotOneOperationError",
     "ReportError",
     "RunFileError",
+    "StaleRecordingWarning",
     "SuiteFileError",
     "ToolNameError",
     "UnknownAttackChoiceError",
@@ -162,6 +163,10 @@ class AnswerError(HooklineError):
 
 class NeverMatchingRuleWarning(UserWarning):
     """A rule was added that no call can ever match."""
+
+
+class StaleRecordingWarning(UserWarning):
+    """A test has replayed recordings of a tool whose schema has changed since."""
 
 
 def check_name(name: object) -> str:
