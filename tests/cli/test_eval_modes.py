@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -61,6 +62,39 @@ def test_a_replay_that_misses_names_the_nearest_recording_and_fails(tapes: str) 
 
     assert result.exit_code == 1
     assert 'local/price was recorded with {"item":"coffee"}' in result.stdout
+
+
+def test_a_replay_names_tools_that_have_changed_and_strict_refuses_them(tapes: str) -> None:
+    edited = 0
+    for file in Path(tapes).glob("shop/*.yaml"):  # as if `count` had been text when this was recorded
+        recorded = file.read_text()
+        if "count: integer" in recorded:
+            edited += 1
+            earlier = re.sub(r"(count: )integer(.*\n(?:    .*\n)*  schema: blake2b:)\w+", r"\1string\g<2>0", recorded)
+            file.write_text(earlier)
+
+    replayed = run(EXAMPLE, "--mode", "replay", "--cassettes", tapes)
+    strict = run(EXAMPLE, "--mode", "strict", "--cassettes", tapes)
+
+    change = "`count` was string (optional) and is integer (optional)"
+    text = " ".join(replayed.stdout.split())
+    assert (replayed.exit_code, strict.exit_code) == (0, 1)
+    assert f"! stale recordings ({edited} calls): the schema of local/order has changed since it was" in text
+    assert change in text
+    assert change in " ".join(strict.stdout.split())
+
+
+def test_a_failing_replay_does_not_end_with_a_green_line(tmp_path: Path) -> None:
+    suite = tmp_path / "shop.yaml"
+    suite.write_text(
+        "suite: s\ntasks: [{id: a, prompt: p, script: [{say: never}], checks: [{output_equals: so it is}]}]\n"
+    )
+
+    result = run(str(suite), "--mocked")
+
+    assert result.exit_code == 1
+    assert "✓ (a)" not in result.stdout
+    assert "(a) and (b) produced the same results, the failures too" in result.stdout
 
 
 def test_strict_refuses_what_no_rule_and_no_cassette_answers(tapes: str) -> None:

@@ -287,12 +287,16 @@ async def test_a_sub_agent_has_tools_of_its_own_under_the_same_names(path: Path)
         ({"a": {"type": "string"}}, {"a": {"type": "string", "description": "An a.", "title": "A"}}, []),
         ({"a": {"type": "string"}}, {}, ["`a` is gone"]),
         ({}, {"a": {"type": "string"}}, ["`a` is new"]),
-        ({"a": {"type": "string"}}, {"a": {"type": "integer"}}, ["`a` was string, optional and is integer, optional"]),
+        (
+            {"a": {"type": "string"}},
+            {"a": {"type": "integer"}},
+            ["`a` was string (optional) and is integer (optional)"],
+        ),
         ({"a": {"enum": [1]}}, {"a": {"enum": [1, 2]}}, ["details of its parameters differ"]),
         (
             {"a": {"type": "array", "items": {"type": "string"}}},
             {"a": {"anyOf": [{"type": "string"}, {"type": "null"}]}},
-            ["`a` was array of string, optional and is string or null, optional"],
+            ["`a` was array of string (optional) and is string or null (optional)"],
         ),
         ({"a": {"$ref": "#/$defs/A"}}, {"a": {"type": "object"}}, ["details of its parameters differ"]),
         ({"title": {"type": "string"}}, {"title": {"type": "string", "examples": ["x"]}}, []),

@@ -24,6 +24,9 @@ SUBSCHEMAS = frozenset(("$defs", "definitions", "dependentSchemas", "patternProp
 DATA = frozenset(("const", "default", "enum", "required"))
 """Keywords whose value is data, not a schema."""
 
+OPTIONAL = " (optional)"
+"""Behind the type of a parameter that may be left out."""
+
 TYPE_CHARACTERS = 60
 """How much of a parameter's type is kept."""
 
@@ -34,7 +37,7 @@ class RecordedTool(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         tool: The tool, as `toolset/tool_name`.
         agent: The sub-agent that called it; empty for the main agent.
-        parameters: The type of each parameter, with `, optional` behind it where it may be left out.
+        parameters: The type of each parameter, with `(optional)` behind it where it may be left out.
         schema: A digest of its JSON Schema, without titles, descriptions and examples.
         version: The version that the tool declares; empty if it declares none.
         recorded: The date, in UTC, of its latest recordings that differ from those before; empty if it is not known.
@@ -62,7 +65,7 @@ class RecordedTool(msgspec.Struct, frozen=True, kw_only=True):
             tool=f"{spec.toolset}/{spec.name}",
             agent=agent,
             parameters={
-                name: f"{_type_of(each, spec.schema)}{'' if name in required else ', optional'}"
+                name: f"{_type_of(each, spec.schema)}{'' if name in required else OPTIONAL}"
                 for name, each in sorted(properties.items() if isinstance(properties, Mapping) else ())
             },
             schema=f"blake2b:{hashlib.blake2b(canonical(schema).encode(), digest_size=8).hexdigest()}",
@@ -92,7 +95,7 @@ def schema_changes(recorded: RecordedTool, present: RecordedTool) -> list[str]:
     changes = [f"`{name}` is gone" for name in before if name not in now]
     for name, kind in now.items():
         if name not in before:
-            changes.append(f"`{name}` is new{'' if kind.endswith(', optional') else ' and required'}")
+            changes.append(f"`{name}` is new{'' if kind.endswith(OPTIONAL) else ' and required'}")
         elif kind != before[name]:
             changes.append(f"`{name}` was {before[name]} and is {kind}")
     return changes or ["details of its parameters differ"]
