@@ -4,7 +4,6 @@ from hookline.evals.cassettes._cassette import Cassette
 from hookline.evals.cassettes._cassette import CassetteError as CassetteError
 from hookline.evals.cassettes._recordings import Matching as Matching
 from hookline.evals.cassettes._recordings import RecordedCall as RecordedCall
-from hookline.evals.cassettes._recordings import recording_of as recording_of
 from hookline.evals.cassettes._recordings import to_json_value as to_json_value
 from hookline.evals.cassettes._tools import RecordedTool as RecordedTool
 from hookline.evals.cassettes._tools import ToolWatchingHooks as ToolWatchingHooks

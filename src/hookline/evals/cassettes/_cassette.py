@@ -14,6 +14,7 @@ import msgspec
 
 from hookline.calls import ToolResult, ToolSpec
 from hookline.errors import HookUsageError, message_of
+from hookline.evals._canonical import canonical
 from hookline.evals._endings import OperationEndings
 from hookline.evals.cassettes._file import (
     CassetteFile,
@@ -337,6 +338,22 @@ class Cassette:
             agent: The sub-agent; empty for the main agent.
         """
         self._offered.note(list(tools), agent)
+
+    def recording_of(self, event: AfterToolCall | OnToolCallError) -> RecordedCall:
+        """Return what would be recorded of a call, without recording it.
+
+        Args:
+            event: The call's result.
+        """
+        return recording_of(event, ReplayScope("", 0), self._redaction)
+
+    def is_redacted(self, recording: RecordedCall) -> bool:
+        """Whether the arguments of a recording have the text that replaces secrets, so that no tool can be given them.
+
+        A redaction of your own is known by its attribute `replacement`.
+        """
+        replacement = getattr(self._redaction, "replacement", "")
+        return bool(replacement) and canonical(replacement)[1:-1] in canonical(recording.args)
 
     def forget(self, operation_id: str) -> None:
         """Drop the state of an operation that has ended: which recordings it and its sub-agents have used."""

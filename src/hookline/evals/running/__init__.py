@@ -17,6 +17,7 @@ from hookline.evals.running._results import Mode as Mode
 from hookline.evals.running._results import Totals as Totals
 from hookline.evals.running._runner import Case as Case
 from hookline.evals.running._runner import SuiteRunner, cases_of, record, replay
+from hookline.evals.running._runner import cassette_file as cassette_file
 
 __all__ = [
     "CheckResult",

@@ -197,6 +197,26 @@ class UserSuite:
         if rules is not None:
             rules(mocks)
 
+    def agent_of(self, task_id: str) -> Agent:
+        """Return the agent of a task, with its model and with tools of its own."""
+        return self._make_agent(_model(self.task(task_id)))
+
+    def is_scripted(self, task_id: str) -> bool:
+        """Whether a task can be run without asking a real model."""
+        task = self.task(task_id)
+        return task.script is not None or isinstance(task.model, ScriptedModel)
+
+    def without_checks(self) -> UserSuite:
+        """Return the suite with the same tasks, which are run but not judged."""
+        return UserSuite(
+            self.name,
+            tasks=[dataclasses.replace(task, expected=None, checks=()) for task in self._tasks.values()],
+            tools=self._tools,
+            agent=self._agent,
+            instructions=self._instructions,
+            cassette_options=self.cassette_options,
+        )
+
     def cassette(self, task_id: str) -> Path | None:
         """Return the cassette file of a task, if it has its own."""
         own = self.task(task_id).cassette
