@@ -31,7 +31,7 @@ from hookline.evals.running import (
 from hookline.evals.suites import find_suites
 from hookline.hooks import AnyHook
 
-__all__ = ["Evaluation", "InterruptedEvaluation", "evaluate", "find_cases", "find_suite"]
+__all__ = ["Evaluation", "InterruptedEvaluation", "evaluate", "find_cases", "find_suite", "without_failed_runs"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,7 +124,7 @@ def find_cases(targets: Iterable[str], tasks: Sequence[str]) -> list[Case]:
 
 
 @contextlib.contextmanager
-def _without_failed_runs() -> Iterator[None]:
+def without_failed_runs() -> Iterator[None]:
     """Keep runs that end in error out of the log, since the table of results shows them."""
     logger = logging.getLogger("hookline")
 
@@ -175,7 +175,7 @@ def evaluate(
     """
     runs: list[SuiteRun] = []
     runner = partial(SuiteRunner, cases, faults=faults, seed=seed, concurrency=concurrency, made_by=made_by)
-    with _progress(console) as progress, _without_failed_runs():
+    with _progress(console) as progress, without_failed_runs():
         bar = progress.add_task(NAMES[mode], total=len(cases), last="")
         first = runner(
             mode=mode,
