@@ -10,7 +10,7 @@ import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from hookline.errors import MissingExtraError
 from hookline.evals.errors import ReportError
@@ -24,6 +24,7 @@ __all__ = [
     "duration",
     "load_template",
     "render_report",
+    "write_parts",
     "write_report",
     "write_text",
     "write_whole",
@@ -198,22 +199,39 @@ def write_whole(target: Path, data: bytes) -> None:
     Raises:
         ReportError: If it cannot be written.
     """
+    write_parts(target, lambda file: file.write(data))
+
+
+def write_parts(target: Path, write: Callable[[BinaryIO], object]) -> None:
+    """Replace a file at once and as a whole, with what a function writes piece by piece.
+
+    Args:
+        target: The file. Pipes and devices are written to directly.
+        write: Writes into a binary file. If it raises, the file stays as it was.
+
+    Raises:
+        ReportError: If it cannot be written.
+    """
     half = None
     try:
         if target.exists() and not target.is_file():
-            target.write_bytes(data)
+            with target.open("wb") as file:
+                write(file)
             return
-        file = Path(os.path.realpath(target))  # replace the target of a link, not the link
-        name = hashlib.blake2b(os.fsencode(file.name), digest_size=8).hexdigest()
-        half = file.with_name(f".hookline-{name}-{os.getpid()}.half")  # a hash, since the name itself may be too long
-        half.write_bytes(data)
-        if file.exists():
-            shutil.copymode(file, half)
-        half.replace(file)
-    except OSError as error:
+        whole = Path(os.path.realpath(target))  # replace the target of a link, not the link
+        name = hashlib.blake2b(os.fsencode(whole.name), digest_size=8).hexdigest()
+        half = whole.with_name(f".hookline-{name}-{os.getpid()}.half")  # a hash, since the name itself may be too long
+        with half.open("wb") as file:
+            write(file)
+        if whole.exists():
+            shutil.copymode(whole, half)
+        half.replace(whole)
+    except BaseException as error:
         if half is not None:
             half.unlink(missing_ok=True)
-        raise ReportError(str(target), error.strerror or str(error)) from error
+        if isinstance(error, OSError):
+            raise ReportError(str(target), error.strerror or str(error)) from error
+        raise
 
 
 def render_report(runs: Sequence[SuiteRun], comparison: Comparison | None = None) -> str:

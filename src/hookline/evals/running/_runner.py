@@ -19,9 +19,10 @@ from hookline.evals.faults import FaultSpec
 from hookline.evals.mocking import ToolMocks
 from hookline.evals.running._protocol import RunsTasks, Suite
 from hookline.evals.running._provenance import Provenance
-from hookline.evals.running._results import Mode, SuiteRun, TaskOutcome, TaskResult
+from hookline.evals.running._results import Mode, SuiteRun, TaskOutcome, TaskResult, verdicts_of
 from hookline.evals.trajectories import EventRecorder, RecordedOperation, Trajectory, call_rows, coverage_of
 from hookline.hooks import AnyHook
+from hookline.instrumentation import await_verdicts
 from hookline.runtime import InMemoryStore
 
 __all__ = ["Case", "Suite", "SuiteRunner", "cases_of", "cassette_file", "record", "replay"]
@@ -225,17 +226,21 @@ class SuiteRunner:
             path = self._path(case)
             cassette = self._cassette(case, path)
             mocks = self._mocks(case, None if self._in_memory else cassette)
-            outcome = await suite.run_task(
-                task_id,
-                hooks=[self._recorder.hooks, *self._hooks_of(mocks, cassette), *self._hooks],
-                dispatcher=dispatcher,
-                store=store,
-                forbid_tools=self.mode in FORBID,
-            )
-            if self.mode == "record" and cassette is not None:
-                cassette.save()
-            recorded = self._recorder[outcome.result.operation_id]
-            return _result(outcome, recorded, mocks, None if cassette is None or path is None else str(path))
+            # The spans of the run stay open until the checks are done, and get their verdicts.
+            with await_verdicts() as verdicts:
+                outcome = await suite.run_task(
+                    task_id,
+                    hooks=[self._recorder.hooks, *self._hooks_of(mocks, cassette), *self._hooks],
+                    dispatcher=dispatcher,
+                    store=store,
+                    forbid_tools=self.mode in FORBID,
+                )
+                if self.mode == "record" and cassette is not None:
+                    cassette.save()
+                recorded = self._recorder[outcome.result.operation_id]
+                row = _result(outcome, recorded, mocks, None if cassette is None or path is None else str(path))
+                verdicts.give(row.operation_id, verdicts_of(row))
+            return row
         except Exception as error:
             return _failed_result(case, error, (perf_counter_ns() - started) / 1e6)
 
@@ -332,6 +337,7 @@ def _result(outcome: TaskOutcome, recorded: RecordedOperation, mocks: ToolMocks,
         output_tokens=result.usage.output_tokens,
         calls=call_rows(f"{outcome.suite}/{outcome.task_id}", recorded, mocks.calls),
         cassette=cassette,
+        target=outcome.target,
     )
 
 

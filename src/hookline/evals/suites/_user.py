@@ -19,7 +19,7 @@ from hookline.evals.mocking import ToolMocks
 from hookline.evals.running import CheckResult, TaskOutcome, select_tasks
 from hookline.evals.suites._expected import Expected
 from hookline.evals.suites._tool_names import EXPECTED, MOCKS, AgentTools, tool_patterns_of
-from hookline.evals.suites.checks import Check, FinishedTask, name_of, run_check
+from hookline.evals.suites.checks import Check, FinishedTask, name_of, run_check, target_of
 from hookline.evals.trajectories import EventRecorder
 from hookline.hooks import AnyHook
 from hookline.runtime import Agent, Model, OperationStore, ScriptedModel, Tool, ToolSource, exec_agent
@@ -264,7 +264,10 @@ class UserSuite:
         # The names of a source's tools are known only once it has opened.
         if made.sources and (opened or result.reason != "error"):
             unknown = _unknown_tools(f"{self.name}/{task_id}", task, AgentTools(made, opened))
-            checks += [CheckResult(name=each.what, passed=False, score=0.0, why=each.problem) for each in unknown]
+            checks += [
+                CheckResult(name=each.what, passed=False, score=0.0, why=each.problem, kind="unknown_tool")
+                for each in unknown
+            ]
         return TaskOutcome(
             suite=self.name,
             task_id=task_id,
@@ -274,6 +277,7 @@ class UserSuite:
             tools_run=0 if forbid_tools else len(ran),
             forbidden=len(ran) if forbid_tools else 0,
             checks=checks,
+            target=_target(task),
         )
 
     def _make_agent(self, model: Model | None) -> Agent:
@@ -370,6 +374,12 @@ def _number_calls(turns: Sequence[ModelResponse]) -> list[ModelResponse]:
             calls.append(call if call.tool_call_id else msgspec.structs.replace(call, tool_call_id=f"call_{number}"))
         found.append(msgspec.structs.replace(turn, tool_calls=calls))
     return found
+
+
+def _target(task: Task) -> list[str]:
+    """Return what the answer should be or have; if no check says it, the expected calls."""
+    texts = [text for check in task.checks for text in target_of(check)]
+    return texts or ([] if task.expected is None else task.expected.target)
 
 
 def _utility(checks: Sequence[CheckResult]) -> bool | None:

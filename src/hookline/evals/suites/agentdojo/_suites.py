@@ -221,6 +221,7 @@ class AgentDojoSuite:
             tools_run=0 if forbid_tools else len(ran),
             forbidden=len(ran) if forbid_tools else 0,
             checks=checks,
+            target=[str(task.source.GROUND_TRUTH_OUTPUT)] if task.source.GROUND_TRUTH_OUTPUT else [],
         )
 
 
