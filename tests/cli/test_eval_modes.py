@@ -146,11 +146,9 @@ def test_every_file_that_is_asked_for_is_written_and_named(tmp_path: Path) -> No
     assert all(str(tmp_path / name) in result.stdout for name in names.values())
     assert ElementTree.parse(tmp_path / "j.xml").getroot().get("tests") == "3"
     assert "shop/order-tea" in (tmp_path / "r.html").read_text(encoding="utf-8")
-    assert set(json.loads((tmp_path / "m.json").read_text())) == {
-        "shop/price-of-tea",
-        "shop/order-tea",
-        "shop/milk-is-out",
-    }
+    messages = json.loads((tmp_path / "m.json").read_text())
+    assert set(messages) == {"shop/price-of-tea", "shop/order-tea", "shop/milk-is-out"}
+    assert messages["shop/price-of-tea"][0] == {"role": "user", "content": "What does tea cost?"}
     assert len(json.loads((tmp_path / "i.json").read_text())["samples"]) == 3
 
 
@@ -164,7 +162,7 @@ def test_every_file_that_is_asked_for_is_written_and_named(tmp_path: Path) -> No
         ([EXAMPLE, "--faults", "nowhere.yaml"], "the file cannot be read"),
         ([EXAMPLE, "--junit", "/no/such/j.xml"], "there is no folder /no/such"),
         ([EXAMPLE, "--save", "/"], "it is a folder"),
-        ([EXAMPLE, "--inspect", "log.eval"], "must end in .json"),
+        ([EXAMPLE, "--inspect", "log.txt"], "must end in .eval or .json"),
     ],
 )
 def test_misuse_is_told_in_one_line(args: list[str], told: str) -> None:

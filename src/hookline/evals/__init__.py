@@ -16,7 +16,17 @@ if TYPE_CHECKING:
     from hookline.evals._waterfall import BarStatus as BarStatus
     from hookline.evals._waterfall import Waterfall as Waterfall
     from hookline.evals._waterfall import draw_run as draw_run
-    from hookline.evals.cassettes import Cassette
+    from hookline.evals.cassette_checks import (
+        CassettesReport,
+        CheckedCassette,
+        CheckedTool,
+        LiveCheck,
+        RepeatedCall,
+        ResultDifference,
+        check_cassettes,
+        compare_results,
+    )
+    from hookline.evals.cassettes import Cassette, RecordedTool
     from hookline.evals.errors import (
         AnswerError,
         CassetteConflictError,
@@ -103,7 +113,10 @@ __all__ = [
     "CassetteFolderError",
     "CassetteVersionError",
     "CassetteWriteError",
+    "CassettesReport",
     "CheckResult",
+    "CheckedCassette",
+    "CheckedTool",
     "Comparison",
     "Coverage",
     "DiffThresholds",
@@ -119,6 +132,7 @@ __all__ = [
     "FaultStrike",
     "ForbiddenToolError",
     "Limits",
+    "LiveCheck",
     "MatchType",
     "Matcher",
     "MockedCall",
@@ -127,8 +141,11 @@ __all__ = [
     "Provenance",
     "RealClock",
     "RecordedOperation",
+    "RecordedTool",
     "Redaction",
+    "RepeatedCall",
     "ReportError",
+    "ResultDifference",
     "Rule",
     "RunDiff",
     "RunFileError",
@@ -154,7 +171,9 @@ __all__ = [
     "agentevals_messages",
     "assert_trajectory",
     "cases_of",
+    "check_cassettes",
     "compare",
+    "compare_results",
     "diff_runs",
     "faults",
     "inspect_log",
@@ -171,7 +190,18 @@ __all__ = [
     "write_junit",
 ]
 
-_HOMES = ("errors", "matching", "faults", "cassettes", "_waterfall", "mocking", "trajectories", "running", "reports")
+_HOMES = (
+    "errors",
+    "matching",
+    "faults",
+    "cassettes",
+    "_waterfall",
+    "mocking",
+    "trajectories",
+    "running",
+    "cassette_checks",
+    "reports",
+)
 """Modules of the names above, in the order of their layers: to look a name up loads those below its module at most."""
 _SHARED = frozenset({"Bar", "BarKind", "BarStatus", "Waterfall", "draw_run"})
 """Names for other packages of hookline."""

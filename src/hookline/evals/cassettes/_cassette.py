@@ -138,7 +138,7 @@ class Cassette:
         self.misses: list[str] = []
         self.stale: dict[str, str] = {}
         self._refuses_changed = changed_tools == "refuse"
-        self._offered = PresentTools()
+        self._present = PresentTools()
         self._redaction = as_redaction(redact)
         self._saved = self._read()
         self._exists = self._saved.digest is not None
@@ -253,14 +253,14 @@ class Cassette:
 
     def hooks(self) -> Hooks:
         """Return hooks that answer and record as the mode says, in sub-agents too. Attach these in tests."""
-        return self._bundle(ToolWatchingHooks(self.name, inherit=True), self.answer, self.keep)
+        return self._bundle(self._watching(self.name, inherit=True), self.answer, self.keep)
 
     def recorder(self) -> Hooks:
         """Return hooks that record every call that a tool answered or raised in, whatever the mode.
 
         Calls that a hook answered or refused are left out. A run replaces, call by call, what earlier ones recorded.
         """
-        return self._bundle(ToolWatchingHooks(f"{self.name}.recorder"), None, partial(self._keep, replace=True))
+        return self._bundle(self._watching(f"{self.name}.recorder"), None, partial(self._keep, replace=True))
 
     def player(self) -> Hooks:
         """Return hooks that answer every call from the recordings, whatever the mode.
@@ -268,15 +268,17 @@ class Cassette:
         A call that was not recorded is answered too, with a failed result that says so: while these hooks are
         attached no real tool runs. `metadata["recording"]` names the recording that answered, `None` for a miss.
         """
-        return self._bundle(ToolWatchingHooks(f"{self.name}.player"), partial(self._answer, may_run=False), None)
+        return self._bundle(self._watching(f"{self.name}.player"), partial(self._answer, may_run=False), None)
+
+    def _watching(self, id: str, *, inherit: bool = False) -> Hooks:  # noqa: A002
+        return ToolWatchingHooks(id, watcher=self._present.note, inherit=inherit)
 
     def _bundle(
         self,
-        bundle: ToolWatchingHooks,
+        bundle: Hooks,
         find: Callable[[BeforeToolCall], ToolResult | None] | None,
         keep: Callable[[AfterToolCall | OnToolCallError], None] | None,
     ) -> Hooks:
-        bundle.watch = self._offered.note
         if find is not None:
 
             @bundle.on(BeforeToolCall)
@@ -337,7 +339,7 @@ class Cassette:
             tools: The tools that the agent is offered.
             agent: The sub-agent; empty for the main agent.
         """
-        self._offered.note(list(tools), agent)
+        self._present.note(list(tools), agent)
 
     def recording_of(self, event: AfterToolCall | OnToolCallError) -> RecordedCall:
         """Return what would be recorded of a call, without recording it.
@@ -422,7 +424,7 @@ class Cassette:
         recorded = self._saved_tools.get((agent, tool))
         if recorded is None or id(recording) in self._recordings.made:
             return None
-        present = self._offered.find(agent, tool)
+        present = self._present.find(agent, tool)
         changes = [] if present is None else schema_changes(recorded, present)
         if not changes:
             return None
@@ -430,7 +432,7 @@ class Cassette:
 
     def _describe_tool(self, key: tuple[str, str], recordings: list[RecordedCall]) -> RecordedTool | None:
         saved = self._saved_tools.get(key)
-        present = self._offered.find(*key)
+        present = self._present.find(*key)
         if not all(id(recording) in self._recordings.made for recording in recordings):
             return saved  # what was recorded under an earlier schema must not look as if it were of the present one
         before = [each for each in self._saved.recordings if (each.agent, each.tool) == key]

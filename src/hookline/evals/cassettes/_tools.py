@@ -133,28 +133,34 @@ class PresentTools:
         return None
 
 
+WatchTools = Callable[[Sequence[ToolSpec], str], None]
+"""A function that is called with the tools of an agent, and its id if it is a sub-agent."""
+
+
 class ToolWatchingHooks(Instrumentation):
     """A bundle that learns which tools each agent of a run is offered, including those that sources list in the run.
 
-    Attributes:
-        watch: Called with the tools and the sub-agent, which is empty for the main agent; `None` if nobody asks.
+    Args:
+        id: The name of the bundle.
+        watcher: Called with the tools of each agent; `None` if nobody asks.
+        **options: As for `Hooks`.
     """
 
     recorded = True
-    watch: Callable[[Sequence[ToolSpec], str], None] | None = None
     encloses = frozenset({ModelCall})
 
-    def __init__(self, id: str = "hooks", **options: Any) -> None:  # noqa: A002
+    def __init__(self, id: str = "hooks", *, watcher: WatchTools | None = None, **options: Any) -> None:  # noqa: A002
         super().__init__(id, **options)
+        self._watcher = watcher
         self._agents: dict[str, str] = {}
         """The sub-agent of each operation that is running."""
 
     def begin(self, segment: SegmentInfo) -> tuple[str, Hooks | None]:
         """Note the tools of a segment that are known at its start."""
-        if self.watch is not None:
+        if self._watcher is not None:
             agent = self._agents[segment.operation_id] = segment.agent_id if segment.parent_operation_id else ""
             if segment.tools:
-                self.watch(segment.tools, agent)
+                self._watcher(segment.tools, agent)
         return segment.operation_id, self
 
     def end(self, begun: str) -> None:
@@ -163,8 +169,8 @@ class ToolWatchingHooks(Instrumentation):
 
     def enter(self, call: Call) -> None:
         """Note the tools that the model is offered, with those of sources."""
-        if self.watch is not None and isinstance(call, ModelCall):
-            self.watch(call.tools, self._agents.get(call.operation_id, ""))
+        if self._watcher is not None and isinstance(call, ModelCall):
+            self._watcher(call.tools, self._agents.get(call.operation_id, ""))
 
 
 def _without_annotations(schema: Any) -> Any:

@@ -921,7 +921,7 @@ class ToolMocks(ToolWatchingHooks):
     def _watch(self, cassette: Cassette) -> None:
         if cassette not in self._watched and hasattr(cassette, "note_tools"):
             self._watched.append(cassette)
-            self.watch = self._note_tools
+            self._watcher = self._note_tools
 
     def _note_tools(self, tools: Sequence[ToolSpec], agent: str) -> None:
         for cassette in self._watched:
