@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hookline import Agent, Deny, Hooks, ScriptedModel, Tool, ToolCall, ToolRequest, ToolResult, tool
+from hookline import Agent, Ask, Deny, Hooks, ScriptedModel, Tool, ToolCall, ToolRequest, ToolResult, tool
 from hookline.errors import HookUsageError
 from hookline.evals import CassetteFileError, SuiteRunner, cases_of
 from hookline.evals.cassette_checks import CassettesReport, LiveCheck, check_cassettes, compare_results
@@ -334,6 +334,29 @@ async def test_hooks_of_the_agent_hold_and_their_answers_are_not_the_tool_s(tmp_
     assert [call.status for call in skipped] == ["skipped", "skipped"]
     assert "closed on Sundays" in skipped[0].why
     assert shop.ran == []
+
+
+@pytest.mark.parametrize(
+    ("decision", "why"),
+    [
+        (Ask("really?"), "a hook wants a person to approve it"),
+        (Deny("closed", stop=True), "denied it: closed"),
+    ],
+)
+async def test_a_hook_that_ends_a_call_ends_no_other_one(tmp_path: Path, decision: Ask | Deny, why: str) -> None:
+    shop = Shop()
+    hooks = Hooks("rules")
+    decisions: list[Ask | Deny] = []
+    hooks.guard(ToolCall, tool="price")(lambda call: decisions.pop() if decisions else None)
+    made = suite(shop, hooks=[hooks])
+    await recorded(made, tmp_path)
+    decisions.append(decision)
+
+    report = await checked(made, tmp_path, LiveCheck())
+
+    prices = [call for _, call in report.repeated if call.tool == "local/price"]
+    assert [call.status for call in prices] == ["skipped", "same"]
+    assert why in prices[0].why
 
 
 async def test_arguments_that_a_hook_changes_are_not_asked_with(tmp_path: Path) -> None:

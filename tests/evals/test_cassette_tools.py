@@ -365,3 +365,33 @@ def test_a_section_edited_wrongly_is_refused_with_its_line(path: Path, tools: st
 def test_what_a_changed_tool_means_is_one_of_two_words() -> None:
     with pytest.raises(HookUsageError, match="warn or refuse; got 'fail'"):
         Cassette(changed_tools="fail")  # type: ignore[arg-type]
+
+
+async def test_tools_of_other_frameworks_are_known_too(path: Path, anyio_backend_name: str) -> None:
+    if anyio_backend_name == "trio":
+        pytest.skip("pydantic-ai needs asyncio")
+    pydantic_ai = pytest.importorskip("pydantic_ai")
+    from pydantic_ai.models.function import FunctionModel
+
+    from hookline.adapters.pydantic_ai import hooked
+
+    def play(messages: list[Any], info: Any) -> Any:
+        part = pydantic_ai.ToolCallPart("price", {"item": "tea"}) if len(messages) == 1 else pydantic_ai.TextPart("ok")
+        return pydantic_ai.ModelResponse(parts=[part])
+
+    def agent(function: Callable[..., str]) -> Any:
+        return pydantic_ai.Agent(FunctionModel(play), tools=[pydantic_ai.Tool(function, name="price")])
+
+    def price(item: str) -> str:
+        return "3 EUR"
+
+    def price_in(item: str, currency: str = "EUR") -> str:
+        return "4 EUR"
+
+    with Cassette(path=path) as cassette:
+        await hooked(agent(price), hooks=[cassette.hooks()]).run("go")
+    replayed = Cassette.load(path)
+    await hooked(agent(price_in), hooks=[replayed.hooks()]).run("go")
+
+    assert [each.parameters for each in replayed.tools] == [{"item": "string"}]
+    assert list(replayed.stale) == ["local/price"]

@@ -1,7 +1,7 @@
 """Ask real tools again what they answered when they were recorded, and only those that change nothing.
 
-The calls run as one operation of the task's own agent, with its hooks, whose model asks for nothing but them. A guard
-refuses every other call.
+Each call is an operation of the task's own agent, with its hooks, whose model asks for nothing but that call. A guard
+refuses every other one.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, Literal
 import anyio
 import msgspec
 
-from hookline.calls import Deny, ModelResponse, ToolCall, ToolRequest
+from hookline.calls import Deny, ToolCall, ToolRequest
 from hookline.errors import HooklineError, HookUsageError, message_of
 from hookline.evals._canonical import canonical
 from hookline.evals._equality import json_equal
@@ -129,24 +129,15 @@ async def repeat_calls(
         live: What is allowed.
     """
     tools = {f"{tool.toolset}/{tool.name}": tool for tool in agent.tools if isinstance(tool, Tool)}
-    results: dict[int, RepeatedCall] = {}
-    asked: dict[str, tuple[int, RecordedCall]] = {}
-    for place, recording in enumerate(recordings):
-        reason = _why_not(tools.get(recording.tool), recording, cassette, live)
-        if reason is None:
-            asked[f"again_{place}"] = place, recording
+    repeated: list[RepeatedCall] = []
+    for recording in recordings:
+        tool = tools.get(recording.tool)
+        reason = _why_not(tool, recording, cassette, live)
+        if tool is None or reason is not None:
+            repeated.append(_result(recording, "skipped", reason or ""))
         else:
-            results[place] = _result(recording, "skipped", reason)
-    answers: dict[str, AfterToolCall | OnToolCallError] = {}
-    problem = await _run(agent, asked, answers, live) if asked else ""
-    for call_id, (place, recording) in asked.items():
-        answer = answers.get(call_id)
-        results[place] = (
-            _result(recording, "failed", problem or "the call was not made")
-            if answer is None
-            else _compare(recording, answer, cassette, live)
-        )
-    return [results[place] for place in sorted(results)]
+            repeated.append(await _repeat(agent, tool, recording, cassette, live))
+    return repeated
 
 
 def _why_not(tool: Tool | None, recording: RecordedCall, cassette: Cassette, live: LiveCheck) -> str | None:
@@ -162,38 +153,35 @@ def _why_not(tool: Tool | None, recording: RecordedCall, cassette: Cassette, liv
     return None
 
 
-async def _run(
-    agent: Agent,
-    asked: dict[str, tuple[int, RecordedCall]],
-    answers: dict[str, AfterToolCall | OnToolCallError],
-    live: LiveCheck,
-) -> str:
-    """Run the calls as one operation, one after the other.
-
-    Returns:
-        Why calls are without an answer; empty if all of them have one.
-    """
-    calls = {call_id: _request(call_id, recording) for call_id, (_, recording) in asked.items()}
-    turns = [ModelResponse(tool_calls=[call], finish_reason="tool_calls") for call in calls.values()]
+async def _repeat(
+    agent: Agent, tool: Tool, recording: RecordedCall, cassette: Cassette, live: LiveCheck
+) -> RepeatedCall:
+    """Make one call again, in an operation of its own, so that no call depends on how another one went."""
+    toolset, _, name = recording.tool.rpartition("/")
+    request = ToolRequest(name, recording.args, toolset=toolset, tool_call_id="again")
     caller = dataclasses.replace(
         agent,
-        tools=[_limit_time(tool, live.timeout) for tool in agent.tools if isinstance(tool, Tool)],
-        model=ScriptedModel([*turns, ModelResponse(content="done")]),
+        tools=[_limit_time(tool, live.timeout)],
+        model=ScriptedModel([request, "done"]),
         sub_agents=(),
         compaction=None,
-        max_steps=len(turns) + 1,
+        max_steps=2,
         cost_limit_usd=None,
     )
-    hooks = _watching_hooks(calls, answers)
+    answers: list[AfterToolCall | OnToolCallError] = []
+    hooks = [_watching_hooks(request, answers)]
     try:
-        result = await exec_agent(caller, "Repeat recorded calls.", hooks=[hooks], store=InMemoryStore())
+        result = await exec_agent(caller, "Repeat a recorded call.", hooks=hooks, store=InMemoryStore())
     except HooklineError as error:
-        return message_of(error)
+        return _result(recording, "failed", message_of(error))
     if result.denied is not None:
-        return f"hook {result.denied.hook_id!r} denied it: {result.denied.reason}"
-    if result.error is not None:
-        return f"{type(result.error).__name__}: {message_of(result.error)}"
-    return "" if result.reason == "done" else f"the run ended with reason {result.reason!r}"
+        return _result(recording, "skipped", f"hook {result.denied.hook_id!r} denied it: {result.denied.reason}")
+    if result.pending:
+        return _result(recording, "skipped", "a hook wants a person to approve it")
+    if not answers:
+        why = f"{type(result.error).__name__}: {message_of(result.error)}" if result.error else result.reason
+        return _result(recording, "failed", f"the call was not made ({why})")
+    return _compare(recording, answers[0], cassette, live)
 
 
 class LateAnswerError(TimeoutError):
@@ -209,31 +197,20 @@ def _limit_time(tool: Tool, seconds: float) -> Tool:
     return msgspec.structs.replace(tool, run=run)
 
 
-def _request(call_id: str, recording: RecordedCall) -> ToolRequest:
-    toolset, _, name = recording.tool.rpartition("/")
-    return ToolRequest(name, recording.args, toolset=toolset, tool_call_id=call_id)
-
-
-def _watching_hooks(calls: dict[str, ToolRequest], answers: dict[str, AfterToolCall | OnToolCallError]) -> Hooks:
+def _watching_hooks(wanted: ToolRequest, answers: list[AfterToolCall | OnToolCallError]) -> Hooks:
+    """Return hooks that refuse every other call, and keep the answer."""
     hooks = Hooks("cassettes.check")
 
     @hooks.guard(ToolCall)
     def only_recorded_calls(call: ToolCall) -> Deny | None:
-        wanted = calls.get(call.tool_call_id)
-        if wanted is None or (wanted.toolset, wanted.tool_name) != (call.toolset, call.tool_name):
+        if (wanted.toolset, wanted.tool_name) != (call.toolset, call.tool_name):
             return Deny("only recorded calls of tools that change nothing are made here")
         if not json_equal(to_json_value(wanted.args), to_json_value(call.args)):
             return Deny("a hook of the agent has changed the recorded arguments")
         return None
 
-    @hooks.on(AfterToolCall)
-    def answered(event: AfterToolCall) -> None:
-        answers[event.tool_call_id] = event
-
-    @hooks.on(OnToolCallError)
-    def raised(event: OnToolCallError) -> None:
-        answers[event.tool_call_id] = event
-
+    hooks.on(AfterToolCall)(answers.append)
+    hooks.on(OnToolCallError)(answers.append)
     return hooks
 
 
