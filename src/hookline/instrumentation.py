@@ -5,7 +5,9 @@ before that work, and reset in the same task after it. Observers are called at o
 of this kind around its work.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from time import perf_counter
 from typing import Any
 
@@ -14,7 +16,88 @@ import msgspec
 from hookline.calls import AddedContext, Call, Denial, Message, ModelCall, ToolSpec
 from hookline.hooks import Hooks
 
-__all__ = ["Instrumentation", "SegmentInfo", "StreamTimes"]
+__all__ = [
+    "AwaitedVerdicts",
+    "EvaluationResult",
+    "Instrumentation",
+    "SegmentInfo",
+    "StreamTimes",
+    "await_verdicts",
+    "awaited_verdicts",
+]
+
+
+class EvaluationResult(msgspec.Struct, frozen=True, kw_only=True):
+    """A verdict on a run, by one metric.
+
+    Attributes:
+        name: The metric, one of few: `"output_contains"`, `"politeness"`.
+        score: The score; `None` if there is only a label.
+        label: The verdict in a word, one of few: `"pass"`, `"fail"`.
+        explanation: The reason. It may quote the run, so it is content.
+        check: What exactly was judged, if the metric does not say it: `"output contains '3 EUR'"`.
+    """
+
+    name: str
+    score: float | None = None
+    label: str = ""
+    explanation: str = ""
+    check: str = ""
+
+
+ReceiveVerdicts = Callable[[Sequence[EvaluationResult]], None]
+"""A function that is called once with the verdicts on a segment of a run; with none if there will be none."""
+
+
+class AwaitedVerdicts:
+    """The runs whose telemetry waits for verdicts; `await_verdicts` makes one."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[str, list[ReceiveVerdicts]] = {}
+
+    def wait(self, operation_id: str, receive: ReceiveVerdicts) -> None:
+        """Ask for the verdicts on a run that begins. Of several segments of one run, the latest gets them.
+
+        Args:
+            operation_id: The run.
+            receive: Called once, at the latest when the block of `await_verdicts` ends. It must not raise.
+        """
+        self._waiting.setdefault(operation_id, []).append(receive)
+
+    def give(self, operation_id: str, results: Sequence[EvaluationResult]) -> None:
+        """Hand out the verdicts on a run that has ended."""
+        for number, receive in enumerate(reversed(self._waiting.pop(operation_id, []))):
+            receive(() if number else results)
+
+
+_awaited: ContextVar[AwaitedVerdicts | None] = ContextVar("hookline_awaited_verdicts", default=None)
+
+
+def awaited_verdicts() -> AwaitedVerdicts | None:
+    """Return the verdicts that runs of the current context wait for; `None` outside of `await_verdicts`."""
+    return _awaited.get()
+
+
+@contextmanager
+def await_verdicts() -> Iterator[AwaitedVerdicts]:
+    """Let the telemetry of runs that begin in this block wait for verdicts on them.
+
+    ```python
+    with await_verdicts() as verdicts:
+        result = await exec_agent(agent, "What does tea cost?", hooks=[TracingHooks()])
+        verdicts.give(result.operation_id, [EvaluationResult(name="polite", score=0.9, label="pass")])
+    ```
+
+    The root span of such a run ends with the block, at the time at which the run ended.
+    """
+    awaited = AwaitedVerdicts()
+    token = _awaited.set(awaited)
+    try:
+        yield awaited
+    finally:
+        _awaited.reset(token)
+        for operation_id in list(awaited._waiting):
+            awaited.give(operation_id, ())
 
 
 class SegmentInfo(msgspec.Struct, frozen=True, kw_only=True):

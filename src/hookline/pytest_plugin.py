@@ -290,12 +290,14 @@ def cassette_options() -> dict[str, Any]:
 def cassette(request: pytest.FixtureRequest, cassette_options: dict[str, Any]) -> Iterator[Cassette]:
     """The test's `Cassette`. Its file is read now, and written at the end of the test if something was recorded."""
     from hookline.errors import HooklineError
+    from hookline.evals.errors import StaleRecordingWarning
     from hookline.evals.reports import CassetteUse, WatchedCassette, use_of
 
     node, tape = request.node, _marker_arguments(request.node, "tool_cassette", Tape)
     path = cassette_path(node, tape)
     shown = shown_path(path, request.config.rootpath)
-    options = {"mode": "once", **cassette_options}
+    strict = request.config.getoption("hookline_strict") or _marker_arguments(node, "tool_mocks", Mocking).strict
+    options = {"mode": "once", "changed_tools": "refuse" if strict else "warn", **cassette_options}
     if (ordered := request.config.getoption("hookline_record")) is not None:
         options["mode"] = ordered
     options.update(tape.options)
@@ -321,6 +323,8 @@ def cassette(request: pytest.FixtureRequest, cassette_options: dict[str, Any]) -
         raise _failure(str(error)) from None
     finally:
         use.cassette = use_of(tool_cassette, path=shown, mode=mode, written=written)
+    for change in tool_cassette.stale.values() if options["changed_tools"] == "warn" else ():
+        node.warn(StaleRecordingWarning(f"{shown}: {change}. Record it again: --hookline-record=rewrite."))
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

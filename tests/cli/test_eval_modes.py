@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -64,6 +65,39 @@ def test_a_replay_that_misses_names_the_nearest_recording_and_fails(tapes: str) 
     assert 'local/price was recorded with {"item":"coffee"}' in result.stdout
 
 
+def test_a_replay_names_tools_that_have_changed_and_strict_refuses_them(tapes: str) -> None:
+    edited = 0
+    for file in Path(tapes).glob("shop/*.yaml"):  # as if `count` had been text when this was recorded
+        recorded = file.read_text()
+        if "count: integer" in recorded:
+            edited += 1
+            earlier = re.sub(r"(count: )integer(.*\n(?:    .*\n)*  schema: blake2b:)\w+", r"\1string\g<2>0", recorded)
+            file.write_text(earlier)
+
+    replayed = run(EXAMPLE, "--mode", "replay", "--cassettes", tapes)
+    strict = run(EXAMPLE, "--mode", "strict", "--cassettes", tapes)
+
+    change = "`count` was string (optional) and is integer (optional)"
+    text = " ".join(replayed.stdout.split())
+    assert (replayed.exit_code, strict.exit_code) == (0, 1)
+    assert f"! stale recordings ({edited} calls): the schema of local/order has changed since it was" in text
+    assert change in text
+    assert change in " ".join(strict.stdout.split())
+
+
+def test_a_failing_replay_does_not_end_with_a_green_line(tmp_path: Path) -> None:
+    suite = tmp_path / "shop.yaml"
+    suite.write_text(
+        "suite: s\ntasks: [{id: a, prompt: p, script: [{say: never}], checks: [{output_equals: so it is}]}]\n"
+    )
+
+    result = run(str(suite), "--mocked")
+
+    assert result.exit_code == 1
+    assert "✓ (a)" not in result.stdout
+    assert "(a) and (b) produced the same results, the failures too" in result.stdout
+
+
 def test_strict_refuses_what_no_rule_and_no_cassette_answers(tapes: str) -> None:
     alone = run(EXAMPLE, "--mode", "strict")
     taped = run(EXAMPLE, "--mode", "strict", "--cassettes", tapes)
@@ -113,11 +147,9 @@ def test_every_file_that_is_asked_for_is_written_and_named(tmp_path: Path) -> No
     assert all(str(tmp_path / name) in result.stdout for name in names.values())
     assert ElementTree.parse(tmp_path / "j.xml").getroot().get("tests") == "3"
     assert "shop/order-tea" in (tmp_path / "r.html").read_text(encoding="utf-8")
-    assert set(json.loads((tmp_path / "m.json").read_text())) == {
-        "shop/price-of-tea",
-        "shop/order-tea",
-        "shop/milk-is-out",
-    }
+    messages = json.loads((tmp_path / "m.json").read_text())
+    assert set(messages) == {"shop/price-of-tea", "shop/order-tea", "shop/milk-is-out"}
+    assert messages["shop/price-of-tea"][0] == {"role": "user", "content": "What does tea cost?"}
     assert len(json.loads((tmp_path / "i.json").read_text())["samples"]) == 3
 
 
@@ -131,7 +163,7 @@ def test_every_file_that_is_asked_for_is_written_and_named(tmp_path: Path) -> No
         ([EXAMPLE, "--faults", "nowhere.yaml"], "the file cannot be read"),
         ([EXAMPLE, "--junit", "/no/such/j.xml"], "there is no folder /no/such"),
         ([EXAMPLE, "--save", "/"], "it is a folder"),
-        ([EXAMPLE, "--inspect", "log.eval"], "must end in .json"),
+        ([EXAMPLE, "--inspect", "log.txt"], "must end in .eval or .json"),
     ],
 )
 def test_misuse_is_told_in_one_line(args: list[str], told: str) -> None:

@@ -82,6 +82,13 @@ tasks:
     script: [{say: hello}]
     CHECK
 """
+TAPED = """
+suite: taped
+tools: taped_tools:tools
+tasks:
+  - {id: a, prompt: hi, script: [{tool: price, args: {item: tea}}, {say: hello}], checks: [{called: price}]}
+"""
+
 HANGING = """\
   - id: second
     prompt: Hang.
@@ -223,6 +230,17 @@ ROWS: dict[str, list[tuple[int, str]]] = {
         (MISUSED, "agentdojo:banking --policy nothing"),
         (MISUSED, "agentdojo:banking --wording nothing"),
         (MISUSED, "missing.yaml"),
+        (MISUSED, ""),
+    ],
+    "eval cassettes check": [
+        (DONE, "taped.yaml --cassettes tapes"),
+        (DONE, "taped.yaml --cassettes tapes --live"),
+        (FAILED, "taped.yaml --cassettes stale"),
+        (NOT_JUDGED, "good.yaml --cassettes tapes"),
+        (MISUSED, "taped.yaml"),
+        (MISUSED, "taped.yaml --cassettes missing"),
+        (MISUSED, "taped.yaml --cassettes tapes --tool price"),
+        (MISUSED, "missing.yaml --cassettes tapes"),
         (MISUSED, ""),
     ],
     "hooks list": [
@@ -452,6 +470,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "bad.yaml": SUITE.replace("CHECK", "checks: [{output_contains: bye}]"),
         "vacuous.yaml": SUITE.replace("CHECK", ""),
         "hanging.yaml": SUITE.replace("CHECK", "checks: [{output_contains: hello}]") + HANGING,
+        "taped.yaml": TAPED,
+        "taped_tools.py": "def price(item: str) -> str:\n    return 'free'\n\n\ntools = [price]\n",
         "empty.yaml": "suite: shop\ntasks: []\n",
         "broken.yaml": "suite: [\n",
         "broken.toml": '[[hooks]]\nname = "x"\npoint = "nowhere"\nhandler = "deny"\n',
@@ -476,6 +496,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for name in ("good", "bad"):
             runner.invoke(app, ["eval", f"{name}.yaml", "--save", f"{name}.json"])
         runner.invoke(app, ["eval", "empty.yaml", "--save", "none.json"])
+        runner.invoke(app, ["eval", "taped.yaml", "--mode", "record", "--cassettes", "tapes"])
+        stale = (found / "tapes" / "taped" / "a.yaml").read_text().replace("blake2b:", "blake2b:0")
+        (found / "stale" / "taped").mkdir(parents=True)
+        (found / "stale" / "taped" / "a.yaml").write_text(stale)
         told = runner.invoke(app, ["deliveries", "list", "--json", "--store", url]).stdout
     finally:
         os.chdir(before)

@@ -46,6 +46,7 @@ from hookline import (
     resume_agent,
     tool,
 )
+from hookline.instrumentation import EvaluationResult, await_verdicts
 from hookline.otel import MetricsHooks, TracingHooks
 from hookline.otel import _attributes as names
 
@@ -268,6 +269,9 @@ async def play(found: Exported) -> None:
         await exec_agent(compacting, "Go", hooks=hooks, operation_id="op")
     await exec_agent(agent(says()), "Go", hooks=[*hooks, starting(hooks)])
     await exec_agent(agent(), "Go", hooks=[*hooks, answering()])
+    with await_verdicts() as verdicts:
+        judged = await exec_agent(agent(says()), "Go", hooks=hooks)
+        verdicts.give(judged.operation_id, [EvaluationResult(name="polite", score=0.5, label="fail", explanation=LONG)])
     await exec_agent(Agent(id="agent", model=ScriptedModel(interrupts)), "Go", hooks=hooks, operation_id="op")
     paying = agent(calls("pay"), calls("pay"), says())
     await exec_agent(paying, "Go", hooks=hooks, operation_id="pays")

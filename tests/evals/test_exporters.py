@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import zipfile
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -87,6 +88,12 @@ async def test_a_recorded_operation_gives_the_same_messages_but_what_was_asked()
     result, recorded = await run()
 
     assert agentevals_messages(recorded) == agentevals_messages(recorded.trajectory) == agentevals_messages(result)[2:]
+
+
+async def test_the_prompt_comes_first_where_it_is_given() -> None:
+    result, recorded = await run()
+
+    assert agentevals_messages(recorded, prompt="What is tea?") == agentevals_messages(result)[1:]
 
 
 async def test_a_tool_may_be_named_by_its_path() -> None:
@@ -188,15 +195,22 @@ async def test_a_log_has_what_inspect_asks_for() -> None:
             "completed_samples": 1,
             "scores": [
                 {
-                    "name": "utility",
-                    "scorer": "utility",
+                    "name": "passed",
+                    "scorer": "passed",
                     "scored_samples": 1,
                     "unscored_samples": 0,
-                    "metrics": {"mean": {"name": "mean", "value": 1.0}},
+                    "metrics": {
+                        "mean": {"name": "mean", "value": 1.0},
+                        "stderr": {"name": "stderr", "value": 0.0},
+                    },
                 }
             ],
         },
-        "stats": {"started_at": "2026-01-02T11:59:58+00:00", "completed_at": "2026-01-02T12:00:00+00:00"},
+        "stats": {
+            "started_at": "2026-01-02T11:59:58+00:00",
+            "completed_at": "2026-01-02T12:00:00+00:00",
+            "model_usage": {},
+        },
     }
 
 
@@ -236,14 +250,16 @@ async def test_a_sample_has_messages_scores_and_figures() -> None:
             {"role": "assistant", "content": "Free.", "source": "generate"},
         ],
         "output": {
-            "model": "",
+            "model": "none/none",
             "choices": [{"message": {"role": "assistant", "content": "Free."}, "stop_reason": "stop"}],
             "completion": "Free.",
         },
-        "scores": {"utility": {"value": 1.0, "answer": "Free.", "explanation": ""}},
+        "scores": {"passed": {"value": 1.0, "answer": "Free.", "explanation": ""}},
+        "model_usage": {},
         "metadata": {
             "suite": "shop",
             "task_id": "task_0",
+            "tags": [],
             "operation_id": "op_1",
             "reason": "done",
             "steps": 2,
@@ -261,24 +277,84 @@ async def test_a_sample_has_messages_scores_and_figures() -> None:
     }
 
 
-async def test_checks_are_scores_and_what_was_not_checked_is_none() -> None:
-    checks = [CheckResult(name="trajectory", passed=False, score=0.5, why="too short")]
-    rows = [await row(), await row(task_id="task_1", utility=None, checks=checks)]
+async def test_there_is_one_scorer_for_each_kind_of_check_however_many_checks_there_are() -> None:
+    def checks(number: int) -> list[CheckResult]:
+        return [
+            CheckResult(name=f"output contains {number}", passed=True, score=1.0, kind="output_contains"),
+            CheckResult(name="output contains tea", passed=False, score=0.0, why="it says no", kind="output_contains"),
+            CheckResult(name="polite", passed=False, score=0.5, why="too short"),
+        ]
+
+    rows = [await row(task_id=f"task_{number}", utility=False, checks=checks(number)) for number in range(20)]
+    rows.append(await row(task_id="unjudged", utility=None))
 
     log = inspect_log(Run(results=rows))
 
-    assert log["samples"][1]["scores"] == {"trajectory": {"value": 0.5, "explanation": "too short"}}
+    assert log["samples"][0]["scores"] == {
+        "passed": {
+            "value": 0.0,
+            "answer": "Free.",
+            "explanation": "output contains tea: it says no; polite: too short",
+        },
+        "output_contains": {
+            "value": 0.5,
+            "explanation": "passed: output contains 0\nfailed: output contains tea: it says no",
+            "metadata": {"checks": ["output contains 0", "output contains tea"]},
+        },
+        "polite": {
+            "value": 0.5,
+            "explanation": "failed: polite: too short",
+            "metadata": {"checks": ["polite"]},
+        },
+    }
+    assert log["samples"][-1]["scores"] == {}
     assert [(each["name"], each["scored_samples"], each["unscored_samples"]) for each in log["results"]["scores"]] == [
-        ("utility", 1, 1),
-        ("trajectory", 1, 1),
+        ("passed", 20, 1),
+        ("output_contains", 20, 1),
+        ("polite", 20, 1),
     ]
+
+
+async def test_attempts_are_epochs_and_their_means_are_what_counts() -> None:
+    rows = [
+        await row(task_id=task, attempt=attempt, utility=passed)
+        for task, results in (("a", (True, False, False, True)), ("b", (True,) * 4))
+        for attempt, passed in enumerate(results, 1)
+    ]
+
+    log = inspect_log(Run(results=rows))
+
+    assert [(each["id"], each["epoch"]) for each in log["samples"][:4]] == [("shop/a", n) for n in range(1, 5)]
+    assert log["eval"]["config"] == {"epochs": 4}
+    assert (log["eval"]["dataset"]["samples"], log["results"]["total_samples"]) == (2, 8)
+    (score,) = log["results"]["scores"]
+    assert (score["reducer"], score["scored_samples"]) == ("mean", 2)
+    assert {name: metric["value"] for name, metric in score["metrics"].items()} == {"mean": 0.75, "stderr": 0.25}
+    (reduction,) = log["reductions"]
+    assert reduction["samples"] == [{"sample_id": "shop/a", "value": 0.5}, {"sample_id": "shop/b", "value": 1.0}]
+
+
+async def test_tokens_costs_and_targets_are_there_by_model() -> None:
+    used = {"input_tokens": 7, "output_tokens": 2, "cost_usd": 0.25}
+    rows = [await row(model=model, target=["free"], **used) for model in ("openai:gpt-5", "other:x")]
+
+    log = inspect_log(Run(results=[*rows, *rows[:1]]))
+
+    assert [each["id"] for each in log["samples"]][:2] == ["shop/task_0 [openai/gpt-5]", "shop/task_0 [other/x]"]
+    usage = {"input_tokens": 7, "output_tokens": 2, "total_tokens": 9, "total_cost": 0.25}
+    assert log["samples"][0]["model_usage"] == {"openai/gpt-5": usage}
+    assert log["samples"][0]["target"] == "free"
+    assert log["stats"]["model_usage"]["openai/gpt-5"] == {name: value * 2 for name, value in usage.items()}
+    assert log["stats"]["model_usage"]["other/x"] == usage
+    assert inspect_log(Run(results=rows[:1]))["eval"]["model"] == "openai/gpt-5"
+    assert inspect_log(Run(results=[structs.replace(rows[0], target=["a", "b"])]))["samples"][0]["target"] == ["a", "b"]
 
 
 async def test_a_run_that_failed_is_a_sample_with_an_error() -> None:
     log = inspect_log(Run(results=[await row(reason="error", error="Boom: no", utility=False)]))
 
     assert log["samples"][0]["error"] == {"message": "Boom: no", "traceback": "", "traceback_ansi": ""}
-    assert log["samples"][0]["scores"]["utility"]["value"] == 0.0
+    assert log["samples"][0]["scores"]["passed"]["value"] == 0.0
     assert (log["status"], log["results"]["completed_samples"]) == ("success", 0)
 
 
@@ -305,7 +381,36 @@ async def test_a_log_is_written_as_one_file_that_any_reader_of_json_opens(tmp_pa
     assert list(tmp_path.iterdir()) == [path]
 
 
-@pytest.mark.parametrize(("name", "why"), [("log.eval", "not .json"), ("nowhere/log.json", "No such file")])
+async def test_both_formats_say_the_same(tmp_path: Path) -> None:
+    rows = [await row(task_id=f"task/{number}", attempt=attempt) for number in range(3) for attempt in (1, 2)]
+    run = Run(results=rows)
+
+    document = json.loads(write_inspect_log(tmp_path / "log.json", run, created=NOON).read_bytes())
+    with zipfile.ZipFile(write_inspect_log(tmp_path / "log.eval", run, created=NOON)) as archive:
+        files = {name: json.loads(archive.read(name)) for name in archive.namelist()}
+
+    assert len(files) == len(rows) + 4
+    assert document == json.loads(json.dumps(inspect_log(run, created=NOON)))
+    samples = [files.pop(f"samples/{each.name}_epoch_{each.attempt}.json") for each in rows]
+    assert {**files["header.json"], "reductions": files["reductions.json"], "samples": samples} == document
+    assert files["_journal/start.json"] == {name: document[name] for name in ("version", "eval", "plan")}
+    assert [(each["id"], each["epoch"]) for each in files["summaries.json"]] == [
+        (each.name, each.attempt) for each in rows
+    ]
+
+
+async def test_results_are_read_one_by_one_and_only_iterated(tmp_path: Path) -> None:
+    only = await row()
+
+    class Lazy:
+        def __iter__(self) -> Any:
+            return iter([only, structs.replace(only, task_id="other")])
+
+    for name in ("log.json", "log.eval"):
+        assert write_inspect_log(tmp_path / name, Run(results=Lazy())).exists()  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("name", "why"), [("log.txt", "not .json"), ("nowhere/log.json", "No such file")])
 def test_a_log_that_cannot_be_written_is_refused_and_leaves_nothing(tmp_path: Path, name: str, why: str) -> None:
     with pytest.raises(ReportError, match=why):
         write_inspect_log(tmp_path / name, Run())

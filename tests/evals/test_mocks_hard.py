@@ -247,7 +247,8 @@ async def test_huge_deep_and_strange_arguments_are_matched_and_shown() -> None:
     assert answers[0] == "deep"
     assert answers[1] == "surrogate"
     assert all("No mock answers" in answer and len(answer) < 1_000 for answer in (*answers[2:5], answers[7]))
-    assert answers[5:7] == ["number", "number"]
+    assert "No mock answers" in answers[5]  # `true` is not the number 1
+    assert answers[6] == "number"
 
 
 async def test_functions_that_do_not_take_the_arguments_are_named_as_broken() -> None:

@@ -59,8 +59,14 @@ def test_a_task_that_fails_at_times_did_not_pass_and_counts_once() -> None:
 
     verdict = judge_runs([replace(TEA, results=[good, other, bad, again])])
 
-    assert str(verdict) == "Failed: 1 of 2 tasks passed in every attempt; 1 passed in some attempts: shop/good0; 3 of 4 attempts passed."
-    assert str(judge_runs([replace(TEA, results=[other, again])])) == "Passed: 1 of 1 task in every attempt; 2 of 2 attempts passed."
+    assert (
+        str(verdict)
+        == "Failed: 1 of 2 tasks passed in every attempt; 1 passed in some attempts: shop/good0; 3 of 4 attempts passed."
+    )
+    assert (
+        str(judge_runs([replace(TEA, results=[other, again])]))
+        == "Passed: 1 of 1 task in every attempt; 2 of 2 attempts passed."
+    )
 
 
 def test_a_task_counts_once_for_each_model() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from .conftest import Project
+from .conftest import SHOP, Project
 
 MARKED = """
 @pytest.mark.tool_cassette
@@ -315,3 +315,34 @@ async def test_prices(cassette, event_recorder):
     )
 
     backend.run().stdout.fnmatch_lines(["hookline: 0 calls mocked, 0 real, 1 refused; 1 call not recorded"])
+
+
+@pytest.mark.parametrize(
+    ("options", "passed", "said"),
+    [
+        (
+            ("-W", "default"),
+            True,
+            "*StaleRecordingWarning: cassettes/test_agent/test_prices.yaml: the schema of local/p*",
+        ),
+        (
+            ("-W", "error"),
+            False,
+            "*StaleRecordingWarning: cassettes/test_agent/test_prices.yaml: the schema of local/p*",
+        ),
+        (("--hookline-strict",), False, "*had no answer*"),
+    ],
+)
+def test_recordings_of_a_tool_whose_schema_has_changed_are_named(
+    backend: Project, options: tuple[str, ...], passed: bool, said: str
+) -> None:
+    backend.test("@pytest.mark.tool_cassette\nasync def test_prices(tool_mocks): await ask(buyer('tea'), [tool_mocks])")
+    backend.run().assert_outcomes(passed=1)
+    backend.write("shop.py", SHOP.replace("price(item: str)", "price(item: str, currency: str = 'EUR')"))
+
+    result = backend.run(*options)
+
+    outcomes = result.parseoutcomes()
+    assert ("errors" in outcomes or "failed" in outcomes) is not passed
+    result.stdout.fnmatch_lines([said])
+    result.stdout.fnmatch_lines(["*`currency` is new*"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import typer
 from rich.console import Console
@@ -16,7 +16,7 @@ from hookline.cli.trace import PROJECT, EventRecording, Tracing, otlp_json, send
 from hookline.evals import agentevals_messages, canonical, write_inspect_log
 from hookline.evals.errors import ReportError
 from hookline.evals.reports import check_writable, write_junit, write_report
-from hookline.evals.running import describe_key
+from hookline.evals.running import SuiteRun, describe_key
 from hookline.evals.trajectories import write_events
 
 if TYPE_CHECKING:
@@ -53,8 +53,8 @@ class OutputFiles:
         target = None if report is None else check_writable(report)
         found = {name: resolve_output(path) for name, path in others.items()}
         log = found.get("inspect")
-        if log is not None and log.suffix != ".json":
-            raise OutputFileError(str(log), "the name of an Inspect log must end in .json")
+        if log is not None and log.suffix not in (".json", ".eval"):
+            raise OutputFileError(str(log), "the name of an Inspect log must end in .eval or .json")
         return cls(report=target, **found)
 
     @property
@@ -76,11 +76,7 @@ class OutputFiles:
         if self.inspect is not None:
             write_inspect_log(self.inspect, runs[0])
         if self.messages is not None:
-            lists = {
-                describe_key(result.key, quote=False): agentevals_messages(result.trajectory)
-                for result in runs[0].results
-            }
-            _write_text(self.messages, canonical(lists, indent=1, sort_keys=False))
+            _write_text(self.messages, canonical(_message_lists(runs[0]), indent=1, sort_keys=False))
 
     def print_paths(self, console: Console, *, report: bool = False) -> None:
         """Print where the files are; the report only if asked to."""
@@ -89,6 +85,14 @@ class OutputFiles:
         for name, path in named.items():
             if path is not None:
                 print_path(console, name, path)
+
+
+def _message_lists(run: SuiteRun) -> dict[str, list[dict[str, Any]]]:
+    """Return the messages of each result, with the prompt of its task first."""
+    return {
+        describe_key(result.key, quote=False): agentevals_messages(result.trajectory, prompt=result.prompt)
+        for result in run.results
+    }
 
 
 def resolve_output(path: Path | None) -> Path | None:

@@ -41,6 +41,7 @@ from hookline.cli.errors import (
 )
 from hookline.errors import HooklineError, HookUsageError
 from hookline.evals.errors import (
+    CassetteFileError,
     CassetteFolderError,
     EventFileError,
     FaultFileError,
@@ -397,6 +398,7 @@ def _to_local(at: float) -> datetime:
 # Errors.
 
 MISUSES = (
+    CassetteFileError,
     CassetteFolderError,
     ChatArgumentError,
     EndpointError,

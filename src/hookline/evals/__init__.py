@@ -16,7 +16,17 @@ if TYPE_CHECKING:
     from hookline.evals._waterfall import BarStatus as BarStatus
     from hookline.evals._waterfall import Waterfall as Waterfall
     from hookline.evals._waterfall import draw_run as draw_run
-    from hookline.evals.cassettes import Cassette
+    from hookline.evals.cassette_checks import (
+        CassettesReport,
+        CheckedCassette,
+        CheckedTool,
+        LiveCheck,
+        RepeatedCall,
+        ResultDifference,
+        check_cassettes,
+        compare_results,
+    )
+    from hookline.evals.cassettes import Cassette, RecordedTool
     from hookline.evals.errors import (
         AnswerError,
         CassetteConflictError,
@@ -34,6 +44,7 @@ if TYPE_CHECKING:
         NotOneOperationError,
         ReportError,
         RunFileError,
+        StaleRecordingWarning,
         SuiteFileError,
         UnknownSuiteError,
         UnknownTaskError,
@@ -118,8 +129,11 @@ __all__ = [
     "CassetteFolderError",
     "CassetteVersionError",
     "CassetteWriteError",
+    "CassettesReport",
     "CheckResult",
     "CheckStatistics",
+    "CheckedCassette",
+    "CheckedTool",
     "Comparison",
     "Coverage",
     "DiffThresholds",
@@ -136,6 +150,7 @@ __all__ = [
     "FaultStrike",
     "ForbiddenToolError",
     "Limits",
+    "LiveCheck",
     "MatchType",
     "Matcher",
     "MockedCall",
@@ -147,13 +162,17 @@ __all__ = [
     "Provenance",
     "RealClock",
     "RecordedOperation",
+    "RecordedTool",
     "Redaction",
+    "RepeatedCall",
     "ReportError",
+    "ResultDifference",
     "Rule",
     "RunDiff",
     "RunFileError",
     "RunStatistics",
     "SavedRun",
+    "StaleRecordingWarning",
     "Suite",
     "SuiteFileError",
     "SuiteRun",
@@ -176,7 +195,9 @@ __all__ = [
     "agentevals_messages",
     "assert_trajectory",
     "cases_of",
+    "check_cassettes",
     "compare",
+    "compare_results",
     "diff_runs",
     "diff_summary",
     "estimate_mean",
@@ -209,6 +230,7 @@ _HOMES = (
     "trajectories",
     "running",
     "statistics",
+    "cassette_checks",
     "reports",
 )
 """Modules of the names above, in the order of their layers: to look a name up loads those below its module at most."""

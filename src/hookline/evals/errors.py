@@ -60,6 +60,7 @@ __all__ = [
     "RunFileError",
     "RunResumeError",
     "RunWriteError",
+    "StaleRecordingWarning",
     "SuiteFileError",
     "ToolNameError",
     "UnknownAttackChoiceError",
@@ -188,6 +189,10 @@ class AnswerError(HooklineError):
 
 class NeverMatchingRuleWarning(UserWarning):
     """A rule was added that no call can ever match."""
+
+
+class StaleRecordingWarning(UserWarning):
+    """A test has replayed recordings of a tool whose schema has changed since."""
 
 
 def check_name(name: object) -> str:

@@ -1,4 +1,7 @@
-"""Match tool calls by tool, arguments and position, with matchers that combine with `&`, `|` and `~`."""
+"""Match tool calls by tool, arguments and position, with matchers that combine with `&`, `|` and `~`.
+
+Values are compared as JSON does: `1` equals `1.0`, and `true` is no number.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +17,7 @@ import msgspec
 
 from hookline._checks import has_wildcard, tool_test
 from hookline.errors import HookUsageError, MissingExtraError
+from hookline.evals._equality import json_equal
 from hookline.execution import is_async_handler
 
 __all__ = ["Anything", "ArgumentMode", "Matcher", "OneOf", "SeenCall", "match"]
@@ -105,7 +109,7 @@ def _differences(path: str, expected: object, actual: object, more: bool, fewer:
     if (expected is MISSING and more) or (actual is MISSING and fewer):
         return
     if expected is not MISSING and actual is not MISSING:
-        if expected == actual:
+        if json_equal(expected, actual):
             return
         if isinstance(expected, Mapping) and isinstance(actual, Mapping):
             for key in {**expected, **actual}:
@@ -165,7 +169,7 @@ def is_subset(small: Any, large: Any, *, flip: bool = False) -> bool:
     """
     if isinstance(small, Mapping) and isinstance(large, Mapping):
         return all(key in large and is_subset(value, large[key], flip=flip) for key, value in small.items())
-    return bool(large == small) if flip else bool(small == large)
+    return json_equal(large, small) if flip else json_equal(small, large)
 
 
 def explain_arguments(wanted: Mapping[str, Any], given: Mapping[str, Any], *, mode: str = "exact") -> str:
@@ -194,7 +198,7 @@ def _alike(wanted: Any, given: Any, mode: str) -> bool:
         return is_subset(wanted, given)
     if mode == "subset":
         return is_subset(given, wanted, flip=True)
-    return bool(wanted == given)
+    return json_equal(wanted, given)
 
 
 Specificity = tuple[int, int, int]
@@ -494,6 +498,11 @@ class ArgumentsAre(Matcher):
         if not isinstance(ignore, tuple) or not all(isinstance(each, str) for each in ignore):
             raise HookUsageError(f"`ignore` is a sequence of dotted fields; got {ignore!r:.100}.")
 
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, ArgumentsAre):
+            return NotImplemented
+        return (self.mode, self.ignore) == (other.mode, other.ignore) and json_equal(self.values, other.values)
+
     def __repr__(self) -> str:
         further = f", mode={self.mode!r}" if self.mode != "exact" else ""
         return f"args({dict(self.values)!r}{further}{f', ignore={self.ignore!r}' if self.ignore else ''})"
@@ -513,7 +522,7 @@ class ArgumentsAre(Matcher):
             return True
         wanted, given = self._sides(call)
         if self.mode == "exact":
-            return bool(wanted == given)
+            return json_equal(wanted, given)
         return is_subset(wanted, given) if self.mode == "superset" else is_subset(given, wanted, flip=True)
 
     def _sides(self, call: SeenCall) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
@@ -536,6 +545,9 @@ class FieldsAre(Matcher):
         if not isinstance(self.values, Mapping) or not self.values:
             raise HookUsageError(f"Fields to match are a mapping from dotted names; got {self.values!r:.100}.")
 
+    def __eq__(self, other: object) -> bool:
+        return json_equal(self.values, other.values) if isinstance(other, FieldsAre) else NotImplemented
+
     def __repr__(self) -> str:
         return f"fields({dict(self.values)!r})"
 
@@ -548,7 +560,7 @@ class FieldsAre(Matcher):
         """Whether every field is there with the wanted value."""
         for name, wanted in self.values.items():
             given = value_at(call.args, name)
-            if given is MISSING or not (wanted == given):  # noqa: SIM201
+            if given is MISSING or not json_equal(wanted, given):
                 return False
         return True
 
@@ -558,7 +570,7 @@ class FieldsAre(Matcher):
             given = value_at(call.args, name)
             if given is MISSING:
                 return f"there is no field {name!r}"
-            if not (wanted == given):  # noqa: SIM201  (the expected value's own == decides, and it may have no !=)
+            if not json_equal(wanted, given):
                 return f"{name!r} is {given!r:.100}, not {wanted!r:.100}"
         return None
 
@@ -776,13 +788,13 @@ class ArgumentRule(msgspec.Struct, frozen=True, kw_only=True):
         if self.compare is not None:
             return self._compared(self.compare, actual, expected)
         if self.fields:
-            return all(value_at(expected, field) == value_at(actual, field) for field in self.fields)
+            return all(json_equal(value_at(expected, field), value_at(actual, field)) for field in self.fields)
         if self.mode == "ignore":
             return True
         if self.ignore:
             actual, expected = _without_keys(actual, self.ignore), _without_keys(expected, self.ignore)
         # Compare the whole first: containers compare a NaN with itself as equal.
-        if expected == actual:
+        if json_equal(expected, actual):
             return True
         if not isinstance(expected, Mapping) or not isinstance(actual, Mapping):
             return False
@@ -873,7 +885,7 @@ class OneOf:
     values: tuple[Any, ...]
 
     def __eq__(self, other: object) -> bool:
-        return any(value == other for value in self.values)
+        return any(json_equal(value, other) for value in self.values)
 
     def __hash__(self) -> int:
         raise TypeError("one_of() equals several values, so it has no hash")

@@ -77,6 +77,9 @@ EXCEPTION_TYPE: Final = "exception.type"
 EXCEPTION_MESSAGE: Final = "exception.message"
 EXCEPTION_STACKTRACE: Final = "exception.stacktrace"
 USER_ID: Final = "user.id"
+EVALUATION_NAME: Final = "gen_ai.evaluation.name"
+EVALUATION_SCORE: Final = "gen_ai.evaluation.score.value"
+EVALUATION_LABEL: Final = "gen_ai.evaluation.score.label"
 
 REQUEST_SETTINGS: Final = {
     "choice_count": "gen_ai.request.choice.count",
@@ -99,6 +102,7 @@ OUTPUT_MESSAGES: Final = "gen_ai.output.messages"
 TOOL_DEFINITIONS: Final = "gen_ai.tool.definitions"
 TOOL_CALL_ARGUMENTS: Final = "gen_ai.tool.call.arguments"
 TOOL_CALL_RESULT: Final = "gen_ai.tool.call.result"
+EVALUATION_EXPLANATION: Final = "gen_ai.evaluation.explanation"
 INSTRUCTION: Final = "hookline.call_agent.instruction"
 SUMMARY: Final = "hookline.compaction.summary"
 HUMAN_REASON: Final = "hookline.human.reason"
@@ -169,6 +173,8 @@ HOOK_STATUS: Final = "hookline.hook.status"
 HOOK_DELIVERY: Final = "hookline.hook.delivery"
 HOOK_DURATION: Final = "hookline.hook.own_time"
 
+EVALUATION_CHECK: Final = "hookline.evaluation.check"
+
 CALLBACK: Final = "hookline.tracer.callback"
 
 OPENINFERENCE_KIND: Final = "openinference.span.kind"
@@ -192,6 +198,7 @@ GUIDED_EVENT: Final = "hookline.guided"
 ERROR_EVENT: Final = "hookline.error"
 HOOK_EVENT: Final = "hookline.hook"
 MODEL_EXCEPTION_EVENT: Final = "gen_ai.client.operation.exception"
+EVALUATION_EVENT: Final = "gen_ai.evaluation.result"
 INFERENCE_DETAILS_EVENT: Final = "gen_ai.client.inference.operation.details"
 
 # Values.

@@ -156,6 +156,8 @@ class OperationSpans:
         "descriptions",
         "finish_reason",
         "fixed",
+        "held",
+        "held_until",
         "id",
         "input_tokens",
         "last_event",
@@ -202,6 +204,10 @@ class OperationSpans:
         """Whether the root is a span of its own."""
         self.recording = True
         """Whether the segment is sampled."""
+        self.held = False
+        """Whether the root ends only when there is a verdict on the run."""
+        self.held_until: int | None = None
+        """When the segment of such a root ended."""
         self.fixed = False
         """Whether a segment without a root goes on in the trace of an earlier one, whatever span is current."""
         self.step: OpenSpan | None = None
@@ -338,9 +344,18 @@ class OperationSpans:
     def end_root(
         self, at: int, attributes: dict[str, Any], error_type: str | None = None, message: str | None = None
     ) -> None:
-        """End the root span, unless the segment has none of its own."""
+        """End the root span, unless the segment has none of its own, or waits for a verdict on the run."""
         if self.rooted:
-            finish(self.root, at, attributes, error_type, message)
+            finish(self.root, at, attributes, error_type, message, end=not self.held)
+            if self.held:
+                self.held_until = max(self.root.not_after_around(at), self.root.began)
+
+    def release(self) -> None:
+        """End a root span that has waited for a verdict, at the time at which its segment ended."""
+        if self.held:
+            self.held = False
+            if self.held_until is not None:
+                self.root.span.end(self.held_until)
 
     def children(self, opened: OpenSpan) -> list[OpenSpan]:
         """Return the open spans under another one, the newest first."""
@@ -385,8 +400,10 @@ def finish(
     attributes: dict[str, Any] | None = None,
     error_type: str | None = None,
     message: str | None = None,
+    *,
+    end: bool = True,
 ) -> None:
-    """Set the last attributes and the status of a span, and end it."""
+    """Set the last attributes and the status of a span, and end it, unless `end` is False."""
     span = opened.span
     try:
         if error_type is not None:
@@ -405,7 +422,8 @@ def finish(
     finally:
         if opened.around is not None:
             at = opened.not_after_around(at)
-        span.end(max(at, opened.began))
+        if end:
+            span.end(max(at, opened.began))
 
 
 MARKS = (names.CONTENT_TRUNCATED, names.CONTENT_LENGTH)

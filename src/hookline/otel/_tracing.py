@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from contextvars import Token
 from time import time_ns
 from typing import Any, Literal
@@ -18,7 +18,13 @@ from hookline.calls import AddedContext, Call, CompactCall, Denial, ModelCall, S
 from hookline.errors import HookUsageError
 from hookline.events import EVENTS, Event, OnComplete, OnError
 from hookline.hooks import Hook, Hooks
-from hookline.instrumentation import Instrumentation, SegmentInfo, StreamTimes
+from hookline.instrumentation import (
+    EvaluationResult,
+    Instrumentation,
+    SegmentInfo,
+    StreamTimes,
+    awaited_verdicts,
+)
 from hookline.otel import _attributes as names
 from hookline.otel._attributes import error_type
 from hookline.otel._call_spans import ACTIONS, KEYS, begin_chat, end_chat
@@ -37,6 +43,7 @@ from hookline.otel._context import (
     set_value,
     traceparent_of,
 )
+from hookline.otel._evaluations import add_verdicts, log_verdicts
 from hookline.otel._hook_spans import executions, hook_event, hook_span, unregistrations
 from hookline.otel._instruments import SCOPE, Failures, instruments_of
 from hookline.otel._logs import LogEvents
@@ -197,6 +204,7 @@ class TracingHooks(Instrumentation):
             if spans.recording:
                 self._keep(spans)
                 pair_tracing(segment, self)
+                self._await_verdicts(spans, segment)
             return spans, self if spans.recording else None
         except Exception as error:
             self._failures.note("begin", error)
@@ -336,6 +344,45 @@ class TracingHooks(Instrumentation):
                 self._roots.context_added(spans, call, added)
         except Exception as error:
             self._failures.note("context_added", error)
+
+    def record_evaluation(self, operation_id: str, results: Sequence[EvaluationResult]) -> bool:
+        """Record verdicts on a run that this bundle has traced: `gen_ai.evaluation.result` events.
+
+        While the run is open, its root span gets them too; `await_verdicts` keeps it open. A run that has ended gets
+        log records in the context of its root span, which need a logger provider.
+
+        Args:
+            operation_id: The run.
+            results: The verdicts.
+
+        Returns:
+            Whether the run is known: it is open, or one of the thousand that ended last.
+        """
+        try:
+            spans, ended = self._segments.open.get(operation_id), self._segments.find_ended(operation_id)
+            if spans is not None:
+                add_verdicts(spans, results, self._content, self._logs)
+            elif ended is not None:
+                log_verdicts(operation_id, ended.root, results, self._content, self._logs)
+            return spans is not None or ended is not None
+        except Exception as error:
+            self._failures.note("record_evaluation", error)
+            return False
+
+    def _await_verdicts(self, spans: OperationSpans, segment: SegmentInfo) -> None:
+        """Keep the root span of a run open beyond its end, if somebody is going to judge the run."""
+        awaited = awaited_verdicts()
+        if awaited is None or segment.parent_operation_id is not None:
+            return
+
+        def receive(results: Sequence[EvaluationResult]) -> None:
+            try:
+                add_verdicts(spans, results, self._content, self._logs)
+            except Exception as error:
+                self._failures.note("verdicts", error)
+
+        spans.held = True
+        awaited.wait(segment.operation_id, receive)
 
     def _enter_model_call(self, spans: OperationSpans, call: ModelCall) -> Entered | None:
         if not spans.descriptions and call.tools:

@@ -95,11 +95,16 @@ class Tool(ToolSpec, frozen=True, kw_only=True, eq=False):
         run: `async (args) -> result`: gets the model's arguments, and returns text, a `ToolResult` or a JSON value.
         needs_approval: Whether a person must approve calls: a bool, or a function of the `ToolCall`.
         function: The function, if `tool` made this tool.
+        read_only: Whether calls change nothing, so that one may be made just to see what it answers. For a tool of an
+            MCP server this is a hint of the server.
+        version: The version of the tool, or of the server that it belongs to; empty if there is none.
     """
 
     run: Callable[[Mapping[str, Any]], Awaitable[object]]
     needs_approval: Approval = False
     function: Callable[..., Any] | None = None
+    read_only: bool = False
+    version: str = ""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the function directly."""
@@ -122,11 +127,23 @@ class Tool(ToolSpec, frozen=True, kw_only=True, eq=False):
 def tool(fn: Callable[..., Any], /) -> Tool: ...
 @overload
 def tool(
-    fn: None = None, *, name: str | None = None, needs_approval: Approval = False, in_thread: bool = True
+    fn: None = None,
+    *,
+    name: str | None = None,
+    needs_approval: Approval = False,
+    in_thread: bool = True,
+    read_only: bool = False,
+    version: str = "",
 ) -> Callable[[Callable[..., Any]], Tool]: ...
 @overload
 def tool(
-    fn: Callable[..., Any], *, name: str | None = None, needs_approval: Approval = False, in_thread: bool = True
+    fn: Callable[..., Any],
+    *,
+    name: str | None = None,
+    needs_approval: Approval = False,
+    in_thread: bool = True,
+    read_only: bool = False,
+    version: str = "",
 ) -> Tool: ...
 def tool(
     fn: Callable[..., Any] | None = None,
@@ -134,6 +151,8 @@ def tool(
     name: str | None = None,
     needs_approval: Approval = False,
     in_thread: bool = True,
+    read_only: bool = False,
+    version: str = "",
 ) -> Any:
     """Make a tool from a typed function, as a decorator or a function.
 
@@ -147,12 +166,22 @@ def tool(
         needs_approval: Whether a person must approve calls: a bool, or a function of the `ToolCall`.
         in_thread: Whether to run a plain function in a worker thread, so that it does not block the event loop; `False`
             for a quick function.
+        read_only: Whether calls change nothing. `hookline eval cassettes check --live` calls such tools again to see
+            whether they still answer as they did when they were recorded.
+        version: The version of the tool, which is kept with recordings of it.
 
     Raises:
         AgentDefinitionError: If the function's parameters cannot be described by a schema.
     """
     if fn is None:
-        return functools.partial(tool, name=name, needs_approval=needs_approval, in_thread=in_thread)
+        return functools.partial(
+            tool,
+            name=name,
+            needs_approval=needs_approval,
+            in_thread=in_thread,
+            read_only=read_only,
+            version=version,
+        )
     if isinstance(fn, Tool):
         raise AgentDefinitionError(f"Tool {fn.name!r}", "is already a tool")
     if not callable(fn):
@@ -169,6 +198,8 @@ def tool(
         run=_runner(fn, title, parameters, in_thread=in_thread),
         needs_approval=needs_approval,
         function=fn,
+        read_only=read_only,
+        version=version,
     )
 
 

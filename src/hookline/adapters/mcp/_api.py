@@ -41,14 +41,12 @@ class McpTool(Tool, frozen=True, kw_only=True, eq=False):
 
     Attributes:
         title: The display name; may be empty.
-        read_only: Whether the tool only reads.
         destructive: Whether the tool may destroy data; true unless the server says that it only reads or only adds.
         idempotent: Whether a second call with the same arguments has no further effect.
         open_world: Whether the tool interacts with the world outside of the server, such as the web.
     """
 
     title: str = ""
-    read_only: bool = False
     destructive: bool = True
     idempotent: bool = False
     open_world: bool = True
@@ -225,6 +223,7 @@ class McpServer:
             needs_approval=asked,
             title=listed.title or (hints.title if hints else None) or "",
             read_only=read_only,
+            version=link.version,
             destructive=destructive,
             idempotent=idempotent,
             open_world=not (hints is not None and hints.open_world_hint is False),

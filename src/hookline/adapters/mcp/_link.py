@@ -146,6 +146,13 @@ class Link:
         """Whether the link may be used from the running event loop."""
         return self._loop == current_token()
 
+    @property
+    def version(self) -> str:
+        """The version that the server reports of itself; empty if there is none, or no connection."""
+        client = self._connection.client if self._connection is not None else None
+        info = client.server_info if client is not None else None
+        return (info.version or "") if info is not None else ""
+
     async def tools(self) -> list[Tool]:
         """Return the server's tools, listed again if they may have changed.
 

@@ -19,6 +19,7 @@ from hookline.cli._outputs import OutputFiles, resolve_output, send_spans, write
 from hookline.cli._terminal import report_errors
 from hookline.cli.eval._attacks import run_attacks, show_attacks
 from hookline.cli.eval._baseline import open_baseline
+from hookline.cli.eval._cassettes import cassettes_app
 from hookline.cli.eval._diff import (
     AllowMissing,
     MaxCallsIncrease,
@@ -106,6 +107,8 @@ class EvalMode(StrEnum):
 
 eval_app = CommandApp(name="eval", cls=SuiteOrCommand, help="Run the tasks of a suite, or compare two runs.")
 
+eval_app.add_typer(cassettes_app)
+
 ModeChoice = Annotated[
     EvalMode | None, typer.Option(metavar="MODE", help="spy and record run real tools; replay and strict run none.")
 ]
@@ -166,7 +169,7 @@ def evaluate_suite(
 
     The tables show who answered the tool calls of each task, and the cost of hooks. SUITE is a suite of AgentDojo, or
     a file of your own: suite.yaml, suite.py. `hookline eval diff A B` compares two saved runs, `hookline eval attack
-    SUITE` tries injection attacks.
+    SUITE` tries injection attacks, `hookline eval cassettes check SUITE` finds stale recordings.
 
     Exits with 1 if a task failed or a replay differs from the recording, with 2 for a wrong name or file, with 3 if no
     task has a check, with 4 if spans did not arrive. After Ctrl-C (130) or SIGTERM (143) the files contain the tasks

@@ -36,7 +36,7 @@ from hookline.evals.statistics import RunStatistics
 from hookline.evals.suites import find_suites
 from hookline.hooks import AnyHook
 
-__all__ = ["Evaluation", "InterruptedEvaluation", "evaluate", "find_cases", "find_suite"]
+__all__ = ["Evaluation", "InterruptedEvaluation", "evaluate", "find_cases", "find_suite", "without_failed_runs"]
 
 RESULTS = "\0results of run "
 """Stands for the results of a run, until they are written."""
@@ -167,7 +167,7 @@ def find_cases(targets: Iterable[str], tasks: Sequence[str], tags: Sequence[str]
 
 
 @contextlib.contextmanager
-def _without_failed_runs() -> Iterator[None]:
+def without_failed_runs() -> Iterator[None]:
     """Keep runs that end in error out of the log, since the table of results shows them."""
     logger = logging.getLogger("hookline")
 
@@ -237,7 +237,7 @@ def evaluate(
         timeout=options.timeout,
     )
     hooked = [*hooks, *recording]
-    with RunProgress(console) as progress, _without_failed_runs():
+    with RunProgress(console) as progress, without_failed_runs():
         on_result = _watch_costs(progress, options.max_cost)
         first = runner(
             mode="spy" if mode == "real" and not mocked else mode,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
@@ -61,6 +62,8 @@ def show_evaluation(console: Console, evaluation: Evaluation, report: Path | Non
         console.print()
     for coverage in evaluation.runs[0].coverage:
         console.print(_coverage_line(coverage))
+    for line in _stale_lines(evaluation.runs[0]):
+        console.print(line, soft_wrap=True)
     for run in evaluation.runs:
         failed = 0
         for result in run.results:
@@ -71,7 +74,7 @@ def show_evaluation(console: Console, evaluation: Evaluation, report: Path | Non
         if failed > FAILURES_SHOWN:
             console.print(f"[red]✗ and {failed - FAILURES_SHOWN} more tasks; --report shows all[/]")
     if evaluation.comparison is not None:
-        console.print(_comparison_text(evaluation.comparison, evaluation.runs[-1]))
+        console.print(_comparison_text(evaluation.comparison, evaluation.runs[-1], passed=evaluation.ok))
     elif evaluation.judged and evaluation.runs[0].not_judged:
         console.print(_unjudged_line(evaluation.runs[0]), soft_wrap=True)
     if report is not None:
@@ -200,11 +203,13 @@ def _checks_passed(totals: Totals) -> Text:
     return Text(f"{totals.useful}/{totals.checked}", style="green" if totals.useful == totals.checked else "red")
 
 
-def _comparison_text(comparison: Comparison, replayed: SuiteRun) -> str:
+def _comparison_text(comparison: Comparison, replayed: SuiteRun, *, passed: bool) -> str:
     if comparison.same:
+        same = "(a) and (b) produced the same results"
+        # Failures that happen twice are no success, so only a run that passed ends with a green line.
         return (
-            f"[green]✓ (a) and (b) produced the same results[/]: {comparison.tool_results} tool results, all answers "
-            f"and all trajectories of {comparison.tasks} tasks are equal byte for byte; "
+            f"{f'[green]✓ {same}[/]' if passed else f'{same}, the failures too'}: {comparison.tool_results} tool "
+            f"results, all answers and all trajectories of {comparison.tasks} tasks are equal byte for byte; "
             f"{replayed.totals.forbidden or 'no'} real tools ran in (b)."
         )
     lines = [f"[red]✗ (a) and (b) produced different results[/]: {len(comparison.differences)} differences."]
@@ -214,6 +219,24 @@ def _comparison_text(comparison: Comparison, replayed: SuiteRun) -> str:
     if len(comparison.differences) > 5:
         lines.append(f"  and {len(comparison.differences) - 5} more")
     return "\n".join(lines)
+
+
+def _stale_lines(run: SuiteRun) -> list[str]:
+    """Return a line for each tool whose schema has changed since its recordings were made."""
+    changes: dict[str, str] = {}
+    calls = Counter[str]()
+    for result in run.results:
+        for call in result.calls:
+            if call.stale is not None:
+                changes.setdefault(call.tool, call.stale)
+                calls[call.tool] += 1
+    lines = [
+        f"[yellow]! stale recordings ({calls[tool]} call{'' if calls[tool] == 1 else 's'}): "
+        f"{escape(make_one_line(change))}[/]"
+        for tool, change in sorted(changes.items())
+    ]
+    more = len(lines) - FAILURES_SHOWN
+    return [*lines[:FAILURES_SHOWN], *([f"[yellow]! and those of {more} more tools[/]"] if more > 0 else [])]
 
 
 def _unjudged_line(run: SuiteRun) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import os
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
@@ -11,8 +12,9 @@ from typing import Any, Final, Literal, Self, get_args
 
 import msgspec
 
-from hookline.calls import ToolResult
+from hookline.calls import ToolResult, ToolSpec
 from hookline.errors import HookUsageError, message_of
+from hookline.evals._canonical import canonical
 from hookline.evals._endings import OperationEndings
 from hookline.evals.cassettes._file import (
     CassetteFile,
@@ -33,6 +35,7 @@ from hookline.evals.cassettes._recordings import (
     sort_for_file,
     to_json_value,
 )
+from hookline.evals.cassettes._tools import PresentTools, RecordedTool, ToolWatchingHooks, schema_changes
 from hookline.evals.errors import (
     CassetteConflictError,
     CassetteError,
@@ -61,6 +64,7 @@ __all__ = [
     "CassetteFileError",
     "CassetteVersionError",
     "CassetteWriteError",
+    "ChangedTools",
     "Matching",
     "RecordMode",
     "RecordedCall",
@@ -69,6 +73,9 @@ __all__ = [
 
 RecordMode = Literal["none", "once", "new_episodes", "all", "rewrite"]
 """When a cassette replays and when it records; see `Cassette`."""
+
+ChangedTools = Literal["warn", "refuse"]
+"""What a replay does with recordings of a tool whose schema has changed since."""
 
 DEFAULT_REDACTION: Final = Redaction()
 
@@ -79,6 +86,10 @@ class Cassette:
     A call is found again by its tool, its arguments (whatever the order of their keys) and how often the operation
     has made that very call before. Each operation, and each sub-agent of it, is counted for itself. Use one cassette
     per case. Secrets are replaced before anything is kept.
+
+    With each tool's recordings, the file keeps a digest of the tool's schema, its version and the date. A replay
+    notices that a schema has changed: each answer from such recordings has `metadata["stale"]`, a sentence that names
+    the tool and the change.
 
     With `with Cassette(path=...) as cassette:` it is saved on leaving, also after a failure.
 
@@ -93,12 +104,16 @@ class Cassette:
         ignore: Fields of the arguments that make no difference, from the outside in: `("request.id", "items.*.id")`.
         redact: The redaction of recordings: a `Redaction`, `None` for none, or a function that takes further secrets
             out of a text.
+        changed_tools: What happens to a call of a tool whose schema has changed since it was recorded. `"warn"`: the
+            recording answers, and `stale` says so. `"refuse"`: the call is answered with a failed result, as one that
+            was not recorded; in a mode that records it is still a warning.
 
     Attributes:
         name: The cassette's name.
         path: The file.
         mode: The record mode of `hooks()`.
         misses: The message for every call that no recording answered and that could not be recorded.
+        stale: By tool, how its schema has changed since its recordings were made, for the tools that were called.
 
     Raises:
         CassetteError: If the file cannot be used as a cassette.
@@ -115,16 +130,21 @@ class Cassette:
         matching: Matching | None = None,
         ignore: Sequence[str] = (),
         redact: Redacting | Callable[[str], str] | None = DEFAULT_REDACTION,
+        changed_tools: ChangedTools = "warn",
     ) -> None:
-        _check(name, mode, matching, ignore)
+        _check(name, mode, matching, ignore, changed_tools)
         self.path = None if path is None else Path(path)
         self.mode: RecordMode = mode
         self.misses: list[str] = []
+        self.stale: dict[str, str] = {}
+        self._refuses_changed = changed_tools == "refuse"
+        self._present = PresentTools()
         self._redaction = as_redaction(redact)
         self._saved = self._read()
         self._exists = self._saved.digest is not None
         self.name = name or self._saved.name or (self.path.stem if self.path else "cassette")
         self._recordings = RecordedCalls(matching or self._saved.matching or "keyed", ignore)
+        self._saved_tools = {tool.key: tool for tool in self._saved.tools}
         if mode != "rewrite":
             for recording in self._saved.recordings:
                 key = self._recordings.key(recording.agent, recording.tool, self._redaction.value(recording.args))
@@ -200,15 +220,29 @@ class Cassette:
         return sort_for_file(self._recordings)
 
     @property
+    def tools(self) -> list[RecordedTool]:
+        """The tools of the recordings, as they were when these were made. A tool of unknown schema is not among them.
+
+        What is said of a tool holds for all of its recordings: it is replaced once all of them are made anew.
+        """
+        by_tool: dict[tuple[str, str], list[RecordedCall]] = {}
+        for recording in self.recordings:
+            by_tool.setdefault((recording.agent, recording.tool), []).append(recording)
+        found = [self._describe_tool(key, recordings) for key, recordings in sorted(by_tool.items())]
+        return [tool for tool in found if tool is not None]
+
+    @property
     def attached(self) -> bool:
         """Whether an operation with this cassette has called a tool or ended."""
         return self._used or self._endings.used
 
     @property
     def changed(self) -> bool:
-        """Whether there is something to save: recordings other than those of the file."""
+        """Whether there is something to save: recordings, or tools, other than those of the file."""
         touched = self._dirty or (self._used and self.mode == "rewrite")
-        return touched and self.recordings != sort_for_file(self._saved.recordings)
+        if not touched:
+            return False
+        return self.recordings != sort_for_file(self._saved.recordings) or self.tools != self._saved.tools
 
     def unused(self) -> list[str]:
         """List the recordings that answered no call and were not made in this run, one line each."""
@@ -219,14 +253,14 @@ class Cassette:
 
     def hooks(self) -> Hooks:
         """Return hooks that answer and record as the mode says, in sub-agents too. Attach these in tests."""
-        return self._bundle(Hooks(self.name, inherit=True), self.answer, self.keep)
+        return self._bundle(self._watching(self.name, inherit=True), self.answer, self.keep)
 
     def recorder(self) -> Hooks:
         """Return hooks that record every call that a tool answered or raised in, whatever the mode.
 
         Calls that a hook answered or refused are left out. A run replaces, call by call, what earlier ones recorded.
         """
-        return self._bundle(Hooks(f"{self.name}.recorder"), None, partial(self._keep, replace=True))
+        return self._bundle(self._watching(f"{self.name}.recorder"), None, partial(self._keep, replace=True))
 
     def player(self) -> Hooks:
         """Return hooks that answer every call from the recordings, whatever the mode.
@@ -234,7 +268,10 @@ class Cassette:
         A call that was not recorded is answered too, with a failed result that says so: while these hooks are
         attached no real tool runs. `metadata["recording"]` names the recording that answered, `None` for a miss.
         """
-        return self._bundle(Hooks(f"{self.name}.player"), partial(self._answer, may_run=False), None)
+        return self._bundle(self._watching(f"{self.name}.player"), partial(self._answer, may_run=False), None)
+
+    def _watching(self, id: str, *, inherit: bool = False) -> Hooks:  # noqa: A002
+        return ToolWatchingHooks(id, watcher=self._present.note, inherit=inherit)
 
     def _bundle(
         self,
@@ -293,6 +330,33 @@ class Cassette:
         if self.records:
             self._keep(event, replace=self.mode == "all")
 
+    def note_tools(self, tools: Iterable[ToolSpec], *, agent: str = "") -> None:
+        """Note the tools of a run, whose schemas are kept with recordings and compared with those of earlier ones.
+
+        The hooks of the cassette do this by themselves.
+
+        Args:
+            tools: The tools that the agent is offered.
+            agent: The sub-agent; empty for the main agent.
+        """
+        self._present.note(list(tools), agent)
+
+    def recording_of(self, event: AfterToolCall | OnToolCallError) -> RecordedCall:
+        """Return what would be recorded of a call, without recording it.
+
+        Args:
+            event: The call's result.
+        """
+        return recording_of(event, ReplayScope("", 0), self._redaction)
+
+    def is_redacted(self, recording: RecordedCall) -> bool:
+        """Whether the arguments of a recording have the text that replaces secrets, so that no tool can be given them.
+
+        A redaction of your own is known by its attribute `replacement`.
+        """
+        replacement = getattr(self._redaction, "replacement", "")
+        return bool(replacement) and canonical(replacement)[1:-1] in canonical(recording.args)
+
     def forget(self, operation_id: str) -> None:
         """Drop the state of an operation that has ended: which recordings it and its sub-agents have used."""
         self._scopes.forget(operation_id)
@@ -310,10 +374,13 @@ class Cassette:
         """
         if self.path is None or not self.changed:
             return None
-        recordings = self.recordings
-        data = encode_cassette(self.name, self.matching, recordings)
+        tools, recordings = self.tools, self.recordings
+        data = encode_cassette(self.name, self.matching, tools, recordings)
         digest = write_cassette(self.path, data, before=self._saved.digest, name=self.name)
-        self._saved = CassetteFile(name=self.name, matching=self.matching, recordings=recordings, digest=digest)
+        self._saved = CassetteFile(
+            name=self.name, matching=self.matching, tools=tools, recordings=recordings, digest=digest
+        )
+        self._saved_tools = {tool.key: tool for tool in tools}
         return self.path
 
     # Internals.
@@ -344,7 +411,37 @@ class Cassette:
             return None if may_run else self._missed(explain_miss(self._recordings, tool, args, scope.agent, known))
         recording, place = found
         provenance = {"cassette": self.name, "recording": f"{tool} #{place}"}
+        stale = self._find_change(scope.agent, tool, recording)
+        if stale is not None:
+            self.stale[tool] = stale
+            if self._refuses_changed and not may_run:
+                return self._missed(f"{tool}: {stale}. The real tool was not run. Record it again.")
+            provenance["stale"] = stale
         return msgspec.structs.replace(recording.answer, metadata={**recording.metadata, **provenance})
+
+    def _find_change(self, agent: str, tool: str, recording: RecordedCall) -> str | None:
+        """Explain how a tool has changed since a recording of it was made; `None` if it has not, or nobody knows."""
+        recorded = self._saved_tools.get((agent, tool))
+        if recorded is None or id(recording) in self._recordings.made:
+            return None
+        present = self._present.find(agent, tool)
+        changes = [] if present is None else schema_changes(recorded, present)
+        if not changes:
+            return None
+        return f"the schema of {tool} has changed since it was recorded on {recorded.recorded}: {', '.join(changes)}"
+
+    def _describe_tool(self, key: tuple[str, str], recordings: list[RecordedCall]) -> RecordedTool | None:
+        saved = self._saved_tools.get(key)
+        present = self._present.find(*key)
+        if not all(id(recording) in self._recordings.made for recording in recordings):
+            return saved  # what was recorded under an earlier schema must not look as if it were of the present one
+        before = [each for each in self._saved.recordings if (each.agent, each.tool) == key]
+        unchanged = sort_for_file(before) == recordings
+        if present is None:
+            return saved if unchanged else None
+        if unchanged and saved is not None and saved.is_same(present):
+            return saved  # its date is that of the latest change, so that recording the same again changes no file
+        return msgspec.structs.replace(present, recorded=datetime.datetime.now(datetime.UTC).date().isoformat())
 
     def _missed(self, why: str) -> ToolResult:
         unmade = self.path is not None and not self._exists and not self.records
@@ -366,12 +463,14 @@ class Cassette:
             self._dirty = True
 
 
-def _check(name: object, mode: object, matching: object, ignore: object) -> None:
+def _check(name: object, mode: object, matching: object, ignore: object, changed_tools: object) -> None:
     if not isinstance(name, str | None) or name == "":
         raise HookUsageError(f"`name` of a Cassette is text; got {name!r}.")
     if mode not in get_args(RecordMode):
         raise HookUsageError(f"`mode` of a Cassette is one of {', '.join(get_args(RecordMode))}; got {mode!r}.")
     if matching is not None and matching not in get_args(Matching):
         raise HookUsageError(f"`matching` of a Cassette is keyed or sequential; got {matching!r}.")
+    if changed_tools not in get_args(ChangedTools):
+        raise HookUsageError(f"`changed_tools` of a Cassette is warn or refuse; got {changed_tools!r}.")
     if isinstance(ignore, str) or not isinstance(ignore, Sequence) or not all(isinstance(each, str) for each in ignore):
         raise HookUsageError(f"`ignore` of a Cassette is a list of fields, as ['request.id']; got {ignore!r}.")

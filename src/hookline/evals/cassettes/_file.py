@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import datetime
 import hashlib
 import os
 import shutil
@@ -15,6 +16,7 @@ import msgspec
 from hookline._yaml import BadLine, LinedDict, LinedList
 from hookline.errors import MissingExtraError
 from hookline.evals.cassettes._recordings import Matching, RecordedCall
+from hookline.evals.cassettes._tools import RecordedTool
 from hookline.evals.cassettes._yaml import check_installed, read_yaml, write_yaml
 from hookline.evals.errors import CassetteConflictError, CassetteFileError, CassetteVersionError, CassetteWriteError
 
@@ -50,7 +52,9 @@ KINDS: dict[str, tuple[type, str]] = {
 LEAST = {"operation": 1, "step": 0, "call_index": 1}
 # They enclose the others in a call that was written whole, so that one that was cut off is found out.
 REQUIRED = ("tool", "args", "result", "step", "call_index")
-FILE_FIELDS = ("hookline_cassette", "name", "matching", "calls")
+FILE_FIELDS = ("hookline_cassette", "name", "matching", "tools", "calls")
+TOOL_FIELDS = {"agent": str, "tool": str, "parameters": dict, "schema": str, "version": str, "recorded": str}
+TOOL_REQUIRED = ("tool", "schema", "recorded")
 
 
 class CassetteFile(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,12 +63,14 @@ class CassetteFile(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         name: The cassette's name.
         matching: How its recordings are found.
+        tools: The tools that they are of, as they were then; none in files of versions that did not write them.
         recordings: The recordings.
         digest: A hash of the file's bytes; `None` if there was no file.
     """
 
     name: str | None = None
     matching: Matching | None = None
+    tools: list[RecordedTool] = []
     recordings: list[RecordedCall] = []
     digest: str | None = None
 
@@ -79,10 +85,18 @@ def check_needs() -> None:
     _filelock()
 
 
-def encode_cassette(name: str, matching: Matching, recordings: Iterable[RecordedCall]) -> bytes:
-    """Encode a cassette as the bytes of its file. Equal recordings in the same order give equal bytes."""
-    calls = [_fields(recording) for recording in recordings]
-    document = {"hookline_cassette": VERSION, "name": name, "matching": matching, "calls": calls}
+def encode_cassette(
+    name: str, matching: Matching, tools: Iterable[RecordedTool], recordings: Iterable[RecordedCall]
+) -> bytes:
+    """Encode a cassette as the bytes of its file. Equal tools and recordings in the same order give equal bytes."""
+    document: dict[str, Any] = {"hookline_cassette": VERSION, "name": name, "matching": matching}
+    described = [
+        {field: value for field in TOOL_FIELDS if (value := getattr(tool, field)) or field in TOOL_REQUIRED}
+        for tool in tools
+    ]
+    if described:
+        document["tools"] = described
+    document["calls"] = [_fields(recording) for recording in recordings]
     return write_yaml(document).encode()
 
 
@@ -195,8 +209,39 @@ def _parse_cassette(path: str, document: LinedDict, digest: str) -> CassetteFile
         wrong(f"`name` is text; got {_describe(name)}. Put it in quotes", document.lines["name"])
     if matching is not None and matching not in get_args(Matching):
         wrong(f"`matching` is keyed or sequential; got {_describe(matching)}", document.lines["matching"])
-    recordings = [_parse_recording(call, line, wrong) for call, line in zip(calls, calls.lines, strict=True)]
-    return CassetteFile(name=name, matching=matching, recordings=recordings, digest=digest)
+    tools = document.get("tools", LinedList(document.line))
+    if not isinstance(tools, LinedList):
+        wrong(f"`tools` is a list; got {_describe(tools)}", document.lines["tools"])
+    return CassetteFile(
+        name=name,
+        matching=matching,
+        tools=[_parse_tool(tool, line, wrong) for tool, line in zip(tools, tools.lines, strict=True)],
+        recordings=[_parse_recording(call, line, wrong) for call, line in zip(calls, calls.lines, strict=True)],
+        digest=digest,
+    )
+
+
+def _parse_tool(tool: Any, line: int, wrong: Callable[[str, int], NoReturn]) -> RecordedTool:
+    if not isinstance(tool, LinedDict):
+        wrong(f"a tool is a mapping with {', '.join(TOOL_REQUIRED)}; got {_describe(tool)}", line)
+    for field, value in tool.items():
+        kind = TOOL_FIELDS.get(field)
+        if kind is None:
+            wrong(f"`{field:.100}` is not a field of a tool, which has {', '.join(TOOL_FIELDS)}", tool.lines[field])
+        if not isinstance(value, kind):
+            expected, hint = ("a mapping", "") if kind is dict else ("text", ". Put it in quotes")
+            wrong(f"`{field}` is {expected}; got {_describe(value)}{hint}", tool.lines[field])
+    missing = [field for field in TOOL_REQUIRED if field not in tool]
+    if missing:
+        wrong(f"this tool has no {' and no '.join(f'`{field}`' for field in missing)}", line)
+    parameters = tool.get("parameters", {})
+    if not all(isinstance(kind, str) for kind in parameters.values()):
+        wrong("`parameters` has the type of each parameter as text", tool.lines["parameters"])
+    try:
+        datetime.date.fromisoformat(tool["recorded"])
+    except ValueError:
+        wrong(f"`recorded` is a date such as 2026-01-31; got {tool['recorded']!r:.100}", tool.lines["recorded"])
+    return RecordedTool(**tool)
 
 
 def _parse_recording(call: Any, line: int, wrong: Callable[[str, int], NoReturn]) -> RecordedCall:

@@ -12,6 +12,7 @@ import msgspec
 
 from hookline.calls import ToolResult
 from hookline.evals._canonical import canonical
+from hookline.evals._equality import json_key
 from hookline.events import AfterToolCall, OnToolCallError
 from hookline.redaction import Redacting
 
@@ -31,7 +32,7 @@ __all__ = [
 
 Matching = Literal["keyed", "sequential"]
 
-PROVENANCE = ("cassette", "recording", "latency_ms")
+PROVENANCE = ("cassette", "recording", "latency_ms", "stale")
 """Metadata that says how a call went this time; it would be another one the next time."""
 
 Key = tuple[str, str, str]
@@ -186,11 +187,13 @@ class RecordedCalls:
     Attributes:
         matching: How recordings are found.
         played: The recordings that answered a call or were made in this run, by identity.
+        made: The recordings that were made in this run, by identity.
     """
 
     def __init__(self, matching: Matching, ignore: Sequence[str] = ()) -> None:
         self.matching: Matching = matching
         self.played: dict[int, RecordedCall] = {}
+        self.made: dict[int, RecordedCall] = {}
         self._ignore = [field.split(".") for field in ignore]
         self._tracks: dict[Key, CallTrack] = {}
 
@@ -207,7 +210,7 @@ class RecordedCalls:
             return agent, tool, ""
         for field in self._ignore:
             args = _without(args, field)
-        return agent, tool, canonical(args)
+        return agent, tool, json_key(args)
 
     def add(self, key: Key, recording: RecordedCall) -> None:
         """Add a recording to those of the same call."""
@@ -236,11 +239,12 @@ class RecordedCalls:
             if track is None or scope.number > track.run:
                 for gone in track.recordings if track else ():
                     self.played.pop(id(gone), None)
+                    self.made.pop(id(gone), None)
                 self._tracks[key] = CallTrack(scope.number)
         elif self.take(key, (recording.operation, recording.call_index), scope) is not None:
             return False  # another scope recorded the call while this scope's tool ran
         self.add(key, recording)
-        scope.used[id(recording)] = self.played[id(recording)] = recording
+        scope.used[id(recording)] = self.played[id(recording)] = self.made[id(recording)] = recording
         return True
 
     def take(self, key: Key, wanted: tuple[int, int], scope: ReplayScope) -> tuple[RecordedCall, int] | None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeVar, cast
 
 from hookline.errors import HookUsageError, ToolResultError, message_of
+from hookline.evals._equality import json_equal
 from hookline.evals.errors import AnswerError
 from hookline.evals.matching import MISSING, value_at
 from hookline.events import BeforeToolCall
@@ -265,7 +266,10 @@ class AnswerTable(Answer):
         value = value_at(call.args, self.field)
         for key in (value, str(value), "*"):
             if isinstance(key, Hashable) and key is not MISSING and key in self.answers:
-                return self.answers[key]
+                # `True` and `1` are the same key of a dict, and not the same argument.
+                found = next((known for known in self.answers if json_equal(known, key)), MISSING)
+                if found is not MISSING:
+                    return self.answers[found]
         known = ", ".join(map(repr, list(self.answers)[:10]))
         said = "is missing" if value is MISSING else f"is {value!r:.100}"
         told = f"{self.field!r} {said}, and the table has {known}; add '*' for all others"

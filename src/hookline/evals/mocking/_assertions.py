@@ -8,6 +8,7 @@ from typing import TypeVar
 
 from hookline._checks import tool_test
 from hookline.errors import HookUsageError
+from hookline.evals._equality import json_equal
 from hookline.evals.matching import SeenCall, argument_differences, format_value, path_of
 
 __all__ = [
@@ -42,7 +43,7 @@ def calls_of(calls: Sequence[C], pattern: str, args: object = None) -> list[C]:
         raise HookUsageError(f"A tool is named with a non-empty text, as 'bank/get_iban'; got {pattern!r}.")
     fits = tool_test(pattern)
     # The expected value stands on the left, so that its own `__eq__` is asked first.
-    return [call for call in calls if fits(path_of(call)) and (args is None or args == call.args)]
+    return [call for call in calls if fits(path_of(call)) and (args is None or json_equal(args, call.args))]
 
 
 def assert_called(

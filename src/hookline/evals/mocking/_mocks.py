@@ -6,7 +6,7 @@ import asyncio
 import inspect
 import random
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
@@ -17,6 +17,7 @@ from hookline.calls import ToolCall, ToolResult, ToolSpec, tool_failure
 from hookline.errors import HookUsageError, ToolResultError, message_of
 from hookline.evals._canonical import canonical
 from hookline.evals._endings import OperationEndings
+from hookline.evals.cassettes import ToolWatchingHooks
 from hookline.evals.errors import AnswerError, NeverMatchingRuleWarning, check_name, check_seconds
 from hookline.evals.faults import Clock, Fault, RealClock, VirtualClock, draw_for, strikes
 from hookline.evals.matching import AllOf, Matcher, SeenCall, ToolIs, match, path_of
@@ -25,7 +26,7 @@ from hookline.evals.mocking._answers import PASS, CassetteAnswer, Fake, FakeMeth
 from hookline.evals.mocking._rules import Rule, RuleTable, never_matches
 from hookline.events import AfterToolCall, BeforeToolCall, OnComplete, OnToolCallError, is_interrupted, is_settled
 from hookline.execution import logger
-from hookline.hooks import Hook, Hooks
+from hookline.hooks import Hook
 from hookline.runtime import as_result
 
 if TYPE_CHECKING:
@@ -622,7 +623,7 @@ def _close_coroutine(value: Any) -> None:
 T = TypeVar("T")
 
 
-class ToolMocks(Hooks):
+class ToolMocks(ToolWatchingHooks):
     """Answers tool calls by rules instead of running the tools. Pass it to `hooks=[...]`.
 
     The most specific rule that matches a call answers it; among equally specific rules, the one registered last. A call
@@ -679,6 +680,10 @@ class ToolMocks(Hooks):
             clock=clock if clock is not None else VirtualClock(),
             cassette=as_cassette(cassette) if cassette is not None else None,
         )
+        self._watched: list[Cassette] = []
+        """The cassettes that are told which tools a run offers, to notice those that have changed."""
+        if self._decider.cassette is not None:
+            self._watch(self._decider.cassette)
         self._misspelt: set[Rule] = set()
         """The rules that were logged as such."""
         self._waits = isinstance(self._decider.clock, RealClock)
@@ -908,8 +913,19 @@ class ToolMocks(Hooks):
         if rule.answer.may_wait and not self._waits:
             self._waits = True
             self._listen()
+        if isinstance(rule.answer, CassetteAnswer):
+            self._watch(rule.answer.cassette)
         if isinstance(rule.answer, Passthrough) and rule.answer.transform is not None:
             self._change_results()
+
+    def _watch(self, cassette: Cassette) -> None:
+        if cassette not in self._watched and hasattr(cassette, "note_tools"):
+            self._watched.append(cassette)
+            self._watcher = self._note_tools
+
+    def _note_tools(self, tools: Sequence[ToolSpec], agent: str) -> None:
+        for cassette in self._watched:
+            cassette.note_tools(tools, agent=agent)
 
     def _warn(self, matcher: Matcher, what: str) -> None:
         reason = never_matches(matcher, self._tools)

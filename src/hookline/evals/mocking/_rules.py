@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from hookline._readonly import ReadOnlyDict, ReadOnlyList
 from hookline.calls import ToolSpec, as_tool_result
 from hookline.errors import HookUsageError
+from hookline.evals._equality import json_equal
 from hookline.evals.errors import check_name
 from hookline.evals.matching import (
     MISSING,
@@ -122,7 +123,7 @@ def _may_contain(wanted: Mapping[str, Any], given: Mapping[str, Any], *, nested:
 
 def _may_equal(wanted: Any, given: Any) -> bool:
     """Whether an expected value may be equal to another one. Values with an `==` of their own always may."""
-    return given is not MISSING and (not _is_plain(given) or bool(wanted == given))
+    return given is not MISSING and (not _is_plain(given) or json_equal(wanted, given))
 
 
 def _is_plain(value: object) -> bool:
@@ -393,7 +394,9 @@ def _freeze(value: Any) -> Any:
         return frozenset((key, _freeze(item)) for key, item in value.items())
     if type(value) in (list, ReadOnlyList):
         return ("list", *map(_freeze, value))
-    if value is None or type(value) in (str, int, float, bool):
+    if type(value) is bool:
+        return ("bool", value)
+    if value is None or type(value) in (str, int, float):
         return value
     raise TypeError(f"a {type(value).__name__} is not a JSON value")
 

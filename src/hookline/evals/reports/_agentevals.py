@@ -17,17 +17,18 @@ __all__ = ["agentevals_messages"]
 
 
 def agentevals_messages(
-    run: OperationResult | RecordedOperation | Trajectory, *, paths: bool = False
+    run: OperationResult | RecordedOperation | Trajectory, *, paths: bool = False, prompt: str = ""
 ) -> list[dict[str, Any]]:
     """Convert a run to agentevals' `outputs` or `reference_outputs`: messages as in OpenAI's chat API.
 
     The messages of an `OperationResult` are all there, the user's too. A recorded operation or a trajectory knows what
-    the model answered and read, but not the user's prompt; agentevals' `strict` mode compares messages one by one, so
-    take both sides from the same kind of thing.
+    the model answered and read, but not the user's prompt, which `prompt` adds. agentevals' `strict` mode compares
+    messages one by one, so take both sides from the same kind of thing.
 
     Args:
         run: The result of a run, a recorded operation, or an expected trajectory.
         paths: Whether tools are named `toolset/tool_name`; by default only their names.
+        prompt: The user's prompt, which a judge needs, for a recorded operation or a trajectory.
 
     Returns:
         A list that can be changed and written as JSON.
@@ -39,7 +40,7 @@ def agentevals_messages(
     if isinstance(run, OperationResult):
         return [_message(message, paths) for message in run.messages]
     trajectory = run if isinstance(run, Trajectory) else run.trajectory
-    messages: list[dict[str, Any]] = []
+    messages: list[dict[str, Any]] = [{"role": "user", "content": prompt}] if prompt else []
     for number, step in enumerate(trajectory.steps):
         messages += _of_step(step, number, paths)
     # Only an expected trajectory may end with calls; the run of an agent ends with an answer.

@@ -11,7 +11,7 @@ import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from hookline.errors import MissingExtraError
 from hookline.evals._canonical import canonical
@@ -28,6 +28,7 @@ __all__ = [
     "load_template",
     "render_report",
     "report_parts",
+    "write_parts",
     "write_report",
     "write_text",
     "write_whole",
@@ -175,21 +176,34 @@ def write_whole(target: Path, data: bytes | Iterable[bytes]) -> None:
     Raises:
         ReportError: If it cannot be written.
     """
-    half: Path | None = None
     parts = [data] if isinstance(data, bytes) else data
+    write_parts(target, lambda file: file.writelines(parts))
+
+
+def write_parts(target: Path, write: Callable[[BinaryIO], object]) -> None:
+    """Replace a file at once and as a whole, with what a function writes piece by piece.
+
+    Args:
+        target: The file. Pipes and devices are written to directly.
+        write: Writes into a binary file. If it raises, the file stays as it was.
+
+    Raises:
+        ReportError: If it cannot be written.
+    """
+    half = None
     try:
         if target.exists() and not target.is_file():
-            with open(target, "wb") as device:
-                device.writelines(parts)
+            with target.open("wb") as file:
+                write(file)
             return
-        file = Path(os.path.realpath(target))  # replace the target of a link, not the link
-        name = hashlib.blake2b(os.fsencode(file.name), digest_size=8).hexdigest()
-        half = file.with_name(f".hookline-{name}-{os.getpid()}.half")  # a hash, since the name itself may be too long
-        with open(half, "wb") as written:
-            written.writelines(parts)
-        if file.exists():
-            shutil.copymode(file, half)
-        half.replace(file)
+        whole = Path(os.path.realpath(target))  # replace the target of a link, not the link
+        name = hashlib.blake2b(os.fsencode(whole.name), digest_size=8).hexdigest()
+        half = whole.with_name(f".hookline-{name}-{os.getpid()}.half")  # a hash, since the name itself may be too long
+        with half.open("wb") as file:
+            write(file)
+        if whole.exists():
+            shutil.copymode(whole, half)
+        half.replace(whole)
     except BaseException as error:
         if half is not None:
             half.unlink(missing_ok=True)

@@ -13,6 +13,7 @@ from hookline.evals.cassettes import Cassette
 from hookline.evals.running._provenance import Provenance
 from hookline.evals.running._timeline import Timeline
 from hookline.evals.trajectories import CallRow, Coverage, RecordedOperation, Trajectory
+from hookline.instrumentation import EvaluationResult
 from hookline.runtime import OperationResult
 
 __all__ = [
@@ -29,6 +30,7 @@ __all__ = [
     "Totals",
     "compare",
     "stable_fields",
+    "verdicts_of",
 ]
 
 Mode = Literal["spy", "record", "replay", "strict", "real", "replayed"]
@@ -49,12 +51,20 @@ class CheckResult(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         passed: Whether the check passed.
         score: The score, from 0 to 1.
         why: The reason of the failure; empty if it passed.
+        kind: The kind of the check, such as `"output_contains"`, for exports that need few names; empty if its name is
+            already that of a kind.
     """
 
     name: str
     passed: bool
     score: float
     why: str = ""
+    kind: str = ""
+
+    @property
+    def metric(self) -> str:
+        """The kind of the check, or its name if that is one."""
+        return self.kind or self.name
 
 
 class TaskOutcome(msgspec.Struct, frozen=True, kw_only=True):
@@ -70,6 +80,7 @@ class TaskOutcome(msgspec.Struct, frozen=True, kw_only=True):
         tools_run: How many calls reached a real tool.
         forbidden: How many calls would have reached a real tool that was forbidden.
         checks: The result of each check, for a suite that has several.
+        target: What the answer should be or have, or the calls that solve the task; empty if that is not known.
     """
 
     suite: str
@@ -80,6 +91,7 @@ class TaskOutcome(msgspec.Struct, frozen=True, kw_only=True):
     tools_run: int
     forbidden: int
     checks: list[CheckResult] = []
+    target: list[str] = []
 
     @property
     def score(self) -> float | None:
@@ -129,6 +141,7 @@ class TaskResult(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         input_tokens: Tokens that the model calls of the run read.
         output_tokens: Tokens that they wrote.
         timeline: When its steps, calls and hooks ran; `None` in runs of versions of hookline that did not keep it.
+        target: What the answer should be or have, or the calls that solve the task; empty if that is not known.
     """
 
     suite: str
@@ -161,6 +174,7 @@ class TaskResult(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     input_tokens: int = 0
     output_tokens: int = 0
     timeline: Timeline | None = None
+    target: list[str] = []
 
     @property
     def name(self) -> str:
@@ -208,6 +222,32 @@ class TaskResult(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
             f"{check.name}: {check.why}" if check.why else check.name for check in self.checks if not check.passed
         ]
         return "; ".join(missed) or "the suite's own check failed"
+
+
+def verdicts_of(row: TaskResult) -> list[EvaluationResult]:
+    """Return the verdicts on a task for telemetry: whether it passed, and one for each check.
+
+    Args:
+        row: The result of the task. A task that nothing judged has no verdict.
+    """
+    if row.sound and row.utility is None:
+        return []
+    passed = EvaluationResult(
+        name="passed", score=float(row.ok), label="pass" if row.ok else "fail", explanation=row.failure or ""
+    )
+    return [
+        passed,
+        *(
+            EvaluationResult(
+                name=check.metric,
+                score=check.score,
+                label="pass" if check.passed else "fail",
+                explanation=check.why,
+                check=check.name if check.name != check.metric else "",
+            )
+            for check in row.checks
+        ),
+    ]
 
 
 class Totals(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):

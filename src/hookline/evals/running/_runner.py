@@ -126,7 +126,8 @@ class SuiteRunner:
         cases: The tasks.
         mode: Who answers tool calls. `"spy"` runs the real tools. `"record"` does, too, and writes their answers to
             one cassette file per task. `"replay"` answers from these files only, `"strict"` from the suite's own rules
-            and, if `cassettes` is given, from these files; in both, no real tool runs.
+            and, if `cassettes` is given, from these files; in both, no real tool runs. Recordings of a tool whose
+            schema has changed since are named by `CallRow.stale` in a replay, and refused in a strict run.
         cassettes: The folder of the cassette files.
         recorded: Cassettes in memory, by task name, instead of files.
         faults: Faults to inject. Which calls they break depends only on `seed`, the task, its attempt and the call.

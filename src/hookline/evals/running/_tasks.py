@@ -242,7 +242,8 @@ class TaskRunner:
         elif self.mode == "record":
             found = Cassette(name, path=path, mode="rewrite", **options)
         else:
-            found = Cassette(name, path=path, mode="none", **options)
+            changed = "refuse" if self.mode == "strict" else "warn"
+            found = Cassette(name, path=path, mode="none", **{"changed_tools": changed, **options})
         return found
 
     def _mocks(self, case: Case, attempt: int, cassette: Cassette | None) -> ToolMocks:
@@ -302,6 +303,7 @@ def _result(
         calls=call_rows(case_name(case), recorded, mocks.calls),
         cassette=cassette,
         timeline=timeline_of(recorded),
+        target=outcome.target,
         attempt=key[1],
         model=key[2],
         tags=tags_of(case),

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import cast
 
 from hookline.calls import ToolRequest
-from hookline.evals.matching import ToolRule, path_of
+from hookline.evals.matching import ToolRule, format_value, match, path_of
 from hookline.evals.running import CheckResult
 from hookline.evals.suites.checks import FinishedTask
 from hookline.evals.trajectories import ExpectedCall, MatchType, Trajectory
 
 __all__ = ["Expected", "expected_pattern"]
+
+TARGET_CHARACTERS = 200
+"""How much of the arguments of an expected call its line shows."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,6 +44,19 @@ class Expected:
         return Trajectory.of_calls(self.calls).calls
 
     @property
+    def target(self) -> list[str]:
+        """The expected calls, one line each.
+
+        Raises:
+            HookUsageError: If one of them is not a call.
+        """
+        lines: list[str] = []
+        for call in self.ground_truth:
+            path, args = path_of(call).removeprefix("*/"), cast("object", call.args)
+            lines.append(path if args is match.anything else f"{path} {format_value(args, TARGET_CHARACTERS)}")
+        return lines
+
+    @property
     def tool_patterns(self) -> list[str]:
         """The tools that the expectation names. Suites check that they exist.
 
@@ -52,7 +69,9 @@ class Expected:
         """Compare what an agent did with it."""
         found = task.recorded.trajectory.match(self.calls, mode=self.mode, args=self.args, tools=self.tools)
         why = "" if found.ok else str(found)
-        return CheckResult(name=f"trajectory ({self.mode})", passed=found.ok, score=found.score, why=why)
+        return CheckResult(
+            name=f"trajectory ({self.mode})", passed=found.ok, score=found.score, why=why, kind="trajectory"
+        )
 
 
 def expected_pattern(path: str) -> str:

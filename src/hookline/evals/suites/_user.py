@@ -19,7 +19,7 @@ from hookline.evals.mocking import ToolMocks
 from hookline.evals.running import CheckResult, TaskOutcome, select_tasks
 from hookline.evals.suites._expected import Expected
 from hookline.evals.suites._tool_names import EXPECTED, MOCKS, AgentTools, tool_patterns_of
-from hookline.evals.suites.checks import Check, FinishedTask, name_of, run_check
+from hookline.evals.suites.checks import Check, FinishedTask, name_of, run_check, target_of
 from hookline.evals.trajectories import EventRecorder
 from hookline.hooks import AnyHook
 from hookline.runtime import Agent, Model, OperationStore, ScriptedModel, Tool, ToolSource, exec_agent
@@ -207,6 +207,26 @@ class UserSuite:
         if rules is not None:
             rules(mocks)
 
+    def agent_of(self, task_id: str) -> Agent:
+        """Return the agent of a task, with its model and with tools of its own."""
+        return self._make_agent(_model(self.task(task_id)))
+
+    def is_scripted(self, task_id: str) -> bool:
+        """Whether a task can be run without asking a real model."""
+        task = self.task(task_id)
+        return task.script is not None or isinstance(task.model, ScriptedModel)
+
+    def without_checks(self) -> UserSuite:
+        """Return the suite with the same tasks, which are run but not judged."""
+        return UserSuite(
+            self.name,
+            tasks=[dataclasses.replace(task, expected=None, checks=()) for task in self._tasks.values()],
+            tools=self._tools,
+            agent=self._agent,
+            instructions=self._instructions,
+            cassette_options=self.cassette_options,
+        )
+
     def cassette(self, task_id: str) -> Path | None:
         """Return the cassette file of a task, if it has its own."""
         own = self.task(task_id).cassette
@@ -254,7 +274,10 @@ class UserSuite:
         # The names of a source's tools are known only once it has opened.
         if made.sources and (opened or result.reason != "error"):
             unknown = _unknown_tools(f"{self.name}/{task_id}", task, AgentTools(made, opened))
-            checks += [CheckResult(name=each.what, passed=False, score=0.0, why=each.problem) for each in unknown]
+            checks += [
+                CheckResult(name=each.what, passed=False, score=0.0, why=each.problem, kind="unknown_tool")
+                for each in unknown
+            ]
         return TaskOutcome(
             suite=self.name,
             task_id=task_id,
@@ -264,6 +287,7 @@ class UserSuite:
             tools_run=0 if forbid_tools else len(ran),
             forbidden=len(ran) if forbid_tools else 0,
             checks=checks,
+            target=_target(task),
         )
 
     def _make_agent(self, model: Model | None) -> Agent:
@@ -366,6 +390,12 @@ def _number_calls(turns: Sequence[ModelResponse]) -> list[ModelResponse]:
             calls.append(call if call.tool_call_id else msgspec.structs.replace(call, tool_call_id=f"call_{number}"))
         found.append(msgspec.structs.replace(turn, tool_calls=calls))
     return found
+
+
+def _target(task: Task) -> list[str]:
+    """Return what the answer should be or have; if no check says it, the expected calls."""
+    texts = [text for check in task.checks for text in target_of(check)]
+    return texts or ([] if task.expected is None else task.expected.target)
 
 
 def _utility(checks: Sequence[CheckResult]) -> bool | None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import anyio
+import msgspec
 
 from hookline.calls import ToolCall, ToolRequest
 from hookline.errors import HookUsageError, message_of
@@ -31,6 +32,7 @@ __all__ = [
     "output_equals",
     "output_matches",
     "run_check",
+    "target_of",
 ]
 
 SHOWN = 300
@@ -81,7 +83,10 @@ class FinishedTask:
 
 Check = Callable[[FinishedTask], object]
 """A function of the finished task, sync or async. `None` or True passes. False, a text that says what is missing, a
-number from 0 to 1 (the share that is there), or an `AssertionError` fails."""
+number from 0 to 1 (the share that is there), or an `AssertionError` fails.
+
+A check that is made in many variants may have an attribute `kind`, one name for all of them: exports have a column for
+each kind. It may have a `target`: a text or a list of texts that says what it expects."""
 
 
 def output_contains(text: str) -> Check:
@@ -90,7 +95,7 @@ def output_contains(text: str) -> Check:
     def check(task: FinishedTask) -> object:
         return text in task.output or f"the answer is {_format_output(task.output)}"
 
-    return _name_check(check, f"output contains {text!r}")
+    return _name_check(check, f"output contains {text!r}", kind="output_contains", target=text)
 
 
 def output_equals(text: str) -> Check:
@@ -99,7 +104,7 @@ def output_equals(text: str) -> Check:
     def check(task: FinishedTask) -> object:
         return task.output == text or f"the answer is {_format_output(task.output)}"
 
-    return _name_check(check, f"output equals {text!r}")
+    return _name_check(check, f"output equals {text!r}", kind="output_equals", target=text)
 
 
 def output_matches(pattern: str) -> Check:
@@ -116,7 +121,7 @@ def output_matches(pattern: str) -> Check:
     def check(task: FinishedTask) -> object:
         return compiled.search(task.output) is not None or f"the answer is {_format_output(task.output)}"
 
-    return _name_check(check, f"output matches {pattern!r}")
+    return _name_check(check, f"output matches {pattern!r}", kind="output_matches")
 
 
 def called(tool: str, args: Mapping[str, Any] | None = None, *, times: int | None = None) -> Check:
@@ -136,7 +141,8 @@ def called(tool: str, args: Mapping[str, Any] | None = None, *, times: int | Non
         return f"it was called {found} times so; calls: {_paths(task)}"
 
     often = "" if times is None else f" {times} times"
-    return _name_check(check, f"{tool} called{often}{f' with {dict(args)}' if args else ''}", tool)
+    name = f"{tool} called{often}{f' with {dict(args)}' if args else ''}"
+    return _name_check(check, name, tool, kind="called")
 
 
 def not_called(tool: str, args: Mapping[str, Any] | None = None) -> Check:
@@ -152,7 +158,8 @@ def not_called(tool: str, args: Mapping[str, Any] | None = None) -> Check:
         found = [call for call in _calls_seen(task) if matcher.matches(call)]
         return not found or f"it was called {len(found)} times, first with {dict(found[0].args)}"
 
-    return _name_check(check, f"{tool} not called{f' with {dict(args)}' if args else ''}", tool)
+    name = f"{tool} not called{f' with {dict(args)}' if args else ''}"
+    return _name_check(check, name, tool, kind="not_called")
 
 
 def max_calls(count: int, tool: str = "*") -> Check:
@@ -169,7 +176,8 @@ def max_calls(count: int, tool: str = "*") -> Check:
         found = sum(matcher.matches(call) for call in calls)
         return found <= count or f"there were {found}: {_paths(task)}"
 
-    return _name_check(check, f"at most {count} calls{'' if tool == '*' else f' of {tool}'}", tool)
+    name = f"at most {count} calls{'' if tool == '*' else f' of {tool}'}"
+    return _name_check(check, name, tool, kind="max_calls")
 
 
 def max_steps(count: int) -> Check:
@@ -178,11 +186,19 @@ def max_steps(count: int) -> Check:
     def check(task: FinishedTask) -> object:
         return task.result.steps <= count or f"there were {task.result.steps}"
 
-    return _name_check(check, f"at most {count} steps")
+    return _name_check(check, f"at most {count} steps", kind="max_steps")
 
 
 async def run_check(check: Check, task: FinishedTask) -> CheckResult:
     """Run a check and return its result. A check that raises has failed, whatever it raised."""
+    result = await _run_check(check, task)
+    kind = getattr(check, "kind", "")
+    if result.kind or not isinstance(kind, str):
+        return result
+    return msgspec.structs.replace(result, kind=kind)
+
+
+async def _run_check(check: Check, task: FinishedTask) -> CheckResult:
     name = name_of(check)
     try:
         said = check(task)
@@ -216,10 +232,18 @@ def _calls_of(tool: str, args: Mapping[str, Any] | None) -> Matcher:
     return matcher if args is None else matcher & match.args(args, mode="superset")
 
 
-def _name_check(check: Check, name: str, *tools: str) -> Check:
+def _name_check(check: Check, name: str, *tools: str, kind: str, target: str = "") -> Check:
     check.__name__ = name
     check.tool_patterns = tools  # type: ignore[attr-defined]  # a suite looks whether there are such tools
+    check.kind, check.target = kind, target  # type: ignore[attr-defined]  # for exports
     return check
+
+
+def target_of(check: Check) -> list[str]:
+    """Return what a check expects, as texts; an empty list if it does not say."""
+    found = getattr(check, "target", "")
+    texts = [found] if isinstance(found, str) else found if isinstance(found, list | tuple) else []
+    return [text for text in texts if isinstance(text, str) and text]
 
 
 def _calls_seen(task: FinishedTask) -> list[SeenCall]:

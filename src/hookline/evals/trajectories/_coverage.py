@@ -32,6 +32,7 @@ class CallRow(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         recording: The recording of the cassette that answered.
         latency_ms: The delay by faults in milliseconds, on the run's own clock.
         why: The text of the refusal, if nothing could answer.
+        stale: How the tool's schema has changed since the recording was made, if it has.
     """
 
     task: str
@@ -46,6 +47,7 @@ class CallRow(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     recording: str | None = None
     latency_ms: float = 0.0
     why: str = ""
+    stale: str | None = None
 
     @property
     def source(self) -> str:
@@ -153,6 +155,7 @@ def _row(task: str, event: AfterToolCall | OnToolCallError, seen: MockedCall | N
         recording=_text(metadata.get("recording")),
         latency_ms=_number(metadata.get("latency_ms")) or (seen.latency_ms if seen else 0.0),
         why=(event.error if isinstance(event, OnToolCallError) else event.content) if refused else "",
+        stale=_text(metadata.get("stale")) if event.mocked else None,
     )
 
 

@@ -12,6 +12,7 @@ from hookline._checks import has_wildcard, tool_test
 from hookline.calls import ToolRequest
 from hookline.errors import HookUsageError
 from hookline.evals._canonical import canonical
+from hookline.evals._equality import json_key
 from hookline.evals.matching import ArgumentMode, ArgumentRule, ArgumentRules, ToolRule, format_value, match, path_of
 from hookline.evals.mocking import MockedCall
 from hookline.events import ToolOutcome
@@ -445,7 +446,7 @@ class _Comparison:
         if rule.mode == "ignore":
             return path, ""
         try:
-            return path, canonical(call.args)
+            return path, json_key(call.args)
         except (TypeError, ValueError, RecursionError):
             return None
 

@@ -139,6 +139,16 @@ class AgentDojoSuite:
         """Return the calls that solve a task, as the suite gives them."""
         return [call for turn in self.task(task_id).script(self.name) for call in turn.tool_calls]
 
+    def agent_of(self, task_id: str) -> Agent:
+        """Return an agent with the suite's tools over a fresh environment of a task, whose model plays the solution."""
+        task = self.task(task_id)
+        model = ScriptedModel(task.script(self.name))
+        return Agent(id=f"agentdojo-{self.name}", model=model, tools=self.tools(task.environment))
+
+    def is_scripted(self, task_id: str) -> bool:
+        """Whether a task can be run without asking a real model: always."""
+        return True
+
     def arrange(self, task_id: str, mocks: ToolMocks) -> None:
         """Do nothing: the suite has no rules."""
 
@@ -217,6 +227,7 @@ class AgentDojoSuite:
             tools_run=0 if forbid_tools else len(ran),
             forbidden=len(ran) if forbid_tools else 0,
             checks=checks,
+            target=[str(task.source.GROUND_TRUTH_OUTPUT)] if task.source.GROUND_TRUTH_OUTPUT else [],
         )
 
 
