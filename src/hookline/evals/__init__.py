@@ -34,11 +34,15 @@ if TYPE_CHECKING:
         NotOneOperationError,
         ReportError,
         RunFileError,
+        RunResumeError,
+        RunWriteError,
         SuiteFileError,
         UnknownSuiteError,
+        UnknownTagError,
         UnknownTaskError,
         UnrecordedOperationError,
         UnseenEventError,
+        WorkerError,
     )
     from hookline.evals.faults import FaultSpec, RealClock, VirtualClock, load_faults
     from hookline.evals.matching import ArgumentRule, Matcher, match
@@ -58,6 +62,7 @@ if TYPE_CHECKING:
         write_junit,
     )
     from hookline.evals.running import (
+        VARYING_FIELDS,
         CheckResult,
         Comparison,
         Difference,
@@ -71,6 +76,7 @@ if TYPE_CHECKING:
         compare,
         record,
         replay,
+        stable_fields,
     )
     from hookline.evals.trajectories import (
         AlignedCall,
@@ -90,6 +96,7 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
+    "VARYING_FIELDS",
     "AlignedCall",
     "Answer",
     "AnswerError",
@@ -131,6 +138,8 @@ __all__ = [
     "Rule",
     "RunDiff",
     "RunFileError",
+    "RunResumeError",
+    "RunWriteError",
     "SavedRun",
     "Suite",
     "SuiteFileError",
@@ -145,10 +154,12 @@ __all__ = [
     "TrajectoryMatch",
     "TrajectoryStep",
     "UnknownSuiteError",
+    "UnknownTagError",
     "UnknownTaskError",
     "UnrecordedOperationError",
     "UnseenEventError",
     "VirtualClock",
+    "WorkerError",
     "agentevals_messages",
     "assert_trajectory",
     "cases_of",
@@ -164,6 +175,7 @@ __all__ = [
     "record",
     "replay",
     "save_run",
+    "stable_fields",
     "write_events",
     "write_inspect_log",
     "write_junit",

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from hookline.calls import ToolRequest
 from hookline.evals.errors import ReportError
 from hookline.evals.reports._report import write_whole
-from hookline.evals.running import TaskResult
+from hookline.evals.running import Provenance, TaskResult
 from hookline.evals.trajectories import TrajectoryStep
 from hookline.events import ToolOutcome
 
@@ -71,7 +71,7 @@ def inspect_log(
             "model": model,
             "config": {"epochs": 1},
             "packages": {"hookline": importlib.metadata.version("hookline")},
-            "metadata": {"mode": run.mode},
+            "metadata": {"mode": run.mode, **_facts(run)},
         },
         "plan": {"name": "plan", "steps": []},
         "results": {
@@ -117,6 +117,12 @@ def write_inspect_log(
     # Inspect's reader refuses lone surrogates, which models and tools may return.
     write_whole(target, text.encode(errors="replace"))
     return target
+
+
+def _facts(run: HasResults) -> dict[str, str]:
+    """Return the origin of a run, if it is known."""
+    provenance = getattr(run, "provenance", None)
+    return provenance.facts if isinstance(provenance, Provenance) else {}
 
 
 def _sample(row: TaskResult) -> dict[str, Any]:

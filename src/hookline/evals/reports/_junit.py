@@ -80,7 +80,7 @@ def _add_suite(root: Element, run: SuiteRun, name: str, title: str) -> None:
             SubElement(case, "skipped", message=NOT_JUDGED)
     for task in undone:
         case = SubElement(suite, "testcase", classname=_clean(title), name=_clean(task.partition("/")[2]))
-        SubElement(case, "skipped", message="the run was interrupted before this task was done")
+        SubElement(case, "skipped", message=_clean(run.stopped or "the run was interrupted before this task was done"))
 
 
 def _add_case(suite: Element, result: TaskResult, title: str) -> Element:

@@ -79,6 +79,7 @@ def judge_runs(runs: Sequence[SuiteRun], comparison: Comparison | None = None) -
             if names
         ),
     ]
+    parts += dict.fromkeys(run.stopped for run in runs if run.stopped and not_run)
     if comparison is not None and comparison.same:
         parts.append("the replay gave the same results")
     return RunVerdict(outcome=outcome, sentence="; ".join(parts) + ".")
