@@ -44,12 +44,16 @@ if TYPE_CHECKING:
         NotOneOperationError,
         ReportError,
         RunFileError,
+        RunResumeError,
+        RunWriteError,
         StaleRecordingWarning,
         SuiteFileError,
         UnknownSuiteError,
+        UnknownTagError,
         UnknownTaskError,
         UnrecordedOperationError,
         UnseenEventError,
+        WorkerError,
     )
     from hookline.evals.faults import FaultSpec, RealClock, VirtualClock, load_faults
     from hookline.evals.matching import ArgumentRule, Matcher, match
@@ -71,6 +75,7 @@ if TYPE_CHECKING:
         write_junit,
     )
     from hookline.evals.running import (
+        VARYING_FIELDS,
         CheckResult,
         Comparison,
         Difference,
@@ -84,6 +89,7 @@ if TYPE_CHECKING:
         compare,
         record,
         replay,
+        stable_fields,
     )
     from hookline.evals.statistics import (
         CheckStatistics,
@@ -117,6 +123,7 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
+    "VARYING_FIELDS",
     "AlignedCall",
     "Answer",
     "AnswerError",
@@ -170,7 +177,9 @@ __all__ = [
     "Rule",
     "RunDiff",
     "RunFileError",
+    "RunResumeError",
     "RunStatistics",
+    "RunWriteError",
     "SavedRun",
     "StaleRecordingWarning",
     "Suite",
@@ -188,10 +197,12 @@ __all__ = [
     "TrajectoryMatch",
     "TrajectoryStep",
     "UnknownSuiteError",
+    "UnknownTagError",
     "UnknownTaskError",
     "UnrecordedOperationError",
     "UnseenEventError",
     "VirtualClock",
+    "WorkerError",
     "agentevals_messages",
     "assert_trajectory",
     "cases_of",
@@ -215,6 +226,7 @@ __all__ = [
     "replay",
     "run_summary",
     "save_run",
+    "stable_fields",
     "write_events",
     "write_inspect_log",
     "write_junit",

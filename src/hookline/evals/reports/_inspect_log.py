@@ -16,7 +16,7 @@ from zipfile import ZIP_DEFLATED, ZipFile
 from hookline.calls import ToolRequest
 from hookline.evals.errors import ReportError
 from hookline.evals.reports._report import write_parts
-from hookline.evals.running import CheckResult, TaskResult
+from hookline.evals.running import CheckResult, Provenance, TaskResult
 from hookline.evals.trajectories import TrajectoryStep
 from hookline.events import ToolOutcome
 
@@ -105,6 +105,12 @@ def write_inspect_log(
     log = _Log(run, task, model, created)
     write_parts(target, partial(_write_archive if target.suffix == ".eval" else _write_document, log))
     return target
+
+
+def _facts(run: HasResults) -> dict[str, str]:
+    """Return the origin of a run, if it is known."""
+    provenance = getattr(run, "provenance", None)
+    return provenance.facts if isinstance(provenance, Provenance) else {}
 
 
 def _write_document(log: _Log, file: BinaryIO) -> None:
@@ -227,7 +233,11 @@ class _Log:
                 "model": models[0] if len(models) == 1 else self._model,
                 "config": {"epochs": self._epochs},
                 "packages": {"hookline": importlib.metadata.version("hookline")},
-                "metadata": {"mode": self.run.mode, **({"models": models} if len(models) > 1 else {})},
+                "metadata": {
+                    "mode": self.run.mode,
+                    **_facts(self.run),
+                    **({"models": models} if len(models) > 1 else {}),
+                },
             },
             "plan": {"name": "plan", "steps": []},
             "results": {

@@ -109,7 +109,8 @@ class SuiteCases:
         missing = "this task was done" if planned == 1 else f"{planned - done} of {planned} attempts were done"
         name = task.partition("/")[2] + (" [not run]" if done else "")
         case = Element("testcase", classname=_clean(self.title), name=_clean(name))
-        SubElement(case, "skipped", message=f"the run was interrupted before {missing}")
+        message = self.run.stopped or f"the run was interrupted before {missing}"
+        SubElement(case, "skipped", message=_clean(message))
         self._cases.append(case)
         self._skipped += 1
 

@@ -99,6 +99,7 @@ def judge_runs(runs: Sequence[SuiteRun], comparison: Comparison | None = None) -
     if repeated:
         attempts, passes = sum(each.count for each in counts.values()), sum(each.passed for each in counts.values())
         parts.append(f"{passes:,} of {attempts:,} attempts passed")
+    parts += dict.fromkeys(run.stopped for run in runs if run.stopped and not_run)
     if comparison is not None and comparison.same:
         parts.append("the replay gave the same results")
     return RunVerdict(outcome=outcome, sentence="; ".join(parts) + ".")

@@ -23,6 +23,7 @@ import weakref
 from array import array
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from itertools import count
 from pathlib import Path
@@ -212,6 +213,15 @@ class LineStore:
                 raise
             self.size = start + len(line)
             return start, len(line)
+
+    def unlock(self) -> None:
+        """Let other processes write the file."""
+        if self._file.closed:
+            return
+        with suppress(ModuleNotFoundError, OSError):
+            import fcntl
+
+            fcntl.flock(self._file, fcntl.LOCK_UN)
 
     def copy_to(self, path: Path) -> None:
         """Write all lines to a pipe or a device."""
@@ -451,6 +461,7 @@ class RunJournal:
         spans: The place and the length of the line of each result.
         elapsed_before: How long the earlier parts of the run took, in milliseconds.
         kept_aside: The new name of an unfinished run that was in the place of the file.
+        resumed: When and by which command the run was continued, for each time.
     """
 
     def __init__(
@@ -461,6 +472,7 @@ class RunJournal:
         self.read = read
         self.spans: dict[TaskKey, tuple[int, int]] = {} if read is None else dict(read.keys)
         self.kept_aside: Path | None = None
+        self.resumed = [] if read is None else list(read.resumed)
         self._planned = planned_tasks(header)
         self._lines = lines
         self.elapsed_before = 0.0 if read is None else read.elapsed_ms
@@ -477,19 +489,21 @@ class RunJournal:
         Raises:
             RunWriteError: If the file cannot be written, or if another process writes it.
         """
-        if path is None or (path.exists() and not path.is_file()):  # a pipe or a device cannot be read again
-            spool = tempfile.SpooledTemporaryFile(max_size=IN_MEMORY)  # noqa: SIM115
-            journal = cls(header, LineStore(spool, 0, "a temporary file"), path)
-        else:
-            try:
+        try:
+            if path is None or (path.exists() and not path.is_file()):  # a pipe or a device cannot be read again
+                spool = tempfile.SpooledTemporaryFile(max_size=IN_MEMORY)  # noqa: SIM115
+                journal = cls(header, LineStore(spool, 0, "a temporary file"), path)
+            else:
                 aside = keep_aside(path)
                 file = open(path, "a+b", buffering=0)  # noqa: SIM115
                 _lock(file, path)
                 file.truncate(0)
-            except OSError as error:
-                raise RunWriteError(str(path), error.strerror or str(error), 0) from error
-            journal = cls(header, LineStore(file, 0, str(path)), path)
-            journal.kept_aside = aside
+                journal = cls(header, LineStore(file, 0, str(path)), path)
+                journal.kept_aside = aside
+        except RunWriteError:
+            raise
+        except OSError as error:
+            raise _write_error(path, error) from error
         journal._append(header)
         return journal
 
@@ -507,25 +521,33 @@ class RunJournal:
             RunResumeError: If it is a run of other tasks or with other settings.
             RunWriteError: If it cannot be written, or if another process writes it.
         """
-        read = read_run_file(path)
-        reason = refusal_to_resume(read.header, header)
-        if reason is not None:
-            raise RunResumeError(str(path), reason)
         aside = None
         if into is not None and not (into.exists() and into.samefile(path)):
+            _check_resumable(path, header)
             aside, path = _copy(path, into), into
         try:
             file = open(path, "r+b", buffering=0)  # noqa: SIM115
-            _lock(file, path)
+        except FileNotFoundError as error:
+            raise RunFileError(str(path), error.strerror or str(error)) from error
+        except OSError as error:
+            raise _write_error(path, error) from error
+        _lock(file, path)  # before it is read, since another process may be adding lines
+        try:
+            read = _check_resumable(path, header)
             file.truncate(read.size)
         except OSError as error:
-            raise RunWriteError(str(path), error.strerror or str(error), len(read.keys)) from error
+            file.close()
+            raise _write_error(path, error) from error
+        except BaseException:
+            file.close()
+            raise
         # The order of the file holds, so that its results and the further ones are in one order.
         header = msgspec.structs.replace(header, cases=read.header.cases, models=read.header.models)
         journal = cls(header, LineStore(file, read.size, str(path)), path, read)
         journal.kept_aside = aside
         if journal.missing:
             journal._append({"resumed": header.provenance})
+            journal.resumed.append(header.provenance)
             journal._ended = False
         return journal
 
@@ -592,6 +614,10 @@ class RunJournal:
             self._lines.copy_to(self.path)
         return end
 
+    def release(self) -> None:
+        """Let other processes write the file. The results can be read all the same."""
+        self._lines.unlock()
+
     def _append(self, value: object) -> tuple[int, int]:
         try:
             return self._lines.append(format_line(value))
@@ -613,8 +639,9 @@ def refusal_to_resume(saved: RunHeader, wanted: RunHeader) -> str | None:
         return "it was made with other faults"
     if set(saved.models) != set(wanted.models):
         return f"its models are {_names(saved.models)}, and those of this run are {_names(wanted.models)}"
-    more = [name for name in wanted.cases if name not in set(saved.cases)]
-    less = [name for name in saved.cases if name not in set(wanted.cases)]
+    ours, theirs = set(wanted.cases), set(saved.cases)
+    more = [name for name in wanted.cases if name not in theirs]
+    less = [name for name in saved.cases if name not in ours]
     if more or less:
         parts = [f"it has {_names(less)}, and this run has not" if less else ""]
         parts.append(f"this run has {_names(more)}, and the file has not" if more else "")
@@ -643,13 +670,48 @@ def keep_aside(path: Path) -> Path | None:
     return free
 
 
+def _check_resumable(path: Path, header: RunHeader) -> RunFile:
+    """Read the file of a run that is to be continued as the run of this header.
+
+    Raises:
+        RunFileError: If it cannot be read or is not a run.
+        RunResumeError: If it is another run.
+    """
+    try:
+        read = read_run_file(path)
+    except RunFileError:
+        if _is_one_document(path):
+            reason = "it is in version 1 of the format, which only holds runs that have ended"
+            raise RunResumeError(str(path), reason) from None
+        raise
+    refusal = refusal_to_resume(read.header, header)
+    if refusal is not None:
+        raise RunResumeError(str(path), refusal)
+    return read
+
+
+def _is_one_document(path: Path) -> bool:
+    """Whether a file is a run in version 1 of the format."""
+    try:
+        document = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return False
+    return isinstance(document, dict) and document.get("format") == FORMAT and document.get("version") == 1
+
+
+def _write_error(path: Path | None, error: OSError) -> RunWriteError:
+    return RunWriteError("a temporary file" if path is None else str(path), error.strerror or str(error))
+
+
 def _copy(path: Path, into: Path) -> Path | None:
     """Copy the file of a run; return the new name of an unfinished run that was in the place of the copy."""
     try:
         aside = keep_aside(into)
         shutil.copyfile(path, into)
+    except RunWriteError:
+        raise
     except OSError as error:
-        raise RunWriteError(str(into), error.strerror or str(error)) from error
+        raise _write_error(into, error) from error
     return aside
 
 

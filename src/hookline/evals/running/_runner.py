@@ -225,7 +225,7 @@ class SuiteRunner:
         self._on_result = on_result
         self._suites = list(dict.fromkeys(suite for suite, _ in self.cases))
         self._made_by = made_by
-        self._save, self._resume = (None if path is None else Path(path) for path in (save, resume))
+        self._save, self._resume = (None if path is None else Path(path).absolute() for path in (save, resume))
         self._seeds = {"faults": seed} | ({} if shuffle is None else {"shuffle": shuffle})
         self._provenance = Provenance.of(self._suites, made_by, seeds=self._seeds)
         self._workers = workers
@@ -266,7 +266,10 @@ class SuiteRunner:
             with contextlib.suppress(RunWriteError):  # a file without an end can be continued all the same
                 self._end(journal)
             raise
-        self._end(journal)
+        else:
+            self._end(journal)
+        finally:
+            journal.release()
         return self.so_far
 
     def open(self) -> RunJournal:
@@ -325,7 +328,7 @@ class SuiteRunner:
             repeat=self.repeat,
             models=self._models,
             stopped=self._stopped,
-            resumed=[] if resumed is None else [*resumed.resumed, self._provenance],
+            resumed=[] if journal is None else journal.resumed,
         )
 
     async def _run_here(self) -> None:
@@ -372,7 +375,9 @@ class SuiteRunner:
         if not self._pending:
             return None
         if self.max_cost is not None and self.cost_usd >= self.max_cost:
-            self._stopped = f"the tasks have cost {self.cost_usd:.4g} USD, and they may cost {self.max_cost:g}"
+            self._stopped = (
+                f"the tasks have cost {self.cost_usd:.4g} USD, and no more than {self.max_cost:g} was to be spent"
+            )
             return None
         return self._pending.popleft()
 
