@@ -62,8 +62,8 @@ def task_table(statistics: RunStatistics) -> Table:
             cells += _task_cells(tasks.get(name), several=several)
         table.add_row(*cells)
     if len(shown) < len(names):
-        told = f"and {len(names) - len(shown):,} more; of many tasks, those that failed are shown"
-        table.add_row(Text(told, style="dim"))
+        table.caption = f"and {len(names) - len(shown):,} more; of many tasks, those that failed are shown"
+        table.caption_justify = "left"
     return table
 
 
