@@ -45,7 +45,7 @@ def test_what_is_worse_comes_before_what_else_changed() -> None:
 
 
 def test_names_and_reasons_stay_text() -> None:
-    nasty = "a|b`c``\n<script>@all"
+    nasty = "a|b`c``\n\x1b<script>@all"
     before = run(result(nasty, score=1.0))
     broken = result(nasty, score=None, reason="error", error="*x* | <b>\n## heading [link](http://x) @team")
 
@@ -54,7 +54,7 @@ def test_names_and_reasons_stay_text() -> None:
     (row,) = [line for line in text.splitlines() if line.startswith("| ```")]
     assert "a\\|b`c`` <script>@all" in row
     assert "\\*x\\* \\| \\<b\\> \\#\\# heading \\[link\\](http://x) @<!-- -->team" in row
-    assert "A is `` `a ``, B is `b\\|c`." in text
+    assert "A is `` `a ``, B is `b|c`." in text
 
 
 def test_long_tables_end_with_a_count() -> None:

@@ -50,20 +50,20 @@ HINT_SECONDS = 3.0
 _terminated = False
 
 
-def exit_code_of(*, ok: bool, judged: bool = True, arrived: bool = True, told: bool = True) -> int:
+def exit_code_of(*, ok: bool, judged: bool = True, arrived: bool = True, conclusive: bool = True) -> int:
     """Choose the exit code of a command that ran to its end; the worst that happened decides.
 
     Args:
         ok: Whether it did what it was asked for, or what it ran passed.
         judged: Whether anything was judged.
         arrived: Whether spans arrived where they were sent.
-        told: Whether a comparison could tell which run is better, if that is asked for.
+        conclusive: Whether a comparison could tell if a run got worse, where that is asked for.
     """
     if not ok:
         return FAILED
     if not judged:
         return NOT_JUDGED
-    if not told:
+    if not conclusive:
         return CANNOT_TELL
     return DONE if arrived else SPANS_LOST
 

@@ -12,7 +12,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from hookline.cli._terminal import new_table
+from hookline.cli._terminal import make_one_line, new_table
 from hookline.evals import canonical
 from hookline.evals.reports import (
     Change,
@@ -210,7 +210,7 @@ def _task_table(tasks: list[TaskDiff]) -> Table:
         wide = name == "task"
         table.add_column(name, justify="left" if wide else "right", no_wrap=True, overflow="ellipsis")
     for task in tasks:
-        cells: list[str | Text] = [task.task, Text(task.change, style=STYLES[task.change])]
+        cells: list[str | Text] = [Text(make_one_line(task.task)), Text(task.change, style=STYLES[task.change])]
         if repeated:
             passes = (f"{count}/{of}" if of else "-" for count, of in zip(task.passes, task.attempts, strict=True))
             cells.append(_join_pair(*passes))
@@ -223,9 +223,9 @@ def _task_table(tasks: list[TaskDiff]) -> Table:
 
 def _total_table(diff: RunDiff) -> Table:
     table = new_table(padding=(0, 1))
-    for name in ("totals", *_names(diff)):
-        table.add_column(name, justify="left" if name == "totals" else "right", no_wrap=True)
-    if diff.attempts != diff.passed and max(diff.attempts) > len(diff.tasks):
+    for place, name in enumerate(("totals", *_names(diff))):
+        table.add_column(Text(make_one_line(name)), justify="right" if place else "left", no_wrap=True)
+    if any(count > 1 for task in diff.tasks for count in task.attempts):
         table.add_row("attempts", *(str(each) for each in diff.attempts))
     table.add_row("passed", *(str(each) for each in diff.passed))
     table.add_row("score", *("-" if each is None else f"{each:.3f}" for each in diff.score))
@@ -266,7 +266,7 @@ def _explanation(diff: RunDiff) -> str:
 def _flaky_line(diff: RunDiff) -> str:
     """Return a line that names tasks that both passed and failed in B."""
     rates = {task.task: f"{task.passes[1]} of {task.attempts[1]}" for task in diff.tasks}
-    named = ", ".join(escape(f"{name} ({rates[name]})") for name in diff.flaky[:SHOWN])
+    named = ", ".join(escape(make_one_line(f"{name} ({rates[name]})")) for name in diff.flaky[:SHOWN])
     more = len(diff.flaky) - SHOWN
     return f"Flaky in B: {named}{f' and {more} more' if more > 0 else ''}."
 

@@ -227,7 +227,7 @@ def evaluate_suite(
             raise
         diffs = gate.compare(evaluation, earlier)
         _write_and_show(console, evaluation, files, diffs, as_json=as_json)
-        gate.show(console, diffs)
+        gate.show(console, evaluation, diffs)
         gate.write_summary(evaluation, diffs)
         write_recording(console, kept, record)
         arrived = send_spans(console, tracing)

@@ -173,13 +173,18 @@ class Gate:
             return [diff_runs(baseline, run, paired=paired)]
         return [diff_runs(baseline, run, model=model, paired=paired) for model in shared]
 
-    def show(self, console: Console, diffs: Sequence[RunDiff]) -> None:
-        """Print the comparisons."""
+    def show(self, console: Console, evaluation: Evaluation, diffs: Sequence[RunDiff]) -> None:
+        """Print the comparisons, and which models the baseline does not have."""
         for diff in diffs:
             model = f" with {diff.models[1]}" if len(diffs) > 1 else ""
-            told = f"Compared with the baseline {self.baseline}{model}, which decides the exit code:"
-            console.print(f"\n[bold]{escape(make_one_line(told))}[/]", soft_wrap=True)
+            heading = f"Compared with the baseline {self.baseline}{model}, which decides the exit code:"
+            console.print(f"\n[bold]{escape(make_one_line(heading))}[/]", soft_wrap=True)
             show_diff(console, diff)
+        compared = {diff.models[1] for diff in diffs}
+        others = [model for model in evaluation.runs[0].models if model not in compared]
+        if diffs and others:
+            line = f"Not compared, as the baseline does not have them: {', '.join(others)}."
+            console.print(f"[yellow]{escape(make_one_line(line))}[/]", soft_wrap=True)
 
     def write_summary(self, evaluation: Evaluation, diffs: Sequence[RunDiff]) -> None:
         """Write the summary, if it is asked for: of the comparisons, or of the run itself.
@@ -219,5 +224,5 @@ def gate_code(diffs: Sequence[RunDiff], *, fail_on_cannot_tell: bool, arrived: b
         ok=ok and all(diff.ok for diff in diffs),
         judged=all(diff.judged for diff in diffs),
         arrived=arrived,
-        told=not (fail_on_cannot_tell and any(diff.cannot_tell for diff in diffs)),
+        conclusive=not (fail_on_cannot_tell and any(diff.cannot_tell for diff in diffs)),
     )

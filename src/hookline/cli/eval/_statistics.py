@@ -57,13 +57,13 @@ def task_table(statistics: RunStatistics) -> Table:
     names = list(dict.fromkeys(name for tasks in by_name for name in tasks))
     shown = names if len(names) <= TASKS else [name for name in names if _failed(name, by_name)][:TASKS]
     for name in shown:
-        cells: list[str | Text] = [make_one_line(name)]
+        cells: list[str | Text] = [Text(make_one_line(name))]
         for tasks in by_name:
             cells += _task_cells(tasks.get(name), several=several)
         table.add_row(*cells)
     if len(shown) < len(names):
-        told = f"and {len(names) - len(shown):,} more; of many tasks, those that failed are shown"
-        table.add_row(Text(told, style="dim"))
+        table.caption = f"and {len(names) - len(shown):,} more; of many tasks, those that failed are shown"
+        table.caption_justify = "left"
     return table
 
 
@@ -72,8 +72,8 @@ def _failed(name: str, by_name: Sequence[Mapping[str, TaskStatistics]]) -> bool:
     return any(bool(tasks[name].failure) for tasks in by_name if name in tasks)
 
 
-def _heading(model: ModelStatistics, name: str) -> str:
-    return f"{make_one_line(model.model or 'own model')}\n{name}"
+def _heading(model: ModelStatistics, name: str) -> Text:
+    return Text(f"{make_one_line(model.model or 'own model')}\n{name}")
 
 
 def _task_cells(task: TaskStatistics | None, *, several: bool) -> list[str | Text]:
@@ -97,7 +97,7 @@ def show_statistics(console: Console, statistics: RunStatistics) -> None:
     table.add_column("results", no_wrap=True, overflow="ellipsis", max_width=40)
     for model in models:
         heading = make_one_line(model.model or "own model") if len(models) > 1 else ""
-        table.add_column(heading, justify="right", no_wrap=True)
+        table.add_column(Text(heading), justify="right", no_wrap=True)
     for name, cells in _rows(models):
         table.add_row(name, *cells)
     for title, kinds in (("by check", _by_check(models)), ("by tag", _by_tag(models))):
@@ -105,7 +105,7 @@ def show_statistics(console: Console, statistics: RunStatistics) -> None:
             table.add_section()
             table.add_row(Text(title, style="bold"))
             for name, estimates in list(kinds.items())[:ROWS]:
-                table.add_row(f"  {make_one_line(name)}", *map(_show, estimates))
+                table.add_row(Text(f"  {make_one_line(name)}"), *map(_show, estimates))
             if len(kinds) > ROWS:
                 table.add_row(Text(f"  and {len(kinds) - ROWS} more; --json has all", style="dim"))
     console.print(table)

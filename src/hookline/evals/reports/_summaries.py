@@ -27,8 +27,12 @@ ROWS = 50
 LONGEST = 400
 """Characters of a text that are shown."""
 
-SPECIAL = re.compile(r"[\\`*_\[\]<>#|~&$]")
+SPECIAL = re.compile(r"[\\`*_\[\]<>#~&$]")
 """Characters that Markdown takes for more than text."""
+BAR = "\\|"
+"""A bar in the cell of a table."""
+CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
+"""Characters that nobody sees, and some of which turn the order of a text round."""
 
 
 class DiffVerdict(msgspec.Struct, frozen=True, kw_only=True):
@@ -216,7 +220,8 @@ def _figures(names: Sequence[str], models: Sequence[ModelStatistics]) -> list[st
         ("latency p50", lambda model: duration(model.duration_ms.p50)),
         ("latency p90", lambda model: duration(model.duration_ms.p90)),
     ]
-    lines = [f"| | {' | '.join(map(_text, names))} |", f"|---|{'---:|' * len(names)}"]
+    headings = " | ".join(_text(name).replace("|", BAR) for name in names)
+    lines = [f"| | {headings} |", f"|---|{'---:|' * len(names)}"]
     return [*lines, *(f"| {name} | {' | '.join(cell(model) for model in models)} |" for name, cell in figures)]
 
 
@@ -241,7 +246,7 @@ def _table(title: str, columns: Sequence[str], items: Sequence[T], cells: Callab
     if not items:
         return []
     lines = ["", f"#### {_text(title)}", "", f"| {' | '.join(columns)} |", f"|{'---|' * len(columns)}"]
-    lines += [f"| {' | '.join(cells(item))} |" for item in items[:ROWS]]
+    lines += [f"| {' | '.join(cell.replace('|', BAR) for cell in cells(item))} |" for item in items[:ROWS]]
     return [*lines, "", f"and {len(items) - ROWS} more"] if len(items) > ROWS else lines
 
 
@@ -269,7 +274,7 @@ def _list(names: Sequence[str]) -> str:
 
 def _code(text: str) -> str:
     """Return a name as a code span that no character of it can end, in one line."""
-    plain = " ".join(text.replace("|", "\\|").split()) or " "
+    plain = _one_line(text) or " "
     fence = "`" * (max(map(len, re.findall("`+", plain)), default=0) + 1)
     space = " " if plain.startswith("`") or plain.endswith("`") else ""
     return f"{fence}{space}{plain}{space}{fence}"
@@ -277,5 +282,9 @@ def _code(text: str) -> str:
 
 def _text(text: str) -> str:
     """Return a text in one line in which nothing is Markdown, and nobody is mentioned."""
-    plain = SPECIAL.sub(lambda found: "\\" + found[0], " ".join(text[:LONGEST].split()))
+    plain = SPECIAL.sub(lambda found: "\\" + found[0], _one_line(text))
     return plain.replace("@", "@<!-- -->")
+
+
+def _one_line(text: str) -> str:
+    return " ".join(CONTROL.sub(" ", text[:LONGEST]).split())
