@@ -100,6 +100,7 @@ async def test_tools_carry_what_the_server_says_about_them() -> None:
     assert [tool.name for tool in tools] == ["act", "look", "add"]
     assert (look.description, look.title, look.schema) == ("Looks.", "Have a look", {"type": "object"})
     assert [tool.read_only for tool in (act, look, add)] == [False, True, False]
+    assert {tool.version for tool in tools} == {"1"}
     assert [tool.destructive for tool in (act, look, add)] == [True, False, False]
     assert [tool.needs_approval for tool in (act, look, add)] == [True, False, False]
     assert [tool.idempotent for tool in (act, look, add)] == [False, True, True]

@@ -497,6 +497,15 @@ def test_fields_that_do_not_count_are_left_out_with_all_that_is_below() -> None:
     assert differences(before, now, "items.0.id", "meta") == [("new field", "new"), ("value changed", "at")]
 
 
+def test_answers_that_are_nested_too_deeply_are_compared_as_texts() -> None:
+    deep = "[" * 900 + "%d" + "]" * 900
+    many = json.dumps([{"id": number, "n": {}} for number in range(5_000)])
+
+    assert compare_results(call(deep % 1), call(deep % 1)) == []
+    assert [each.kind for each in compare_results(call(deep % 1), call(deep % 2))] == ["value changed"]
+    assert [each.kind for each in compare_results(call(many), call(many.replace("{}", "[]")))] == ["type changed"]
+
+
 def test_a_difference_says_both_values() -> None:
     (found,) = compare_results(call('{"a": 1}'), call('{"a": "one"}'))
 

@@ -262,6 +262,19 @@ async def test_a_tool_that_a_source_lists_in_the_run_is_known_too(path: Path) ->
     assert list(cassette.stale) == ["server/price"]
 
 
+async def test_a_schema_that_is_no_json_is_unknown_and_the_recording_still_answers(path: Path) -> None:
+    async def forbidden(args: Any) -> str:
+        raise AssertionError("the real tool ran")
+
+    await recorded(path, [price()])
+    odd = Tool(name="price", schema={"properties": {1: {}, "item": {}}, "type": object()}, run=forbidden)
+    cassette = Cassette.load(path)
+
+    result = await ask([cassette.player()], [odd])
+
+    assert (told(result), cassette.stale) == ("tea costs 3 EUR", {})
+
+
 async def test_a_sub_agent_has_tools_of_its_own_under_the_same_names(path: Path) -> None:
     def boss(own: Tool, of_guide: Tool) -> Agent:
         guide = Agent(id="guide", model=turns(TEA), tools=[of_guide])

@@ -11,7 +11,7 @@ import msgspec
 from hookline.errors import HookUsageError
 from hookline.evals._equality import json_equal
 from hookline.evals.cassettes import RecordedCall
-from hookline.evals.matching import format_value
+from hookline.evals.matching import MISSING, format_value
 
 __all__ = ["DifferenceKind", "ResultDifference", "check_ignored", "compare_results"]
 
@@ -84,10 +84,13 @@ def compare_results(
     if (recorded.success, recorded.raised) != (present.success, present.raised):
         outcomes = (_outcome(each) for each in (recorded, present))
         return [ResultDifference(kind="outcome changed", recorded=next(outcomes), present=next(outcomes))]
-    before, now = _parse(recorded.result), _parse(present.result)
     found: dict[tuple[str, str], ResultDifference] = {}
-    for difference in _compare((), before, now, ignored):
-        found.setdefault((difference.kind, difference.field), difference)
+    try:
+        for difference in _compare((), _parse(recorded.result), _parse(present.result), ignored):
+            found.setdefault((difference.kind, difference.field), difference)
+    except RecursionError:  # JSON that is nested a thousand levels deep is compared as text
+        if recorded.result != present.result:
+            found["", ""] = _difference("value changed", (), recorded.result, present.result)
     return sorted(found.values(), key=lambda each: get_args(DifferenceKind).index(each.kind))[:LISTED]
 
 
@@ -118,11 +121,8 @@ def _compare(path: Path, before: Any, now: Any, ignored: Sequence[Path]) -> Iter
             if name in before and name in now:
                 yield from _compare(below, before[name], now[name], ignored)
             elif not any(_is_within(below, field) for field in ignored):
-                yield (
-                    _difference("field gone", below, before[name], None)
-                    if name in before
-                    else _difference("new field", below, None, now[name])
-                )
+                kind: DifferenceKind = "field gone" if name in before else "new field"
+                yield _difference(kind, below, before.get(name, MISSING), now.get(name, MISSING))
     elif isinstance(before, list):
         if len(before) != len(now):
             yield _difference("value changed", path, f"{len(before)} items", f"{len(now)} items")
@@ -133,11 +133,8 @@ def _compare(path: Path, before: Any, now: Any, ignored: Sequence[Path]) -> Iter
 
 
 def _difference(kind: DifferenceKind, path: Path, before: Any, now: Any) -> ResultDifference:
-    shown = [
-        "" if value is None and kind in missing else format_value(value)
-        for value, missing in ((before, ("new field",)), (now, ("field gone",)))
-    ]
-    return ResultDifference(kind=kind, field=".".join(path), recorded=shown[0], present=shown[1])
+    recorded, present = ("" if value is MISSING else format_value(value) for value in (before, now))
+    return ResultDifference(kind=kind, field=".".join(path), recorded=recorded, present=present)
 
 
 def _is_within(path: Path, field: Path) -> bool:

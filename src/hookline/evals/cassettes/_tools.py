@@ -69,7 +69,7 @@ class RecordedTool(msgspec.Struct, frozen=True, kw_only=True):
                 for name, each in sorted(properties.items() if isinstance(properties, Mapping) else ())
             },
             schema=f"blake2b:{hashlib.blake2b(canonical(schema).encode(), digest_size=8).hexdigest()}",
-            version=str(getattr(spec, "version", "")),
+            version=str(getattr(spec, "version", "") or ""),
         )
 
     @property
@@ -106,7 +106,7 @@ class PresentTools:
 
     def __init__(self) -> None:
         self._offered: dict[str, Sequence[ToolSpec]] = {}
-        self._described: dict[tuple[str, str], tuple[ToolSpec, RecordedTool]] = {}
+        self._described: dict[tuple[str, str], tuple[ToolSpec, RecordedTool | None]] = {}
 
     def note(self, tools: Sequence[ToolSpec], agent: str) -> None:
         """Note the tools that an agent is offered from now on.
@@ -128,8 +128,16 @@ class PresentTools:
             if f"{spec.toolset}/{spec.name}" == tool:
                 known = self._described.get((agent, tool))
                 if known is None or known[0] is not spec:  # a schema takes some 20 µs, so each is described once
-                    known = self._described[agent, tool] = spec, RecordedTool.of(spec, agent)
+                    known = self._described[agent, tool] = spec, _describe_or_none(spec, agent)
                 return known[1]
+        return None
+
+
+def _describe_or_none(spec: ToolSpec, agent: str) -> RecordedTool | None:
+    """Describe a tool; `None` if its schema is no JSON, since a replay that fails here would run the real tool."""
+    try:
+        return RecordedTool.of(spec, agent)
+    except Exception:
         return None
 
 
