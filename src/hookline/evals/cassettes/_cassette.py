@@ -93,6 +93,7 @@ class Cassette:
         ignore: Fields of the arguments that make no difference, from the outside in: `("request.id", "items.*.id")`.
         redact: The redaction of recordings: a `Redaction`, `None` for none, or a function that takes further secrets
             out of a text.
+        conversation: Whether all operations are turns of one conversation, which is counted as one.
 
     Attributes:
         name: The cassette's name.
@@ -115,8 +116,10 @@ class Cassette:
         matching: Matching | None = None,
         ignore: Sequence[str] = (),
         redact: Redacting | Callable[[str], str] | None = DEFAULT_REDACTION,
+        conversation: bool = False,
     ) -> None:
         _check(name, mode, matching, ignore)
+        self._conversation = conversation
         self.path = None if path is None else Path(path)
         self.mode: RecordMode = mode
         self.misses: list[str] = []
@@ -129,7 +132,7 @@ class Cassette:
             for recording in self._saved.recordings:
                 key = self._recordings.key(recording.agent, recording.tool, self._redaction.value(recording.args))
                 self._recordings.add(key, recording)
-        self._scopes = ReplayScopes()
+        self._scopes = ReplayScopes(conversation=conversation)
         self._endings = OperationEndings(self.forget)
         self._used = self._dirty = False
 
@@ -162,7 +165,7 @@ class Cassette:
         for event in events:
             if isinstance(event, AfterToolCall | OnToolCallError):
                 cassette._keep(event, replace=True)
-        cassette._scopes = ReplayScopes()
+        cassette._scopes = ReplayScopes(conversation=cassette._conversation)
         return cassette
 
     def __len__(self) -> int:

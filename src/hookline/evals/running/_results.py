@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
+from hookline.calls import Usage
 from hookline.evals.cassettes import Cassette
 from hookline.evals.running._provenance import Provenance
 from hookline.evals.trajectories import CallRow, Coverage, RecordedOperation, Trajectory
@@ -17,7 +18,11 @@ __all__ = [
     "REPLAYS",
     "CheckResult",
     "Comparison",
+    "ConversationEnd",
+    "ConversationTurn",
     "Difference",
+    "JudgeVerdict",
+    "Judgement",
     "Mode",
     "SuiteRun",
     "TaskOutcome",
@@ -33,6 +38,34 @@ REPLAYS = ("replay", "replayed")
 """The modes in which the recording judges, because real tools changed nothing that a suite could check."""
 
 
+class JudgeVerdict(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """The verdict of one model that judged a task.
+
+    Attributes:
+        model: The name of the model.
+        score: The score, from 0 to 1; `None` if the model gave none.
+        reason: The model's reason; the text of its answer, or its error, if it gave no score.
+    """
+
+    model: str
+    score: float | None
+    reason: str
+
+
+class Judgement(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """The judgement of one or more models about a task.
+
+    Attributes:
+        threshold: The score from which a task passes.
+        reason: The reason of the score.
+        verdicts: The verdict of each model.
+    """
+
+    threshold: float
+    reason: str
+    verdicts: list[JudgeVerdict]
+
+
 class CheckResult(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """The result of one check of a task.
 
@@ -41,12 +74,56 @@ class CheckResult(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         passed: Whether the check passed.
         score: The score, from 0 to 1.
         why: The reason of the failure; empty if it passed.
+        judged: Whether the check came to a verdict. If not, it has not passed, and its score has no meaning.
+        required: Whether the task fails if the check came to no verdict; if not, the check is left out of the result.
+        judgement: What the models of a judge said; `None` for other checks.
+        usage: Tokens and cost of the model calls that the check made; `None` if it made none.
     """
 
     name: str
     passed: bool
     score: float
     why: str = ""
+    judged: bool = True
+    required: bool = True
+    judgement: Judgement | None = None
+    usage: Usage | None = None
+
+    @property
+    def left_out(self) -> bool:
+        """Whether the check is left out of the result of its task, because it came to no verdict."""
+        return not self.judged and not self.required
+
+    @property
+    def failure(self) -> str | None:
+        """Why the check fails its task; `None` if it does not."""
+        if self.passed or self.left_out:
+            return None
+        why = self.why if self.judged else f"not judged: {self.why}"
+        return f"{self.name}: {why}" if why else self.name
+
+
+ConversationEnd = Literal["", "turns", "max_turns", "phrase", "check", "user", "reason"]
+"""Why a conversation ended: all scripted turns were said; there were enough turns; a phrase was said; a check passed;
+the simulated user was done; the run of a turn did not end with the reason `"done"`."""
+
+
+class ConversationTurn(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """One turn of a conversation: a message of the user, and what the agent did with it.
+
+    Attributes:
+        user: The message of the user.
+        output: The agent's answer.
+        operation_id: The operation of the turn; empty for a last message that the agent was not given.
+        reason: Why the operation ended, as in `OperationResult.reason`.
+        steps: Steps of the operation.
+    """
+
+    user: str
+    output: str = ""
+    operation_id: str = ""
+    reason: str = ""
+    steps: int = 0
 
 
 class TaskOutcome(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,6 +139,10 @@ class TaskOutcome(msgspec.Struct, frozen=True, kw_only=True):
         tools_run: How many calls reached a real tool.
         forbidden: How many calls would have reached a real tool that was forbidden.
         checks: The result of each check, for a suite that has several.
+        turns: The turns of a conversation; empty for a task with one prompt. `result` is that of the last turn.
+        conversation_end: Why the conversation ended; empty for a task with one prompt.
+        judge_usage: Tokens and cost of the model calls of checks.
+        user_usage: Tokens and cost of the model calls of a simulated user.
     """
 
     suite: str
@@ -72,13 +153,28 @@ class TaskOutcome(msgspec.Struct, frozen=True, kw_only=True):
     tools_run: int
     forbidden: int
     checks: list[CheckResult] = []
+    turns: list[ConversationTurn] = []
+    conversation_end: ConversationEnd = ""
+    judge_usage: Usage = Usage()
+    user_usage: Usage = Usage()
 
     @property
     def score(self) -> float | None:
-        """The mean score of the checks, from 0 to 1; `None` if nothing was checked."""
-        if self.checks:
-            return sum(check.score for check in self.checks) / len(self.checks)
+        """The mean score of the checks, from 0 to 1; `None` if nothing was checked, or a required check has no verdict.
+
+        Checks that are left out do not count.
+        """
+        counted = [check for check in self.checks if not check.left_out]
+        if not all(check.judged for check in counted):
+            return None
+        if counted:
+            return sum(check.score for check in counted) / len(counted)
         return None if self.utility is None else float(self.utility)
+
+    @property
+    def operation_ids(self) -> list[str]:
+        """The operations of the task, in order: one for each turn of a conversation."""
+        return [turn.operation_id for turn in self.turns if turn.operation_id] or [self.result.operation_id]
 
     @property
     def tool_results(self) -> list[str]:
@@ -119,6 +215,13 @@ class TaskResult(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         tags: The tags of the task.
         input_tokens: Tokens that the model calls of the run read.
         output_tokens: Tokens that they wrote.
+        turns: The turns of a conversation; empty for a task with one prompt.
+        conversation_end: Why the conversation ended; empty for a task with one prompt.
+        judge_usage: Tokens and cost of the model calls of checks. They are not in `cost_usd`.
+        user_usage: Tokens and cost of the model calls of a simulated user. They are not in `cost_usd`.
+        expected_output: The answer that the task expects, if it names one.
+        weight: The weight of the task in mean scores.
+        metadata: Further data of the task.
     """
 
     suite: str
@@ -150,11 +253,23 @@ class TaskResult(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     tags: list[str] = []
     input_tokens: int = 0
     output_tokens: int = 0
+    turns: list[ConversationTurn] = []
+    conversation_end: ConversationEnd = ""
+    judge_usage: Usage = Usage()
+    user_usage: Usage = Usage()
+    expected_output: str | None = None
+    weight: float = 1.0
+    metadata: dict[str, Any] = {}
 
     @property
     def name(self) -> str:
         """The task with its suite: `banking/user_task_0`."""
         return f"{self.suite}/{self.task_id}"
+
+    @property
+    def total_cost_usd(self) -> float:
+        """The cost of all model calls in US dollars: of the agent, of checks and of a simulated user."""
+        return self.cost_usd + self.judge_usage.cost_usd + self.user_usage.cost_usd
 
     @property
     def unanswered(self) -> list[CallRow]:
@@ -186,10 +301,8 @@ class TaskResult(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
             return f"{self.forbidden} calls were about to run a forbidden tool"
         if self.reason != "done":
             return f"the run ended with reason {self.reason!r}{f': {self.error}' if self.error else ''}"
-        missed = [
-            f"{check.name}: {check.why}" if check.why else check.name for check in self.checks if not check.passed
-        ]
-        return "; ".join(missed) or "the suite's own check failed"
+        missed = [check.failure for check in self.checks]
+        return "; ".join(filter(None, missed)) or "the suite's own check failed"
 
 
 class Totals(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -208,6 +321,8 @@ class Totals(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         hook_executions: Handler runs.
         hook_time_ms: Time spent in them.
         duration_ms: How long the whole run took.
+        judge_usage: Tokens and cost of the model calls of checks.
+        user_usage: Tokens and cost of the model calls of simulated users.
     """
 
     tasks: int
@@ -222,6 +337,8 @@ class Totals(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     hook_executions: int
     hook_time_ms: float
     duration_ms: float
+    judge_usage: Usage = Usage()
+    user_usage: Usage = Usage()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -304,6 +421,8 @@ class SuiteRun:
             hook_executions=sum(row.hook_executions for row in rows),
             hook_time_ms=sum(row.hook_time_ms for row in rows),
             duration_ms=self.duration_ms,
+            judge_usage=sum((row.judge_usage for row in rows), Usage()),
+            user_usage=sum((row.user_usage for row in rows), Usage()),
         )
 
 

@@ -233,8 +233,8 @@ class SuiteRunner:
             )
             if self.mode == "record" and cassette is not None:
                 cassette.save()
-            recorded = self._recorder[outcome.result.operation_id]
-            return _result(outcome, recorded, mocks, None if cassette is None or path is None else str(path))
+            recorded = RecordedOperation.of_conversation([self._recorder[each] for each in outcome.operation_ids])
+            return _result(case, outcome, recorded, mocks, None if cassette is None or path is None else str(path))
         except Exception as error:
             return _failed_result(case, error, (perf_counter_ns() - started) / 1e6)
 
@@ -260,7 +260,7 @@ class SuiteRunner:
 
     def _cassette(self, case: Case, path: Path | None) -> Cassette | None:
         name = _name(case)
-        options: dict[str, Any] = dict(getattr(case[0], "cassette_options", {}))
+        options: dict[str, Any] = {**getattr(case[0], "cassette_options", {}), "conversation": _is_conversation(case)}
         if self._in_memory:  # nothing of it reaches a file, so secrets may stay
             kept = self._recorded.get(name)
             found = Cassette(name, **{**options, "redact": None}) if kept is None else kept
@@ -281,6 +281,7 @@ class SuiteRunner:
             case=_name(case),
             cassette=cassette,
             tools=getattr(suite, "mockable_specs", getattr(suite, "tool_specs", ())),
+            conversation=_is_conversation(case),
         )
         for spec in self._faults:
             mocks.fault(spec.tool, spec.fault, probability=spec.probability, args=spec.args, name=spec.name)
@@ -294,6 +295,20 @@ def _name(case: Case) -> str:
     return f"{case[0].name}/{case[1]}"
 
 
+def _is_conversation(case: Case) -> bool:
+    """Whether the operations of a task are turns of one conversation."""
+    suite, task_id = case
+    asks = getattr(suite, "is_conversation", None)
+    return bool(asks(task_id)) if callable(asks) else False
+
+
+def _labels(case: Case) -> dict[str, Any]:
+    """Return what a suite says about a task beside its prompt: tags, expected output, weight and metadata."""
+    suite, task_id = case
+    labels = getattr(suite, "labels", None)
+    return dict(labels(task_id)) if callable(labels) else {}
+
+
 def _file_name(name: str) -> str:
     plain = re.sub(r"[^A-Za-z0-9._-]+", "_", name).strip("._")[:80]
     if plain == name:
@@ -301,7 +316,9 @@ def _file_name(name: str) -> str:
     return f"{plain or 'task'}-{blake2b(name.encode('utf-8', 'surrogatepass'), digest_size=4).hexdigest()}"
 
 
-def _result(outcome: TaskOutcome, recorded: RecordedOperation, mocks: ToolMocks, cassette: str | None) -> TaskResult:
+def _result(
+    case: Case, outcome: TaskOutcome, recorded: RecordedOperation, mocks: ToolMocks, cassette: str | None
+) -> TaskResult:
     result = outcome.result
     return TaskResult(
         suite=outcome.suite,
@@ -330,6 +347,11 @@ def _result(outcome: TaskOutcome, recorded: RecordedOperation, mocks: ToolMocks,
         output_tokens=result.usage.output_tokens,
         calls=call_rows(f"{outcome.suite}/{outcome.task_id}", recorded, mocks.calls),
         cassette=cassette,
+        turns=outcome.turns,
+        conversation_end=outcome.conversation_end,
+        judge_usage=outcome.judge_usage,
+        user_usage=outcome.user_usage,
+        **_labels(case),
     )
 
 
@@ -355,6 +377,7 @@ def _failed_result(case: Case, error: Exception, duration_ms: float) -> TaskResu
         tool_results=[],
         output="",
         trajectory=Trajectory(steps=[], output="", reason="error"),
+        **_labels(case),
     )
 
 

@@ -7,7 +7,8 @@ from hookline.evals.suites._expected import Expected
 from hookline.evals.suites._files import find_suites, load_suite_file
 from hookline.evals.suites._imports import ImportProblem as ImportProblem
 from hookline.evals.suites._imports import import_object as import_object
-from hookline.evals.suites._user import Task, UserSuite, asks, says
+from hookline.evals.suites._task import Task, asks, says
+from hookline.evals.suites._user import UserSuite
 from hookline.evals.suites.checks import Check, FinishedTask
 
 __all__ = [

@@ -31,8 +31,9 @@ from hookline.evals.mocking import Rule, Then, ToolMocks
 from hookline.evals.suites import checks
 from hookline.evals.suites._expected import Expected, expected_pattern
 from hookline.evals.suites._imports import ImportProblem, import_object
+from hookline.evals.suites._task import Task, tool_request
 from hookline.evals.suites._tool_names import EXPECTED, MOCKS, tool_patterns_of
-from hookline.evals.suites._user import Task, UserSuite, check_title, tool_request
+from hookline.evals.suites._user import UserSuite, check_title
 from hookline.evals.trajectories import ExpectedCall, MatchType
 
 __all__ = ["read_yaml_suite"]
