@@ -23,6 +23,7 @@ from hookline.evals.faults._faults import (
     strikes,
 )
 from hookline.evals.faults._files import load_faults as load_faults
+from hookline.evals.faults._files import parse_fault as parse_fault
 from hookline.evals.faults._times import LogNormal, Normal, Uniform
 
 __all__ = [

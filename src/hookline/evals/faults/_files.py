@@ -31,7 +31,7 @@ from hookline.evals.faults._content_faults import (
 from hookline.evals.faults._faults import FailedResult, Fault, FaultSpec, Latency, RaiseError, RateLimit, Timeout
 from hookline.evals.faults._times import LogNormal, Normal, Uniform
 
-__all__ = ["load_faults"]
+__all__ = ["load_faults", "parse_fault"]
 
 
 def load_faults(path: str | Path) -> list[FaultSpec]:
@@ -56,7 +56,7 @@ def load_faults(path: str | Path) -> list[FaultSpec]:
         raise FaultFileError(str(path), f"the file cannot be read ({error.strerror or error})") from error
     try:
         return [
-            _parse_spec(*entry) for entry in _parse_entries(read_lined(data, needed_for="Reading faults from a file"))
+            parse_fault(*entry) for entry in _parse_entries(read_lined(data, needed_for="Reading faults from a file"))
         ]
     except BadLine as error:
         raise FaultFileError(str(path), error.problem, error.line) from error.__cause__
@@ -86,7 +86,16 @@ def _parse_entries(document: Any) -> list[tuple[int, Any]]:
     return list(zip(faults.lines, faults, strict=True))
 
 
-def _parse_spec(line: int, entry: Any) -> FaultSpec:
+def parse_fault(line: int, entry: Any) -> FaultSpec:
+    """Parse a fault: a mapping with `tool`, `fault` and the fault's own fields.
+
+    Args:
+        line: The line of the fault, for errors.
+        entry: The mapping, as `read_lined` reads it.
+
+    Raises:
+        BadLine: If it says anything that no fault takes.
+    """
     if not isinstance(entry, LinedDict):
         raise BadLine(line, f"a fault is a mapping with `tool` and `fault`; got {quote(plain(entry))}")
     given = plain(entry)

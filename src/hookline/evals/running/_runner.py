@@ -305,8 +305,9 @@ def _is_conversation(case: Case) -> bool:
 def _labels(case: Case) -> dict[str, Any]:
     """Return what a suite says about a task beside its prompt: tags, expected output, weight and metadata."""
     suite, task_id = case
-    labels = getattr(suite, "labels", None)
-    return dict(labels(task_id)) if callable(labels) else {}
+    labels, tags_of = getattr(suite, "labels", None), getattr(suite, "tags_of", None)
+    found = dict(labels(task_id)) if callable(labels) else {}
+    return {**found, "tags": list(tags_of(task_id))} if callable(tags_of) else found
 
 
 def _file_name(name: str) -> str:

@@ -19,7 +19,18 @@ from hookline.evals.suites._expected import Expected
 from hookline.evals.trajectories import Limits
 from hookline.runtime import Model
 
-__all__ = ["Task", "asks", "says", "tool_request"]
+__all__ = ["Task", "asks", "check_tags", "says", "tool_request"]
+
+
+def check_tags(owner: str, tags: object) -> list[str]:
+    """Return tags as a list, if they are texts.
+
+    Raises:
+        HookUsageError: If they are not.
+    """
+    if isinstance(tags, str) or not isinstance(tags, Sequence) or not all(isinstance(tag, str) and tag for tag in tags):
+        raise HookUsageError(f"{owner} has the tags {tags!r:.100}; give a list of texts.")
+    return list(tags)
 
 
 def asks(*calls: ToolRequest | str, say: str = "", **args: Any) -> ModelResponse:
@@ -105,9 +116,9 @@ class Task:
             raise HookUsageError(f"Task {self.id!r} has turns and a simulated user; leave one out.")
         if self.stop is not None and not self.is_conversation:
             raise HookUsageError(f"Task {self.id!r} has stop conditions, but neither turns nor a simulated user.")
-        for name, texts in (("turns", self.turns), ("tags", self.tags)):
-            if isinstance(texts, str) or not all(isinstance(each, str) and each for each in texts):
-                raise HookUsageError(f"`{name}` of task {self.id!r} is a list of texts; got {quote(texts)}.")
+        if isinstance(self.turns, str) or not all(isinstance(each, str) and each for each in self.turns):
+            raise HookUsageError(f"`turns` of task {self.id!r} is a list of texts; got {quote(self.turns)}.")
+        check_tags(f"Task {self.id!r}", self.tags)
         weight: object = self.weight
         if isinstance(weight, bool) or not isinstance(weight, int | float) or not 0 < weight < math.inf:
             raise HookUsageError(f"`weight` of task {self.id!r} is a number above 0; got {quote(weight)}.")

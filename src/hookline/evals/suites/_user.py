@@ -19,7 +19,7 @@ from hookline.evals.datasets import Dataset
 from hookline.evals.errors import ForbiddenToolError, ToolNameError
 from hookline.evals.mocking import ToolMocks
 from hookline.evals.running import AuxiliaryRuns, CheckResult, TaskOutcome, select_tasks
-from hookline.evals.suites._task import Task
+from hookline.evals.suites._task import Task, check_tags
 from hookline.evals.suites._task_table import TaskTable
 from hookline.evals.suites._tool_names import EXPECTED, FAULTS, LIMITS, MOCKS, AgentTools, tool_patterns_of
 from hookline.evals.suites.checks import Check, FinishedTask, name_of, run_check, within_limits
@@ -43,9 +43,10 @@ class UserSuite:
         agent: The agent, or a function that makes one; by default a plain one with `tools`.
         instructions: The plain agent's system message.
         cassette_options: Keyword arguments for its `Cassette`s: `{"ignore": ["request_id"]}`.
+        tags: Tags of all tasks.
 
     Raises:
-        HookUsageError: If two tasks have one id, or both tools and an agent are given.
+        HookUsageError: If two tasks have one id, a tag is not a text, or both tools and an agent are given.
         DataFileError: If the cases of a dataset cannot be used.
         ToolNameError: If a check or an expectation is about a tool that the agent does not have. Tools that come from a
             source, such as an MCP server, are only known when it is open; such a check fails during the run.
@@ -61,8 +62,10 @@ class UserSuite:
         instructions: str = "",
         checks: Sequence[Check] = (),
         cassette_options: Mapping[str, Any] | None = None,
+        tags: Sequence[str] = (),
     ) -> None:
         self.name = name
+        self.tags = check_tags(f"Suite {name!r}", tags)
         self.cassette_options = dict(cassette_options or {})
         if agent is not None and tools:
             raise HookUsageError(f"Suite {name!r} has an agent, which has its own tools; leave `tools` out.")
@@ -139,20 +142,19 @@ class UserSuite:
         """Return the prompt of a task."""
         return self.task(task_id).prompt
 
-    def tags(self, task_id: str) -> list[str]:
-        """Return the tags of a task.
+    def tags_of(self, task_id: str) -> list[str]:
+        """Return the tags of a task: those of the suite, then its own.
 
         Raises:
             UnknownTaskError: If there is no such task. The message lists the tasks.
         """
         self.select([task_id])
-        return list(self._tags.get(task_id, ()))
+        return list(dict.fromkeys([*self.tags, *self._tags.get(task_id, ())]))
 
     def labels(self, task_id: str) -> dict[str, Any]:
-        """Return what results say about a task beside its prompt: `tags`, `expected_output`, `weight`, `metadata`."""
+        """Return what results say about a task beside its prompt: `expected_output`, `weight` and `metadata`."""
         task = self.task(task_id)
         return {
-            "tags": list(task.tags),
             "expected_output": task.expected_output,
             "weight": float(task.weight),
             "metadata": dict(task.metadata),
@@ -224,7 +226,7 @@ class UserSuite:
                 turns=list(talk.turns) if is_talk else (),
                 conversation_end=talk.end if is_talk else "",
                 expected_output=task.expected_output,
-                tags=tuple(task.tags),
+                tags=tuple(dict.fromkeys([*self.tags, *task.tags])),
                 metadata=task.metadata,
                 auxiliary=auxiliary,
             )
