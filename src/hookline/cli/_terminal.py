@@ -42,6 +42,7 @@ from hookline.cli.errors import (
 from hookline.errors import HooklineError, HookUsageError
 from hookline.evals.errors import (
     CassetteFolderError,
+    DataFileError,
     EventFileError,
     FaultFileError,
     ReportError,
@@ -397,6 +398,7 @@ def _to_local(at: float) -> datetime:
 MISUSES = (
     CassetteFolderError,
     ChatArgumentError,
+    DataFileError,
     EndpointError,
     EventFileError,
     FaultFileError,

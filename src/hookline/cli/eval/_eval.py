@@ -27,6 +27,8 @@ from hookline.cli.eval._diff import (
     thresholds_of,
 )
 from hookline.cli.eval._evaluation import Evaluation, InterruptedEvaluation, evaluate, find_cases
+from hookline.cli.eval._judges import judges_app
+from hookline.cli.eval._schema import write_schema
 from hookline.cli.eval._tables import show_evaluation
 from hookline.cli.trace import EventRecording, Tracing
 from hookline.evals.faults import load_faults
@@ -78,6 +80,8 @@ class EvalMode(StrEnum):
 
 
 eval_app = CommandApp(name="eval", cls=SuiteOrCommand, help="Run the tasks of a suite, or compare two runs.")
+eval_app.add_typer(judges_app)
+eval_app.command("schema")(write_schema)
 
 ModeChoice = Annotated[
     EvalMode | None, typer.Option(metavar="MODE", help="spy and record run real tools; replay and strict run none.")

@@ -10,8 +10,11 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+from hookline.calls import Usage
 from hookline.cli._terminal import make_one_line, new_table, print_path
 from hookline.cli.eval._evaluation import Evaluation
+from hookline.cli.eval._judges import agreement_lines
+from hookline.evals.judges import judge_agreement
 from hookline.evals.reports import NAMES, duration, judge_runs
 from hookline.evals.running import Comparison, Difference, Mode, SuiteRun, TaskResult, Totals
 from hookline.evals.trajectories import Coverage
@@ -45,6 +48,8 @@ def show_evaluation(console: Console, evaluation: Evaluation, report: Path | Non
         console.print()
     for coverage in evaluation.runs[0].coverage:
         console.print(_coverage_line(coverage))
+    for line in agreement_lines(judge_agreement(evaluation.runs[0].results)):
+        console.print(escape(line), soft_wrap=True)
     for run in evaluation.runs:
         failures = [result for result in run.results if not result.ok]
         for result in failures[:FAILURES_SHOWN]:
@@ -147,7 +152,17 @@ def _total_table(runs: Sequence[SuiteRun]) -> Table:
     table.add_row("hooks run", *(str(each.hook_executions) for each in totals))
     table.add_row("hook time", *(duration(each.hook_time_ms) for each in totals))
     table.add_row("wall clock", *(duration(each.duration_ms) for each in totals))
+    for name, usages in (
+        ("judges", [each.judge_usage for each in totals]),
+        ("simulated users", [each.user_usage for each in totals]),
+    ):
+        if any(usage != Usage() for usage in usages):
+            table.add_row(name, *(_usage_text(usage) for usage in usages))
     return table
+
+
+def _usage_text(usage: Usage) -> str:
+    return f"{usage.input_tokens + usage.output_tokens:,} tokens, {usage.cost_usd:.4f} USD"
 
 
 def _checks_passed(totals: Totals) -> Text:

@@ -201,7 +201,11 @@ def _agent_of(given: object, told: str, settings: Mapping[str, Any] | None) -> A
     """Return the agent that asks a model."""
     model: Any = given
     if not isinstance(given, str) and not hasattr(given, "respond") and callable(given):
-        model = given()
+        try:
+            model = given()
+        except Exception as error:
+            told = f"{type(error).__name__}: {message_of(error)}".rstrip(".")
+            raise HookUsageError(f"The model of a judge cannot be made: {told}.") from error
     hooks = Hooks("judge")
     if settings:
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from hookline._yaml import BadLine, plain
+from hookline._yaml import BadLine
 from hookline.errors import AgentDefinitionError, HooklineError, MissingExtraError
 from hookline.evals.suites._imports import ImportProblem, import_object
 from hookline.runtime import model_by_name
@@ -56,6 +55,12 @@ class SuiteSource:
         Raises:
             BadLine: If there is neither such an object nor such a model.
         """
+        found = self._find_model(line, key, name)
+        if not hasattr(found, "respond") and not callable(found):
+            raise BadLine(line, f"`{key}`: {name!r} is neither a model nor a function that makes one")
+        return found
+
+    def _find_model(self, line: int, key: str, name: Any) -> Any:
         if not isinstance(name, str) or name in self._imported or self._is_local(name):
             return self.load(line, key, name)
         try:
@@ -69,10 +74,6 @@ class SuiteSource:
         except ImportProblem as error:
             hint = "; the name of a model, such as openai:gpt-5, needs the extra `models`"
             raise BadLine(line, f"`{key}`: {error}{hint}") from error.__cause__
-
-    def settings(self, value: Any) -> Mapping[str, Any] | None:
-        """Return the settings of model calls as a plain dict."""
-        return None if value is None else dict(plain(value))
 
     def _import(self, path: Any) -> Any:
         found = self._imported.get(path) if isinstance(path, str) else None

@@ -370,6 +370,8 @@ def _parse_task(line: int, entry: Any, source: SuiteSource, lines: ToolLines) ->
     name = fields.text("id")
     prompt = fields.text("prompt", default="" if "user" in fields else REQUIRED)
     script = [_parse_turn(*turn) for turn in fields.items("script", default=None)] if "script" in fields else None
+    if script is not None and "model" in fields:
+        raise BadLine(fields.lines["model"], f"task {name!r} has a `script`, which is its model; leave one out")
     model = fields.model("model", source, default=None)
     mocks = fields.items("mocks", default=[])
     rules = _parse_rules(mocks, source)
@@ -384,8 +386,6 @@ def _parse_task(line: int, entry: Any, source: SuiteSource, lines: ToolLines) ->
     stop = _parse_stop(fields, source)
     tags, metadata = fields.texts("tags"), fields.mapping("metadata", default={})
     weight = fields.amount("weight", default=1.0)
-    if script is not None and "model" in fields:
-        raise BadLine(fields.lines["model"], f"task {name!r} has a `script`, which is its model; leave one out")
     fields.refuse_rest()
     for at, mock in mocks:
         lines.note(name, MOCKS, mock["tool"], at)
@@ -449,7 +449,10 @@ def _parse_user(owner: Fields, source: SuiteSource) -> SimulatedUser | None:
     goal, persona = fields.text("goal"), fields.text("persona", default="")
     model, settings = fields.model("model", source), fields.mapping("settings", default=None)
     fields.refuse_rest()
-    return SimulatedUser(goal=goal, model=model, persona=persona, settings=settings)
+    try:
+        return SimulatedUser(goal=goal, model=model, persona=persona, settings=settings)
+    except HooklineError as error:
+        raise BadLine(fields.line, str(error).rstrip(".")) from error
 
 
 def _parse_stop(owner: Fields, source: SuiteSource) -> StopConditions | None:

@@ -17,6 +17,7 @@ from hookline.events import BeforeCallAgent, BeforeToolCall
 
 __all__ = [
     "Check",
+    "ExpectedOutput",
     "FinishedTask",
     "any_output_contains",
     "called",
