@@ -18,6 +18,9 @@ __all__ = ["Grade", "instructions", "question", "read_grade"]
 TEXT_CHARACTERS = 20_000
 """How much of a tool result, or of any other message, a judge reads."""
 
+ANSWER_CHARACTERS = 20_000
+"""How much of an answer, from its end, is searched for a grade."""
+
 SHOWN = 300
 """How much of an answer without a grade is shown."""
 
@@ -99,7 +102,7 @@ def read_grade(answer: str, grades: int) -> Grade:
     Returns:
         A grade without a score if there is no such object, several with different grades, or a grade out of range.
     """
-    found = list(_objects(answer))
+    found = list(_objects(answer[-ANSWER_CHARACTERS:]))
     values = [_whole_number(each["grade"]) for each in found]
     if not found:
         return Grade(score=None, reason=f"the answer is no grade: {_show(answer)}")
