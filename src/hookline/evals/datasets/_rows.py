@@ -103,7 +103,7 @@ class RowFile:
             if not text.strip():
                 continue
             try:
-                values = json.loads(text, object_pairs_hook=_unique, parse_constant=_no_constant)
+                values = json.loads(text.rstrip(), object_pairs_hook=_unique, parse_constant=_no_constant)
             except json.JSONDecodeError as error:
                 self.refuse(f"the line is not JSON ({error.msg}, column {error.colno})", line)
             except (ValueError, RecursionError) as error:

@@ -474,8 +474,8 @@ class Decider:
 
     def forget(self, operation_id: str) -> None:
         """Drop the state of an operation that has ended."""
-        ended = self.operations.pop(operation_id, None)
-        if ended is None or ended is not self.conversation:
+        self.operations.pop(operation_id, None)
+        if self.conversation is None or operation_id != self.conversation.clock_id:
             self.clock.forget(operation_id)
         for tape in self.tapes.pop(operation_id, {}).values():
             tape.forget(operation_id)

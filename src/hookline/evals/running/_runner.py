@@ -358,10 +358,14 @@ def _result(
 
 def _failed_result(case: Case, error: Exception, duration_ms: float) -> TaskResult:
     suite, task_id = case
+    try:
+        prompt, labels = suite.prompt(task_id) if hasattr(suite, "prompt") else "", _labels(case)
+    except Exception:  # the suite cannot even make the task, which is why it failed
+        prompt, labels = "", {}
     return TaskResult(
         suite=suite.name,
         task_id=task_id,
-        prompt=suite.prompt(task_id) if hasattr(suite, "prompt") else "",
+        prompt=prompt,
         operation_id="",
         utility=None,
         reason="error",
@@ -378,7 +382,7 @@ def _failed_result(case: Case, error: Exception, duration_ms: float) -> TaskResu
         tool_results=[],
         output="",
         trajectory=Trajectory(steps=[], output="", reason="error"),
-        **_labels(case),
+        **labels,
     )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import builtins
 import json
 from typing import Any, get_args
 
@@ -205,14 +204,11 @@ def _turn() -> Schema:
 
 
 def _mock() -> Schema:
-    exceptions = sorted(
-        name for name, kind in vars(builtins).items() if isinstance(kind, type) and issubclass(kind, Exception)
-    )
     answers = {
         "returns": {"description": "A value, as if the tool had returned it."},
         "raises": {
             "type": "string",
-            "pattern": rf"^\s*({'|'.join(exceptions)})\s*(:|$)",
+            "pattern": r"^\s*[A-Z]\w*(Error|Exception|Iteration|Warning)\s*(:|$)",
             "description": "A built-in exception, such as 'ConnectionError: down'.",
         },
         "fails": _text("The text of a failed result."),
