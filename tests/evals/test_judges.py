@@ -324,6 +324,15 @@ def test_more_than_half_of_several_models_must_have_a_verdict() -> None:
     assert too_few.why == "m1: no verdict, the answer is no grade: 'no'"
 
 
+def test_a_model_that_is_asked_several_times_is_told_apart_by_the_agent() -> None:
+    asked: list[ModelCall] = []
+    one, other = grader(5, asked=asked), grader(5, name="other", asked=asked)
+
+    judged(model=[one, one, other, one])
+
+    assert [call.agent_id for call in asked] == ["judge", "judge-2", "judge", "judge-3"]
+
+
 def test_a_mean_at_the_threshold_passes_in_spite_of_rounding() -> None:
     check = panel(4, 4, 4, 2, threshold=0.625)
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean, median
 from typing import Any, Literal, get_args
@@ -131,7 +133,7 @@ class Judge:
         self._grades, self._attempts = grades, attempts
         self._combine: Combine = combine
         self._required, self._tools = required, tools
-        self._agents = [_agent_of(model, instructions(grades), settings) for model in models]
+        self._agents = _number([_agent_of(model, instructions(grades), settings) for model in models])
 
     def __repr__(self) -> str:
         return f"judge({self.rubric!r:.60}, model={self.models!r})"
@@ -214,6 +216,17 @@ def _agent_of(given: object, told: str, settings: Mapping[str, Any] | None) -> A
             return msgspec.structs.replace(call, settings={**call.settings, **settings})
 
     return Agent(id="judge", model=model, instructions=told, hooks=[hooks] if settings else [])
+
+
+def _number(agents: Sequence[Agent]) -> list[Agent]:
+    """Give agents with the same model ids of their own, so that a tape tells their equal questions apart."""
+    counts = Counter[str]()
+    found: list[Agent] = []
+    for agent in agents:
+        counts[_model_name(agent)] += 1
+        number = counts[_model_name(agent)]
+        found.append(agent if number == 1 else dataclasses.replace(agent, id=f"{agent.id}-{number}"))
+    return found
 
 
 def _model_name(agent: Agent) -> str:

@@ -42,11 +42,11 @@ def suite_schema() -> Schema:
                 "agent": _import("An `Agent`, or a function that creates one. It replaces `tools`."),
                 "instructions": _text("The system message, if there is no `agent`."),
                 "cassettes": {"$ref": "#/$defs/cassettes"},
-                "tags": _list(_text(), "Tags of all tasks."),
+                "tags": _list(_text(), "Tags of all tasks.", fixed=True),
                 "judge": {"$ref": "#/$defs/judgeOptions", "description": "What judges have that do not say otherwise."},
-                "checks": _list({"$ref": "#/$defs/check"}, "Checks of every task, after its own."),
+                "checks": _list({"$ref": "#/$defs/check"}, "Checks of every task, after its own.", fixed=True),
                 "limits": {"$ref": "#/$defs/limits", "description": "Limits of every task."},
-                "tasks": _list({"$ref": "#/$defs/task"}, "The tasks."),
+                "tasks": _list({"$ref": "#/$defs/task"}, "The tasks.", fixed=True),
             },
             required=["suite", "tasks"],
         ),
@@ -100,7 +100,7 @@ def _model(description: str) -> Schema:
 
 
 def _number(description: str, least: int = 0) -> Schema:
-    either = [{"type": "integer", "minimum": least}, {"type": "string", "pattern": PARAMETER}]
+    either = [{"type": "integer", "minimum": least}, _whole_parameter()]
     return {"anyOf": either, "description": description}
 
 
@@ -108,12 +108,17 @@ def _amount(description: str, least: float = 0, most: float | None = None) -> Sc
     amount: Schema = {"type": "number", "minimum": least}
     if most is not None:
         amount["maximum"] = most
-    return {"anyOf": [amount, {"type": "string", "pattern": PARAMETER}], "description": description}
+    return {"anyOf": [amount, _whole_parameter()], "description": description}
 
 
-def _list(items: Schema, description: str, *, least: int = 0) -> Schema:
-    found: Schema = {"type": "array", "items": items, "description": description}
-    return {**found, "minItems": least} if least else found
+def _list(items: Schema, description: str, *, least: int = 0, fixed: bool = False) -> Schema:
+    found: Schema = {"type": "array", "items": items}
+    found |= {"minItems": least} if least else {}
+    return _described(found if fixed else {"anyOf": [found, _whole_parameter()]}, description)
+
+
+def _whole_parameter() -> Schema:
+    return {"type": "string", "pattern": PARAMETER}
 
 
 def _words(words: tuple[str, ...], description: str) -> Schema:
@@ -121,7 +126,7 @@ def _words(words: tuple[str, ...], description: str) -> Schema:
 
 
 def _mapping(description: str) -> Schema:
-    return {"type": "object", "description": description}
+    return {"anyOf": [{"type": "object"}, _whole_parameter()], "description": description}
 
 
 def _cassettes() -> Schema:

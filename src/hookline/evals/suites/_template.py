@@ -16,7 +16,7 @@ VALUE_KEYS = frozenset(
         *("max_calls", "max_steps", "times", "count", "nth", "step", "weight", "threshold", "limits", "faults"),
     )
 )
-"""Fields in which a text that is one parameter becomes its value, such as a number. Elsewhere it becomes text."""
+"""Fields in which a text that is one parameter becomes a number, true, false or null. Elsewhere it becomes text."""
 
 OWN_BRACES = frozenset(("template",))
 """Fields whose braces mean something else: the arguments of the call, in the answer of a mock."""
@@ -33,13 +33,16 @@ def has_parameters(node: Any, key: str = "") -> bool:
     return isinstance(node, list) and any(has_parameters(item, key) for item in node)
 
 
-def fill_entry(node: Any, values: Mapping[str, Any], key: str = "", *, raw: bool = False) -> Any:
+def fill_entry(node: Any, values: Mapping[str, Any], *, key: str, line: int, raw: bool = False) -> Any:
     """Return a part of a task with its parameters filled. Lines stay those of the file of the suite.
+
+    A text that is one parameter becomes a list or an object if that is the value.
 
     Args:
         node: The part.
         values: The values of the case.
         key: The field that has the part.
+        line: The line of the part.
         raw: Whether a text that is one parameter becomes its value of whatever type.
 
     Raises:
@@ -48,16 +51,36 @@ def fill_entry(node: Any, values: Mapping[str, Any], key: str = "", *, raw: bool
     if isinstance(node, str):
         if key in OWN_BRACES or "{" not in node:
             return node
-        return fill_value(node, values) if raw else fill_text(node, values)
+        value = fill_value(node, values)
+        if isinstance(value, dict | list):
+            return _with_lines(value, line)
+        return value if raw or isinstance(value, str) else fill_text(node, values)
     if isinstance(node, LinedDict):
         mapping = LinedDict(node.line)
         mapping.lines = node.lines
         for name, item in node.items():
-            mapping[name] = fill_entry(item, values, name, raw=raw or name in VALUE_KEYS)
+            at = node.lines[name]
+            mapping[name] = fill_entry(item, values, key=name, line=at, raw=raw or name in VALUE_KEYS)
         return mapping
     if isinstance(node, LinedList):
         items = LinedList(node.line)
         items.lines = node.lines
-        items.extend(fill_entry(item, values, key, raw=raw) for item in node)
+        for at, item in zip(node.lines, node, strict=True):
+            items.append(fill_entry(item, values, key=key, line=at, raw=raw))
         return items
     return node
+
+
+def _with_lines(value: Any, line: int) -> Any:
+    """Return a value of a case as if it stood in a line of the file."""
+    if isinstance(value, dict):
+        mapping = LinedDict(line)
+        mapping.update({name: _with_lines(item, line) for name, item in value.items()})
+        mapping.lines = dict.fromkeys(value, line)
+        return mapping
+    if isinstance(value, list):
+        items = LinedList(line)
+        items.extend(_with_lines(item, line) for item in value)
+        items.lines = [line] * len(items)
+        return items
+    return value

@@ -329,7 +329,9 @@ def _parse_entry(line: int, entry: Any, source: SuiteSource, lines: ToolLines) -
         filled = LinedDict(template.line)
         filled.lines = template.lines
         for key, value in template.items():
-            filled[key] = fill_entry(value, values, key, raw=key in VALUE_KEYS) if key in changing else value
+            if key in changing:
+                value = fill_entry(value, values, key=key, line=template.lines[key], raw=key in VALUE_KEYS)
+            filled[key] = value
         lines.begin_case()
         return _parse_task(line, filled, source, lines)
 
