@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from hookline.evals._waterfall import Waterfall as Waterfall
     from hookline.evals._waterfall import draw_run as draw_run
     from hookline.evals.cassettes import Cassette
+    from hookline.evals.conversations import SimulatedUser, StopConditions
+    from hookline.evals.datasets import Dataset
     from hookline.evals.errors import (
         AnswerError,
         CassetteConflictError,
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
         CassetteFolderError,
         CassetteVersionError,
         CassetteWriteError,
+        DataFileError,
         EventFileError,
         EventWaitError,
         FaultDefinitionError,
@@ -34,6 +37,7 @@ if TYPE_CHECKING:
         NotOneOperationError,
         ReportError,
         RunFileError,
+        SimulatedUserError,
         SuiteFileError,
         UnknownSuiteError,
         UnknownTaskError,
@@ -41,6 +45,20 @@ if TYPE_CHECKING:
         UnseenEventError,
     )
     from hookline.evals.faults import FaultSpec, RealClock, VirtualClock, load_faults
+    from hookline.evals.judges import (
+        Calibration,
+        ConfusionMatrix,
+        Judge,
+        JudgeAgreement,
+        Label,
+        ThresholdFit,
+        calibrate,
+        judge,
+        judge_agreement,
+        krippendorff_alpha,
+        read_labels,
+        write_label_sheet,
+    )
     from hookline.evals.matching import ArgumentRule, Matcher, match
     from hookline.evals.mocking import Answer, Fake, FaultRule, FaultStrike, MockedCall, Rule, ToolMocks
     from hookline.evals.reports import (
@@ -58,9 +76,14 @@ if TYPE_CHECKING:
         write_junit,
     )
     from hookline.evals.running import (
+        AuxiliaryRuns,
         CheckResult,
         Comparison,
+        ConversationTurn,
         Difference,
+        FinishedTask,
+        Judgement,
+        JudgeVerdict,
         Provenance,
         Suite,
         SuiteRun,
@@ -94,6 +117,8 @@ __all__ = [
     "Answer",
     "AnswerError",
     "ArgumentRule",
+    "AuxiliaryRuns",
+    "Calibration",
     "CallRow",
     "Cassette",
     "CassetteConflictError",
@@ -104,7 +129,11 @@ __all__ = [
     "CassetteWriteError",
     "CheckResult",
     "Comparison",
+    "ConfusionMatrix",
+    "ConversationTurn",
     "Coverage",
+    "DataFileError",
+    "Dataset",
     "DiffThresholds",
     "Difference",
     "EventFileError",
@@ -116,7 +145,13 @@ __all__ = [
     "FaultRule",
     "FaultSpec",
     "FaultStrike",
+    "FinishedTask",
     "ForbiddenToolError",
+    "Judge",
+    "JudgeAgreement",
+    "JudgeVerdict",
+    "Judgement",
+    "Label",
     "Limits",
     "MatchType",
     "Matcher",
@@ -132,6 +167,9 @@ __all__ = [
     "RunDiff",
     "RunFileError",
     "SavedRun",
+    "SimulatedUser",
+    "SimulatedUserError",
+    "StopConditions",
     "Suite",
     "SuiteFileError",
     "SuiteRun",
@@ -139,6 +177,7 @@ __all__ = [
     "TaskDiff",
     "TaskOutcome",
     "TaskResult",
+    "ThresholdFit",
     "TimedExecution",
     "ToolMocks",
     "Trajectory",
@@ -151,25 +190,34 @@ __all__ = [
     "VirtualClock",
     "agentevals_messages",
     "assert_trajectory",
+    "calibrate",
     "cases_of",
     "compare",
     "diff_runs",
     "faults",
     "inspect_log",
+    "judge",
+    "judge_agreement",
     "junit_xml",
+    "krippendorff_alpha",
     "load_faults",
     "load_run",
     "match",
     "read_events",
+    "read_labels",
     "record",
     "replay",
     "save_run",
     "write_events",
     "write_inspect_log",
     "write_junit",
+    "write_label_sheet",
 ]
 
-_HOMES = ("errors", "matching", "faults", "cassettes", "_waterfall", "mocking", "trajectories", "running", "reports")
+_HOMES = (
+    *("errors", "matching", "faults", "cassettes", "_waterfall", "mocking", "trajectories", "running", "reports"),
+    *("datasets", "conversations", "judges"),
+)
 """Modules of the names above, in the order of their layers: to look a name up loads those below its module at most."""
 _SHARED = frozenset({"Bar", "BarKind", "BarStatus", "Waterfall", "draw_run"})
 """Names for other packages of hookline."""
