@@ -61,7 +61,7 @@ def test_a_run_shows_the_cost_and_the_agreement_of_judges_and_the_cost_of_users(
     lines = [line.split() for line in shown.stdout.splitlines()]
     assert ["judges", "1,100", "tokens,", "0.1100", "USD"] in lines
     assert ["simulated", "users", "5", "tokens,", "0.5000", "USD"] in lines
-    assert "good: 2 models, alpha 0.68 over 4 tasks" in shown.stdout
+    assert "good: 2 models, alpha 0.72 over 4 tasks" in shown.stdout
     assert "desk/odd: good: not judged: mild: no verdict, the answer is no grade: 'I am not sure.'" in shown.stdout
 
 
