@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -75,22 +76,25 @@ class UserSuite:
         self._agent = agent
         self._instructions = instructions
         self._checks = tuple(checks)
+        self._tasks = TaskTable(name)
+        self._models: dict[str, None] = {}
+        self._tags: dict[str, tuple[str, ...]] = {}
+        self._check_tools(self._note(task) for task in self._tasks.add(tasks))
+
+    def _check_tools(self, tasks: Iterable[Task]) -> None:
+        """Make the agent once, to know its tools and refuse checks and tasks that name others.
+
+        Args:
+            tasks: The tasks, each of which is looked at once.
+        """
         self._plain = self._make_agent(ScriptedModel([]))
         self._specs = list(self._plain.specs)
         known = AgentTools(self._plain)
-        for problem in _unknown_tools(f"{name}/*", _check_patterns(self._checks), known):
+        for problem in _unknown_tools(f"{self.name}/*", _check_patterns(self._checks), known):
             raise problem
-        self._models: dict[str, None] = {}
-        self._tags: dict[str, tuple[str, ...]] = {}
-        self._tasks = TaskTable(name)
-        same: dict[tuple[str, ...], tuple[str, ...]] = {}
-        for task in self._tasks.add(tasks):
-            for problem in _unknown_tools(f"{name}/{task.id}", _tool_patterns(task), known):
+        for task in tasks:
+            for problem in _unknown_tools(f"{self.name}/{task.id}", _tool_patterns(task), known):
                 raise problem
-            self._note_model(task)
-            if task.tags:
-                tags = tuple(task.tags)
-                self._tags[task.id] = same.setdefault(tags, tags)
 
     def __repr__(self) -> str:
         return f"UserSuite({self.name!r}, tasks={len(self._tasks)}, tools={len(self._specs)})"
@@ -284,12 +288,15 @@ class UserSuite:
             *self._checks,
         ]
 
-    def _note_model(self, task: Task) -> None:
-        """Note the name of the model of a task, if it has one before the run."""
+    def _note(self, task: Task) -> Task:
+        """Note the tags of a task, and the name of its model if that is known before the run."""
         own = self._agent.model if isinstance(self._agent, Agent) else None
         name = getattr(ScriptedModel([]) if task.script is not None else task.model or own, "name", None)
         if isinstance(name, str):
             self._models[name] = None
+        if task.tags:
+            self._tags[task.id] = tuple(map(sys.intern, task.tags))
+        return task
 
     def _make_agent(self, model: Model | None) -> Agent:
         if self._agent is None:
