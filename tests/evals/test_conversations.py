@@ -11,7 +11,7 @@ import pytest
 
 from hookline import Agent, Hooks, ModelCall, ModelResponse, ScriptedModel, ToolRequest, Usage, tool
 from hookline.errors import HookUsageError
-from hookline.evals import Limits, SuiteRun, TaskResult, ToolMocks, cases_of
+from hookline.evals import Limits, SuiteRun, TaskResult, ToolMocks, cases_of, inspect_log
 from hookline.evals.conversations import SimulatedUser, StopConditions
 from hookline.evals.faults import FaultSpec, RateLimit
 from hookline.evals.judges import judge
@@ -82,6 +82,22 @@ def test_scripted_turns_are_operations_of_one_conversation(backend: str) -> None
     assert result.tool_results == ["A-1 has been asked for 1 times", "A-2 has been asked for 2 times"]
     assert [call.tool_name for call in result.trajectory.calls] == ["track", "track"]
     assert len(result.calls) == 2
+
+
+def test_an_inspect_log_has_the_messages_of_all_turns_in_order() -> None:
+    run_of_two = run(Task(id="talk", prompt="Where?", turns=["A-1"]), Task(id="one", prompt="Hello"))
+
+    talked, one = inspect_log(run_of_two)["samples"]
+
+    assert [(message["role"], message["content"]) for message in talked["messages"]] == [
+        ("user", "Where?"),
+        ("assistant", "Which order?"),
+        ("user", "A-1"),
+        ("assistant", ""),
+        ("tool", "A-1 has been asked for 1 times"),
+        ("assistant", "A-1 has been asked for 1 times"),
+    ]
+    assert [message["role"] for message in one["messages"]] == ["user", "assistant"]
 
 
 def test_a_task_with_one_prompt_has_no_turns() -> None:

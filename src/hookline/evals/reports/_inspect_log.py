@@ -120,9 +120,10 @@ def write_inspect_log(
 
 
 def _sample(row: TaskResult) -> dict[str, Any]:
-    messages = [{"role": "user", "content": row.prompt, "source": "input"}]
-    for step in row.trajectory.steps:
-        messages += _messages(step)
+    messages: list[dict[str, Any]] = []
+    for said, steps in row.conversation:
+        messages.append({"role": "user", "content": said, "source": "input"})
+        messages += [message for step in steps for message in _messages(step)]
     sample: dict[str, Any] = {
         "id": row.name,
         "epoch": 1,

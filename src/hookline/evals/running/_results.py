@@ -11,7 +11,7 @@ import msgspec
 from hookline.calls import Usage
 from hookline.evals.cassettes import Cassette
 from hookline.evals.running._provenance import Provenance
-from hookline.evals.trajectories import CallRow, Coverage, RecordedOperation, Trajectory
+from hookline.evals.trajectories import CallRow, Coverage, RecordedOperation, Trajectory, TrajectoryStep
 from hookline.runtime import OperationResult
 
 __all__ = [
@@ -265,6 +265,16 @@ class TaskResult(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     def name(self) -> str:
         """The task with its suite: `banking/user_task_0`."""
         return f"{self.suite}/{self.task_id}"
+
+    @property
+    def conversation(self) -> list[tuple[str, list[TrajectoryStep]]]:
+        """Each message of the user, with the agent's steps that follow it."""
+        left = list(self.trajectory.steps)
+        found: list[tuple[str, list[TrajectoryStep]]] = []
+        for turn in self.turns or [ConversationTurn(user=self.prompt, steps=len(left))]:
+            found.append((turn.user, left[: turn.steps]))
+            left = left[turn.steps :]
+        return found
 
     @property
     def total_cost_usd(self) -> float:
