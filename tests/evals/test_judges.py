@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hookline import Hooks, ModelCall, ModelResponse, ScriptedModel, Usage
+from hookline import Hooks, ModelCall, ModelResponse, ScriptedModel, ToolRequest, Usage
 from hookline.errors import AgentDefinitionError, HookUsageError
 from hookline.evals import CheckResult, TaskResult, cases_of
 from hookline.evals.judges import judge
@@ -212,6 +212,24 @@ def test_a_task_that_ended_badly_is_not_sent_to_the_judge() -> None:
     assert asked == []
     assert (result.checks[0].judged, result.checks[0].why) == (False, "the run ended with reason 'error'")
     assert result.judge_usage == Usage()
+
+
+def test_a_judge_that_asks_for_tools_for_ever_is_asked_once() -> None:
+    asked: list[ModelCall] = []
+
+    def ask_for_tools(call: ModelCall) -> ToolRequest:
+        asked.append(call)
+        return ToolRequest("delete", {})
+
+    _, check = judged(model=ScriptedModel(ask_for_tools))
+
+    assert (len(asked), check.why) == (1, "asking it ended with reason 'max_steps'")
+
+
+def test_a_very_long_reason_is_cut() -> None:
+    grade = read_grade(f'{{"grade": 4, "reason": "{"x" * 1_000_000}"}}', 5)
+
+    assert (grade.score, len(grade.reason)) == (0.75, 2_000)
 
 
 # Cost.
@@ -454,6 +472,11 @@ def test_results_have_what_a_task_says_about_itself() -> None:
         ({"weight": True}, "`weight`"),
         ({"tags": "price"}, "has the tags 'price'; give a list"),
         ({"turns": "Hello"}, "`turns` of task 'x' is a list of texts"),
+        ({"turns": 7}, "`turns` of task 'x' is a list of texts"),
+        ({"limits": 7}, "`limits` of task 'x' is a Limits; got 7"),
+        ({"metadata": [1]}, "`metadata` of task 'x' is a Mapping"),
+        ({"expected_output": 3}, "`expected_output` of task 'x' is a str"),
+        ({"stop": "bye", "turns": ["a"]}, "`stop` of task 'x' is a StopConditions"),
     ],
 )
 def test_an_invalid_task_is_refused(wrong: dict[str, Any], told: str) -> None:

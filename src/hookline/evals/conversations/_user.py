@@ -66,7 +66,8 @@ class SimulatedUser:
             def use_settings(call: ModelCall) -> ModelCall:
                 return msgspec.structs.replace(call, settings={**call.settings, **settings})
 
-        return Agent(id="user", model=model, instructions=self._instructions(), hooks=[hooks] if settings else [])
+        own = [hooks] if settings else []
+        return Agent(id="user", model=model, instructions=self._instructions(), hooks=own, max_steps=1)
 
     def _instructions(self) -> str:
         persona = f"Who you are: {self.persona.strip()}\n" if self.persona.strip() else ""

@@ -19,7 +19,10 @@ TEXT_CHARACTERS = 20_000
 """How much of a tool result, or of any other message, a judge reads."""
 
 ANSWER_CHARACTERS = 20_000
-"""How much of an answer, from its end, is searched for a grade."""
+"""How much of an answer that is more than one JSON object, from its end, is searched for a grade."""
+
+REASON_CHARACTERS = 2_000
+"""How much of a reason is kept."""
 
 SHOWN = 300
 """How much of an answer without a grade is shown."""
@@ -102,7 +105,7 @@ def read_grade(answer: str, grades: int) -> Grade:
     Returns:
         A grade without a score if there is no such object, several with different grades, or a grade out of range.
     """
-    found = list(_objects(answer[-ANSWER_CHARACTERS:]))
+    found = list(_objects(answer))
     values = [_whole_number(each["grade"]) for each in found]
     if not found:
         return Grade(score=None, reason=f"the answer is no grade: {_show(answer)}")
@@ -112,12 +115,21 @@ def read_grade(answer: str, grades: int) -> Grade:
     if value is None or not 1 <= value <= grades:
         given = quote(found[0]["grade"])
         return Grade(score=None, reason=f"the grade is no whole number from 1 to {grades}: {given}")
-    reason = found[-1].get("reason", "")
-    return Grade(score=(value - 1) / (grades - 1), reason=reason if isinstance(reason, str) else canonical(reason))
+    given = found[-1].get("reason", "")
+    reason = given if isinstance(given, str) else canonical(given)
+    return Grade(score=(value - 1) / (grades - 1), reason=reason[:REASON_CHARACTERS])
 
 
 def _objects(answer: str) -> Iterator[dict[str, Any]]:
     """Yield each JSON object in a text that has a grade."""
+    try:
+        whole = json.loads(answer)
+    except (ValueError, RecursionError):
+        answer = answer[-ANSWER_CHARACTERS:]
+    else:
+        if isinstance(whole, dict) and "grade" in whole:
+            yield whole
+        return
     decoder, place = json.JSONDecoder(), 0
     while (begin := answer.find("{", place)) >= 0:
         try:

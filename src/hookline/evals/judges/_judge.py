@@ -215,7 +215,7 @@ def _agent_of(given: object, told: str, settings: Mapping[str, Any] | None) -> A
         def use_settings(call: ModelCall) -> ModelCall:
             return msgspec.structs.replace(call, settings={**call.settings, **settings})
 
-    return Agent(id="judge", model=model, instructions=told, hooks=[hooks] if settings else [])
+    return Agent(id="judge", model=model, instructions=told, hooks=[hooks] if settings else [], max_steps=1)
 
 
 def _number(agents: Sequence[Agent]) -> list[Agent]:

@@ -64,6 +64,16 @@ def tool_request(tool: str, args: dict[str, Any]) -> ToolRequest:
     return ToolRequest(toolset=toolset or "local", tool_name=name, args=args, tool_call_id="")
 
 
+KINDS: dict[str, type] = {
+    "expected_output": str,
+    "limits": Limits,
+    "user": SimulatedUser,
+    "stop": StopConditions,
+    "metadata": Mapping,
+}
+"""The types of some attributes of a task, which would fail late if they were others."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Task:
     """A prompt for the agent or a conversation with it, and how to judge the result.
@@ -88,7 +98,7 @@ class Task:
         metadata: Further data of the task, as JSON values. Results have it.
 
     Raises:
-        HookUsageError: If there is no prompt and no user, there are both turns and a user, or the weight is invalid.
+        HookUsageError: If there is no prompt and no user, there are both turns and a user, or an attribute is invalid.
     """
 
     id: str
@@ -116,9 +126,15 @@ class Task:
             raise HookUsageError(f"Task {self.id!r} has turns and a simulated user; leave one out.")
         if self.stop is not None and not self.is_conversation:
             raise HookUsageError(f"Task {self.id!r} has stop conditions, but neither turns nor a simulated user.")
-        if isinstance(self.turns, str) or not all(isinstance(each, str) and each for each in self.turns):
-            raise HookUsageError(f"`turns` of task {self.id!r} is a list of texts; got {quote(self.turns)}.")
+        turns: object = self.turns
+        is_list = isinstance(turns, Sequence) and not isinstance(turns, str)
+        if not is_list or not all(isinstance(each, str) and each for each in self.turns):
+            raise HookUsageError(f"`turns` of task {self.id!r} is a list of texts; got {quote(turns)}.")
         check_tags(f"Task {self.id!r}", self.tags)
+        for name, kind in KINDS.items():
+            value = getattr(self, name)
+            if value is not None and not isinstance(value, kind):
+                raise HookUsageError(f"`{name}` of task {self.id!r} is a {kind.__name__}; got {quote(value)}.")
         weight: object = self.weight
         if isinstance(weight, bool) or not isinstance(weight, int | float) or not 0 < weight < math.inf:
             raise HookUsageError(f"`weight` of task {self.id!r} is a number above 0; got {quote(weight)}.")

@@ -23,14 +23,14 @@ class TaskTable(Mapping[str, Task]):
         self._suite = suite
         self._parts: list[dict[str, Task] | Dataset[Task]] = []
 
-    def add(self, tasks: Iterable[Task | Dataset[Task]]) -> Iterator[Task]:
+    def add(self, tasks: Iterable[Task | Dataset[Task]] | Dataset[Task]) -> Iterator[Task]:
         """Add tasks, and yield each of them, those of datasets too, which are not kept.
 
         Raises:
             HookUsageError: If two tasks have one id, or something is no task.
             DataFileError: If the cases of a dataset cannot be used.
         """
-        for entry in tasks:
+        for entry in [tasks] if isinstance(tasks, Dataset) else tasks:
             if isinstance(entry, Dataset):
                 for task in entry.scan():
                     self._check(task)

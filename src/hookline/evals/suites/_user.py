@@ -38,7 +38,7 @@ class UserSuite:
 
     Args:
         name: The suite's name.
-        tasks: The tasks. A `Dataset` among them is one task for each of its cases.
+        tasks: The tasks, or a `Dataset`. A dataset among them is one task for each of its cases.
         checks: Checks of every task, after its own.
         tools: The agent's tools, or a function that makes them, which gives each task its own state.
         agent: The agent, or a function that makes one; by default a plain one with `tools`.
@@ -57,7 +57,7 @@ class UserSuite:
         self,
         name: str,
         *,
-        tasks: Iterable[Task | Dataset[Task]],
+        tasks: Iterable[Task | Dataset[Task]] | Dataset[Task],
         tools: Sequence[AnyTool] | Callable[[], Sequence[AnyTool]] = (),
         agent: Agent | Callable[[], Agent] | None = None,
         instructions: str = "",
