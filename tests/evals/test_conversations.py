@@ -61,7 +61,7 @@ def run(*tasks: Task, backend: str = "asyncio", suite: dict[str, Any] | None = N
 
 
 def talk(backend: str = "asyncio", suite: dict[str, Any] | None = None, **task: Any) -> TaskResult:
-    (result,) = run(Task(**{"id": "talk", **task}), backend=backend, suite=suite).results
+    (result,) = run(Task(**{"id": "talk", "prompt": "", **task}), backend=backend, suite=suite).results
     return result
 
 
@@ -142,7 +142,7 @@ def test_hooks_that_sub_agents_inherit_see_the_simulated_user() -> None:
     watch = Hooks("watch", inherit=True)
     watch.before(ModelCall)(lambda call: seen.append(call.agent_id))
 
-    run(Task(id="talk", user=player("Hello", "[DONE]")), hooks=[watch])
+    run(Task(id="talk", prompt="", user=player("Hello", "[DONE]")), hooks=[watch])
 
     assert seen == ["user", "clerk", "user"]
 
@@ -368,7 +368,6 @@ def test_a_scripted_model_plays_all_turns() -> None:
     [
         ({"prompt": "x", "turns": ["y"], "user": player("z")}, "turns and a simulated user; leave one out"),
         ({"prompt": "x", "stop": StopConditions(max_turns=1)}, "stop conditions, but neither turns nor"),
-        ({"prompt": ""}, "needs a prompt, or a simulated user who begins"),
         ({"prompt": "x", "turns": ["a", ""]}, "`turns` of task 'talk' is a list of texts"),
     ],
 )

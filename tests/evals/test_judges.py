@@ -466,7 +466,6 @@ def test_results_have_what_a_task_says_about_itself() -> None:
 @pytest.mark.parametrize(
     ("wrong", "told"),
     [
-        ({"prompt": ""}, "needs a prompt"),
         ({"weight": 0}, "`weight` of task 'x' is a number above 0"),
         ({"weight": float("inf")}, "`weight`"),
         ({"weight": True}, "`weight`"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 from collections.abc import Iterator, Sequence
@@ -122,15 +123,13 @@ def read_grade(answer: str, grades: int) -> Grade:
 
 def _objects(answer: str) -> Iterator[dict[str, Any]]:
     """Yield each JSON object in a text that has a grade."""
-    try:
+    with contextlib.suppress(ValueError, RecursionError):
         whole = json.loads(answer)
-    except (ValueError, RecursionError):
-        answer = answer[-ANSWER_CHARACTERS:]
-    else:
         if isinstance(whole, dict) and "grade" in whole:
             yield whole
-        return
+            return
     decoder, place = json.JSONDecoder(), 0
+    answer = answer[-ANSWER_CHARACTERS:]
     while (begin := answer.find("{", place)) >= 0:
         try:
             value, place = decoder.raw_decode(answer, begin)

@@ -80,7 +80,7 @@ class Task:
 
     Attributes:
         id: The task's name in its suite.
-        prompt: The user's prompt; the first message of a conversation. It may be empty if there is a `user`.
+        prompt: The user's prompt; the first message of a conversation. If it is empty, a `user` begins.
         script: The turns of a scripted model; `None` to use `model`, or the agent's own model.
         model: A model, or a function that makes one for each run.
         mocks: Adds rules to the task's `ToolMocks`, in every mode.
@@ -98,11 +98,11 @@ class Task:
         metadata: Further data of the task, as JSON values. Results have it.
 
     Raises:
-        HookUsageError: If there is no prompt and no user, there are both turns and a user, or an attribute is invalid.
+        HookUsageError: If there are both turns and a user, or an attribute is invalid.
     """
 
     id: str
-    prompt: str = ""
+    prompt: str
     script: Sequence[ModelResponse] | None = None
     model: Model | Callable[[], Model] | None = None
     mocks: Callable[[ToolMocks], object] | None = None
@@ -120,8 +120,6 @@ class Task:
     metadata: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if not self.prompt and self.user is None:
-            raise HookUsageError(f"Task {self.id!r} needs a prompt, or a simulated user who begins.")
         if self.turns and self.user is not None:
             raise HookUsageError(f"Task {self.id!r} has turns and a simulated user; leave one out.")
         if self.stop is not None and not self.is_conversation:
