@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from hookline import Hooks, ModelCall, ModelResponse, ScriptedModel, ToolRequest, Usage
 from hookline.errors import AgentDefinitionError, HookUsageError
-from hookline.evals import CheckResult, TaskResult, cases_of
+from hookline.evals import CheckResult, SimulatedUser, TaskResult, cases_of
 from hookline.evals.judges import judge
 from hookline.evals.judges._grading import question, read_grade
 from hookline.evals.running import SuiteRunner
@@ -401,6 +401,15 @@ def test_checks_of_a_suite_apply_to_every_task_after_its_own() -> None:
 
     assert [check.name for check in tea.checks] == ["output contains '3'", "polite", "pay not called"]
     assert [check.name for check in order.checks] == ["polite", "pay not called"]
+
+
+def test_the_models_of_a_suite_are_those_of_judges_and_users_too() -> None:
+    task = ask_for_tea(checks=[judge("x", model=grader(5, name="mine"))])
+    talk = Task(id="talk", prompt="", user=SimulatedUser(goal="Talk.", model="openai:gpt-5"))
+
+    suite = UserSuite("shop", tools=tools, tasks=[task, talk], checks=[judge("y", model=grader(5, name="theirs"))])
+
+    assert set(suite.models) == {"mine", "theirs", "scripted", "openai:gpt-5"}
 
 
 def test_a_check_of_a_suite_that_names_an_unknown_tool_is_refused() -> None:

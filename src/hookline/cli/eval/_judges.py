@@ -91,9 +91,12 @@ def write_sheet(
     ] = None,
     seed: Annotated[int, typer.Option(metavar="N", help="Seed of the draw.")] = 0,
 ) -> None:
-    """Write a sheet for people to label: the judged tasks of a run, with an empty column `label`.
+    """Write a sheet of judged tasks for people to label.
 
-    It leaves out what the judge said, which would influence people. `hookline eval judges calibrate` reads it.
+    It is a CSV file with an empty column `label`, for pass or fail. It leaves out what the judge said, which would
+    influence people. `hookline eval judges calibrate` reads it.
+
+    Exits with 2 for a wrong file.
     """
     with report_errors():
         count = write_label_sheet(file, load_run(run).results, sample=sample, seed=seed)

@@ -22,6 +22,8 @@ def write_schema(
     """Write the JSON schema of suite files, for editors.
 
     The first line of a suite names it: # yaml-language-server: $schema=suite.schema.json
+
+    Exits with 2 if the file cannot be written.
     """
     if file is None:
         typer.echo(suite_schema_text(), nl=False)

@@ -26,7 +26,7 @@ def init(
         typer.Argument(metavar="FOLDER", help="The folder to create; the current one by default.", show_default=False),
     ] = Path(),
 ) -> None:
-    """Create a small project: an agent, a hook, a test and a suite of tasks.
+    """Create a project: an agent, a hook, a test and a suite.
 
     The agent has a tool and a scripted model, so it runs without an API key. If one of the files exists, nothing is
     written.

@@ -18,6 +18,7 @@ from hookline.errors import HookUsageError
 from hookline.evals.conversations import Conversation, StopConditions, run_conversation
 from hookline.evals.datasets import Dataset
 from hookline.evals.errors import ForbiddenToolError, ToolNameError
+from hookline.evals.judges import Judge
 from hookline.evals.mocking import ToolMocks
 from hookline.evals.running import AuxiliaryRuns, CheckResult, TaskOutcome, select_tasks
 from hookline.evals.suites._task import Task, check_tags
@@ -77,7 +78,7 @@ class UserSuite:
         self._instructions = instructions
         self._checks = tuple(checks)
         self._tasks = TaskTable(name)
-        self._models: dict[str, None] = {}
+        self._models = dict.fromkeys(name for check in checks if isinstance(check, Judge) for name in check.models)
         self._tags: dict[str, tuple[str, ...]] = {}
         self._check_tools(self._note(task) for task in self._tasks.add(tasks))
 
@@ -117,7 +118,10 @@ class UserSuite:
 
     @property
     def models(self) -> list[str]:
-        """Names of the models of the tasks; a model that a function makes for each run is not among them."""
+        """Names of the models of the tasks, their judges and their simulated users.
+
+        A model that a function makes for each run is not among them.
+        """
         return list(self._models)
 
     @property
@@ -289,11 +293,13 @@ class UserSuite:
         ]
 
     def _note(self, task: Task) -> Task:
-        """Note the tags of a task, and the name of its model if that is known before the run."""
+        """Note the tags of a task, and the names of its models that are known before the run."""
         own = self._agent.model if isinstance(self._agent, Agent) else None
-        name = getattr(ScriptedModel([]) if task.script is not None else task.model or own, "name", None)
-        if isinstance(name, str):
-            self._models[name] = None
+        asked: list[object] = [ScriptedModel([]) if task.script is not None else task.model or own]
+        asked += [] if task.user is None else [task.user.model]
+        names = [each if isinstance(each, str) else getattr(each, "name", None) for each in asked]
+        names += [name for check in task.checks if isinstance(check, Judge) for name in check.models]
+        self._models |= dict.fromkeys(name for name in names if isinstance(name, str))
         if task.tags:
             self._tags[task.id] = tuple(map(sys.intern, task.tags))
         return task
