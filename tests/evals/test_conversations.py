@@ -11,7 +11,7 @@ import pytest
 
 from hookline import Agent, Hooks, ModelCall, ModelResponse, ScriptedModel, ToolRequest, Usage, tool
 from hookline.errors import HookUsageError
-from hookline.evals import Limits, SuiteRun, TaskResult, ToolMocks, cases_of, inspect_log
+from hookline.evals import Limits, SuiteRun, TaskResult, ToolMocks, cases_of, compare, inspect_log, record, replay
 from hookline.evals.conversations import SimulatedUser, StopConditions
 from hookline.evals.faults import FaultSpec, RateLimit
 from hookline.evals.judges import judge
@@ -347,6 +347,16 @@ def test_a_conversation_is_recorded_and_replayed_call_by_call(tmp_path: Path, ba
     assert recorded.tool_results == replayed.tool_results == in_memory.tool_results == expected
     assert recorded.tools_run == 3
     assert (replayed.tools_run, replayed.mocked, replayed.ok) == (0, 3, True)
+
+
+def test_a_conversation_that_was_recorded_in_memory_is_replayed_with_the_same_results() -> None:
+    cases = cases_of([UserSuite("desk", agent=clerk, tasks=[Task(id="talk", prompt="A-1", turns=["A-1", "A-2"])])])
+
+    real = anyio.run(partial(record, cases))
+    replayed = anyio.run(partial(replay, real, cases))
+
+    assert compare(real, replayed).same
+    assert (replayed.results[0].mocked, replayed.results[0].tools_run) == (3, 0)
 
 
 def test_a_replay_with_one_call_more_than_recorded_is_refused(tmp_path: Path) -> None:

@@ -93,7 +93,8 @@ class Cassette:
         ignore: Fields of the arguments that make no difference, from the outside in: `("request.id", "items.*.id")`.
         redact: The redaction of recordings: a `Redaction`, `None` for none, or a function that takes further secrets
             out of a text.
-        conversation: Whether all operations are turns of one conversation, which is counted as one.
+        conversation: Whether all operations are turns of one conversation, which is counted as one. Each call of
+            `hooks`, `recorder` or `player` begins another conversation.
 
     Attributes:
         name: The cassette's name.
@@ -245,6 +246,8 @@ class Cassette:
         find: Callable[[BeforeToolCall], ToolResult | None] | None,
         keep: Callable[[AfterToolCall | OnToolCallError], None] | None,
     ) -> Hooks:
+        if self._conversation:
+            self._scopes = ReplayScopes(conversation=True)
         if find is not None:
 
             @bundle.on(BeforeToolCall)
