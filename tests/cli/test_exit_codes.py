@@ -72,6 +72,7 @@ def payer(): return agent(("pay", {"amount": 5}))
 def hanger(): return agent(("hang", {}))
 def broken(): return Agent(id="broken", model=ScriptedModel([]))
 def tools(): return agent().tools
+def judge(): return ScriptedModel(lambda call: '{"grade": 5}')
 """
 SUITE = """\
 suite: shop
@@ -94,6 +95,12 @@ HANGING = """\
     prompt: Hang.
     script: [{tool: hang, args: {}}, {say: hello}]
     checks: [{output_contains: hello}]
+"""
+JUDGED = """\
+suite: shop
+judge: {model: [exit_agents:judge, exit_agents:judge]}
+checks: [{judge: Is it polite?}]
+tasks: [{id: first, prompt: Say hello., script: [{say: hello}]}]
 """
 DEFINITION = '[[hooks]]\nid = "added"\nname = "Added"\npoint = "ToolCall.guard"\nhandler = "deny"\n'
 NOBODY = "postgresql://me@127.0.0.1:9/x"
@@ -222,6 +229,30 @@ ROWS: dict[str, list[tuple[int, str]]] = {
         (DONE, "good.json bad.json --paired-test"),
         (DONE, "--baseline good.json good.json --fail-on-cannot-tell"),
         (MISUSED, "--baseline HEAD:missing.json good.json"),
+    ],
+    "eval judges agreement": [
+        (DONE, "judged.json"),
+        (NOT_JUDGED, "good.json"),
+        (MISUSED, "missing.json"),
+        (MISUSED, ""),
+    ],
+    "eval judges calibrate": [
+        (DONE, "judged.json labels.csv"),
+        (NOT_JUDGED, "judged.json nobody.csv"),
+        (MISUSED, "good.json labels.csv"),
+        (MISUSED, "judged.json missing.csv"),
+        (MISUSED, "judged.json labels.csv --check unknown"),
+    ],
+    "eval judges sheet": [
+        (DONE, "judged.json sheet.csv"),
+        (MISUSED, "judged.json labels.csv"),
+        (MISUSED, "missing.json sheet.csv"),
+        (MISUSED, "judged.json sheet.csv --sample 0"),
+    ],
+    "eval schema": [
+        (DONE, ""),
+        (DONE, "schema.json"),
+        (MISUSED, "missing/schema.json"),
     ],
     "eval attack": [
         (DONE, f"{ATTACK} --policy scan"),
@@ -479,6 +510,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "settings.json": '{"hooks": {"Stop": [{"hooks": [{"type": "command", "command": "true"}]}]}}',
         "wrong.json": '{"name": "x", "point": "nowhere", "handler": "deny"}',
         "hooks.toml": DEFINITION,
+        "judged.yaml": JUDGED,
+        "labels.csv": "task,label\nshop/first,pass\n",
+        "nobody.csv": "task,label\n",
         "half.json": '{"format": "hookline-run", "resu',
     }
     for name, text in texts.items():
@@ -493,7 +527,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     before = Path.cwd()
     os.chdir(found)
     try:
-        for name in ("good", "bad"):
+        for name in ("good", "bad", "judged"):
             runner.invoke(app, ["eval", f"{name}.yaml", "--save", f"{name}.json"])
         runner.invoke(app, ["eval", "empty.yaml", "--save", "none.json"])
         runner.invoke(app, ["eval", "taped.yaml", "--mode", "record", "--cassettes", "tapes"])

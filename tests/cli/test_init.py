@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
 
+import jsonschema
 import pytest
+import yaml
 
 from hookline.cli.init._init import PROJECT
 from tests.cli.operated import run
@@ -35,6 +38,19 @@ def test_the_project_runs_and_its_tests_pass(tmp_path: Path) -> None:
         ],
     ), ran.stderr
     assert (tested.returncode, "1 passed" in tested.stdout) == (0, True), tested.stdout
+
+
+def test_the_suite_of_the_project_passes_and_fits_its_schema(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run("init", str(tmp_path))
+    monkeypatch.delitem(sys.modules, "agent", raising=False)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+
+    done = run("eval", str(tmp_path / "evals.yaml"))
+    sys.modules.pop("agent", None)
+
+    assert done.exit_code == 0, done.output
+    schema = json.loads((tmp_path / "suite.schema.json").read_text())
+    jsonschema.validate(yaml.safe_load((tmp_path / "evals.yaml").read_text()), schema)
 
 
 def test_without_its_hook_the_test_of_the_project_fails(tmp_path: Path) -> None:

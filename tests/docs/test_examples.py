@@ -6,9 +6,12 @@ import re
 import subprocess
 import sys
 
+import anyio
 import pytest
 
 from hookline import HookType
+from hookline.evals import SuiteRunner, cases_of
+from hookline.evals.suites import load_suite_file
 
 from .markdown import ROOT
 
@@ -35,3 +38,20 @@ def test_all_sixteen_events_occur_in_it() -> None:
     printed = set(re.findall(r"^ *(\w+) ", EXPECTED, re.MULTILINE))
 
     assert {kind.value for kind in HookType} <= printed
+
+
+def test_the_customer_service_suite_passes_offline_in_at_most_50_lines_of_code() -> None:
+    folder = ROOT / "docs" / "examples" / "customer_service"
+    suite = load_suite_file(folder / "support.yaml")
+
+    runs = [anyio.run(SuiteRunner(cases_of([suite]), seed=seed).run) for seed in range(3)]
+
+    lines = [line for file in sorted(folder.iterdir()) if file.is_file() for line in file.read_text().splitlines()]
+    assert len([line for line in lines if line.strip()]) <= 50
+    for run in runs:
+        assert len(run.results) == 12
+        assert [result.failure for result in run.results if not result.ok] == []
+        assert all(result.checks[-1].judgement is not None or result.checks[-2].judgement for result in run.results)
+        assert any(check.name == "trajectory (in_order)" for result in run.results for check in result.checks)
+        assert run.faults
+        assert any(len(result.turns) > 1 for result in run.results)

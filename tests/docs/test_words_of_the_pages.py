@@ -53,6 +53,7 @@ MODULES = [
         "hookline.evals",
         "hookline.evals.faults",
         "hookline.evals.errors",
+        "hookline.evals.suites",
         "hookline.evals.verdicts",
     )
 ]

@@ -25,7 +25,7 @@ from hookline.evals.faults import (
     TruncatedJson,
     Uniform,
 )
-from hookline.evals.faults._files import KINDS, load_faults
+from hookline.evals.faults._files import FAULT_KINDS, load_faults
 
 GOOD = """\
 # What breaks in production.
@@ -99,7 +99,7 @@ def test_an_exception_is_named_like_the_one_of_python(tmp_path: pathlib.Path) ->
     assert repr(second.error) == "OSError()"
 
 
-@pytest.mark.parametrize("name", sorted(set(KINDS) - {"raise_error", "latency", "timeout", "rate_limit"}))
+@pytest.mark.parametrize("name", sorted(set(FAULT_KINDS) - {"raise_error", "latency", "timeout", "rate_limit"}))
 def test_a_fault_that_needs_nothing_is_named_by_its_class(tmp_path: pathlib.Path, name: str) -> None:
     [spec] = load(tmp_path, f"faults: [{{tool: a, fault: {name}}}]")
 

@@ -34,6 +34,10 @@ GOOD, WORSE = EVALUATIONS / "good.json", EVALUATIONS / "worse.json"
 ADDED = {
     *(f"$.{name}" for name in ("provenance", "repeat", "models", "stopped", "resumed", "dropped")),
     *(f"$.results[].{name}" for name in ("attempt", "model", "tags", "inputTokens", "outputTokens")),
+    *(f"$.results[].{name}" for name in ("timeline", "target")),
+    *(f"$.results[].{name}" for name in ("turns", "conversationEnd", "judgeUsage", "userUsage")),
+    *(f"$.results[].{name}" for name in ("expectedOutput", "weight", "metadata")),
+    *(f"$.results[].checks[].{name}" for name in ("judged", "required", "judgement", "usage", "kind")),
 }
 """The fields of a saved run that the stored ones do not have."""
 DOWN = faults.RaiseError(ConnectionError("the line is down"))

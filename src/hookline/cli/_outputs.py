@@ -88,11 +88,8 @@ class OutputFiles:
 
 
 def _message_lists(run: SuiteRun) -> dict[str, list[dict[str, Any]]]:
-    """Return the messages of each result, with the prompt of its task first."""
-    return {
-        describe_key(result.key, quote=False): agentevals_messages(result.trajectory, prompt=result.prompt)
-        for result in run.results
-    }
+    """Return the messages of each result, those of the user included."""
+    return {describe_key(result.key, quote=False): agentevals_messages(result) for result in run.results}
 
 
 def resolve_output(path: Path | None) -> Path | None:

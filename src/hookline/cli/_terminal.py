@@ -43,6 +43,7 @@ from hookline.errors import HooklineError, HookUsageError
 from hookline.evals.errors import (
     CassetteFileError,
     CassetteFolderError,
+    DataFileError,
     EventFileError,
     FaultFileError,
     ReportError,
@@ -401,6 +402,7 @@ MISUSES = (
     CassetteFileError,
     CassetteFolderError,
     ChatArgumentError,
+    DataFileError,
     EndpointError,
     EventFileError,
     FaultFileError,

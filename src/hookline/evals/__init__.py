@@ -27,6 +27,8 @@ if TYPE_CHECKING:
         compare_results,
     )
     from hookline.evals.cassettes import Cassette, RecordedTool
+    from hookline.evals.conversations import SimulatedUser, StopConditions
+    from hookline.evals.datasets import Dataset
     from hookline.evals.errors import (
         AnswerError,
         CassetteConflictError,
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
         CassetteFolderError,
         CassetteVersionError,
         CassetteWriteError,
+        DataFileError,
         EventFileError,
         EventWaitError,
         FaultDefinitionError,
@@ -46,6 +49,7 @@ if TYPE_CHECKING:
         RunFileError,
         RunResumeError,
         RunWriteError,
+        SimulatedUserError,
         StaleRecordingWarning,
         SuiteFileError,
         UnknownSuiteError,
@@ -56,6 +60,20 @@ if TYPE_CHECKING:
         WorkerError,
     )
     from hookline.evals.faults import FaultSpec, RealClock, VirtualClock, load_faults
+    from hookline.evals.judges import (
+        Calibration,
+        ConfusionMatrix,
+        Judge,
+        JudgeAgreement,
+        Label,
+        ThresholdFit,
+        calibrate,
+        judge,
+        judge_agreement,
+        krippendorff_alpha,
+        read_labels,
+        write_label_sheet,
+    )
     from hookline.evals.matching import ArgumentRule, Matcher, match
     from hookline.evals.mocking import Answer, Fake, FaultRule, FaultStrike, MockedCall, Rule, ToolMocks
     from hookline.evals.reports import (
@@ -76,9 +94,14 @@ if TYPE_CHECKING:
     )
     from hookline.evals.running import (
         VARYING_FIELDS,
+        AuxiliaryRuns,
         CheckResult,
         Comparison,
+        ConversationTurn,
         Difference,
+        FinishedTask,
+        Judgement,
+        JudgeVerdict,
         Provenance,
         Suite,
         SuiteRun,
@@ -128,6 +151,8 @@ __all__ = [
     "Answer",
     "AnswerError",
     "ArgumentRule",
+    "AuxiliaryRuns",
+    "Calibration",
     "CallRow",
     "Cassette",
     "CassetteConflictError",
@@ -142,7 +167,11 @@ __all__ = [
     "CheckedCassette",
     "CheckedTool",
     "Comparison",
+    "ConfusionMatrix",
+    "ConversationTurn",
     "Coverage",
+    "DataFileError",
+    "Dataset",
     "DiffThresholds",
     "Difference",
     "Estimate",
@@ -155,7 +184,13 @@ __all__ = [
     "FaultRule",
     "FaultSpec",
     "FaultStrike",
+    "FinishedTask",
     "ForbiddenToolError",
+    "Judge",
+    "JudgeAgreement",
+    "JudgeVerdict",
+    "Judgement",
+    "Label",
     "Limits",
     "LiveCheck",
     "MatchType",
@@ -181,7 +216,10 @@ __all__ = [
     "RunStatistics",
     "RunWriteError",
     "SavedRun",
+    "SimulatedUser",
+    "SimulatedUserError",
     "StaleRecordingWarning",
+    "StopConditions",
     "Suite",
     "SuiteFileError",
     "SuiteRun",
@@ -191,6 +229,7 @@ __all__ = [
     "TaskOutcome",
     "TaskResult",
     "TaskStatistics",
+    "ThresholdFit",
     "TimedExecution",
     "ToolMocks",
     "Trajectory",
@@ -205,6 +244,7 @@ __all__ = [
     "WorkerError",
     "agentevals_messages",
     "assert_trajectory",
+    "calibrate",
     "cases_of",
     "check_cassettes",
     "compare",
@@ -214,7 +254,10 @@ __all__ = [
     "estimate_mean",
     "faults",
     "inspect_log",
+    "judge",
+    "judge_agreement",
     "junit_xml",
+    "krippendorff_alpha",
     "load_faults",
     "load_run",
     "match",
@@ -222,6 +265,7 @@ __all__ = [
     "pass_at_k",
     "pass_hat_k",
     "read_events",
+    "read_labels",
     "record",
     "replay",
     "run_summary",
@@ -230,20 +274,12 @@ __all__ = [
     "write_events",
     "write_inspect_log",
     "write_junit",
+    "write_label_sheet",
 ]
 
 _HOMES = (
-    "errors",
-    "matching",
-    "faults",
-    "cassettes",
-    "_waterfall",
-    "mocking",
-    "trajectories",
-    "running",
-    "statistics",
-    "cassette_checks",
-    "reports",
+    *("errors", "matching", "faults", "cassettes", "_waterfall", "mocking", "trajectories", "running"),
+    *("statistics", "cassette_checks", "reports", "datasets", "conversations", "judges"),
 )
 """Modules of the names above, in the order of their layers: to look a name up loads those below its module at most."""
 _SHARED = frozenset({"Bar", "BarKind", "BarStatus", "Waterfall", "draw_run"})

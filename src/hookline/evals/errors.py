@@ -21,6 +21,8 @@ HooklineError
 ├── HookUsageError
 │   └── ToolNameError                   a check names a tool that the agent does not have
 ├── SuiteFileError (ValueError)         the file of a suite cannot be used
+├── DataFileError (ValueError)          a file of cases or of labels cannot be used
+├── SimulatedUserError                  a simulated user has no next message
 ├── RunFileError (ValueError)           a saved run cannot be read
 ├── RunResumeError (ValueError)         a saved run cannot be continued by this one
 ├── RunWriteError (OSError)             a result cannot be written to the file of the run
@@ -37,6 +39,7 @@ HooklineError
 from __future__ import annotations
 
 from collections.abc import Sequence
+from difflib import get_close_matches
 from typing import TypeGuard
 
 from hookline._checks import quote
@@ -50,6 +53,7 @@ __all__ = [
     "CassetteFolderError",
     "CassetteVersionError",
     "CassetteWriteError",
+    "DataFileError",
     "EventFileError",
     "EventWaitError",
     "FaultDefinitionError",
@@ -60,6 +64,7 @@ __all__ = [
     "RunFileError",
     "RunResumeError",
     "RunWriteError",
+    "SimulatedUserError",
     "StaleRecordingWarning",
     "SuiteFileError",
     "ToolNameError",
@@ -104,7 +109,18 @@ class UnknownTaskError(HooklineError, LookupError):
     known: list[str]
 
     def __str__(self) -> str:
-        return f"Suite {self.suite!r} has no task {self.name!r}. Tasks: {', '.join(self.known)}."
+        shown = ", ".join(self.known[:LISTED_TASKS])
+        more = len(self.known) - LISTED_TASKS
+        near = get_close_matches(self.name, self.known, n=1) if more > 0 else []
+        hint = f" Did you mean {near[0]!r}?" if near else ""
+        return (
+            f"Suite {self.suite!r} has no task {self.name!r}.{hint} Tasks: {shown}"
+            f"{f' and {more:,} more' if more > 0 else ''}."
+        )
+
+
+LISTED_TASKS = 100
+"""How many tasks an error lists."""
 
 
 @define_error()
@@ -480,6 +496,35 @@ class SuiteFileError(HooklineError, ValueError):
 
     def __str__(self) -> str:
         return f"{_place(self.path, self.line)}: {_end_sentence(self.problem)}"
+
+
+@define_error()
+class DataFileError(HooklineError, ValueError):
+    """A file of cases or of labels cannot be used.
+
+    Attributes:
+        path: The file.
+        problem: The problem, and how to fix it.
+        line: The line of the problem, from 1; `None` if it concerns the whole file.
+    """
+
+    path: str
+    problem: str
+    line: int | None = None
+
+    def __str__(self) -> str:
+        return f"{_place(self.path, self.line)}: {_end_sentence(self.problem)}"
+
+
+@define_error("The simulated user could not go on: {problem}. The agent is not to blame; run the task again.")
+class SimulatedUserError(HooklineError):
+    """A simulated user has no next message, because its model failed or wrote nothing.
+
+    Attributes:
+        problem: The problem.
+    """
+
+    problem: str
 
 
 @define_error()

@@ -43,6 +43,7 @@ from hookline.cli.eval._gate import (
     gate_code,
     name_runs,
 )
+from hookline.cli.eval._judges import judges_app
 from hookline.cli.eval._run_options import (
     Limit,
     MaxCost,
@@ -55,6 +56,7 @@ from hookline.cli.eval._run_options import (
     Timeout,
     Workers,
 )
+from hookline.cli.eval._schema import write_schema
 from hookline.cli.eval._tables import show_evaluation
 from hookline.cli.trace import EventRecording, Tracing
 from hookline.evals.faults import load_faults
@@ -106,6 +108,8 @@ class EvalMode(StrEnum):
 
 
 eval_app = CommandApp(name="eval", cls=SuiteOrCommand, help="Run the tasks of a suite, or compare two runs.")
+eval_app.add_typer(judges_app)
+eval_app.command("schema")(write_schema)
 
 eval_app.add_typer(cassettes_app)
 

@@ -11,9 +11,12 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+from hookline.calls import Usage
 from hookline.cli._terminal import make_one_line, new_table, print_path
 from hookline.cli.eval._evaluation import Evaluation
+from hookline.cli.eval._judges import agreement_lines
 from hookline.cli.eval._statistics import has_figures, is_repeated, show_statistics, task_table
+from hookline.evals.judges import judge_agreement
 from hookline.evals.reports import NAMES, duration, judge_runs
 from hookline.evals.running import Comparison, Difference, Mode, SuiteRun, TaskResult, Totals, describe_key
 from hookline.evals.statistics import RunStatistics
@@ -64,6 +67,8 @@ def show_evaluation(console: Console, evaluation: Evaluation, report: Path | Non
         console.print(_coverage_line(coverage))
     for line in _stale_lines(evaluation.runs[0]):
         console.print(line, soft_wrap=True)
+    for line in agreement_lines(judge_agreement(evaluation.runs[0].results)):
+        console.print(escape(line), soft_wrap=True)
     for run in evaluation.runs:
         failed = 0
         for result in run.results:
@@ -194,7 +199,17 @@ def _total_table(runs: Sequence[SuiteRun], *, repeated: bool) -> Table:
     table.add_row("hooks run", *(str(each.hook_executions) for each in totals))
     table.add_row("hook time", *(duration(each.hook_time_ms) for each in totals))
     table.add_row("wall clock", *(duration(each.duration_ms) for each in totals))
+    for name, usages in (
+        ("judges", [each.judge_usage for each in totals]),
+        ("simulated users", [each.user_usage for each in totals]),
+    ):
+        if any(usage != Usage() for usage in usages):
+            table.add_row(name, *(_usage_text(usage) for usage in usages))
     return table
+
+
+def _usage_text(usage: Usage) -> str:
+    return f"{usage.input_tokens + usage.output_tokens:,} tokens, {usage.cost_usd:.4f} USD"
 
 
 def _checks_passed(totals: Totals) -> Text:

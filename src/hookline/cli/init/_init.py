@@ -1,4 +1,4 @@
-"""`hookline init`: write a small project that runs: an agent, a hook, a test and how to start them."""
+"""`hookline init`: write a small project that runs: an agent, a hook, a test, a suite and how to start them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ from hookline.cli.errors import ProjectFileError
 
 __all__ = ["init"]
 
-PROJECT = ("agent.py", "test_agent.py", "Makefile", "README.md")
+SCHEMA = "suite.schema.json"
+"""The file by which editors complete and check suites."""
+
+PROJECT = ("agent.py", "test_agent.py", "evals.yaml", "Makefile", "README.md", SCHEMA)
 """The files of the project, in the order in which a person reads them."""
 
 
@@ -23,7 +26,7 @@ def init(
         typer.Argument(metavar="FOLDER", help="The folder to create; the current one by default.", show_default=False),
     ] = Path(),
 ) -> None:
-    """Create a small project: an agent, a hook and a test.
+    """Create a project: an agent, a hook, a test and a suite.
 
     The agent has a tool and a scripted model, so it runs without an API key. If one of the files exists, nothing is
     written.
@@ -38,6 +41,14 @@ def init(
     typer.echo("  python agent.py\n  python -m pytest -q")
 
 
+def _read_template(name: str) -> str:
+    if name == SCHEMA:
+        from hookline.evals.suites import suite_schema_text  # it takes a while to import
+
+        return suite_schema_text()
+    return files(__package__).joinpath("project", f"{name}.txt").read_text(encoding="utf-8")
+
+
 def write_project(folder: Path) -> None:
     """Write the files of the project into a folder.
 
@@ -50,7 +61,7 @@ def write_project(folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for name in PROJECT:
-            text = files(__package__).joinpath("project", f"{name}.txt").read_text(encoding="utf-8")
+            text = _read_template(name)
             with (folder / name).open("x", encoding="utf-8") as file:
                 file.write(text)
     except OSError as error:

@@ -107,6 +107,8 @@ class Cassette:
         changed_tools: What happens to a call of a tool whose schema has changed since it was recorded. `"warn"`: the
             recording answers, and `stale` says so. `"refuse"`: the call is answered with a failed result, as one that
             was not recorded; in a mode that records it is still a warning.
+        conversation: Whether all operations are turns of one conversation, which is counted as one. Each call of
+            `hooks`, `recorder` or `player` begins another conversation.
 
     Attributes:
         name: The cassette's name.
@@ -131,8 +133,10 @@ class Cassette:
         ignore: Sequence[str] = (),
         redact: Redacting | Callable[[str], str] | None = DEFAULT_REDACTION,
         changed_tools: ChangedTools = "warn",
+        conversation: bool = False,
     ) -> None:
         _check(name, mode, matching, ignore, changed_tools)
+        self._conversation = conversation
         self.path = None if path is None else Path(path)
         self.mode: RecordMode = mode
         self.misses: list[str] = []
@@ -149,7 +153,7 @@ class Cassette:
             for recording in self._saved.recordings:
                 key = self._recordings.key(recording.agent, recording.tool, self._redaction.value(recording.args))
                 self._recordings.add(key, recording)
-        self._scopes = ReplayScopes()
+        self._scopes = ReplayScopes(conversation=conversation)
         self._endings = OperationEndings(self.forget)
         self._used = self._dirty = False
 
@@ -182,7 +186,7 @@ class Cassette:
         for event in events:
             if isinstance(event, AfterToolCall | OnToolCallError):
                 cassette._keep(event, replace=True)
-        cassette._scopes = ReplayScopes()
+        cassette._scopes = ReplayScopes(conversation=cassette._conversation)
         return cassette
 
     def __len__(self) -> int:
@@ -279,6 +283,8 @@ class Cassette:
         find: Callable[[BeforeToolCall], ToolResult | None] | None,
         keep: Callable[[AfterToolCall | OnToolCallError], None] | None,
     ) -> Hooks:
+        if self._conversation:
+            self._scopes = ReplayScopes(conversation=True)
         if find is not None:
 
             @bundle.on(BeforeToolCall)

@@ -52,7 +52,7 @@ class RecordedCall(msgspec.Struct, frozen=True, kw_only=True):
         step: The step of its operation, from 0.
         call_index: The number of the call, from 1, per tool and operation.
         agent: The sub-agent that called; empty for the main agent.
-        operation: The number of that sub-agent's run, from 1.
+        operation: The number of that sub-agent's run, or of the turn of a conversation, from 1.
     """
 
     tool: str
@@ -115,7 +115,7 @@ def _text(key: object) -> str:
 
 
 class ReplayScope:
-    """The recordings that one run has used: an operation, or all runs of one sub-agent under an operation.
+    """The recordings that one run has used: an operation, a conversation, or all runs of one sub-agent under it.
 
     Attributes:
         agent: The sub-agent; empty for an operation of its own.
@@ -123,24 +123,30 @@ class ReplayScope:
         used: The recordings that have answered in it or were made in it, by their identity.
     """
 
-    __slots__ = ("_operations", "agent", "number", "used")
+    __slots__ = ("_numbered", "_operations", "agent", "number", "used")
 
-    def __init__(self, agent: str, number: int) -> None:
+    def __init__(self, agent: str, number: int, *, conversation: bool = False) -> None:
         self.agent = agent
         self.number = number
+        self._numbered = conversation or bool(agent)
         # Holding the recordings keeps their identities from being reused.
         self.used: dict[int, RecordedCall] = {}
         self._operations: dict[str, int] = {}
 
     def operation(self, operation_id: str) -> int:
         """Return the number of an operation in this scope, from 1."""
-        return self._operations.setdefault(operation_id, len(self._operations) + 1) if self.agent else 1
+        return self._operations.setdefault(operation_id, len(self._operations) + 1) if self._numbered else 1
 
 
 class ReplayScopes:
-    """The scopes in use, by the operation with which they end."""
+    """The scopes in use, by the operation with which they end.
 
-    def __init__(self) -> None:
+    Args:
+        conversation: Whether all operations are turns of one conversation, and have one scope.
+    """
+
+    def __init__(self, *, conversation: bool = False) -> None:
+        self._conversation = conversation
         self._count = 0
         self._by_owner: dict[str, dict[str, ReplayScope]] = {}
 
@@ -150,11 +156,11 @@ class ReplayScopes:
     def of(self, operation_id: str, parent_operation_id: str | None, agent_id: str) -> ReplayScope:
         """Return the scope of an operation."""
         owner, agent = (parent_operation_id, agent_id) if parent_operation_id else (operation_id, "")
-        scopes = self._by_owner.setdefault(owner, {})
+        scopes = self._by_owner.setdefault("" if self._conversation else owner, {})
         scope = scopes.get(agent)
         if scope is None:
             self._count += 1
-            scope = scopes[agent] = ReplayScope(agent, self._count)
+            scope = scopes[agent] = ReplayScope(agent, self._count, conversation=self._conversation)
         return scope
 
     def forget(self, operation_id: str) -> None:

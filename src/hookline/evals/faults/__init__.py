@@ -22,7 +22,9 @@ from hookline.evals.faults._faults import (
     draw_for,
     strikes,
 )
+from hookline.evals.faults._files import FAULT_KINDS as FAULT_KINDS
 from hookline.evals.faults._files import load_faults as load_faults
+from hookline.evals.faults._files import parse_fault as parse_fault
 from hookline.evals.faults._times import LogNormal, Normal, Uniform
 
 __all__ = [

@@ -31,7 +31,7 @@ from hookline.evals.faults._content_faults import (
 from hookline.evals.faults._faults import FailedResult, Fault, FaultSpec, Latency, RaiseError, RateLimit, Timeout
 from hookline.evals.faults._times import LogNormal, Normal, Uniform
 
-__all__ = ["load_faults"]
+__all__ = ["FAULT_KINDS", "load_faults", "parse_fault"]
 
 
 def load_faults(path: str | Path) -> list[FaultSpec]:
@@ -56,7 +56,7 @@ def load_faults(path: str | Path) -> list[FaultSpec]:
         raise FaultFileError(str(path), f"the file cannot be read ({error.strerror or error})") from error
     try:
         return [
-            _parse_spec(*entry) for entry in _parse_entries(read_lined(data, needed_for="Reading faults from a file"))
+            parse_fault(*entry) for entry in _parse_entries(read_lined(data, needed_for="Reading faults from a file"))
         ]
     except BadLine as error:
         raise FaultFileError(str(path), error.problem, error.line) from error.__cause__
@@ -86,12 +86,21 @@ def _parse_entries(document: Any) -> list[tuple[int, Any]]:
     return list(zip(faults.lines, faults, strict=True))
 
 
-def _parse_spec(line: int, entry: Any) -> FaultSpec:
+def parse_fault(line: int, entry: Any) -> FaultSpec:
+    """Parse a fault: a mapping with `tool`, `fault` and the fault's own fields.
+
+    Args:
+        line: The line of the fault, for errors.
+        entry: The mapping, as `read_lined` reads it.
+
+    Raises:
+        BadLine: If it says anything that no fault takes.
+    """
     if not isinstance(entry, LinedDict):
         raise BadLine(line, f"a fault is a mapping with `tool` and `fault`; got {quote(plain(entry))}")
     given = plain(entry)
     try:
-        kind = _take_field(given, "fault", str, f"is one of {', '.join(KINDS)}")
+        kind = _take_field(given, "fault", str, f"is one of {', '.join(FAULT_KINDS)}")
         tool = _take_field(given, "tool", str, "is a pattern of tools, such as '*/search'")
         args = _take_field(given, "args", dict, "is a mapping of arguments", default=None)
         name = _take_field(given, "name", str, "is text", default=None)
@@ -120,9 +129,9 @@ def _take_field(given: dict[str, Any], key: str, kind: type, expected: str, *, d
 
 
 def _make_fault(name: str, given: dict[str, Any]) -> Fault:
-    kind = KINDS.get(name)
+    kind = FAULT_KINDS.get(name)
     if kind is None:
-        raise FaultDefinitionError("a fault", "fault", f"is one of {', '.join(KINDS)}; got {quote(name)}")
+        raise FaultDefinitionError("a fault", "fault", f"is one of {', '.join(FAULT_KINDS)}; got {quote(name)}")
     for key in given:
         if key not in kind.keys:
             takes = ", ".join((*kind.keys, "tool", "fault", "args", "probability", "name"))
@@ -180,7 +189,7 @@ def _kind_of(fault: type[Any]) -> FaultKind:
     return FaultKind(tuple(field.name for field in fields), needed, lambda given: fault(**given))
 
 
-KINDS: dict[str, FaultKind] = {
+FAULT_KINDS: dict[str, FaultKind] = {
     RaiseError.name: FaultKind(("error", "message"), ("error",), _make_raise_error),
     FailedResult.name: _kind_of(FailedResult),
     Timeout.name: _kind_of(Timeout),

@@ -46,9 +46,10 @@ class Fake(Generic[T]):
 
     Args:
         source: A class or function that makes the object, or an object that is copied for each operation.
+        conversation: Whether all operations are turns of one conversation, which has one object.
     """
 
-    def __init__(self, source: Callable[[], T] | T) -> None:
+    def __init__(self, source: Callable[[], T] | T, *, conversation: bool = False) -> None:
         if isinstance(source, type) or _is_function(source):
             problem = why_not_callable(cast("Callable[..., object]", source), {})
             if problem is not None:
@@ -56,6 +57,7 @@ class Fake(Generic[T]):
                     f"{source!r:.100} cannot make a fake without arguments: {problem}. Give a function that can."
                 )
         self._source = source
+        self._conversation = conversation
         self._made: dict[str, T] = {}
 
     def __repr__(self) -> str:
@@ -63,9 +65,10 @@ class Fake(Generic[T]):
 
     def of(self, operation_id: str) -> T:
         """Return the object of one operation, and make it on first use."""
-        made = self._made.get(operation_id)
+        key = "" if self._conversation else operation_id
+        made = self._made.get(key)
         if made is None:
-            made = self._made[operation_id] = self._make()
+            made = self._made[key] = self._make()
         return made
 
     @property

@@ -258,18 +258,52 @@ CallKey = tuple[str, str | int]
 
 
 class MockedOperation:
-    """The state of one operation while it runs."""
+    """The state of one operation while it runs, or of the turns of one conversation."""
 
-    __slots__ = ("changes", "changing", "hits", "open", "others")
+    __slots__ = (
+        "changes",
+        "changing",
+        "clock_id",
+        "earlier",
+        "earlier_steps",
+        "hits",
+        "open",
+        "others",
+        "seen",
+        "steps",
+    )
 
-    def __init__(self, *, changing: bool) -> None:
+    def __init__(self, operation_id: str, *, changing: bool) -> None:
+        self.clock_id = operation_id
+        self.earlier: dict[str, int] = {}
+        """By tool, how often it was called in earlier turns."""
+        self.earlier_steps = 0
+        self.seen: dict[str, int] = {}
+        self.steps = 0
         self.changing = changing
         """Whether its run asks for changes of what real tools answer: one that began before there were any does not."""
         self.hits: dict[int, int] = {}
         self.open: dict[CallKey, MockDecision] = {}
         self.changes: dict[CallKey, list[Change]] = {}
         self.others: dict[str, list[int]] = {}
-        """By tool, indices of calls that were not for the tool's only rule."""
+        """By tool, numbers of calls that were not for the tool's only rule."""
+
+    def begin_turn(self) -> None:
+        """Count the calls and steps so far as those of earlier turns."""
+        self.earlier, self.earlier_steps = dict(self.seen), self.steps
+
+    def number_of(self, event: BeforeToolCall) -> int:
+        """Return the number of a call of its tool, from 1; calls of earlier turns count."""
+        path = path_of(event)
+        number = self.earlier.get(path, 0) + event.call_index
+        self.seen[path] = max(number, self.seen.get(path, 0))
+        return number
+
+    def step_of(self, event: BeforeToolCall) -> int:
+        """Return the step of a call, from 0; steps of earlier turns count."""
+        step = self.earlier_steps + event.step_index
+        self.steps = max(self.steps, step + 1)
+        return step
 
 
 class MockDecision:
@@ -308,7 +342,15 @@ class Decider:
     """Decides how calls are answered, and keeps a record of it."""
 
     def __init__(
-        self, *, table: RuleTable, strict: bool, seed: int, case: str | None, clock: Clock, cassette: Cassette | None
+        self,
+        *,
+        table: RuleTable,
+        strict: bool,
+        seed: int,
+        case: str | None,
+        clock: Clock,
+        cassette: Cassette | None,
+        conversation: bool = False,
     ) -> None:
         self.table = table
         self.strict = strict
@@ -316,6 +358,9 @@ class Decider:
         self.case = case
         self.clock = clock
         self.cassette = cassette
+        self.in_conversation = conversation
+        self.conversation: MockedOperation | None = None
+        """The state of all turns, if the operations are turns of one conversation."""
         self.changing = False
         self.faults: list[FaultRule] = []
         self.operations: dict[str, MockedOperation] = {}
@@ -331,6 +376,9 @@ class Decider:
         """Forget all calls and all operations."""
         for operation_id in [*self.operations, *self.tapes]:
             self.forget(operation_id)
+        if self.conversation is not None:
+            self.clock.forget(self.conversation.clock_id)
+            self.conversation = None
         self.calls = []
         self.struck = []
         self.unruled = set()
@@ -345,12 +393,12 @@ class Decider:
         decision = MockDecision(self.calls)
         if is_settled(event):
             decision.outcome = "elsewhere"
-            operation.others.setdefault(path_of(event), []).append(event.call_index)
+            operation.others.setdefault(path_of(event), []).append(operation.number_of(event))
             self._keep(event, decision)
             return None
         try:
             if self.faults:
-                self._strike(event, decision)
+                self._strike(operation, event, decision)
             if decision.value is PASS:
                 self._answer(operation, event, decision)
         except Exception as error:  # also from the user's own matcher or fault: the real tool must not run then
@@ -363,8 +411,9 @@ class Decider:
         if decision.delay_s or inspect.isawaitable(decision.value):
             self._keep(event, decision)  # recorded now, since the wait may be cancelled
         if decision.delay_s:
+            operation = self._operation(event)
             try:
-                await self.clock.of(event.operation_id).sleep(decision.delay_s, event.step_index)
+                await self.clock.of(operation.clock_id).sleep(decision.delay_s, operation.step_of(event))
             except BaseException:
                 _close_coroutine(decision.value)
                 raise
@@ -377,9 +426,9 @@ class Decider:
 
     def finish(self, event: BeforeToolCall, decision: MockDecision, value: object) -> None:
         """Answer a call as decided, and record that."""
-        if decision.delay_s:
-            self.clock.of(event.operation_id).pass_time(decision.delay_s, event.step_index)
         operation = self._operation(event)
+        if decision.delay_s:
+            self.clock.of(operation.clock_id).pass_time(decision.delay_s, operation.step_of(event))
         if value is PASS and decision.changes and not operation.changing:
             late = AnswerError("it changes the answer of a real tool, but was added after the run had begun")
             self._refuse(decision, failed_mock_result(event, decision.rule, late))
@@ -427,7 +476,8 @@ class Decider:
     def forget(self, operation_id: str) -> None:
         """Drop the state of an operation that has ended."""
         self.operations.pop(operation_id, None)
-        self.clock.forget(operation_id)
+        if self.conversation is None or operation_id != self.conversation.clock_id:
+            self.clock.forget(operation_id)
         for tape in self.tapes.pop(operation_id, {}).values():
             tape.forget(operation_id)
         if self.cassette is not None:
@@ -436,25 +486,32 @@ class Decider:
     def _operation(self, event: BeforeToolCall) -> MockedOperation:
         operation = self.operations.get(event.operation_id)
         if operation is None:
-            operation = self.operations[event.operation_id] = MockedOperation(changing=self.changing)
+            is_turn = self.in_conversation and event.parent_operation_id is None
+            operation = self.conversation if is_turn else None
+            if operation is None:
+                operation = MockedOperation(event.operation_id, changing=self.changing)
+                self.conversation = operation if is_turn else self.conversation
+            else:
+                operation.begin_turn()
+            self.operations[event.operation_id] = operation
             self.endings.attend(event)
         return operation
 
-    def _strike(self, event: BeforeToolCall, decision: MockDecision) -> None:
+    def _strike(self, operation: MockedOperation, event: BeforeToolCall, decision: MockDecision) -> None:
         path = path_of(event)
-        clock = self.clock.of(event.operation_id)
-        clock.enter(event.step_index)
-        operation = event.operation_id if self.case is None else self.case
+        clock = self.clock.of(operation.clock_id)
+        clock.enter(operation.step_of(event))
+        case = event.operation_id if self.case is None else self.case
         if self.case is not None and event.parent_operation_id is not None:
-            operation = f"{operation}/{event.agent_id}"
+            case = f"{case}/{event.agent_id}"
         for rule in self.faults:
             if not rule.matcher.matches(event):
                 continue
             parts: dict[str, Any] = {
                 "seed": self.seed,
-                "operation": operation,
+                "operation": case,
                 "tool": path,
-                "call_index": event.call_index,
+                "call_index": operation.number_of(event),
                 "fault_index": rule.index,
             }
             if not strikes(rule.probability, **parts):
@@ -490,10 +547,10 @@ class Decider:
     def _answer(self, operation: MockedOperation, event: BeforeToolCall, decision: MockDecision) -> None:
         rule = self.table.find(event)
         path = path_of(event)
-        others = operation.others.setdefault(path, [])
+        others, number = operation.others.setdefault(path, []), operation.number_of(event)
         if rule is None:
             self.unruled.add(path)
-            others.append(event.call_index)
+            others.append(number)
             self._answer_unruled(event, decision)
             return
         decision.rule = rule
@@ -504,9 +561,9 @@ class Decider:
             each.fault.replaces and each.matcher.may_match(path) for each in self.faults
         ):
             # Parallel calls may arrive in any order, but their indices are fixed.
-            place = event.call_index - 1 - sum(index < event.call_index for index in others)
+            place = number - 1 - sum(other < number for other in others)
         else:
-            others.append(event.call_index)
+            others.append(number)
         if isinstance(rule.answer, CassetteAnswer):
             tape = rule.answer.cassette
             self.tapes.setdefault(event.parent_operation_id or event.operation_id, {})[id(tape)] = tape
@@ -644,6 +701,8 @@ class ToolMocks(ToolWatchingHooks):
         inherit: Whether the mocks apply in sub-agents too.
         priority: The priority of its interceptor, which changes the answers of real tools.
         tenant_id: The tenant whose calls are mocked; `""` for every tenant.
+        conversation: Whether all operations are turns of one conversation: sequences, fakes, rate limits and the draws
+            of faults then continue from one to the next. `nth` and `step` of a rule still count in each turn.
     """
 
     def __init__(
@@ -659,6 +718,7 @@ class ToolMocks(ToolWatchingHooks):
         inherit: bool = True,
         priority: int = 1000,
         tenant_id: str = "",
+        conversation: bool = False,
     ) -> None:
         super().__init__(id, priority=priority, tenant_id=tenant_id, inherit=inherit)
         if not isinstance(seed, int) or isinstance(seed, bool):
@@ -679,6 +739,7 @@ class ToolMocks(ToolWatchingHooks):
             case=case,
             clock=clock if clock is not None else VirtualClock(),
             cassette=as_cassette(cassette) if cassette is not None else None,
+            conversation=conversation,
         )
         self._watched: list[Cassette] = []
         """The cassettes that are told which tools a run offers, to notice those that have changed."""
@@ -751,7 +812,7 @@ class ToolMocks(ToolWatchingHooks):
         Returns:
             A `Fake`: `fake.of(operation_id)` and `fake.only` return the object of an operation.
         """
-        fake = Fake(source)
+        fake = Fake(source, conversation=self._decider.in_conversation)
         for method in fake.methods():
             rule = self._add(match.tool(f"{toolset}/{method}"), None, f"{toolset}/{method}")
             rule.optional = True

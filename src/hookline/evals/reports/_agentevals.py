@@ -6,10 +6,13 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
+
 from hookline.calls import Message, ToolRequest
 from hookline.errors import HookUsageError
 from hookline.evals._canonical import canonical
 from hookline.evals.matching import format_value, path_of
+from hookline.evals.running import TaskResult
 from hookline.evals.trajectories import RecordedOperation, Trajectory, TrajectoryStep
 from hookline.runtime import OperationResult
 
@@ -17,16 +20,16 @@ __all__ = ["agentevals_messages"]
 
 
 def agentevals_messages(
-    run: OperationResult | RecordedOperation | Trajectory, *, paths: bool = False, prompt: str = ""
+    run: OperationResult | TaskResult | RecordedOperation | Trajectory, *, paths: bool = False, prompt: str = ""
 ) -> list[dict[str, Any]]:
     """Convert a run to agentevals' `outputs` or `reference_outputs`: messages as in OpenAI's chat API.
 
-    The messages of an `OperationResult` are all there, the user's too. A recorded operation or a trajectory knows what
-    the model answered and read, but not the user's prompt, which `prompt` adds. agentevals' `strict` mode compares
-    messages one by one, so take both sides from the same kind of thing.
+    The messages of an `OperationResult` or a `TaskResult` are all there, the user's too. A recorded operation or a
+    trajectory knows what the model answered and read, but not the user's prompt, which `prompt` adds. agentevals'
+    `strict` mode compares messages one by one, so take both sides from the same kind of thing.
 
     Args:
-        run: The result of a run, a recorded operation, or an expected trajectory.
+        run: The result of a run or of a task, a recorded operation, or an expected trajectory.
         paths: Whether tools are named `toolset/tool_name`; by default only their names.
         prompt: The user's prompt, which a judge needs, for a recorded operation or a trajectory.
 
@@ -39,6 +42,19 @@ def agentevals_messages(
     """
     if isinstance(run, OperationResult):
         return [_message(message, paths) for message in run.messages]
+    if isinstance(run, TaskResult):
+        turns = run.conversation
+        return [
+            message
+            for number, (said, steps) in enumerate(turns, start=1)
+            for message in agentevals_messages(
+                msgspec.structs.replace(
+                    run.trajectory, steps=steps, reason=run.trajectory.reason if number == len(turns) else ""
+                ),
+                paths=paths,
+                prompt=said,
+            )
+        ]
     trajectory = run if isinstance(run, Trajectory) else run.trajectory
     messages: list[dict[str, Any]] = [{"role": "user", "content": prompt}] if prompt else []
     for number, step in enumerate(trajectory.steps):

@@ -190,9 +190,10 @@ class _Log:
     def sample(self, row: TaskResult) -> dict[str, Any]:
         """Make the sample of a result."""
         model = self._name_model(row.model)
-        messages: list[dict[str, Any]] = [{"role": "user", "content": row.prompt, "source": "input"}]
-        for step in row.trajectory.steps:
-            messages += _messages(step)
+        messages: list[dict[str, Any]] = []
+        for said, steps in row.conversation:
+            messages.append({"role": "user", "content": said, "source": "input"})
+            messages += [message for step in steps for message in _messages(step)]
         sample: dict[str, Any] = {
             # Several models in one log answer the same tasks, and a sample is known by its id and epoch alone.
             "id": f"{row.name} [{model}]" if len(self._models) > 1 else row.name,

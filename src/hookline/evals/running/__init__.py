@@ -1,5 +1,9 @@
 """Run the tasks of suites and collect their results."""
 
+from hookline.evals.running._checks import Check as Check
+from hookline.evals.running._checks import name_of as name_of
+from hookline.evals.running._checks import run_check as run_check
+from hookline.evals.running._finished_task import AuxiliaryRuns, FinishedTask
 from hookline.evals.running._protocol import RunsTasks, Suite
 from hookline.evals.running._protocol import select_tasks as select_tasks
 from hookline.evals.running._provenance import Provenance
@@ -8,13 +12,17 @@ from hookline.evals.running._results import (
     VARYING_FIELDS,
     CheckResult,
     Comparison,
+    ConversationTurn,
     Difference,
+    Judgement,
+    JudgeVerdict,
     SuiteRun,
     TaskOutcome,
     TaskResult,
     compare,
     stable_fields,
 )
+from hookline.evals.running._results import ConversationEnd as ConversationEnd
 from hookline.evals.running._results import Mode as Mode
 from hookline.evals.running._results import TaskKey as TaskKey
 from hookline.evals.running._results import Totals as Totals
@@ -44,9 +52,14 @@ from hookline.evals.running._workers import unpack as unpack
 
 __all__ = [
     "VARYING_FIELDS",
+    "AuxiliaryRuns",
     "CheckResult",
     "Comparison",
+    "ConversationTurn",
     "Difference",
+    "FinishedTask",
+    "JudgeVerdict",
+    "Judgement",
     "Provenance",
     "RunsTasks",
     "Suite",

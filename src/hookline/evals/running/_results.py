@@ -9,10 +9,11 @@ from typing import Any, Literal
 
 import msgspec
 
+from hookline.calls import Usage
 from hookline.evals.cassettes import Cassette
 from hookline.evals.running._provenance import Provenance
 from hookline.evals.running._timeline import Timeline
-from hookline.evals.trajectories import CallRow, Coverage, RecordedOperation, Trajectory
+from hookline.evals.trajectories import CallRow, Coverage, RecordedOperation, Trajectory, TrajectoryStep
 from hookline.instrumentation import EvaluationResult
 from hookline.runtime import OperationResult
 
@@ -21,7 +22,11 @@ __all__ = [
     "VARYING_FIELDS",
     "CheckResult",
     "Comparison",
+    "ConversationEnd",
+    "ConversationTurn",
     "Difference",
+    "JudgeVerdict",
+    "Judgement",
     "Mode",
     "SuiteRun",
     "TaskKey",
@@ -43,6 +48,34 @@ REPLAYS = ("replay", "replayed")
 """The modes in which the recording judges, because real tools changed nothing that a suite could check."""
 
 
+class JudgeVerdict(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """The verdict of one model that judged a task.
+
+    Attributes:
+        model: The name of the model.
+        score: The score, from 0 to 1; `None` if the model gave none.
+        reason: The model's reason; the text of its answer, or its error, if it gave no score.
+    """
+
+    model: str
+    score: float | None
+    reason: str
+
+
+class Judgement(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """The judgement of one or more models about a task.
+
+    Attributes:
+        threshold: The score from which a task passes.
+        reason: The reason of the score.
+        verdicts: The verdict of each model.
+    """
+
+    threshold: float
+    reason: str
+    verdicts: list[JudgeVerdict]
+
+
 class CheckResult(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """The result of one check of a task.
 
@@ -53,6 +86,10 @@ class CheckResult(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         why: The reason of the failure; empty if it passed.
         kind: The kind of the check, such as `"output_contains"`, for exports that need few names; empty if its name is
             already that of a kind.
+        judged: Whether the check came to a verdict. If not, it has not passed, and its score has no meaning.
+        required: Whether the task fails if the check came to no verdict; if not, the check is left out of the result.
+        judgement: What the models of a judge said; `None` for other checks.
+        usage: Tokens and cost of the model calls that the check made; `None` if it made none.
     """
 
     name: str
@@ -60,11 +97,51 @@ class CheckResult(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     score: float
     why: str = ""
     kind: str = ""
+    judged: bool = True
+    required: bool = True
+    judgement: Judgement | None = None
+    usage: Usage | None = None
 
     @property
     def metric(self) -> str:
         """The kind of the check, or its name if that is one."""
         return self.kind or self.name
+
+    @property
+    def left_out(self) -> bool:
+        """Whether the check is left out of the result of its task, because it came to no verdict."""
+        return not self.judged and not self.required
+
+    @property
+    def failure(self) -> str | None:
+        """Why the check fails its task; `None` if it does not."""
+        if self.passed or self.left_out:
+            return None
+        why = self.why if self.judged else f"not judged: {self.why}"
+        return f"{self.name}: {why}" if why else self.name
+
+
+ConversationEnd = Literal["", "turns", "max_turns", "phrase", "check", "user", "reason"]
+"""Why a conversation ended: all scripted turns were said; there were enough turns; a phrase was said; a check passed;
+the simulated user was done; the run of a turn did not end with the reason `"done"`."""
+
+
+class ConversationTurn(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """One turn of a conversation: a message of the user, and what the agent did with it.
+
+    Attributes:
+        user: The message of the user.
+        output: The agent's answer.
+        operation_id: The operation of the turn; empty for a last message that the agent was not given.
+        reason: Why the operation ended, as in `OperationResult.reason`.
+        steps: Steps of the operation.
+    """
+
+    user: str
+    output: str = ""
+    operation_id: str = ""
+    reason: str = ""
+    steps: int = 0
 
 
 class TaskOutcome(msgspec.Struct, frozen=True, kw_only=True):
@@ -81,6 +158,10 @@ class TaskOutcome(msgspec.Struct, frozen=True, kw_only=True):
         forbidden: How many calls would have reached a real tool that was forbidden.
         checks: The result of each check, for a suite that has several.
         target: What the answer should be or have, or the calls that solve the task; empty if that is not known.
+        turns: The turns of a conversation; empty for a task with one prompt. `result` is that of the last turn.
+        conversation_end: Why the conversation ended; empty for a task with one prompt.
+        judge_usage: Tokens and cost of the model calls of checks.
+        user_usage: Tokens and cost of the model calls of a simulated user.
     """
 
     suite: str
@@ -92,13 +173,28 @@ class TaskOutcome(msgspec.Struct, frozen=True, kw_only=True):
     forbidden: int
     checks: list[CheckResult] = []
     target: list[str] = []
+    turns: list[ConversationTurn] = []
+    conversation_end: ConversationEnd = ""
+    judge_usage: Usage = Usage()
+    user_usage: Usage = Usage()
 
     @property
     def score(self) -> float | None:
-        """The mean score of the checks, from 0 to 1; `None` if nothing was checked."""
-        if self.checks:
-            return sum(check.score for check in self.checks) / len(self.checks)
+        """The mean score of the checks, from 0 to 1; `None` if nothing was checked, or a required check has no verdict.
+
+        Checks that are left out do not count.
+        """
+        counted = [check for check in self.checks if not check.left_out]
+        if not all(check.judged for check in counted):
+            return None
+        if counted:
+            return sum(check.score for check in counted) / len(counted)
         return None if self.utility is None else float(self.utility)
+
+    @property
+    def operation_ids(self) -> list[str]:
+        """The operations of the task, in order: one for each turn of a conversation."""
+        return [turn.operation_id for turn in self.turns if turn.operation_id] or [self.result.operation_id]
 
     @property
     def tool_results(self) -> list[str]:
@@ -142,6 +238,13 @@ class TaskResult(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         output_tokens: Tokens that they wrote.
         timeline: When its steps, calls and hooks ran; `None` in runs of versions of hookline that did not keep it.
         target: What the answer should be or have, or the calls that solve the task; empty if that is not known.
+        turns: The turns of a conversation; empty for a task with one prompt.
+        conversation_end: Why the conversation ended; empty for a task with one prompt.
+        judge_usage: Tokens and cost of the model calls of checks. They are not in `cost_usd`.
+        user_usage: Tokens and cost of the model calls of a simulated user. They are not in `cost_usd`.
+        expected_output: The answer that the task expects, if it names one.
+        weight: The weight of the task in mean scores.
+        metadata: Further data of the task.
     """
 
     suite: str
@@ -175,6 +278,13 @@ class TaskResult(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     output_tokens: int = 0
     timeline: Timeline | None = None
     target: list[str] = []
+    turns: list[ConversationTurn] = []
+    conversation_end: ConversationEnd = ""
+    judge_usage: Usage = Usage()
+    user_usage: Usage = Usage()
+    expected_output: str | None = None
+    weight: float = 1.0
+    metadata: dict[str, Any] = {}
 
     @property
     def name(self) -> str:
@@ -185,6 +295,21 @@ class TaskResult(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     def key(self) -> TaskKey:
         """What tells this result from all others of its run: the task, the attempt and the model."""
         return self.name, self.attempt, self.model
+
+    @property
+    def conversation(self) -> list[tuple[str, list[TrajectoryStep]]]:
+        """Each message of the user, with the agent's steps that follow it."""
+        left = list(self.trajectory.steps)
+        found: list[tuple[str, list[TrajectoryStep]]] = []
+        for turn in self.turns or [ConversationTurn(user=self.prompt, steps=len(left))]:
+            found.append((turn.user, left[: turn.steps]))
+            left = left[turn.steps :]
+        return found
+
+    @property
+    def total_cost_usd(self) -> float:
+        """The cost of all model calls in US dollars: of the agent, of checks and of a simulated user."""
+        return self.cost_usd + self.judge_usage.cost_usd + self.user_usage.cost_usd
 
     @property
     def unanswered(self) -> list[CallRow]:
@@ -218,10 +343,8 @@ class TaskResult(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
             return self.error
         if self.reason != "done":
             return f"the run ended with reason {self.reason!r}{f': {self.error}' if self.error else ''}"
-        missed = [
-            f"{check.name}: {check.why}" if check.why else check.name for check in self.checks if not check.passed
-        ]
-        return "; ".join(missed) or "the suite's own check failed"
+        missed = [check.failure for check in self.checks]
+        return "; ".join(filter(None, missed)) or "the suite's own check failed"
 
 
 def verdicts_of(row: TaskResult) -> list[EvaluationResult]:
@@ -246,6 +369,7 @@ def verdicts_of(row: TaskResult) -> list[EvaluationResult]:
                 check=check.name if check.name != check.metric else "",
             )
             for check in row.checks
+            if check.judged
         ),
     ]
 
@@ -266,6 +390,8 @@ class Totals(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         hook_executions: Handler runs.
         hook_time_ms: Time spent in them.
         duration_ms: How long the whole run took.
+        judge_usage: Tokens and cost of the model calls of checks.
+        user_usage: Tokens and cost of the model calls of simulated users.
     """
 
     tasks: int
@@ -280,6 +406,8 @@ class Totals(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     hook_executions: int
     hook_time_ms: float
     duration_ms: float
+    judge_usage: Usage = Usage()
+    user_usage: Usage = Usage()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -394,6 +522,7 @@ class RunTally:
         self.not_judged: dict[str, None] = {}
         self.faults: list[CallRow] = []
         self.sums: dict[str, Any] = {"tasks": 0, "useful": 0, "checked": 0, **dict.fromkeys(SUMMED, 0)}
+        self.sums |= {"judge_usage": Usage(), "user_usage": Usage()}
         for result in results:
             self.all_passed = self.all_passed and result.ok
             if result.sound and result.utility is None and not (replays and result.mocked):
@@ -402,6 +531,8 @@ class RunTally:
                 self.judged = True
             self.faults += [call for call in result.calls if call.fault]
             self.sums["tasks"] += 1
+            self.sums["judge_usage"] += result.judge_usage
+            self.sums["user_usage"] += result.user_usage
             self.sums["useful"] += result.utility is True
             self.sums["checked"] += result.utility is not None
             for name in SUMMED:

@@ -397,7 +397,7 @@ class SuiteRunner:
         self._take(TaskRun(result=failed_result(self._by_key[key[0], key[2]], key, why, duration_ms, reason=reason)))
 
     def _count(self, result: TaskResult) -> None:
-        self.cost_usd += result.cost_usd
+        self.cost_usd += result.total_cost_usd
         self._coverage[result.suite].add(result.calls)
 
     def _end(self, journal: RunJournal) -> None:

@@ -19,12 +19,13 @@ from hookline.evals.cassettes import Cassette
 from hookline.evals.faults import FaultSpec
 from hookline.evals.mocking import ToolMocks
 from hookline.evals.running._protocol import RunsTasks
-from hookline.evals.running._results import Mode, TaskKey, TaskOutcome, TaskResult
+from hookline.evals.running._results import Mode, TaskKey, TaskOutcome, TaskResult, verdicts_of
 from hookline.evals.running._time_limits import TaskTimeoutError, finish_within
 from hookline.evals.running._timeline import timeline_of
 from hookline.evals.trajectories import EventRecorder, RecordedOperation, Trajectory, call_rows
 from hookline.events import BeforeStep
 from hookline.hooks import AnyHook, Hooks
+from hookline.instrumentation import await_verdicts
 from hookline.runtime import InMemoryStore, ModelPause, model_pause
 
 __all__ = [
@@ -58,6 +59,18 @@ def tags_of(case: Case) -> list[str]:
     """Return the tags of a task; a suite of somebody's own may have none."""
     found = getattr(case[0], "tags_of", None)
     return list(found(case[1])) if callable(found) else []
+
+
+def is_conversation(case: Case) -> bool:
+    """Whether the operations of a task are turns of one conversation."""
+    found = getattr(case[0], "is_conversation", None)
+    return bool(found(case[1])) if callable(found) else False
+
+
+def labels_of(case: Case) -> dict[str, Any]:
+    """Return what a suite says about a task beside its prompt: tags, expected output, weight and metadata."""
+    found = getattr(case[0], "labels", None)
+    return {**(found(case[1]) if callable(found) else {}), "tags": tags_of(case)}
 
 
 def model_of(case: Case) -> str:
@@ -166,20 +179,29 @@ class TaskRunner:
                 store=self._store,
                 forbid_tools=self.mode in FORBID,
             )
-            try:
-                outcome = await finish_within(work, self.timeout, detach=self._detach, pause=self.pause)
-            except TaskTimeoutError as error:
-                return self._timed_out(case, key, str(error), begun, mocks, (perf_counter_ns() - started) / 1e6)
-            if self.mode == "record" and cassette is not None:
-                cassette.save()
-            recorded = self._recorder[outcome.result.operation_id]
-            self._recorder.forget(outcome.result.operation_id)
-            file = None if cassette is None or path is None else str(path)
-            result = _result(case, key, outcome, recorded, mocks, file)
+            # The spans of the run stay open until the checks are done, and get their verdicts.
+            with await_verdicts() as verdicts:
+                try:
+                    outcome = await finish_within(work, self.timeout, detach=self._detach, pause=self.pause)
+                except TaskTimeoutError as error:
+                    return self._timed_out(case, key, str(error), begun, mocks, (perf_counter_ns() - started) / 1e6)
+                if self.mode == "record" and cassette is not None:
+                    cassette.save()
+                recorded = self._recorded_of(outcome)
+                file = None if cassette is None or path is None else str(path)
+                result = _result(case, key, outcome, recorded, mocks, file)
+                verdicts.give(result.operation_id, verdicts_of(result))
             return TaskRun(result=result, recorded=recorded, cassette=cassette if self._in_memory else None)
         except Exception as error:
             failed = failed_result(case, key, _describe_error(error), (perf_counter_ns() - started) / 1e6)
             return TaskRun(result=failed)
+
+    def _recorded_of(self, outcome: TaskOutcome) -> RecordedOperation:
+        """Return the events of a task, those of all turns of a conversation, which the recorder then forgets."""
+        recorded = RecordedOperation.of_conversation([self._recorder[each] for each in outcome.operation_ids])
+        for each in outcome.operation_ids:
+            self._recorder.forget(each)
+        return recorded
 
     def _watch(self, begun: list[str]) -> list[AnyHook]:
         """Return hooks that note the operation, for a task that may have to be stopped before it has a result."""
@@ -233,7 +255,7 @@ class TaskRunner:
 
     def _cassette(self, case: Case, path: Path | None) -> Cassette | None:
         name = case_name(case)
-        options: dict[str, Any] = dict(getattr(case[0], "cassette_options", {}))
+        options: dict[str, Any] = {**getattr(case[0], "cassette_options", {}), "conversation": is_conversation(case)}
         if self._in_memory:  # nothing of it reaches a file, so secrets may stay
             kept = self._recorded.get(name)
             found = Cassette(name, **{**options, "redact": None}) if kept is None else kept
@@ -255,6 +277,7 @@ class TaskRunner:
             case=case_name(case) if attempt == 1 else f"{case_name(case)}#{attempt}",
             cassette=cassette,
             tools=getattr(suite, "mockable_specs", getattr(suite, "tool_specs", ())),
+            conversation=is_conversation(case),
         )
         for spec in self._faults:
             mocks.fault(spec.tool, spec.fault, probability=spec.probability, args=spec.args, name=spec.name)
@@ -306,7 +329,11 @@ def _result(
         target=outcome.target,
         attempt=key[1],
         model=key[2],
-        tags=tags_of(case),
+        turns=outcome.turns,
+        conversation_end=outcome.conversation_end,
+        judge_usage=outcome.judge_usage,
+        user_usage=outcome.user_usage,
+        **labels_of(case),
     )
 
 
@@ -321,10 +348,14 @@ def failed_result(case: Case, key: TaskKey, error: str, duration_ms: float, *, r
         reason: The reason of its end.
     """
     suite, task_id = case
+    try:
+        prompt, labels = suite.prompt(task_id) if hasattr(suite, "prompt") else "", labels_of(case)
+    except Exception:  # the suite cannot even make the task, which is why it failed
+        prompt, labels = "", {}
     return TaskResult(
         suite=suite.name,
         task_id=task_id,
-        prompt=suite.prompt(task_id) if hasattr(suite, "prompt") else "",
+        prompt=prompt,
         operation_id="",
         utility=None,
         reason=reason,
@@ -343,7 +374,7 @@ def failed_result(case: Case, key: TaskKey, error: str, duration_ms: float, *, r
         trajectory=Trajectory(steps=[], output="", reason=reason),
         attempt=key[1],
         model=key[2],
-        tags=tags_of(case),
+        **labels,
     )
 
 

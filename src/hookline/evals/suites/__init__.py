@@ -7,7 +7,10 @@ from hookline.evals.suites._expected import Expected
 from hookline.evals.suites._files import find_suites, load_suite_file
 from hookline.evals.suites._imports import ImportProblem as ImportProblem
 from hookline.evals.suites._imports import import_object as import_object
-from hookline.evals.suites._user import Task, UserSuite, asks, says
+from hookline.evals.suites._schema import suite_schema
+from hookline.evals.suites._schema import suite_schema_text as suite_schema_text
+from hookline.evals.suites._task import Task, asks, says
+from hookline.evals.suites._user import UserSuite
 from hookline.evals.suites._worker import serve_worker as serve_worker
 from hookline.evals.suites.checks import Check, FinishedTask
 
@@ -28,4 +31,5 @@ __all__ = [
     "find_suites",
     "load_suite_file",
     "says",
+    "suite_schema",
 ]

@@ -9,9 +9,9 @@ from hookline._checks import has_wildcard
 from hookline.evals.matching import match
 from hookline.runtime import Agent
 
-__all__ = ["EXPECTED", "MOCKS", "AgentTools", "tool_patterns_of"]
+__all__ = ["EXPECTED", "FAULTS", "LIMITS", "MOCKS", "AgentTools", "tool_patterns_of"]
 
-EXPECTED, MOCKS = "the expected calls", "the mocks"
+EXPECTED, MOCKS, FAULTS, LIMITS = "the expected calls", "the mocks", "the faults", "the limits"
 """The parts of a task that name tools, besides its checks."""
 
 LISTED = 5
@@ -39,6 +39,7 @@ class AgentTools:
         self.deeper = [path for each in agent.sub_agents for path in AgentTools(each).all]
         self.closed = [] if opened is not None else [source.toolset for source in agent.sources]
         self.closed_deeper = list(_deeper_sources(agent))
+        self._known: dict[tuple[str, bool], str | None] = {}
 
     @property
     def all(self) -> list[str]:
@@ -55,6 +56,12 @@ class AgentTools:
         Returns:
             A sentence without its full stop; `None` if there is such a tool, or one may come from a source.
         """
+        key = (pattern, sub_agents)
+        if key not in self._known:  # thousands of cases name the same few tools
+            self._known[key] = self._problem_with(pattern, sub_agents=sub_agents)
+        return self._known[key]
+
+    def _problem_with(self, pattern: str, *, sub_agents: bool) -> str | None:
         known = self.all if sub_agents else self.own
         closed = [*self.closed, *self.closed_deeper] if sub_agents else self.closed
         if not pattern.strip("*/") or _matches(pattern, known) or _may_come_from(pattern, closed):

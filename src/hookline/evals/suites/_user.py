@@ -2,89 +2,37 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
+import sys
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from hookline.calls import ModelResponse, ToolRequest, ToolSpec
+from hookline._checks import quote
+from hookline.calls import ModelResponse, ToolRequest, ToolSpec, Usage
 from hookline.dispatcher import HookDispatcher
 from hookline.errors import HookUsageError
+from hookline.evals.conversations import Conversation, StopConditions, run_conversation
+from hookline.evals.datasets import Dataset
 from hookline.evals.errors import ForbiddenToolError, ToolNameError
+from hookline.evals.judges import Judge
 from hookline.evals.mocking import ToolMocks
-from hookline.evals.running import CheckResult, TaskOutcome, select_tasks
-from hookline.evals.suites._expected import Expected
-from hookline.evals.suites._tool_names import EXPECTED, MOCKS, AgentTools, tool_patterns_of
-from hookline.evals.suites.checks import Check, FinishedTask, name_of, run_check, target_of
-from hookline.evals.trajectories import EventRecorder
+from hookline.evals.running import AuxiliaryRuns, CheckResult, TaskOutcome, select_tasks
+from hookline.evals.suites._task import Task, check_tags
+from hookline.evals.suites._task_table import TaskTable
+from hookline.evals.suites._tool_names import EXPECTED, FAULTS, LIMITS, MOCKS, AgentTools, tool_patterns_of
+from hookline.evals.suites.checks import Check, FinishedTask, name_of, run_check, target_of, within_limits
+from hookline.evals.trajectories import EventRecorder, RecordedOperation
 from hookline.hooks import AnyHook
 from hookline.runtime import Agent, Model, OperationStore, ScriptedModel, Tool, ToolSource, exec_agent
 
-__all__ = ["Task", "UserSuite", "asks", "says"]
+__all__ = ["UserSuite", "check_title"]
 
 AnyTool = Tool | Callable[..., Any]
-
-
-def asks(*calls: ToolRequest | str, say: str = "", **args: Any) -> ModelResponse:
-    """Return a scripted turn in which the model calls tools: `asks("price", item="tea")`.
-
-    Args:
-        calls: One tool by name or path, with `args`; or several `ToolRequest`s, which run at the same time.
-        say: The text of the turn.
-        args: The arguments of the one tool.
-
-    Raises:
-        HookUsageError: If several calls are given with arguments for one.
-    """
-    if args and (len(calls) != 1 or not isinstance(calls[0], str)):
-        raise HookUsageError("asks() takes arguments for one tool by name; give several calls as ToolRequests.")
-    return ModelResponse(
-        content=say,
-        tool_calls=[call if isinstance(call, ToolRequest) else tool_request(call, args) for call in calls],
-        finish_reason="tool_calls",
-    )
-
-
-def says(text: str) -> ModelResponse:
-    """Return the scripted turn that ends a run: the model's answer."""
-    return ModelResponse(content=text)
-
-
-def tool_request(tool: str, args: dict[str, Any]) -> ToolRequest:
-    """Return a request for a tool, given by name or path. The suite numbers it."""
-    toolset, _, name = tool.rpartition("/")
-    return ToolRequest(toolset=toolset or "local", tool_name=name, args=args, tool_call_id="")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Task:
-    """A prompt for the agent, and how to judge the result.
-
-    Attributes:
-        id: The task's name in its suite.
-        prompt: The user's prompt.
-        script: The turns of a scripted model; `None` to use `model`, or the agent's own model.
-        model: A model, or a function that makes one for each run.
-        mocks: Adds rules to the task's `ToolMocks`, in every mode.
-        expected: The calls that solve the task.
-        checks: Further checks.
-        cassette: The task's cassette file, used if no folder of cassettes is given.
-        tags: Words by which tasks are selected and reported.
-    """
-
-    id: str
-    prompt: str
-    script: Sequence[ModelResponse] | None = None
-    model: Model | Callable[[], Model] | None = None
-    mocks: Callable[[ToolMocks], object] | None = None
-    expected: Expected | None = None
-    checks: Sequence[Check] = ()
-    cassette: str | Path | None = None
-    tags: Sequence[str] = ()
 
 
 class UserSuite:
@@ -92,7 +40,8 @@ class UserSuite:
 
     Args:
         name: The suite's name.
-        tasks: The tasks.
+        tasks: The tasks, or a `Dataset`. A dataset among them is one task for each of its cases.
+        checks: Checks of every task, after its own.
         tools: The agent's tools, or a function that makes them, which gives each task its own state.
         agent: The agent, or a function that makes one; by default a plain one with `tools`.
         instructions: The plain agent's system message.
@@ -101,6 +50,7 @@ class UserSuite:
 
     Raises:
         HookUsageError: If two tasks have one id, a tag is not a text, or both tools and an agent are given.
+        DataFileError: If the cases of a dataset cannot be used.
         ToolNameError: If a check or an expectation is about a tool that the agent does not have. Tools that come from a
             source, such as an MCP server, are only known when it is open; such a check fails during the run.
     """
@@ -109,32 +59,44 @@ class UserSuite:
         self,
         name: str,
         *,
-        tasks: Iterable[Task],
+        tasks: Iterable[Task | Dataset[Task]] | Dataset[Task],
         tools: Sequence[AnyTool] | Callable[[], Sequence[AnyTool]] = (),
         agent: Agent | Callable[[], Agent] | None = None,
         instructions: str = "",
+        checks: Sequence[Check] = (),
         cassette_options: Mapping[str, Any] | None = None,
         tags: Sequence[str] = (),
     ) -> None:
         self.name = name
-        self.tags = _check_tags(f"Suite {name!r}", tags)
+        self.tags = check_tags(f"Suite {name!r}", tags)
         self.cassette_options = dict(cassette_options or {})
-        self._tasks: dict[str, Task] = {}
-        for task in tasks:
-            if task.id in self._tasks:
-                raise HookUsageError(f"Suite {name!r} has two tasks {task.id!r}; rename one.")
-            _check_tags(f"Task {task.id!r} of suite {name!r}", task.tags)
-            self._tasks[task.id] = task
         if agent is not None and tools:
             raise HookUsageError(f"Suite {name!r} has an agent, which has its own tools; leave `tools` out.")
+        if not all(map(callable, checks)):
+            raise HookUsageError(f"`checks` of suite {name!r} is a list of checks; got {quote(checks)}.")
         self._tools = tools
         self._agent = agent
         self._instructions = instructions
+        self._checks = tuple(checks)
+        self._judges = True
+        self._tasks = TaskTable(name)
+        self._models = dict.fromkeys(name for check in checks if isinstance(check, Judge) for name in check.models)
+        self._tags: dict[str, tuple[str, ...]] = {}
+        self._check_tools(self._note(task) for task in self._tasks.add(tasks))
+
+    def _check_tools(self, tasks: Iterable[Task]) -> None:
+        """Make the agent once, to know its tools and refuse checks and tasks that name others.
+
+        Args:
+            tasks: The tasks, each of which is looked at once.
+        """
         self._plain = self._make_agent(ScriptedModel([]))
         self._specs = list(self._plain.specs)
         known = AgentTools(self._plain)
-        for task in self._tasks.values():
-            for problem in _unknown_tools(f"{name}/{task.id}", task, known):
+        for problem in _unknown_tools(f"{self.name}/*", _check_patterns(self._checks), known):
+            raise problem
+        for task in tasks:
+            for problem in _unknown_tools(f"{self.name}/{task.id}", _tool_patterns(task), known):
                 raise problem
 
     def __repr__(self) -> str:
@@ -158,13 +120,11 @@ class UserSuite:
 
     @property
     def models(self) -> list[str]:
-        """Names of the models of the tasks; a model that a function makes for each run is not among them."""
-        agents_own = self._agent.model if isinstance(self._agent, Agent) else None
-        used = [
-            ScriptedModel([]) if task.script is not None else task.model or agents_own for task in self._tasks.values()
-        ]
-        names = (getattr(model, "name", None) for model in used)
-        return list(dict.fromkeys(name for name in names if isinstance(name, str)))
+        """Names of the models of the tasks, their judges and their simulated users.
+
+        A model that a function makes for each run is not among them.
+        """
+        return list(self._models)
 
     @property
     def task_ids(self) -> list[str]:
@@ -193,8 +153,26 @@ class UserSuite:
         return self.task(task_id).prompt
 
     def tags_of(self, task_id: str) -> list[str]:
-        """Return the tags of a task: those of the suite, then its own."""
-        return list(dict.fromkeys([*self.tags, *self.task(task_id).tags]))
+        """Return the tags of a task: those of the suite, then its own.
+
+        Raises:
+            UnknownTaskError: If there is no such task. The message lists the tasks.
+        """
+        self.select([task_id])
+        return list(dict.fromkeys([*self.tags, *self._tags.get(task_id, ())]))
+
+    def labels(self, task_id: str) -> dict[str, Any]:
+        """Return what results say about a task beside its prompt: `expected_output`, `weight` and `metadata`."""
+        task = self.task(task_id)
+        return {
+            "expected_output": task.expected_output,
+            "weight": float(task.weight),
+            "metadata": dict(task.metadata),
+        }
+
+    def is_conversation(self, task_id: str) -> bool:
+        """Whether a task is a conversation, each turn of which is an operation of its own."""
+        return self.task(task_id).is_conversation
 
     def ground_truth(self, task_id: str) -> list[ToolRequest]:
         """Return the calls that are expected in a task."""
@@ -202,10 +180,12 @@ class UserSuite:
         return [] if expected is None else expected.ground_truth
 
     def arrange(self, task_id: str, mocks: ToolMocks) -> None:
-        """Add the rules of a task."""
-        rules = self.task(task_id).mocks
-        if rules is not None:
-            rules(mocks)
+        """Add the rules and faults of a task."""
+        task = self.task(task_id)
+        if task.mocks is not None:
+            task.mocks(mocks)
+        for spec in task.faults:
+            mocks.fault(spec.tool, spec.fault, probability=spec.probability, args=spec.args, name=spec.name)
 
     def agent_of(self, task_id: str) -> Agent:
         """Return the agent of a task, with its model and with tools of its own."""
@@ -218,14 +198,9 @@ class UserSuite:
 
     def without_checks(self) -> UserSuite:
         """Return the suite with the same tasks, which are run but not judged."""
-        return UserSuite(
-            self.name,
-            tasks=[dataclasses.replace(task, expected=None, checks=()) for task in self._tasks.values()],
-            tools=self._tools,
-            agent=self._agent,
-            instructions=self._instructions,
-            cassette_options=self.cassette_options,
-        )
+        other = copy.copy(self)
+        other._judges = False
+        return other
 
     def cassette(self, task_id: str) -> Path | None:
         """Return the cassette file of a task, if it has its own."""
@@ -241,7 +216,9 @@ class UserSuite:
         store: OperationStore | None = None,
         forbid_tools: bool = False,
     ) -> TaskOutcome:
-        """Run a task as one operation, and check the result.
+        """Run a task as one operation, a conversation as one for each turn, and check the result.
+
+        Judges and simulated users run beside it, with those of the hooks that sub-agents inherit.
 
         Args:
             task_id: The task.
@@ -254,26 +231,60 @@ class UserSuite:
             UnknownTaskError: If there is no such task. The message lists the tasks.
         """
         task = self.task(task_id)
+        given = list(hooks)
         ran: list[str] = []
         made = self._make_agent(_model(task))
         opened: list[str] = []
         agent = watch_tools(made, ran, forbid=forbid_tools, opened=opened)
         recorder = EventRecorder(f"{self.name}.checks")
-        result = await exec_agent(
-            agent, task.prompt, hooks=[recorder.hooks, *hooks], dispatcher=dispatcher, store=store
-        )
-        finished = FinishedTask(
-            id=task_id,
-            prompt=task.prompt,
-            result=result,
-            recorded=recorder[result.operation_id],
-            tools_forbidden=forbid_tools,
-        )
-        wanted: list[Check] = [*([] if task.expected is None else [task.expected]), *task.checks]
-        checks = [await run_check(check, finished) for check in wanted]
+        auxiliary = AuxiliaryRuns(given, dispatcher=dispatcher, store=store)
+        judged = auxiliary.separate()
+
+        def finished(talk: Conversation) -> FinishedTask:
+            is_talk = task.is_conversation
+            return FinishedTask(
+                id=task_id,
+                prompt=talk.turns[0].user,
+                result=talk.result,
+                recorded=RecordedOperation.of_conversation([recorder[each.operation_id] for each in talk.results]),
+                tools_forbidden=forbid_tools,
+                turns=list(talk.turns) if is_talk else (),
+                conversation_end=talk.end if is_talk else "",
+                expected_output=task.expected_output,
+                tags=tuple(dict.fromkeys([*self.tags, *task.tags])),
+                metadata=task.metadata,
+                auxiliary=auxiliary,
+            )
+
+        async def passes(check: Check, talk: Conversation) -> bool:
+            result = await run_check(check, finished(talk))
+            judged.usage = judged.usage + (result.usage or Usage())
+            return result.passed
+
+        if task.is_conversation:
+            talk = await run_conversation(
+                agent,
+                task.prompt,
+                turns=task.turns,
+                user=task.user,
+                stop=task.stop or StopConditions(),
+                hooks=[recorder.hooks, *given],
+                dispatcher=dispatcher,
+                store=store,
+                auxiliary=auxiliary,
+                passes=passes,
+            )
+        else:
+            result = await exec_agent(
+                agent, task.prompt, hooks=[recorder.hooks, *given], dispatcher=dispatcher, store=store
+            )
+            talk = Conversation.of_prompt(task.prompt, result)
+        seen = finished(talk)
+        checks = [await run_check(check, seen) for check in self._checks_of(task)]
         # The names of a source's tools are known only once it has opened.
-        if made.sources and (opened or result.reason != "error"):
-            unknown = _unknown_tools(f"{self.name}/{task_id}", task, AgentTools(made, opened))
+        if made.sources and (opened or talk.result.reason != "error"):
+            patterns = [*_tool_patterns(task), *_check_patterns(self._checks)]
+            unknown = _unknown_tools(f"{self.name}/{task_id}", patterns, AgentTools(made, opened))
             checks += [
                 CheckResult(name=each.what, passed=False, score=0.0, why=each.problem, kind="unknown_tool")
                 for each in unknown
@@ -281,14 +292,40 @@ class UserSuite:
         return TaskOutcome(
             suite=self.name,
             task_id=task_id,
-            prompt=task.prompt,
-            result=result,
+            prompt=seen.prompt,
+            result=seen.result,
             utility=_utility(checks),
             tools_run=0 if forbid_tools else len(ran),
             forbidden=len(ran) if forbid_tools else 0,
             checks=checks,
             target=_target(task),
+            turns=list(seen.turns),
+            conversation_end=seen.conversation_end,
+            judge_usage=sum((check.usage for check in checks if check.usage is not None), judged.usage),
+            user_usage=talk.usage,
         )
+
+    def _checks_of(self, task: Task) -> list[Check]:
+        if not self._judges:
+            return []
+        return [
+            *([] if task.expected is None else [task.expected]),
+            *([] if task.limits is None else [within_limits(task.limits)]),
+            *task.checks,
+            *self._checks,
+        ]
+
+    def _note(self, task: Task) -> Task:
+        """Note the tags of a task, and the names of its models that are known before the run."""
+        own = self._agent.model if isinstance(self._agent, Agent) else None
+        asked: list[object] = [ScriptedModel([]) if task.script is not None else task.model or own]
+        asked += [] if task.user is None else [task.user.model]
+        names = [each if isinstance(each, str) else getattr(each, "name", None) for each in asked]
+        names += [name for check in task.checks if isinstance(check, Judge) for name in check.models]
+        self._models |= dict.fromkeys(name for name in names if isinstance(name, str))
+        if task.tags:
+            self._tags[task.id] = tuple(map(sys.intern, task.tags))
+        return task
 
     def _make_agent(self, model: Model | None) -> Agent:
         if self._agent is None:
@@ -352,24 +389,38 @@ def check_title(check: Check) -> str:
     return f"check {name_of(check)!r}"
 
 
-def _unknown_tools(name: str, task: Task, known: AgentTools) -> Iterator[ToolNameError]:
-    """Yield an error for each tool that a task names and that does not exist."""
-    given: list[tuple[str, object, bool]] = [
-        (EXPECTED, task.expected, False),
-        (MOCKS, task.mocks, True),
-        *((check_title(check), check, False) for check in task.checks),
-    ]
-    for what, thing, sub_agents in given:
-        for pattern in tool_patterns_of(thing):
-            problem = known.problem_with(pattern, sub_agents=sub_agents)
-            if problem is not None:
-                yield ToolNameError(name, what, pattern, problem)
+Pattern = tuple[str, str, bool]
+"""The part of a task that names a tool, the name, and whether tools of sub-agents count."""
 
 
-def _check_tags(owner: str, tags: object) -> list[str]:
-    if isinstance(tags, str) or not isinstance(tags, Sequence) or not all(isinstance(tag, str) and tag for tag in tags):
-        raise HookUsageError(f"{owner} has the tags {tags!r:.100}; give a list of texts.")
-    return list(tags)
+def _tool_patterns(task: Task) -> Iterator[Pattern]:
+    """Yield each tool that a task names."""
+    for pattern in tool_patterns_of(task.expected):
+        yield EXPECTED, pattern, False
+    for pattern in tool_patterns_of(task.mocks):
+        yield MOCKS, pattern, True
+    for fault in task.faults:
+        yield FAULTS, fault.tool, True
+    if task.limits is not None:
+        for pattern in task.limits.max_calls_per_tool:
+            yield LIMITS, pattern, False
+    if task.stop is not None and task.stop.check is not None:
+        yield from _check_patterns([task.stop.check])
+    yield from _check_patterns(task.checks)
+
+
+def _check_patterns(checks: Iterable[Check]) -> Iterator[Pattern]:
+    for check in checks:
+        for pattern in tool_patterns_of(check):
+            yield check_title(check), pattern, False
+
+
+def _unknown_tools(name: str, patterns: Iterable[Pattern], known: AgentTools) -> Iterator[ToolNameError]:
+    """Yield an error for each tool that is named and that does not exist."""
+    for what, pattern, sub_agents in patterns:
+        problem = known.problem_with(pattern, sub_agents=sub_agents)
+        if problem is not None:
+            yield ToolNameError(name, what, pattern, problem)
 
 
 def _model(task: Task) -> Model | None:
@@ -394,9 +445,12 @@ def _number_calls(turns: Sequence[ModelResponse]) -> list[ModelResponse]:
 
 def _target(task: Task) -> list[str]:
     """Return what the answer should be or have; if no check says it, the expected calls."""
+    if task.expected_output is not None:
+        return [task.expected_output]
     texts = [text for check in task.checks for text in target_of(check)]
     return texts or ([] if task.expected is None else task.expected.target)
 
 
 def _utility(checks: Sequence[CheckResult]) -> bool | None:
-    return all(check.passed for check in checks) if checks else None
+    counted = [check for check in checks if not check.left_out]
+    return all(check.passed for check in counted) if counted else None

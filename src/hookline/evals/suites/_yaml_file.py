@@ -21,117 +21,30 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, get_args
 
-from hookline._yaml import BadLine, LinedDict, LinedList, plain, read_lined
+import msgspec
+
+from hookline._yaml import BadLine, LinedDict, plain, read_lined
 from hookline.calls import ModelResponse, ToolRequest, ToolResult
 from hookline.errors import HooklineError
 from hookline.evals.cassettes import Matching
-from hookline.evals.errors import SuiteFileError, ToolNameError
+from hookline.evals.conversations import SimulatedUser, StopConditions
+from hookline.evals.datasets import CaseMatrix, CaseSource, Dataset, FileCases, InlineCases, parameters_in
+from hookline.evals.errors import DataFileError, SuiteFileError, ToolNameError
+from hookline.evals.faults import parse_fault
 from hookline.evals.matching import ArgumentMode, Matcher, match
 from hookline.evals.mocking import Rule, Then, ToolMocks
-from hookline.evals.suites import checks
+from hookline.evals.suites._checks_file import parse_check, parse_judge_options
 from hookline.evals.suites._expected import Expected, expected_pattern
-from hookline.evals.suites._imports import ImportProblem, import_object
-from hookline.evals.suites._tool_names import EXPECTED, MOCKS, tool_patterns_of
-from hookline.evals.suites._user import Task, UserSuite, check_title, tool_request
-from hookline.evals.trajectories import ExpectedCall, MatchType
+from hookline.evals.suites._fields import REQUIRED, Fields
+from hookline.evals.suites._source import SuiteSource
+from hookline.evals.suites._task import Task, tool_request
+from hookline.evals.suites._template import VALUE_KEYS, fill_entry, has_parameters
+from hookline.evals.suites._tool_names import EXPECTED, FAULTS, LIMITS, MOCKS, tool_patterns_of
+from hookline.evals.suites._user import UserSuite, check_title
+from hookline.evals.suites.checks import Check, within_limits
+from hookline.evals.trajectories import ExpectedCall, Limits, MatchType
 
 __all__ = ["read_yaml_suite"]
-
-REQUIRED: Any = object()
-"""The default of a field that must be given."""
-
-
-class Fields:
-    """The fields of a mapping, each read once. `refuse_rest` refuses those that were not read.
-
-    Args:
-        entry: The mapping.
-        what: The name of the mapping in errors.
-        line: The line of the mapping.
-
-    Raises:
-        BadLine: If it is not a mapping.
-    """
-
-    def __init__(self, entry: Any, what: str, line: int) -> None:
-        if not isinstance(entry, LinedDict):
-            got = "nothing" if entry is None else repr(plain(entry))[:100]
-            raise BadLine(line, f"{what} is a mapping; got {got}")
-        self._entry = entry
-        self._what = what
-        self._taken: list[str] = []
-        self.line = entry.line
-        self.lines = entry.lines
-
-    def __contains__(self, key: str) -> bool:
-        return key in self._entry
-
-    def take(self, key: str, default: Any = REQUIRED) -> Any:
-        """Return a field as it stands."""
-        self._taken.append(key)
-        if key in self._entry:
-            return self._entry[key]
-        if default is REQUIRED:
-            raise BadLine(self.line, f"{self._what} needs `{key}`")
-        return default
-
-    def text(self, key: str, default: Any = REQUIRED, *, empty: bool = False) -> Any:
-        """Return a field that must be text."""
-        value = self.take(key, default)
-        if key in self._entry and (not isinstance(value, str) or not (value or empty)):
-            self._refuse(key, "a text", value)
-        return value
-
-    def number(self, key: str, default: Any = REQUIRED) -> Any:
-        """Return a field that must be a whole number from 0."""
-        value = self.take(key, default)
-        if key in self._entry and (not isinstance(value, int) or isinstance(value, bool) or value < 0):
-            self._refuse(key, "a whole number from 0", value)
-        return value
-
-    def mapping(self, key: str, default: Any = REQUIRED) -> Any:
-        """Return a field that must be a mapping, as a plain dict."""
-        value = self.take(key, default)
-        if key in self._entry and not isinstance(value, dict):
-            self._refuse(key, "a mapping", value)
-        return plain(value)
-
-    def one_of(self, key: str, words: tuple[str, ...], default: Any = REQUIRED) -> Any:
-        """Return a field that must be one of some words."""
-        value = self.take(key, default)
-        if value not in words:
-            self._refuse(key, f"one of {', '.join(words)}", value)
-        return value
-
-    def items(self, key: str, default: Any = REQUIRED) -> list[tuple[int, Any]]:
-        """Return a field that must be a list, as pairs of line and item."""
-        value = self.take(key, default)
-        if key not in self._entry:
-            return []
-        if not isinstance(value, LinedList):
-            self._refuse(key, "a list", value)
-        return list(zip(value.lines, value, strict=True))
-
-    def import_object(self, key: str, folder: Path, default: Any = REQUIRED) -> Any:
-        """Return the object that a field names by its import path, such as `package.module:name`."""
-        value = self.take(key, default)
-        if key not in self._entry:
-            return default
-        try:
-            return import_object(value, folder)
-        except ImportProblem as error:
-            raise BadLine(self.lines[key], f"`{key}`: {error}") from error.__cause__
-
-    def refuse_rest(self) -> None:
-        """Raise an error if a key has not been read."""
-        for key in self._entry:
-            if key not in self._taken:
-                known = ", ".join(f"`{each}`" for each in dict.fromkeys(self._taken))
-                raise BadLine(self.lines[key], f"{self._what} has no key `{key}`; it takes {known}")
-
-    def _refuse(self, key: str, expected: str, value: Any) -> None:
-        raise BadLine(self.lines[key], f"`{key}` is {expected}; got {plain(value)!r:.100}")
-
 
 GiveAnswer = Callable[[Rule], object]
 """A function that gives a rule its answer."""
@@ -154,12 +67,12 @@ class MockRules:
             answer(mocks.when(matcher, name=name))
 
 
-def _parse_rules(entries: Sequence[tuple[int, Any]], folder: Path) -> MockRules | None:
+def _parse_rules(entries: Sequence[tuple[int, Any]], source: SuiteSource) -> MockRules | None:
     """Parse the rules of a task.
 
     Args:
         entries: The rules as they stand in the file, with their lines.
-        folder: The folder in which import paths begin.
+        source: Where the file is.
 
     Returns:
         `None` if there is no rule.
@@ -167,11 +80,11 @@ def _parse_rules(entries: Sequence[tuple[int, Any]], folder: Path) -> MockRules 
     Raises:
         BadLine: If a rule makes no sense; it is tried out here, so that no run has to fail for it.
     """
-    rules = [_parse_rule(line, entry, folder) for line, entry in entries]
+    rules = [_parse_rule(line, entry, source) for line, entry in entries]
     return MockRules(rules, [entry["tool"] for _, entry in entries]) if rules else None
 
 
-def _parse_rule(line: int, entry: Any, folder: Path) -> tuple[Matcher, str | None, GiveAnswer]:
+def _parse_rule(line: int, entry: Any, source: SuiteSource) -> tuple[Matcher, str | None, GiveAnswer]:
     fields = Fields(entry, "a mock", line)
     try:
         matcher = _parse_matcher(fields)
@@ -180,7 +93,7 @@ def _parse_rule(line: int, entry: Any, folder: Path) -> tuple[Matcher, str | Non
         if len(given) != 1:
             got = " and ".join(f"`{key}`" for key in given) or "none"
             raise BadLine(line, f"a mock has one answer, one of {', '.join(ANSWERS)}; got {got}")
-        answer = ANSWERS[given[0]](fields, folder)
+        answer = ANSWERS[given[0]](fields, source)
         fields.refuse_rest()
         answer(Rule("probe", matcher, 0, lambda rule: None))
     except HooklineError as error:
@@ -208,45 +121,45 @@ def _parse_matcher(fields: Fields) -> Matcher:
     return matcher
 
 
-def _parse_returns(fields: Fields, folder: Path) -> GiveAnswer:
+def _parse_returns(fields: Fields, source: SuiteSource) -> GiveAnswer:
     value = plain(fields.take("returns"))
     return lambda rule: rule.returns(value)
 
 
-def _parse_raises(fields: Fields, folder: Path) -> GiveAnswer:
+def _parse_raises(fields: Fields, source: SuiteSource) -> GiveAnswer:
     error = _parse_error(fields.lines["raises"], fields.take("raises"))
     return lambda rule: rule.raises(error)
 
 
-def _parse_fails(fields: Fields, folder: Path) -> GiveAnswer:
+def _parse_fails(fields: Fields, source: SuiteSource) -> GiveAnswer:
     content = fields.text("fails")
     return lambda rule: rule.fails(content)
 
 
-def _parse_sequence(fields: Fields, folder: Path) -> GiveAnswer:
+def _parse_sequence(fields: Fields, source: SuiteSource) -> GiveAnswer:
     answers = [_parse_answer(line, entry) for line, entry in fields.items("sequence")]
     then = fields.one_of("then", get_args(Then), default="last")
     return lambda rule: rule.sequence(answers, then=then)
 
 
-def _parse_table(fields: Fields, folder: Path) -> GiveAnswer:
+def _parse_table(fields: Fields, source: SuiteSource) -> GiveAnswer:
     table = Fields(fields.take("table"), "`table`", fields.lines["table"])
     field, answers = table.text("field"), table.mapping("answers")
     table.refuse_rest()
     return lambda rule: rule.table(field, answers)
 
 
-def _parse_template(fields: Fields, folder: Path) -> GiveAnswer:
+def _parse_template(fields: Fields, source: SuiteSource) -> GiveAnswer:
     text = fields.text("template")
     return lambda rule: rule.template(text)
 
 
-def _parse_runs(fields: Fields, folder: Path) -> GiveAnswer:
-    function = fields.import_object("runs", folder)
+def _parse_runs(fields: Fields, source: SuiteSource) -> GiveAnswer:
+    function = fields.import_object("runs", source)
     return lambda rule: rule.runs(function)
 
 
-def _parse_passthrough(fields: Fields, folder: Path) -> GiveAnswer:
+def _parse_passthrough(fields: Fields, source: SuiteSource) -> GiveAnswer:
     if fields.take("passthrough") is not True:
         raise BadLine(fields.lines["passthrough"], "`passthrough` is true, or left out")
     return lambda rule: rule.passthrough()
@@ -275,7 +188,7 @@ def _parse_error(line: int, given: Any) -> Exception:
     raise BadLine(line, f"`raises` is {expected}; got {plain(given)!r:.100}")
 
 
-ANSWERS: dict[str, Callable[[Fields, Path], GiveAnswer]] = {
+ANSWERS: dict[str, Callable[[Fields, SuiteSource], GiveAnswer]] = {
     "returns": _parse_returns,
     "raises": _parse_raises,
     "fails": _parse_fails,
@@ -288,18 +201,43 @@ ANSWERS: dict[str, Callable[[Fields, Path], GiveAnswer]] = {
 """Every answer that a file may name."""
 
 
-Lines = dict[tuple[str, str, str], int]
-"""The line of each tool's name, by task, part of the task, and name."""
+class ToolLines:
+    """The line of each tool's name, by task, part of the task, and name.
+
+    The tasks of a dataset are made one at a time, and only the lines of the last one are kept.
+    """
+
+    def __init__(self) -> None:
+        self._kept: dict[tuple[str, str, str], int] = {}
+        self._last: dict[tuple[str, str, str], int] | None = None
+
+    def begin_case(self) -> None:
+        """Forget the lines of the last case; those that are noted from now on are those of the next one."""
+        self._last = {}
+
+    def end_cases(self) -> None:
+        """Keep the lines that are noted from now on."""
+        self._last = None
+
+    def note(self, task: str, what: str, pattern: str, line: int) -> None:
+        """Note in which line a part of a task names a tool."""
+        (self._kept if self._last is None else self._last).setdefault((task, what, pattern), line)
+
+    def find(self, error: ToolNameError, suite: str) -> int | None:
+        """Return the line of the tool that an error is about."""
+        key = (error.task.removeprefix(f"{suite}/"), error.what, error.pattern)
+        return (self._last or {}).get(key) or self._kept.get(key)
 
 
 def read_yaml_suite(path: Path) -> UserSuite:
     """Read a suite from a YAML file.
 
     Args:
-        path: The file, YAML in UTF-8. Its folder is where import paths begin, and cassettes.
+        path: The file, YAML in UTF-8. Its folder is where import paths begin, cassettes, and files of cases.
 
     Raises:
         SuiteFileError: If the file cannot be read or has invalid content. The error names the line.
+        DataFileError: If a file of cases cannot be used. The error names its line.
         MissingExtraError: If PyYAML is not installed.
     """
     try:
@@ -314,14 +252,26 @@ def read_yaml_suite(path: Path) -> UserSuite:
 
 def _parse_suite(document: Any, folder: Path) -> UserSuite:
     fields = Fields(document, "the suite", 1)
+    source = SuiteSource(folder)
     name = fields.text("suite")
-    tools = fields.import_object("tools", folder, default=())
-    agent = fields.import_object("agent", folder, default=None)
+    tools = fields.import_object("tools", source, default=())
+    agent = fields.import_object("agent", source, default=None)
     instructions = fields.text("instructions", default="")
     options = _parse_cassette_options(fields)
-    tags = _parse_tags(fields)
-    lines: Lines = {}
-    tasks = [_parse_task(line, entry, folder, lines) for line, entry in fields.items("tasks")]
+    tags = fields.texts("tags")
+    if "judge" in fields:
+        defaults = Fields(fields.take("judge"), "`judge`", fields.lines["judge"])
+        source.judge = parse_judge_options(defaults, source)
+        defaults.refuse_rest()
+    lines = ToolLines()
+    checks = [(at, parse_check(at, check, source)) for at, check in fields.items("checks", default=[])]
+    limits = _parse_limits(fields)
+    if limits is not None:
+        checks.append((fields.lines["limits"], within_limits(limits)))
+    for at, each in checks:
+        for pattern in tool_patterns_of(each):
+            lines.note("*", check_title(each), pattern, at)
+    tasks = [_parse_entry(line, entry, source, lines) for line, entry in fields.items("tasks")]
     fields.refuse_rest()
     try:
         return UserSuite(
@@ -330,12 +280,14 @@ def _parse_suite(document: Any, folder: Path) -> UserSuite:
             tools=tools,
             agent=agent,
             instructions=instructions,
+            checks=[each for _, each in checks],
             cassette_options=options,
             tags=tags,
         )
+    except (BadLine, DataFileError):
+        raise
     except ToolNameError as error:
-        at = lines.get((error.task.removeprefix(f"{name}/"), error.what, error.pattern), fields.line)
-        raise BadLine(at, error.problem) from error
+        raise BadLine(lines.find(error, name) or fields.line, error.problem) from error
     except HooklineError as error:
         raise BadLine(fields.line, str(error).rstrip(".")) from error
     except (Exception, SystemExit) as error:  # from the user's code that the file names
@@ -359,51 +311,166 @@ def _parse_field_name(line: int, value: Any) -> str:
     return value
 
 
-def _parse_tags(owner: Fields) -> list[str]:
-    tags: list[str] = []
-    for line, tag in owner.items("tags", default=[]):
-        if not isinstance(tag, str) or not tag:
-            raise BadLine(line, f"a tag is a text; got {plain(tag)!r:.100}. Put it in quotes")
-        tags.append(tag)
-    return tags
+def _parse_entry(line: int, entry: Any, source: SuiteSource, lines: ToolLines) -> Task | Dataset[Task]:
+    """Parse a task, or the tasks that it makes of its cases."""
+    fields = Fields(entry, "a task", line)
+    if "cases" not in fields and "matrix" not in fields:
+        return _parse_task(line, entry, source, lines)
+    template = LinedDict(entry.line)
+    template.lines = entry.lines
+    template.update({key: value for key, value in entry.items() if key not in ("cases", "matrix")})
+    if isinstance(entry.get("id"), str) and not parameters_in(entry["id"]):
+        name = entry["id"]
+        problem = f"the `id` of a task with cases names a parameter, such as '{name}-{{item}}'; got {name!r}"
+        raise BadLine(fields.lines["id"], problem)
+    changing = {key for key, value in template.items() if has_parameters(value, key)}
+
+    def make(values: dict[str, Any]) -> Task:
+        filled = LinedDict(template.line)
+        filled.lines = template.lines
+        for key, value in template.items():
+            if key in changing:
+                value = fill_entry(value, values, key=key, line=template.lines[key], raw=key in VALUE_KEYS)
+            filled[key] = value
+        lines.begin_case()
+        return _parse_task(line, filled, source, lines)
+
+    return Dataset(_parse_cases(fields, source), make)
 
 
-def _parse_task(line: int, entry: Any, folder: Path, lines: Lines) -> Task:
+def _parse_cases(fields: Fields, source: SuiteSource) -> CaseSource:
+    """Parse where the cases of a task come from."""
+    cases: CaseSource | None = None
+    given = fields.take("cases", default=None)
+    if isinstance(given, str):
+        try:
+            cases = FileCases(source.folder / given)
+        except DataFileError as error:
+            raise BadLine(fields.lines["cases"], f"`cases`: {error.problem}; got {given!r}") from error
+    elif given is not None:
+        entries = fields.items("cases")
+        for line, entry in entries:
+            if not isinstance(entry, LinedDict):
+                raise BadLine(line, f"a case is a mapping of its values; got {plain(entry)!r:.100}")
+        cases = InlineCases([plain(entry) for _, entry in entries], [line for line, _ in entries])
+    if "matrix" not in fields:
+        if cases is None:
+            raise BadLine(fields.lines["cases"], "`cases` is a file, such as cases.jsonl, or a list of mappings")
+        return cases
+    matrix = Fields(fields.take("matrix"), "`matrix`", fields.lines["matrix"])
+    values: dict[str, list[Any]] = {}
+    for name in fields.take("matrix"):
+        values[name] = [plain(each) for _, each in matrix.items(name)]
+        if not values[name]:
+            raise BadLine(matrix.lines[name], f"`{name}` of the matrix has no values")
+    return CaseMatrix(values, matrix.line, cases)
+
+
+def _parse_task(line: int, entry: Any, source: SuiteSource, lines: ToolLines) -> Task:
     """Parse a task, and note in which line each tool is named."""
     fields = Fields(entry, "a task", line)
     name = fields.text("id")
-    prompt = fields.text("prompt")
+    prompt = fields.text("prompt", default="" if "user" in fields else REQUIRED)
     script = [_parse_turn(*turn) for turn in fields.items("script", default=None)] if "script" in fields else None
-    model = fields.import_object("model", folder, default=None)
-    mocks = fields.items("mocks", default=[])
-    rules = _parse_rules(mocks, folder)
-    expected = _parse_expected(fields.lines["expected"], fields.take("expected")) if "expected" in fields else None
-    found = [(at, _parse_check(at, check, folder)) for at, check in fields.items("checks", default=[])]
-    cassette = fields.text("cassette", default=None)
-    tags = _parse_tags(fields)
     if script is not None and "model" in fields:
         raise BadLine(fields.lines["model"], f"task {name!r} has a `script`, which is its model; leave one out")
+    model = fields.model("model", source, default=None)
+    mocks = fields.items("mocks", default=[])
+    rules = _parse_rules(mocks, source)
+    faults = [(at, parse_fault(at, fault)) for at, fault in fields.items("faults", default=[])]
+    expected = _parse_expected(fields.lines["expected"], fields.take("expected")) if "expected" in fields else None
+    expected_output = fields.text("expected_output", default=None)
+    found = [(at, parse_check(at, check, source)) for at, check in fields.items("checks", default=[])]
+    limits = _parse_limits(fields)
+    cassette = fields.text("cassette", default=None)
+    turns = fields.texts("turns")
+    user = _parse_user(fields, source)
+    stop = _parse_stop(fields, source)
+    tags, metadata = fields.texts("tags"), fields.mapping("metadata", default={})
+    weight = fields.amount("weight", default=1.0)
     fields.refuse_rest()
     for at, mock in mocks:
-        lines.setdefault((name, MOCKS, mock["tool"]), at)
+        lines.note(name, MOCKS, mock["tool"], at)
+    for at, fault in faults:
+        lines.note(name, FAULTS, fault.tool, at)
+    for tool in () if limits is None else limits.max_calls_per_tool:
+        lines.note(name, LIMITS, tool, fields.lines["limits"])
     if "expected" in fields:
         for at, call in Fields(fields.take("expected"), "`expected`", line).items("calls"):
             tool = call if isinstance(call, str) else call["tool"]
-            lines.setdefault((name, EXPECTED, expected_pattern(tool)), at)
-    for at, check in found:
+            lines.note(name, EXPECTED, expected_pattern(tool), at)
+    stop_check = [] if stop is None or stop.check is None else [(fields.lines["stop"], stop.check)]
+    for at, check in [*found, *stop_check]:
         for pattern in tool_patterns_of(check):
-            lines.setdefault((name, check_title(check), pattern), at)
-    return Task(
-        id=name,
-        prompt=prompt,
-        script=script,
-        model=model,
-        mocks=rules,
-        expected=expected,
-        checks=[check for _, check in found],
-        cassette=None if cassette is None else folder / cassette,
-        tags=tags,
-    )
+            lines.note(name, check_title(check), pattern, at)
+    try:
+        return Task(
+            id=name,
+            prompt=prompt,
+            script=script,
+            model=model,
+            mocks=rules,
+            expected=expected,
+            checks=[check for _, check in found],
+            cassette=None if cassette is None else source.folder / cassette,
+            expected_output=expected_output,
+            limits=limits,
+            faults=[fault for _, fault in faults],
+            turns=turns,
+            user=user,
+            stop=stop,
+            tags=tags,
+            weight=weight,
+            metadata=metadata,
+        )
+    except HooklineError as error:
+        raise BadLine(fields.line, str(error).rstrip(".")) from error
+
+
+def _parse_limits(owner: Fields) -> Limits | None:
+    if "limits" not in owner:
+        return None
+    line = owner.lines["limits"]
+    fields = Fields(owner.take("limits"), "`limits`", line)
+    given = {each.name: fields.take(each.name) for each in msgspec.structs.fields(Limits) if each.name in fields}
+    for each in msgspec.structs.fields(Limits):
+        fields.take(each.name, default=None)
+    fields.refuse_rest()
+    if not given:
+        raise BadLine(line, "`limits` has no limit; leave it out, or give one, such as max_calls: 5")
+    try:
+        return Limits(**plain(given))
+    except HooklineError as error:
+        raise BadLine(line, str(error).rstrip(".")) from error
+
+
+def _parse_user(owner: Fields, source: SuiteSource) -> SimulatedUser | None:
+    if "user" not in owner:
+        return None
+    fields = Fields(owner.take("user"), "`user`", owner.lines["user"])
+    goal, persona = fields.text("goal"), fields.text("persona", default="")
+    model, settings = fields.model("model", source), fields.mapping("settings", default=None)
+    fields.refuse_rest()
+    try:
+        return SimulatedUser(goal=goal, model=model, persona=persona, settings=settings)
+    except HooklineError as error:
+        raise BadLine(fields.line, str(error).rstrip(".")) from error
+
+
+def _parse_stop(owner: Fields, source: SuiteSource) -> StopConditions | None:
+    if "stop" not in owner:
+        return None
+    line = owner.lines["stop"]
+    fields = Fields(owner.take("stop"), "`stop`", line)
+    turns, phrase = fields.number("max_turns", default=None), fields.text("phrase", default="")
+    check: Check | None = None
+    if "check" in fields:
+        check = parse_check(fields.lines["check"], fields.take("check"), source)
+    fields.refuse_rest()
+    try:
+        return StopConditions(max_turns=turns, phrase=phrase, check=check)
+    except HooklineError as error:
+        raise BadLine(line, str(error).rstrip(".")) from error
 
 
 def _parse_turn(line: int, entry: Any) -> ModelResponse:
@@ -441,88 +508,3 @@ def _parse_expected(line: int, entry: Any) -> Expected:
     args = fields.one_of("args", get_args(ArgumentMode), default="exact")
     fields.refuse_rest()
     return Expected(calls=calls, mode=mode, args=args)
-
-
-def _parse_check(line: int, entry: Any, folder: Path) -> checks.Check:
-    """Parse a check, a mapping whose one key says what is checked."""
-    known = ", ".join(CHECKS)
-    if not isinstance(entry, LinedDict) or len(entry) != 1:
-        raise BadLine(line, f"a check is a mapping with one key, one of {known}; got {plain(entry)!r:.100}")
-    ((kind, value),) = entry.items()
-    if kind not in CHECKS:
-        raise BadLine(entry.lines[kind], f"a check has no kind `{kind}`; it is one of {known}")
-    try:
-        return CHECKS[kind](line, value, folder)
-    except HooklineError as error:
-        raise BadLine(line, f"`{kind}`: {str(error).rstrip('.')}") from error
-
-
-def _text_check(make: Callable[[str], checks.Check]) -> Callable[[int, Any, Path], checks.Check]:
-    def check(line: int, value: Any, folder: Path) -> checks.Check:
-        if not isinstance(value, str):
-            raise BadLine(line, f"this check takes a text; got {plain(value)!r:.100}. Put it in quotes")
-        return make(value)
-
-    return check
-
-
-def _parse_called(line: int, value: Any, folder: Path) -> checks.Check:
-    if isinstance(value, str):
-        return checks.called(value)
-    fields = Fields(value, "`called`", line)
-    tool, args = fields.text("tool"), fields.mapping("args", default=None)
-    times = fields.number("times", default=None)
-    fields.refuse_rest()
-    return checks.called(tool, args, times=times)
-
-
-def _parse_not_called(line: int, value: Any, folder: Path) -> checks.Check:
-    if isinstance(value, str):
-        return checks.not_called(value)
-    fields = Fields(value, "`not_called`", line)
-    tool, args = fields.text("tool"), fields.mapping("args", default=None)
-    fields.refuse_rest()
-    return checks.not_called(tool, args)
-
-
-def _parse_max_calls(line: int, value: Any, folder: Path) -> checks.Check:
-    if not isinstance(value, LinedDict):
-        return checks.max_calls(_parse_count(line, value))
-    fields = Fields(value, "`max_calls`", line)
-    count, tool = fields.number("count"), fields.text("tool", default="*")
-    fields.refuse_rest()
-    return checks.max_calls(count, tool)
-
-
-def _parse_max_steps(line: int, value: Any, folder: Path) -> checks.Check:
-    return checks.max_steps(_parse_count(line, value))
-
-
-def _parse_python(line: int, value: Any, folder: Path) -> checks.Check:
-    try:
-        found = import_object(value, folder)
-    except ImportProblem as error:
-        raise BadLine(line, str(error)) from error.__cause__
-    if not callable(found):
-        raise BadLine(line, f"{value!r} is not a function of the finished task")
-    check: checks.Check = found
-    return check
-
-
-def _parse_count(line: int, value: Any) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-        raise BadLine(line, f"this check takes a whole number from 0; got {plain(value)!r:.100}")
-    return value
-
-
-CHECKS: dict[str, Callable[[int, Any, Path], checks.Check]] = {
-    "output_contains": _text_check(checks.output_contains),
-    "output_equals": _text_check(checks.output_equals),
-    "output_matches": _text_check(checks.output_matches),
-    "called": _parse_called,
-    "not_called": _parse_not_called,
-    "max_calls": _parse_max_calls,
-    "max_steps": _parse_max_steps,
-    "python": _parse_python,
-}
-"""Every check that a file may name."""

@@ -2,95 +2,45 @@
 
 from __future__ import annotations
 
-import inspect
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, Literal, get_args
 
-import anyio
-import msgspec
-
-from hookline.calls import ToolCall, ToolRequest
-from hookline.errors import HookUsageError, message_of
+from hookline._checks import quote
+from hookline.calls import ToolCall
+from hookline.errors import HookUsageError
 from hookline.evals.matching import Matcher, SeenCall, match
-from hookline.evals.running import CheckResult
-from hookline.evals.trajectories import RecordedOperation
+from hookline.evals.running import Check, CheckResult, ConversationEnd, FinishedTask, name_of, run_check
+from hookline.evals.trajectories import Limits
 from hookline.events import BeforeCallAgent, BeforeToolCall
-from hookline.runtime import OperationResult
 
 __all__ = [
     "Check",
+    "ExpectedOutput",
     "FinishedTask",
+    "any_output_contains",
     "called",
+    "conversation_ended",
     "max_calls",
     "max_steps",
     "name_of",
     "not_called",
+    "output_as_expected",
     "output_contains",
     "output_equals",
     "output_matches",
     "run_check",
     "target_of",
+    "within_limits",
 ]
 
 SHOWN = 300
 """How much of an answer is shown when it is not as expected."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class FinishedTask:
-    """A finished task, as checks see it.
-
-    Attributes:
-        id: The task.
-        prompt: The user's prompt.
-        result: The result of the run.
-        recorded: The recorded events of the run.
-        tools_forbidden: Whether no real tool could run, so that what they would have changed did not change.
-    """
-
-    id: str
-    prompt: str
-    result: OperationResult
-    recorded: RecordedOperation
-    tools_forbidden: bool = False
-
-    @property
-    def output(self) -> str:
-        """The final answer."""
-        return self.result.output
-
-    @property
-    def calls(self) -> list[ToolRequest]:
-        """The tool calls, in the order in which the model asked for them."""
-        return [
-            ToolRequest(
-                toolset=event.toolset,
-                tool_name=event.tool_name,
-                args=dict(event.args),
-                tool_call_id=event.tool_call_id,
-            )
-            for event in self.recorded.calls
-        ]
-
-    @property
-    def tool_results(self) -> list[str]:
-        """The tool results that the model read, in their order."""
-        return [message.content for message in self.result.messages if message.role == "tool"]
-
-
-Check = Callable[[FinishedTask], object]
-"""A function of the finished task, sync or async. `None` or True passes. False, a text that says what is missing, a
-number from 0 to 1 (the share that is there), or an `AssertionError` fails.
-
-A check that is made in many variants may have an attribute `kind`, one name for all of them: exports have a column for
-each kind. It may have a `target`: a text or a list of texts that says what it expects."""
-
-
 def output_contains(text: str) -> Check:
-    """Check that the answer contains a text."""
+    """Check that the final answer contains a text."""
 
     def check(task: FinishedTask) -> object:
         return text in task.output or f"the answer is {_format_output(task.output)}"
@@ -98,8 +48,18 @@ def output_contains(text: str) -> Check:
     return _name_check(check, f"output contains {text!r}", kind="output_contains", target=text)
 
 
+def any_output_contains(text: str) -> Check:
+    """Check that the answer of some turn of a conversation contains a text."""
+
+    def check(task: FinishedTask) -> object:
+        found = any(text in output for output in task.outputs)
+        return found or f"the answers are {', '.join(map(_format_output, task.outputs))}"
+
+    return _name_check(check, f"any output contains {text!r}", kind="any_output_contains")
+
+
 def output_equals(text: str) -> Check:
-    """Check that the answer is exactly a text."""
+    """Check that the final answer is exactly a text."""
 
     def check(task: FinishedTask) -> object:
         return task.output == text or f"the answer is {_format_output(task.output)}"
@@ -108,7 +68,7 @@ def output_equals(text: str) -> Check:
 
 
 def output_matches(pattern: str) -> Check:
-    """Check that a regular expression matches somewhere in the answer.
+    """Check that a regular expression matches somewhere in the final answer.
 
     Raises:
         HookUsageError: If the expression is invalid.
@@ -122,6 +82,66 @@ def output_matches(pattern: str) -> Check:
         return compiled.search(task.output) is not None or f"the answer is {_format_output(task.output)}"
 
     return _name_check(check, f"output matches {pattern!r}", kind="output_matches")
+
+
+ExpectedOutput = Literal["contains", "equals"]
+"""How an answer is compared with the one that a task expects."""
+
+
+def output_as_expected(how: ExpectedOutput = "contains") -> Check:
+    """Check that the final answer contains, or equals, the `expected_output` of its task.
+
+    A task without one is not judged by this check, and does not fail for it.
+
+    Args:
+        how: `"contains"` or `"equals"`.
+
+    Raises:
+        HookUsageError: If it is anything else.
+    """
+    if how not in get_args(ExpectedOutput):
+        raise HookUsageError(f"output_as_expected takes 'contains' or 'equals'; got {quote(how)}.")
+    name = "output as expected" if how == "contains" else "output equals the expected one"
+
+    def check(task: FinishedTask) -> object:
+        wanted = task.expected_output
+        if wanted is None:
+            why = "the task has no expected output"
+            return CheckResult(name=name, passed=False, score=0.0, why=why, judged=False, required=False)
+        good = wanted in task.output if how == "contains" else wanted == task.output
+        return good or f"expected {_format_output(wanted)}; the answer is {_format_output(task.output)}"
+
+    return _name_check(check, name, kind="output_as_expected")
+
+
+def conversation_ended(*how: ConversationEnd) -> Check:
+    """Check how a conversation ended, for example `conversation_ended("user")`: the simulated user was done.
+
+    Args:
+        how: The accepted ends: `"turns"`, `"max_turns"`, `"phrase"`, `"check"`, `"user"`, `"reason"`.
+
+    Raises:
+        HookUsageError: If there is no such end.
+    """
+    known = [each for each in get_args(ConversationEnd) if each]
+    if not how or not set(how) <= set(known):
+        raise HookUsageError(f"A conversation ends by {', '.join(known)}; got {', '.join(map(quote, how)) or 'none'}.")
+
+    def check(task: FinishedTask) -> object:
+        return task.conversation_end in how or f"it ended by {task.conversation_end or 'its only answer'}"
+
+    return _name_check(check, f"conversation ended by {' or '.join(how)}", kind="conversation_ended")
+
+
+def within_limits(limits: Limits) -> Check:
+    """Check that the task, with all turns of a conversation, kept to limits of calls, steps, tokens and cost."""
+    if not isinstance(limits, Limits):
+        raise HookUsageError(f"within_limits takes Limits; got {quote(limits)}.")
+
+    def check(task: FinishedTask) -> object:
+        return " ".join(limits.check(task.recorded)) or True
+
+    return _name_check(check, "within limits", *limits.max_calls_per_tool, kind="limits")
 
 
 def called(tool: str, args: Mapping[str, Any] | None = None, *, times: int | None = None) -> Check:
@@ -189,44 +209,6 @@ def max_steps(count: int) -> Check:
     return _name_check(check, f"at most {count} steps", kind="max_steps")
 
 
-async def run_check(check: Check, task: FinishedTask) -> CheckResult:
-    """Run a check and return its result. A check that raises has failed, whatever it raised."""
-    result = await _run_check(check, task)
-    kind = getattr(check, "kind", "")
-    if result.kind or not isinstance(kind, str):
-        return result
-    return msgspec.structs.replace(result, kind=kind)
-
-
-async def _run_check(check: Check, task: FinishedTask) -> CheckResult:
-    name = name_of(check)
-    try:
-        said = check(task)
-        if inspect.isawaitable(said):
-            said = await said
-    except AssertionError as error:
-        return CheckResult(name=name, passed=False, score=0.0, why=message_of(error) or "the assertion failed")
-    except (KeyboardInterrupt, GeneratorExit, anyio.get_cancelled_exc_class()):
-        raise
-    except BaseException as error:  # `pytest.fail` and `sys.exit` raise BaseExceptions
-        why = f"the check itself failed with {type(error).__name__}: {message_of(error)}"
-        return CheckResult(name=name, passed=False, score=0.0, why=why)
-    if isinstance(said, CheckResult):
-        if 0 <= said.score <= 1:
-            return said
-        why = f"a score is a number from 0 to 1; this one is {said.score!r:.100}"
-        return CheckResult(name=said.name, passed=False, score=0.0, why=why)
-    if said is None or said is True:
-        return CheckResult(name=name, passed=True, score=1.0)
-    if said is False or isinstance(said, str):
-        return CheckResult(name=name, passed=False, score=0.0, why=said or "")
-    if isinstance(said, int | float) and 0 <= said <= 1:
-        why = "" if said == 1 else f"only {said:.2f} of 1"
-        return CheckResult(name=name, passed=said == 1, score=float(said), why=why)
-    why = f"a check gives None, True, False, a text or a number from 0 to 1; this one gave {said!r:.100}"
-    return CheckResult(name=name, passed=False, score=0.0, why=why)
-
-
 def _calls_of(tool: str, args: Mapping[str, Any] | None) -> Matcher:
     matcher = match.tool(tool)
     return matcher if args is None else matcher & match.args(args, mode="superset")
@@ -266,11 +248,6 @@ def _calls_seen(task: FinishedTask) -> list[SeenCall]:
                 )
             )
     return found
-
-
-def name_of(check: Check) -> str:
-    """Return the name of a check in results."""
-    return str(getattr(check, "__name__", None) or type(check).__name__)
 
 
 def _paths(task: FinishedTask) -> str:

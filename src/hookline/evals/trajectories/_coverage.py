@@ -24,7 +24,7 @@ class CallRow(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         tool: The tool, as `toolset/name`.
         outcome: Whether the tool ran, a hook answered, or nothing could answer and the tool was not run.
         success: Whether the call succeeded.
-        call_index: The number of the call, from 1, per tool and operation.
+        call_index: The number of the call, from 1, per tool and operation; in a conversation, per tool and turn.
         answered_by: Id of the hook that answered.
         rule: Name of the rule that answered.
         fault: Name of the fault that struck.
@@ -94,9 +94,9 @@ def call_rows(task: str, recorded: RecordedOperation, seen: Iterable[MockedCall]
         recorded: The recorded operation.
         seen: The calls of the task's `ToolMocks`, which know the faults and rules that let the real tool run.
     """
-    answers = {(event.step_index, event.tool_call_id): event for event in recorded.answers}
-    known = {(call.step_index, call.tool_call_id): call for call in seen if call.operation_id == recorded.operation_id}
-    asked = [(event.step_index, event.tool_call_id) for event in recorded.calls]
+    answers = {(event.operation_id, event.step_index, event.tool_call_id): event for event in recorded.answers}
+    known = {(call.operation_id, call.step_index, call.tool_call_id): call for call in seen}
+    asked = [(event.operation_id, event.step_index, event.tool_call_id) for event in recorded.calls]
     return [_row(task, answers[key], known.get(key)) for key in asked if key in answers]
 
 

@@ -19,9 +19,9 @@ __all__ = ["Limits"]
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """Limits of what an operation may do. Reaching a limit exactly is allowed; `None` means no limit.
+    """Limits of what an operation, or a whole conversation, may do. Reaching a limit exactly is allowed.
 
-    A sub-agent has its own operation: check its calls, steps, tokens and costs there.
+    `None` means no limit. A sub-agent has its own operation: check its calls, steps, tokens and costs there.
 
     Attributes:
         max_calls: Tool calls, mocked and failed ones included.
@@ -60,7 +60,11 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
             raise HookUsageError(f"`no_repeated_call` is True or False; got {self.no_repeated_call!r}.")
 
     def check(self, recorded: RecordedOperation) -> list[str]:
-        """Describe every limit that an operation exceeded, one sentence each; an empty list if there is none."""
+        """Describe every limit that an operation exceeded, one sentence each; an empty list if there is none.
+
+        Args:
+            recorded: The operation, or all turns of a conversation, whose figures are added up.
+        """
         calls = recorded.calls
         told = [
             _too_many("tool call", len(calls), self.max_calls),
@@ -116,13 +120,22 @@ def _are(count: int) -> str:
 
 # Totals stand on every `AfterStep` and `OnComplete`, and only grow: also in an operation that was paused and resumed.
 def _tokens(recorded: RecordedOperation) -> int:
-    steps = [event.total_input_tokens + event.total_output_tokens for event in recorded.select(AfterStep)]
-    return max([*steps, *(event.total_tokens for event in recorded.select(OnComplete))], default=0)
+    most: dict[str, int] = {}
+    for step in recorded.select(AfterStep):
+        tokens = step.total_input_tokens + step.total_output_tokens
+        most[step.operation_id] = max(tokens, most.get(step.operation_id, 0))
+    for end in recorded.select(OnComplete):
+        most[end.operation_id] = max(end.total_tokens, most.get(end.operation_id, 0))
+    return sum(most.values())
 
 
 def _cost(recorded: RecordedOperation) -> float:
-    steps = [event.total_cost_usd for event in recorded.select(AfterStep)]
-    return max([*steps, *(event.cost_usd for event in recorded.select(OnComplete))], default=0.0)
+    most: dict[str, float] = {}
+    for step in recorded.select(AfterStep):
+        most[step.operation_id] = max(step.total_cost_usd, most.get(step.operation_id, 0.0))
+    for end in recorded.select(OnComplete):
+        most[end.operation_id] = max(end.cost_usd, most.get(end.operation_id, 0.0))
+    return sum(most.values())
 
 
 def _check_count(name: str, value: object) -> None:

@@ -168,13 +168,13 @@ class TimedExecution(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RecordedOperation:
-    """The recorded events of one operation, with the handler runs that they caused, in order.
+    """The recorded events of one operation, or of all turns of a conversation, with the handler runs that they caused.
 
     Tools are named by `toolset/tool_name`, by a bare name (of any toolset), or by a glob over the path.
 
     Attributes:
-        operation_id: The operation.
-        events: The events of the operation.
+        operation_id: The operation; of a conversation, that of the first turn.
+        events: The events of the operation, in order.
         executions: Every handler run, those of the recorder included.
     """
 
@@ -182,6 +182,20 @@ class RecordedOperation:
         self.operation_id = operation_id
         self.events: list[Event] = []
         self.executions: list[TimedExecution] = []
+
+    @classmethod
+    def of_conversation(cls, turns: Sequence[RecordedOperation]) -> RecordedOperation:
+        """Join the operations of the turns of a conversation, in their order.
+
+        Args:
+            turns: The operation of each turn; one alone is returned as it is.
+        """
+        if len(turns) == 1:
+            return turns[0]
+        joined = cls(turns[0].operation_id)
+        joined.events = [event for turn in turns for event in turn.events]
+        joined.executions = [execution for turn in turns for execution in turn.executions]
+        return joined
 
     def __repr__(self) -> str:
         return f"RecordedOperation({self.operation_id!r}, events={len(self.events)}, executions={len(self.executions)})"
@@ -328,7 +342,7 @@ class RecordedOperation:
             raise UnseenEventError(f"{query} in operation {self.operation_id!r}", event_lines(self.events))
         return found
 
-    def _answer_of(self) -> dict[tuple[str, int], AfterToolCall | OnToolCallError]:
+    def _answer_of(self) -> dict[CallKey, AfterToolCall | OnToolCallError]:
         return {_key(answer): answer for answer in self.answers}
 
     def _note(self) -> Callable[[BeforeToolCall], str]:
@@ -480,8 +494,12 @@ class EventRecorder:
         self._of(execution.operation_id).executions.append(timed)
 
 
-def _key(event: BeforeToolCall | AfterToolCall | OnToolCallError) -> tuple[str, int]:
-    return path_of(event), event.call_index
+CallKey = tuple[str, str, int]
+"""An operation, a tool's path and the call's index, which name one call."""
+
+
+def _key(event: BeforeToolCall | AfterToolCall | OnToolCallError) -> CallKey:
+    return event.operation_id, path_of(event), event.call_index
 
 
 def _outcome(answer: AfterToolCall | OnToolCallError) -> str:
