@@ -11,7 +11,17 @@ from typing import Literal
 import msgspec
 
 from hookline.evals._canonical import canonical
-from hookline.evals.running import REPLAYS, CheckResult, Comparison, Difference, Mode, SuiteRun, TaskResult, Timeline
+from hookline.evals.running import (
+    REPLAYS,
+    CheckResult,
+    Comparison,
+    Difference,
+    Mode,
+    SuiteRun,
+    TaskResult,
+    Timeline,
+    TimelineBar,
+)
 from hookline.evals.trajectories import CallRow
 
 __all__ = ["Chunk", "ReportRow", "RowResult", "TaskIndex", "row_chunks", "shorten"]
@@ -27,6 +37,18 @@ TEXT_CHARACTERS = 1_500
 
 PROMPT_CHARACTERS = 160
 """The part of a prompt and of a reason that a row has."""
+
+ENDS = {
+    "max_turns": "It ended after the largest number of turns.",
+    "phrase": "It ended when the agent said a phrase.",
+    "check": "It ended when a check passed.",
+    "user": "It ended when the user was done.",
+    "reason": "It ended because the run of a turn did not end well.",
+}
+"""Why a conversation ended, in words; of one whose scripted turns were all said there is nothing to say."""
+
+CallKey = tuple[str, int]
+"""A tool and the number of the call."""
 
 RowResult = Literal["passed", "failed", "flaky", "differs", "not judged"]
 
@@ -45,6 +67,14 @@ class CallDetail(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit
     cassette: str | None = None
     recording: str | None = None
     latency_ms: float = 0.0
+    stale: str = ""
+
+
+class TurnDetail(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """A turn of a conversation in the detail of a task."""
+
+    user: str
+    output: str = ""
 
 
 class BarDetail(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -88,6 +118,9 @@ class ResultDetail(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     hooks: int
     hook_ms: float
     checks: list[CheckResult]
+    other_cost: float
+    turns: list[TurnDetail]
+    conversation_end: str
     calls: list[CallDetail]
     timeline: TimelineDetail | None
     output: str
@@ -275,7 +308,7 @@ def _result_detail(
     run: SuiteRun, result: TaskResult, found: Sequence[tuple[SuiteRun, TaskResult]], *, lean: bool
 ) -> ResultDetail:
     calls, places = _calls(result)
-    missed = [check for check in result.checks if not check.passed]
+    missed = [check for check in result.checks if check.failure is not None]
     return ResultDetail(
         mode=run.mode,
         model=result.model,
@@ -295,30 +328,46 @@ def _result_detail(
         ms=result.duration_ms,
         hooks=result.hook_executions,
         hook_ms=result.hook_time_ms,
-        checks=[msgspec.structs.replace(check, why=shorten(check.why)) for check in result.checks],
+        checks=[_check_detail(check) for check in result.checks],
+        other_cost=result.judge_usage.cost_usd + result.user_usage.cost_usd,
+        turns=[TurnDetail(user=shorten(turn.user), output=shorten(turn.output)) for turn in result.turns],
+        conversation_end=ENDS.get(result.conversation_end, ""),
         calls=calls,
         timeline=_timeline(result.timeline, places, hooks=not (lean and result.ok)),
         output=shorten(result.output),
     )
 
 
-def _calls(result: TaskResult) -> tuple[list[CallDetail], Mapping[tuple[str, int], int]]:
-    """Return the calls of a result with what they were asked and answered, and the place of each by tool and number."""
-    asked: dict[tuple[str, int], tuple[str, str]] = {}
-    counts: dict[str, int] = {}
-    for step in result.trajectory.steps:
-        answers = {each.tool_call_id: each.content for each in step.results}
-        for call in step.calls:
-            tool = f"{call.toolset}/{call.tool_name}"
-            counts[tool] = counts.get(tool, 0) + 1
-            args = json.dumps(call.args, ensure_ascii=False, default=repr)
-            asked[tool, counts[tool]] = (args, answers.get(call.tool_call_id, ""))
+def _check_detail(check: CheckResult) -> CheckResult:
+    judgement = check.judgement
+    if judgement is not None:
+        verdicts = [msgspec.structs.replace(each, reason=shorten(each.reason)) for each in judgement.verdicts]
+        judgement = msgspec.structs.replace(judgement, reason=shorten(judgement.reason), verdicts=verdicts)
+    return msgspec.structs.replace(check, why=shorten(check.why), judgement=judgement)
+
+
+def _calls(result: TaskResult) -> tuple[list[CallDetail], Mapping[CallKey, list[int]]]:
+    """Return the calls of a result with what they were asked and answered, and their places by tool and number.
+
+    In a conversation each turn counts anew, so that several calls have the same tool and number.
+    """
+    asked: dict[CallKey, list[tuple[str, str]]] = {}
+    for _, steps in result.conversation:
+        counts: dict[str, int] = {}
+        for step in steps:
+            answers = {each.tool_call_id: each.content for each in step.results}
+            for call in step.calls:
+                tool = f"{call.toolset}/{call.tool_name}"
+                counts[tool] = counts.get(tool, 0) + 1
+                args = json.dumps(call.args, ensure_ascii=False, default=repr)
+                asked.setdefault((tool, counts[tool]), []).append((args, answers.get(call.tool_call_id, "")))
     details: list[CallDetail] = []
-    places: dict[tuple[str, int], int] = {}
+    places: dict[CallKey, list[int]] = {}
     for row in result.calls:
         key = (row.tool, row.call_index)
-        places[key] = len(details)
-        details.append(_call_detail(row, *asked.get(key, ("", ""))))
+        found = asked.get(key)
+        places.setdefault(key, []).append(len(details))
+        details.append(_call_detail(row, *(found.pop(0) if found else ("", ""))))
     return details, places
 
 
@@ -335,14 +384,19 @@ def _call_detail(row: CallRow, args: str, result: str) -> CallDetail:
         cassette=row.cassette,
         recording=row.recording,
         latency_ms=row.latency_ms,
+        stale=row.stale or "",
     )
 
 
-def _timeline(
-    timeline: Timeline | None, places: Mapping[tuple[str, int], int], *, hooks: bool
-) -> TimelineDetail | None:
+def _timeline(timeline: Timeline | None, places: Mapping[CallKey, list[int]], *, hooks: bool) -> TimelineDetail | None:
     if timeline is None or not timeline.bars:
         return None
+    left = {key: list(found) for key, found in places.items()}
+
+    def take_place(bar: TimelineBar) -> int | None:
+        found = left.get((bar.label, bar.call_index)) if bar.kind == "tool" else None
+        return found.pop(0) if found else None
+
     return TimelineDetail(
         duration=timeline.duration_ms,
         bars=[
@@ -353,7 +407,7 @@ def _timeline(
                 duration=bar.duration_ms,
                 status=bar.status,
                 note=bar.note,
-                call=places.get((bar.label, bar.call_index)) if bar.kind == "tool" else None,
+                call=take_place(bar),
             )
             for bar in timeline.bars
             if hooks or bar.kind != "hook"

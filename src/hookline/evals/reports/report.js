@@ -134,21 +134,35 @@ const sideOf = (side, sides) => {
   const [sign, kind, word] = RESULTS[side.result];
   head.append(make("span", kind, `${sign} ${word}`));
   const figures = [count(side.steps, "step"), count(side.toolCalls, "call"), side.mocked ? `${side.mocked} mocked` : "", side.failed ? `${side.failed} failed` : "", side.forbidden ? `${side.forbidden} forbidden` : "",
-    side.score === null ? "" : `score ${score(side.score)}`, side.cost ? money(side.cost) : "", side.tokens[0] + side.tokens[1] ? `${side.tokens[0].toLocaleString("en")} tokens in, ${side.tokens[1].toLocaleString("en")} out` : "",
+    side.score === null ? "" : `score ${score(side.score)}`, side.cost ? money(side.cost) : "", side.otherCost ? `${money(side.otherCost)} for judges and simulated users` : "", side.tokens[0] + side.tokens[1] ? `${side.tokens[0].toLocaleString("en")} tokens in, ${side.tokens[1].toLocaleString("en")} out` : "",
     duration(side.ms), side.hooks ? `hooks ${duration(side.hookMs)}` : ""];
   head.append(make("span", "dim figures-line", figures.filter(Boolean).join(" · ")));
   const section = make("section", "side", head);
   if (side.why) section.append(make("p", "no reason", side.why));
   if (side.checks.length) section.append(make("ul", "checks", ...side.checks.map(checkOf)));
+  if (side.turns.length) section.append(talkOf(side));
   section.append(...(side.timeline ? timelineOf(side) : conversationOf(side)));
-  if (side.output) section.append(make("p", "said", side.output));
+  if (side.output && !side.turns.length) section.append(make("p", "said", side.output));
   return section;
 };
 
+const talkOf = (side) => {
+  const talk = make("div", "talk");
+  for (const turn of side.turns) {
+    talk.append(make("p", "user", make("b", "", "User "), turn.user));
+    if (turn.output) talk.append(make("p", "agent", make("b", "", "Agent "), turn.output));
+  }
+  if (side.conversationEnd) talk.append(make("p", "dim", side.conversationEnd));
+  return talk;
+};
+
 const checkOf = (check) => {
-  const item = make("li", "", make("span", check.passed ? "ok" : "no", check.passed ? "✓" : "✗"), ` ${check.name}`);
-  if (check.score > 0 && check.score < 1) item.append(make("span", "dim", ` ${check.score.toFixed(2)}`));
+  const [kind, sign] = !check.judged ? ["flaky", "?"] : check.passed ? ["ok", "✓"] : ["no", "✗"];
+  const item = make("li", "", make("span", kind, sign), ` ${check.name}`);
+  if (!check.judged) item.append(make("span", "dim", " not judged"));
+  else if (check.judgement || (check.score > 0 && check.score < 1)) item.append(make("span", "dim", ` ${check.score.toFixed(2)}${check.judgement ? `, passes from ${check.judgement.threshold.toFixed(2)}` : ""}`));
   if (check.why) item.append(make("pre", "", check.why));
+  for (const verdict of check.judgement?.verdicts ?? []) item.append(make("p", "verdict-of", make("b", "", verdict.model), ` ${verdict.score === null ? "no verdict" : verdict.score.toFixed(2)} `, make("span", "dim", verdict.reason)));
   return item;
 };
 
@@ -167,6 +181,7 @@ const callParts = (call, status) => {
     if (status !== "ok") tags.push(make("span", "tag bad", status));
     tags.push(call.outcome === "mocked" ? make("span", "tag mock", "mock") : make("span", "tag real", "real"));
   }
+  if (call.stale) tags.push(make("span", "tag fault", "stale"));
   if (call.fault) tags.push(make("span", "tag fault", call.fault));
   return tags.flatMap((tag) => [tag, " "]);
 };
@@ -183,7 +198,7 @@ const answeredBy = (call, status) => {
 const callOf = (call, status, track, time) => {
   const what = make("span", "what", ...callParts(call, status), call.tool);
   what.title = call.tool;
-  const io = pairs("io", [["arguments", call.args, "mono"], ["result", call.result, "mono"], ["answered", answeredBy(call, status)], ["fault", call.fault ? `${call.fault} injected${call.latencyMs ? `, took ${duration(call.latencyMs)}` : ""}` : ""]]);
+  const io = pairs("io", [["arguments", call.args, "mono"], ["result", call.result, "mono"], ["answered", answeredBy(call, status)], ["stale", call.stale], ["fault", call.fault ? `${call.fault} injected${call.latencyMs ? `, took ${duration(call.latencyMs)}` : ""}` : ""]]);
   return make("details", "line", make("summary", "row", what, track, make("span", "num", time)), io);
 };
 

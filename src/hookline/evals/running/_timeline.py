@@ -8,7 +8,7 @@ import msgspec
 
 from hookline.evals._waterfall import Bar, Waterfall, draw_run
 from hookline.evals.trajectories import RecordedOperation
-from hookline.events import AfterStep, OnToolCallError
+from hookline.events import AfterStep, Event, OnToolCallError
 from hookline.signals import HookExecution
 
 __all__ = ["Timeline", "TimelineBar", "timeline_of"]
@@ -62,11 +62,19 @@ def timeline_of(recorded: RecordedOperation) -> Timeline:
     """Return the timeline of a recorded operation.
 
     Args:
-        recorded: The operation.
+        recorded: The operation, or all turns of a conversation.
     """
-    executions = (_with_start(timed.execution, timed.started_unix_nano) for timed in recorded.executions)
     last = max((event.time_unix_nano for event in recorded.events), default=0)
-    waterfall = draw_run(recorded.events, executions, now=last)
+    executions: dict[str, list[HookExecution]] = {}
+    for timed in recorded.executions:
+        execution = _with_start(timed.execution, timed.started_unix_nano)
+        executions.setdefault(execution.operation_id, []).append(execution)
+    turns: dict[str, list[Event]] = {}
+    for event in recorded.events:
+        turns.setdefault(event.operation_id, []).append(event)
+    # Each turn of a conversation is an operation, whose steps are counted anew.
+    bars = [bar for each, events in turns.items() for bar in draw_run(events, executions.get(each, ()), now=last).bars]
+    waterfall = Waterfall(bars, now=last)
     # The end of the run is in the result of the task.
     rows = [(depth, bar) for depth, bar in waterfall.rows() if bar.kind != "end"]
     kept = list(_cut(rows))
