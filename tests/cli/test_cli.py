@@ -36,7 +36,8 @@ def test_the_demo_shows_that_both_runs_are_the_same(demo: tuple[subprocess.Compl
     done, _ = demo
     text = " ".join(done.stdout.split())
 
-    assert (done.returncode, done.stderr) == (0, "")
+    # A slow machine sees how far the tasks are.
+    assert (done.returncode, [line for line in done.stderr.splitlines() if " tasks done, " not in line]) == (0, [])
     assert "(a) and (b) produced the same results: 117 tool results" in text
     assert "no real tools ran in (b)" in text
     assert "checks passed 56/56 -" in text
@@ -69,7 +70,7 @@ def test_the_demo_writes_its_report_where_it_runs(demo: tuple[subprocess.Complet
     done, folder = demo
 
     assert f"Report: {folder / 'hookline-demo.html'}" in done.stdout
-    assert (folder / "hookline-demo.html").read_text(encoding="utf-8").count('<section class="side"') == 112
+    assert (folder / "hookline-demo.html").read_text(encoding="utf-8").count('"task":"user_task_') == 56
 
 
 def test_the_demo_says_how_to_see_its_runs_in_a_viewer(demo: tuple[subprocess.CompletedProcess[str], Path]) -> None:
@@ -144,7 +145,7 @@ def test_eval_writes_a_report(tmp_path: Path) -> None:
     result = run("eval", "agentdojo:banking", "--task", "user_task_0", "--report", str(target), "--json")
 
     assert json.loads(result.stdout)["report"] == str(target)
-    assert "banking/user_task_0" in target.read_text(encoding="utf-8")
+    assert '"suite":"banking","task":"user_task_0"' in target.read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize(

@@ -146,7 +146,7 @@ def test_every_file_that_is_asked_for_is_written_and_named(tmp_path: Path) -> No
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(names.values())
     assert all(str(tmp_path / name) in result.stdout for name in names.values())
     assert ElementTree.parse(tmp_path / "j.xml").getroot().get("tests") == "3"
-    assert "shop/order-tea" in (tmp_path / "r.html").read_text(encoding="utf-8")
+    assert '"task":"order-tea"' in (tmp_path / "r.html").read_text(encoding="utf-8")
     messages = json.loads((tmp_path / "m.json").read_text())
     assert set(messages) == {"shop/price-of-tea", "shop/order-tea", "shop/milk-is-out"}
     assert messages["shop/price-of-tea"][0] == {"role": "user", "content": "What does tea cost?"}

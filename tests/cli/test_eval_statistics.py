@@ -39,7 +39,7 @@ def test_a_row_for_each_task_and_the_figures_of_the_run_below() -> None:
     lines = shown(run)
 
     assert "shop/tea 3/4 0.75 3 2 0.2500 1.50 s" in lines
-    assert "shop/milk 4/4 1.00 3 2 0.2500 500.00 ms" in lines
+    assert "shop/milk 4/4 1.00 3 2 0.2500 500 ms" in lines
     assert "attempts 8" in lines
     assert "passed 0.88 [0.37, 0.99]" in lines
     assert "pass@4 1.00 [0.34, 1.00]" in lines

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import bisect
 import functools
+import json
 from collections.abc import Iterable, Iterator
 from typing import Any, Literal, TypeAlias
 
@@ -281,7 +282,7 @@ class _WaterfallBuilder:
             "tool",
             f"{event.toolset}/{event.tool_name}",
             start,
-            note=msgspec.json.encode(event.args, enc_hook=str).decode(),
+            note=_format_arguments(event.args),
             source=(event, None),
         )
         for key in (event.step_index, event.tool_call_id), (None, event.tool_call_id):
@@ -365,6 +366,11 @@ class _WaterfallBuilder:
     def _open_step(self) -> Bar | None:
         last = next(reversed(self._steps.values()), None)
         return last if last is not None and last.end is None else None
+
+
+def _format_arguments(args: object) -> str:
+    # Not msgspec's encoder, which refuses lone surrogates and integers beyond 64 bits, as models may give.
+    return json.dumps(msgspec.to_builtins(args, enc_hook=str), ensure_ascii=False, separators=(",", ":"))
 
 
 def _sort_bars(bars: Iterable[Bar]) -> list[Bar]:

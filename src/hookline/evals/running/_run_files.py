@@ -421,18 +421,20 @@ def read_run_file(path: Path) -> RunFile:
 
 
 def _parse_header(path: Path, line: bytes) -> RunHeader:
-    if not line.endswith(b"\n"):
-        raise RunFileError(str(path), "its first line was cut off, so that it has no results")
+    cut_off = RunFileError(str(path), "its first line was cut off, so that it has no results")
+    whole = line.endswith(b"\n")
     try:
         found: Any = json.loads(line)
     except (ValueError, RecursionError) as error:
-        raise RunFileError(str(path), f"it is not JSON ({error})") from error
+        raise (RunFileError(str(path), f"it is not JSON ({error})") if whole else cut_off) from error
     if not isinstance(found, dict) or found.get("format") != FORMAT:
         raise RunFileError(str(path), f"its `format` is not {FORMAT!r}")
     if found.get("version") != VERSION:
         raise RunFileError(
             str(path), f"its version is {found.get('version')!r:.40}, and this hookline reads 1 and {VERSION}"
         )
+    if not whole:
+        raise cut_off
     try:
         header = msgspec.convert(found, RunHeader)
     except msgspec.ValidationError as error:
