@@ -23,6 +23,7 @@ from hookline import Deny, Hooks, ModelCall
 from hookline.cli import _app
 from hookline.cli._app import app
 from hookline.cli._exit_codes import (
+    CANNOT_TELL,
     DONE,
     FAILED,
     INTERRUPTED,
@@ -210,6 +211,10 @@ ROWS: dict[str, list[tuple[int, str]]] = {
         (MISUSED, "good.json missing.json"),
         (MISUSED, "good.json half.json"),
         (MISUSED, "good.json good.json --min-score 2"),
+        (CANNOT_TELL, "good.json bad.json --paired-test --fail-on-cannot-tell"),
+        (DONE, "good.json bad.json --paired-test"),
+        (DONE, "--baseline good.json good.json --fail-on-cannot-tell"),
+        (MISUSED, "--baseline HEAD:missing.json good.json"),
     ],
     "eval attack": [
         (DONE, f"{ATTACK} --policy scan"),

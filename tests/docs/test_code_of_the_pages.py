@@ -186,7 +186,7 @@ def test_every_block_has_a_language_and_every_marker_is_known(path: pathlib.Path
         where = f"{title(path)}:{block.line}"
         assert block.language in ("python", "sh", "text", "json", "toml", "yaml", "ts", "dockerfile", "ini"), where
         kinds = ("file:", "generated", "needs:", "offline:")
-        known = block.marker in ("", "output", "run") or block.marker.startswith(kinds)
+        known = block.marker in ("", "output", "repeat", "run", "workflow") or block.marker.startswith(kinds)
         assert known, f"{where}: {block.marker}"
         if block.marker.startswith("needs:"):
             assert block.marker.removeprefix("needs:").strip() in NEEDS.values(), where

@@ -131,3 +131,39 @@ def test_a_replay_is_judged_by_its_recording(tmp_path: Path) -> None:
 
     assert (recorded.judged, replayed.judged) == (False, True)
     assert "skipped" not in [node.tag for node in ElementTree.fromstring(junit_xml([replayed])).iter()]
+
+
+def test_an_attempt_is_a_case_of_its_own_and_rates_are_properties_of_the_suite() -> None:
+    (good,) = run_suite([ask_for_tea(checks=[checks.max_calls(1)])]).results
+    results = [
+        msgspec.structs.replace(good, attempt=attempt, model=model, utility=score == 1, score=score)
+        for attempt in (1, 2)
+        for model, score in (("large", 1.0), ("small", 2.0 - attempt))
+    ]
+    run = SuiteRun(
+        mode="spy",
+        results=results,
+        operations={},
+        cassettes={},
+        duration_ms=1.0,
+        repeat=3,
+        models=["large", "small"],
+        not_run=["shop/tea"],
+    )
+
+    root = ElementTree.fromstring(junit_xml([run]))
+
+    (suite,) = root.findall("testsuite")
+    assert [case.get("name") for case in suite.findall("testcase")] == [
+        "tea [large, attempt 1]",
+        "tea [small, attempt 1]",
+        "tea [large, attempt 2]",
+        "tea [small, attempt 2]",
+        "tea [not run]",
+    ]
+    assert [root.get(name) for name in ("tests", "failures", "errors", "skipped")] == ["5", "1", "0", "1"]
+    told = properties(suite)
+    assert told["pass rate with large"].startswith("1 (0.2")
+    assert (told["flaky with large"], told["flaky with small"]) == ("", "shop/tea")
+    assert told["pass^2 with small"].startswith("0 (0 to")
+    assert "2 of 6 attempts were done" in str(ElementTree.tostring(suite.findall("testcase")[-1]))

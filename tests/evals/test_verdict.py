@@ -87,3 +87,26 @@ def test_runs_of_tasks_in_any_order_have_one_verdict() -> None:
 
     assert judge_runs([replace(run, results=run.results[::-1])]) == judge_runs([run])
     assert order_tea().id not in judge_runs([run]).sentence
+
+
+@pytest.mark.parametrize(
+    ("passes", "said"),
+    [
+        ({"tea": (1, 1), "milk": (1, 1)}, "Passed: 2 of 2 tasks in every attempt; 4 of 4 attempts passed."),
+        (
+            {"tea": (1, 0), "milk": (1, 1), "silk": (0, 0)},
+            "Failed: 1 of 3 tasks passed in every attempt; 1 passed in some attempts: shop/tea; 1 failed in every "
+            "attempt: shop/silk; 3 of 6 attempts passed.",
+        ),
+    ],
+)
+def test_with_repeats_tasks_that_passed_in_some_attempts_are_named(
+    passes: dict[str, tuple[int, ...]], said: str
+) -> None:
+    results = [
+        msgspec.structs.replace(TEA.results[0], task_id=name, attempt=number, utility=bool(passed))
+        for name, attempts in passes.items()
+        for number, passed in enumerate(attempts, start=1)
+    ]
+
+    assert str(judge_runs([replace(TEA, results=results)])) == said

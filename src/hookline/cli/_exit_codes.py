@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from types import FrameType
 
 __all__ = [
+    "CANNOT_TELL",
     "DONE",
     "FAILED",
     "INTERRUPTED",
@@ -28,7 +29,7 @@ __all__ = [
     "was_terminated",
 ]
 
-DONE, FAILED, MISUSED, NOT_JUDGED, SPANS_LOST = range(5)
+DONE, FAILED, MISUSED, NOT_JUDGED, SPANS_LOST, CANNOT_TELL = range(6)
 INTERRUPTED, TERMINATED = 128 + signal.SIGINT, 128 + signal.SIGTERM
 
 MEANINGS = {
@@ -37,6 +38,7 @@ MEANINGS = {
     MISUSED: "wrong use: an option, a name, or a file or store that does not exist",
     NOT_JUDGED: "nothing was judged: no task has a check, or the runs share no task",
     SPANS_LOST: "passed, but spans did not arrive where they were sent",
+    CANNOT_TELL: "cannot tell whether a run got worse (with --fail-on-cannot-tell)",
     INTERRUPTED: "interrupted by Ctrl-C",
     TERMINATED: "ended by SIGTERM",
 }
@@ -48,18 +50,21 @@ HINT_SECONDS = 3.0
 _terminated = False
 
 
-def exit_code_of(*, ok: bool, judged: bool = True, arrived: bool = True) -> int:
+def exit_code_of(*, ok: bool, judged: bool = True, arrived: bool = True, conclusive: bool = True) -> int:
     """Choose the exit code of a command that ran to its end; the worst that happened decides.
 
     Args:
         ok: Whether it did what it was asked for, or what it ran passed.
         judged: Whether anything was judged.
         arrived: Whether spans arrived where they were sent.
+        conclusive: Whether a comparison could tell if a run got worse, where that is asked for.
     """
     if not ok:
         return FAILED
     if not judged:
         return NOT_JUDGED
+    if not conclusive:
+        return CANNOT_TELL
     return DONE if arrived else SPANS_LOST
 
 

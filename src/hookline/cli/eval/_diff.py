@@ -5,15 +5,24 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Annotated, TypeVar
 
+import msgspec
 import typer
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from hookline.cli._terminal import new_table
+from hookline.cli._terminal import make_one_line, new_table
 from hookline.evals import canonical
-from hookline.evals.reports import Change, DiffThresholds, RunDiff, TaskDiff, parse_increase, parse_score
+from hookline.evals.reports import (
+    Change,
+    DiffThresholds,
+    RunDiff,
+    TaskDiff,
+    judge_diff,
+    parse_increase,
+    parse_score,
+)
 
 __all__ = [
     "AllowMissing",
@@ -21,6 +30,7 @@ __all__ = [
     "MaxCostIncrease",
     "MaxScoreDrop",
     "MinScore",
+    "diff_document",
     "diff_json",
     "show_diff",
     "thresholds_of",
@@ -124,34 +134,51 @@ STYLES: dict[Change, str] = {
     "new": "cyan",
     "gone": "bold red",
     "not run": "bold red",
+    "higher": "green",
+    "lower": "yellow",
 }
 
+OUTCOME_STYLES = {"good": "green", "bad": "red", "open": "yellow"}
+
 SHOWN = 5
-"""How many tasks' calls are shown side by side."""
+"""How many tasks' calls are shown side by side, and how many flaky tasks are named."""
 
 
-def diff_json(diff: RunDiff) -> str:
-    """Return the whole comparison as JSON."""
-    document = {
+def diff_document(diff: RunDiff) -> dict[str, object]:
+    """Return the whole comparison, for JSON."""
+    test, figures = diff.test, diff.statistics
+    return {
         "ok": diff.ok,
+        "verdict": test.verdict if diff.paired and test is not None else None,
+        "cannotTell": diff.cannot_tell,
         "compared": len(diff.compared),
         "worse": [task.task for task in diff.worse],
         "problems": diff.problems,
         "declines": diff.declines,
+        "models": diff.models,
+        "attempts": diff.attempts,
         "passed": diff.passed,
         "score": diff.score,
         "toolCalls": diff.tool_calls,
         "costUsd": diff.cost_usd,
         "similarity": diff.similarity,
+        "flaky": diff.flaky,
         "notCompared": diff.not_compared,
+        "pairedTest": test,
+        # The figures of each task are among its comparison.
+        "statistics": figures and [msgspec.structs.replace(each, per_task=[]) for each in figures],
         "thresholds": diff.thresholds,
         "tasks": diff.tasks,
     }
-    return canonical(document, indent=2, sort_keys=False)
+
+
+def diff_json(diff: RunDiff) -> str:
+    """Return the whole comparison as JSON."""
+    return canonical(diff_document(diff), indent=2, sort_keys=False)
 
 
 def show_diff(console: Console, diff: RunDiff) -> None:
-    """Print the tasks that are not the same, how their calls differ, and the sums."""
+    """Print the tasks that are not the same, how their calls differ, the sums, and the verdict."""
     different = [task for task in diff.tasks if task.change != "same"]
     if different:
         console.print(_task_table(different))
@@ -170,57 +197,83 @@ def show_diff(console: Console, diff: RunDiff) -> None:
         console.print(f"[red]✗ {escape(problem)}.[/]", soft_wrap=True)
     if diff.not_compared:
         console.print(f"Not compared: {len(diff.not_compared)} tasks that A was interrupted before.")
-    identical = sum(task.identical for task in diff.tasks)
-    console.print(
-        f"{_verdict(diff)} Tool results, answers and trajectories of {identical} of {len(diff.tasks)} tasks are equal "
-        "byte for byte."
-    )
+    if diff.flaky:
+        console.print(_flaky_line(diff), soft_wrap=True)
+    console.print(f"{_verdict(diff)} {_explanation(diff)}".rstrip())
 
 
 def _task_table(tasks: list[TaskDiff]) -> Table:
     table = new_table(padding=(0, 1))
-    for name in ("task", "change", "score", "calls", "cost", "alike"):
+    repeated = any(count > 1 for task in tasks for count in task.attempts)
+    columns = ["task", "change", *(["passed"] if repeated else []), "score", "calls", "cost"]
+    for name in [*columns, *([] if repeated else ["alike"])]:
         wide = name == "task"
         table.add_column(name, justify="left" if wide else "right", no_wrap=True, overflow="ellipsis")
     for task in tasks:
-        table.add_row(
-            task.task,
-            Text(task.change, style=STYLES[task.change]),
-            _pair(task.score, "{:.2f}"),
-            _pair(task.tool_calls, "{}"),
-            _pair(task.cost_usd, "{:.4f}"),
-            "-" if task.similarity is None else f"{task.similarity:.0%}",
-        )
+        cells: list[str | Text] = [Text(make_one_line(task.task)), Text(task.change, style=STYLES[task.change])]
+        if repeated:
+            passes = (f"{count}/{of}" if of else "-" for count, of in zip(task.passes, task.attempts, strict=True))
+            cells.append(_join_pair(*passes))
+        cells += [_pair(task.score, "{:.2f}"), _pair(task.tool_calls, "{:.6g}"), _pair(task.cost_usd, "{:.4f}")]
+        if not repeated:
+            cells.append("-" if task.similarity is None else f"{task.similarity:.0%}")
+        table.add_row(*cells)
     return table
 
 
 def _total_table(diff: RunDiff) -> Table:
     table = new_table(padding=(0, 1))
-    for name in ("totals", "A", "B"):
-        table.add_column(name, justify="left" if name == "totals" else "right", no_wrap=True)
+    for place, name in enumerate(("totals", *_names(diff))):
+        table.add_column(Text(make_one_line(name)), justify="right" if place else "left", no_wrap=True)
+    if any(count > 1 for task in diff.tasks for count in task.attempts):
+        table.add_row("attempts", *(str(each) for each in diff.attempts))
     table.add_row("passed", *(str(each) for each in diff.passed))
     table.add_row("score", *("-" if each is None else f"{each:.3f}" for each in diff.score))
     table.add_row("tool calls", *(str(each) for each in diff.tool_calls))
     table.add_row("cost in USD", *(f"{each:.4f}" for each in diff.cost_usd))
-    table.add_row("trajectories alike", "", "-" if diff.similarity is None else f"{diff.similarity:.1%}")
+    if diff.similarity is not None or not diff.paired:
+        table.add_row("trajectories alike", "", "-" if diff.similarity is None else f"{diff.similarity:.1%}")
     return table
 
 
+def _names(diff: RunDiff) -> tuple[str, str]:
+    """Return the headings of the two runs, with their models if they differ."""
+    a, b = diff.models
+    return ("A", "B") if a == b else (f"A: {a or 'own model'}", f"B: {b or 'own model'}")
+
+
 def _verdict(diff: RunDiff) -> str:
-    worse, better = len(diff.worse), sum(task.change == "better" for task in diff.tasks)
-    failing = sum(task.change == "new" and task.passed[1] is False for task in diff.tasks)
-    told = f"{better} better{f', {failing} new failed' if failing else ''}."
-    if worse:
-        return f"[red]✗ {worse} task{'' if worse == 1 else 's'} got worse[/], {told}"
-    if diff.problems:
-        return f"[red]✗ The run as a whole got worse[/], {told}"
-    if not diff.compared:
-        return "[red]✗ Nothing was compared[/]: A and B have no task in common."
-    if diff.declines:
-        return f"[yellow]✓ Nothing got worse than allowed[/], {told} But {', '.join(diff.declines)}."
-    return f"[green]✓ Nothing got worse[/], {told}"
+    verdict = judge_diff(diff)
+    style = "yellow" if verdict.outcome == "good" and diff.declines else OUTCOME_STYLES[verdict.outcome]
+    return f"[{style}]{verdict.mark} {escape(verdict.headline)}[/]{escape(verdict.rest)}"
+
+
+def _explanation(diff: RunDiff) -> str:
+    """Return what follows the verdict: what the paired test found, or how many tasks are equal byte for byte."""
+    test = diff.test
+    if diff.paired:
+        return escape(diff.explanation)
+    identical = sum(task.identical for task in diff.tasks)
+    equal = f"Tool results, answers and trajectories of {identical} of {len(diff.tasks)} tasks are equal byte for byte."
+    if test is None or test.verdict != "cannot tell" or not test.fell or not diff.worse:
+        return equal
+    return (
+        f"{equal} Each task ran once. If the agent's answers vary, some tasks fail by chance: equal runs differ as "
+        f"much with p = {test.p_value:.2g}. Repeat the tasks, or use --paired-test."
+    )
+
+
+def _flaky_line(diff: RunDiff) -> str:
+    """Return a line that names tasks that both passed and failed in B."""
+    rates = {task.task: f"{task.passes[1]} of {task.attempts[1]}" for task in diff.tasks}
+    named = ", ".join(escape(make_one_line(f"{name} ({rates[name]})")) for name in diff.flaky[:SHOWN])
+    more = len(diff.flaky) - SHOWN
+    return f"Flaky in B: {named}{f' and {more} more' if more > 0 else ''}."
 
 
 def _pair(values: tuple[float | None, float | None], shape: str) -> str:
-    before, after = ("-" if value is None else shape.format(value) for value in values)
+    return _join_pair(*("-" if value is None else shape.format(value) for value in values))
+
+
+def _join_pair(before: str, after: str) -> str:
     return before if before == after else f"{before} → {after}"

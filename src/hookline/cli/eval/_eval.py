@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
@@ -11,22 +13,35 @@ from rich.console import Console
 from rich.markup import escape
 
 from hookline.cli._commands import Command, CommandApp, CommandGroup, command_line_of
-from hookline.cli._exit_codes import DONE, FAILED, NOT_JUDGED, exit_code_of
+from hookline.cli._exit_codes import exit_code_of
 from hookline.cli._options import Concurrency, Endpoint, RecordFile, Tasks
 from hookline.cli._outputs import OutputFiles, resolve_output, send_spans, write_recording
 from hookline.cli._terminal import report_errors
 from hookline.cli.eval._attacks import run_attacks, show_attacks
+from hookline.cli.eval._baseline import open_baseline
 from hookline.cli.eval._diff import (
     AllowMissing,
     MaxCallsIncrease,
     MaxCostIncrease,
     MaxScoreDrop,
     MinScore,
+    diff_document,
     diff_json,
     show_diff,
     thresholds_of,
 )
 from hookline.cli.eval._evaluation import Evaluation, InterruptedEvaluation, evaluate, find_cases
+from hookline.cli.eval._gate import (
+    Baseline,
+    ComparedModels,
+    FailOnCannotTell,
+    Gate,
+    PairedTestChoice,
+    SummaryFile,
+    compare_models,
+    gate_code,
+    name_runs,
+)
 from hookline.cli.eval._run_options import (
     Limit,
     MaxCost,
@@ -42,7 +57,7 @@ from hookline.cli.eval._run_options import (
 from hookline.cli.eval._tables import show_evaluation
 from hookline.cli.trace import EventRecording, Tracing
 from hookline.evals.faults import load_faults
-from hookline.evals.reports import diff_runs, load_run
+from hookline.evals.reports import RunDiff, diff_summary, load_run, write_summary
 from hookline.evals.running import Mode
 
 __all__ = ["eval_app"]
@@ -141,6 +156,10 @@ def evaluate_suite(
     ] = None,
     record: RecordFile = None,
     otlp_endpoint: Endpoint = None,
+    baseline: Baseline = None,
+    paired_test: PairedTestChoice = False,
+    fail_on_cannot_tell: FailOnCannotTell = False,
+    summary: SummaryFile = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print only JSON on stdout.")] = False,
 ) -> None:
     """Run the tasks of a suite and check the results.
@@ -152,6 +171,9 @@ def evaluate_suite(
     Exits with 1 if a task failed or a replay differs from the recording, with 2 for a wrong name or file, with 3 if no
     task has a check, with 4 if spans did not arrive. After Ctrl-C (130) or SIGTERM (143) the files contain the tasks
     that were done; a second Ctrl-C ends at once, and leaves the saved run alone.
+
+    With --baseline it exits like `hookline eval diff`: with 1 if something is worse than there. Tasks that failed there
+    may fail again.
     """
     _check_options(mode, mocked=mocked, cassettes=cassettes)
     options = RunOptions(
@@ -170,9 +192,11 @@ def evaluate_suite(
         recording=record is not None,
         tracing=otlp_endpoint is not None,
     )
-    with report_errors():
+    gate = Gate(baseline=baseline, paired=paired_test, fail_on_cannot_tell=fail_on_cannot_tell, summary=summary)
+    gate.check(saved=save or resume)
+    with report_errors(), gate.open() as earlier:
         files = OutputFiles.resolve(report=report, junit=junit, save=save or resume, inspect=inspect, messages=messages)
-        record = resolve_output(record)
+        record, gate = resolve_output(record), replace(gate, summary=resolve_output(summary))
         struck = load_faults(faults) if faults is not None else []
         tracing = Tracing(otlp_endpoint) if otlp_endpoint is not None else None
         kept = EventRecording() if record is not None else None
@@ -194,22 +218,28 @@ def evaluate_suite(
                 options=options,
             )
         except InterruptedEvaluation as interrupted:
+            gate.write_summary(interrupted.evaluation, [])
             _write_interrupted(interrupted.evaluation, files)
             write_recording(Console(stderr=True, highlight=False), kept, record)
             raise
-        _write_and_show(console, evaluation, files, as_json=as_json)
+        diffs = gate.compare(evaluation, earlier)
+        _write_and_show(console, evaluation, files, diffs, as_json=as_json)
+        gate.show(console, evaluation, diffs)
+        gate.write_summary(evaluation, diffs)
         write_recording(console, kept, record)
         arrived = send_spans(console, tracing)
         if evaluation.ok and not evaluation.judged:
             typer.echo("hookline: nothing was judged: no task has checks or expected calls", err=True)
-    raise typer.Exit(exit_code_of(ok=evaluation.ok, judged=evaluation.judged, arrived=arrived))
+    raise typer.Exit(gate.exit_code(evaluation, diffs, arrived=arrived))
 
 
-def _write_and_show(console: Console, evaluation: Evaluation, files: OutputFiles, *, as_json: bool) -> None:
+def _write_and_show(
+    console: Console, evaluation: Evaluation, files: OutputFiles, diffs: Sequence[RunDiff], *, as_json: bool
+) -> None:
     """Write the files that were asked for, and print the result."""
     files.write(evaluation)
     if as_json:
-        for part in evaluation.json_parts(files.report):
+        for part in evaluation.json_parts(files.report, list(map(diff_document, diffs))):
             typer.echo(part, nl=False)
         typer.echo()
     else:
@@ -219,13 +249,22 @@ def _write_and_show(console: Console, evaluation: Evaluation, files: OutputFiles
 
 @eval_app.command("diff")
 def diff(
-    a: Annotated[str, typer.Argument(metavar="A", help="The earlier run, saved with --save.")],
-    b: Annotated[str, typer.Argument(metavar="B", help="The later run.")],
+    runs: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="[A] B", help="The earlier and the later run, saved with --save; only B with --baseline."
+        ),
+    ],
+    baseline: Baseline = None,
+    model: ComparedModels = None,
     min_score: MinScore = None,
     max_score_drop: MaxScoreDrop = None,
     max_cost_increase: MaxCostIncrease = None,
     max_calls_increase: MaxCallsIncrease = None,
     allow_missing: AllowMissing = False,
+    paired_test: PairedTestChoice = False,
+    fail_on_cannot_tell: FailOnCannotTell = False,
+    summary: SummaryFile = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print only JSON on stdout.")] = False,
 ) -> None:
     """Compare two runs task by task: results, tool calls and cost.
@@ -234,9 +273,12 @@ def diff(
     lower score. With the options below, higher cost and more calls count too. A limit applies to each task; mean:0.02
     limits the mean of all tasks. An increase is a number, or a percentage: 10%.
 
-    Exits with 1 if a task got worse, with 2 for a file that is not a saved run, with 3 if A and B have no task in
-    common.
+    If tasks were repeated, single tasks may score less: a paired test of all tasks says better, worse or cannot tell.
+
+    Exits with 1 if a task or the whole run got worse, with 2 for a file that is not a saved run, with 3 if A and B have
+    no task in common. If it cannot be told it exits with 0, or with 5 and --fail-on-cannot-tell.
     """
+    earlier, later = name_runs(runs, baseline)
     thresholds = thresholds_of(
         min_score=min_score,
         max_score_drop=max_score_drop,
@@ -245,12 +287,17 @@ def diff(
         allow_missing=allow_missing,
     )
     with report_errors():
-        found = diff_runs(load_run(a), load_run(b), thresholds=thresholds)
+        summary = resolve_output(summary)
+        with open_baseline(earlier) as a:
+            b = None if later is None else load_run(later)
+            found = compare_models(a, b, model, thresholds=thresholds, paired=paired_test)
         if as_json:
             typer.echo(diff_json(found))
         else:
             show_diff(Console(highlight=False), found)
-    raise typer.Exit(FAILED if not found.ok else NOT_JUDGED if not found.compared else DONE)
+        if summary is not None:
+            write_summary(summary, diff_summary(found, a=earlier, b=later or earlier))
+    raise typer.Exit(gate_code([found], fail_on_cannot_tell=fail_on_cannot_tell))
 
 
 @eval_app.command("attack")

@@ -32,6 +32,7 @@ from hookline.evals.running import (
     cases_of,
     compare,
 )
+from hookline.evals.statistics import RunStatistics
 from hookline.evals.suites import find_suites
 from hookline.hooks import AnyHook
 
@@ -68,8 +69,13 @@ class Evaluation:
         """Whether anything was judged: a task by its checks or its recording, or a replay by its run."""
         return any(run.judged for run in self.runs) or (self.comparison is not None and self.comparison.tasks > 0)
 
-    def json_parts(self, report: Path | None) -> Iterator[str]:
-        """Yield the whole evaluation as JSON, in parts, so that not all results are in memory at a time."""
+    def json_parts(self, report: Path | None, comparisons: Sequence[object] = ()) -> Iterator[str]:
+        """Yield the whole evaluation as JSON, in parts, so that not all results are in memory at a time.
+
+        Args:
+            report: The file of the report.
+            comparisons: The comparisons with a baseline.
+        """
         document = {
             "hookline": importlib.metadata.version("hookline"),
             "targets": self.targets,
@@ -85,6 +91,7 @@ class Evaluation:
                     "provenance": run.provenance,
                     "resumed": run.resumed,
                     "totals": run.totals,
+                    "statistics": RunStatistics.of(run),
                     "results": f"{RESULTS}{number}",
                     "coverage": run.coverage,
                     "faults": run.faults,
@@ -95,6 +102,7 @@ class Evaluation:
                 for number, run in enumerate(self.runs)
             ],
             "differences": self.comparison.differences if self.comparison else [],
+            "baseline": list(comparisons),
             "report": str(report) if report else None,
         }
         rest = canonical(document, indent=2, sort_keys=False)

@@ -12,8 +12,10 @@ from rich.text import Text
 
 from hookline.cli._terminal import make_one_line, new_table, print_path
 from hookline.cli.eval._evaluation import Evaluation
+from hookline.cli.eval._statistics import has_figures, is_repeated, show_statistics, task_table
 from hookline.evals.reports import NAMES, duration, judge_runs
 from hookline.evals.running import Comparison, Difference, Mode, SuiteRun, TaskResult, Totals, describe_key
+from hookline.evals.statistics import RunStatistics
 from hookline.evals.trajectories import Coverage
 
 __all__ = ["show_evaluation"]
@@ -39,15 +41,20 @@ def show_evaluation(console: Console, evaluation: Evaluation, report: Path | Non
     console.print(_verdict_line(evaluation), soft_wrap=True)
     console.print(_provenance_text(evaluation.runs[0]))
     console.print()
-    console.print(_task_table(evaluation))
+    statistics = RunStatistics.of(evaluation.runs[0])
+    repeated = evaluation.comparison is None and is_repeated(statistics)
+    console.print(task_table(statistics) if repeated else _task_table(evaluation))
     hidden = len(evaluation.runs[0].results) - TASKS_SHOWN
-    if hidden > 0:
+    if hidden > 0 and not repeated:
         console.print(
             f"Of {hidden + TASKS_SHOWN:,} tasks the table has those that failed, {TASKS_SHOWN} at most.", style="dim"
         )
     console.print()
-    console.print(_total_table(evaluation.runs))
+    console.print(_total_table(evaluation.runs, repeated=repeated))
     console.print()
+    if evaluation.comparison is None and has_figures(statistics):
+        show_statistics(console, statistics)
+        console.print()
     struck = [run for run in evaluation.runs if run.faults]
     for run in struck[:1]:  # a replay meets the same faults
         console.print(_fault_table(run))
@@ -168,13 +175,13 @@ def _coverage_line(coverage: Coverage) -> Text:
     return told
 
 
-def _total_table(runs: Sequence[SuiteRun]) -> Table:
+def _total_table(runs: Sequence[SuiteRun], *, repeated: bool) -> Table:
     table = new_table()
     table.add_column("totals", min_width=16, no_wrap=True)
     for run in runs:
         table.add_column(NAMES[run.mode], justify="right", min_width=15, no_wrap=True)
     totals = [run.totals for run in runs]
-    table.add_row("tasks", *(str(each.tasks) for each in totals))
+    table.add_row("attempts" if repeated else "tasks", *(str(each.tasks) for each in totals))
     table.add_row("checks passed", *(_checks_passed(each) for each in totals))
     table.add_row("steps", *(str(each.steps) for each in totals))
     table.add_row("tool calls", *(str(each.tool_calls) for each in totals))

@@ -26,6 +26,10 @@ from hookline.evals.reports._sessions import refused_calls as refused_calls
 from hookline.evals.reports._sessions import summary_of as summary_of
 from hookline.evals.reports._sessions import unused_of as unused_of
 from hookline.evals.reports._sessions import use_of as use_of
+from hookline.evals.reports._summaries import DiffVerdict as DiffVerdict
+from hookline.evals.reports._summaries import diff_summary, run_summary
+from hookline.evals.reports._summaries import judge_diff as judge_diff
+from hookline.evals.reports._summaries import write_summary as write_summary
 from hookline.evals.reports._verdict import judge_runs as judge_runs
 
 __all__ = [
@@ -35,9 +39,11 @@ __all__ = [
     "TaskDiff",
     "agentevals_messages",
     "diff_runs",
+    "diff_summary",
     "inspect_log",
     "junit_xml",
     "load_run",
+    "run_summary",
     "save_run",
     "write_inspect_log",
     "write_junit",

@@ -8,7 +8,8 @@ from pathlib import Path
 from xml.etree.ElementTree import Element, SubElement, indent, tostring
 
 from hookline.evals.reports._report import write_text
-from hookline.evals.running import SuiteRun, TaskResult
+from hookline.evals.running import REPLAYS, SuiteRun, TaskResult
+from hookline.evals.statistics import Estimate, ModelStatistics, ModelTally
 
 __all__ = ["junit_xml", "write_junit"]
 
@@ -35,15 +36,17 @@ def write_junit(path: str | Path, runs: Sequence[SuiteRun]) -> Path:
 
 
 def junit_xml(runs: Sequence[SuiteRun]) -> str:
-    """Render runs as JUnit XML: a `testsuite` per suite, and a `testcase` per task with its figures as properties.
+    """Render runs as JUnit XML: a `testsuite` per suite and a `testcase` per task, with figures as properties.
+
+    An attempt of a task that was repeated is a `testcase` of its own, since servers count and show these; its name says
+    which one it is: `order-tea [attempt 2]`. Rates over all attempts are properties of the suite.
 
     Args:
         runs: The runs; one of several has its mode in the suites' names.
     """
     root = Element("testsuites", name="hookline")
     for run in runs:
-        for name in dict.fromkeys([*(result.suite for result in run.results), *map(_suite_of, run.not_run)]):
-            _add_suite(root, run, name, f"{name} ({run.mode})" if len(runs) > 1 else name)
+        root.extend(_suites(run, with_mode=len(runs) > 1))
     cases = root.findall("testsuite")
     for total in ("tests", "failures", "errors", "skipped"):
         root.set(total, str(sum(int(suite.get(total, "0")) for suite in cases)))
@@ -52,74 +55,149 @@ def junit_xml(runs: Sequence[SuiteRun]) -> str:
     return '<?xml version="1.0" encoding="UTF-8"?>\n' + tostring(root, encoding="unicode") + "\n"
 
 
-def _add_suite(root: Element, run: SuiteRun, name: str, title: str) -> None:
-    results = [result for result in run.results if result.suite == name]
-    undone = [task for task in run.not_run if _suite_of(task) == name]
-    unjudged = {task for task in run.not_judged if _suite_of(task) == name}
-    broken = [result for result in results if result.reason == "error"]
-    suite = SubElement(
-        root,
-        "testsuite",
-        name=_clean(title),
-        tests=str(len(results) + len(undone)),
-        failures=str(sum(not result.ok for result in results) - len(broken)),
-        errors=str(len(broken)),
-        skipped=str(len(undone) + len(unjudged)),
-        time=f"{sum(result.duration_ms for result in results) / 1000:.3f}",
-    )
-    figures: dict[str, object] = {"mode": run.mode, "seed": run.seed, **run.provenance.facts}
-    for coverage in run.coverage:
-        if coverage.suite == name:
-            figures["tools discovered"] = len(coverage.discovered)
-            figures["tools called"] = len(coverage.called)
-            figures["tools never called"] = ", ".join(coverage.never_called)
-    _properties(suite, figures)
-    for result in results:
-        case = _add_case(suite, result, title)
-        if result.name in unjudged:
+def _suites(run: SuiteRun, *, with_mode: bool) -> list[Element]:
+    """Return the suites of a run, whose results are read once."""
+    suites: dict[str, SuiteCases] = {}
+
+    def suite_of(name: str) -> SuiteCases:
+        if name not in suites:
+            suites[name] = SuiteCases(run, name, f"{name} ({run.mode})" if with_mode else name)
+        return suites[name]
+
+    unjudged = set(run.not_judged)
+    for result in run.results:
+        suite_of(result.suite).add(result, judged=result.name not in unjudged)
+    for task in run.not_run:
+        suite_of(task.partition("/")[0]).add_not_run(task)
+    return [suite.element() for suite in suites.values()]
+
+
+class SuiteCases:
+    """The cases of one suite of a run.
+
+    Args:
+        run: The run.
+        name: The name of the suite.
+        title: The name that the file gives it.
+    """
+
+    def __init__(self, run: SuiteRun, name: str, title: str) -> None:
+        self.run, self.name, self.title = run, name, title
+        self._cases: list[Element] = []
+        self._tallies: dict[str, ModelTally] = {}
+        self._attempts: dict[str, int] = {}
+        self._failures, self._errors, self._skipped, self._duration_ms = 0, 0, 0, 0.0
+
+    def add(self, result: TaskResult, *, judged: bool) -> None:
+        """Add a result."""
+        case = self._case(result)
+        self._cases.append(case)
+        self._tallies.setdefault(result.model, ModelTally()).add(result, replays=self.run.mode in REPLAYS)
+        self._attempts[result.name] = self._attempts.get(result.name, 0) + 1
+        self._duration_ms += result.duration_ms
+        if result.reason == "error":
+            self._errors += 1
+        elif not result.ok:
+            self._failures += 1
+        elif not judged:
+            self._skipped += 1
             SubElement(case, "skipped", message=NOT_JUDGED)
-    for task in undone:
-        case = SubElement(suite, "testcase", classname=_clean(title), name=_clean(task.partition("/")[2]))
-        SubElement(case, "skipped", message=_clean(run.stopped or "the run was interrupted before this task was done"))
 
+    def add_not_run(self, task: str) -> None:
+        """Add a task of which an attempt is missing."""
+        done, planned = self._attempts.get(task, 0), self.run.repeat * max(len(self.run.models), 1)
+        missing = "this task was done" if planned == 1 else f"{planned - done} of {planned} attempts were done"
+        name = task.partition("/")[2] + (" [not run]" if done else "")
+        case = Element("testcase", classname=_clean(self.title), name=_clean(name))
+        SubElement(case, "skipped", message=_clean(self.run.stopped or f"the run was interrupted before {missing}"))
+        self._cases.append(case)
+        self._skipped += 1
 
-def _add_case(suite: Element, result: TaskResult, title: str) -> Element:
-    seconds = f"{result.duration_ms / 1000:.3f}"
-    case = SubElement(suite, "testcase", classname=_clean(title), name=_clean(result.task_id), time=seconds)
-    _properties(
-        case,
-        {
-            "mocked": result.mocked,
-            "real": result.tools_run,
-            "faults": sum(call.fault is not None for call in result.calls),
-            "cassette": result.cassette or "",
-            "score": "" if result.score is None else f"{result.score:.4g}",
-            "cost_usd": f"{result.cost_usd:.6g}",
-        },
-    )
-    failure = result.failure
-    if failure is None:
+    def element(self) -> Element:
+        """Return the suite with its cases."""
+        suite = Element(
+            "testsuite",
+            name=_clean(self.title),
+            tests=str(len(self._cases)),
+            failures=str(self._failures),
+            errors=str(self._errors),
+            skipped=str(self._skipped),
+            time=f"{self._duration_ms / 1000:.3f}",
+        )
+        figures: dict[str, object] = {"mode": self.run.mode, "seed": self.run.seed, **self.run.provenance.facts}
+        for coverage in self.run.coverage:
+            if coverage.suite == self.name:
+                figures["tools discovered"] = len(coverage.discovered)
+                figures["tools called"] = len(coverage.called)
+                figures["tools never called"] = ", ".join(coverage.never_called)
+        for model, tally in self._tallies.items():
+            figures |= _rates(tally.statistics(model), several=len(self._tallies) > 1)
+        _add_properties(suite, figures)
+        suite.extend(self._cases)
+        return suite
+
+    def _case(self, result: TaskResult) -> Element:
+        """Return the case of a result, with its figures, and with the reason if it failed."""
+        which = [result.model] if len(self.run.models) > 1 else []
+        which += [f"attempt {result.attempt}"] if max(self.run.repeat, result.attempt) > 1 else []
+        name = f"{result.task_id} [{', '.join(which)}]" if which else result.task_id
+        seconds = f"{result.duration_ms / 1000:.3f}"
+        case = Element("testcase", classname=_clean(self.title), name=_clean(name), time=seconds)
+        _add_properties(
+            case,
+            {
+                "mocked": result.mocked,
+                "real": result.tools_run,
+                "faults": sum(call.fault is not None for call in result.calls),
+                "cassette": result.cassette or "",
+                "score": "" if result.score is None else f"{result.score:.4g}",
+                "cost_usd": f"{result.cost_usd:.6g}",
+                "input_tokens": result.input_tokens,
+                "output_tokens": result.output_tokens,
+                "attempt": result.attempt,
+                "model": result.model,
+                "tags": ", ".join(result.tags),
+            },
+        )
+        failure = result.failure
+        if failure is None:
+            return case
+        kind = "error" if result.reason == "error" else "failure"
+        told = [f"prompt: {result.prompt}", f"answer: {result.output}"]
+        told += [
+            f"{'passed' if check.passed else 'missed'}: {check.name} {check.why}".rstrip() for check in result.checks
+        ]
+        told += [
+            f"{'ok' if call.success else 'failed'}: {call.tool} ({' '.join(filter(None, (call.outcome, call.source)))})"
+            for call in result.calls
+        ]
+        node = SubElement(case, kind, message=_clean(failure), type=result.reason)
+        node.text = _clean("\n".join([failure, "", *told]))
         return case
-    kind = "error" if result.reason == "error" else "failure"
-    told = [f"prompt: {result.prompt}", f"answer: {result.output}"]
-    told += [f"{'passed' if check.passed else 'missed'}: {check.name} {check.why}".rstrip() for check in result.checks]
-    told += [
-        f"{'ok' if call.success else 'failed'}: {call.tool} ({' '.join(filter(None, (call.outcome, call.source)))})"
-        for call in result.calls
-    ]
-    node = SubElement(case, kind, message=_clean(failure), type=result.reason)
-    node.text = _clean("\n".join([failure, "", *told]))
-    return case
 
 
-def _properties(parent: Element, values: Mapping[str, object]) -> None:
+def _rates(statistics: ModelStatistics, *, several: bool) -> dict[str, object]:
+    """Return the figures of a model's attempts: rates with their 95 % intervals, costs and latency."""
+    most = max(statistics.pass_at_k, default=0)
+    rates: dict[str, Estimate | None] = {"pass rate": statistics.passed, "mean score": statistics.score}
+    if most > 1:
+        rates |= {f"pass@{most}": statistics.pass_at_k.get(most), f"pass^{most}": statistics.pass_hat_k.get(most)}
+    figures: dict[str, object] = {
+        name: f"{rate.mean:.4g} ({rate.low:.4g} to {rate.high:.4g})" for name, rate in rates.items() if rate is not None
+    }
+    figures |= {
+        "cost_usd": f"{statistics.cost_usd.total:.6g}",
+        "latency_p50_ms": f"{statistics.duration_ms.p50:.6g}",
+        "latency_p90_ms": f"{statistics.duration_ms.p90:.6g}",
+        "flaky": ", ".join(statistics.flaky),
+    }
+    return {f"{name} with {statistics.model}" if several else name: value for name, value in figures.items()}
+
+
+def _add_properties(parent: Element, values: Mapping[str, object]) -> None:
     node = SubElement(parent, "properties")
     for name, value in values.items():
         SubElement(node, "property", name=name, value=_clean(str(value)))
-
-
-def _suite_of(task: str) -> str:
-    return task.partition("/")[0]
 
 
 def _clean(text: str) -> str:

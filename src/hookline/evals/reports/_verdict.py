@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -39,38 +39,55 @@ class RunVerdict:
 
 
 def judge_runs(runs: Sequence[SuiteRun], comparison: Comparison | None = None) -> RunVerdict:
-    """Judge runs of the same tasks: a task passes if it passes in all of them, with the same results.
+    """Judge runs of the same tasks: a task passes if all of its attempts pass in all runs, with the same results.
 
     Args:
         runs: One run, or a run and its replay.
         comparison: How the two compare.
     """
-    left = dict.fromkeys([name for run in runs for name in (*(each.name for each in run.results), *run.not_run)])
+    counts: dict[str, AttemptCounts] = {}
+    repeated = False
+    for run in runs:
+        names: set[str] = set()
+        for result in run.results:
+            repeated = repeated or result.name in names
+            names.add(result.name)
+            counts.setdefault(result.name, AttemptCounts()).add(passed=result.ok)
+        for name in run.not_run:
+            counts.setdefault(name, AttemptCounts())
+        for name in names.difference(run.not_judged):
+            counts[name].judged = True
+    left = dict.fromkeys(counts)
     total = len(left)
     if not total:
         return RunVerdict(outcome="Not judged", sentence="no task ran.")
 
-    def take(names: Sequence[str]) -> list[str]:
+    def take(names: Iterable[str]) -> list[str]:
         """Take tasks out of those that are left, so that each is counted once."""
         taken = [name for name in dict.fromkeys(names) if name in left]
         for name in taken:
             del left[name]
         return taken
 
-    failed = take([each.name for run in runs for each in run.results if not each.ok])
+    flaky = take([name for name, each in counts.items() if repeated and 0 < each.passed < each.ran])
+    failed = take([name for name, each in counts.items() if each.passed < each.ran])
     not_run = take([name for run in runs for name in run.not_run])
     different = take([each.task for each in comparison.differences] if comparison else [])
-    judged = {name for run in runs for name in {each.name for each in run.results} - set(run.not_judged)}
-    not_judged = [] if comparison else take([name for name in left if name not in judged])
+    not_judged = [] if comparison else take([name for name in left if not counts[name].judged])
     outcome: Outcome = (
-        "Failed" if failed or different else "Interrupted" if not_run else "Passed" if left else "Not judged"
+        "Failed" if failed or flaky or different else "Interrupted" if not_run else "Passed" if left else "Not judged"
     )
     counted = f"{len(left)} of {total} task{'' if total == 1 else 's'}"
+    always = " in every attempt" if repeated else ""
     parts = [
-        counted if outcome == "Passed" else f"{counted} passed",
+        f"{counted}{always}" if outcome == "Passed" else f"{counted} passed{always}",
         *(
             f"{len(names)} {words}: {_list_names(names)}"
-            for names, words in ((failed, "failed"), (different, "gave different results in the replay"))
+            for names, words in (
+                (flaky, "passed in some attempts"),
+                (failed, f"failed{always}"),
+                (different, "gave different results in the replay"),
+            )
             if names
         ),
         *(
@@ -80,9 +97,26 @@ def judge_runs(runs: Sequence[SuiteRun], comparison: Comparison | None = None) -
         ),
     ]
     parts += dict.fromkeys(run.stopped for run in runs if run.stopped and not_run)
+    if repeated:
+        attempts, passes = sum(each.ran for each in counts.values()), sum(each.passed for each in counts.values())
+        parts.append(f"{passes} of {attempts} attempts passed")
     if comparison is not None and comparison.same:
         parts.append("the replay gave the same results")
     return RunVerdict(outcome=outcome, sentence="; ".join(parts) + ".")
+
+
+class AttemptCounts:
+    """The attempts of a task, in all runs."""
+
+    __slots__ = ("judged", "passed", "ran")
+
+    def __init__(self) -> None:
+        self.ran, self.passed, self.judged = 0, 0, False
+
+    def add(self, *, passed: bool) -> None:
+        """Add an attempt."""
+        self.ran += 1
+        self.passed += passed
 
 
 def _list_names(names: Sequence[str]) -> str:

@@ -1,0 +1,146 @@
+"""Estimate means of scores and shares of passes, with 95 % intervals that tasks with repeats do not make too narrow."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from statistics import NormalDist
+
+import msgspec
+
+from hookline.errors import HookUsageError
+
+__all__ = ["Estimate", "estimate_mean", "mean_interval", "pass_at_k", "pass_hat_k"]
+
+Z95 = NormalDist().inv_cdf(0.975)
+"""Standard errors between the middle and an end of a 95 % interval."""
+
+WORST_CASE_UNITS = 2
+"""Imagined tasks, spread as widely as scores can be, that are added to the spread of the tasks.
+
+Without them, five tasks that all score 0.8 would give an interval without width. Two keep the coverage of graded and
+repeated scores near 95 % from 10 tasks on; `python -m benchmarks.calibration coverage` shows it.
+"""
+
+
+class Estimate(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """A mean with its 95 % interval.
+
+    Attributes:
+        mean: The mean, from 0 to 1.
+        low: The lower end of the interval.
+        high: The upper end of the interval.
+        count: The number of values: tasks, or the attempts of one task.
+    """
+
+    mean: float
+    low: float
+    high: float
+    count: int
+
+
+def estimate_mean(values: Iterable[float]) -> Estimate | None:
+    """Estimate the mean of scores, one for each task.
+
+    For a task with repeats, give the mean of its attempts: attempts of a task resemble each other, so that they are no
+    independent evidence on tasks like these. The interval is Wilson's for the number of pass-or-fail tasks that would
+    tell as much as these scores do. For scores of 0 and 1 that number is the number of tasks.
+
+    Args:
+        values: Scores from 0 to 1.
+
+    Returns:
+        The estimate; `None` if there are no values.
+
+    Raises:
+        HookUsageError: If a value is not a number from 0 to 1.
+    """
+    count, total, squares = 0, 0.0, 0.0
+    for value in values:
+        if not 0 <= value <= 1:
+            raise HookUsageError(f"A score is a number from 0 to 1; got {value!r}.")
+        count += 1
+        total += value
+        squares += value * value
+    if not count:
+        return None
+    mean = min(total / count, 1.0)
+    low, high = mean_interval(mean, max(squares / count - mean * mean, 0.0), count)
+    return Estimate(mean=mean, low=low, high=high, count=count)
+
+
+def mean_interval(mean: float, variance: float, count: int) -> tuple[float, float]:
+    """Return the 95 % interval of the mean of values from 0 to 1.
+
+    Args:
+        mean: Their mean.
+        variance: The mean of their squared deviations from it.
+        count: How many there are, from 1.
+    """
+    widest = mean * (1 - mean)
+    if widest <= 0:  # all values are 0, or all are 1
+        return wilson_interval(mean, count)
+    spread = (count * variance + WORST_CASE_UNITS * widest) / (count + WORST_CASE_UNITS)
+    return wilson_interval(mean, count * widest / spread)
+
+
+def wilson_interval(share: float, count: float) -> tuple[float, float]:
+    """Return Wilson's 95 % score interval of a share.
+
+    Args:
+        share: The observed share, from 0 to 1.
+        count: The number of independent outcomes, which need not be whole.
+    """
+    z2 = Z95 * Z95
+    middle = (share + z2 / (2 * count)) / (1 + z2 / count)
+    half = Z95 * math.sqrt(share * (1 - share) / count + z2 / (4 * count * count)) / (1 + z2 / count)
+    # The ends of 0 and of all are exact; rounding would exclude the share itself.
+    return (0.0 if share <= 0 else max(middle - half, 0.0)), (1.0 if share >= 1 else min(middle + half, 1.0))
+
+
+def pass_at_k(attempts: int, passes: int, k: int) -> float:
+    """Estimate without bias how likely at least one of `k` attempts of a task passes.
+
+    Args:
+        attempts: The attempts of the task.
+        passes: How many of them passed.
+        k: From 1 to `attempts`.
+
+    Raises:
+        HookUsageError: If these numbers contradict each other.
+
+    Source:
+        Chen et al., "Evaluating Large Language Models Trained on Code", 2021.
+    """
+    _check_attempts(attempts, passes, k)
+    return 1 - math.comb(attempts - passes, k) / math.comb(attempts, k)
+
+
+def pass_hat_k(attempts: int, passes: int, k: int) -> float:
+    """Estimate without bias how likely `k` attempts of a task all pass: pass^k.
+
+    Args:
+        attempts: The attempts of the task.
+        passes: How many of them passed.
+        k: From 1 to `attempts`.
+
+    Raises:
+        HookUsageError: If these numbers contradict each other.
+
+    Source:
+        Yao et al., "tau-bench", 2024.
+    """
+    _check_attempts(attempts, passes, k)
+    return math.comb(passes, k) / math.comb(attempts, k)
+
+
+def _check_attempts(attempts: int, passes: int, k: int) -> None:
+    if not all(map(_is_count, (attempts, passes, k))) or not (0 <= passes <= attempts and 1 <= k <= attempts):
+        raise HookUsageError(
+            f"`passes` is from 0 to `attempts`, and `k` from 1 to `attempts`; got attempts={attempts!r}, "
+            f"passes={passes!r}, k={k!r}."
+        )
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
