@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
-from hookline.evals import ReportError, SuiteRun, diff_runs, diff_summary, run_summary
+from hookline.evals import Provenance, ReportError, SuiteRun, diff_runs, diff_summary, run_summary
 from hookline.evals.reports import write_summary
 
 from .test_repeated_diff import STEADY, attempts, saved
@@ -24,7 +25,7 @@ def test_the_verdict_comes_first_then_figures_tasks_that_changed_and_tags() -> N
     lines = text.splitlines()
     assert lines[0] == "### ✗ The run as a whole got worse, 0 higher, 2 lower."
     assert "- The mean score of 11 tasks fell from 0.964 to 0.782" in text
-    assert "A is `main.jsonl`, B is `change.jsonl`." in lines
+    assert [line for line in lines if line.startswith("* ")] == ["* A: `main.jsonl`", "* B: `change.jsonl`"]
     assert "| cost in USD | 2.5000 | 2.5000 |" in lines
     assert "| flaky tasks | 1 | 1 |" in lines
     assert "| tokens read | 5,000 | 5,000 |" in lines
@@ -54,7 +55,7 @@ def test_names_and_reasons_stay_text() -> None:
     (row,) = [line for line in text.splitlines() if line.startswith("| ```")]
     assert "a\\|b`c`` <script>@all" in row
     assert "\\*x\\* \\| \\<b\\> \\#\\# heading \\[link\\](http://x) @<!-- -->team" in row
-    assert "A is `` `a ``, B is `b|c`." in text
+    assert "* A: `` `a ``\n* B: `b|c`\n" in text
 
 
 def test_long_tables_end_with_a_count() -> None:
@@ -94,7 +95,7 @@ def test_models_stand_side_by_side() -> None:
 
 
 def test_a_run_without_tasks_has_a_verdict_too() -> None:
-    assert run_summary([suite_run()]) == "### ! Not judged: no task ran.\n"
+    assert run_summary([suite_run()]).startswith("### ! Not judged: no task ran.\n")
 
 
 def test_the_summary_of_a_job_on_github_is_appended_to_and_other_files_are_replaced(
@@ -110,3 +111,16 @@ def test_the_summary_of_a_job_on_github_is_appended_to_and_other_files_are_repla
     assert own.read_text() == "two\n"
     with pytest.raises(ReportError, match="there is no folder"):
         write_summary(tmp_path / "none" / "summary.md", "text")
+
+
+def test_a_summary_says_when_and_with_what_the_runs_were_made() -> None:
+    origin = Provenance(
+        started_at="2026-11-24T10:00:00Z", models=["large"], made_by="hookline eval shop.yaml", commit="abc"
+    )
+    made = msgspec.structs.replace(saved(attempts("tea", 1)), provenance=origin)
+
+    compared, ran = diff_summary(diff_runs(made, made)), run_summary([made.suite_run()])
+
+    facts = "started `2026-11-24T10:00:00Z`; command `hookline eval shop.yaml`; models `large`; commit `abc`"
+    assert f"* A: `A`; {facts}" in compared
+    assert facts in ran

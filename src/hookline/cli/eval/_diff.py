@@ -156,6 +156,7 @@ def diff_document(diff: RunDiff) -> dict[str, object]:
         "problems": diff.problems,
         "declines": diff.declines,
         "models": diff.models,
+        "provenance": diff.provenance,
         "attempts": diff.attempts,
         "passed": diff.passed,
         "score": diff.score,

@@ -11,7 +11,7 @@ import msgspec
 from hookline.errors import HookUsageError
 from hookline.evals.reports._run_rows import RunRows, TaskRow
 from hookline.evals.reports._saved_runs import SavedRun
-from hookline.evals.running import REPLAYS, TaskResult
+from hookline.evals.running import REPLAYS, Provenance, TaskResult
 from hookline.evals.statistics import ModelStatistics, PairedTest, fisher_p_value, paired_test
 
 __all__ = [
@@ -224,6 +224,7 @@ class RunDiff(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         paired: Whether the paired test decides if scores got worse. Otherwise each task decides for itself.
         test: The paired test of the scores; `None` if no task has a score in both runs.
         statistics: The figures of each run.
+        provenance: When, with which versions and by which command each run was made; `None` if it is unknown.
     """
 
     tasks: list[TaskDiff]
@@ -240,6 +241,7 @@ class RunDiff(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     paired: bool = False
     test: PairedTest | None = None
     statistics: tuple[ModelStatistics, ModelStatistics] | None = None
+    provenance: tuple[Provenance | None, Provenance | None] = (None, None)
 
     @property
     def worse(self) -> list[TaskDiff]:
@@ -372,6 +374,7 @@ def diff_runs(
         paired=decides,
         test=test,
         statistics=figures,
+        provenance=(a.provenance, b.provenance),
     )
 
 

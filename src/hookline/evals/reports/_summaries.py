@@ -14,7 +14,7 @@ from hookline.evals.errors import ReportError
 from hookline.evals.reports._report import check_writable, duration, write_text
 from hookline.evals.reports._run_diff import RunDiff
 from hookline.evals.reports._verdict import judge_runs
-from hookline.evals.running import Comparison, SuiteRun
+from hookline.evals.running import Comparison, Provenance, SuiteRun
 from hookline.evals.statistics import Estimate, ModelStatistics, RunStatistics, TagStatistics
 
 __all__ = ["DiffVerdict", "diff_summary", "judge_diff", "run_summary", "write_summary"]
@@ -101,7 +101,10 @@ def diff_summary(diff: RunDiff, *, a: str = "A", b: str = "B") -> str:
     lines += [f"- {_text(problem)}." for problem in diff.problems]
     if diff.explanation:
         lines.append(_text(diff.explanation))
-    lines += ["", f"A is {_run(a, diff.models[0])}, B is {_run(b, diff.models[1])}.", ""]
+    lines.append("")
+    for which, name, model, origin in zip("AB", (a, b), diff.models, diff.provenance, strict=True):
+        lines.append(f"* {which}: {_run(name, model)}{_facts(origin)}")
+    lines.append("")
     if diff.statistics is not None:
         lines += _figures(("A", "B"), diff.statistics)
     changed = [task for task in diff.tasks if task.change != "same"]
@@ -139,7 +142,7 @@ def run_summary(runs: Sequence[SuiteRun], comparison: Comparison | None = None) 
     """
     verdict = judge_runs(runs, comparison)
     mark = {"Passed": "✓", "Failed": "✗"}.get(verdict.outcome, "!")
-    lines = [f"### {mark} {_text(str(verdict))}", ""]
+    lines = [f"### {mark} {_text(str(verdict))}", "", _facts(runs[0].provenance).removeprefix("; "), ""]
     statistics = RunStatistics.of(runs[0])
     if statistics.models:
         lines += _figures([model.model or "figures" for model in statistics.models], statistics.models)
@@ -261,6 +264,12 @@ def _pair(values: Sequence[str | None]) -> str:
 
 def _show(estimate: Estimate | None) -> str:
     return "-" if estimate is None else f"{estimate.mean:.2f} ({estimate.low:.2f} to {estimate.high:.2f})"
+
+
+def _facts(origin: Provenance | None) -> str:
+    """Return when and with what a run was made, to be put behind its name."""
+    facts = {} if origin is None else origin.facts
+    return "".join(f"; {name} {_code(value)}" for name, value in facts.items())
 
 
 def _run(name: str, model: str) -> str:
