@@ -350,7 +350,7 @@ class Resident:
                 logger.error("%s of %s failed", event, self._host.title, exc_info=error)
                 reason = f"hookline failed ({type(error).__name__}: {reason}), so the call is denied."
             elif not isinstance(error, QuestionError):
-                reason = f"{reason} So the call is denied."
+                reason = f"{reason.rstrip('.')}. So the call is denied."
             names = (found.session_id, found.tool) if found is not None else ("", "")
             self._note(event, *names, HookVerdict(decision="deny", reason=reason), begun, failed=True)
             return self._refuse(event, reason)
