@@ -108,10 +108,17 @@ async def until(find: Callable[[], Awaitable[T | None]]) -> T:
         return found
 
 
-def recorded(host: str, session: str) -> list[tuple[str, dict[str, Any]]]:
-    """Return the recorded frames of a host as those of another session."""
-    keys = ("session_id", "sessionId", "conversation_id")
-    return [
-        (event, {key: session if key in keys else value for key, value in frame.items()})
-        for event, frame in frames(host)
-    ]
+def recorded(host: str, session: str, folder: Path | None = None) -> list[tuple[str, dict[str, Any]]]:
+    """Return the recorded frames of a host as those of another session.
+
+    Args:
+        host: The coding agent.
+        session: The id of the other session.
+        folder: Where the transcripts are that the frames name.
+    """
+    found = frames(host)
+    own = next(found[0][1][key] for key in ("session_id", "sessionId", "conversation_id") if key in found[0][1])
+    text = json.dumps(found).replace(own, session)
+    if folder is not None:
+        text = text.replace("/home/ada", str(folder))
+    return [(event, frame) for event, frame in json.loads(text)]

@@ -42,11 +42,6 @@ DENIED: dict[str, dict[str, Any]] = {
 DENIED["codex"] = {"hookSpecificOutput": DENIED["claude"]["hookSpecificOutput"]}
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 async def interrupt(host: LocalHost, state: OperationState) -> OperationState:
     """Interrupt an operation as the page does, and return it when it has ended."""
     await host.store.request_interrupt(state.operation_id, by="key:ada")
@@ -67,8 +62,8 @@ def prompt_of(host: LocalHost) -> tuple[str, dict[str, Any]]:
 
 
 @pytest.mark.parametrize("name", NAMES)
-async def test_the_operation_ends_at_once_and_every_later_call_of_the_turn_is_denied(tmp_path: Path, name: str) -> None:
-    async with LocalHost(tmp_path, name) as host:
+async def test_the_operation_ends_at_once_and_every_later_call_of_the_turn_is_denied(folder: Path, name: str) -> None:
+    async with LocalHost(folder, name) as host:
         await host.ask(*prompt_of(host))
         assert await host.ask(*host.shell("echo hi")) == {}
         state = await interrupt(host, (await host.operations())[0])
@@ -81,9 +76,9 @@ async def test_the_operation_ends_at_once_and_every_later_call_of_the_turn_is_de
 
 
 @pytest.mark.parametrize("name", ["claude", "codex", "gemini"])
-async def test_the_result_of_a_call_that_ran_meanwhile_comes_with_the_stop(tmp_path: Path, name: str) -> None:
+async def test_the_result_of_a_call_that_ran_meanwhile_comes_with_the_stop(folder: Path, name: str) -> None:
     before, after = {"gemini": ("BeforeTool", "AfterTool")}.get(name, ("PreToolUse", "PostToolUse"))
-    async with LocalHost(tmp_path, name) as host:
+    async with LocalHost(folder, name) as host:
         await host.ask(*prompt_of(host))
         await host.ask(*host.frame(before, session_id="s-1"))
         await interrupt(host, (await host.operations())[0])
@@ -96,9 +91,9 @@ async def test_the_result_of_a_call_that_ran_meanwhile_comes_with_the_stop(tmp_p
 
 
 @pytest.mark.parametrize("name", NAMES)
-async def test_an_interrupted_agent_stops_although_hooks_want_it_to_go_on(tmp_path: Path, name: str) -> None:
+async def test_an_interrupted_agent_stops_although_hooks_want_it_to_go_on(folder: Path, name: str) -> None:
     stop = next(event for event, moment in HOSTS[name].events.items() if moment is Moment.STOP)
-    async with LocalHost(tmp_path, name) as host:
+    async with LocalHost(folder, name) as host:
         await host.ask(*prompt_of(host))
         await interrupt(host, (await host.operations())[0])
 
@@ -108,8 +103,8 @@ async def test_an_interrupted_agent_stops_although_hooks_want_it_to_go_on(tmp_pa
 
 
 @pytest.mark.parametrize("name", NAMES)
-async def test_the_next_prompt_of_a_person_begins_another_operation(tmp_path: Path, name: str) -> None:
-    async with LocalHost(tmp_path, name) as host:
+async def test_the_next_prompt_of_a_person_begins_another_operation(folder: Path, name: str) -> None:
+    async with LocalHost(folder, name) as host:
         await host.ask(*prompt_of(host))
         await interrupt(host, (await host.operations())[0])
 
@@ -118,8 +113,8 @@ async def test_the_next_prompt_of_a_person_begins_another_operation(tmp_path: Pa
         assert [each.status for each in await host.operations()] == ["interrupted", "running"]
 
 
-async def test_a_prompt_that_claude_writes_itself_does_not_go_on_with_an_interrupted_turn(tmp_path: Path) -> None:
-    async with LocalHost(tmp_path, "claude") as host:
+async def test_a_prompt_that_claude_writes_itself_does_not_go_on_with_an_interrupted_turn(folder: Path) -> None:
+    async with LocalHost(folder, "claude") as host:
         await host.ask(*prompt_of(host))
         await interrupt(host, (await host.operations())[0])
         event, frame = prompt_of(host)
@@ -129,10 +124,10 @@ async def test_a_prompt_that_claude_writes_itself_does_not_go_on_with_an_interru
         assert answer == {"decision": "block", "reason": REASON}
 
 
-async def test_sub_agents_of_an_interrupted_session_are_denied_and_end_with_it(tmp_path: Path) -> None:
+async def test_sub_agents_of_an_interrupted_session_are_denied_and_end_with_it(folder: Path) -> None:
     session = recorded("claude", "s-1")
     inside = next(nth for nth, (event, frame) in enumerate(session) if event == "PreToolUse" and "agent_id" in frame)
-    async with LocalHost(tmp_path, "claude") as host:
+    async with LocalHost(folder, "claude") as host:
         for event, frame in session[:inside]:
             await host.ask(event, frame)
         main = next(each for each in await host.operations() if each.parent_operation_id is None)
@@ -146,10 +141,10 @@ async def test_sub_agents_of_an_interrupted_session_are_denied_and_end_with_it(t
     assert len(states) == 2
 
 
-async def test_a_sub_agent_that_is_interrupted_alone_leaves_its_caller_running(tmp_path: Path) -> None:
+async def test_a_sub_agent_that_is_interrupted_alone_leaves_its_caller_running(folder: Path) -> None:
     session = recorded("claude", "s-1")
     inside = next(nth for nth, (event, frame) in enumerate(session) if event == "PreToolUse" and "agent_id" in frame)
-    async with LocalHost(tmp_path, "claude") as host:
+    async with LocalHost(folder, "claude") as host:
         for event, frame in session[:inside]:
             await host.ask(event, frame)
         child = next(each for each in await host.operations() if each.parent_operation_id is not None)
@@ -167,8 +162,8 @@ async def test_a_sub_agent_that_is_interrupted_alone_leaves_its_caller_running(t
     assert HookType.ON_CALL_AGENT_ERROR in kinds
 
 
-async def test_a_call_that_waits_for_a_person_is_denied_when_its_session_is_interrupted(tmp_path: Path) -> None:
-    async with LocalHost(tmp_path, "codex", ask_seconds=15.0) as host:
+async def test_a_call_that_waits_for_a_person_is_denied_when_its_session_is_interrupted(folder: Path) -> None:
+    async with LocalHost(folder, "codex", ask_seconds=15.0) as host:
         await host.ask(*prompt_of(host))
         waits = asyncio.ensure_future(host.ask(*host.shell("ask first")))
         asked = await host.waiting()
@@ -180,8 +175,8 @@ async def test_a_call_that_waits_for_a_person_is_denied_when_its_session_is_inte
         assert (await ended(host, asked)).status == "interrupted"
 
 
-async def test_a_question_that_is_interrupted_alone_denies_its_call(tmp_path: Path) -> None:
-    async with LocalHost(tmp_path, "codex", ask_seconds=15.0) as host:
+async def test_a_question_that_is_interrupted_alone_denies_its_call(folder: Path) -> None:
+    async with LocalHost(folder, "codex", ask_seconds=15.0) as host:
         watching = asyncio.ensure_future(host.resident._watch_interrupts())
         await host.ask(*prompt_of(host))
         waits = asyncio.ensure_future(host.ask(*host.shell("ask first")))
@@ -193,11 +188,11 @@ async def test_a_question_that_is_interrupted_alone_denies_its_call(tmp_path: Pa
         watching.cancel()
 
 
-async def test_a_question_of_a_process_that_is_gone_can_be_interrupted(tmp_path: Path) -> None:
-    async with LocalHost(tmp_path, "codex") as old:
+async def test_a_question_of_a_process_that_is_gone_can_be_interrupted(folder: Path) -> None:
+    async with LocalHost(folder, "codex") as old:
         await old.ask(*old.shell("ask first"))
         asked = await old.waiting()
-    async with LocalHost(tmp_path, "codex") as new:
+    async with LocalHost(folder, "codex") as new:
         watching = asyncio.ensure_future(new.resident._watch_interrupts())
 
         assert (await interrupt(new, asked)).status == "interrupted"
@@ -205,8 +200,8 @@ async def test_a_question_of_a_process_that_is_gone_can_be_interrupted(tmp_path:
         watching.cancel()
 
 
-async def test_a_hook_that_still_runs_when_the_session_is_interrupted_lets_nothing_through(tmp_path: Path) -> None:
-    async with LocalHost(tmp_path, "codex", hooks="tests.hosts.held:hooks") as host:
+async def test_a_hook_that_still_runs_when_the_session_is_interrupted_lets_nothing_through(folder: Path) -> None:
+    async with LocalHost(folder, "codex", hooks="tests.hosts.held:hooks") as host:
         await host.ask(*prompt_of(host))
         under_way = asyncio.ensure_future(host.ask(*host.shell("echo hi")))
         await asyncio.wait_for(held.entered.wait(), 10)
@@ -217,8 +212,8 @@ async def test_a_hook_that_still_runs_when_the_session_is_interrupted_lets_nothi
         assert await under_way == DENIED["codex"]
 
 
-async def test_operations_of_a_process_that_died_end_and_those_of_others_are_left_alone(tmp_path: Path) -> None:
-    async with LocalHost(tmp_path, "codex") as host:
+async def test_operations_of_a_process_that_died_end_and_those_of_others_are_left_alone(folder: Path) -> None:
+    async with LocalHost(folder, "codex") as host:
         for name, framework, user in (("a", "Codex", host.policy.user_id), ("b", "", "ada"), ("c", "Codex", "ada")):
             state = OperationState(operation_id=name, agent_id="codex", framework=framework, user_id=user)
             await host.store.commit(state, expected_version=None, entries=())

@@ -22,19 +22,14 @@ pytestmark = pytest.mark.anyio
 refuse = partial(Reject, reason="not today", and_continue=True)
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 @pytest.mark.parametrize("name", ["codex", "gemini", "copilot"])
 async def test_an_approval_given_while_no_process_runs_lets_the_next_same_call_run_once(
-    tmp_path: Path, name: str
+    folder: Path, name: str
 ) -> None:
-    async with LocalHost(tmp_path, name) as old:
+    async with LocalHost(folder, name) as old:
         refused = await old.ask(*old.shell("ask first"))
         asked = await old.waiting()
-    async with LocalHost(tmp_path, name) as new:
+    async with LocalHost(folder, name) as new:
         await new.decide(asked, Approve)
 
         other = await new.ask(*new.shell("ask second"))
@@ -50,22 +45,22 @@ async def test_an_approval_given_while_no_process_runs_lets_the_next_same_call_r
     assert settled.status == "done"
 
 
-async def test_a_refusal_reaches_the_next_same_call_in_another_process(tmp_path: Path) -> None:
-    async with LocalHost(tmp_path, "codex") as old:
+async def test_a_refusal_reaches_the_next_same_call_in_another_process(folder: Path) -> None:
+    async with LocalHost(folder, "codex") as old:
         await old.ask(*old.shell("ask first"))
         asked = await old.waiting()
         await old.decide(asked, refuse)
-    async with LocalHost(tmp_path, "codex") as new:
+    async with LocalHost(folder, "codex") as new:
         answer = await new.ask(*new.shell("ask first"))
 
     assert "A person refused this call: not today" in str(answer)
 
 
-async def test_a_question_belongs_to_its_session_and_its_sub_agent(tmp_path: Path) -> None:
-    async with LocalHost(tmp_path, "codex") as old:
+async def test_a_question_belongs_to_its_session_and_its_sub_agent(folder: Path) -> None:
+    async with LocalHost(folder, "codex") as old:
         await old.ask(*old.shell("ask first"))
         asked = await old.waiting()
-    async with LocalHost(tmp_path, "codex") as new:
+    async with LocalHost(folder, "codex") as new:
         await new.decide(asked, Approve)
 
         elsewhere = await new.ask(*new.shell("ask first", session="s-2"))
@@ -75,10 +70,10 @@ async def test_a_question_belongs_to_its_session_and_its_sub_agent(tmp_path: Pat
     assert "May it run?" in str(inside)
 
 
-async def test_a_call_that_waits_moves_to_the_process_that_replaces_its_own(tmp_path: Path) -> None:
+async def test_a_call_that_waits_moves_to_the_process_that_replaces_its_own(folder: Path) -> None:
     async with (
-        LocalHost(tmp_path, "codex", ask_seconds=15.0) as old,
-        LocalHost(tmp_path, "codex", ask_seconds=15.0) as new,
+        LocalHost(folder, "codex", ask_seconds=15.0) as old,
+        LocalHost(folder, "codex", ask_seconds=15.0) as new,
     ):
         moved = asyncio.ensure_future(old.ask(*old.shell("ask first")))
         asked = await old.waiting()
@@ -93,8 +88,8 @@ async def test_a_call_that_waits_moves_to_the_process_that_replaces_its_own(tmp_
         assert [each.status for each in await new.operations() if each.pending] == []
 
 
-async def test_what_was_stored_of_a_question_tells_no_arguments_that_hooks_hid(tmp_path: Path) -> None:
-    async with LocalHost(tmp_path, "codex") as host:
+async def test_what_was_stored_of_a_question_tells_no_arguments_that_hooks_hid(folder: Path) -> None:
+    async with LocalHost(folder, "codex") as host:
         await host.ask(*host.shell("please change and ask", session="s-1"))
         await host.ask(*host.shell("ask for it"))
         asked = await host.waiting()
@@ -103,8 +98,8 @@ async def test_what_was_stored_of_a_question_tells_no_arguments_that_hooks_hid(t
     assert "ask for it" not in str(asked.steering.metadata)
 
 
-async def test_the_same_call_does_not_ask_twice_while_two_processes_run(tmp_path: Path) -> None:
-    async with LocalHost(tmp_path, "codex") as old, LocalHost(tmp_path, "codex") as new:
+async def test_the_same_call_does_not_ask_twice_while_two_processes_run(folder: Path) -> None:
+    async with LocalHost(folder, "codex") as old, LocalHost(folder, "codex") as new:
         await new.ask(*new.frame("UserPromptSubmit", session_id="s-1"))
         await old.ask(*old.shell("ask first"))
         await new.ask(*new.shell("ask first"))
@@ -112,21 +107,21 @@ async def test_the_same_call_does_not_ask_twice_while_two_processes_run(tmp_path
         assert await new.waiting()
 
 
-async def test_a_session_that_ends_in_another_process_rejects_its_questions(tmp_path: Path) -> None:
-    async with LocalHost(tmp_path, "codex") as old:
+async def test_a_session_that_ends_in_another_process_rejects_its_questions(folder: Path) -> None:
+    async with LocalHost(folder, "codex") as old:
         await old.ask(*old.shell("ask first"))
         asked = await old.waiting()
-    async with LocalHost(tmp_path, "codex") as new:
+    async with LocalHost(folder, "codex") as new:
         await new.ask(*new.frame("SessionEnd", session_id="s-1"))
 
         assert await rejection_of(new, asked) == "The session ended."
 
 
-async def test_a_person_who_answers_at_the_terminal_answers_a_question_of_another_process(tmp_path: Path) -> None:
-    async with LocalHost(tmp_path, "claude") as old:
+async def test_a_person_who_answers_at_the_terminal_answers_a_question_of_another_process(folder: Path) -> None:
+    async with LocalHost(folder, "claude") as old:
         await old.ask(*old.shell("ask first"))
         asked = await old.waiting()
-    async with LocalHost(tmp_path, "claude") as new:
+    async with LocalHost(folder, "claude") as new:
         ran = {"tool_input": {"command": "ask first"}, "tool_use_id": "call ask first", "session_id": "s-1"}
         await new.ask(*new.frame("PostToolUse", **ran))
 
@@ -135,11 +130,11 @@ async def test_a_person_who_answers_at_the_terminal_answers_a_question_of_anothe
     assert [each.action for each in decided] == ["approve"]
 
 
-async def test_a_question_whose_session_never_returns_is_rejected(tmp_path: Path) -> None:
-    async with LocalHost(tmp_path, "codex") as old:
+async def test_a_question_whose_session_never_returns_is_rejected(folder: Path) -> None:
+    async with LocalHost(folder, "codex") as old:
         await old.ask(*old.shell("ask first"))
         asked = await old.waiting()
-    async with LocalHost(tmp_path, "codex") as new:
+    async with LocalHost(folder, "codex") as new:
         capabilities = capabilities_of(new.host)
         await reject_forgotten(new.policy, "codex", capabilities, 0.0)
         kept = await new.waiting()
@@ -149,23 +144,23 @@ async def test_a_question_whose_session_never_returns_is_rejected(tmp_path: Path
         assert await rejection_of(new, asked) == "Nobody decided, and the session did not return."
 
 
-async def test_the_time_for_a_person_passes_and_the_call_is_denied_with_the_way_to_approve_it(tmp_path: Path) -> None:
-    async with LocalHost(tmp_path, "codex", ask_seconds=0.3) as host:
+async def test_the_time_for_a_person_passes_and_the_call_is_denied_with_the_way_to_approve_it(folder: Path) -> None:
+    async with LocalHost(folder, "codex", ask_seconds=0.3) as host:
         answer = await host.ask(*host.shell("ask first"))
         asked = await host.waiting()
 
         assert f"hookline approvals approve {asked.operation_id}" in str(answer)
 
 
-async def test_without_a_store_nobody_is_waited_for(tmp_path: Path) -> None:
-    async with LocalHost(tmp_path, "codex", stored=False, ask_seconds=15.0) as host:
+async def test_without_a_store_nobody_is_waited_for(folder: Path) -> None:
+    async with LocalHost(folder, "codex", stored=False, ask_seconds=15.0) as host:
         answer = await host.ask(*host.shell("ask first"), seconds=1000.0)
 
     assert "Nobody can be asked here" in str(answer)
 
 
-async def test_a_store_that_is_gone_denies_the_call_and_forgets_no_question(tmp_path: Path) -> None:
-    async with LocalHost(tmp_path, "codex") as host:
+async def test_a_store_that_is_gone_denies_the_call_and_forgets_no_question(folder: Path) -> None:
+    async with LocalHost(folder, "codex") as host:
         await host.ask(*host.shell("ask first"))
         asked = await host.waiting()
         await host.store.__aexit__(None, None, None)
@@ -173,12 +168,12 @@ async def test_a_store_that_is_gone_denies_the_call_and_forgets_no_question(tmp_
         answer = await host.ask(*host.shell("ask first"))
 
         assert "So the call is denied" in str(answer)
-    async with LocalHost(tmp_path, "codex") as new:
+    async with LocalHost(folder, "codex") as new:
         assert (await new.waiting()).operation_id == asked.operation_id
 
 
-def test_a_call_that_waits_gets_its_decision_although_its_resident_process_is_killed(tmp_path: Path) -> None:
-    with installed(tmp_path, "codex", store="sqlite:///hookline.db", ask_seconds=30.0) as host:
+def test_a_call_that_waits_gets_its_decision_although_its_resident_process_is_killed(folder: Path) -> None:
+    with installed(folder, "codex", store="sqlite:///hookline.db", ask_seconds=30.0) as host:
         under_way = host.start(*host.shell("ask first"))
         asked = asyncio.run(find_waiting(host.installation.folder))
         old = host.pid

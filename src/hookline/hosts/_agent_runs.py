@@ -96,6 +96,7 @@ class AgentRun:
         """When the model was told something, in unix seconds: just before a model call."""
         self._uncounted: list[tuple[float, int]] = []
         """Steps whose model call no transcript has told of yet."""
+        self._told = 0
 
     @property
     def stop_reason(self) -> str | None:
@@ -229,6 +230,7 @@ class AgentRun:
             led_to = next(
                 (step for step in self._steps if step[0] >= call.at), self._steps[-1] if self._steps else None
             )
+            self._told += 1
             if led_to in self._uncounted:
                 self._uncounted.remove(led_to)
             began = max((each for each in self._informed_at if each <= call.at), default=call.at)
@@ -246,9 +248,13 @@ class AgentRun:
             )
 
     def count_untold_calls(self, provider: str, model: str) -> None:
-        """Count one model call, without tokens, for each step of which no transcript has told."""
+        """Count one model call, without tokens, for each step that is more than transcripts have told of."""
         uncounted, self._uncounted = self._uncounted, []
-        for at, index in uncounted if self.is_open else ():
+        if not self.is_open:
+            return
+        missing = max(self.run.run.steps - self._told, 0)
+        self._told += missing
+        for at, index in uncounted[len(uncounted) - min(missing, len(uncounted)) :]:
             began = max((each for each in self._informed_at if each <= at), default=at)
             self.run.report_model_call(
                 ModelCallRecord(
