@@ -6,13 +6,16 @@ import asyncio
 import contextlib
 import json
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
+import msgspec
+
 from hookline import Approve, Reject, decode
 from hookline.errors import HooklineError
+from hookline.hooks import AnyHook
 from hookline.hosts import HOSTS, make_installation
 from hookline.hosts._policy import InstalledPolicy
 from hookline.hosts._resident import Resident
@@ -30,17 +33,32 @@ class LocalHost:
         folder: The folder of the store, which several of them can share.
         name: The coding agent.
         hooks: Import paths of hooks.
+        more: Hooks besides those.
+        stored: Whether it has a store.
+        sockets: The folder of its socket, for those that listen.
+        periods: Periods of the resident process.
         options: Options of the installation.
     """
 
     def __init__(
-        self, folder: Path, name: str, *, hooks: str = "tests.hosts.policy:hooks", stored: bool = True, **options: Any
+        self,
+        folder: Path,
+        name: str,
+        *,
+        hooks: str = "tests.hosts.policy:hooks",
+        more: Sequence[AnyHook] = (),
+        stored: bool = True,
+        sockets: str = "",
+        periods: Mapping[str, float] = {},
+        **options: Any,
     ) -> None:
         self.host, self._stack = HOSTS[name], AsyncExitStack()
         store = f"sqlite:///{folder}/hookline.db" if stored else ""
-        self.installation = make_installation(name, project=folder, hooks=[hooks], store=store, **options)
+        made = make_installation(name, project=folder, hooks=[hooks], store=store, **options)
+        self.installation = msgspec.structs.replace(made, sockets=sockets or made.sockets)
         self.policy = InstalledPolicy(self.installation)
-        self.resident = Resident(self.installation, folder / "installation.json", self.policy)
+        self.policy.own_hooks.extend(more)
+        self.resident = Resident(self.installation, folder / "installation.json", self.policy, **periods)
 
     async def __aenter__(self) -> Self:
         await self._stack.enter_async_context(self.policy)

@@ -49,7 +49,6 @@ KEPT_DECISIONS = 50
 ANSWER_SECONDS = 0.25
 """How much sooner than the client the resident process gives up, so that its reason still arrives."""
 IDLE_SECONDS = 6 * 3600.0
-"""After which a session counts as left, and a process without sessions ends."""
 LOOK_SECONDS = 60.0
 INTERRUPT_SECONDS = 0.5
 """Seconds between two looks for interrupted operations at least; see `hookline.store`."""
@@ -124,12 +123,19 @@ class Resident:
         path: The file of the installation.
         policy: Its hooks, open.
         look_seconds: How often it looks whether sessions were left, and whether its socket is still there.
+        idle_seconds: After which a session counts as left, and a process without sessions ends.
     """
 
     def __init__(
-        self, installation: Installation, path: Path, policy: InstalledPolicy, *, look_seconds: float = LOOK_SECONDS
+        self,
+        installation: Installation,
+        path: Path,
+        policy: InstalledPolicy,
+        *,
+        look_seconds: float = LOOK_SECONDS,
+        idle_seconds: float = IDLE_SECONDS,
     ) -> None:
-        self._look_seconds = look_seconds
+        self._look_seconds, self._idle_seconds = look_seconds, idle_seconds
         self._installation, self._host, self._policy = installation, installation.find_host(), policy
         self._started = time.time()
         self._capabilities = capabilities_of(self._host)
@@ -148,9 +154,7 @@ class Resident:
         self._server: asyncio.Server | None = None
 
     async def serve(self) -> None:
-        """Listen until another process takes over, SIGTERM comes, the socket is gone, or nobody has asked for hours."""
-        for number in (signal.SIGTERM, signal.SIGINT):
-            asyncio.get_running_loop().add_signal_handler(number, self.retire)
+        """Listen until another process takes over, `retire` is called, the socket is gone, or nobody asks for hours."""
         server = self._server = await self._listen()
         logger.info("Listening for %s, version %s, process %d.", self._host.title, VERSION, os.getpid())
         watching = asyncio.create_task(self._watch_interrupts())
@@ -163,7 +167,7 @@ class Resident:
             await self._close_left_sessions()
             now = time.monotonic()
             last = now if self._sessions or self._serving else last
-            if now - last > IDLE_SECONDS or not self._owns_socket():  # nobody can ask where the socket is gone
+            if now - last > self._idle_seconds or not self._owns_socket():  # nobody can ask where the socket is gone
                 self.retire()
         server.close()
         if self._serving:  # questions under way get their answers
@@ -178,7 +182,7 @@ class Resident:
     async def _close_left_sessions(self) -> None:
         """End sessions that were left, also those of processes that have died, and questions that nobody answers."""
         for name, session in list(self._sessions.items()):
-            if session.is_idle(IDLE_SECONDS):
+            if session.is_idle(self._idle_seconds):
                 self._forget_session(name)
                 await session.close(done=False)
         host = self._host
@@ -462,7 +466,10 @@ async def _run(path: Path) -> None:
     # Refuses hooks that would never be called, before anybody relies on them.
     AdapterRun(policy.own_hooks, capabilities_of(installation.find_host()))
     async with policy:
-        await Resident(installation, path, policy).serve()
+        resident = Resident(installation, path, policy)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, resident.retire)
+        await resident.serve()
 
 
 def run_resident(path: Path) -> int:
