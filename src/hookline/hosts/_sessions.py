@@ -188,10 +188,11 @@ class Session:
         for agent in agents:
             self._count_untold(agent)
             await agent.close(done=done)
-        main, self._main = self._main, None
+        main = self._main
         if main is not None:
             self._count_untold(main)
             self._add_untold_cost(main)
+            self._main = None
             await main.close(done=done)
         await asyncio.gather(*self._background)
 
@@ -370,6 +371,9 @@ class Session:
         await self._write(agent)
 
     def _count_untold(self, agent: AgentRun) -> None:
+        """Count the model calls of which nothing is told, unless it may still be told."""
+        if self._transcripts.is_late and agent is not self._main:
+            return
         model = getattr(agent.run.run.agent.model, "name", "") if agent.is_open else ""
         agent.count_untold_calls(self._transcripts.provider, model)
 

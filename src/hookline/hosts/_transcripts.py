@@ -67,6 +67,8 @@ class TranscriptFormat(NamedTuple):
         parse: Reads a line; the second argument is what it keeps from earlier lines of the file.
         has_folder: Whether the transcripts of sub-agents are in a folder that no event names.
         names_own: Whether events inside a sub-agent name its transcript in the place of the session's.
+        is_late: Whether lines are written so late that a sub-agent may have ended before its calls are told. They count
+            for the session's own agent then.
     """
 
     provider: str
@@ -74,6 +76,7 @@ class TranscriptFormat(NamedTuple):
     parse: Callable[[Record, dict[str, Any]], Iterator[ReportedCall]]
     has_folder: bool = False
     names_own: bool = False
+    is_late: bool = False
 
 
 class Transcript:
@@ -201,6 +204,11 @@ class SessionTranscripts:
     def has_tokens(self) -> bool:
         """Whether the coding agent writes tokens anywhere."""
         return self._form is not None
+
+    @property
+    def is_late(self) -> bool:
+        """Whether the calls of a sub-agent may be told only after it has ended."""
+        return self._form is not None and self._form.is_late
 
     @property
     def cost_usd(self) -> float | None:
@@ -375,7 +383,7 @@ FORMATS: Mapping[str, TranscriptFormat] = {
         "openai", (b'"token_usage_record"', b'"token_count"', b'"turn_context"'), parse_codex, names_own=True
     ),
     "gemini": TranscriptFormat("gcp.gemini", (b'"tokens"', b'"user"'), parse_gemini, has_folder=True),
-    "copilot": TranscriptFormat("", (b'"session.usage_record"',), parse_copilot),
+    "copilot": TranscriptFormat("", (b'"session.usage_record"',), parse_copilot, is_late=True),
 }
 """By the names of the coding agents; Cursor's transcripts have no tokens."""
 
