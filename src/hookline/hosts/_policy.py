@@ -11,7 +11,6 @@ import sys
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
-from time import monotonic
 from types import ModuleType, TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -19,6 +18,7 @@ from hookline.dispatcher import HookDispatcher
 from hookline.errors import HooklineError, HookUsageError, message_of
 from hookline.events import PendingTool
 from hookline.hooks import AnyHook, Hook, Hooks, Interceptor, hook_batch
+from hookline.hosts._decisions import DecisionWatch
 from hookline.hosts._installation import Installation
 from hookline.phases import PhaseHook
 from hookline.runtime import Approve, InMemoryStore, OperationStore, Reject
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 __all__ = ["InstalledPolicy", "load_hooks"]
 
-POLL_SECONDS = 0.2
+MOST_READERS = 4
 
 
 class InstalledPolicy:
@@ -47,6 +47,8 @@ class InstalledPolicy:
         tenant_id: The tenant of the operations.
         ask_seconds: Seconds to wait for a person's decision.
         watched: The files that the hooks were read from.
+        asked_here: The operations of the questions that this process has put.
+        reading: Held while the store is read for a question: many at once wait here, rather than for a connection.
 
     Raises:
         HookUsageError: If hooks cannot be imported.
@@ -58,7 +60,10 @@ class InstalledPolicy:
         self._stack = AsyncExitStack()
         self._registry: Registry | None = None
         self.installation_key = installation.key
+        self.asked_here: set[str] = set()
+        self.reading = asyncio.Semaphore(MOST_READERS)
         self.sql: SqlStore | None = None
+        self._decisions: DecisionWatch | None = None
         self.store: OperationStore = InMemoryStore()
         self.dispatcher = HookDispatcher()
         self.user_id = _account()
@@ -76,6 +81,7 @@ class InstalledPolicy:
                 from hookline.store import SqlStore
 
                 self.store = self.sql = await stack.enter_async_context(SqlStore(given.store, retry_seconds=3.0))
+                self._decisions = DecisionWatch(self.sql, given.host, given.tenant_id, self.reading)
                 await stack.enter_async_context(ExecutionLog(self.sql))
             if given.store or given.files:
                 from hookline.registry import Registry
@@ -111,7 +117,13 @@ class InstalledPolicy:
         return self._own
 
     async def decision(
-        self, operation_id: str, tool_call_id: str, seconds: float, stops: Callable[[], bool]
+        self,
+        operation_id: str,
+        tool_call_id: str,
+        seconds: float,
+        stops: Callable[[], bool],
+        *,
+        looks_first: bool = True,
     ) -> Approve | Reject | None:
         """Wait for the decision about a call of an operation that waits.
 
@@ -120,27 +132,18 @@ class InstalledPolicy:
             tool_call_id: The call.
             seconds: How long at most.
             stops: Says when to wait no longer.
+            looks_first: Whether there may be a decision already.
 
         Returns:
             The decision; `None` if there is none. An operation that was ended in another way refuses its call.
         """
-        if self.sql is None:
+        if self._decisions is None:
             return None
-        end = monotonic() + seconds
-        while not stops():
-            for stored in await self.sql.decisions_of(operation_id):
-                if stored.tool_call_id == tool_call_id:
-                    if stored.decision == "approve":
-                        return Approve(tool_call_id)
-                    goes_on = stored.decision == "rejectAndContinue"
-                    return Reject(tool_call_id, reason=stored.reason, and_continue=goes_on)
-            operation = await self.sql.operation(operation_id)
-            if operation is None or operation.status != "waiting_for_human":
-                return Reject(tool_call_id, reason="The question was withdrawn.", and_continue=True)
-            if monotonic() >= end:
-                return None
-            await asyncio.sleep(min(POLL_SECONDS, max(end - monotonic(), 0.0)))
-        return None
+        if looks_first:
+            found = await self._decisions.read(operation_id, tool_call_id)
+            if found is not None:
+                return found
+        return await self._decisions.wait(operation_id, seconds, stops)
 
     def explain(self, operation_id: str, asked: PendingTool) -> str:
         """Return how a call can be approved, for the model and for the person who reads with it."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import logging
 import time
@@ -10,7 +11,7 @@ from collections.abc import Callable
 import msgspec
 
 from hookline.calls import Message, ToolRequest
-from hookline.errors import HooklineError, message_of
+from hookline.errors import StateFormatError, message_of
 from hookline.events import PendingTool
 from hookline.hosts._abandoning import abandon
 from hookline.hosts._policy import InstalledPolicy
@@ -74,6 +75,7 @@ class Question:
     ) -> None:
         self.asked, self.operation_id = asked, operation_id
         self.settled = False
+        self._is_new = False
         self._policy, self._capabilities, self._agent_id = policy, capabilities, agent_id
 
     @classmethod
@@ -90,13 +92,21 @@ class Question:
             key: What makes another call the same one.
         """
         run = AdapterRun(policy.hooks(), parent.capabilities, agent_id=agent_id, parent=parent, best_effort=True)
-        await run.open([Message(role="user", content=asked.prompt or f"May {asked.tool_name} run?")])
         stored = QuestionMetadata(call=key, installation=policy.installation_key)
-        run.run.metadata = {METADATA: msgspec.to_builtins(stored)}
-        run.begin_step()
-        run.pause([asked])
-        await run.close()
-        return cls(policy, parent.capabilities, asked, run.operation_id, agent_id)
+
+        async def pause() -> None:
+            await run.open([Message(role="user", content=asked.prompt or f"May {asked.tool_name} run?")])
+            run.run.metadata = {METADATA: msgspec.to_builtins(stored)}
+            run.begin_step()
+            run.pause([asked])
+            await run.close()
+
+        # The client may go away meanwhile; the operation must not be left half open.
+        await asyncio.shield(asyncio.ensure_future(pause()))
+        policy.asked_here.add(run.operation_id)
+        question = cls(policy, parent.capabilities, asked, run.operation_id, agent_id)
+        question._is_new = True
+        return question
 
     async def wait(self, seconds: float, stops: Callable[[], bool]) -> Approve | Reject | None:
         """Wait for the decision of a person, from the page, the command line or the API.
@@ -105,19 +115,27 @@ class Question:
             seconds: How long at most.
             stops: Says when to wait no longer.
         """
-        return await self._policy.decision(self.operation_id, self.asked.tool_call_id, seconds, stops)
+        is_new, self._is_new = self._is_new, False
+        if is_new and seconds <= 0:
+            return None
+        return await self._policy.decision(
+            self.operation_id, self.asked.tool_call_id, seconds, stops, looks_first=not is_new
+        )
 
     async def settle(self, decision: Approve | Reject) -> None:
         """End the operation that waits, with the decision. A failure is logged: the decision holds all the same."""
-        if self.settled:
-            return
-        self.settled = True
+        if not self.settled:
+            self.settled = True
+            self._policy.asked_here.discard(self.operation_id)
+            await asyncio.shield(asyncio.ensure_future(self._settle(decision)))
+
+    async def _settle(self, decision: Approve | Reject) -> None:
         try:
-            await self._settle(decision)
+            await self._record(decision)
         except Exception as error:
             logger.error("Operation %s could not be ended: %s", self.operation_id, message_of(error))
 
-    async def _settle(self, decision: Approve | Reject) -> None:
+    async def _record(self, decision: Approve | Reject) -> None:
         run = AdapterRun(
             self._policy.hooks(),
             self._capabilities,
@@ -145,11 +163,12 @@ class Question:
         """End the operation that waits as interrupted: nobody is asked any more."""
         if not self.settled:
             self.settled = True
+            self._policy.asked_here.discard(self.operation_id)
             await abandon(self._policy, self.operation_id, self._capabilities.framework)
 
 
 async def load_questions(
-    policy: InstalledPolicy, host: str, capabilities: Capabilities, session_id: str
+    policy: InstalledPolicy, host: str, capabilities: Capabilities, session_id: str, known: set[str]
 ) -> dict[str, Question]:
     """Load the questions of a session that another process has put, by the keys of their calls.
 
@@ -158,9 +177,15 @@ async def load_questions(
         host: The name of the coding agent.
         capabilities: What it supports.
         session_id: The session.
+        known: The operations that were loaded before, which are left out; those of this call are added.
     """
     found = {}
-    for state in await _waiting_states(policy, host, capabilities):
+
+    def is_known(operation_id: str) -> bool:
+        return operation_id in known or operation_id in policy.asked_here
+
+    for state in await _waiting_states(policy, host, capabilities, is_known):
+        known.add(state.operation_id)
         stored = _read_metadata(state)
         if state.conversation_id == session_id and stored is not None and state.pending:
             asked = state.pending[0]
@@ -187,22 +212,28 @@ async def reject_forgotten(policy: InstalledPolicy, host: str, capabilities: Cap
             await question.settle(Reject(question.asked.tool_call_id, reason=FORGOTTEN, and_continue=True))
 
 
-async def _waiting_states(policy: InstalledPolicy, host: str, capabilities: Capabilities) -> list[OperationState]:
-    """Return the states of the operations of a coding agent that wait for a person."""
+async def _waiting_states(
+    policy: InstalledPolicy,
+    host: str,
+    capabilities: Capabilities,
+    is_known: Callable[[str], bool] = lambda operation_id: False,
+) -> list[OperationState]:
+    """Return the states of the operations of a coding agent that wait for a person, without those that are known."""
     sql = policy.sql
     if sql is None:
         return []
     found = []
-    page = await sql.operations(
-        policy.tenant_id, "waiting_for_human", agent_id=host, user_id=policy.user_id, limit=MOST_QUESTIONS
-    )
-    for each in page.items:
-        try:
-            state = await sql.load(each.operation_id)
-        except HooklineError:  # a newer version wrote it
-            continue
-        if state is not None and state.status == "waiting_for_human" and state.framework == capabilities.framework:
-            found.append(state)
+    async with policy.reading:
+        page = await sql.operations(
+            policy.tenant_id, "waiting_for_human", agent_id=host, user_id=policy.user_id, limit=MOST_QUESTIONS
+        )
+        for operation_id in [each.operation_id for each in page.items if not is_known(each.operation_id)]:
+            try:
+                state = await sql.load(operation_id)
+            except StateFormatError:  # a newer version wrote it
+                continue
+            if state is not None and state.status == "waiting_for_human" and state.framework == capabilities.framework:
+                found.append(state)
     return found
 
 

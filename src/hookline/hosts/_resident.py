@@ -184,12 +184,15 @@ class Resident:
         for name, session in list(self._sessions.items()):
             if session.is_idle(self._idle_seconds):
                 self._forget_session(name)
-                await session.close(done=False)
+                try:
+                    await session.close(done=False)
+                except HooklineError as error:
+                    logger.warning("Session %s could not be ended: %s", name, message_of(error))
         host = self._host
         try:
             await abandon_orphans(self._policy, host.name, host.title)
             await reject_forgotten(self._policy, host.name, self._capabilities, self._installation.ask_seconds)
-        except HooklineError as error:
+        except Exception as error:  # the next look tries again
             logger.warning("Operations that were left could not be looked up: %s", message_of(error))
 
     async def _watch_interrupts(self) -> None:
@@ -206,7 +209,7 @@ class Resident:
                 woken.clear()
                 try:
                     await abandon_interrupted(self._policy, self._host.name, self._host.title)
-                except HooklineError as error:  # the next wake-up, or the slow net, tries
+                except Exception as error:  # the next wake-up, or the slow net, tries
                     logger.info("Operations that are to be interrupted could not be looked up: %s", error)
                 await asyncio.sleep(INTERRUPT_SECONDS)
 

@@ -85,15 +85,18 @@ class Session:
         self.unmatched = 0
         self._host, self._policy, self._leaves = host, policy, leaves
         self._capabilities = capabilities_of(host)
-        self._opening, self._restoring, self._reading = asyncio.Lock(), asyncio.Lock(), asyncio.Lock()
+        self._opening, self._restoring = asyncio.Lock(), asyncio.Lock()
         self._restored = False
         self._main: AgentRun | None = None
         self._agents: dict[str, AgentRun] = {}
         self._ending: dict[str, AgentRun] = {}
         self._started: list[StartedAgent] = []
         self._questions: dict[str, Question] = {}
+        self._known_questions: set[str] = set()
         self._background: set[asyncio.Task[None]] = set()
         self._closing = asyncio.Event()
+        self._reading: asyncio.Task[None] | None = None
+        self._ended: asyncio.Task[None] | None = None
         self._transcripts = SessionTranscripts(FORMATS.get(host.name), time.time())
         self._is_whole = False
         self._known_cost = 0.0
@@ -156,7 +159,9 @@ class Session:
             case Moment.STOP:
                 return await self._end_turn(await self._agent_of(event), event)
             case Moment.SESSION_END:
-                await self.close(done=True)
+                if self._ended is None or self._ended.done():
+                    self._ended = asyncio.create_task(self.close(done=True))
+                await asyncio.shield(self._ended)  # also if the host does not wait for it
                 return HookVerdict()
             case _:
                 return HookVerdict()
@@ -172,6 +177,8 @@ class Session:
 
     async def leave(self) -> None:
         """End the session's operations, because this process ends; another one takes over its questions."""
+        if self._ended is not None:
+            await self._ended
         if self._policy.sql is None:
             await self._reject_questions("The resident process of hookline ended.")
         self._questions.clear()
@@ -332,24 +339,28 @@ class Session:
     # Tokens.
 
     async def _read_transcripts(self) -> None:
-        """Record the model calls that transcripts tell of, and that are new. It is finished even if it is cancelled."""
-        if self._transcripts.has_tokens:
-            await asyncio.shield(asyncio.ensure_future(self._read_transcripts_now()))
+        """Record the model calls that transcripts tell of, and that are new; a file that hangs is given up."""
+        if not self._transcripts.has_tokens:
+            return
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(READ_SECONDS * 2):
+                while self._reading is not None and not self._reading.done():
+                    await asyncio.shield(self._reading)
+                self._reading = asyncio.create_task(self._read_transcripts_now())
+                await asyncio.shield(self._reading)
 
     async def _read_transcripts_now(self) -> None:
-        async with self._reading:
-            try:
-                found = await asyncio.to_thread(self._transcripts.read, self.session_id, READ_SECONDS)
-            except Exception as error:  # figures are not worth a failed call
-                logger.warning(
-                    "The transcripts of session %s could not be read: %s", self.session_id, message_of(error)
-                )
-                return
-            for call in found:
-                agent = self._caller_of(call)
-                if agent is not None and agent.is_open:
-                    agent.count_calls([call], self._transcripts.provider)
-                    self._known_cost += call.cost_usd
+        try:
+            found = await asyncio.to_thread(self._transcripts.read, self.session_id, READ_SECONDS)
+        except Exception as error:  # figures are not worth a failed call
+            problem = message_of(error)
+            logger.warning("The transcripts of session %s could not be read: %s", self.session_id, problem)
+            return
+        for call in found:
+            agent = self._caller_of(call)
+            if agent is not None and agent.is_open:
+                agent.count_calls([call], self._transcripts.provider)
+                self._known_cost += call.cost_usd
 
     def _caller_of(self, call: ReportedCall) -> AgentRun | None:
         """Return the agent that made a model call; the session's own for a sub-agent that has ended."""
@@ -675,7 +686,8 @@ class Session:
                 logger.error("The questions of session %s cannot be read: %s", self.session_id, message_of(error))
 
     async def _load_questions(self) -> dict[str, Question]:
-        return await load_questions(self._policy, self._host.name, self._capabilities, self.session_id)
+        known, host = self._known_questions, self._host.name
+        return await load_questions(self._policy, host, self._capabilities, self.session_id, known)
 
     async def _ask(self, agent: AgentRun, asked: PendingTool, key: str) -> Question:
         """Put a question, unless another process has just put the same one."""
