@@ -152,6 +152,16 @@ async def test_the_time_for_a_person_passes_and_the_call_is_denied_with_the_way_
         assert f"hookline approvals approve {asked.operation_id}" in str(answer)
 
 
+async def test_of_two_equal_calls_at_once_one_approval_lets_one_run(folder: Path) -> None:
+    async with LocalHost(folder, "codex", ask_seconds=1.5) as host:
+        both = [asyncio.create_task(host.ask(*host.shell("ask first", tool_use_id=f"call-{nth}"))) for nth in range(2)]
+        await host.decide(await host.waiting(), Approve)
+
+        answers = await asyncio.gather(*both)
+
+    assert sorted("May it run?" in str(each) for each in answers) == [False, True]
+
+
 async def test_without_a_store_nobody_is_waited_for(folder: Path) -> None:
     async with LocalHost(folder, "codex", stored=False, ask_seconds=15.0) as host:
         answer = await host.ask(*host.shell("ask first"), seconds=1000.0)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import Callable
 from time import monotonic
 from typing import TYPE_CHECKING
 
+from hookline.errors import HooklineError
 from hookline.runtime import Approve, Reject
 
 if TYPE_CHECKING:
@@ -35,6 +37,8 @@ class DecisionWatch:
     def __init__(self, store: SqlStore, agent_id: str, tenant_id: str, reading: asyncio.Semaphore) -> None:
         self._store, self._agent_id, self._tenant_id = store, agent_id, tenant_id
         self._waiting: dict[str, asyncio.Future[Approve | Reject]] = {}
+        self._numbers: Counter[str] = Counter()
+        """How many wait for each operation: a host may make one call several times at once."""
         self._since = time.time()
         self._looking: asyncio.Task[None] | None = None
         self._reading = reading
@@ -73,34 +77,43 @@ class DecisionWatch:
         if not self._waiting:
             self._since = time.time() - CLOCK_SECONDS
         found = self._waiting.setdefault(operation_id, asyncio.get_running_loop().create_future())
+        self._numbers[operation_id] += 1
         if self._looking is None or self._looking.done():
             self._looking = asyncio.create_task(self._look())
-        looking = self._looking
         try:
             while not stops() and not found.done() and (left := end - monotonic()) > 0:
-                done, _ = await asyncio.wait([found], timeout=min(left, LOOK_SECONDS))
-                if not done and looking.done():
-                    looking.result()
+                await asyncio.wait([found], timeout=min(left, LOOK_SECONDS))
             return found.result() if found.done() else None
         finally:
-            self._waiting.pop(operation_id, None)
+            self._numbers[operation_id] -= 1
+            if not self._numbers[operation_id]:
+                del self._numbers[operation_id], self._waiting[operation_id]
 
     async def _look(self) -> None:
         """Look for decisions, and for operations that no longer wait, as long as anybody waits."""
+        while self._waiting:
+            await asyncio.sleep(LOOK_SECONDS)
+            try:
+                await self._look_once()
+            except HooklineError as error:
+                for future in self._waiting.values():
+                    if not future.done():
+                        future.set_exception(error)
+                return
+
+    async def _look_once(self) -> None:
         from hookline.store import DecisionFilter
 
         store, agent_id, tenant_id = self._store, self._agent_id, self._tenant_id
-        while self._waiting:
-            await asyncio.sleep(LOOK_SECONDS)
-            which = DecisionFilter(agent_id=agent_id, tenant_id=tenant_id, since=self._since)
-            for stored in (await store.decisions(which, limit=MOST_DECISIONS)).items:
-                self._give(stored.operation_id, _to_decision(stored))
-            page = await store.operations(tenant_id, "waiting_for_human", agent_id=agent_id, limit=MOST_DECISIONS)
-            listed = {each.operation_id for each in page.items}
-            for operation_id in [each for each in self._waiting if each not in listed]:
-                decision = await self.read(operation_id, "")
-                if decision is not None:
-                    self._give(operation_id, decision)
+        which = DecisionFilter(agent_id=agent_id, tenant_id=tenant_id, since=self._since)
+        for stored in (await store.decisions(which, limit=MOST_DECISIONS)).items:
+            self._give(stored.operation_id, _to_decision(stored))
+        page = await store.operations(tenant_id, "waiting_for_human", agent_id=agent_id, limit=MOST_DECISIONS)
+        listed = {each.operation_id for each in page.items}
+        for operation_id in [each for each in self._waiting if each not in listed]:
+            decision = await self.read(operation_id, "")
+            if decision is not None:
+                self._give(operation_id, decision)
 
     def _give(self, operation_id: str, decision: Approve | Reject) -> None:
         future = self._waiting.get(operation_id)

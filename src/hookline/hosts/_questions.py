@@ -82,7 +82,7 @@ class Question:
     async def open(
         cls, policy: InstalledPolicy, agent_id: str, parent: AdapterRun, asked: PendingTool, key: str
     ) -> Question:
-        """Put a question: pause an operation that waits for the decision.
+        """Put a question: pause an operation that waits for the decision. Do not cancel this.
 
         Args:
             policy: The policy.
@@ -94,15 +94,11 @@ class Question:
         run = AdapterRun(policy.hooks(), parent.capabilities, agent_id=agent_id, parent=parent, best_effort=True)
         stored = QuestionMetadata(call=key, installation=policy.installation_key)
 
-        async def pause() -> None:
-            await run.open([Message(role="user", content=asked.prompt or f"May {asked.tool_name} run?")])
-            run.run.metadata = {METADATA: msgspec.to_builtins(stored)}
-            run.begin_step()
-            run.pause([asked])
-            await run.close()
-
-        # The client may go away meanwhile; the operation must not be left half open.
-        await asyncio.shield(asyncio.ensure_future(pause()))
+        await run.open([Message(role="user", content=asked.prompt or f"May {asked.tool_name} run?")])
+        run.run.metadata = {METADATA: msgspec.to_builtins(stored)}
+        run.begin_step()
+        run.pause([asked])
+        await run.close()
         policy.asked_here.add(run.operation_id)
         question = cls(policy, parent.capabilities, asked, run.operation_id, agent_id)
         question._is_new = True

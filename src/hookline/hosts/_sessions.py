@@ -92,6 +92,7 @@ class Session:
         self._ending: dict[str, AgentRun] = {}
         self._started: list[StartedAgent] = []
         self._questions: dict[str, Question] = {}
+        self._asking: dict[str, asyncio.Task[Question]] = {}
         self._known_questions: set[str] = set()
         self._background: set[asyncio.Task[None]] = set()
         self._closing = asyncio.Event()
@@ -690,8 +691,15 @@ class Session:
         return await load_questions(self._policy, host, self._capabilities, self.session_id, known)
 
     async def _ask(self, agent: AgentRun, asked: PendingTool, key: str) -> Question:
-        """Put a question, unless another process has just put the same one."""
-        found = (await self._load_questions()).get(key)
+        """Put a question, once for each call, also if the client goes away while that is done."""
+        asking = self._asking.get(key)
+        if asking is None:
+            asking = self._asking[key] = asyncio.create_task(self._open_question(agent, asked, key))
+            asking.add_done_callback(lambda _: self._asking.pop(key))
+        return await asyncio.shield(asking)
+
+    async def _open_question(self, agent: AgentRun, asked: PendingTool, key: str) -> Question:
+        found = (await self._load_questions()).get(key)  # another process may have put the same one a moment ago
         if found is None or (found.asked.args, found.asked.prompt) != (asked.args, asked.prompt):
             found = await Question.open(self._policy, self._host.name, agent.run, asked, key)
         self._questions[key] = found
@@ -723,8 +731,10 @@ class Session:
                 args = final if final != event.args else None
                 return HookVerdict(decision="ask", reason=prompt, args=args)
             return HookVerdict(decision="deny", reason=f"{prompt} {self._policy.explain(question.operation_id, asked)}")
-        self._questions.pop(key_of(event), None)
+        is_first = self._questions.pop(key_of(event), None) is question
         await question.settle(decision)
+        if isinstance(decision, Approve) and not is_first:  # the same call at the same time has used the approval
+            return await self._call_tool(agent, event, seconds, announce_wait)
         if isinstance(decision, Approve):
             return await self._approve_changed(agent, event, asked, seconds, announce_wait)
         agent.note_informed(time.time())
