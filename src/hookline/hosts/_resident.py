@@ -36,7 +36,7 @@ from hookline.hosts._moments import Moment
 from hookline.hosts._policy import InstalledPolicy
 from hookline.hosts._questions import reject_forgotten
 from hookline.hosts._reading import QuestionError, SessionEvent, read_event
-from hookline.hosts._sessions import QuestionMoved, Session, capabilities_of
+from hookline.hosts._sessions import HostPatience, QuestionMoved, Session, capabilities_of
 from hookline.runtime import AdapterRun
 
 __all__ = ["HostDecision", "Resident", "ResidentStatus", "SessionStatus", "run_resident"]
@@ -345,7 +345,8 @@ class Resident:
                 self._unknown_events[event] += 1
                 return HostReply()
             session = self._session_of(found)
-            verdict = await session.judge(found, seconds - (time.perf_counter() - begun), announce_wait)
+            left = seconds - (time.perf_counter() - begun)
+            verdict = await session.judge(found, HostPatience(left, announce_wait))
             if found.moment is Moment.SESSION_END:
                 self._forget_session(session.session_id)
             answer = self._host.write(found.moment, event, verdict)

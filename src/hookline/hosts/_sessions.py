@@ -8,7 +8,7 @@ import logging
 import time
 from collections.abc import Callable, Coroutine, Mapping
 from time import monotonic
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -25,7 +25,7 @@ from hookline.hosts._reading import SessionEvent
 from hookline.hosts._transcripts import FORMATS, ReportedCall, SessionTranscripts
 from hookline.runtime import KINDS, AdapterRun, AgentDone, Approve, Capabilities, Reject, ToolDone
 
-__all__ = ["MAX_CONTINUES", "QuestionMoved", "Session", "capabilities_of"]
+__all__ = ["MAX_CONTINUES", "HostPatience", "QuestionMoved", "Session", "capabilities_of"]
 
 logger = logging.getLogger("hookline")
 
@@ -55,6 +55,18 @@ def capabilities_of(host: Host) -> Capabilities:
 
 class HostToolError(Exception):
     """A tool of a coding agent failed; its error text is all that is known."""
+
+
+class HostPatience(NamedTuple):
+    """How long a coding agent waits for an answer.
+
+    Attributes:
+        seconds: How long.
+        announce_wait: Called when a person is asked, whose decision another process can take over from now on.
+    """
+
+    seconds: float
+    announce_wait: Callable[[], None] = lambda: None
 
 
 class QuestionMoved(Exception):
@@ -111,15 +123,12 @@ class Session:
         """Return whether nothing has happened in it for some time, and nothing is under way."""
         return not self.judging and monotonic() - self.used > seconds
 
-    async def judge(
-        self, event: SessionEvent, seconds: float, announce_wait: Callable[[], None] = lambda: None
-    ) -> HookVerdict:
+    async def judge(self, event: SessionEvent, patience: HostPatience) -> HookVerdict:
         """Run the hooks of an event.
 
         Args:
             event: The event.
-            seconds: How long the host waits for the answer.
-            announce_wait: Called when a person is asked, whose decision another process can take over from now on.
+            patience: How long the host waits for the answer.
 
         Raises:
             QuestionMoved: If this process ends while a person is asked.
@@ -129,11 +138,11 @@ class Session:
             await self._restore_questions()
             self._transcripts.note_session(event.transcript, event.agent_id)
             self._transcripts.note(event.agent_transcript, event.agent_id)
-            return await self._judge(event, seconds, announce_wait)
+            return await self._judge(event, patience)
         finally:
             self.used, self.judging = monotonic(), self.judging - 1
 
-    async def _judge(self, event: SessionEvent, seconds: float, announce_wait: Callable[[], None]) -> HookVerdict:
+    async def _judge(self, event: SessionEvent, patience: HostPatience) -> HookVerdict:
         match event.moment:
             case Moment.SESSION_START:
                 self._is_whole = event.source in ("startup", "new")
@@ -142,7 +151,7 @@ class Session:
             case Moment.PROMPT:
                 return await self._begin_turn(event)
             case Moment.BEFORE_TOOL:
-                return await self._before_tool(event, seconds, announce_wait)
+                return await self._before_tool(event, patience)
             case Moment.AFTER_TOOL | Moment.FAILED_TOOL:
                 return await self._after_tool(event)
             case Moment.AGENT_START:
@@ -495,17 +504,17 @@ class Session:
 
     # Tools.
 
-    async def _before_tool(self, event: SessionEvent, seconds: float, announce_wait: Callable[[], None]) -> HookVerdict:
+    async def _before_tool(self, event: SessionEvent, patience: HostPatience) -> HookVerdict:
         agent = await self._agent_of(event)
         stopped = self._stop_reason_of(agent)
         if stopped is not None:
             return _deny_stopped(stopped)
         question = self._questions.get(key_of(event))
         if question is not None:
-            return await self._decide(agent, event, question, seconds, announce_wait)
+            return await self._decide(agent, event, question, patience)
         if event.tool in self._host.spawns:
             return await self._start_agent(agent, event)
-        return await self._call_tool(agent, event, seconds, announce_wait)
+        return await self._call_tool(agent, event, patience)
 
     def _stop_reason_of(self, agent: AgentRun) -> str | None:
         """Return why an agent, or the session, was ended; `None` if it was not."""
@@ -517,8 +526,7 @@ class Session:
         self,
         agent: AgentRun,
         event: SessionEvent,
-        seconds: float,
-        announce_wait: Callable[[], None],
+        patience: HostPatience,
         *,
         approved: bool = False,
     ) -> HookVerdict:
@@ -540,7 +548,7 @@ class Session:
         if done.asked is not None:
             agent.run.step.asked.pop(done.asked.tool_call_id, None)
             question = await self._ask(agent, done.asked, key_of(event))
-            return await self._decide(agent, event, question, seconds, announce_wait)
+            return await self._decide(agent, event, question, patience)
         agent.note(Message(role="tool", content=done.result.content, tool_call_id=request.tool_call_id))
         agent.note_informed(time.time())
         self._write_soon(agent)
@@ -552,13 +560,12 @@ class Session:
         agent: AgentRun,
         event: SessionEvent,
         asked: PendingTool,
-        seconds: float,
-        announce_wait: Callable[[], None],
+        patience: HostPatience,
     ) -> HookVerdict:
         """Run an approved call, whose arguments hooks may have changed before the person saw them."""
         final = dict(asked.args)
         changed = msgspec.structs.replace(event, args=final)
-        verdict = await self._call_tool(agent, changed, seconds, announce_wait, approved=True)
+        verdict = await self._call_tool(agent, changed, patience, approved=True)
         if final == event.args or verdict.decision or verdict.args is not None:
             return verdict
         return msgspec.structs.replace(verdict, args=final)
@@ -710,19 +717,20 @@ class Session:
         agent: AgentRun,
         event: SessionEvent,
         question: Question,
-        seconds: float,
-        announce_wait: Callable[[], None],
+        patience: HostPatience,
     ) -> HookVerdict:
         """Have a person decide about a call: elsewhere, for as long as the host waits; else in front of the host."""
         asked = question.asked
-        patience = min(self._policy.ask_seconds, max(seconds - 1.0, 0.0)) if self._policy.sql is not None else 0.0
-        if patience > 0:
-            announce_wait()
-        decision = await question.wait(patience, lambda: self._leaves() or self._stop_reason_of(agent) is not None)
+        seconds = 0.0
+        if self._policy.sql is not None:
+            seconds = min(self._policy.ask_seconds, max(patience.seconds - 1.0, 0.0))
+        if seconds > 0:
+            patience.announce_wait()
+        decision = await question.wait(seconds, lambda: self._leaves() or self._stop_reason_of(agent) is not None)
         stopped = self._stop_reason_of(agent)
         if stopped is not None:
             return _deny_stopped(stopped)
-        if decision is None and patience > 0 and self._leaves():
+        if decision is None and seconds > 0 and self._leaves():
             raise QuestionMoved
         if decision is None:
             prompt = asked.prompt or f"{asked.tool_name} needs the approval of a person."
@@ -734,9 +742,9 @@ class Session:
         is_first = self._questions.pop(key_of(event), None) is question
         await question.settle(decision)
         if isinstance(decision, Approve) and not is_first:  # the same call at the same time has used the approval
-            return await self._call_tool(agent, event, seconds, announce_wait)
+            return await self._call_tool(agent, event, patience)
         if isinstance(decision, Approve):
-            return await self._approve_changed(agent, event, asked, seconds, announce_wait)
+            return await self._approve_changed(agent, event, asked, patience)
         agent.note_informed(time.time())
         reason = f"A person refused this call: {decision.reason}" if decision.reason else "A person refused this call."
         if decision.and_continue:
