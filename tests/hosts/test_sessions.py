@@ -14,7 +14,8 @@ from hookline import Approve, HookType, Reject, decode
 from hookline.registry import Registry
 from hookline.runtime import OperationState
 from hookline.store import SqlStore
-from tests.hosts.installed import Installed, Ran, end_resident, frames, installed
+from tests.hosts.in_process import recorded as replay
+from tests.hosts.installed import Installed, Ran, end_resident, installed
 
 T = TypeVar("T")
 
@@ -192,7 +193,7 @@ def read(host: Installed, query: Callable[[SqlStore], Awaitable[T]]) -> T:
 
 def recorded(host: Installed, session: str) -> list[tuple[str, dict[str, Any]]]:
     """Return the recorded frames of a host as those of another session."""
-    return [(event, {**frame, "session_id": session}) for event, frame in frames(host.host.name)]
+    return replay(host.host.name, session)
 
 
 def operations(host: Installed, session: str) -> list[OperationState]:

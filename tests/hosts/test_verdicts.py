@@ -130,7 +130,7 @@ def test_a_prompt_that_hooks_deny_is_refused_where_the_host_can(host: Installed)
         "codex": {"decision": "block", "reason": "ask something else"},
         "gemini": {"decision": "deny", "reason": "ask something else"},
         "cursor": {"continue": False, "user_message": "ask something else"},
-        "copilot": {},
+        "copilot": {"decision": "block", "reason": "ask something else"},
     }
     assert answer.json == expected[name]
 
@@ -154,19 +154,22 @@ def test_an_agent_that_would_stop_goes_on_three_times_and_no_more(name: str, tmp
     assert answers[3:] == [{}, {}]
 
 
-@pytest.mark.parametrize("name", ["claude", "codex", "gemini"])
+@pytest.mark.parametrize("name", ["claude", "codex", "gemini", "copilot"])
 def test_a_result_that_hooks_change_replaces_the_one_that_the_model_reads(name: str, tmp_path: Any) -> None:
-    before, after = {"gemini": ("BeforeTool", "AfterTool")}.get(name, ("PreToolUse", "PostToolUse"))
+    other = {"gemini": ("BeforeTool", "AfterTool"), "copilot": ("preToolUse", "postToolUse")}
+    before, after = other.get(name, ("PreToolUse", "PostToolUse"))
     recorded = [each for each in frames(name) if each[0] in (before, after)]
 
     with installed(tmp_path, name) as host:
         host.ask(*recorded[0])
-        answer = host.ask(after, {**recorded[1][1], "tool_response": "a secret"})
+        key = "toolResult" if name == "copilot" else "tool_response"
+        answer = host.ask(after, {**recorded[1][1], key: "a secret"})
 
     expected: dict[str, Any] = {
         "claude": {"hookSpecificOutput": {"hookEventName": "PostToolUse", "updatedToolOutput": _output("hidden")}},
         "codex": {"decision": "block", "reason": "hidden"},
         "gemini": {"decision": "deny", "reason": "hidden"},
+        "copilot": {"modifiedResult": {"resultType": "success", "textResultForLlm": "hidden"}},
     }
     assert answer.json == expected[name]
 

@@ -147,10 +147,15 @@ def _is_extra(hook: Any) -> bool:
 SKIPPED: list[tuple[str, dict[str, Any], str]] = [
     ("an event that we have not", {"WorktreeCreate": [command("x")]}, "no such event"),
     ("an event of models", {"PreModelRequest": [command("x")]}, "use a hook of ModelCall"),
-    ("a prompt", {"Stop": [{"hooks": [{"type": "prompt", "prompt": "ok?"}]}]}, "type 'prompt' has no counterpart"),
-    ("an agent", {"Stop": [{"hooks": [{"type": "agent", "prompt": "ok?"}]}]}, "type 'agent' has no counterpart"),
-    ("an MCP tool", {"Stop": [{"hooks": [{"type": "mcp_tool"}]}]}, "type 'mcp_tool' has no counterpart"),
-    ("a condition", {"PreToolUse": [command("x", **{"if": "Bash(git *)"})]}, "`if` is not supported"),
+    ("a prompt", {"Stop": [{"hooks": [{"type": "prompt", "prompt": "ok?"}]}]}, "its host asks a model"),
+    ("an agent", {"Stop": [{"hooks": [{"type": "agent", "prompt": "ok?"}]}]}, "its host runs an agent"),
+    ("an MCP tool", {"Stop": [{"hooks": [{"type": "mcp_tool"}]}]}, "a tool of an MCP server"),
+    ("a condition", {"PreToolUse": [command("x", **{"if": "Bash(git *)"})]}, "look into compound commands"),
+    ("a condition of several tools", {"PreToolUse": [command("x", **{"if": "Edit"})]}, "no filter here does"),
+    ("a condition of another kind", {"PreToolUse": [command("x", **{"if": 7})]}, "no filter here does"),
+    ("a condition without a tool", {"Stop": [command("x", **{"if": "Bash"})]}, "not about a tool"),
+    ("a condition that never holds", {"PreToolUse": [{"matcher": "Write", **command("x", **{"if": "Bash"})}]}, "leaves out"),
+    ("a handler of a type that is none", {"Stop": [{"hooks": [{"type": 7}]}]}, "a type must be text"),
     ("another shell", {"PreToolUse": [command("x", shell="powershell")]}, "shell 'powershell'"),
     ("a broken matcher", {"PreToolUse": [{"matcher": "[", **command("x")}]}, "not a valid regular expression"),
     ("a matcher of another kind", {"PreToolUse": [{"matcher": 1, **command("x")}]}, "must be text"),
@@ -226,6 +231,130 @@ def test_an_http_hook_becomes_a_webhook_and_the_values_of_headers_stay_variables
     assert told.webhook is not None
     assert (told.point, told.webhook.control) == ("afterToolCall", False)
     assert why(settings) == ["the answer to an HTTP hook of this event has no effect"]
+
+
+@pytest.mark.parametrize(
+    ("condition", "matcher", "left"),
+    [
+        ("Bash", "", "Bash"),
+        ("Bash(*)", "*", "Bash"),
+        ("Bash()", "Edit|Bash", "Bash"),
+        ("mcp__notes__read", "mcp__.*", "mcp__notes__read"),
+        ("Task", "", "Agent|Task"),
+        ("", "Write", "Write"),
+    ],
+)
+def test_a_condition_that_means_every_call_of_a_tool_becomes_a_matcher(
+    project: Path, condition: str, matcher: str, left: str
+) -> None:
+    hooks = {"PreToolUse": [{"matcher": matcher, **command("x", **{"if": condition})}]}
+    settings = read_host_settings(write(project, hooks))
+
+    assert settings.skipped == []
+    assert settings.hooks[0].definition.matcher == left
+
+
+TOML = """
+# the settings of Codex
+model = "gpt-5"
+
+[features]
+hooks = true
+
+[[hooks.PreToolUse]]
+matcher = "Bash"
+
+[[hooks.PreToolUse.hooks]]
+type = "command"
+command = '''
+echo "[[hooks.Stop]]"
+'''
+timeout = 7
+
+[[hooks.PreToolUse.hooks]]
+type = "prompt"
+prompt = "ok?"
+
+[[hooks.Stop]]
+[[hooks.Stop.hooks]]
+type = "command"
+command = "y"
+if = "Bash"
+
+[hooks.state."a:pre_tool_use:0:0"]
+trusted_hash = "sha256:0"
+"""
+
+
+def test_the_toml_of_codex_is_read_with_its_lines(project: Path) -> None:
+    path = write_text(project, TOML, ".codex/config.toml")
+
+    settings = read_host_settings(path)
+
+    found = [
+        (each.definition.host_event, each.definition.matcher, each.definition.timeout, each.line)
+        for each in settings.hooks
+    ]
+    assert settings.dialect == "codex"
+    assert found == [("PreToolUse", "Bash", 7.0, 11), ("Stop", "", 600.0, 23)]
+    assert [(each.line, each.why) for each in settings.skipped] == [
+        (
+            18,
+            "a handler of type 'prompt' has no counterpart: its host asks a model; ask one in a script, or in a hook in Python",
+        ),
+        (23, "Codex ignores `if`, and so does the imported hook"),
+    ]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'hooks = {PreToolUse = [{hooks = [{type = "command", command = "x"}]}]}',
+        '[hooks]\nPreToolUse = [{matcher = "*", hooks = [{type = "command", command = "x"}]}]',
+        '["hooks"]\n[[hooks . "PreToolUse"]]\nhooks = [{command = "x"}]',
+    ],
+)
+def test_toml_may_be_written_in_other_ways(project: Path, text: str) -> None:
+    settings = read_host_settings(write_text(project, text, ".codex/config.toml"))
+
+    assert settings.hooks[0].definition.host_event == "PreToolUse"
+    assert settings.hooks[0].line >= 1
+
+
+@pytest.mark.parametrize("switch", ["hooks", "codex_hooks"])
+def test_hooks_that_codex_does_not_run_are_disabled(project: Path, switch: str) -> None:
+    text = TOML.replace("hooks = true", f"{switch} = false") + "\n[tui]\nnotifications = true\n"
+    settings = read_host_settings(write_text(project, f'notify = ["say"]\n{text}', ".codex/config.toml"))
+
+    assert not any(each.definition.enabled for each in settings.hooks)
+    assert "Codex gives the program another input" in " ".join(why(settings))
+
+
+@pytest.mark.parametrize(
+    ("text", "line"), [("a = 1\nb = \n", 2), ("hooks = 1\n", 1), ("\n\n[[hooks]]\n", 3), ("a = 1\na = 2", 2)]
+)
+def test_toml_that_is_broken_says_which_line(project: Path, text: str, line: int) -> None:
+    path = write_text(project, text, ".codex/config.toml")
+
+    with pytest.raises(DefinitionFileError) as caught:
+        read_host_settings(path)
+
+    assert (caught.value.file, caught.value.line) == (str(path), line)
+
+
+def test_the_ids_of_hooks_of_toml_stay_when_lines_change(project: Path) -> None:
+    before = read_host_settings(write_text(project, TOML, ".codex/config.toml")).hooks
+    after = read_host_settings(write_text(project, f"# more\n\n{TOML}", ".codex/config.toml")).hooks
+
+    assert [each.definition.id for each in before] == [each.definition.id for each in after]
+    assert [each.line + 2 for each in before] == [each.line for each in after]
+
+
+def write_text(project: Path, text: str, name: str) -> Path:
+    path = project / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    return path
 
 
 def test_settings_of_gemini_count_milliseconds_and_name_events_as_gemini_does(project: Path) -> None:

@@ -185,7 +185,9 @@ def write_copilot(moment: Moment, event: str, verdict: HookVerdict) -> HostReply
             top |= {"permissionDecision": "deny", "permissionDecisionReason": _text(verdict.reason)}
         elif verdict.args is not None:
             top |= {"permissionDecision": "allow", "modifiedArgs": verdict.args}
-    elif moment is Moment.STOP and verdict.decision == "continue":
+    elif moment is Moment.AFTER_TOOL and verdict.result is not None:
+        top["modifiedResult"] = {"resultType": "success", "textResultForLlm": _text(verdict.result)}
+    elif (moment, verdict.decision) in ((Moment.PROMPT, "deny"), (Moment.STOP, "continue")):
         top |= {"decision": "block", "reason": _text(verdict.reason)}
     if verdict.context:
         top["additionalContext"] = _text(verdict.context)

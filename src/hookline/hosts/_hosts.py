@@ -49,6 +49,7 @@ class Host(msgspec.Struct, frozen=True, kw_only=True):
         asks: Whether it can ask the person in front of it about a call.
         refuses_compaction: Whether a hook can keep it from compacting the conversation.
         names_agents: Whether an event inside a sub-agent says so.
+        own_prompts: How the prompts begin that the host writes itself, such as the end of a background agent.
         milliseconds: Whether its settings give timeouts in milliseconds.
         shape: How its settings nest a command: `"groups"`, `"list"` or `"bash"`.
         files: The file of the settings, by scope; `~` is the home of the host's settings.
@@ -69,6 +70,7 @@ class Host(msgspec.Struct, frozen=True, kw_only=True):
     asks: bool = False
     refuses_compaction: bool = False
     names_agents: bool = True
+    own_prompts: tuple[str, ...] = ()
     milliseconds: bool = False
     shape: str = "groups"
     files: Mapping[Scope, str]
@@ -148,6 +150,7 @@ CLAUDE = Host(
     write=write_claude,
     asks=True,
     refuses_compaction=True,
+    own_prompts=("<task-notification>",),
     files={Scope.PROJECT: ".claude/settings.local.json", Scope.USER: "~/.claude/settings.json"},
     home="CLAUDE_CONFIG_DIR",
 )
@@ -255,14 +258,26 @@ COPILOT = Host(
         "userPromptSubmitted": Moment.PROMPT,
         "preToolUse": Moment.BEFORE_TOOL,
         "postToolUse": Moment.AFTER_TOOL,
+        "postToolUseFailure": Moment.FAILED_TOOL,
+        "subagentStart": Moment.AGENT_START,
+        "subagentStop": Moment.AGENT_STOP,
         "agentStop": Moment.STOP,
         "sessionEnd": Moment.SESSION_END,
     },
-    installed=("sessionStart", "userPromptSubmitted", "preToolUse", "postToolUse", "agentStop", "sessionEnd"),
+    # Not `subagentStart`: it does not tell the task, by which the first event inside finds the call that started it.
+    installed=(
+        "sessionStart",
+        "userPromptSubmitted",
+        "preToolUse",
+        "postToolUse",
+        "postToolUseFailure",
+        "subagentStop",
+        "agentStop",
+        "sessionEnd",
+    ),
     tools={"bash": "Bash", "view": "Read", "create": "Write", "edit": "Edit"},
     spawns=frozenset({"task"}),
     write=write_copilot,
-    names_agents=False,
     shape="bash",
     files={Scope.PROJECT: ".github/hooks/hookline.json", Scope.USER: "~/.copilot/hooks/hookline.json"},
 )

@@ -8,10 +8,9 @@ import importlib
 import inspect
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
-from time import monotonic
 from types import ModuleType, TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -19,6 +18,7 @@ from hookline.dispatcher import HookDispatcher
 from hookline.errors import HooklineError, HookUsageError, message_of
 from hookline.events import PendingTool
 from hookline.hooks import AnyHook, Hook, Hooks, Interceptor, hook_batch
+from hookline.hosts._decisions import DecisionWatch
 from hookline.hosts._installation import Installation
 from hookline.phases import PhaseHook
 from hookline.runtime import Approve, InMemoryStore, OperationStore, Reject
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 __all__ = ["InstalledPolicy", "load_hooks"]
 
-POLL_SECONDS = 0.2
+MOST_READERS = 4
 
 
 class InstalledPolicy:
@@ -39,12 +39,16 @@ class InstalledPolicy:
         installation: The installation.
 
     Attributes:
-        store: Where operations are kept.
+        installation_key: The key of the installation.
+        sql: The store, if the installation names one.
+        store: Where operations are kept: that store, or memory.
         dispatcher: The dispatcher of all sessions.
         user_id: The account for whom the coding agent works.
         tenant_id: The tenant of the operations.
         ask_seconds: Seconds to wait for a person's decision.
         watched: The files that the hooks were read from.
+        asked_here: The operations of the questions that this process has put.
+        reading: Held while the store is read for a question: many at once wait here, rather than for a connection.
 
     Raises:
         HookUsageError: If hooks cannot be imported.
@@ -55,7 +59,11 @@ class InstalledPolicy:
         self._installation = installation
         self._stack = AsyncExitStack()
         self._registry: Registry | None = None
-        self._sql: SqlStore | None = None
+        self.installation_key = installation.key
+        self.asked_here: set[str] = set()
+        self.reading = asyncio.Semaphore(MOST_READERS)
+        self.sql: SqlStore | None = None
+        self._decisions: DecisionWatch | None = None
         self.store: OperationStore = InMemoryStore()
         self.dispatcher = HookDispatcher()
         self.user_id = _account()
@@ -72,14 +80,15 @@ class InstalledPolicy:
                 from hookline.registry import ExecutionLog
                 from hookline.store import SqlStore
 
-                self.store = self._sql = await stack.enter_async_context(SqlStore(given.store, retry_seconds=3.0))
-                await stack.enter_async_context(ExecutionLog(self._sql))
+                self.store = self.sql = await stack.enter_async_context(SqlStore(given.store, retry_seconds=3.0))
+                self._decisions = DecisionWatch(self.sql, given.host, given.tenant_id, self.reading)
+                await stack.enter_async_context(ExecutionLog(self.sql))
             if given.store or given.files:
                 from hookline.registry import Registry
 
                 sys.path.insert(0, given.folder)  # where modules of handlers may be
                 self._registry = Registry(
-                    self._sql,
+                    self.sql,
                     files=[Path(each) for each in given.files],
                     modules=given.modules,
                     scripts=Path(given.scripts) if given.scripts else None,
@@ -107,38 +116,42 @@ class InstalledPolicy:
         """The hooks that were imported, without those of the registry."""
         return self._own
 
-    async def decision(self, operation_id: str, tool_call_id: str, seconds: float) -> Approve | Reject | None:
+    async def decision(
+        self,
+        operation_id: str,
+        tool_call_id: str,
+        seconds: float,
+        stops: Callable[[], bool],
+        *,
+        looks_first: bool = True,
+    ) -> Approve | Reject | None:
         """Wait for the decision about a call of an operation that waits.
 
         Args:
             operation_id: The operation.
             tool_call_id: The call.
             seconds: How long at most.
+            stops: Says when to wait no longer.
+            looks_first: Whether there may be a decision already.
 
         Returns:
-            The decision; `None` if there is none.
+            The decision; `None` if there is none. An operation that was ended in another way refuses its call.
         """
-        if self._sql is None:
+        if self._decisions is None:
             return None
-        end = monotonic() + seconds
-        while True:
-            for stored in await self._sql.decisions_of(operation_id):
-                if stored.tool_call_id == tool_call_id:
-                    if stored.decision == "approve":
-                        return Approve(tool_call_id)
-                    goes_on = stored.decision == "rejectAndContinue"
-                    return Reject(tool_call_id, reason=stored.reason, and_continue=goes_on)
-            if monotonic() >= end:
-                return None
-            await asyncio.sleep(min(POLL_SECONDS, max(end - monotonic(), 0.0)))
+        if looks_first:
+            found = await self._decisions.read(operation_id, tool_call_id)
+            if found is not None:
+                return found
+        return await self._decisions.wait(operation_id, seconds, stops)
 
     def explain(self, operation_id: str, asked: PendingTool) -> str:
         """Return how a call can be approved, for the model and for the person who reads with it."""
-        if self._sql is None:
+        if self.sql is None:
             return "Nobody can be asked here: install the hook with --store to let a person approve calls."
         return (
             "A person must approve this call first, on hookline's page or with `hookline approvals approve "
-            f"{operation_id} {asked.tool_call_id} --store {self._sql.name}`. After that, make the same call again."
+            f"{operation_id} {asked.tool_call_id} --store {self.sql.name}`. After that, make the same call again."
         )
 
 

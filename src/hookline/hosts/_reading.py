@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -24,6 +25,7 @@ KNOWN_KEYS = frozenset(
     prompt prompt_response initialPrompt attachments stop_hook_active stopReason last_assistant_message loop_count
     background_tasks session_crons custom_instructions compact_summary
     agent_id agent_type agent_message subagent_id subagent_type is_background_agent composer_mode
+    agentId agentType agentName parentAgentId response hookName toolInput permissionSuggestions
     workspace_roots cursor_version user_email command url file_path
     """.split()  # noqa: SIM905
 )
@@ -63,6 +65,11 @@ class SessionEvent(msgspec.Struct, frozen=True, kw_only=True):
         summary: The summary of a compaction.
         model: The model.
         folder: The folder in which the agent works.
+        source: Why the session begins.
+        transcript: The file in which the host keeps the session.
+        agent_transcript: The file in which it keeps the sub-agent's part.
+        parent_id: The session or sub-agent that called the sub-agent, if the event names it.
+        at: When it was read, in unix seconds.
         unknown: Keys that this version of hookline does not know.
     """
 
@@ -84,6 +91,11 @@ class SessionEvent(msgspec.Struct, frozen=True, kw_only=True):
     summary: str = ""
     model: str = ""
     folder: str = ""
+    source: str = ""
+    transcript: str = ""
+    agent_transcript: str = ""
+    parent_id: str = ""
+    at: float = 0.0
     unknown: tuple[str, ...] = ()
 
 
@@ -107,12 +119,15 @@ def read_event(host: Host, name: str, question: bytes) -> SessionEvent:
     server = context if isinstance(context, Mapping) else {}
     toolset, tool_name = host.split_tool(tool, _text(server, "server_name"), _text(server, "tool_name"))
     response = next((given[key] for key in ("tool_response", "toolResult", "tool_output") if key in given), "")
+    agent_id, parent_id = _text(given, "agent_id", "subagent_id", "agentId"), _text(given, "parentAgentId")
+    session_id = _text(given, "session_id", "sessionId", "conversation_id") or "unknown"
     return SessionEvent(
         name=name,
         moment=moment,
-        session_id=_text(given, "session_id", "sessionId", "conversation_id") or "unknown",
-        agent_id=_text(given, "agent_id", "subagent_id"),
-        agent_type=_text(given, "agent_type", "subagent_type"),
+        # In a sub-agent of Copilot CLI, its id stands in the place of the session's.
+        session_id=parent_id if parent_id and session_id == agent_id else session_id,
+        agent_id=agent_id,
+        agent_type=_text(given, "agent_type", "subagent_type", "agentType"),
         tool=tool,
         toolset=toolset,
         tool_name=tool_name,
@@ -121,13 +136,18 @@ def read_event(host: Host, name: str, question: bytes) -> SessionEvent:
         result=text_of(response),
         started_agent=_find_agent(response),
         error=_text(given, "error", "error_message"),
-        text=_text(given, "prompt", "last_assistant_message", "prompt_response")
+        text=_text(given, "prompt", "last_assistant_message", "prompt_response", "response")
         if moment is not Moment.STOP
         else _text(given, "last_assistant_message", "prompt_response"),
         continued=given.get("stop_hook_active") is True or bool(given.get("loop_count")),
         summary=_text(given, "compact_summary"),
         model=_text(given, "model"),
         folder=_text(given, "cwd"),
+        source=_text(given, "source"),
+        transcript=_text(given, "transcript_path", "transcriptPath"),
+        agent_transcript=_text(given, "agent_transcript_path"),
+        parent_id=parent_id,
+        at=time.time(),
         unknown=tuple(key for key in given if key not in KNOWN_KEYS),
     )
 

@@ -5,7 +5,8 @@ It listens on a socket in a folder that only its user may enter. The protocol is
     VERSION RULE EVENT SECONDS LENGTH          the client, with LENGTH bytes of the host's JSON
     +hookline CODE OUT ERR                     the resident process, with OUT bytes of stdout and ERR of stderr
 
-The `+` says that the question has arrived. Without it nothing was judged, and the client may ask another process.
+The `+` says that the question has arrived. Without it nothing was judged, and the client may ask another process. It
+may also do so if the line ends after `+?`: a person is being asked, and another process takes over the question.
 """
 
 from __future__ import annotations
@@ -20,19 +21,22 @@ import socket
 import sys
 import time
 from collections import Counter, deque
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from hookline.errors import HooklineError, message_of
+from hookline.hosts._abandoning import abandon_interrupted, abandon_orphans
 from hookline.hosts._answers import HookVerdict, HostReply
 from hookline.hosts._command.client import VERSION
 from hookline.hosts._installation import HOOK, Installation, read_installation
 from hookline.hosts._moments import Moment
 from hookline.hosts._policy import InstalledPolicy
+from hookline.hosts._questions import reject_forgotten
 from hookline.hosts._reading import QuestionError, SessionEvent, read_event
-from hookline.hosts._sessions import Session, capabilities_of
+from hookline.hosts._sessions import HostPatience, QuestionMoved, Session, capabilities_of
 from hookline.runtime import AdapterRun
 
 __all__ = ["HostDecision", "Resident", "ResidentStatus", "SessionStatus", "run_resident"]
@@ -45,8 +49,10 @@ KEPT_DECISIONS = 50
 ANSWER_SECONDS = 0.25
 """How much sooner than the client the resident process gives up, so that its reason still arrives."""
 IDLE_SECONDS = 6 * 3600.0
-"""After which a session counts as left, and a process without sessions ends."""
 LOOK_SECONDS = 60.0
+INTERRUPT_SECONDS = 0.5
+"""Seconds between two looks for interrupted operations at least; see `hookline.store`."""
+MOST_AGENTS = 10_000
 
 
 class HostDecision(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -116,12 +122,26 @@ class Resident:
         installation: The installation.
         path: The file of the installation.
         policy: Its hooks, open.
+        look_seconds: How often it looks whether sessions were left, and whether its socket is still there.
+        idle_seconds: After which a session counts as left, and a process without sessions ends.
     """
 
-    def __init__(self, installation: Installation, path: Path, policy: InstalledPolicy) -> None:
+    def __init__(
+        self,
+        installation: Installation,
+        path: Path,
+        policy: InstalledPolicy,
+        *,
+        look_seconds: float = LOOK_SECONDS,
+        idle_seconds: float = IDLE_SECONDS,
+    ) -> None:
+        self._look_seconds, self._idle_seconds = look_seconds, idle_seconds
         self._installation, self._host, self._policy = installation, installation.find_host(), policy
         self._started = time.time()
+        self._capabilities = capabilities_of(self._host)
         self._sessions: dict[str, Session] = {}
+        self._parents: dict[str, str] = {}
+        """The session or sub-agent that called each sub-agent, where sub-agents have sessions of their own."""
         self._unknown_events: Counter[str] = Counter()
         self._unknown_fields: Counter[str] = Counter()
         self._decisions: deque[HostDecision] = deque(maxlen=KEPT_DECISIONS)
@@ -134,30 +154,64 @@ class Resident:
         self._server: asyncio.Server | None = None
 
     async def serve(self) -> None:
-        """Listen until another process takes over, SIGTERM comes, the socket is gone, or nobody has asked for hours."""
-        for number in (signal.SIGTERM, signal.SIGINT):
-            asyncio.get_running_loop().add_signal_handler(number, self.retire)
+        """Listen until another process takes over, `retire` is called, the socket is gone, or nobody asks for hours."""
         server = self._server = await self._listen()
         logger.info("Listening for %s, version %s, process %d.", self._host.title, VERSION, os.getpid())
+        watching = asyncio.create_task(self._watch_interrupts())
         last = time.monotonic()
         while not self._retired.is_set():
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._retired.wait(), LOOK_SECONDS)
+                await asyncio.wait_for(self._retired.wait(), self._look_seconds)
+            if self._retired.is_set():
+                break
+            await self._close_left_sessions()
             now = time.monotonic()
-            for name, session in list(self._sessions.items()):
-                if now - session.used > IDLE_SECONDS:
-                    del self._sessions[name]
-                    await session.close(done=False)
             last = now if self._sessions or self._serving else last
-            if now - last > IDLE_SECONDS or not self._owns_socket():  # nobody can ask where the socket is gone
+            if now - last > self._idle_seconds or not self._owns_socket():  # nobody can ask where the socket is gone
                 self.retire()
         server.close()
         if self._serving:  # questions under way get their answers
             await asyncio.wait(self._serving, timeout=self._installation.deadline)
+        watching.cancel()
+        await asyncio.gather(watching, return_exceptions=True)
         for session in list(self._sessions.values()):
             with contextlib.suppress(HooklineError):
-                await session.close(done=False)
+                await session.leave()
         logger.info("Ended, process %d.", os.getpid())
+
+    async def _close_left_sessions(self) -> None:
+        """End sessions that were left, also those of processes that have died, and questions that nobody answers."""
+        for name, session in list(self._sessions.items()):
+            if session.is_idle(self._idle_seconds):
+                self._forget_session(name)
+                try:
+                    await session.close(done=False)
+                except HooklineError as error:
+                    logger.warning("Session %s could not be ended: %s", name, message_of(error))
+        host = self._host
+        try:
+            await abandon_orphans(self._policy, host.name, host.title)
+            await reject_forgotten(self._policy, host.name, self._capabilities, self._installation.ask_seconds)
+        except Exception as error:  # the next look tries again
+            logger.warning("Operations that were left could not be looked up: %s", message_of(error))
+
+    async def _watch_interrupts(self) -> None:
+        """End operations that somebody interrupts and that no process runs: they wait for a person, or are left."""
+        if self._policy.sql is None:
+            return
+        from hookline.store import INTERRUPTS
+
+        woken = asyncio.Event()
+        woken.set()
+        async with self._policy.sql.wakeups.woken(INTERRUPTS, woken.set):
+            while True:
+                await woken.wait()
+                woken.clear()
+                try:
+                    await abandon_interrupted(self._policy, self._host.name, self._host.title)
+                except Exception as error:  # the next wake-up, or the slow net, tries
+                    logger.info("Operations that are to be interrupted could not be looked up: %s", error)
+                await asyncio.sleep(INTERRUPT_SECONDS)
 
     def retire(self) -> None:
         """Stop listening; questions under way get their answers, new ones start another process."""
@@ -222,16 +276,31 @@ class Resident:
             self.retire()
             answer = HostReply()
         else:
-            answer = await self._answer_in_time(reader, event, question, float(seconds), begun)
+            try:
+                answer = await self._answer_in_time(reader, writer, event, question, float(seconds), begun)
+            except QuestionMoved:
+                return  # the client asks the process that replaces this one
         writer.write(b"hookline %d %d %d\n" % (answer.code, len(answer.out), len(answer.err)) + answer.out + answer.err)
         await writer.drain()
 
     async def _answer_in_time(
-        self, reader: asyncio.StreamReader, event: str, question: bytes, seconds: float, begun: float
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        event: str,
+        question: bytes,
+        seconds: float,
+        begun: float,
     ) -> HostReply:
         """Answer a question, unless the client goes away or its time is over; hooks are cancelled then."""
-        self._questions += 1
-        judging = asyncio.ensure_future(self._answer(event, question, seconds, begun))
+
+        def announce_wait() -> None:
+            if not announced:
+                announced.append(True)
+                writer.write(b"?")
+
+        announced: list[bool] = []
+        judging = asyncio.ensure_future(self.answer(event, question, seconds, begun, announce_wait))
         gone = asyncio.ensure_future(reader.read(1))
         limit = max(seconds - ANSWER_SECONDS, 0.05)
         try:
@@ -247,8 +316,27 @@ class Resident:
         self._note(event, "", "", HookVerdict(decision="deny", reason=reason), begun, failed=True)
         return self._refuse(event, reason)
 
-    async def _answer(self, event: str, question: bytes, seconds: float, begun: float) -> HostReply:
-        """Read an event, run its hooks, and write the verdict in the host's words."""
+    async def answer(
+        self,
+        event: str,
+        question: bytes,
+        seconds: float,
+        begun: float,
+        announce_wait: Callable[[], None] = lambda: None,
+    ) -> HostReply:
+        """Read an event, run its hooks, and write the verdict in the host's words.
+
+        Args:
+            event: The host's name of the event.
+            question: The JSON that the host wrote.
+            seconds: How long the client waits.
+            begun: When the question came, by `time.perf_counter`.
+            announce_wait: Called when a person is asked, whose decision another process can take over from now on.
+
+        Raises:
+            QuestionMoved: If this process ends while a person is asked.
+        """
+        self._questions += 1
         found: SessionEvent | None = None
         try:
             found = read_event(self._host, event, question)
@@ -256,25 +344,45 @@ class Resident:
             if found.moment is Moment.OTHER:
                 self._unknown_events[event] += 1
                 return HostReply()
-            session = self._sessions.get(found.session_id)
-            if session is None:
-                session = self._sessions[found.session_id] = Session(self._host, found.session_id, self._policy)
-            verdict = await session.judge(found, seconds - (time.perf_counter() - begun))
+            session = self._session_of(found)
+            left = seconds - (time.perf_counter() - begun)
+            verdict = await session.judge(found, HostPatience(left, announce_wait))
             if found.moment is Moment.SESSION_END:
-                self._sessions.pop(found.session_id, None)
+                self._forget_session(session.session_id)
             answer = self._host.write(found.moment, event, verdict)
+        except QuestionMoved:
+            raise
         except Exception as error:
             reason = message_of(error)
             if not isinstance(error, HooklineError):
                 logger.error("%s of %s failed", event, self._host.title, exc_info=error)
                 reason = f"hookline failed ({type(error).__name__}: {reason}), so the call is denied."
             elif not isinstance(error, QuestionError):
-                reason = f"{reason} So the call is denied."
+                reason = f"{reason.rstrip('.')}. So the call is denied."
             names = (found.session_id, found.tool) if found is not None else ("", "")
             self._note(event, *names, HookVerdict(decision="deny", reason=reason), begun, failed=True)
             return self._refuse(event, reason)
         self._note(event, found.session_id, found.tool, verdict, begun)
         return answer
+
+    def _session_of(self, event: SessionEvent) -> Session:
+        """Return the session of an event, which may be new."""
+        if event.parent_id and event.agent_id and event.agent_id != event.parent_id:
+            self._parents[event.agent_id] = event.parent_id
+            if len(self._parents) > MOST_AGENTS:
+                del self._parents[next(iter(self._parents))]
+        name, seen = event.session_id, {event.session_id}
+        while (above := self._parents.get(name)) is not None and above not in seen:
+            name = above
+            seen.add(name)
+        session = self._sessions.get(name)
+        if session is None:
+            session = self._sessions[name] = Session(self._host, name, self._policy, self._retired.is_set)
+        return session
+
+    def _forget_session(self, name: str) -> None:
+        self._sessions.pop(name, None)
+        self._parents = {agent: parent for agent, parent in self._parents.items() if parent != name}
 
     def _refuse(self, event: str, reason: str) -> HostReply:
         """Return the answer of a question that failed: where it judges a call, the call is denied."""
@@ -362,7 +470,10 @@ async def _run(path: Path) -> None:
     # Refuses hooks that would never be called, before anybody relies on them.
     AdapterRun(policy.own_hooks, capabilities_of(installation.find_host()))
     async with policy:
-        await Resident(installation, path, policy).serve()
+        resident = Resident(installation, path, policy)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, resident.retire)
+        await resident.serve()
 
 
 def run_resident(path: Path) -> int:

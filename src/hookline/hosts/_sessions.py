@@ -3,44 +3,39 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Coroutine, Mapping
 from time import monotonic
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
-from hookline._readonly import writable
-from hookline.calls import (
-    AgentCall,
-    Call,
-    CompactCall,
-    Message,
-    ModelResponse,
-    SubAgentCall,
-    ToolCall,
-    ToolRequest,
-    ToolResult,
-)
-from hookline.errors import HookDenied, message_of
+from hookline.calls import AgentCall, Call, CompactCall, Message, SubAgentCall, ToolCall, ToolRequest, ToolResult
+from hookline.errors import HooklineError, message_of
 from hookline.events import HookType, PendingTool
+from hookline.hosts._agent_runs import AgentRun, NotRun, StartedAgent, UnfinishedCall, plain_args
 from hookline.hosts._answers import HookVerdict
 from hookline.hosts._hosts import Host
 from hookline.hosts._moments import Moment
 from hookline.hosts._policy import InstalledPolicy
+from hookline.hosts._questions import Question, key_of, load_questions
 from hookline.hosts._reading import SessionEvent
-from hookline.hosts._suspended import SuspendedCall
+from hookline.hosts._transcripts import FORMATS, ReportedCall, SessionTranscripts
 from hookline.runtime import KINDS, AdapterRun, AgentDone, Approve, Capabilities, Reject, ToolDone
 
-__all__ = ["MAX_CONTINUES", "Session", "capabilities_of"]
+__all__ = ["MAX_CONTINUES", "HostPatience", "QuestionMoved", "Session", "capabilities_of"]
 
 logger = logging.getLogger("hookline")
 
 MAX_CONTINUES = 3
 """How often hooks may make an agent go on that would stop; Codex and Gemini would go on for ever."""
-INSTRUCTIONS = ("prompt", "message", "instruction", "task", "description")
-CALLEES = ("subagent_type", "agent_name", "agent_type", "agent")
-"""Arguments of the tools that start a sub-agent."""
+READ_SECONDS = 0.5
+"""How long one reading of transcripts may take; what is left is read the next time."""
+SETTLE_SECONDS = 0.5
+"""How long after a turn its transcript is read: Claude Code writes the last answer after its Stop hooks have ended."""
+SMALLEST_COST = 1e-9
 
 
 def capabilities_of(host: Host) -> Capabilities:
@@ -62,234 +57,25 @@ class HostToolError(Exception):
     """A tool of a coding agent failed; its error text is all that is known."""
 
 
-class NotRun(Exception):
-    """A coding agent did not make a call that hooks let happen."""
+class HostPatience(NamedTuple):
+    """How long a coding agent waits for an answer.
+
+    Attributes:
+        seconds: How long.
+        announce_wait: Called when a person is asked, whose decision another process can take over from now on.
+    """
+
+    seconds: float
+    announce_wait: Callable[[], None] = lambda: None
+
+
+class QuestionMoved(Exception):
+    """This process ends while a person is asked: the one that replaces it takes over the question."""
 
 
 def context_of(done: ToolDone | AgentDone | None) -> str:
     """Return the text that hooks want the model to read besides a result; after a denial it is part of the reason."""
     return done.added if isinstance(done, ToolDone) else ""
-
-
-def split_input(call: AgentCall, prompt: Message) -> tuple[str | None, str]:
-    """Split the input that hooks left: the prompt, if they changed it, and the text that they added to it."""
-    added = [each for each in call.input if "hookline.hooks" in each.details]
-    rest = [each for each in call.input if each not in added]
-    changed = None if rest == [prompt] else "\n\n".join(each.content for each in rest)
-    return changed, "\n\n".join(each.content for each in added)
-
-
-class UnfinishedCall(SuspendedCall):
-    """A tool call between its two events.
-
-    Attributes:
-        event: The event that announced it.
-    """
-
-    def __init__(self, event: SessionEvent) -> None:
-        super().__init__()
-        self.event = event
-
-
-class StartedAgent(UnfinishedCall):
-    """The call that starts a sub-agent.
-
-    Attributes:
-        callee: The kind of the sub-agent.
-        field: The argument that holds its task.
-        agent: The sub-agent, once hooks let it start.
-        agent_id: The host's id of the sub-agent, once it is known.
-        detached: Whether the agent that started it goes on meanwhile.
-        stopped: Whether it has ended.
-    """
-
-    def __init__(self, event: SessionEvent) -> None:
-        super().__init__(event)
-        args = event.args
-        self.callee = next((str(args[name]) for name in CALLEES if args.get(name)), "agent")
-        self.field = next((name for name in INSTRUCTIONS if isinstance(args.get(name), str)), "prompt")
-        self.agent: AgentRun | None = None
-        self.agent_id = ""
-        self.detached = self.stopped = False
-
-
-class AgentRun:
-    """The run of one agent: the session's own, or a sub-agent's.
-
-    Args:
-        run: The open run.
-    """
-
-    def __init__(self, run: AdapterRun) -> None:
-        self.run = run
-        self.calls: list[UnfinishedCall] = []
-        self.turn: SuspendedCall | None = None
-        self.compaction: SuspendedCall | None = None
-        self.continues = 0
-        self.stopped = self.added = self.continuation = ""
-        self._messages: list[Message] = []
-        self._step_has_calls = False
-        self._has_step = False
-
-    @property
-    def stop_reason(self) -> str | None:
-        """Why a hook or a person ended the run; `None` if nobody did."""
-        if self.run.denied is not None:
-            return self.run.denied.reason
-        return self.stopped or ("The run was interrupted." if self.run.interrupted else None)
-
-    def begin_step(self) -> None:
-        """Begin a step, unless the call belongs to the one that runs: hosts make parallel calls one by one."""
-        if self._has_step and (self.calls or not self._step_has_calls):
-            return
-        self.run.begin_step()
-        self.run.asked_model(ModelResponse())
-        self._has_step, self._step_has_calls = True, False
-
-    def note_call(self, request: ToolRequest) -> None:
-        """Add a call to the conversation."""
-        self._step_has_calls = True
-        self.note(Message(role="assistant", content="", tool_calls=[request]))
-
-    def note(self, message: Message) -> None:
-        """Add a message to the conversation, as far as events tell it."""
-        self._messages.append(message)
-        run = self.run.run
-        run.messages = run.journal.storable_messages(self._messages)
-
-    def find_call(self, event: SessionEvent) -> UnfinishedCall | None:
-        """Return the open call that an event is about, and take it out: by its id, else by its arguments."""
-        same = [call for call in self.calls if call.event.tool == event.tool]
-        if event.call_id:
-            found = next((call for call in same if call.event.call_id == event.call_id), None)
-        else:
-            exact = (call for call in same if event.args in (call.event.args, _plain(call.given)))
-            found = next(exact, same[0] if same else None)
-        if found is not None:
-            self.calls.remove(found)
-        return found
-
-    async def end_calls(self, reason: str) -> None:
-        """End the calls whose end nobody told."""
-        calls, self.calls = self.calls, []
-        for call in calls:
-            await call.end(error=NotRun(reason))
-        if self.compaction is not None:
-            compaction, self.compaction = self.compaction, None
-            await compaction.end(error=NotRun(reason))
-
-    async def begin_turn(self, text: str) -> AgentDone | None:
-        """Run the hooks of `AgentCall` up to the agent; return their answer if they let it not run.
-
-        What they add to the prompt is in `added`.
-        """
-        self.added = ""
-        await self.end_turn_unasked()
-        prompt = Message(role="user", content=text)
-        self.note(prompt)
-        turn = SuspendedCall()
-        if await turn.begin(self.run.lead_run([prompt], turn.work)):
-            changed, self.added = split_input(turn.given, prompt)
-            if changed is not None:
-                await turn.end(error=HookDenied("The prompt was changed.", ""))
-                return AgentDone(output=f"A hook wants the prompt changed. Send it as: {changed}", ran=False)
-            self.turn = turn
-            return None
-        done: AgentDone = turn.result
-        return done
-
-    async def end_turn_unasked(self) -> None:
-        """End a turn that the host broke off without a word."""
-        if self.turn is not None:
-            turn, self.turn = self.turn, None
-            await turn.end(error=NotRun("The turn was broken off."))
-
-    async def end_turn(self, text: str) -> AgentDone | None:
-        """Record the last answer of a turn, and run the hooks after the agent."""
-        await self.end_calls("The coding agent did not make this call.")
-        self.begin_step()
-        self.run.asked_model(ModelResponse(content=text))
-        self.note(Message(role="assistant", content=text))
-        self.run.end_step(should_continue=False)
-        self._has_step = False
-        turn, self.turn = self.turn, None
-        if turn is None:
-            return None
-        done: AgentDone | None = await turn.end(text)
-        return done
-
-    async def close(self, *, done: bool) -> None:
-        """End the run.
-
-        Args:
-            done: Whether the agent came to its end.
-        """
-        await self.end_calls("The session ended before the call did.")
-        await self.end_turn_unasked()
-        if self.run.is_open:
-            if not done or self.stopped:
-                self.run.finish("interrupted")
-            await self.run.close()
-
-
-class Question:
-    """A call that a person must decide about.
-
-    With a store it is an operation of its own, which waits for a person like every other: the session goes on
-    meanwhile, with other calls and sub-agents.
-
-    Args:
-        policy: The policy.
-        asked: The call, as the person is shown it.
-        run: The run of the operation that waits.
-    """
-
-    def __init__(self, policy: InstalledPolicy, asked: PendingTool, run: AdapterRun) -> None:
-        self.asked, self.operation_id = asked, run.operation_id
-        self.settled = False
-        self._policy, self._capabilities, self._agent_id = policy, run.capabilities, run.run.agent.id
-
-    @classmethod
-    async def open(cls, policy: InstalledPolicy, host: Host, agent: AgentRun, asked: PendingTool) -> Question:
-        """Put a question: pause an operation that waits for the decision."""
-        run = AdapterRun(policy.hooks(), agent.run.capabilities, agent_id=host.name, parent=agent.run, best_effort=True)
-        await run.open([Message(role="user", content=asked.prompt or f"May {asked.tool_name} run?")])
-        run.begin_step()
-        run.pause([asked])
-        await run.close()
-        return cls(policy, asked, run)
-
-    async def wait(self, seconds: float) -> Approve | Reject | None:
-        """Wait for the decision of a person, from the page, the command line or the API.
-
-        Args:
-            seconds: How long at most.
-        """
-        return await self._policy.decision(self.operation_id, self.asked.tool_call_id, seconds)
-
-    async def settle(self, decision: Approve | Reject) -> None:
-        """End the operation that waits, with the decision."""
-        if self.settled:
-            return
-        self.settled = True
-        run = AdapterRun(
-            self._policy.hooks(),
-            self._capabilities,
-            agent_id=self._agent_id,
-            operation_id=self.operation_id,
-            store=self._policy.store,
-            dispatcher=self._policy.dispatcher,
-            best_effort=True,
-            allow_missing_hooks=True,
-        )
-        await run.open()
-        run.begin_step()
-        run.decided([decision])
-        if isinstance(decision, Reject) and decision.and_continue:
-            run.refused(_request_of(self.asked), decision)
-        if isinstance(decision, Approve) or decision.and_continue:
-            run.finish("done", "")
-        await run.close()
 
 
 class Session:
@@ -299,94 +85,157 @@ class Session:
         host: The coding agent.
         session_id: The session, by the host's id.
         policy: The hooks, and where operations are kept.
+        leaves: Says whether this process is about to end, so that another one takes over questions.
     """
 
-    def __init__(self, host: Host, session_id: str, policy: InstalledPolicy) -> None:
+    def __init__(
+        self, host: Host, session_id: str, policy: InstalledPolicy, leaves: Callable[[], bool] = lambda: False
+    ) -> None:
         self.session_id = session_id
         self.used = monotonic()
+        self.judging = 0
         self.unmatched = 0
-        self._host, self._policy = host, policy
+        self._host, self._policy, self._leaves = host, policy, leaves
         self._capabilities = capabilities_of(host)
-        self._opening = asyncio.Lock()
+        self._opening, self._restoring = asyncio.Lock(), asyncio.Lock()
+        self._restored = False
         self._main: AgentRun | None = None
         self._agents: dict[str, AgentRun] = {}
+        self._ending: dict[str, AgentRun] = {}
         self._started: list[StartedAgent] = []
         self._questions: dict[str, Question] = {}
-        self._writing: set[asyncio.Task[None]] = set()
+        self._asking: dict[str, asyncio.Task[Question]] = {}
+        self._known_questions: set[str] = set()
+        self._background: set[asyncio.Task[None]] = set()
+        self._closing = asyncio.Event()
+        self._reading: asyncio.Task[None] | None = None
+        self._ended: asyncio.Task[None] | None = None
+        self._transcripts = SessionTranscripts(FORMATS.get(host.name), time.time())
+        self._is_whole = False
+        self._known_cost = 0.0
 
     @property
     def operation_id(self) -> str:
         """The id of the session's operation; `""` between two of them."""
         return self._main.run.operation_id if self._main is not None else ""
 
-    async def judge(self, event: SessionEvent, seconds: float) -> HookVerdict:
+    def is_idle(self, seconds: float) -> bool:
+        """Return whether nothing has happened in it for some time, and nothing is under way."""
+        return not self.judging and monotonic() - self.used > seconds
+
+    async def judge(self, event: SessionEvent, patience: HostPatience) -> HookVerdict:
         """Run the hooks of an event.
 
         Args:
             event: The event.
-            seconds: How long the host waits for the answer.
+            patience: How long the host waits for the answer.
+
+        Raises:
+            QuestionMoved: If this process ends while a person is asked.
         """
-        self.used = monotonic()
+        self.used, self.judging = monotonic(), self.judging + 1
+        try:
+            await self._restore_questions()
+            self._transcripts.note_session(event.transcript, event.agent_id)
+            self._transcripts.note(event.agent_transcript, event.agent_id)
+            return await self._judge(event, patience)
+        finally:
+            self.used, self.judging = monotonic(), self.judging - 1
+
+    async def _judge(self, event: SessionEvent, patience: HostPatience) -> HookVerdict:
         match event.moment:
             case Moment.SESSION_START:
+                self._is_whole = event.source in ("startup", "new")
                 await self._open_main(event)
                 return HookVerdict()
             case Moment.PROMPT:
                 return await self._begin_turn(event)
             case Moment.BEFORE_TOOL:
-                return await self._before_tool(event, seconds)
+                return await self._before_tool(event, patience)
             case Moment.AFTER_TOOL | Moment.FAILED_TOOL:
                 return await self._after_tool(event)
             case Moment.AGENT_START:
-                return HookVerdict(context=(await self._agent_of(event)).added)
+                agent = await self._agent_of(event)
+                return HookVerdict(context=agent.added if agent is not self._main else "")
             case Moment.AGENT_STOP:
                 return await self._stop_agent(event)
             case Moment.BEFORE_COMPACT:
                 return await self._before_compact(event)
             case Moment.AFTER_COMPACT:
-                return await self._after_compact(event)
+                await (await self._agent_of(event)).end_compaction(event.summary)
+                return HookVerdict()
+            case Moment.STOP if event.agent_id:  # Copilot CLI tells the end of a sub-agent twice
+                return HookVerdict()
             case Moment.STOP:
                 return await self._end_turn(await self._agent_of(event), event)
             case Moment.SESSION_END:
-                await self.close(done=True)
+                if self._ended is None or self._ended.done():
+                    self._ended = asyncio.create_task(self.close(done=True))
+                await asyncio.shield(self._ended)  # also if the host does not wait for it
                 return HookVerdict()
             case _:
                 return HookVerdict()
 
     async def close(self, *, done: bool) -> None:
-        """End the session's operations.
+        """End the session's operations, and the questions that nobody has answered.
 
         Args:
             done: Whether the host ended the session; otherwise its operation counts as interrupted.
         """
-        for question in list(self._questions.values()):
-            reject = Reject(question.asked.tool_call_id, reason="The session ended.", and_continue=True)
-            await self._settle(question, reject)
+        await self._reject_questions("The session ended.")
+        await self._close_runs(done=done)
+
+    async def leave(self) -> None:
+        """End the session's operations, because this process ends; another one takes over its questions."""
+        if self._ended is not None:
+            await self._ended
+        if self._policy.sql is None:
+            await self._reject_questions("The resident process of hookline ended.")
         self._questions.clear()
+        await self._close_runs(done=False)
+
+    async def _close_runs(self, *, done: bool) -> None:
+        self._closing.set()
+        await asyncio.gather(*self._background)
+        await self._read_transcripts()
         started, self._started = self._started, []
         for call in started:
             await call.end(error=NotRun("The session ended before the sub-agent did."))
         agents, self._agents = list(self._agents.values()), {}
         for agent in agents:
+            self._count_untold(agent)
             await agent.close(done=done)
-        main, self._main = self._main, None
+        main = self._main
         if main is not None:
+            self._count_untold(main)
+            self._add_untold_cost(main)
+            self._main = None
             await main.close(done=done)
-        await asyncio.gather(*self._writing)
+        await asyncio.gather(*self._background)
 
     # Runs.
 
+    def _in_background(self, work: Coroutine[Any, Any, None]) -> None:
+        """Do something after the host has its answer. The session ends only after it."""
+
+        async def run() -> None:
+            try:
+                await work
+            except Exception as error:
+                logger.error("Session %s: %s", self.session_id, message_of(error), exc_info=error)
+
+        task = asyncio.create_task(run())
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
+
     def _write_soon(self, agent: AgentRun) -> None:
         """Write the run after the host has its answer: a commit takes longer than all hooks together."""
-        task = asyncio.create_task(self._write(agent))
-        self._writing.add(task)
-        task.add_done_callback(self._writing.discard)
+        self._in_background(self._write(agent))
 
     async def _write(self, agent: AgentRun) -> None:
         try:
-            if agent.run.is_open:
-                await agent.run.checkpoint()
-        except Exception as error:
+            await agent.write()
+        except HooklineError as error:
             logger.error("Operation %s could not be written: %s", agent.run.operation_id, message_of(error))
 
     async def _open_main(self, event: SessionEvent) -> AgentRun:
@@ -406,12 +255,15 @@ class Session:
                     store=policy.store,
                     best_effort=True,
                     writes_ahead=False,
+                    on_interrupt=lambda: self._in_background(self._end_interrupted(run)),
                 )
                 await run.open([Message(role="user", content=event.text)] if event.moment is Moment.PROMPT else [])
-                self._main = AgentRun(run)
+                self._main = AgentRun(run, event.at)
             return self._main
 
-    async def _open_child(self, parent: AgentRun, callee: str, task: str, operation_id: str | None) -> AgentRun:
+    async def _open_child(
+        self, parent: AgentRun, callee: str, task: str, operation_id: str | None, at: float
+    ) -> AgentRun:
         """Open the run of a sub-agent. All hooks hold in it, whether they ask to be inherited or not."""
         run = AdapterRun(
             self._policy.hooks(),
@@ -421,10 +273,11 @@ class Session:
             parent=parent.run,
             best_effort=True,
             writes_ahead=False,
+            on_interrupt=lambda: self._in_background(self._end_interrupted(run)),
         )
         await run.open([Message(role="user", content=task)])
-        child = AgentRun(run)
-        await child.begin_turn(task)
+        child = AgentRun(run, at)
+        await child.begin_turn(task, at)
         return child
 
     async def _agent_of(self, event: SessionEvent) -> AgentRun:
@@ -434,9 +287,11 @@ class Session:
             async with self._opening:
                 found = self._agents.get(event.agent_id)
                 if found is None:
-                    found = self._bind(event.agent_id, event.agent_type)
+                    found = self._bind(event)
+                if found is None and not main.is_open:  # an interrupted session starts no further agents
+                    return main
                 if found is None:  # nobody saw it start
-                    found = await self._open_child(main, event.agent_type or "agent", event.text, None)
+                    found = await self._open_child(main, event.agent_type or "agent", event.text, None, event.at)
                     self._agents[event.agent_id] = found
                 return found
         if not self._host.names_agents:
@@ -445,26 +300,126 @@ class Session:
                 return running[0].agent
         return main
 
-    def _bind(self, agent_id: str, kind: str) -> AgentRun | None:
-        """Find the call that started a sub-agent: the oldest for its kind, else the oldest of all."""
+    def _bind(self, event: SessionEvent) -> AgentRun | None:
+        """Find the call that started a sub-agent: by its task, else the oldest for its kind, else the oldest of all."""
         waiting = [each for each in self._started if not each.agent_id and each.agent is not None]
-        started = next((each for each in waiting if each.callee == kind), waiting[0] if waiting else None)
-        if started is None or started.agent is None:
+        by_task = (each for each in waiting if event.moment is Moment.PROMPT and each.given == event.text)
+        by_kind = (each for each in waiting if each.callee == event.agent_type)
+        started = next(by_task, next(by_kind, waiting[0] if waiting else None))
+        if started is None:
             return None
-        started.agent_id = agent_id
-        self._agents[agent_id] = started.agent
+        self._assign(started, event.agent_id)
         return started.agent
+
+    def _assign(self, started: StartedAgent, agent_id: str) -> None:
+        """Note which sub-agent a call has started; one that another call was thought to have started changes places."""
+        other = next((each for each in self._started if each.agent_id == agent_id and each is not started), None)
+        if other is not None:
+            other.agent_id, other.stopped, started.stopped = started.agent_id, started.stopped, other.stopped
+            if other.agent_id and other.agent is not None:
+                self._agents[other.agent_id] = other.agent
+        started.agent_id = agent_id
+        if started.agent is not None:
+            self._agents[agent_id] = started.agent
+
+    async def _end_interrupted(self, run: AdapterRun) -> None:
+        """End an agent that somebody has interrupted; the calls that it still makes are denied."""
+        main = self._main
+        if main is None or main.run is not run:
+            agent = next((each for each in (*self._agents.values(), *self._open_children()) if each.run is run), None)
+            if agent is not None:
+                await agent.close(done=False)
+            return
+        questions, self._questions = list(self._questions.values()), {}
+        for question in questions:
+            await question.interrupt()
+        await self._read_transcripts()
+        started, self._started = self._started, []
+        for call in started:
+            await call.end(error=NotRun("The session was interrupted."))
+        for agent in list(self._agents.values()):
+            self._count_untold(agent)
+            await agent.close(done=False)
+        self._count_untold(main)
+        await main.close(done=False)
+
+    def _open_children(self) -> list[AgentRun]:
+        return [each.agent for each in self._started if each.agent is not None]
+
+    # Tokens.
+
+    async def _read_transcripts(self) -> None:
+        """Record the model calls that transcripts tell of, and that are new; a file that hangs is given up."""
+        if not self._transcripts.has_tokens:
+            return
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(READ_SECONDS * 2):
+                while self._reading is not None and not self._reading.done():
+                    await asyncio.shield(self._reading)
+                self._reading = asyncio.create_task(self._read_transcripts_now())
+                await asyncio.shield(self._reading)
+
+    async def _read_transcripts_now(self) -> None:
+        try:
+            found = await asyncio.to_thread(self._transcripts.read, self.session_id, READ_SECONDS)
+        except Exception as error:  # figures are not worth a failed call
+            problem = message_of(error)
+            logger.warning("The transcripts of session %s could not be read: %s", self.session_id, problem)
+            return
+        for call in found:
+            agent = self._caller_of(call)
+            if agent is not None and agent.is_open:
+                agent.count_calls([call], self._transcripts.provider)
+                self._known_cost += call.cost_usd
+
+    def _caller_of(self, call: ReportedCall) -> AgentRun | None:
+        """Return the agent that made a model call; the session's own for a sub-agent that has ended."""
+        name = call.agent_id or ""
+        found = self._agents.get(name) or self._ending.get(name)
+        if found is None and call.task:
+            found = next((each.agent for each in self._started if each.given == call.task), None)
+        return found if found is not None and found.is_open else self._main
+
+    async def _settle_transcripts(self) -> None:
+        """Wait until the coding agent has written the end of a turn, but not for longer than the session lasts."""
+        if self._transcripts.has_tokens:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._closing.wait(), SETTLE_SECONDS)
+        await self._read_transcripts()
+
+    async def _write_settled(self, agent: AgentRun) -> None:
+        await self._settle_transcripts()
+        await self._write(agent)
+
+    def _count_untold(self, agent: AgentRun) -> None:
+        """Count the model calls of which nothing is told, unless it may still be told."""
+        if self._transcripts.is_late and agent is not self._main:
+            return
+        model = getattr(agent.run.run.agent.model, "name", "") if agent.is_open else ""
+        agent.count_untold_calls(self._transcripts.provider, model)
+
+    def _add_untold_cost(self, main: AgentRun) -> None:
+        """Add what the coding agent counts beyond the prices that are known here, if the whole session was seen."""
+        total = self._transcripts.cost_usd
+        if self._is_whole and total is not None and total - self._known_cost > SMALLEST_COST:
+            main.add_cost(total - self._known_cost)
+            self._known_cost = total
 
     # Turns.
 
     async def _begin_turn(self, event: SessionEvent) -> HookVerdict:
-        if event.agent_id:  # Codex tells the prompt of a sub-agent, too
+        if event.agent_id:  # Codex and Copilot CLI tell the prompt of a sub-agent, too
             agent = await self._agent_of(event)
+            if agent.stop_reason is not None:
+                return HookVerdict(decision="deny", reason=_stopped_text(agent.stop_reason))
             if agent.turn is None:
-                await agent.begin_turn(event.text)
+                await agent.begin_turn(event.text, event.at)
             return HookVerdict(context=agent.added)
         main = await self._open_main(event)
-        if main.stop_reason is not None:  # the turn that was stopped is over: this is another one
+        stopped = main.stop_reason
+        if stopped is not None and event.text.startswith(self._host.own_prompts):
+            return HookVerdict(decision="deny", reason=_stopped_text(stopped))
+        if stopped is not None:  # the turn that was stopped is over: this is another one
             self._main = None
             await main.close(done=False)
             main = await self._open_main(event)
@@ -473,9 +428,13 @@ class Session:
             main.continuation = ""
             return HookVerdict(context=main.added)
         main.continuation = ""
-        await self._close_questions("The person went on with another prompt.")
+        if self._host.asks:
+            # The question was put to the person in front of the host, who went on.
+            await self._reject_questions("The person went on with another prompt.")
+        await self._read_transcripts()
+        self._count_untold(main)
         main.continues = 0
-        done = await main.begin_turn(event.text)
+        done = await main.begin_turn(event.text, event.at)
         self._write_soon(main)
         if done is None:
             return HookVerdict(context=main.added)
@@ -485,13 +444,20 @@ class Session:
         return HookVerdict(decision="deny", reason=reason)
 
     async def _end_turn(self, agent: AgentRun, event: SessionEvent) -> HookVerdict:
-        if agent is self._main:
-            await self._close_questions("The call was not approved.")
-        done = await agent.end_turn(event.text)
+        if not agent.is_open:  # it was interrupted: it stops, as it is to
+            return HookVerdict()
+        if agent is self._main and self._host.asks:
+            await self._reject_questions("The call was not approved.")
+        done = await agent.end_turn(event.text, event.at)
+        if not self._transcripts.has_tokens:
+            self._count_untold(agent)
         self._write_soon(agent)
+        if self._transcripts.has_tokens:
+            self._in_background(self._write_settled(agent))
         if agent.stop_reason is not None:
             if agent is self._main:
-                self._main = None
+                await self._read_transcripts()
+                self._count_untold(agent)
                 await agent.close(done=False)
             return HookVerdict()
         if done is None or not done.continues:
@@ -506,110 +472,112 @@ class Session:
             )
             return HookVerdict()
         reason = "\n\n".join(done.continues)
-        refused = await agent.begin_turn(reason)
+        refused = await agent.begin_turn(reason, time.time())
         agent.continuation = reason
         return HookVerdict() if refused is not None else HookVerdict(decision="continue", reason=reason)
 
     async def _stop_agent(self, event: SessionEvent) -> HookVerdict:
         agent = await self._agent_of(event)
         verdict = await self._end_turn(agent, event)
-        if verdict.decision == "continue":
+        if verdict.decision == "continue" or agent is self._main:
             return verdict
-        self._agents.pop(event.agent_id, None)
         started = next((each for each in self._started if each.agent is agent), None)
-        if started is None:
-            await agent.close(done=True)
-            return verdict
-        started.stopped = True
-        if started.detached:
-            self._started.remove(started)
-            await started.end(event.text)
+        if started is not None:
+            started.stopped = True
+        if started is None or started.detached:
+            self._agents.pop(event.agent_id, None)
+            self._ending[event.agent_id] = agent
+            if started is not None:
+                self._started.remove(started)
+            self._in_background(self._end_agent(event, agent, started))
         return verdict
+
+    async def _end_agent(self, event: SessionEvent, agent: AgentRun, started: StartedAgent | None) -> None:
+        """End a sub-agent that nobody waits for, when its transcript is complete."""
+        await self._settle_transcripts()
+        self._count_untold(agent)
+        if started is not None:
+            await started.end(event.text)
+        else:
+            await agent.close(done=True)
+        self._ending.pop(event.agent_id, None)
 
     # Tools.
 
-    async def _before_tool(self, event: SessionEvent, seconds: float) -> HookVerdict:
+    async def _before_tool(self, event: SessionEvent, patience: HostPatience) -> HookVerdict:
         agent = await self._agent_of(event)
-        stopped = agent.stop_reason
-        if stopped is None and self._main is not None:
-            stopped = self._main.stop_reason
+        stopped = self._stop_reason_of(agent)
         if stopped is not None:
-            return HookVerdict(decision="deny", reason=f"The run was stopped: {stopped}", stop=stopped)
-        question = self._questions.get(_key_of(event))
+            return _deny_stopped(stopped)
+        question = self._questions.get(key_of(event))
         if question is not None:
-            return await self._decide(agent, event, question, seconds)
+            return await self._decide(agent, event, question, patience)
         if event.tool in self._host.spawns:
             return await self._start_agent(agent, event)
-        return await self._call_tool(agent, event, seconds)
+        return await self._call_tool(agent, event, patience)
+
+    def _stop_reason_of(self, agent: AgentRun) -> str | None:
+        """Return why an agent, or the session, was ended; `None` if it was not."""
+        if agent.stop_reason is not None or self._main is None:
+            return agent.stop_reason
+        return self._main.stop_reason
 
     async def _call_tool(
-        self, agent: AgentRun, event: SessionEvent, seconds: float, *, approved: bool = False
+        self,
+        agent: AgentRun,
+        event: SessionEvent,
+        patience: HostPatience,
+        *,
+        approved: bool = False,
     ) -> HookVerdict:
         """Run the hooks of a call up to the tool."""
-        agent.begin_step()
+        agent.begin_step(event.at)
         request = _request_for(event)
         agent.note_call(request)
         call = UnfinishedCall(event)
         reached = await call.begin(agent.run.call_tool(request, call.work, approved=approved))
+        if not agent.is_open:  # it was interrupted meanwhile
+            await call.end(error=NotRun("The session was interrupted."))
+            return _deny_stopped(self._stop_reason_of(agent) or "")
         if reached:
             agent.calls.append(call)
             self._write_soon(agent)
-            final = _plain(call.given)
+            final = plain_args(call.given)
             return HookVerdict(args=final if final != event.args else None)
         done: ToolDone = call.result
         if done.asked is not None:
             agent.run.step.asked.pop(done.asked.tool_call_id, None)
-            question = await Question.open(self._policy, self._host, agent, done.asked)
-            self._questions[_key_of(event)] = question
-            return await self._decide(agent, event, question, seconds)
+            question = await self._ask(agent, done.asked, key_of(event))
+            return await self._decide(agent, event, question, patience)
         agent.note(Message(role="tool", content=done.result.content, tool_call_id=request.tool_call_id))
+        agent.note_informed(time.time())
         self._write_soon(agent)
         stop = done.stop.reason if done.stop is not None else None
         return HookVerdict(decision="deny", reason=_refusal(event, done), stop=stop)
 
-    async def _decide(self, agent: AgentRun, event: SessionEvent, question: Question, seconds: float) -> HookVerdict:
-        """Have a person decide about a call: elsewhere, for as long as the host waits; else in front of the host."""
-        asked = question.asked
-        decision = await question.wait(min(self._policy.ask_seconds, max(seconds - 1.0, 0.0)))
-        if decision is None:
-            prompt = asked.prompt or f"{asked.tool_name} needs the approval of a person."
-            if self._host.asks:
-                final = dict(asked.args)
-                args = final if final != event.args else None
-                return HookVerdict(decision="ask", reason=prompt, args=args)
-            return HookVerdict(decision="deny", reason=f"{prompt} {self._policy.explain(question.operation_id, asked)}")
-        self._questions.pop(_key_of(event), None)
-        await self._settle(question, decision)
-        if isinstance(decision, Approve):
-            return (
-                await self._call_tool(
-                    agent, msgspec.structs.replace(event, args=dict(asked.args)), seconds, approved=True
-                )
-                if dict(asked.args) == event.args
-                else await self._approve_changed(agent, event, asked, seconds)
-            )
-        reason = f"A person refused this call: {decision.reason}" if decision.reason else "A person refused this call."
-        if decision.and_continue:
-            return HookVerdict(decision="deny", reason=reason)
-        agent.stopped = reason
-        return HookVerdict(decision="deny", reason=reason, stop=reason)
-
     async def _approve_changed(
-        self, agent: AgentRun, event: SessionEvent, asked: PendingTool, seconds: float
+        self,
+        agent: AgentRun,
+        event: SessionEvent,
+        asked: PendingTool,
+        patience: HostPatience,
     ) -> HookVerdict:
-        """Run an approved call whose arguments hooks had changed before the person saw them."""
+        """Run an approved call, whose arguments hooks may have changed before the person saw them."""
         final = dict(asked.args)
-        verdict = await self._call_tool(agent, msgspec.structs.replace(event, args=final), seconds, approved=True)
-        if verdict.decision or verdict.args is not None:
+        changed = msgspec.structs.replace(event, args=final)
+        verdict = await self._call_tool(agent, changed, patience, approved=True)
+        if final == event.args or verdict.decision or verdict.args is not None:
             return verdict
         return msgspec.structs.replace(verdict, args=final)
 
     async def _after_tool(self, event: SessionEvent) -> HookVerdict:
         agent = await self._agent_of(event)
+        if not agent.is_open:
+            return HookVerdict(stop=_stopped_text(self._stop_reason_of(agent) or ""))
         if event.tool in self._host.spawns:
             started = self._find_started(event)
             if started is not None:
-                return await self._agent_started(started, event)
+                return await self._agent_started(agent, started, event)
         call = agent.find_call(event)
         done: ToolDone
         if call is not None:
@@ -620,6 +588,7 @@ class Session:
         else:
             done = await self._report_call(agent, event)
         agent.note(Message(role="tool", content=done.result.content, tool_call_id=event.call_id or None))
+        agent.note_informed(time.time())
         self._write_soon(agent)
         stop = done.stop.reason if done.stop is not None else None
         added = context_of(done)
@@ -630,10 +599,10 @@ class Session:
         """Report a call that ran without a question: a person approved it in the host, or the session is new here."""
         question = self._take_question(event)
         if question is not None:
-            await self._settle(question, Approve(question.asked.tool_call_id))
+            await question.settle(Approve(question.asked.tool_call_id))
         else:
             self.unmatched += 1
-        agent.begin_step()
+        agent.begin_step(event.at)
         request = _request_for(event)
         agent.note_call(request)
 
@@ -647,27 +616,33 @@ class Session:
     # Sub-agents.
 
     async def _start_agent(self, agent: AgentRun, event: SessionEvent) -> HookVerdict:
-        agent.begin_step()
+        agent.begin_step(event.at)
         agent.note_call(_request_for(event))
         started = StartedAgent(event)
 
         async def work(task: str, operation_id: str) -> str:
-            child = started.agent = await self._open_child(agent, started.callee, task, operation_id)
+            child = started.agent = await self._open_child(agent, started.callee, task, operation_id, event.at)
             try:
                 output: str = await started.work(task)
+                if child.stop_reason is not None:
+                    raise NotRun(child.stop_reason)
                 return output
             finally:
                 await child.close(done=started.stopped)
 
         task = str(event.args.get(started.field, ""))
-        if await started.begin(agent.run.call_agent(started.callee, task, work)):
+        reached = await started.begin(agent.run.call_agent(started.callee, task, work))
+        if not agent.is_open:  # it was interrupted meanwhile
+            await started.end(error=NotRun("The session was interrupted."))
+            return _deny_stopped(self._stop_reason_of(agent) or "")
+        if reached:
             self._started.append(started)
             final = {**event.args, started.field: started.given}
             return HookVerdict(args=final if started.given != task else None)
         done: AgentDone = started.result
         reason = done.denied.reason if done.denied is not None else _unusable(event.tool, done.output)
-        stopped = agent.stop_reason
-        return HookVerdict(decision="deny", reason=reason, stop=stopped)
+        agent.note_informed(time.time())
+        return HookVerdict(decision="deny", reason=reason, stop=agent.stop_reason)
 
     def _find_started(self, event: SessionEvent) -> StartedAgent | None:
         same = [each for each in self._started if each.event.tool == event.tool and not each.detached]
@@ -675,15 +650,19 @@ class Session:
             return next((each for each in same if each.event.call_id == event.call_id), None)
         return next((each for each in same if each.event.args == event.args), same[0] if same else None)
 
-    async def _agent_started(self, started: StartedAgent, event: SessionEvent) -> HookVerdict:
+    async def _agent_started(self, agent: AgentRun, started: StartedAgent, event: SessionEvent) -> HookVerdict:
         """Take note of the end of the call that started a sub-agent; the sub-agent may run on."""
-        if event.started_agent and not started.agent_id and started.agent is not None:
-            started.agent_id = event.started_agent
-            self._agents[event.started_agent] = started.agent
+        if event.started_agent and started.agent_id != event.started_agent:
+            self._assign(started, event.started_agent)
+        agent.note_informed(time.time())
         if started.agent_id and not started.stopped:
             started.detached = True
             return HookVerdict()
+        await self._read_transcripts()
         self._started.remove(started)
+        self._agents.pop(started.agent_id, None)
+        if started.agent is not None:
+            self._count_untold(started.agent)
         failed = event.moment is Moment.FAILED_TOOL
         started.stopped = True
         done: AgentDone | None = await started.end(
@@ -697,62 +676,107 @@ class Session:
 
     async def _before_compact(self, event: SessionEvent) -> HookVerdict:
         agent = await self._agent_of(event)
-        agent.begin_step()
-        compaction = SuspendedCall()
-        if await compaction.begin(agent.run.compact([], 0, compaction.work)):
-            agent.compaction = compaction
+        if not agent.is_open or await agent.compact(event.at):
             return HookVerdict()
         return HookVerdict(decision="deny", reason="A hook denied the compaction.")
 
-    async def _after_compact(self, event: SessionEvent) -> HookVerdict:
-        agent = await self._agent_of(event)
-        if agent.compaction is not None:
-            compaction, agent.compaction = agent.compaction, None
-            await compaction.end(event.summary)
-        return HookVerdict()
-
     # Questions.
+
+    async def _restore_questions(self) -> None:
+        """Take over the questions that another process has put, once, before the first event."""
+        async with self._restoring:
+            if self._restored:
+                return
+            self._restored = True
+            try:
+                self._questions |= await self._load_questions()
+            except HooklineError as error:  # the calls are judged and asked about anew
+                logger.error("The questions of session %s cannot be read: %s", self.session_id, message_of(error))
+
+    async def _load_questions(self) -> dict[str, Question]:
+        known, host = self._known_questions, self._host.name
+        return await load_questions(self._policy, host, self._capabilities, self.session_id, known)
+
+    async def _ask(self, agent: AgentRun, asked: PendingTool, key: str) -> Question:
+        """Put a question, once for each call, also if the client goes away while that is done."""
+        asking = self._asking.get(key)
+        if asking is None:
+            asking = self._asking[key] = asyncio.create_task(self._open_question(agent, asked, key))
+            asking.add_done_callback(lambda _: self._asking.pop(key))
+        return await asyncio.shield(asking)
+
+    async def _open_question(self, agent: AgentRun, asked: PendingTool, key: str) -> Question:
+        found = (await self._load_questions()).get(key)  # another process may have put the same one a moment ago
+        if found is None or (found.asked.args, found.asked.prompt) != (asked.args, asked.prompt):
+            found = await Question.open(self._policy, self._host.name, agent.run, asked, key)
+        self._questions[key] = found
+        return found
+
+    async def _decide(
+        self,
+        agent: AgentRun,
+        event: SessionEvent,
+        question: Question,
+        patience: HostPatience,
+    ) -> HookVerdict:
+        """Have a person decide about a call: elsewhere, for as long as the host waits; else in front of the host."""
+        asked = question.asked
+        seconds = 0.0
+        if self._policy.sql is not None:
+            seconds = min(self._policy.ask_seconds, max(patience.seconds - 1.0, 0.0))
+        if seconds > 0:
+            patience.announce_wait()
+        decision = await question.wait(seconds, lambda: self._leaves() or self._stop_reason_of(agent) is not None)
+        stopped = self._stop_reason_of(agent)
+        if stopped is not None:
+            return _deny_stopped(stopped)
+        if decision is None and seconds > 0 and self._leaves():
+            raise QuestionMoved
+        if decision is None:
+            prompt = asked.prompt or f"{asked.tool_name} needs the approval of a person."
+            if self._host.asks:
+                final = dict(asked.args)
+                args = final if final != event.args else None
+                return HookVerdict(decision="ask", reason=prompt, args=args)
+            return HookVerdict(decision="deny", reason=f"{prompt} {self._policy.explain(question.operation_id, asked)}")
+        is_first = self._questions.pop(key_of(event), None) is question
+        await question.settle(decision)
+        if isinstance(decision, Approve) and not is_first:  # the same call at the same time has used the approval
+            return await self._call_tool(agent, event, patience)
+        if isinstance(decision, Approve):
+            return await self._approve_changed(agent, event, asked, patience)
+        agent.note_informed(time.time())
+        reason = f"A person refused this call: {decision.reason}" if decision.reason else "A person refused this call."
+        if decision.and_continue:
+            return HookVerdict(decision="deny", reason=reason)
+        agent.stopped = reason
+        return HookVerdict(decision="deny", reason=reason, stop=reason)
 
     def _take_question(self, event: SessionEvent) -> Question | None:
         """Return the question that a call was asked about, and take it out: by its id, else by its arguments."""
         for key, question in self._questions.items():
-            if key == _key_of(event) or (event.call_id and question.asked.tool_call_id == event.call_id):
+            if key == key_of(event) or (event.call_id and question.asked.tool_call_id == event.call_id):
                 return self._questions.pop(key)
         return None
 
-    async def _close_questions(self, reason: str) -> None:
-        """Close the questions that the host put to the person in front of it, and that came to nothing."""
-        if self._host.asks:
-            questions, self._questions = self._questions, {}
-            for question in questions.values():
-                reject = Reject(question.asked.tool_call_id, reason=reason, and_continue=True)
-                await self._settle(question, reject)
-
-    async def _settle(self, question: Question, decision: Approve | Reject) -> None:
-        try:
-            await question.settle(decision)
-        except Exception as error:
-            logger.error("Operation %s could not be ended: %s", question.operation_id, message_of(error))
+    async def _reject_questions(self, reason: str) -> None:
+        """Reject the questions that nobody has answered."""
+        questions, self._questions = self._questions, {}
+        for question in questions.values():
+            await question.settle(Reject(question.asked.tool_call_id, reason=reason, and_continue=True))
 
 
 def _request_for(event: SessionEvent) -> ToolRequest:
     return ToolRequest(toolset=event.toolset, tool_name=event.tool_name, args=event.args, tool_call_id=event.call_id)
 
 
-def _request_of(asked: PendingTool) -> ToolRequest:
-    return ToolRequest(
-        toolset=asked.toolset, tool_name=asked.tool_name, args=asked.args, tool_call_id=asked.tool_call_id
-    )
+def _stopped_text(reason: str) -> str:
+    return f"The run was stopped: {reason}"
 
 
-def _key_of(event: SessionEvent) -> str:
-    """Return what makes two calls the same one, asked twice: the agent, the tool and its arguments."""
-    args = msgspec.json.encode(event.args, order="deterministic", enc_hook=str).decode()
-    return f"{event.agent_id}\n{event.tool}\n{args}"
-
-
-def _plain(given: Any) -> Any:
-    return dict(writable(given)) if isinstance(given, Mapping) else given
+def _deny_stopped(reason: str) -> HookVerdict:
+    """Return the answer to a call of an agent that was ended."""
+    return HookVerdict(decision="deny", reason=_stopped_text(reason), stop=reason)
 
 
 def _refusal(event: SessionEvent, done: ToolDone) -> str:

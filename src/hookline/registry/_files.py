@@ -30,7 +30,17 @@ from hookline.errors import MissingExtraError, message_of
 from hookline.registry._definition import HookDefinition, normalize_keys, read_definition
 from hookline.registry._errors import DefinitionError, DefinitionFileError
 
-__all__ = ["DefinitionFiles", "FileEntry", "Lines", "derive_id", "find_key_line", "find_table_lines", "load_file"]
+__all__ = [
+    "DefinitionFiles",
+    "FileEntry",
+    "Lines",
+    "blank_strings",
+    "derive_id",
+    "find_key_line",
+    "find_table_lines",
+    "load_file",
+    "load_toml",
+]
 
 Lines = dict[str, int]
 """Line numbers (from 1) of the keys of an entry, by path: `"webhook"`, `"webhook.timeout"`."""
@@ -49,7 +59,7 @@ INLINE = re.compile(rf"[\[\]{{}}]|({PATH})\s*=")
 
 def find_key_line(text: str, key: str) -> int | None:
     """Return the line of a top-level key: where it is set, else that of its first table."""
-    text = _blank_strings(text)
+    text = blank_strings(text)
     name = rf"[\"']?{re.escape(key)}[\"']?\s*"
     before = re.split(r"^\s*\[", text, maxsplit=1, flags=re.MULTILINE)[0]
     found = re.search(rf"^[^\S\n]*{name}[=.]", before, re.MULTILINE)
@@ -75,7 +85,7 @@ def _find_table_headers(text: str) -> list[tuple[int, Lines]]:
     """Find tables that are written as `[[hooks]]`."""
     found: list[tuple[int, Lines]] = []
     table = ""
-    for line, content in enumerate(_blank_strings(text).split("\n"), 1):
+    for line, content in enumerate(blank_strings(text).split("\n"), 1):
         if HEADER.match(content):
             found.append((line, {}))
             table = ""
@@ -89,7 +99,7 @@ def _find_table_headers(text: str) -> list[tuple[int, Lines]]:
 
 def _find_inline_tables(text: str) -> list[tuple[int, Lines]]:
     """Find tables that are written as `hooks = [{...}, {...}]`."""
-    text = _blank_strings(text, short=True)
+    text = blank_strings(text, short=True)
     start = re.search(r"^\s*hooks\s*=\s*(?=\[)", text, re.MULTILINE)
     found: list[tuple[int, Lines]] = []
     depth = 0
@@ -118,7 +128,7 @@ def _normalize_path(written: str) -> str:
     return re.sub(r"[\"'\s]", "", written)
 
 
-def _blank_strings(text: str, *, short: bool = False) -> str:
+def blank_strings(text: str, *, short: bool = False) -> str:
     """Blank out comments and strings of a document, keeping its line breaks.
 
     Args:
@@ -362,7 +372,16 @@ def _iterate_yaml_lines(value: object, path: str = "") -> Iterator[tuple[str, in
         yield from _iterate_yaml_lines(each, place)
 
 
-def _parse_toml(file: str, data: bytes) -> list[FileEntry]:
+def load_toml(file: str, data: bytes) -> tuple[str, dict[str, Any]]:
+    """Load a TOML document; return its text, and what is in it.
+
+    Args:
+        file: The name of the file, for errors.
+        data: Its content, in UTF-8.
+
+    Raises:
+        DefinitionFileError: If it is no TOML.
+    """
     try:
         text = data.decode("utf-8-sig")
         document = tomllib.loads(text)
@@ -380,6 +399,11 @@ def _parse_toml(file: str, data: bytes) -> list[FileEntry]:
         place_of_number = None if number is None else text.count("\n", 0, number.start()) + 1
         problem = f"a value cannot be read: {message_of(error)}"
         raise DefinitionFileError("invalid", "$", problem, file, place_of_number) from None
+    return text, document
+
+
+def _parse_toml(file: str, data: bytes) -> list[FileEntry]:
+    text, document = load_toml(file, data)
     hooks = document.pop("hooks", [])
     if document:
         key = next(iter(document))

@@ -1,7 +1,8 @@
 """Read the hooks in the settings of a coding agent as definitions, and say what cannot be taken over, and why.
 
 Claude Code, Codex and Gemini CLI keep hooks in JSON files of the same shape: events with groups, groups with a matcher
-and handlers. A command becomes a script of its own, which goes to the project's folder and runs the command there.
+and handlers. Codex also has them in its TOML file. A command becomes a script of its own, which goes to the project's
+folder and runs the command there.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from hookline.dialects import (
 from hookline.errors import message_of
 from hookline.registry._definition import HookDefinition, read_definition
 from hookline.registry._errors import DefinitionError, DefinitionFileError
-from hookline.registry._files import derive_id
+from hookline.registry._files import blank_strings, derive_id, find_key_line, load_toml
 
 __all__ = ["HostSettings", "ImportedHook", "SkippedSetting", "read_host_settings"]
 
@@ -42,6 +43,16 @@ TRAILING_COMMA = re.compile(r'"(?:[^"\\\n]|\\.)*"|[\[{,]\s*,|,(?=\s*[}\]])', re.
 """A comma before a closing bracket; texts, and commas that nothing stands before, are found to be left alone."""
 CONTROL = re.compile(r"[\x00-\x1f\x7f]+")
 VARIABLE = re.compile(r"\$(?:\{(\w+)\}|(\w+))")
+TOML_TABLE = re.compile(r"[^\S\n]*\[\[?\s*[\"']?hooks[\"']?\s*\.\s*[\"']?(\w+)[\"']?\s*(\.\s*[\"']?hooks[\"']?\s*)?\]")
+"""The line that begins a group of an event, or a handler in one: `[[hooks.PreToolUse.hooks]]`."""
+WHOLE_TOOL = re.compile(r"((?!mcp__)[A-Za-z]\w*|mcp__\w+?__\w+)(?:\(\*?\))?")
+"""A condition that means every call of one tool."""
+WIDE_RULES = frozenset({"Edit", "Read"})
+"""Tools whose permission rules are documented to mean other tools as well."""
+CONDITION = (
+    "`if` follows the permission rules of its host, which look into compound commands, and no filter here does; "
+    "without it, the hook would judge other calls; test for it in the script"
+)
 DEFAULT_SECONDS: Mapping[str, float] = {"claude": 600, "codex": 600, "gemini": 60, "copilot": 30}
 """Time limits of the hosts."""
 LONGEST, LONGEST_WEBHOOK = 3600.0, 300.0
@@ -55,6 +66,12 @@ HANDLER_KEYS = frozenset(
         *("name", "description", "url", "headers", "allowedEnvVars", "bash", "powershell", "cwd", "env", "matcher"),
     }
 )
+HANDLERS = {
+    "prompt": "its host asks a model; ask one in a script, or in a hook in Python",
+    "agent": "its host runs an agent; run one in a hook in Python",
+    "mcp_tool": "its host calls a tool of an MCP server; call it in a script",
+}
+"""Why some types of handlers cannot be taken over."""
 REASONS = {
     "BeforeModel": "calls of a model have another form in this host; use a hook of ModelCall",
     "AfterModel": "calls of a model have another form in this host; use a hook of ModelCall",
@@ -143,17 +160,18 @@ def read_host_settings(
     """Read the hooks of a settings file.
 
     Args:
-        path: The file, such as `.claude/settings.json`: JSON, in which comments and trailing commas are allowed.
+        path: The file, such as `.claude/settings.json`: JSON, in which comments and trailing commas are allowed, or
+            TOML, if its name ends in `.toml`.
         host: The dialect of the host; found by the file's folder and events by default.
         project: The folder in which commands run; that of the file's project by default, or the working directory for
             settings of a user or of the machine.
         tenant_id: The tenant that will own the definitions.
 
     Raises:
-        DefinitionFileError: If the file cannot be read, or is not the JSON of such settings.
+        DefinitionFileError: If the file cannot be read, or is no such settings.
     """
     file = str(path)
-    document = _load_json(file, _read_text(path))
+    document = _load_toml(file, _read(path)) if path.suffix == ".toml" else _load_json(file, _decode(file, _read(path)))
     hooks = document.get("hooks", LinedObject(document.line))
     if not isinstance(hooks, LinedObject):
         raise DefinitionFileError("invalid", "$.hooks", "`hooks` must be an object", file, document.line)
@@ -175,7 +193,7 @@ class LinedObject(dict[str, Any]):
         self.line = line
 
 
-def _read_text(path: Path) -> str:
+def _read(path: Path) -> bytes:
     file = str(path)
     try:
         if not path.is_file():
@@ -186,6 +204,10 @@ def _read_text(path: Path) -> str:
     if len(data) > LARGEST_SETTINGS:
         problem = f"it has more than {LARGEST_SETTINGS} bytes, which is the limit"
         raise DefinitionFileError("invalid", "$", problem, file)
+    return data
+
+
+def _decode(file: str, data: bytes) -> str:
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -226,8 +248,50 @@ def _load_json(file: str, text: str) -> LinedObject:
     return document
 
 
+def _load_toml(file: str, data: bytes) -> LinedObject:
+    """Load the TOML settings of Codex; each group and each handler knows its line."""
+    text, document = load_toml(file, data)
+    first = find_key_line(text, "hooks") or 1
+    tables: dict[str, list[tuple[int, list[int]]]] = {}
+    for line, content in enumerate(blank_strings(text).split("\n"), 1):
+        table = TOML_TABLE.match(content)
+        if table is not None and table[2] is None:
+            tables.setdefault(table[1], []).append((line, []))
+        elif table is not None and table[1] in tables:
+            tables[table[1]][-1][1].append(line)
+    hooks = document.get("hooks", {})
+    if not isinstance(hooks, dict):
+        raise DefinitionFileError("invalid", "$.hooks", "`hooks` must be a table of events", file, first)
+    for event, groups in hooks.items():
+        if not isinstance(groups, list):
+            continue
+        places = tables.get(event, [])
+        if len(groups) != len(places):  # they are written in one place
+            places = [(first, [])] * len(groups)
+        hooks[event] = [_with_lines(group, line, lines) for group, (line, lines) in zip(groups, places, strict=True)]
+    document["hooks"] = LinedObject(first, hooks)
+    return LinedObject(1, document)
+
+
+def _with_lines(group: Any, line: int, lines: list[int]) -> Any:
+    """Return a group of handlers that know their lines: that of the group if theirs are not known."""
+    if not isinstance(group, dict):
+        return group
+    handlers = group.get("hooks")
+    if isinstance(handlers, list):
+        known = lines if len(lines) == len(handlers) else [line] * len(handlers)
+        handlers = [
+            LinedObject(its, each) if isinstance(each, dict) else each
+            for each, its in zip(handlers, known, strict=True)
+        ]
+        group = {**group, "hooks": handlers}
+    return LinedObject(line, group)
+
+
 def _find_host(path: Path, hooks: LinedObject) -> DialectName:
     """Return the host whose file it is: by its folder, else by the names of its events."""
+    if path.suffix == ".toml":
+        return "codex"
     folders = set(path.absolute().parts[:-1])
     for folder, name in ((".gemini", "gemini"), (".codex", "codex"), (".claude", "claude")):
         if folder in folders:
@@ -273,7 +337,7 @@ class _SettingsReader:
         self._note_settings()
         for spelled, groups in self._hooks.items():
             if not isinstance(groups, list):
-                if spelled not in ("enabled", "disabled", "notifications"):
+                if spelled not in ("enabled", "disabled", "notifications", "state"):
                     self._skip(self._hooks.line, f"hooks.{spelled}", "it must be a list of groups")
                 continue
             if spelled == "disabled":
@@ -290,13 +354,17 @@ class _SettingsReader:
             self._skip(line, "the switch that turns hooks off", "the hooks are imported, but disabled")
         if document.get("allowManagedHooksOnly"):
             self._skip(line, "allowManagedHooksOnly", "hookline runs every enabled definition; disable the others")
+        if document.get("notify") and self._dialect.name == "codex":
+            self._skip(line, "notify", "Codex gives the program another input than a hook; use a hook of Stop")
         if document.get("env") and self._dialect.name == "claude":
             self._skip(line, "env", "pass variables to scripts with `script_env` (`hookline serve --script-env`)")
 
     def _is_off(self) -> bool:
-        config = self._document.get("hooksConfig")
-        switches = (self._hooks.get("enabled"), config.get("enabled") if isinstance(config, dict) else None)
-        return self._document.get("disableAllHooks") is True or False in switches
+        config, features = self._document.get("hooksConfig"), self._document.get("features")
+        switches = [self._hooks.get("enabled"), config.get("enabled") if isinstance(config, dict) else None]
+        if isinstance(features, dict) and self._dialect.name == "codex":
+            switches += [features.get("hooks", features.get("codex_hooks"))]
+        return self._document.get("disableAllHooks") is True or any(each is False for each in switches)
 
     def _read_group(self, spelled: str, event: HostEvent | None, nth: int, group: Any) -> None:
         if not isinstance(group, LinedObject):
@@ -340,9 +408,13 @@ class _SettingsReader:
         what = f"{self._dialect.events[event.name]} {self._label(handler)}".strip()
         kind = handler.get("type", "command")
         why = self._find_handler_problem(event, kind, handler)
+        if not why:
+            matcher, why = self._apply_condition(event, matcher, handler.get("if"))
         if why:
             self._skip(handler.line, what, why)
             return
+        if handler.get("if") and self._dialect.name == "codex":
+            self._skip(handler.line, what, "Codex ignores `if`, and so does the imported hook")
         for key in sorted(set(handler) - HANDLER_KEYS):
             self._skip(handler.line, what, f"the key {key!r:.100} is not known, and is ignored")
         for fields, script in self._build(event, matcher, handler, is_http=kind == "http"):
@@ -367,9 +439,8 @@ class _SettingsReader:
     def _find_handler_problem(self, event: HostEvent, kind: Any, handler: LinedObject) -> str:
         """Return why a handler cannot be taken over; `""` if it can."""
         if kind not in ("command", "http"):
-            return f"a handler of type {kind!r:.60} has no counterpart; only commands and HTTP hooks can be taken over"
-        if handler.get("if") is not None:
-            return "`if` is not supported; without it, the hook would judge other calls; test for it in the script"
+            why = HANDLERS.get(kind, "only commands and HTTP hooks can be taken over") if isinstance(kind, str) else ""
+            return f"a handler of type {kind!r:.60} has no counterpart: {why or 'a type must be text'}"
         if handler.get("shell") not in (None, "bash", "sh"):
             return f"the shell {handler['shell']!r:.60} is not supported"
         if handler.get("async") and not event.observer:
@@ -388,6 +459,26 @@ class _SettingsReader:
         except UnicodeEncodeError:
             return "the command has half a character"
         return "the command has a NUL character" if "\0" in command or any("\0" in each for each in args or ()) else ""
+
+    def _apply_condition(self, event: HostEvent, matcher: str, condition: Any) -> tuple[str, str]:
+        """Return the matcher that a condition leaves, and why the hook cannot be taken over; `""` if it can.
+
+        A condition that means every call of one tool is a matcher. Codex runs the hook whatever its condition says.
+        """
+        if condition in (None, "") or self._dialect.name == "codex":
+            return matcher, ""
+        if self._dialect.name != "claude" or not isinstance(condition, str):
+            return matcher, CONDITION
+        if event.subject != "tool_name":
+            return matcher, "its host never runs a hook with `if` at an event that is not about a tool"
+        whole = WHOLE_TOOL.fullmatch(condition)
+        if whole is None or whole[1] in WIDE_RULES:
+            return matcher, CONDITION
+        names = ("Agent", "Task") if whole[1] in ("Agent", "Task") else (whole[1],)
+        left = [name for name in names if matches(self._dialect, matcher, name)]
+        if not left:
+            return matcher, f"`if` names {whole[1]}, which its matcher leaves out: its host never runs it, either"
+        return "|".join(left), ""
 
     def _command(self, handler: LinedObject) -> Any:
         return handler.get("bash", handler.get("command"))

@@ -54,7 +54,16 @@ from hookline.runtime._missing_hooks import check_interceptors, inherited_hooks
 from hookline.runtime._persistence import LOST_HERE, checkpoint
 from hookline.runtime._run import Run, after_step, before_step, live
 from hookline.runtime._seams import RunControl, instrument, run_through_chain, tell_context, tell_failed_step
-from hookline.runtime._state import Approve, OperationState, OperationStore, Reject, Step, WaitingCall, default_store
+from hookline.runtime._state import (
+    Approve,
+    ModelCallRecord,
+    OperationState,
+    OperationStore,
+    Reject,
+    Step,
+    WaitingCall,
+    default_store,
+)
 from hookline.runtime._sub_agents import (
     emit_called,
     emit_completed,
@@ -132,7 +141,16 @@ class AdapterSegment(Run):
 
     has_foreign_scope = True
 
-    __slots__ = ("adds_context", "at_hand", "can_ask", "framework", "given_specs", "guides", "writes_ahead")
+    __slots__ = (
+        "adds_context",
+        "at_hand",
+        "can_ask",
+        "framework",
+        "given_specs",
+        "guides",
+        "notify_interrupted",
+        "writes_ahead",
+    )
 
     adds_context: frozenset[type[Call]]
     at_hand: dict[str, Tool]
@@ -140,6 +158,7 @@ class AdapterSegment(Run):
     framework: str
     given_specs: list[ToolSpec]
     guides: bool
+    notify_interrupted: Callable[[], None] | None
     writes_ahead: bool
 
     @property
@@ -155,6 +174,11 @@ class AdapterSegment(Run):
             return False
         present = asyncio.current_task()
         return present is not None and not present.cancelling()
+
+    def cancel(self) -> None:
+        super().cancel()
+        if self.stopped and self.notify_interrupted is not None:
+            self.notify_interrupted()
 
     def close_step(self, unanswered: str) -> None:
         """Forget the calls that waited; the framework's own conversation has their results."""
@@ -197,6 +221,8 @@ class AdapterRun:
             warning is logged.
         writes_ahead: Whether a durable store learns of a tool call before the tool runs. If not, call `checkpoint`
             when there is time: a process that is killed meanwhile leaves no trace of the call.
+        on_interrupt: A function that is called in the run's thread when the run is interrupted while no task of the
+            framework is there to be cancelled.
 
     Attributes:
         operation_id: The id of the run.
@@ -226,6 +252,7 @@ class AdapterRun:
         best_effort: bool = False,
         allow_missing_hooks: bool = False,
         writes_ahead: bool = True,
+        on_interrupt: Callable[[], None] | None = None,
     ) -> None:
         check_ids(user_id=user_id, tenant_id=tenant_id)
         own = hook_batch(hooks)
@@ -248,6 +275,7 @@ class AdapterRun:
         self._drain_timeout = drain_timeout
         self._allow_missing_hooks: bool = allow_missing_hooks or (parent is not None and parent._allow_missing_hooks)
         self._writes_ahead = writes_ahead
+        self._on_interrupt = on_interrupt
         self._run: AdapterSegment | None = None
         self._opened: AdapterSegment
         self._life: Lifecycle | None = None
@@ -357,7 +385,7 @@ class AdapterRun:
         run.at_hand, run.can_ask, run.given_specs = {}, self.capabilities.asks, list(tools)
         run.instructions, run.framework = instructions, self.capabilities.framework
         run.adds_context, run.guides = self.capabilities.adds_context, self.capabilities.guides
-        run.writes_ahead = self._writes_ahead
+        run.writes_ahead, run.notify_interrupted = self._writes_ahead, self._on_interrupt
         life = Lifecycle(run, claims=self._resumed or run.journal.durable)
         await life.__aenter__()
         self._run = self._opened = run
@@ -612,6 +640,28 @@ class AdapterRun:
             self._opened.begin_model_call(step)
         self._opened.journal.end_model_call(response.usage)
         self.answered(response)
+
+    def report_model_call(self, call: ModelCallRecord) -> None:
+        """Record a model call that ended some time ago, where the framework reports its calls late.
+
+        It counts in the totals and is stored with the next write. No event and no hook tells of it.
+
+        Args:
+            call: The call; its step may have ended.
+        """
+        run = self._opened
+        run.llm_calls += 1
+        run.last_input_tokens = call.input_tokens
+        run.journal.add_model_call(call)
+        self.add_usage(Usage(input_tokens=call.input_tokens, output_tokens=call.output_tokens, cost_usd=call.cost_usd))
+
+    def add_usage(self, usage: Usage) -> None:
+        """Add tokens or cost to the totals that belong to no single model call.
+
+        Args:
+            usage: The tokens and the cost.
+        """
+        self._opened.usage = self._opened.usage + usage
 
     async def ask_model(
         self,

@@ -157,6 +157,12 @@ class Journal:
         if asked is not None:
             self.model_calls.append(asked.to_record(usage, error_type))
 
+    def add_model_call(self, call: ModelCallRecord) -> None:
+        """Note a model call that ended earlier."""
+        self.model_calls.append(
+            msgspec.structs.replace(call, provider=storable_text(call.provider), model=storable_text(call.model))
+        )
+
     # Decisions of a person.
 
     def take_decisions(self, decisions: Sequence[Decision]) -> None:
@@ -271,6 +277,9 @@ class NullJournal(Journal):
         pass
 
     def end_model_call(self, usage: Usage, error_type: str | None = None) -> None:
+        pass
+
+    def add_model_call(self, call: ModelCallRecord) -> None:
         pass
 
     def note_written(self, state: OperationState) -> None:

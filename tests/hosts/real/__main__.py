@@ -16,8 +16,8 @@ from tests.hosts.real.cases import CASES, Failed, Scene
 from tests.hosts.real.programs import PROGRAMS, ROOT, VERSIONS
 
 FOLDER = ROOT / ".hosts-venv"
-UNTRIED = ("cursor", "copilot")
-"""Programs that cannot be had from a package registry, or not without an account."""
+UNTRIED = ("cursor",)
+"""Programs that cannot be had from a package registry."""
 
 
 def main() -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shlex
@@ -40,7 +41,7 @@ class Scene:
         self.place: Place = PROGRAMS[host](self.folder, programs, self.model.url)
         self.place.prepare()
         (self.place.project / "policy.py").write_text(POLICY)
-        self.user = ["--user"] if host == "codex" else []
+        self.user = ["--user"] if host in ("codex", "copilot") else []
 
     def install(self, *more: str) -> None:
         """Install the policy, and trust it where that is needed."""
@@ -56,6 +57,11 @@ class Scene:
 
     def has_run(self, marker: str = "ran") -> bool:
         return (self.place.project / f"marker-{marker}").exists()
+
+    def operations(self) -> list[dict[str, Any]]:
+        """Return the operations of the store, as the command line lists them."""
+        listed = self.place.hookline("operations", "list", "--json", "--store", "sqlite:///hookline.db").out
+        return [json.loads(line) for line in listed.splitlines()]
 
     def run(self, prompt: str = "PLAN:main go") -> Ran:
         with self.model:
@@ -134,18 +140,60 @@ def ask(scene: Scene) -> None:
     scene.expect("the model was not told why", "May it run?" in scene.model.told)
 
 
+def _with_person(scene: Scene, word: str, action: str) -> None:
+    """Write a policy that has a person do something when it judges a command with a word."""
+    program = str(Path(__file__).with_name("approve.py"))
+    words = f"[sys.executable, {program!r}, 'sqlite:///{scene.place.project}/hookline.db', {action}]"
+    judged = '    command = call.args["command"]\n'
+    acts = f"{judged}    if {word!r} in command:\n        subprocess.Popen({words})\n"
+    policy = POLICY.replace(judged, acts).replace("import os\n", "import os\nimport subprocess\nimport sys\n")
+    (scene.place.project / "policy.py").write_text(policy)
+
+
 @case("ask, and a person approves")
 def approve(scene: Scene) -> None:
     scene.install("--ask-timeout", "30")
-    waits = POLICY.replace('return Ask("May it run?")', 'approve_soon()\n        return Ask("May it run?")')
-    (scene.place.project / "policy.py").write_text(
-        f"{waits}\n\nimport subprocess\nimport sys\n\n\ndef approve_soon():\n"
-        f"    subprocess.Popen([sys.executable, {str(Path(__file__).with_name('approve.py'))!r}, "
-        f"'sqlite:///{scene.place.project}/hookline.db'])\n"
-    )
+    _with_person(scene, "ask", "'approve'")
     scene.plans["main"] = [scene.shell("ask")]
     scene.run()
     scene.expect("the tool did not run", scene.has_run())
+
+
+@case("approved after a kill")
+def approve_after_kill(scene: Scene) -> None:
+    scene.install("--ask-timeout", "30")
+    _with_person(scene, "ask", "'approve', str(os.getpid())")
+    scene.plans["main"] = [scene.shell("ask")]
+    scene.run()
+    scene.expect("the tool did not run", scene.has_run())
+
+
+@case("interrupted by a person")
+def interrupt(scene: Scene) -> None:
+    scene.install()
+    _with_person(scene, "interrupt", "'interrupt'")
+    first = scene.place.call("sleep 4; echo interrupt")
+    scene.plans["main"] = [first, scene.shell("fine", "second")]
+    scene.run()
+    scene.expect("the turn went on with another tool", not scene.has_run("second"))
+    scene.expect("the operation did not end so", "interrupted" in {each["status"] for each in scene.operations()})
+
+
+@case("tokens")
+def tokens(scene: Scene) -> None:
+    scene.install()
+    scene.plans["main"] = [scene.shell("fine"), *scene.place.agent("PLAN:child help")]
+    scene.plans["child"] = [scene.shell("fine", "child")]
+    scene.run()
+    found = scene.operations()
+    scene.expect(f"there are {len(found)} operations", len(found) == 2)
+    for each in found:
+        what = f"{each['agentId']} has {each['llmCalls']} calls and {each['totalTokens']} tokens"
+        scene.expect(what, each["totalTokens"] == 15 * each["llmCalls"])
+        # Copilot CLI tells the calls of a sub-agent after it has ended, so that they count for its caller.
+        scene.expect(what, each["llmCalls"] > 1 or scene.place.name == "copilot")
+    calls = sum(each["llmCalls"] for each in found)
+    scene.expect(f"{calls} calls were counted, {len(scene.model.requests)} made", calls <= len(scene.model.requests))
 
 
 @case("result withheld")
@@ -188,6 +236,9 @@ def prompt(scene: Scene) -> None:
 @case("goes on, three times at most")
 def go_on(scene: Scene) -> None:
     scene.install()
+    policy = scene.place.project / "policy.py"
+    if scene.place.name == "copilot":  # it does not tell its hooks what the agent has said
+        policy.write_text(POLICY.replace('"not finished" in result.output', "not result.output"))
     scene.plans["main"] = lambda body: "not finished"
     scene.run()
     scene.expect("it did not go on", "Finish it." in scene.model.told)
@@ -212,8 +263,7 @@ def allow_in_sub_agent(scene: Scene) -> None:
     scene.plans["child"] = [scene.shell("fine")]
     scene.run()
     scene.expect("the tool did not run", scene.has_run())
-    listed = scene.place.hookline("operations", "list", "--json", "--store", "sqlite:///hookline.db").out
-    scene.expect("the sub-agent is no operation of its own", listed.count('"operationId"') == 2)
+    scene.expect("the sub-agent is no operation of its own", len(scene.operations()) == 2)
 
 
 @case("sub-agent refused")

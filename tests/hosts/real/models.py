@@ -1,4 +1,4 @@
-"""A scripted model server on loopback, which speaks the APIs of Anthropic, OpenAI (responses) and Gemini.
+"""A scripted model server on loopback, which speaks the APIs of Anthropic, OpenAI (both of them) and Gemini.
 
 A conversation says in its prompt which plan it follows, as `PLAN:name`. A plan is a list of turns, each a text or a tool
 call; the server finds the present turn by the number of tool results that it was sent. It keeps what it was sent.
@@ -51,6 +51,8 @@ class ModelServer:
                 if path.endswith("/messages"):
                     events = outer.anthropic(body)
                     self.stream(events, named=True)
+                elif path.endswith("/chat/completions"):
+                    self.stream([(None, each) for each in outer.chat(body)], named=False)
                 elif path.endswith("/responses"):
                     self.stream(outer.responses(body), named=True)
                 elif "GenerateContent" in path or "generateContent" in path:
@@ -200,6 +202,30 @@ class ModelServer:
             ("response.output_item.added", {"type": "response.output_item.added", "output_index": 0, "item": item}),
             ("response.output_item.done", {"type": "response.output_item.done", "output_index": 0, "item": item}),
             ("response.completed", {"type": "response.completed", "response": {**response, "usage": usage}}),
+        ]
+
+    def chat(self, body: dict[str, Any]) -> list[Any]:
+        messages = body.get("messages", [])
+        first = json.dumps([each for each in messages if each["role"] == "user"][:1])
+        results = sum(each["role"] == "tool" for each in messages)
+        turn = self.turn(body, first, results)
+        delta: dict[str, Any] = {"role": "assistant"}
+        if isinstance(turn, str):
+            delta["content"] = turn
+        else:
+            function = {"name": turn[0], "arguments": json.dumps(turn[1])}
+            delta["tool_calls"] = [{"index": 0, "id": self.call_id("call"), "type": "function", "function": function}]
+        common = {
+            "id": self.call_id("chat"),
+            "object": "chat.completion.chunk",
+            "model": body.get("model", "m"),
+            "created": 1,
+        }
+        end = "stop" if isinstance(turn, str) else "tool_calls"
+        return [
+            {**common, "choices": [{"index": 0, "delta": delta, "finish_reason": None}]},
+            {**common, "choices": [{"index": 0, "delta": {}, "finish_reason": end}]},
+            {**common, "choices": [], "usage": {"prompt_tokens": 10, "completion_tokens": 5, "total_tokens": 15}},
         ]
 
     def gemini(self, body: dict[str, Any]) -> list[Any]:

@@ -14,6 +14,7 @@ VERSIONS = {
     "claude": "@anthropic-ai/claude-code@2.1.330",
     "codex": "@openai/codex@0.169.0",
     "gemini": "@google/gemini-cli@0.61.0",
+    "copilot": "@github/copilot@1.0.102",
 }
 SECONDS = 120
 
@@ -161,4 +162,27 @@ class Gemini(Place):
         return self._run([*words, "--skip-trust", "--approval-mode", "yolo"])
 
 
-PROGRAMS = {each.name: each for each in (Claude, Codex, Gemini)}
+class Copilot(Place):
+    """Copilot CLI with a provider of one's own, for which it needs no account."""
+
+    name, shell = "copilot", "bash"
+
+    def call(self, command: str) -> tuple[str, dict[str, object]]:
+        return "bash", {"command": command, "description": "run"}
+
+    def agent(self, prompt: str) -> list[object]:
+        return [("task", {"description": "help", "prompt": prompt, "agent_type": "general-purpose", "name": "help"})]
+
+    def prepare(self) -> None:
+        self.env |= {
+            "COPILOT_PROVIDER_BASE_URL": f"{self.url}/v1",
+            "COPILOT_PROVIDER_API_KEY": "dummy-key-of-the-host",
+            "COPILOT_MODEL": "scripted",
+            "COPILOT_OFFLINE": "true",
+        }
+
+    def run(self, prompt: str) -> Ran:
+        return self._run(["copilot", "-p", prompt, "--allow-all-tools"])
+
+
+PROGRAMS = {each.name: each for each in (Claude, Codex, Gemini, Copilot)}

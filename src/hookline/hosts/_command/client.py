@@ -16,6 +16,8 @@ import sys
 VERSION = "0.1.0"
 """The version of hookline; a resident process of another version ends, and the client starts a new one."""
 NAP_SECONDS = 0.01
+WAITS = b"+?"
+"""The beginning of an answer for which a person is asked."""
 OWN_NAMES = ("PATH", "HOME", "USER", "LOGNAME", "LANG", "TZ", "TMPDIR", "SHELL")
 OWN_PREFIXES = ("LC_", "XDG_", "HOOKLINE_", "OTEL_")
 """The environment of the resident process; the rest, API keys of the coding agent included, stays behind."""
@@ -172,23 +174,26 @@ def receive(line: "_socket.socket", end: float) -> bytes:
 
 
 def ask(rule: str, event: str, folder: str, key: str, installation: str, names: "list[str]", end: float) -> bytes:
-    """Return the answer of the resident process, which is started, or replaced, within the same deadline."""
+    """Return the answer of the resident process, which is started, or replaced, within the same deadline.
+
+    If it ends without an answer, or while it waits for the decision of a person, another one is asked.
+    """
     question = read_question(end)
-    head = f"{VERSION} {rule} {event} {max(end - now(), 0):.3f} {len(question)}\n".encode()
     while now() < end:
         line = connect(folder, key, end)
         if line is None:
             start(folder, key, installation, names, end)
             continue
+        head = f"{VERSION} {rule} {event} {max(end - now(), 0):.3f} {len(question)}\n".encode()
         try:
             line.sendall(head + question)
         except (BrokenPipeError, ConnectionResetError):  # it ends, and says why or says nothing
             pass
         answer = receive(line, end)
         line.close()
-        if answer:
-            return answer
-        nap()  # it ended before it had read the question: nothing was judged, and another one may be asked
+        if answer and answer != WAITS:
+            return answer.replace(WAITS, b"+", 1) if answer.startswith(WAITS) else answer
+        nap()  # nothing was judged, or nothing was decided: another one may be asked
     raise Refusal("the resident process did not answer in time")
 
 

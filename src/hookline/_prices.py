@@ -10,6 +10,8 @@ from typing import Any
 __all__ = ["cost_of"]
 
 MOST_RATES = 256
+PROVIDERS = {"azure.ai.openai": "azure", "aws.bedrock": "aws", "gcp.vertex_ai": "google", "gcp.gemini": "google"}
+"""The names of providers in `genai_prices`, where OpenTelemetry's are others."""
 
 _rates: dict[tuple[str, str, int], tuple[float, float] | None] = {}
 """US dollars per input and output token, where they are flat; a look-up in the table takes a hundred times as long."""
@@ -47,7 +49,7 @@ def _look_up(usage: Mapping[str, int], model: str, provider: str) -> Any:
         from genai_prices import Usage, calc_price
     except ImportError:
         return None
-    provider = {"azure.ai.openai": "azure", "aws.bedrock": "aws", "gcp.vertex_ai": "google"}.get(provider, provider)
+    provider = PROVIDERS.get(provider, provider)
     try:
         return calc_price(Usage(**usage), model, provider_id=provider)
     except Exception:  # the table lacks the model or this kind of usage, which must not fail the run
