@@ -61,6 +61,7 @@ docs: $(VENV)/.test
 
 images: $(VENV)/.test
 	$(PY) -m tests.server.pictures $(ARGS)
+	$(PY) -m tests.evals.pictures
 
 site: $(VENV)/.site
 	$(PY) -m zensical build --clean --strict

@@ -19,7 +19,7 @@ const duration = (ms) => ms < 1 ? `${(ms * 1000).toFixed(0)} µs` : ms < 1000 ? 
 const mark = (ms) => ms === 0 ? "0" : ms < 1 ? `${(ms * 1000).toPrecision(3)} µs` : ms < 999.5 ? `${+ms.toPrecision(3)} ms` : `${(ms / 1000).toFixed(2)} s`;
 const money = (usd) => usd === null ? "unknown" : usd === 0 ? "–" : usd < 0.01 ? `$${usd.toFixed(4)}` : `$${usd.toFixed(2)}`;
 const score = (value) => value === null ? "–" : value.toFixed(2);
-const thousands = (number) => number === 0 ? "–" : number < 10000 ? number.toLocaleString("en") : `${(number / 1000).toFixed(0)}k`;
+const thousands = (number) => number === 0 ? "–" : number < 10000 ? number.toLocaleString("en", { maximumFractionDigits: 1 }) : `${(number / 1000).toFixed(0)}k`;
 
 // Rows ---------------------------------------------------------------------------------------------------------------
 
