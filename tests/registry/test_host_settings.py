@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from hookline.calls import AgentResult, SubAgentCall, ToolCall, ToolResult
@@ -508,6 +508,7 @@ HOOKS = st.dictionaries(
 )
 
 
+@example({"Stop": [{"hooks": [{"bash": "x", "command": []}]}], "disabled": ["x", []]}, None)
 @given(HOOKS | VALUES, st.sampled_from([None, "claude", "codex", "gemini", "copilot"]))
 def test_whatever_stands_in_the_settings_is_read_or_refused(hooks: Any, host: str | None) -> None:
     import tempfile

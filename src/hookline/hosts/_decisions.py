@@ -9,7 +9,6 @@ from collections.abc import Callable
 from time import monotonic
 from typing import TYPE_CHECKING
 
-from hookline.errors import HooklineError
 from hookline.runtime import Approve, Reject
 
 if TYPE_CHECKING:
@@ -95,7 +94,7 @@ class DecisionWatch:
             await asyncio.sleep(LOOK_SECONDS)
             try:
                 await self._look_once()
-            except HooklineError as error:
+            except Exception as error:  # those who wait deny their calls
                 for future in self._waiting.values():
                     if not future.done():
                         future.set_exception(error)

@@ -40,7 +40,7 @@ def key_of(event: SessionEvent) -> str:
 
 
 class QuestionMetadata(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """What is stored with the operation of a question.
+    """The metadata of the operation of a question, as they are stored.
 
     Attributes:
         call: The key of the call.

@@ -70,7 +70,7 @@ class HostPatience(NamedTuple):
 
 
 class QuestionMoved(Exception):
-    """This process ends while a person is asked: the one that replaces it takes over the question."""
+    """A question was left to the process that replaces this one, which ends while a person is asked."""
 
 
 def context_of(done: ToolDone | AgentDone | None) -> str:

@@ -17,8 +17,6 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from hookline._prices import cost_of
-
 __all__ = ["FORMATS", "ReportedCall", "SessionTranscripts", "Transcript", "TranscriptFormat"]
 
 CHUNK = 1024 * 1024
@@ -179,8 +177,11 @@ class Transcript:
                 self._offset, begun, skips = place, b"", True
 
     def _price(self, call: ReportedCall) -> ReportedCall:
-        provider = self._form.provider
-        return call._replace(cost_usd=cost_of(call.tokens, call.model, provider)) if provider else call
+        if not self._form.provider:
+            return call
+        from hookline.loop import cost_of  # not before it is needed: its price table takes a while to load
+
+        return call._replace(cost_usd=cost_of(call.tokens, call.model, self._form.provider))
 
 
 class SessionTranscripts:

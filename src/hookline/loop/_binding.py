@@ -9,7 +9,6 @@ from typing import Any, NoReturn, Protocol, TypeAlias
 import msgspec
 
 from hookline._checks import quote
-from hookline._prices import cost_of
 from hookline._readonly import writable
 from hookline._stepping import SteppedCall
 from hookline.calls import (
@@ -28,6 +27,7 @@ from hookline.events import BeforeHumanIntervention, PendingTool, ToolOutcome
 from hookline.loop._client import Exchange, format_named, format_of_answer
 from hookline.loop._format import Format, Told, plain
 from hookline.loop._names import ToolNames
+from hookline.loop._prices import cost_of
 from hookline.loop._streams import OpenStream
 from hookline.runtime import (
     KINDS,

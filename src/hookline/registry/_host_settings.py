@@ -433,7 +433,7 @@ class _SettingsReader:
     def _is_disabled(self, handler: LinedObject) -> bool:
         config = self._document.get("hooksConfig")
         lists = (self._hooks.get("disabled"), config.get("disabled") if isinstance(config, dict) else None)
-        names = {handler.get("name"), handler.get("command")} - {None}
+        names = [name for name in (handler.get("name"), handler.get("command")) if isinstance(name, str)]
         return any(name in names for each in lists if isinstance(each, list) for name in each)
 
     def _find_handler_problem(self, event: HostEvent, kind: Any, handler: LinedObject) -> str:
