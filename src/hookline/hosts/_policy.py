@@ -8,11 +8,11 @@ import importlib
 import inspect
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 from types import ModuleType, TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from hookline.dispatcher import HookDispatcher
 from hookline.errors import HooklineError, HookUsageError, message_of
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from hookline.store import SqlStore
 
 __all__ = ["InstalledPolicy", "load_hooks"]
+
+T = TypeVar("T")
 
 MOST_READERS = 4
 
@@ -60,6 +62,7 @@ class InstalledPolicy:
         self._stack = AsyncExitStack()
         self._registry: Registry | None = None
         self.installation_key = installation.key
+        self._unfinished: set[asyncio.Task[Any]] = set()
         self.asked_here: set[str] = set()
         self.reading = asyncio.Semaphore(MOST_READERS)
         self.sql: SqlStore | None = None
@@ -103,8 +106,21 @@ class InstalledPolicy:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Close what was opened."""
+        """Close what was opened, after everything that was to be finished."""
+        while self._unfinished:
+            await asyncio.gather(*self._unfinished, return_exceptions=True)
         await self._stack.aclose()
+
+    def start(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        """Start something that must come to its end before the store is closed, whoever waits for it."""
+        task = asyncio.create_task(work)
+        self._unfinished.add(task)
+        task.add_done_callback(self._unfinished.discard)
+        return task
+
+    async def finish(self, work: Coroutine[Any, Any, T]) -> T:
+        """Do something to its end, also if the caller is cancelled: a client may go away at any moment."""
+        return await asyncio.shield(self.start(work))
 
     def hooks(self) -> list[AnyHook]:
         """Return the hooks that hold at this moment."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import logging
 import time
@@ -123,7 +122,7 @@ class Question:
         if not self.settled:
             self.settled = True
             self._policy.asked_here.discard(self.operation_id)
-            await asyncio.shield(asyncio.ensure_future(self._settle(decision)))
+            await self._policy.finish(self._settle(decision))
 
     async def _settle(self, decision: Approve | Reject) -> None:
         try:
@@ -160,7 +159,7 @@ class Question:
         if not self.settled:
             self.settled = True
             self._policy.asked_here.discard(self.operation_id)
-            await abandon(self._policy, self.operation_id, self._capabilities.framework)
+            await self._policy.finish(abandon(self._policy, self.operation_id, self._capabilities.framework))
 
 
 async def load_questions(

@@ -170,7 +170,7 @@ class Session:
                 return await self._end_turn(await self._agent_of(event), event)
             case Moment.SESSION_END:
                 if self._ended is None or self._ended.done():
-                    self._ended = asyncio.create_task(self.close(done=True))
+                    self._ended = self._policy.start(self.close(done=True))
                 await asyncio.shield(self._ended)  # also if the host does not wait for it
                 return HookVerdict()
             case _:
@@ -224,7 +224,7 @@ class Session:
             except Exception as error:
                 logger.error("Session %s: %s", self.session_id, message_of(error), exc_info=error)
 
-        task = asyncio.create_task(run())
+        task = self._policy.start(run())
         self._background.add(task)
         task.add_done_callback(self._background.discard)
 
@@ -265,8 +265,9 @@ class Session:
         self, parent: AgentRun, callee: str, task: str, operation_id: str | None, at: float
     ) -> AgentRun:
         """Open the run of a sub-agent. All hooks hold in it, whether they ask to be inherited or not."""
+        policy = self._policy
         run = AdapterRun(
-            self._policy.hooks(),
+            policy.hooks(),
             self._capabilities,
             agent_id=callee,
             operation_id=operation_id,
@@ -277,7 +278,11 @@ class Session:
         )
         await run.open([Message(role="user", content=task)])
         child = AgentRun(run, at)
-        await child.begin_turn(task, at)
+        try:
+            await child.begin_turn(task, at)
+        except BaseException:  # the client went away: nobody else knows of the run
+            await policy.finish(child.close(done=False))
+            raise
         return child
 
     async def _agent_of(self, event: SessionEvent) -> AgentRun:
@@ -701,7 +706,7 @@ class Session:
         """Put a question, once for each call, also if the client goes away while that is done."""
         asking = self._asking.get(key)
         if asking is None:
-            asking = self._asking[key] = asyncio.create_task(self._open_question(agent, asked, key))
+            asking = self._asking[key] = self._policy.start(self._open_question(agent, asked, key))
             asking.add_done_callback(lambda _: self._asking.pop(key))
         return await asyncio.shield(asking)
 
