@@ -16,7 +16,7 @@ import msgspec
 from hookline import Approve, Reject, decode
 from hookline.errors import HooklineError
 from hookline.hooks import AnyHook
-from hookline.hosts import HOSTS, make_installation
+from hookline.hosts import HOSTS, Moment, make_installation
 from hookline.hosts._policy import InstalledPolicy
 from hookline.hosts._resident import Resident
 from hookline.runtime import OperationState
@@ -76,8 +76,10 @@ class LocalHost:
         return self.policy.sql
 
     async def ask(self, event: str, frame: dict[str, Any], *, seconds: float = 20.0) -> dict[str, Any]:
-        """Return the JSON of the answer; `{}` if there is none."""
+        """Return the JSON of the answer; `{}` if there is none. A session has ended when this returns."""
         answer = await self.resident.answer(event, json.dumps(frame).encode(), seconds, time.perf_counter())
+        if self.host.events.get(event) is Moment.SESSION_END:
+            await self.policy.settle()
         assert (answer.code, answer.err) == (0, b"")
         return json.loads(answer.out) if answer.out else {}
 

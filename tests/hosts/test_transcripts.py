@@ -6,7 +6,7 @@ import json
 import os
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from time import monotonic
+from time import monotonic, perf_counter
 from typing import Any, NamedTuple
 
 import pytest
@@ -345,6 +345,26 @@ async def test_a_transcript_that_cannot_be_read_costs_a_session_nothing(folder: 
             assert await host.ask(event, {**frame, "transcript_path": path, "agent_transcript_path": path}) == {}
 
         assert {each.status for each in await host.operations("s-1")} == {"done"}
+
+
+@pytest.mark.anyio
+async def test_what_copilot_writes_after_its_session_ended_still_counts(folder: Path) -> None:
+    async with LocalHost(folder, "copilot") as host:
+        session = recorded("copilot", "s-1", folder)
+        path = Path(next(frame["transcriptPath"] for _, frame in session if frame.get("transcriptPath")))
+        await host.ask(*session[1])
+        await host.ask(*session[-2])
+        lay_out("copilot", folder, session)
+        whole = path.read_text()
+        path.write_text("")
+        event, frame = session[-1]
+        answer = await host.resident.answer(event, json.dumps(frame).encode(), 20.0, perf_counter())
+        path.write_text(whole)
+        await host.policy.settle()
+
+        main = (await host.operations("s-1"))[0]
+    assert answer.out == b""
+    assert (main.status, main.llm_calls) == ("done", MAIN["copilot"].calls + CHILD["copilot"].calls)
 
 
 @pytest.mark.anyio

@@ -107,9 +107,13 @@ class InstalledPolicy:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         """Close what was opened, after everything that was to be finished."""
+        await self.settle()
+        await self._stack.aclose()
+
+    async def settle(self) -> None:
+        """Wait for everything that was started and must come to its end."""
         while self._unfinished:
             await asyncio.gather(*self._unfinished, return_exceptions=True)
-        await self._stack.aclose()
 
     def start(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         """Start something that must come to its end before the store is closed, whoever waits for it."""

@@ -35,6 +35,8 @@ READ_SECONDS = 0.5
 """How long one reading of transcripts may take; what is left is read the next time."""
 SETTLE_SECONDS = 0.5
 """How long after a turn its transcript is read: Claude Code writes the last answer after its Stop hooks have ended."""
+LATE_SECONDS, LATE_LOOK_SECONDS = 3.0, 0.1
+"""How long, and how often, it is looked for the end of a transcript that Copilot CLI writes after its session ended."""
 SMALLEST_COST = 1e-9
 
 
@@ -170,8 +172,9 @@ class Session:
                 return await self._end_turn(await self._agent_of(event), event)
             case Moment.SESSION_END:
                 if self._ended is None or self._ended.done():
-                    self._ended = self._policy.start(self.close(done=True))
-                await asyncio.shield(self._ended)  # also if the host does not wait for it
+                    self._ended = self._policy.start(self._end())
+                if not self._transcripts.is_late:  # else the host writes the rest when its hooks have answered
+                    await asyncio.shield(self._ended)  # also if the host does not wait for it
                 return HookVerdict()
             case _:
                 return HookVerdict()
@@ -184,6 +187,15 @@ class Session:
         """
         await self._reject_questions("The session ended.")
         await self._close_runs(done=done)
+
+    async def _end(self) -> None:
+        """End the session because the host did, when its transcript is complete."""
+        end = monotonic() + LATE_SECONDS
+        await self._read_transcripts()
+        while self._transcripts.is_unfinished and monotonic() < end and not self._leaves():
+            await asyncio.sleep(LATE_LOOK_SECONDS)
+            await self._read_transcripts()
+        await self.close(done=True)
 
     async def leave(self) -> None:
         """End the session's operations, because this process ends; another one takes over its questions."""

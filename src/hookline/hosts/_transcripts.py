@@ -65,8 +65,8 @@ class TranscriptFormat(NamedTuple):
         parse: Reads a line; the second argument is what it keeps from earlier lines of the file.
         has_folder: Whether the transcripts of sub-agents are in a folder that no event names.
         names_own: Whether events inside a sub-agent name its transcript in the place of the session's.
-        is_late: Whether lines are written so late that a sub-agent may have ended before its calls are told. They count
-            for the session's own agent then.
+        is_late: Whether lines are written so late that a sub-agent may have ended before its calls are told, which then
+            count for the session's own agent; and the session itself before a last line says so.
     """
 
     provider: str
@@ -102,6 +102,11 @@ class Transcript:
     def cost_usd(self) -> float | None:
         cost: float | None = self._kept.get("cost_usd")
         return cost
+
+    @property
+    def is_unfinished(self) -> bool:
+        """Whether the file exists, and the line is missing that ends it."""
+        return not self._kept.get("has_ended") and os.path.isfile(self.path)
 
     @property
     def first_prompt(self) -> str:
@@ -210,6 +215,11 @@ class SessionTranscripts:
     def is_late(self) -> bool:
         """Whether the calls of a sub-agent may be told only after it has ended."""
         return self._form is not None and self._form.is_late
+
+    @property
+    def is_unfinished(self) -> bool:
+        """Whether the coding agent still writes what happened before the session ended."""
+        return self.is_late and any(each.is_unfinished for _, each in self._files.values())
 
     @property
     def cost_usd(self) -> float | None:
@@ -371,6 +381,8 @@ def parse_gemini(record: Record, kept: dict[str, Any]) -> Iterator[ReportedCall]
 
 def parse_copilot(record: Record, kept: dict[str, Any]) -> Iterator[ReportedCall]:
     """Read a line of Copilot CLI, whose costs are counts of requests, not of dollars."""
+    if record.get("type") == "session.shutdown":
+        kept["has_ended"] = True
     if record.get("type") != "session.usage_record":
         return
     usage = record["data"]["usage"]
@@ -384,7 +396,7 @@ FORMATS: Mapping[str, TranscriptFormat] = {
         "openai", (b'"token_usage_record"', b'"token_count"', b'"turn_context"'), parse_codex, names_own=True
     ),
     "gemini": TranscriptFormat("gcp.gemini", (b'"tokens"', b'"user"'), parse_gemini, has_folder=True),
-    "copilot": TranscriptFormat("", (b'"session.usage_record"',), parse_copilot, is_late=True),
+    "copilot": TranscriptFormat("", (b'"session.usage_record"', b'"session.shutdown"'), parse_copilot, is_late=True),
 }
 """By the names of the coding agents; Cursor's transcripts have no tokens."""
 

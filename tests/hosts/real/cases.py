@@ -186,7 +186,8 @@ def tokens(scene: Scene) -> None:
     scene.plans["child"] = [scene.shell("fine", "child")]
     scene.run()
     found = scene.operations()
-    scene.expect(f"there are {len(found)} operations", len(found) == 2)
+    names = [(each["agentId"], each["status"], each["llmCalls"]) for each in found]
+    scene.expect(f"the operations are {names}", len(found) == 2)
     for each in found:
         what = f"{each['agentId']} has {each['llmCalls']} calls and {each['totalTokens']} tokens"
         scene.expect(what, each["totalTokens"] == 15 * each["llmCalls"])
