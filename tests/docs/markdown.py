@@ -25,7 +25,8 @@ class Block:
 
     * `output`: what the block before prints,
     * `file: name`: is to be written to that file,
-    * `run`: shell commands that are to be run,
+    * `run`: shell commands that are to be run; `run: 1`, that are to exit with 1,
+    * `workflow`: a workflow for CI, which a test of its own runs,
     * `needs: module`: from here to the next such marker, only where that module is installed,
     * `offline: this is that; this is that`: is run with that in the place of this.
     """

@@ -59,8 +59,9 @@ class Page:
         elif block.marker == "output":
             assert self.printed is not None, f"{self.where(block)}: no code before this output"
             assert _lines(block.code) == _lines(self.printed), f"{self.where(block)}: the output shown is another one"
-        elif block.marker == "run":
-            self.printed = "".join(self.run_command(line) for line in block.code.splitlines() if line.strip())
+        elif block.marker == "run" or block.marker.startswith("run:"):
+            code = int(block.marker.removeprefix("run").removeprefix(":") or 0)
+            self.printed = "".join(self.run_command(line, code) for line in block.code.splitlines() if line.strip())
         elif block.language == "python":
             self.printed = self.run_python(block)
         else:
@@ -86,7 +87,7 @@ class Page:
                 code = code.replace(shown, run)
         return code
 
-    def run_command(self, line: str) -> str:
+    def run_command(self, line: str, code: int) -> str:
         program, *arguments = shlex.split(line)
         if program == "hookline":  # in this process: a new one imports all for longer than most commands take
             # `make adapters` runs pages where the command line is not installed.
@@ -95,11 +96,11 @@ class Page:
             from hookline.cli._app import app
 
             result = CliRunner().invoke(app, arguments, prog_name="hookline")
-            assert result.exit_code == 0, f"{line}: {result.stderr}"
+            assert result.exit_code == code, f"{line}: {result.stderr}"
             return result.stdout
         assert program == "python", line
         done = subprocess.run([sys.executable, *arguments], capture_output=True, text=True, timeout=60, check=False)
-        assert done.returncode == 0, f"{line}: {done.stderr}"
+        assert done.returncode == code, f"{line}: {done.stderr}"
         return done.stdout
 
     def where(self, block: Block) -> str:
@@ -133,7 +134,7 @@ def is_installed(module: str) -> bool:
 
 
 def has_code(path: pathlib.Path) -> bool:
-    return any(block.language == "python" or block.marker == "run" for block in blocks(path.read_text()))
+    return any(block.language == "python" or block.marker.startswith("run") for block in blocks(path.read_text()))
 
 
 @contextlib.contextmanager
@@ -185,8 +186,8 @@ def test_every_block_has_a_language_and_every_marker_is_known(path: pathlib.Path
     for block in blocks(path.read_text()):
         where = f"{title(path)}:{block.line}"
         assert block.language in ("python", "sh", "text", "json", "toml", "yaml", "ts", "dockerfile", "ini"), where
-        kinds = ("file:", "generated", "needs:", "offline:")
-        known = block.marker in ("", "output", "repeat", "run", "workflow") or block.marker.startswith(kinds)
+        kinds = ("file:", "generated", "needs:", "offline:", "run:")
+        known = block.marker in ("", "output", "run", "workflow") or block.marker.startswith(kinds)
         assert known, f"{where}: {block.marker}"
         if block.marker.startswith("needs:"):
             assert block.marker.removeprefix("needs:").strip() in NEEDS.values(), where

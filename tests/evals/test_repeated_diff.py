@@ -115,8 +115,8 @@ def test_limits_of_a_task_hold_for_the_means_of_its_attempts(limits: dict[str, A
 
     assert [task.problems for task in found.worse] == [[problem]]
     assert diff_runs(saved(before), saved(after)).declines == [
-        "B costs 2.5 USD more in all",
-        "B makes 10 more calls in all",
+        "an attempt costs 0.5 USD more in the mean",
+        "an attempt makes 2 more calls in the mean",
     ]
 
 
@@ -175,6 +175,14 @@ def test_a_run_that_broke_scores_0_in_the_paired_test() -> None:
     found = diff_runs(a, b, paired=True)
 
     assert (found.test and found.test.verdict, found.ok, found.score) == ("worse", False, (1.0, 0.0))
+
+
+def test_a_replay_is_compared_with_another_replay_only() -> None:
+    unchecked = [result(f"t{number}", score=None, mocked=1) for number in range(6)]
+    checked, replayed = single(*[0.0] * 6), run(*unchecked, mode="replay")
+
+    assert diff_runs(checked, replayed, paired=True).test is None
+    assert diff_runs(replayed, replayed, paired=True).test == paired_test([([1.0], [1.0])] * 6)
 
 
 def test_models_are_chosen_by_name_and_two_models_of_one_run_can_be_compared() -> None:

@@ -284,7 +284,7 @@ class RunDiff(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     def declines(self) -> list[str]:
         """Everything that got worse within the thresholds, in words; empty if nothing did.
 
-        If the paired test decides, single tasks vary: costs and calls are those of all tasks then.
+        If the paired test decides, single tasks vary: costs and calls are means over the tasks then.
         """
         found: list[str] = []
         for kind, (one, several) in SENTENCES.items():
@@ -295,19 +295,18 @@ class RunDiff(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
                 continue
             more = ""
             if kind == "cost":
-                more = f", by {_rise((task.cost_usd, task.attempts) for task in tasks):.4g} USD in all"
+                more = f", by {_rise(task.cost_usd for task in tasks):.4g} USD in all"
             elif kind == "calls":
-                more = f", {_rise((task.tool_calls, task.attempts) for task in tasks):.4g} in all"
+                more = f", {_rise(task.tool_calls for task in tasks):.6g} in all"
             found.append(f"{len(tasks)} {one if len(tasks) == 1 else several}{more}")
-        cost, calls = (_rise((getattr(task, name), task.attempts) for task in self.compared) for name in MEASURED)
-        if self.paired and _exceeds(cost, 0.0):
-            found.append(f"B costs {cost:.4g} USD more in all")
-        if self.paired and calls > 0:
-            found.append(f"B makes {calls:.6g} more calls in all")
+        if self.paired:
+            cost, calls = _mean_rise(task.cost_usd for task in self.tasks), _mean_rise(t.tool_calls for t in self.tasks)
+            if _exceeds(cost, 0.0):
+                found.append(f"an attempt costs {cost:.4g} USD more in the mean")
+            if _exceeds(calls, 0.0):
+                found.append(f"an attempt makes {calls:.4g} more calls in the mean")
         return found
 
-
-MEASURED = ("cost_usd", "tool_calls")
 
 SENTENCES: dict[Decline, tuple[str, str]] = {
     "missing": ("task is missing", "tasks are missing"),
@@ -347,7 +346,9 @@ def diff_runs(
     """
     limits = thresholds if thresholds is not None else DiffThresholds()
     of_a, of_b = model if isinstance(model, tuple) else (model, model)
-    before, after = RunRows(a, of_a, "A"), RunRows(b, of_b, "B")
+    # Real checks judge more strictly than a recording does, so that their scores cannot be compared.
+    replays = a.mode in REPLAYS and b.mode in REPLAYS
+    before, after = RunRows(a, of_a, "A", replays=replays), RunRows(b, of_b, "B", replays=replays)
     names = dict.fromkeys([*before.tasks, *after.tasks, *after.not_run])
     repeated = max(before.repeats, after.repeats) > 1
     decides = repeated if paired is None else paired
@@ -698,9 +699,13 @@ def _mean_scores(tasks: Iterable[TaskDiff]) -> tuple[float | None, float | None]
     return before, after
 
 
-def _rise(pairs: Iterable[tuple[tuple[float | None, float | None], tuple[int, int]]]) -> float:
-    """Return how much more there is in B, of means over attempts."""
-    return sum((after or 0) * attempts[1] - (before or 0) * attempts[0] for (before, after), attempts in pairs)
+def _rise(pairs: Iterable[tuple[float | None, float | None]]) -> float:
+    return sum((after or 0) - (before or 0) for before, after in pairs)
+
+
+def _mean_rise(pairs: Iterable[tuple[float | None, float | None]]) -> float:
+    """Return how much more there is in B in the mean, over the tasks that both runs have."""
+    return _mean(after - before for before, after in pairs if before is not None and after is not None) or 0.0
 
 
 def _mean(values: Iterable[float | None]) -> float | None:

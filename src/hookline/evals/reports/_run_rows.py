@@ -93,6 +93,7 @@ class RunRows:
         run: The run. Its results are read once.
         model: The model; `None` if the run has one only.
         name: The name of the run in errors: `"A"`.
+        replays: Whether an attempt without checks is scored by its recording.
 
     Attributes:
         run: The run.
@@ -105,13 +106,12 @@ class RunRows:
             the model that is chosen.
     """
 
-    def __init__(self, run: SavedRun, model: str | None, name: str) -> None:
+    def __init__(self, run: SavedRun, model: str | None, name: str, *, replays: bool) -> None:
         self.run = run
         self.tasks: dict[str, TaskRow] = {}
         self._tally = ModelTally()
         keys: set[TaskKey] = set()
         models: dict[str, None] = dict.fromkeys(run.models)
-        replays = run.mode in REPLAYS
         for place, result in enumerate(run.results):
             problem = f"it has the task {describe_key(result.key)} twice" if result.key in keys else None
             problem = problem or impossible_in(result)
@@ -124,7 +124,7 @@ class RunRows:
             if result.name not in self.tasks:
                 self.tasks[result.name] = TaskRow()
             self.tasks[result.name].add(place, result, attempt_score(result, replays=replays))
-            self._tally.add(result, replays=replays)
+            self._tally.add(result, replays=run.mode in REPLAYS)
         self.model = _choose_model(models, model, name)
         several = run.repeat > 1 or len(run.models) > 1  # then a task can have results and yet not have run in full
         seen = set() if several else set(self.tasks)

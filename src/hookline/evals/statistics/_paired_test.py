@@ -94,7 +94,8 @@ class PairedTest(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         """What the test found, in words: the difference with its interval, and what would tell if it cannot."""
         counted = f"{self.tasks} task{'' if self.tasks == 1 else 's'}"
         if self.verdict == "same":
-            return f"Each of {counted} has the same score in all attempts of both runs."
+            each = "The one task" if self.tasks == 1 else f"Each of {counted}"
+            return f"{each} has the same score in all attempts of both runs."
         (before, after), interval = self.score, f"{self.low:+.3f} to {self.high:+.3f}"
         if round(self.difference, 6):
             moved = "rose" if self.difference > 0 else "fell"
