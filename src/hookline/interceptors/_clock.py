@@ -134,8 +134,8 @@ class Clock(msgspec.Struct, eq=False):
         """Note that a hook comes back from there."""
 
 
-AT_ONCE = 0.001
-"""Seconds for a hook that comes back when the budget is gone: enough to end, not enough to wait."""
+TIME_TO_RETURN = 0.05
+"""Seconds for a hook that comes back when the budget is gone: enough to return on a busy machine, too few to work."""
 
 
 class ScopedClock(Clock):
@@ -183,7 +183,8 @@ class ScopedClock(Clock):
         return None
 
     def _deadline(self, index: int) -> float:
-        return anyio.current_time() + max(self.left(index, perf_counter()), AT_ONCE)
+        left = self.left(index, perf_counter())
+        return anyio.current_time() + (left if left > 0 else TIME_TO_RETURN)
 
 
 AGAIN_SECONDS = 0.1
