@@ -143,6 +143,7 @@ class Interceptor(msgspec.Struct, frozen=True, kw_only=True):
         on_error: What happens to the call if the hook fails: `"closed"` denies it, `"open"` continues without the hook.
         wait: Whether the call waits for the hook; only `"before"` and `"after"` can have `False`.
         tenant_id: Only for calls of this tenant; `""` for every tenant.
+        shadow: Whether its decisions are recorded, and have no effect.
     """
 
     id: str
@@ -155,6 +156,7 @@ class Interceptor(msgspec.Struct, frozen=True, kw_only=True):
     on_error: OnError = "closed"
     wait: bool = True
     tenant_id: str = ""
+    shadow: bool = False
 
     def __repr__(self) -> str:
         return format_record(self)
@@ -257,6 +259,8 @@ def check_interceptor(hook: Interceptor, where: str) -> None:
             where,
             f"`wait` must be True; only before and after can have False; got {quote(hook.wait)} for {quote(hook.kind)}",
         )
+    if not isinstance(hook.shadow, bool):
+        raise HookDefinitionError(where, f"`shadow` must be True or False; got {quote(hook.shadow)}")
     check_signature(hook.handler, _ARGUMENTS[hook.kind], where)
     if not hook.wait:
         check_decides_nothing(hook.handler, "a hook with wait=False", where)
@@ -340,6 +344,8 @@ class Hooks:
         priority: Order of its interceptors, from 0 (outermost) to 1000. Each decorator can set its own.
         tenant_id: Only for events and calls of this tenant; `""` for every tenant.
         inherit: Whether sub-agents inherit the bundle.
+        shadow: Whether its interceptors only say what they would decide: their decisions are recorded with the status
+            `"shadow"` and have no effect on the run, which does not wait for them.
 
     Raises:
         HookDefinitionError: If an argument is invalid.
@@ -357,14 +363,18 @@ class Hooks:
         priority: int = 100,
         tenant_id: str = "",
         inherit: bool = False,
+        shadow: bool = False,
     ) -> None:
         check_id(id, "Hooks")
         check_priority(priority, f"Hooks {id!r}")
         check_tenant(tenant_id, f"Hooks {id!r}")
+        if not isinstance(shadow, bool):
+            raise HookDefinitionError(f"Hooks {id!r}", f"`shadow` must be True or False; got {quote(shadow)}")
         self.id = id
         self.priority = priority
         self.tenant_id = tenant_id
         self.inherit = inherit
+        self.shadow = shadow
         self.observers: tuple[Hook, ...] = ()
         self.interceptors: tuple[Interceptor, ...] = ()
         """The plain records behind `before`, `guard`, `after` and `around`."""
@@ -616,6 +626,7 @@ class Hooks:
                 on_error=on_error,
                 wait=wait,
                 tenant_id=self.tenant_id,
+                shadow=self.shadow,
             )
             check_interceptor(hook, f"Interceptor {hook.id!r} of {self.id!r}")
             self.interceptors = (*self.interceptors, hook)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Awaitable, Callable, Sequence
 from contextvars import copy_context
 from typing import Any, TypeVar
@@ -10,10 +11,10 @@ import anyio.lowlevel
 import msgspec
 
 from hookline.calls import AddedContext, Ask, Call, ModelCall, StepCall, background_of
-from hookline.execution import Observer, refuse_return
+from hookline.execution import Observer, announce_execution, refuse_return
 from hookline.hooks import AnyHook, Hooks
 from hookline.instrumentation import Instrumentation, SegmentInfo
-from hookline.interceptors import CompiledInterceptor, Interruptible, Terminal, Traversal
+from hookline.interceptors import CompiledInterceptor, Interruptible, Terminal, Traversal, judge_in_shadow
 from hookline.runtime._run import Run
 
 __all__ = [
@@ -122,9 +123,15 @@ class RunControl(msgspec.Struct, eq=False):
         self.approved, self.ask = False, ask_again
 
     def background(self, hook: CompiledInterceptor, args: tuple[Any, ...]) -> None:
-        """Queue a hook that is not waited for in the lane of its bundle."""
-        observer = Observer(id=hook.id, handler=_run_background_hook, is_async=True, timeout=hook.timeout)
-        call = args[0]
+        """Queue a hook that is not waited for, or a shadow hook, in the lane of its bundle."""
+        shadow, call = hook.alone is not None, args[0]
+        observer = Observer(
+            id=hook.id,
+            handler=_run_shadow_hook if shadow else _run_background_hook,
+            is_async=True,
+            timeout=math.inf if shadow else hook.timeout,  # its own chain stops it
+            announces=shadow,
+        )
         item = _QueuedHook(
             hook=hook,
             args=args,
@@ -133,6 +140,7 @@ class RunControl(msgspec.Struct, eq=False):
             tenant_id=call.tenant_id,
             step_index=getattr(call, "step_index", None),
             tool_call_id=getattr(call, "tool_call_id", None),
+            sender=self.sender,
         )
         queued: Any = (item, copy_context(), (observer,))
         self.run.dispatcher._host.push(self.run.operation_id, hook.lane, queued)
@@ -148,6 +156,11 @@ class _QueuedHook(msgspec.Struct, frozen=True, kw_only=True):
     tenant_id: str
     step_index: int | None
     tool_call_id: str | None
+    sender: object
+
+
+async def _run_shadow_hook(item: _QueuedHook) -> None:
+    announce_execution(await judge_in_shadow(item.hook, *item.args), item.sender)
 
 
 async def _run_background_hook(item: _QueuedHook) -> None:
