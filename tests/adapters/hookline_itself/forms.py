@@ -51,6 +51,8 @@ elif act in ("deny", "stop"):
     print(json.dumps({"decision": "deny", "reason": text, "stop": act == "stop"}))
 elif act == "ask":
     print(json.dumps({"decision": "ask", "reason": text}))
+elif act == "context":
+    print(json.dumps({"decision": "allow", "additionalContext": text}))
 elif act == "rewrite":
     print(json.dumps({"decision": "allow", "args": {**call["args"], **policy["args"]}}))
 else:
@@ -129,6 +131,8 @@ def answered(policy: Policy, args: dict[str, Any]) -> dict[str, Any]:
         return {"decision": "ask", "reason": policy.text}
     if policy.act == "rewrite":
         return {"args": {**args, **policy.args}}
+    if policy.act == "context":
+        return {"additionalContext": policy.text}
     return {"decision": "answer", "result": policy.text} if policy.act == "answer" else {}
 
 
@@ -152,6 +156,8 @@ class ContractPolicy:
             return Verdict.deny(reason=policy.text)
         if policy.act == "ask":
             return Verdict.escalate(reason=policy.text)
+        if policy.act == "context":
+            return Verdict.warn(message=policy.text)
         if policy.act in ("rewrite", "replace"):
             changed = {**context["target"], **policy.args} if policy.act == "rewrite" else policy.text
             transform = {"path": "$target", "value": changed}
@@ -174,5 +180,6 @@ class ContractPolicy:
 @asynccontextmanager
 async def agent_hooks_form(policy: Policy) -> AsyncIterator[list[AnyHook]]:
     """Yield a policy as `PolicyHooks`."""
-    timeout = TIMEOUT if policy.act == "hang" else None
-    yield [PolicyHooks(ContractPolicy(policy), id="policy", timeout=timeout, inherit=policy.inherit)]
+    timeout = 0.02 if policy.act == "hang" else None
+    given = ContractPolicy(policy)
+    yield [PolicyHooks(given, id="policy", timeout=timeout, inherit=policy.inherit, tell_warnings=True)]
