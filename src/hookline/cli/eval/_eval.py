@@ -45,11 +45,11 @@ from hookline.cli.eval._gate import (
 )
 from hookline.cli.eval._judges import judges_app
 from hookline.cli.eval._run_options import (
+    EvaluationOptions,
     Limit,
     MaxCost,
     Repeat,
     Resume,
-    RunOptions,
     Save,
     Shuffle,
     Tags,
@@ -183,7 +183,7 @@ def evaluate_suite(
     may fail again.
     """
     _check_options(mode, mocked=mocked, cassettes=cassettes)
-    options = RunOptions(
+    options = EvaluationOptions(
         repeat=repeat,
         shuffle=shuffle,
         limit=limit,

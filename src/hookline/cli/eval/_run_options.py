@@ -11,11 +11,11 @@ import typer
 from hookline.evals.running import Mode
 
 __all__ = [
+    "EvaluationOptions",
     "Limit",
     "MaxCost",
     "Repeat",
     "Resume",
-    "RunOptions",
     "Save",
     "Shuffle",
     "Tags",
@@ -53,7 +53,7 @@ Resume = Annotated[
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunOptions:
+class EvaluationOptions:
     """How an evaluation runs its tasks. The fields are those of `SuiteRunner`."""
 
     repeat: int = 1
