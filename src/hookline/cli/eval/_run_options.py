@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -11,8 +12,10 @@ import typer
 from hookline.evals.running import Mode
 
 __all__ = [
+    "AgentPath",
     "Limit",
     "MaxCost",
+    "Models",
     "Repeat",
     "Resume",
     "RunOptions",
@@ -26,6 +29,20 @@ __all__ = [
 Tags = Annotated[
     list[str] | None,
     typer.Option("--tag", metavar="TAG", help="Only tasks with this tag. Repeatable: any of the tags."),
+]
+Models = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--model",
+        metavar="MODEL",
+        help="Run the tasks with this model, such as openai:gpt-5, or ground-truth. Repeatable: models side by side.",
+    ),
+]
+AgentPath = Annotated[
+    str | None,
+    typer.Option(
+        "--agent", metavar="AGENT", help="Run the tasks with this agent: package.module:name or file.py:name."
+    ),
 ]
 Limit = Annotated[int | None, typer.Option(min=1, metavar="N", help="Run only N tasks.")]
 Shuffle = Annotated[
@@ -65,7 +82,9 @@ class RunOptions:
     resume: Path | None = None
     workers: int | None = None
 
-    def check(self, *, mode: Mode | None, mocked: bool, recording: bool, tracing: bool) -> None:
+    def check(
+        self, *, mode: Mode | None, mocked: bool, recording: bool, tracing: bool, models: Sequence[str] = ()
+    ) -> None:
         """Check that the options go together.
 
         Args:
@@ -73,6 +92,7 @@ class RunOptions:
             mocked: Whether the tasks run twice.
             recording: Whether events are recorded to a file.
             tracing: Whether spans are sent.
+            models: The models that were asked for.
 
         Raises:
             typer.BadParameter: If they do not.
@@ -88,6 +108,7 @@ class RunOptions:
                 ("--repeat", self.repeat > 1),
                 ("--resume", self.resume),
                 ("--workers", self.workers),
+                ("the second --model", len(models) > 1),
             ):
                 if given:
                     raise typer.BadParameter(

@@ -206,6 +206,7 @@ class SuiteRunner:
         self._faults = list(faults)
         if workers is not None:
             _check_workers(mode, hooks=hooks, recorded=recorded, targets=self.targets)
+        self._choices = _choices_of(self.cases, in_workers=workers is not None)
         self._tasks = TaskRunner(
             mode=mode,
             cassettes=cassettes,
@@ -290,6 +291,7 @@ class SuiteRunner:
             cases=self._names,
             repeat=self.repeat,
             models=self._models,
+            agent=", ".join(dict.fromkeys(agent for _, agent in self._choices if agent)),
             provenance=self._provenance,
         )
         if self._resume is None:
@@ -359,6 +361,7 @@ class SuiteRunner:
                 seed=self.seed,
                 timeout=self._tasks.timeout,
                 keep=KEPT_OPERATIONS,
+                choices=self._choices,
             ),
             faults=self._faults,
             workers=min(workers, len(self._pending)),
@@ -460,6 +463,26 @@ def _check_workers(mode: Mode, *, hooks: Sequence[AnyHook], recorded: object, ta
         raise HookUsageError(
             "Worker processes load the suites themselves; name them in `targets`: targets=['suite.py']."
         )
+
+
+def _choices_of(cases: Iterable[Case], *, in_workers: bool) -> list[tuple[str | None, str | None]]:
+    """Return the names of the models and agents that were chosen in place of the suites' own, each once.
+
+    Raises:
+        HookUsageError: If worker processes have to make a choice that has no names.
+    """
+    found: dict[tuple[str | None, str | None], None] = {}
+    for suite, _ in cases:
+        choice = getattr(suite, "choice", None)
+        names = getattr(choice, "names", None)
+        if names is not None:
+            found[names] = None
+        elif choice is not None and in_workers:
+            raise HookUsageError(
+                "A model or an agent that is an object cannot be sent to worker processes; give its name, "
+                "`openai:gpt-5` or `package.module:agent`, or leave `workers` out."
+            )
+    return list(found)
 
 
 def _digest(faults: Sequence[FaultSpec]) -> str:

@@ -65,6 +65,7 @@ class WorkerSetup(msgspec.Struct, frozen=True, kw_only=True):
         timeout: Seconds that a task may take.
         backend: The event loop: `"asyncio"` or `"trio"`.
         keep: Operations whose events the worker sends.
+        choices: Names of the model and the agent of each `AgentChoice`; empty for the suites' own.
     """
 
     targets: list[str]
@@ -75,6 +76,7 @@ class WorkerSetup(msgspec.Struct, frozen=True, kw_only=True):
     timeout: float | None
     backend: str = "asyncio"
     keep: int = 0
+    choices: list[tuple[str | None, str | None]] = []
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
