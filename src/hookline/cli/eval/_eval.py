@@ -46,6 +46,7 @@ from hookline.cli.eval._gate import (
 from hookline.cli.eval._judges import judges_app
 from hookline.cli.eval._run_options import (
     AgentPath,
+    AllowRepeats,
     Limit,
     MaxCost,
     Models,
@@ -55,6 +56,8 @@ from hookline.cli.eval._run_options import (
     Save,
     Shuffle,
     Tags,
+    TapeModeChoice,
+    Tapes,
     Timeout,
     Workers,
 )
@@ -149,6 +152,9 @@ def evaluate_suite(
     repeat: Repeat = 1,
     mode: ModeChoice = None,
     cassettes: Cassettes = None,
+    tape: Tapes = None,
+    tape_mode: TapeModeChoice = None,
+    allow_repeats: AllowRepeats = False,
     mocked: Mocked = False,
     faults: Annotated[Path | None, typer.Option(metavar="FILE", help="Inject the faults in this YAML file.")] = None,
     seed: Annotated[
@@ -197,6 +203,9 @@ def evaluate_suite(
         save=save,
         resume=resume,
         workers=workers,
+        tapes=tape,
+        tape_mode=None if tape_mode is None else tape_mode.value,
+        allow_repeats=allow_repeats,
     )
     options.check(
         mode=None if mode is None else mode.value,

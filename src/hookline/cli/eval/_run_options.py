@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from hookline.evals.cassettes import RecordMode
 from hookline.evals.running import Mode
 
 __all__ = [
     "AgentPath",
+    "AllowRepeats",
     "Limit",
     "MaxCost",
     "Models",
@@ -22,6 +25,9 @@ __all__ = [
     "Save",
     "Shuffle",
     "Tags",
+    "TapeMode",
+    "TapeModeChoice",
+    "Tapes",
     "Timeout",
     "Workers",
 ]
@@ -43,6 +49,35 @@ AgentPath = Annotated[
     typer.Option(
         "--agent", metavar="AGENT", help="Run the tasks with this agent: package.module:name or file.py:name."
     ),
+]
+Tapes = Annotated[
+    Path | None,
+    typer.Option(
+        "--tape",
+        metavar="DIR",
+        help="Folder of tapes of model calls, one file per task. --mode record writes them, replay and strict ask no "
+        "model; without --mode, known questions are replayed and others recorded.",
+    ),
+]
+
+
+class TapeMode(StrEnum):
+    """The values of `--tape-mode`: those of a `ModelTape`."""
+
+    NONE = "none"
+    ONCE = "once"
+    NEW_EPISODES = "new_episodes"
+    ALL = "all"
+    REWRITE = "rewrite"
+
+
+TapeModeChoice = Annotated[
+    TapeMode | None,
+    typer.Option("--tape-mode", metavar="MODE", help="What tapes record: none, once, new_episodes, all, rewrite."),
+]
+AllowRepeats = Annotated[
+    bool,
+    typer.Option("--allow-repeats", help="Give the last recorded answer again to a call that is made more often."),
 ]
 Limit = Annotated[int | None, typer.Option(min=1, metavar="N", help="Run only N tasks.")]
 Shuffle = Annotated[
@@ -81,6 +116,9 @@ class RunOptions:
     save: Path | None = None
     resume: Path | None = None
     workers: int | None = None
+    tapes: Path | None = None
+    tape_mode: RecordMode | None = None
+    allow_repeats: bool = False
 
     def check(
         self, *, mode: Mode | None, mocked: bool, recording: bool, tracing: bool, models: Sequence[str] = ()
@@ -101,8 +139,8 @@ class RunOptions:
             raise typer.BadParameter("give a number of seconds above 0, such as 60", param_hint="'--timeout'")
         if self.max_cost is not None and not 0 <= self.max_cost < float("inf"):
             raise typer.BadParameter("give a number of US dollars from 0, such as 2.50", param_hint="'--max-cost'")
-        if mode == "record" and self.repeat > 1:
-            raise typer.BadParameter("--mode record keeps one recording of each task; leave --repeat out.")
+        if self.tape_mode is not None and self.tapes is None:
+            raise typer.BadParameter("--tape-mode is for --tape.")
         if mocked:
             for option, given in (
                 ("--repeat", self.repeat > 1),

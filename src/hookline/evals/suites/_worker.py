@@ -97,6 +97,9 @@ class _WorkerProcess:
             faults=unpack(setup.faults),
             seed=setup.seed,
             timeout=setup.timeout,
+            tapes=setup.tapes,
+            tape_mode=setup.tape_mode,
+            allow_repeats=setup.allow_repeats,
             detach=False,  # the first process kills this one if a task does not stop
             pause=ModelPause(lambda model, seconds: self.reply(Reply(limited=(model, seconds)))),
         )

@@ -1,8 +1,8 @@
 """Measure what a policy stops when the model follows AgentDojo's injected instructions.
 
-Unless another model was chosen for the suite (`with_agent`), the model is scripted, and gullible: it plays the reference
-calls of the user's task, and as soon as a tool result shows it the injected instruction, it carries that out first.
-Nothing but the hooks stands between the attack and its goal.
+Unless another model was chosen for the suite (`with_agent`), the model is scripted, and gullible: it plays the
+reference calls of the user's task, and as soon as a tool result shows it the injected instruction, it carries that out
+first. Nothing but the hooks stands between the attack and its goal.
 
 Source:
     AgentDojo 0.1.35, suites v1.2.2 (https://github.com/ethz-spylab/agentdojo): environments, tasks, and the checks
