@@ -21,7 +21,7 @@ from hookline.runtime import Agent
 from hookline.server._callers import require_scope
 from hookline.server._cors import CrossOrigin
 from hookline.server._description import read_description
-from hookline.server._gate import Gate
+from hookline.server._gate import RequestGate
 from hookline.server._idempotency import Idempotency
 from hookline.server._limits import BODY_SECONDS, ServerLimits
 from hookline.server._parts import ServerParts
@@ -139,7 +139,7 @@ def build_app(
     app = RequestHooks(app, parts)
     if page:
         app = PageRouter(app, import_module(PAGE).create_page(parts, session_key=session_key, rates=rates))
-    app = Gate(
+    app = RequestGate(
         app,
         parts,
         rates=rates,

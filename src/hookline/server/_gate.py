@@ -1,4 +1,4 @@
-"""`Gate`: ASGI middleware that gives each request an id, limits its size, authenticates its key and limits its rate."""
+"""`RequestGate`: ASGI middleware that identifies, limits and authenticates each request."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from hookline.server._refusals import AUDITED, Attempt
 from hookline.server._text import check_text, normalize_path
 from hookline.store import limit_waiting
 
-__all__ = ["Gate"]
+__all__ = ["RequestGate"]
 
 STORE_SECONDS = 2.0
 """Seconds that a reading request waits for its turn at the database, and once more for another process's lock."""
@@ -47,7 +47,7 @@ DEFAULT_HEADERS = (
 TRANSPORT = (b"strict-transport-security", b"max-age=31536000")
 
 
-class Gate:
+class RequestGate:
     """ASGI middleware that passes on requests with a valid key, within the limits of size and rate.
 
     The application finds in `scope["state"]`: `hookline_caller`, `hookline_request_id`, `hookline_root` (the path under
@@ -132,7 +132,7 @@ class Gate:
 class _GatedRequest:
     """The state of one request in the gate."""
 
-    def __init__(self, gate: Gate, scope: Scope, send: Send) -> None:
+    def __init__(self, gate: RequestGate, scope: Scope, send: Send) -> None:
         self.gate, self.since = gate, perf_counter()
         self.allowance: Allowance | None = None
         self.status = 0

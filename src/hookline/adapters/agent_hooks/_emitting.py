@@ -24,7 +24,7 @@ from agent_hooks import (
     Verdict,
 )
 
-__all__ = ["Judgement", "PolicyEmitter", "TimedInterceptor", "TimedResolver", "VerdictReplay"]
+__all__ = ["PolicyDecision", "PolicyEmitter", "TimedInterceptor", "TimedResolver", "VerdictReplay"]
 
 logger = logging.getLogger("hookline")
 
@@ -53,7 +53,7 @@ class VerdictReplay(msgspec.Struct):
 _current_replay: ContextVar[VerdictReplay | None] = ContextVar("hookline_policy_replay", default=None)
 
 
-class Judgement(msgspec.Struct, frozen=True, kw_only=True):
+class PolicyDecision(msgspec.Struct, frozen=True, kw_only=True):
     """The policies' decision at one point.
 
     Attributes:
@@ -206,7 +206,7 @@ class PolicyEmitter:
         self.records: deque[InterceptionRecord] = deque(maxlen=max_records)
         self.emitter = make(resolver)
 
-    async def judge(self, context: dict[str, Any], *, replay: VerdictReplay | None = None) -> Judgement:
+    async def judge(self, context: dict[str, Any], *, replay: VerdictReplay | None = None) -> PolicyDecision:
         """Return the policies' judgement of a context.
 
         Args:
@@ -215,7 +215,7 @@ class PolicyEmitter:
         """
         return await self._emit(self.emitter, context, replay)
 
-    async def finish(self, context: dict[str, Any], verdicts: Sequence[Any]) -> Judgement:
+    async def finish(self, context: dict[str, Any], verdicts: Sequence[Any]) -> PolicyDecision:
         """Finish an emission that waited for a person who has approved it.
 
         Recorded verdicts are used again; only the policies that had not been asked are asked now.
@@ -240,7 +240,7 @@ class PolicyEmitter:
 
     async def _emit(
         self, emitter: InterceptionEmitter, context: dict[str, Any], replay: VerdictReplay | None
-    ) -> Judgement:
+    ) -> PolicyDecision:
         given = context["target"]
         token = _current_replay.set(replay)
         try:
@@ -250,7 +250,7 @@ class PolicyEmitter:
         self._keep_record(emitter, record)
         # The emitter puts a new target into the context when it applies a transform, and only then.
         target = context["target"]
-        return Judgement(record=record, target=target, transformed=target is not given)
+        return PolicyDecision(record=record, target=target, transformed=target is not given)
 
     def _keep_record(self, emitter: InterceptionEmitter, record: InterceptionRecord) -> None:
         emitter.take_records()

@@ -26,7 +26,7 @@ from agent_hooks import (
 from msgspec.structs import replace
 
 from hookline.adapters.agent_hooks._emitting import (
-    Judgement,
+    PolicyDecision,
     PolicyEmitter,
     TimedInterceptor,
     TimedResolver,
@@ -177,25 +177,25 @@ class PolicyPoints(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         """The key in a call's metadata for the policies' decision."""
         return f"hookline.policies.{self.id}"
 
-    def tell_warnings(self, call: ToolCall | AgentCall, *judgements: Judgement) -> None:
+    def tell_warnings(self, call: ToolCall | AgentCall, *judgements: PolicyDecision) -> None:
         """Add the warnings of the policies to a call, if the model reads them."""
         texts = [text for judgement in judgements for text in judgement.warnings] if self.tells_warnings else []
         if texts:
             call.add_context("\n".join(texts))
 
-    def to_guide(self, call: ModelCall, judgement: Judgement) -> Guide | None:
+    def to_guide(self, call: ModelCall, judgement: PolicyDecision) -> Guide | None:
         """Return the reason of a denied answer as feedback, if the model is to answer again and can be asked."""
         if not judgement.denied or not self.guides or judgement.host_error or call.metadata.get(GUIDES_LEFT) == 0:
             return None
         return Guide(judgement.reason)
 
-    def to_denial(self, judgement: Judgement) -> Deny | None:
+    def to_denial(self, judgement: PolicyDecision) -> Deny | None:
         """Return the denial of one call, if policies denied it; the run continues."""
         if not judgement.denied:
             return None
         return Deny(judgement.reason, stop=self.stops_on_failure and judgement.host_error)
 
-    def to_final_denial(self, session: PolicySession, judgement: Judgement) -> Deny | None:
+    def to_final_denial(self, session: PolicySession, judgement: PolicyDecision) -> Deny | None:
         """Return a denial that ends the run, if policies denied it."""
         if not judgement.denied:
             return None
@@ -245,7 +245,7 @@ class RunPoints:
                 return denial
         if InterceptionPoint.INPUT not in policies.points:
             return None
-        messages, judged = list(call.input), list[Judgement]()
+        messages, judged = list(call.input), list[PolicyDecision]()
         for at, message in enumerate(messages):
             if message.role != "user":
                 continue
@@ -334,7 +334,9 @@ class RunPoints:
         judgement = await policies.emitter.judge(session.startup(call.tools))
         return policies.to_final_denial(session, judgement)
 
-    async def _judge_input(self, session: PolicySession, message: Message, judged: list[Judgement]) -> Message | Deny:
+    async def _judge_input(
+        self, session: PolicySession, message: Message, judged: list[PolicyDecision]
+    ) -> Message | Deny:
         policies = self._policies
         context = session.input(message)
         judgement = await policies.emitter.judge(context)
@@ -444,7 +446,7 @@ class ToolPoints:
             return policies.to_denial(judgement)
         return replace(result, output=from_wire_value(judgement.target)) if judgement.transformed else None
 
-    async def _judge_call(self, session: PolicySession, call: ToolCall) -> tuple[Judgement, dict[str, Any]]:
+    async def _judge_call(self, session: PolicySession, call: ToolCall) -> tuple[PolicyDecision, dict[str, Any]]:
         """Judge a call, and store in its metadata what must be known after a pause."""
         policies = self._policies
         context = session.before_tool(call)
@@ -475,7 +477,7 @@ class ToolPoints:
             return policies.deny_unusable(session, error, context)
         return None
 
-    def _should_ask(self, judgement: Judgement) -> bool:
+    def _should_ask(self, judgement: PolicyDecision) -> bool:
         return self._policies.asks_person and judgement.liftable
 
 

@@ -47,12 +47,12 @@ from hookline.cli.eval._judges import judges_app
 from hookline.cli.eval._run_options import (
     AgentPath,
     AllowRepeats,
+    EvaluationOptions,
     Limit,
     MaxCost,
     Models,
     Repeat,
     Resume,
-    RunOptions,
     Save,
     Shuffle,
     Tags,
@@ -194,7 +194,7 @@ def evaluate_suite(
     may fail again.
     """
     _check_options(mode, mocked=mocked, cassettes=cassettes)
-    options = RunOptions(
+    options = EvaluationOptions(
         repeat=repeat,
         shuffle=shuffle,
         limit=limit,

@@ -17,7 +17,7 @@ from rich.console import Console
 
 from hookline.cli._exit_codes import end_at_second_interrupt
 from hookline.cli.eval._progress import RunProgress
-from hookline.cli.eval._run_options import RunOptions
+from hookline.cli.eval._run_options import EvaluationOptions
 from hookline.evals import canonical
 from hookline.evals.faults import FaultSpec
 from hookline.evals.reports import NAMES
@@ -41,7 +41,7 @@ __all__ = ["Evaluation", "InterruptedEvaluation", "evaluate", "find_cases", "fin
 RESULTS = "\0results of run "
 """Stands for the results of a run, until they are written."""
 
-ONE_RUN = RunOptions()
+ONE_RUN = EvaluationOptions()
 """The options of a run of each task, without limits, that is not saved."""
 
 
@@ -195,7 +195,7 @@ def evaluate(
     faults: Sequence[FaultSpec] = (),
     seed: int = 0,
     made_by: str = "hookline eval",
-    options: RunOptions = ONE_RUN,
+    options: EvaluationOptions = ONE_RUN,
 ) -> Evaluation:
     """Run tasks, and with `mocked` once more, answered by what was recorded in memory then.
 

@@ -118,7 +118,7 @@ def compare_models(
 
 @dataclass(frozen=True, kw_only=True)
 class Gate:
-    """What `hookline eval` does with its baseline and its summary.
+    """The baseline and the summary of `hookline eval`, which decide its exit code.
 
     Attributes:
         baseline: The saved run to compare with.

@@ -16,12 +16,12 @@ from hookline.evals.running import Mode
 __all__ = [
     "AgentPath",
     "AllowRepeats",
+    "EvaluationOptions",
     "Limit",
     "MaxCost",
     "Models",
     "Repeat",
     "Resume",
-    "RunOptions",
     "Save",
     "Shuffle",
     "Tags",
@@ -105,7 +105,7 @@ Resume = Annotated[
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunOptions:
+class EvaluationOptions:
     """How an evaluation runs its tasks. The fields are those of `SuiteRunner`."""
 
     repeat: int = 1

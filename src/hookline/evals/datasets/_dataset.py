@@ -31,7 +31,7 @@ T = TypeVar("T", bound=HasId)
 
 
 class CaseSource(Protocol):
-    """Where cases come from."""
+    """A file or a list of cases, which can be read in order and by row."""
 
     def __iter__(self) -> Iterator[Row]:
         """Read all cases in order."""

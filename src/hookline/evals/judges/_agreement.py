@@ -165,7 +165,7 @@ class JudgeAgreement(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class _Panel:
-    """What is counted of the models of one check."""
+    """The ratings of the models of one check, counted."""
 
     def __init__(self, models: list[str]) -> None:
         self.models = models

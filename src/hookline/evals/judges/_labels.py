@@ -28,7 +28,7 @@ FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
 class Label(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """What a person says about a task of a run.
+    """A person's verdict on a task of a run.
 
     Attributes:
         task: The task with its suite.

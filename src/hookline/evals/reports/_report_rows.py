@@ -185,7 +185,7 @@ class Chunk(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TaskIndex:
-    """Where in the runs the results of each task are, without the results.
+    """The places of each task's results in the runs, without the results themselves.
 
     Args:
         runs: The runs.

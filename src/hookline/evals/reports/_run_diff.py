@@ -270,7 +270,7 @@ class RunDiff(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
     @property
     def explanation(self) -> str:
-        """What the paired test found, if it decides and is not among the problems; empty otherwise."""
+        """The finding of the paired test, if it decides and is not among the problems; empty otherwise."""
         if not self.paired or self.test is None:
             return ""
         return "" if self.test.sentence.removesuffix(".") in self.problems else self.test.sentence
@@ -606,7 +606,7 @@ NO_LONGER_JUDGED = "was judged in A and is not judged in B"
 
 
 class Findings:
-    """What is found to be worse in a task: problems, and what the limits allow."""
+    """The declines of a task: problems, and declines that the limits allow."""
 
     def __init__(self, limits: DiffThresholds) -> None:
         self.limits = limits

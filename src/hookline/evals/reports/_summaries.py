@@ -36,12 +36,12 @@ CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069
 
 
 class DiffVerdict(msgspec.Struct, frozen=True, kw_only=True):
-    """What the comparison of two runs found, for the top of a report.
+    """The finding of a comparison of two runs, for the top of a report.
 
     Attributes:
         outcome: `"good"`, `"bad"`, or `"open"` if it cannot be told.
-        headline: What was found, without a full stop.
-        rest: What follows it.
+        headline: The finding, without a full stop.
+        rest: The sentence after the headline.
     """
 
     outcome: Literal["good", "bad", "open"]

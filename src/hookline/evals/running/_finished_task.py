@@ -134,7 +134,7 @@ class FinishedTask:
 
     @property
     def conversation(self) -> list[Message]:
-        """What the user said, what the agent did and what it answered, as messages without the agent's instructions."""
+        """The messages of the user, the agent and its tools, without the agent's instructions."""
         only = ConversationTurn(user=self.prompt, output=self.output, operation_id=self.result.operation_id)
         steps = self.recorded.select(AfterStep)
         messages: list[Message] = []

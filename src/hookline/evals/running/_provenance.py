@@ -72,7 +72,7 @@ class Provenance(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
     @property
     def facts(self) -> dict[str, str]:
-        """What is known of the run, in words, by name: for reports in any form."""
+        """The known facts about the run as texts, by name, for reports in any form."""
         found = {
             "started": self.started_at or "",
             "command": self.made_by or "",

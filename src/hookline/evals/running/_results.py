@@ -301,7 +301,7 @@ class TaskResult(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
     @property
     def key(self) -> TaskKey:
-        """What tells this result from all others of its run: the task, the attempt and the model."""
+        """The task, the attempt and the model, which no other result of the run shares."""
         return self.name, self.attempt, self.model
 
     @property
@@ -523,7 +523,7 @@ SUMMED = (
 
 
 class RunTally:
-    """What the properties of a run need of its results, read in one pass.
+    """The sums over the results of a run that its properties need, made in one pass.
 
     Args:
         results: The results.

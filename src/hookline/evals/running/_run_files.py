@@ -557,7 +557,7 @@ class RunJournal:
 
     @property
     def notes(self) -> list[str]:
-        """What happened to the files when this one was opened, in sentences."""
+        """The changes to the files when this one was opened, as sentences."""
         found = [] if self.kept_aside is None else [f"{self.path} was an unfinished run; it is now {self.kept_aside}"]
         if self.read is not None and self.read.cut_off:
             found.append(f"the last line of {self.read.path} was cut off and is left out")

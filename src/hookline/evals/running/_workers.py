@@ -55,7 +55,7 @@ T = TypeVar("T")
 
 
 class WorkerSetup(msgspec.Struct, frozen=True, kw_only=True):
-    """What a worker is told first.
+    """The first message to a worker.
 
     Attributes:
         targets: The names or files of the suites.

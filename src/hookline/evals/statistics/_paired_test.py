@@ -91,7 +91,7 @@ class PairedTest(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
     @property
     def sentence(self) -> str:
-        """What the test found, in words: the difference with its interval, and what would tell if it cannot."""
+        """The finding as a sentence: the difference with its interval, and how many repeats would tell if it cannot."""
         counted = f"{self.tasks} task{'' if self.tasks == 1 else 's'}"
         if self.verdict == "same":
             each = "The one task" if self.tasks == 1 else f"Each of {counted}"

@@ -31,7 +31,7 @@ class MeasuredRun(Protocol):
 
     @property
     def mode(self) -> Mode:
-        """Who answered the tool calls."""
+        """The mode of the run, which says who answered the tool calls."""
         ...
 
     @property
@@ -243,7 +243,7 @@ class Mean:
 
 
 class TaskTally:
-    """What is kept of the attempts of a task."""
+    """The sums over the attempts of a task."""
 
     __slots__ = ("attempts", "cost", "duration", "failure", "passes", "score", "steps", "tags", "tokens", "tool_calls")
 
@@ -299,7 +299,7 @@ class TaskTally:
 
 
 class CheckTally:
-    """What is kept of a check: the mean pass rate and score of each task that has it."""
+    """The mean pass rate and score of a check, for each task that has it."""
 
     __slots__ = ("passed", "score")
 
@@ -325,7 +325,7 @@ class CheckTally:
 
 
 class ModelTally:
-    """What is kept of the attempts with a model."""
+    """The sums over the attempts with a model."""
 
     def __init__(self) -> None:
         self.tasks: dict[str, TaskTally] = {}

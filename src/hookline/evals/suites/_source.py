@@ -1,4 +1,4 @@
-"""What the parts of a suite's file have in common: its folder, the objects it imports, and the defaults of judges."""
+"""`SuiteSource`: the folder of a suite's file, the objects that it imports, and its defaults for judges."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["SuiteSource"]
 
 
 class SuiteSource:
-    """Where the content of a suite's file comes from.
+    """The folder and the defaults of a suite's file, for all of its parts.
 
     Args:
         folder: The folder of the file, in which import paths begin, and the names of other files.
