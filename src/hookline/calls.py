@@ -241,6 +241,7 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
         agent_id: The agent.
         user_id: The user for whom it runs.
         tenant_id: The tenant for whom it runs.
+        parent_operation_id: The run that called the agent; `None` if it is no sub-agent.
         metadata: A dictionary that all hooks of the call share. It is the only part that you can change in place.
     """
 
@@ -248,6 +249,7 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
     agent_id: str = ""
     user_id: str = ""
     tenant_id: str = ""
+    parent_operation_id: str | None = None
     metadata: dict[str, Any] = {}
 
 

@@ -100,6 +100,7 @@ def _before_tool_call_of(call: ToolCall) -> BeforeToolCall:
         agent_id=call.agent_id,
         user_id=call.user_id,
         tenant_id=call.tenant_id,
+        parent_operation_id=call.parent_operation_id,
         **tool_event_fields(call),
     )
 

@@ -128,6 +128,7 @@ if TYPE_CHECKING:
         pass_at_k,
         pass_hat_k,
     )
+    from hookline.evals.tapes import ModelTape, TapedCall
     from hookline.evals.trajectories import (
         AlignedCall,
         CallRow,
@@ -197,6 +198,7 @@ __all__ = [
     "Matcher",
     "MockedCall",
     "ModelStatistics",
+    "ModelTape",
     "NeverMatchingRuleWarning",
     "NotOneOperationError",
     "PairedTest",
@@ -225,6 +227,7 @@ __all__ = [
     "SuiteRun",
     "SuiteRunner",
     "TagStatistics",
+    "TapedCall",
     "TaskDiff",
     "TaskOutcome",
     "TaskResult",
@@ -278,7 +281,7 @@ __all__ = [
 ]
 
 _HOMES = (
-    *("errors", "matching", "faults", "cassettes", "_waterfall", "mocking", "trajectories", "running"),
+    *("errors", "matching", "faults", "cassettes", "_waterfall", "mocking", "tapes", "trajectories", "running"),
     *("statistics", "cassette_checks", "reports", "datasets", "conversations", "judges"),
 )
 """Modules of the names above, in the order of their layers: to look a name up loads those below its module at most."""

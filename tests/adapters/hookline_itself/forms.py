@@ -1,4 +1,4 @@
-"""The forms in which a policy can be given: a script, a control webhook, a policy of AGENT-HOOKS."""
+"""The forms in which a policy can be given: scripts, a control webhook, a policy of AGENT-HOOKS."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ import msgspec
 from agent_hooks import Verdict
 
 from hookline.adapters.agent_hooks import PolicyHooks
-from hookline.evals.verdicts import Policy
+from hookline.evals.verdicts import Form, Policy
 from hookline.hooks import AnyHook
 from hookline.registry import Registry
 from tests.delivery.receivers import Received, Receiver, says_json
 
-__all__ = ["LOOPBACK", "agent_hooks_form", "control_form", "script_form"]
+__all__ = ["LOOPBACK", "agent_hooks_form", "control_form", "dialect_form", "script_form"]
 
 LOOPBACK = ["127.0.0.0/8"]
 """The addresses of the receivers, which are private."""
@@ -51,10 +51,60 @@ elif act in ("deny", "stop"):
     print(json.dumps({"decision": "deny", "reason": text, "stop": act == "stop"}))
 elif act == "ask":
     print(json.dumps({"decision": "ask", "reason": text}))
+elif act == "context":
+    print(json.dumps({"decision": "allow", "additionalContext": text}))
 elif act == "rewrite":
     print(json.dumps({"decision": "allow", "args": {**call["args"], **policy["args"]}}))
 else:
     print(json.dumps({"decision": "answer", "result": text}))
+"""
+
+DIALECT_SCRIPT = """\
+import json
+import sys
+import time
+
+policy, dialect = json.loads({policy!r}), {dialect!r}
+asked = json.load(sys.stdin)
+args = asked["toolArgs" if dialect == "copilot" else "tool_input"]
+agent = asked.get("agentType" if dialect == "copilot" else "agent_type", "")
+if any(args.get(name) != value for name, value in policy["when"].items()) or policy["agent_id"] not in (None, agent):
+    sys.exit()
+act, text, event = policy["act"], policy["text"], asked.get("hook_event_name")
+if act == "fail":
+    sys.exit("the policy is broken")
+if act == "hang":
+    time.sleep(60)
+if act == "stop":
+    answer = {{"continue": False, "stopReason": text}}
+elif dialect == "claude":
+    answer = {{"hookSpecificOutput": {{"hookEventName": event, **{{
+        "allow": {{}},
+        "deny": {{"permissionDecision": "deny", "permissionDecisionReason": text}},
+        "ask": {{"permissionDecision": "ask", "permissionDecisionReason": text}},
+        "rewrite": {{"updatedInput": {{**args, **policy["args"]}}}},
+        "replace": {{"updatedToolOutput": text}},
+        "context": {{"additionalContext": text}},
+    }}[act]}}}}
+elif dialect == "gemini":
+    answer = {{
+        "allow": {{}},
+        "deny": {{"decision": "deny", "reason": text}},
+        "ask": {{"decision": "ask", "reason": text}},
+        "rewrite": {{"hookSpecificOutput": {{"hookEventName": event, "tool_input": {{**args, **policy["args"]}}}}}},
+        "replace": {{"decision": "deny", "reason": text}},
+        "context": {{"hookSpecificOutput": {{"hookEventName": event, "additionalContext": text}}}},
+    }}[act]
+else:
+    answer = {{
+        "allow": {{}},
+        "deny": {{"permissionDecision": "deny", "permissionDecisionReason": text}},
+        "ask": {{"permissionDecision": "ask", "permissionDecisionReason": text}},
+        "rewrite": {{"modifiedArgs": {{**args, **policy["args"]}}}},
+        "replace": {{"modifiedResult": {{"resultType": "success", "textResultForLlm": text}}}},
+        "context": {{"additionalContext": text}},
+    }}[act]
+print(json.dumps(answer))
 """
 
 KINDS = {"rewrite": "before", "answer": "before", "replace": "after"}
@@ -78,19 +128,42 @@ async def defined(definition: dict[str, Any], folder: Path) -> AsyncIterator[lis
 @asynccontextmanager
 async def script_form(policy: Policy) -> AsyncIterator[list[AnyHook]]:
     """Yield a policy as a definition with a script."""
+    async with scripted(policy, SCRIPT, config=msgspec.to_builtins(policy)) as hooks:
+        yield hooks
+
+
+def dialect_form(dialect: str) -> Form:
+    """Return the form of policies as scripts that people have for a coding agent.
+
+    Args:
+        dialect: The words of which coding agent they read and write.
+    """
+
+    @asynccontextmanager
+    async def form(policy: Policy) -> AsyncIterator[list[AnyHook]]:
+        script = DIALECT_SCRIPT.format(policy=json.dumps(msgspec.to_builtins(policy)), dialect=dialect)
+        async with scripted(policy, script, dialect=dialect) as hooks:
+            yield hooks
+
+    return form
+
+
+@asynccontextmanager
+async def scripted(policy: Policy, text: str, **definition: Any) -> AsyncIterator[list[AnyHook]]:
+    """Yield a policy as a definition with a script of a text."""
     with tempfile.TemporaryDirectory() as name:
         script = Path(name) / "policy.py"
-        script.write_text(f"#!{sys.executable} -IS\n{SCRIPT}")
+        script.write_text(f"#!{sys.executable} -IS\n{text}")
         script.chmod(0o700)
-        definition = definition_of(
+        given = definition_of(
             policy,
             point=f"ToolCall.{KINDS.get(policy.act, 'guard')}",
             script="policy.py",
-            config=msgspec.to_builtins(policy),
             timeout=TIMEOUT if policy.act == "hang" else None,
             onError=policy.on_error,
+            **definition,
         )
-        async with defined(definition, Path(name)) as hooks:
+        async with defined(given, Path(name)) as hooks:
             yield hooks
 
 
@@ -129,6 +202,8 @@ def answered(policy: Policy, args: dict[str, Any]) -> dict[str, Any]:
         return {"decision": "ask", "reason": policy.text}
     if policy.act == "rewrite":
         return {"args": {**args, **policy.args}}
+    if policy.act == "context":
+        return {"additionalContext": policy.text}
     return {"decision": "answer", "result": policy.text} if policy.act == "answer" else {}
 
 
@@ -152,6 +227,8 @@ class ContractPolicy:
             return Verdict.deny(reason=policy.text)
         if policy.act == "ask":
             return Verdict.escalate(reason=policy.text)
+        if policy.act == "context":
+            return Verdict.warn(message=policy.text)
         if policy.act in ("rewrite", "replace"):
             changed = {**context["target"], **policy.args} if policy.act == "rewrite" else policy.text
             transform = {"path": "$target", "value": changed}
@@ -174,5 +251,6 @@ class ContractPolicy:
 @asynccontextmanager
 async def agent_hooks_form(policy: Policy) -> AsyncIterator[list[AnyHook]]:
     """Yield a policy as `PolicyHooks`."""
-    timeout = TIMEOUT if policy.act == "hang" else None
-    yield [PolicyHooks(ContractPolicy(policy), id="policy", timeout=timeout, inherit=policy.inherit)]
+    timeout = 0.02 if policy.act == "hang" else None
+    given = ContractPolicy(policy)
+    yield [PolicyHooks(given, id="policy", timeout=timeout, inherit=policy.inherit, tell_warnings=True)]
