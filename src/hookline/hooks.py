@@ -85,6 +85,7 @@ class Hook(msgspec.Struct, frozen=True, kw_only=True):
             or both.
         tenant_id: Only for events of this tenant; `""` for every tenant.
         inherit: Whether sub-agents inherit the hook.
+        shadow: Of a control webhook: whether its answers are only recorded.
     """
 
     id: str
@@ -95,6 +96,7 @@ class Hook(msgspec.Struct, frozen=True, kw_only=True):
     webhook: Webhook | dict[str, Any] | None = None
     tenant_id: str = ""
     inherit: bool = False
+    shadow: bool = False
 
     @property
     def event(self) -> EventClass:
@@ -121,6 +123,7 @@ class Hook(msgspec.Struct, frozen=True, kw_only=True):
             webhook=webhook,
             tenant_id=self.tenant_id,
             inherit=self.inherit,
+            shadow=self.shadow,
         )
         try:
             return msgspec.json.decode(msgspec.json.encode(data), type=HookData)  # as it will be kept
@@ -227,6 +230,10 @@ def check_hook(hook: Hook, where: str) -> None:
             raise HookDefinitionError(
                 where, "a hook cannot have both a `control` webhook and a `handler`; make two hooks"
             )
+        if hook.shadow and not webhook.control:
+            raise HookDefinitionError(
+                where, "a webhook that only receives events cannot have shadow=True; leave it out"
+            )
     elif hook.handler is None:
         raise HookDefinitionError(
             where, "a hook needs a `handler` (a plain or async function of one event) or a `webhook`"
@@ -235,6 +242,12 @@ def check_hook(hook: Hook, where: str) -> None:
         check_signature(hook.handler, "the event", where)
         check_decides_nothing(hook.handler, "an observer", where)
     check_timeout(hook.timeout, where)
+    if hook.shadow is not False and (hook.shadow is not True or hook.webhook is None or hook.handler is not None):
+        raise HookDefinitionError(
+            where,
+            f"`shadow` must be True or False, and only a control webhook can have True; got {quote(hook.shadow)}; for "
+            "a handler, use Hooks(shadow=True)",
+        )
     if hook.tool is not None:
         check_tool(hook.tool, hook.event.__name__, has_tool=hook.event in TOOL_EVENTS, where=where)
 

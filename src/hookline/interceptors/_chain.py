@@ -395,7 +395,7 @@ async def run_background_hook(traversal: Traversal, hook: CompiledInterceptor, a
     if traversal.started is not None:
         traversal.started.append(hook)
     if hook.alone is not None:
-        traversal.keep(hook, msgspec.structs.replace(await judge_in_shadow(hook, *args), in_chain=True))
+        traversal.keep(hook, await judge_in_shadow(hook, *args))
         return
     started = perf_counter()
     background_of.set(args[0].metadata)

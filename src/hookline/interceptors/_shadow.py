@@ -123,4 +123,4 @@ async def judge_in_shadow(hook: CompiledInterceptor, call: Any, outcome: Any) ->
         if isinstance(outcome, Raised):
             outcome.error.__traceback__ = trace  # it belongs to the run
     [execution] = executions_of(traversal)
-    return msgspec.structs.replace(execution, status="shadow", in_chain=False)
+    return msgspec.structs.replace(execution, status="shadow")

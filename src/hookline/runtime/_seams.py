@@ -5,17 +5,19 @@ from __future__ import annotations
 import math
 from collections.abc import Awaitable, Callable, Sequence
 from contextvars import copy_context
+from time import perf_counter
 from typing import Any, TypeVar
 
 import anyio.lowlevel
 import msgspec
 
 from hookline.calls import AddedContext, Ask, Call, ModelCall, StepCall, background_of
-from hookline.execution import Observer, announce_execution, refuse_return
+from hookline.execution import Observer, announce_chain, announce_execution, refuse_return
 from hookline.hooks import AnyHook, Hooks
 from hookline.instrumentation import Instrumentation, SegmentInfo
 from hookline.interceptors import CompiledInterceptor, Interruptible, Terminal, Traversal, judge_in_shadow
 from hookline.runtime._run import Run
+from hookline.signals import chain_ran
 
 __all__ = [
     "RunControl",
@@ -160,7 +162,11 @@ class _QueuedHook(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def _run_shadow_hook(item: _QueuedHook) -> None:
-    announce_execution(await judge_in_shadow(item.hook, *item.args), item.sender)
+    began = perf_counter()
+    execution = await judge_in_shadow(item.hook, *item.args)
+    announce_execution(execution, item.sender)
+    if chain_ran.receivers:  # a record of its own, since that of the call is made without waiting for it
+        announce_chain(item.args[0], [execution], None, began, item.sender)
 
 
 async def _run_background_hook(item: _QueuedHook) -> None:
