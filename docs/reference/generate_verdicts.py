@@ -39,8 +39,10 @@ LEADS = {
 These columns show recorded frames: the test sends what each program was seen to send, with the tools of an MCP server,
 and does what the program was seen to do with the answer. For Cursor both are what its documentation says, and its
 events inside of sub-agents are not recorded. [What was tried with the real
-programs](coding-agents.md#tried-with-the-real-programs) has a table of its own. A person approves and rejects in
-hookline's store, for which the call waits.
+programs](coding-agents.md#tried-with-the-real-programs) has a table of its own.
+
+The installation names a bundle of hooks, or a file of definitions where the column says *script*. A person approves and
+rejects in hookline's store, for which the call waits.
 """,
 }
 """What a reader must know of the sections of some groups."""

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-from hookline.evals.verdicts import Path
-from tests.adapters.differences import read_otherwise, stop_is_read, wait_together
+from collections.abc import Mapping
+from functools import partial
+
+from hookline.evals.verdicts import ForcedDifference, Form, Path
+from tests.adapters.differences import named, read_otherwise, stop_is_read, wait_together
+from tests.adapters.hookline_itself.scripts import write_dialect_script, write_script
 from tests.hosts.played import (
     CodingAgentStage,
+    Played,
     PlayedClaude,
     PlayedCodex,
     PlayedCopilot,
     PlayedCursor,
     PlayedGemini,
+    bundle_form,
+    definition_form,
 )
 
 __all__ = ["PATHS"]
@@ -38,14 +45,40 @@ GEMINI_INSIDE = {
     ),
 }
 
+CLAUDE_SCRIPT = {
+    **named("No hook of a coding agent can answer in a tool's place.", "answer"),
+    **named("A coding agent does not tell its hooks for whom it works.", "by user", "by user, another one"),
+}
+
+
+def path_of(
+    kind: type[Played],
+    differs: Mapping[str, ForcedDifference],
+    *,
+    depth: int = 0,
+    form: Form = bundle_form,
+    name: str = "",
+) -> Path:
+    title = f"{kind.title}{name}{', sub-agent' * depth}"
+    return Path(title, CodingAgentStage(kind), depth=depth, form=form, differs=differs)
+
+
 PATHS = [
-    Path("Claude Code", CodingAgentStage(PlayedClaude), differs=ANSWERS),
-    Path("Claude Code, sub-agent", CodingAgentStage(PlayedClaude), depth=1, differs={**ANSWERS, **INSIDE}),
-    Path("Codex", CodingAgentStage(PlayedCodex), differs=TOLD_ON),
-    Path("Codex, sub-agent", CodingAgentStage(PlayedCodex), depth=1, differs={**TOLD_ON, **INSIDE}),
-    Path("Gemini CLI", CodingAgentStage(PlayedGemini), differs=ERRORS),
-    Path("Gemini CLI, sub-agent", CodingAgentStage(PlayedGemini), depth=1, differs={**ERRORS, **GEMINI_INSIDE}),
-    Path("Copilot CLI", CodingAgentStage(PlayedCopilot), differs=TOLD_ON),
-    Path("Copilot CLI, sub-agent", CodingAgentStage(PlayedCopilot), depth=1, differs={**TOLD_ON, **INSIDE}),
-    Path("Cursor", CodingAgentStage(PlayedCursor), differs=TOLD_ON),
+    path_of(PlayedClaude, ANSWERS),
+    path_of(PlayedClaude, {**ANSWERS, **INSIDE}, depth=1),
+    path_of(PlayedCodex, TOLD_ON),
+    path_of(PlayedCodex, {**TOLD_ON, **INSIDE}, depth=1),
+    path_of(PlayedGemini, ERRORS),
+    path_of(PlayedGemini, {**ERRORS, **GEMINI_INSIDE}, depth=1),
+    path_of(PlayedCopilot, TOLD_ON),
+    path_of(PlayedCopilot, {**TOLD_ON, **INSIDE}, depth=1),
+    path_of(PlayedCursor, TOLD_ON),
+    path_of(PlayedClaude, ANSWERS, form=definition_form(write_script), name=", script"),
+    path_of(
+        PlayedGemini,
+        {**ERRORS, **GEMINI_INSIDE, **CLAUDE_SCRIPT},
+        depth=1,
+        form=definition_form(partial(write_dialect_script, dialect="claude")),
+        name=", script for Claude Code",
+    ),
 ]

@@ -11,8 +11,8 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, ClassVar
@@ -23,13 +23,24 @@ import msgspec
 from hookline import Approve, BeforeHumanIntervention, Hooks, Reject
 from hookline.calls import ToolRequest
 from hookline.evals.adapter_contract import Ran, Scene
+from hookline.evals.verdicts import Form, Policy, policy_hooks
 from hookline.hooks import AnyHook
 from hookline.hosts import HOSTS, Moment
 from hookline.hosts._sessions import capabilities_of
 from hookline.store import SqlStore
 from tests.hosts.in_process import LocalHost
 
-__all__ = ["CodingAgentStage", "Played", "PlayedClaude", "PlayedCodex", "PlayedCopilot", "PlayedCursor", "PlayedGemini"]
+__all__ = [
+    "CodingAgentStage",
+    "Played",
+    "PlayedClaude",
+    "PlayedCodex",
+    "PlayedCopilot",
+    "PlayedCursor",
+    "PlayedGemini",
+    "bundle_form",
+    "definition_form",
+]
 
 SESSION = "s-1"
 SERVER = "shop"
@@ -37,11 +48,48 @@ SERVER = "shop"
 ASK_SECONDS = 30.0
 
 HOOKS: ContextVar[Sequence[AnyHook]] = ContextVar("HOOKS")
+OPTIONS: ContextVar[Mapping[str, Any]] = ContextVar("OPTIONS")
+"""The options of the present installation."""
 
 
 def policy() -> list[AnyHook]:
     """Return the hooks of the present scene; an installation names this function."""
     return list(HOOKS.get())
+
+
+@asynccontextmanager
+async def bundle_form(policy: Policy) -> AsyncIterator[list[AnyHook]]:
+    """Yield a policy as hooks that an installation names by an import path."""
+    async with policy_hooks(policy) as hooks:
+        with installing(policy):
+            yield hooks
+
+
+def definition_form(write: Callable[[Path, Policy], object]) -> Form:
+    """Return the form of policies as files of definitions, which an installation names.
+
+    Args:
+        write: Writes a policy into a folder, as `hooks.yaml` and a script.
+    """
+
+    @asynccontextmanager
+    async def form(policy: Policy) -> AsyncIterator[list[AnyHook]]:
+        with tempfile.TemporaryDirectory(prefix="hl-") as name:
+            write(Path(name), policy)
+            with installing(policy, files=[Path(name, "hooks.yaml")], scripts=Path(name)):
+                yield []
+
+    return form
+
+
+@contextmanager
+def installing(policy: Policy, **options: Any) -> Iterator[None]:
+    """Give options to the installations of the block; they have a store if a person is to decide."""
+    token = OPTIONS.set({"stored": policy.act == "ask", **options})
+    try:
+        yield
+    finally:
+        OPTIONS.reset(token)
 
 
 class Reaction(msgspec.Struct, frozen=True, kw_only=True):
@@ -500,14 +548,14 @@ class CodingAgentStage:
         return [await self.play(scene, hooks) for hooks in bundles]
 
     async def new_host(self, hooks: Sequence[AnyHook], *, user_id: str = "", tenant_id: str = "") -> LocalHost:
-        """Return a host whose installation has a store and names the hooks, for an account of that name."""
+        """Return a host whose installation names the hooks, for an account of that name."""
         folder = Path(tempfile.mkdtemp(dir=self.folder.name))
-        shutil.copyfile(await self.empty_database(), folder / "hookline.db")
+        if OPTIONS.get()["stored"]:
+            shutil.copyfile(await self.empty_database(), folder / "hookline.db")
         HOOKS.set(hooks)
+        given = {"hooks": f"{__name__}:policy", "tenant_id": tenant_id, "ask_seconds": ASK_SECONDS, **OPTIONS.get()}
         with patch.dict(os.environ, {"LOGNAME": user_id} if user_id else {}):
-            return LocalHost(
-                folder, self.kind.name, hooks=f"{__name__}:policy", tenant_id=tenant_id, ask_seconds=ASK_SECONDS
-            )
+            return LocalHost(folder, self.kind.name, **given)
 
     async def empty_database(self) -> Path:
         """Return a database that is copied, since migrating takes longer."""

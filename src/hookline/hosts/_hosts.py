@@ -56,6 +56,8 @@ class Host(msgspec.Struct, frozen=True, kw_only=True):
         asks: Whether it can ask the person in front of it about a call.
         refuses_compaction: Whether a hook can keep it from compacting the conversation.
         names_agents: Whether an event inside a sub-agent says so.
+        adds_context_to_task: Whether what hooks add to the prompt of a sub-agent goes into its task, as the host has no
+            event at which the sub-agent could read it.
         own_prompts: How the prompts begin that the host writes itself, such as the end of a background agent.
         milliseconds: Whether its settings give timeouts in milliseconds.
         shape: How its settings nest a command: `"groups"`, `"list"` or `"bash"`.
@@ -78,6 +80,7 @@ class Host(msgspec.Struct, frozen=True, kw_only=True):
     asks: bool = False
     refuses_compaction: bool = False
     names_agents: bool = True
+    adds_context_to_task: bool = False
     own_prompts: tuple[str, ...] = ()
     milliseconds: bool = False
     shape: str = "groups"
@@ -233,6 +236,7 @@ GEMINI = Host(
     mcp=("", ""),  # `mcp_server_tool`, where either may have underscores: the event names both
     write=write_gemini,
     names_agents=False,
+    adds_context_to_task=True,
     milliseconds=True,
     files={Scope.PROJECT: ".gemini/settings.json", Scope.USER: "~/.gemini/settings.json"},
 )
@@ -268,6 +272,7 @@ CURSOR = Host(
     tools={"Shell": "Bash"},
     spawns=frozenset({"Task"}),
     mcp=("MCP:", ""),
+    adds_context_to_task=True,
     write=write_cursor,
     shape="list",
     files={Scope.PROJECT: ".cursor/hooks.json", Scope.USER: "~/.cursor/hooks.json"},

@@ -21,7 +21,7 @@ from hookline.runtime import AgentSession, Approve, InMemoryStore, Reject, exec_
 from hookline.store import SqlStore
 
 from ..differences import DENIED, named
-from .forms import LOOPBACK, agent_hooks_form, control_form, dialect_form, script_form
+from .forms import LOOPBACK, agent_hooks_form, control_form, dialect_form, http_hook_form, script_form
 from .stage import HooklineStage, agent_of
 
 __all__ = ["PATHS"]
@@ -150,6 +150,14 @@ PATHS = [
     ),
     verdicts.Path("control webhook", ControlStage(), form=control_form, differs=CONTROL),
     verdicts.Path("control webhook, sub-agent", ControlStage(), depth=1, form=control_form, differs=CONTROL),
+    verdicts.Path("HTTP hook, dialect claude", ControlStage(), form=http_hook_form, differs={**CONTROL, **DIALECT}),
+    verdicts.Path(
+        "HTTP hook, dialect claude, sub-agent",
+        ControlStage(),
+        depth=1,
+        form=http_hook_form,
+        differs={**CONTROL, **DIALECT},
+    ),
     verdicts.Path("AGENT-HOOKS", HooklineStage(), form=agent_hooks_form, differs=CONTRACT, backends=BOTH),
     verdicts.Path("AGENT-HOOKS, sub-agent", HooklineStage(), depth=1, form=agent_hooks_form, differs=CONTRACT),
 ]
