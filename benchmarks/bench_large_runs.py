@@ -25,8 +25,8 @@ from tests.browsers import FLAGS, find_chromium
 FEW, MANY, CALLS = 100, 10_000, 20
 ROUNDS = 3
 """The most rounds: a run of 10,000 cases takes more than a minute."""
-REPEATS = 5
-"""How often the short runs of a round are repeated, so that their median is steady."""
+OPENED = 5
+"""How often the report is opened."""
 
 KILLED_CASES, KILLED_CALLS = 150, 4
 SLOTS = 4
@@ -97,33 +97,33 @@ async def bench(rounds: int) -> list[Row]:
         folder = Path(name)
         (folder / "bench_tools.py").write_text(TOOLS)
         rows = measure_runs(folder, rounds)
-        rows += await measure_report(folder / "report.html")
+        rows += measure_workers(folder)
+        rows += await measure_report(folder / f"report-{MANY}.html")
         rows += count_losses(folder, KILLS_A_ROUND * rounds, workers=False)
         rows += count_losses(folder, KILLS_A_ROUND * rounds, workers=True)
     return rows
 
 
 def measure_runs(folder: Path, rounds: int) -> list[Row]:
-    """Run one case, 100 and 10,000 as processes, each with a saved run and a report; one case is the start-up."""
+    """Run 10,000 cases as a process, and meanwhile one case and 100 in turn; one case is the start-up."""
     suites = {count: write_suite(folder, f"cases-{count}", count, CALLS, tool="look_up") for count in (1, FEW, MANY)}
     per_call: dict[int, list[float]] = {FEW: [], MANY: []}
     memory: dict[int, list[float]] = {FEW: [], MANY: []}
     startups: list[float] = []
     for _ in range(rounds):
         used: dict[int, list[Usage]] = {1: [], FEW: [], MANY: []}
-        for number in range(REPEATS):
-            order = [1, FEW] if number != REPEATS // 2 else [1, MANY, FEW]
-            for count in order:
-                used[count].append(run(folder, suites[count], count))
-        startup = statistics.median(each.cpu for each in used[1])
-        startups.append(startup)
+        large = start(folder, suites[MANY], MANY)
+        while large.poll() is None or not used[FEW]:
+            for count in (1, FEW):
+                used[count].append(finish(start(folder, suites[count], count)))
+        used[MANY].append(finish(large))
+        cpu = {count: statistics.mean(each.cpu for each in found) for count, found in used.items()}
+        startups.append(cpu[1])
         for count in (FEW, MANY):
-            cpu = statistics.median(each.cpu for each in used[count])
-            per_call[count].append((cpu - startup) * 1e9 / ((count - 1) * CALLS))
+            per_call[count].append((cpu[count] - cpu[1]) * 1e9 / ((count - 1) * CALLS))
             memory[count].append(max(each.memory for each in used[count]))
-    shared = run(folder, suites[MANY], MANY, "--workers", "2")
-    flat = statistics.median(many / few for few, many in zip(per_call[FEW], per_call[MANY], strict=True))
     few = f"CPU per mocked call [cases={FEW}]"
+    samples = zip(per_call[FEW], per_call[MANY], strict=True)
     return [
         Row(case="start-up, CPU", value=statistics.median(startups) * 1e9),
         Row(case=few, value=statistics.median(per_call[FEW])),
@@ -131,13 +131,18 @@ def measure_runs(folder: Path, rounds: int) -> list[Row]:
             case=f"CPU per mocked call [cases={MANY}]",
             value=statistics.median(per_call[MANY]),
             against=few,
-            ratio=flat,
+            ratio=statistics.median(many / few for few, many in samples),
             at_most=1.1,
         ),
         Row(case=f"peak memory [cases={FEW}]", value=max(memory[FEW]), unit="MiB"),
         Row(case=f"peak memory [cases={MANY}]", value=max(memory[MANY]), unit="MiB", at_most=150),
-        Row(case=f"peak memory [cases={MANY}, --workers 2]", value=shared.memory, unit="MiB", at_most=150),
     ]
+
+
+def measure_workers(folder: Path) -> list[Row]:
+    """Run 10,000 cases in two worker processes."""
+    used = finish(start(folder, folder / f"cases-{MANY}.yaml", MANY, "--workers", "2"))
+    return [Row(case=f"peak memory [cases={MANY}, --workers 2]", value=used.memory, unit="MiB", at_most=150)]
 
 
 async def measure_report(report: Path) -> list[Row]:
@@ -146,7 +151,7 @@ async def measure_report(report: Path) -> list[Row]:
     if not found.path:
         raise RuntimeError(f"The report is measured in Chromium, and none can be started: {found.problem}.")
     taken: list[float] = []
-    for _ in range(REPEATS):
+    for _ in range(OPENED):
         async with async_playwright() as playwright:
             browser = await playwright.chromium.launch(executable_path=found.path, args=list(FLAGS))
             page = await browser.new_page(viewport={"width": 1280, "height": 900})
@@ -168,8 +173,8 @@ def count_losses(folder: Path, kills: int, *, workers: bool) -> list[Row]:
     """Kill a run again and again at random, continue it each time, and count what is lost."""
     suite = write_suite(folder, "killed", KILLED_CASES, KILLED_CALLS, tool="work")
     options = ["--concurrency", str(SLOTS), *(["--workers", "2"] if workers else [])]
-    run(folder, suite, KILLED_CASES, *options)
-    whole = results_of(folder / "run.jsonl")
+    finish(start(folder, suite, KILLED_CASES, *options))
+    whole = results_of(folder / f"run-{KILLED_CASES}.jsonl")
     source = random.Random(workers)
     lost, differing, completed = 0, 0, 0
     path = folder / "run-killed.jsonl"
@@ -219,17 +224,22 @@ def command(suite: Path) -> list[str]:
     return [sys.executable, "-c", "from hookline.cli import main; main()", "eval", suite.name]
 
 
-def run(folder: Path, suite: Path, count: int, *options: str) -> Usage:
-    """Run a suite as a process with everything that a large run is for: a saved run and a report."""
-    words = [*command(suite), "--save", "run.jsonl", "--report", "report.html", *options]
+def start(folder: Path, suite: Path, count: int, *options: str) -> subprocess.Popen[str]:
+    """Start a run as a process with everything that a large run is for: a saved run and a report."""
+    words = [*command(suite), "--save", f"run-{count}.jsonl", "--report", f"report-{count}.html", *options]
     if suite.name.startswith("cases"):
         words += ["--mode", "strict"]
     launch = [sys.executable, "-S", "-E", "-c", LAUNCHER, *words]
-    done = subprocess.run(launch, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=True)
-    output, _, told = done.stdout.strip().rpartition("\n")
+    return subprocess.Popen(launch, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+def finish(process: subprocess.Popen[str]) -> Usage:
+    """Wait for a run to end, and return what it took."""
+    printed, _ = process.communicate()
+    output, _, told = printed.strip().rpartition("\n")
     code, cpu, memory = json.loads(told)
     if code:
-        raise RuntimeError(f"The run of {count} cases failed:\n{output[-2000:]}")
+        raise RuntimeError(f"A run failed:\n{output[-2000:]}")
     return Usage(cpu=cpu, memory=memory)
 
 
