@@ -66,6 +66,7 @@ def control_interceptor(hook: HookData, delivery: Delivery) -> Interceptor:
         timeout=hook.webhook.timeout + SPARE_SECONDS,
         on_error=hook.webhook.on_error,
         tenant_id=hook.tenant_id,
+        shadow=hook.shadow,
     )
 
 
