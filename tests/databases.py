@@ -204,11 +204,20 @@ class Server:
 
     def crash(self) -> None:
         """End it as a loss of power would, and start it again."""
+        self.lose()
+        self.recover()
+
+    def lose(self) -> None:
+        """End it as a loss of power would."""
         from pgserver._commands import pg_ctl
 
         self._thread.submit(self._loop.run, self._disconnect()).result()
         server = self._server
-        pg_ctl(["-w", "-m", "immediate", "restart"], pgdata=server.pgdata, user=server.system_user, timeout=60)
+        pg_ctl(["-w", "-m", "immediate", "stop"], pgdata=server.pgdata, user=server.system_user, timeout=60)
+
+    def recover(self) -> None:
+        """Start it again after a loss."""
+        self._server.ensure_postgres_running()
 
     def stop(self) -> None:
         """End it."""
