@@ -342,3 +342,35 @@ async def test_events_of_a_recorded_run_make_a_cassette() -> None:
     cassette = Cassette.of_events("traced", events)
 
     assert told(await run(World("new "), [[A], [A], [B]], cassette.player())) == ["a 1", "a 2", "b 3"]
+
+
+async def test_in_mode_all_an_equal_call_that_is_not_made_again_stays(tmp_path: Path) -> None:
+    path = tmp_path / "c.yaml"
+    twice, once = [[{"what": "tea"}], [{"what": "tea"}]], [[{"what": "tea"}]]
+    with Cassette(path=path) as cassette:
+        await run(World("old "), twice, cassette.hooks())
+
+    with Cassette(path=path, mode="all") as cassette:
+        await run(World("new "), once, cassette.hooks())
+
+    assert [recording.result for recording in Cassette(path=path).recordings] == ["new tea 1", "old tea 2"]
+
+
+async def test_repeats_that_are_allowed_get_the_last_answer_again(tmp_path: Path) -> None:
+    path = tmp_path / "c.yaml"
+    tea: Step = [{"what": "tea"}]
+    with Cassette(path=path) as cassette:
+        await run(World(), [tea, tea], cassette.hooks())
+    world = World()
+
+    cassette = Cassette(path=path, mode="none", allow_repeats=True)
+    result = await run(world, [tea, tea, tea, tea], cassette.hooks())
+
+    assert [message.content for message in result.messages if message.role == "tool"] == [
+        *("tea 1", "tea 2", "tea 2", "tea 2")
+    ]
+    assert world.count == 0
+    assert cassette.misses == []
+    other = await run(world, [[{"what": "juice"}]], cassette.hooks())
+    assert other is not None
+    assert len(cassette.misses) == 1  # a call that was never recorded is still one

@@ -52,6 +52,7 @@ if TYPE_CHECKING:
         SimulatedUserError,
         StaleRecordingWarning,
         SuiteFileError,
+        ToolExitError,
         UnknownSuiteError,
         UnknownTagError,
         UnknownTaskError,
@@ -128,6 +129,7 @@ if TYPE_CHECKING:
         pass_at_k,
         pass_hat_k,
     )
+    from hookline.evals.tapes import ModelTape, TapedCall
     from hookline.evals.trajectories import (
         AlignedCall,
         CallRow,
@@ -197,6 +199,7 @@ __all__ = [
     "Matcher",
     "MockedCall",
     "ModelStatistics",
+    "ModelTape",
     "NeverMatchingRuleWarning",
     "NotOneOperationError",
     "PairedTest",
@@ -225,12 +228,14 @@ __all__ = [
     "SuiteRun",
     "SuiteRunner",
     "TagStatistics",
+    "TapedCall",
     "TaskDiff",
     "TaskOutcome",
     "TaskResult",
     "TaskStatistics",
     "ThresholdFit",
     "TimedExecution",
+    "ToolExitError",
     "ToolMocks",
     "Trajectory",
     "TrajectoryMatch",
@@ -278,7 +283,7 @@ __all__ = [
 ]
 
 _HOMES = (
-    *("errors", "matching", "faults", "cassettes", "_waterfall", "mocking", "trajectories", "running"),
+    *("errors", "matching", "faults", "cassettes", "_waterfall", "mocking", "tapes", "trajectories", "running"),
     *("statistics", "cassette_checks", "reports", "datasets", "conversations", "judges"),
 )
 """Modules of the names above, in the order of their layers: to look a name up loads those below its module at most."""

@@ -32,7 +32,8 @@ HooklineError
 ├── ReportError (OSError)               the report cannot be written
 ├── EventFileError (ValueError)         a file of events cannot be read or written
 └── ToolCallError
-    └── ForbiddenToolError              a real tool was about to run in a replay
+    ├── ForbiddenToolError              a real tool was about to run in a replay
+    └── ToolExitError                   a tool called sys.exit() in an evaluation
 ```
 """
 
@@ -67,6 +68,7 @@ __all__ = [
     "SimulatedUserError",
     "StaleRecordingWarning",
     "SuiteFileError",
+    "ToolExitError",
     "ToolNameError",
     "UnknownAttackChoiceError",
     "UnknownSuiteError",
@@ -152,6 +154,19 @@ class ForbiddenToolError(ToolCallError):
     tool: str
 
 
+@define_error("{tool!r} called sys.exit({code!r}), which would end the run. Let the tool raise another error.")
+class ToolExitError(ToolCallError):
+    """A tool called `sys.exit()` in an evaluation. The call fails, and the other tasks go on.
+
+    Attributes:
+        tool: The tool, as `toolset/name`.
+        code: The exit code.
+    """
+
+    tool: str
+    code: object
+
+
 @define_error(
     "The report cannot be written to {path}: {reason}. Name a file in a folder that exists and that you may write to."
 )
@@ -223,7 +238,7 @@ def check_name(name: object) -> str:
 
 
 class CassetteError(HooklineError):
-    """A cassette cannot be read or saved. Its file is left unchanged.
+    """A cassette, or a tape, cannot be read or saved. Its file is left unchanged.
 
     Attributes:
         path: The file.
@@ -234,24 +249,26 @@ class CassetteError(HooklineError):
 
 @define_error()
 class CassetteFileError(CassetteError, ValueError):
-    """A file cannot be used as a cassette.
+    """A file cannot be used as a cassette or as a tape.
 
     Attributes:
         path: The file.
         problem: The problem, and how to fix it.
         line: The line of the problem, from 1; `None` if it concerns the whole file.
+        what: `"cassette"` or `"tape"`.
     """
 
     path: str
     problem: str
     line: int | None = None
+    what: str = "cassette"
 
     def __str__(self) -> str:
-        return f"The cassette {_place(self.path, self.line)} cannot be used: {self.problem}. Nothing was written."
+        return f"The {self.what} {_place(self.path, self.line)} cannot be used: {self.problem}. Nothing was written."
 
 
 class CassetteVersionError(CassetteFileError):
-    """A cassette has a format version that this version of hookline does not read.
+    """A cassette or a tape has a format version that this version of hookline does not read.
 
     Attributes:
         path: The file.
@@ -259,43 +276,48 @@ class CassetteVersionError(CassetteFileError):
         line: The line of the version.
         version: The version of the file.
         known: The version that this hookline reads and writes.
+        what: `"cassette"` or `"tape"`.
     """
 
-    def __init__(self, path: str, line: int, version: int, known: int) -> None:
+    def __init__(self, path: str, line: int, version: int, known: int, what: str = "cassette") -> None:
         todo = "upgrade hookline" if version > known else "this format is no longer read"
         problem = f"its format version is {version}, and this hookline reads {known}: {todo}, or record the file again"
-        super().__init__(path, f"{problem} with mode='rewrite'", line)
-        self.args = (path, line, version, known)
+        super().__init__(path, f"{problem} with mode='rewrite'", line, what)
+        self.args = (path, line, version, known, what)
         self.version, self.known = version, known
 
 
 @define_error(
-    "The cassette {name!r} was not saved: {path} has changed since it was read, so another test or process has "
+    "The {what} {name!r} was not saved: {path} has changed since it was read, so another test or process has "
     "written it. Give each case its own file, or run this one again."
 )
 class CassetteConflictError(CassetteError):
-    """Another process wrote the cassette's file after it was read, so saving would lose recordings.
+    """Another process wrote the file of a cassette or a tape after it was read, so saving would lose recordings.
 
     Attributes:
         path: The file.
         name: Name of the cassette that was not saved; what it recorded is still in memory.
+        what: `"cassette"` or `"tape"`.
     """
 
     path: str
     name: str
+    what: str = "cassette"
 
 
-@define_error("The cassette {path} cannot be written: {reason}. Name a file that you may write to.")
+@define_error("The {what} {path} cannot be written: {reason}. Name a file that you may write to.")
 class CassetteWriteError(CassetteError, OSError):
-    """A cassette's file cannot be written.
+    """The file of a cassette or a tape cannot be written.
 
     Attributes:
         path: The file.
         reason: The reason why not.
+        what: `"cassette"` or `"tape"`.
     """
 
     path: str
     reason: str
+    what: str = "cassette"
 
 
 @define_error()

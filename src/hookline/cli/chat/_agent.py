@@ -8,12 +8,11 @@ import re
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from hookline.cli.errors import ChatArgumentError
 from hookline.errors import HooklineError, MissingExtraError, message_of
-from hookline.evals.suites import ImportProblem, import_object
+from hookline.evals.suites import ImportProblem, import_target
 from hookline.hooks import AnyHook, Hook, Hooks, Interceptor, hook_batch
 from hookline.phases import PhaseHook
 from hookline.runtime import Agent, ToolSource
@@ -97,17 +96,8 @@ def _load_agent(target: str) -> Agent:
 
 def _import_value(argument: str, target: str, default: str) -> Any:
     """Import the value at `package.module:name` or `folder/file.py:name`; the name may be left out."""
-    place, _, name = target.rpartition(":")
-    if not place or not re.fullmatch(r"[\w.]+", name) or name.endswith(".py"):
-        place, name = target, default
-    folder, module = Path.cwd(), place
-    if place.endswith(".py"):
-        file = Path(place)
-        if not file.is_file():
-            raise ChatArgumentError(argument, f"there is no file {place}")
-        folder, module = file.absolute().parent, file.stem
     try:
-        return import_object(f"{module}:{name}", folder)
+        return import_target(target, default)
     except ImportProblem as problem:
         raise ChatArgumentError(argument, str(problem)) from problem.__cause__
 

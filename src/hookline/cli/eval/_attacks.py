@@ -15,8 +15,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.text import Text
 
 from hookline.builtin import PromptInjectionScan, require_provenance
-from hookline.cli._terminal import new_table
+from hookline.cli._terminal import make_one_line, new_table
 from hookline.evals.errors import UnknownSuiteError
+from hookline.evals.suites import GROUND_TRUTH, AgentChoice
 from hookline.evals.suites.agentdojo import (
     FREE,
     SUITES,
@@ -67,9 +68,9 @@ COLUMNS = (
 )
 
 LEGEND = """\
-seen: the model read the injected instruction and followed it. stopped: reached the goal under the
-first policy, but not under this one. solved: the user's task. blinded: a result was withheld from
-the model, which as a script continues anyway. clean: the user's tasks without an attack. harmed: not
+seen: the model read the injected instruction, which the scripted model then follows. stopped: reached
+the goal under the first policy, but not under this one. solved: the user's task. blinded: a result was
+withheld from the model, which as a script continues anyway. clean: the user's tasks without an attack. harmed: not
 solved because of the policy. asked: decisions of a person."""
 
 Job: TypeAlias = tuple[str, list[tuple[str, str]], bool]
@@ -86,6 +87,8 @@ def run_attacks(
     tasks: Sequence[str] = (),
     wording: str = "ignore",
     processes: int | None = None,
+    model: str | None = None,
+    agent: str | None = None,
 ) -> AttackRun:
     """Attack suites in several processes, with a progress bar on stderr where that is a terminal.
 
@@ -95,8 +98,11 @@ def run_attacks(
         tasks: User tasks; all by default.
         wording: How the injected texts speak to the model.
         processes: The number of processes that work at the same time; the number of processors by default.
+        model: The name of a model to attack in place of the scripted one.
+        agent: The import path of an agent to attack.
 
     Raises:
+        HookUsageError: If the model or the agent cannot be used.
         UnknownSuiteError: If there is no such suite. The message lists the suites.
         UnknownTaskError: If there is no such task. The message lists the tasks.
         UnknownAttackChoiceError: If there is no such policy or wording. The message lists what there is.
@@ -108,8 +114,14 @@ def run_attacks(
             raise UnknownAttackChoiceError("policy", policy, known)
     if wording not in WORDINGS:
         raise UnknownAttackChoiceError("wording", wording, list(WORDINGS))
+    if model == GROUND_TRUTH and agent is None:
+        model = None
+    chosen = AgentChoice(model=model, agent=agent) if model or agent else None
+    if chosen is not None:
+        for suite in _find_suites(targets):
+            load_suite(suite).with_agent(chosen)
     jobs = [job for suite in _find_suites(targets) for job in _make_jobs(suite, tasks)]
-    work = partial(_run_job, policies=list(policies) or known, wording=wording)
+    work = partial(_run_job, policies=list(policies) or known, wording=wording, model=model, agent=agent)
     columns = (TextColumn("attacking"), BarColumn(bar_width=32), MofNCompleteColumn(), TimeElapsedColumn())
     console = Console(stderr=True)
     with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
@@ -117,7 +129,8 @@ def run_attacks(
         runs = anyio.run(
             partial(_run_jobs, jobs, work, processes or os.cpu_count() or 1, partial(progress.advance, bar))
         )
-    return AttackRun(wording=wording, follows="shown", attempts=[attempt for run in runs for attempt in run.attempts])
+    attempts = [attempt for run in runs for attempt in run.attempts]
+    return AttackRun(wording=wording, follows="shown", attempts=attempts, model=chosen.name if chosen else "")
 
 
 def _find_suites(targets: Sequence[str]) -> list[str]:
@@ -162,11 +175,21 @@ def _run_in_process(work: Work, job: Job) -> AttackRun:
 
 
 async def _run_job(
-    suite: str, pairs: list[tuple[str, str]], clean: bool, *, policies: list[str], wording: str
+    suite: str,
+    pairs: list[tuple[str, str]],
+    clean: bool,
+    *,
+    policies: list[str],
+    wording: str,
+    model: str | None,
+    agent: str | None,
 ) -> AttackRun:
     by_name = {policy.name: policy for policy in attack_policies()}
     chosen = [by_name[name] for name in policies]
-    return await attack_suite(load_suite(suite), policies=chosen, pairs=pairs, wording=wording, clean=clean)
+    attacked = load_suite(suite)
+    if model or agent:
+        attacked = attacked.with_agent(AgentChoice(model=model, agent=agent))
+    return await attack_suite(attacked, policies=chosen, pairs=pairs, wording=wording, clean=clean)
 
 
 def show_attacks(console: Console, run: AttackRun) -> None:
@@ -183,6 +206,8 @@ def show_attacks(console: Console, run: AttackRun) -> None:
             table.add_row(*(Text(cell, style="bold") for cell in [suite, *of]))
         table.add_row(*_cells(row))
     console.print()
+    if run.model:
+        console.print(f"model {make_one_line(run.model)}", style="dim", markup=False)
     console.print(table)
     console.print()
     console.print(LEGEND, soft_wrap=True)

@@ -45,14 +45,19 @@ from hookline.cli.eval._gate import (
 )
 from hookline.cli.eval._judges import judges_app
 from hookline.cli.eval._run_options import (
+    AgentPath,
+    AllowRepeats,
     EvaluationOptions,
     Limit,
     MaxCost,
+    Models,
     Repeat,
     Resume,
     Save,
     Shuffle,
     Tags,
+    TapeModeChoice,
+    Tapes,
     Timeout,
     Workers,
 )
@@ -62,6 +67,7 @@ from hookline.cli.trace import EventRecording, Tracing
 from hookline.evals.faults import load_faults
 from hookline.evals.reports import RunDiff, diff_summary, load_run, write_summary
 from hookline.evals.running import Mode
+from hookline.evals.suites import choose_agents
 
 __all__ = ["eval_app"]
 
@@ -137,6 +143,8 @@ def evaluate_suite(
             metavar="SUITE", help="agentdojo:banking (or workspace, travel, slack, all), or a file of your own."
         ),
     ],
+    model: Models = None,
+    agent: AgentPath = None,
     task: Tasks = None,
     tag: Tags = None,
     limit: Limit = None,
@@ -144,6 +152,9 @@ def evaluate_suite(
     repeat: Repeat = 1,
     mode: ModeChoice = None,
     cassettes: Cassettes = None,
+    tape: Tapes = None,
+    tape_mode: TapeModeChoice = None,
+    allow_repeats: AllowRepeats = False,
     mocked: Mocked = False,
     faults: Annotated[Path | None, typer.Option(metavar="FILE", help="Inject the faults in this YAML file.")] = None,
     seed: Annotated[
@@ -164,6 +175,11 @@ def evaluate_suite(
     record: RecordFile = None,
     otlp_endpoint: Endpoint = None,
     baseline: Baseline = None,
+    min_score: MinScore = None,
+    max_score_drop: MaxScoreDrop = None,
+    max_cost_increase: MaxCostIncrease = None,
+    max_calls_increase: MaxCallsIncrease = None,
+    allow_missing: AllowMissing = False,
     paired_test: PairedTestChoice = False,
     fail_on_cannot_tell: FailOnCannotTell = False,
     summary: SummaryFile = None,
@@ -179,8 +195,8 @@ def evaluate_suite(
     task has a check, with 4 if spans did not arrive. After Ctrl-C (130) or SIGTERM (143) the files contain the tasks
     that were done; a second Ctrl-C ends at once, and leaves the saved run alone.
 
-    With --baseline it exits like `hookline eval diff`: with 1 if something is worse than there. Tasks that failed there
-    may fail again.
+    With --baseline it exits like `hookline eval diff`, and takes its limits: with 1 if something is worse than there,
+    and by more than they allow. Tasks that failed there may fail again.
     """
     _check_options(mode, mocked=mocked, cassettes=cassettes)
     options = EvaluationOptions(
@@ -192,14 +208,31 @@ def evaluate_suite(
         save=save,
         resume=resume,
         workers=workers,
+        tapes=tape,
+        tape_mode=None if tape_mode is None else tape_mode.value,
+        allow_repeats=allow_repeats,
     )
     options.check(
         mode=None if mode is None else mode.value,
         mocked=mocked,
         recording=record is not None,
         tracing=otlp_endpoint is not None,
+        models=model or [],
     )
-    gate = Gate(baseline=baseline, paired=paired_test, fail_on_cannot_tell=fail_on_cannot_tell, summary=summary)
+    thresholds = thresholds_of(
+        min_score=min_score,
+        max_score_drop=max_score_drop,
+        max_cost_increase=max_cost_increase,
+        max_calls_increase=max_calls_increase,
+        allow_missing=allow_missing,
+    )
+    gate = Gate(
+        baseline=baseline,
+        thresholds=thresholds,
+        paired=paired_test,
+        fail_on_cannot_tell=fail_on_cannot_tell,
+        summary=summary,
+    )
     gate.check(saved=save or resume)
     with report_errors(), gate.open() as earlier:
         files = OutputFiles.resolve(report=report, junit=junit, save=save or resume, inspect=inspect, messages=messages)
@@ -212,7 +245,7 @@ def evaluate_suite(
             evaluation = evaluate(
                 Console(stderr=True),
                 [target],
-                find_cases([target], task or [], tag or []),
+                choose_agents(find_cases([target], task or [], tag or []), models=model or [], agent=agent),
                 mocked=mocked,
                 concurrency=concurrency,
                 hooks=[tracing.hooks] if tracing is not None else [],
@@ -312,6 +345,10 @@ def attack(
     targets: Annotated[
         list[str], typer.Argument(metavar="SUITE", help="agentdojo:banking (or workspace, travel, slack, all).")
     ],
+    model: Annotated[
+        str | None, typer.Option(metavar="MODEL", help="Attack this model, such as openai:gpt-5, in place of a script.")
+    ] = None,
+    agent: AgentPath = None,
     policy: Annotated[
         list[str] | None, typer.Option(metavar="POLICY", help="Only this guard policy. Repeatable.")
     ] = None,
@@ -326,12 +363,21 @@ def attack(
 ) -> None:
     """Try injection attacks on a suite, and count which ones each guard policy stops.
 
-    The model is scripted: it follows every instruction that is injected into tool results.
+    The model is scripted, unless --model or --agent names another one: it follows every instruction that is injected
+    into tool results.
 
     Exits with 1 if an attempt did not finish, with 2 for a wrong name.
     """
     with report_errors():
-        run = run_attacks(targets, policies=policy or [], tasks=task or [], wording=wording, processes=processes)
+        run = run_attacks(
+            targets,
+            policies=policy or [],
+            tasks=task or [],
+            wording=wording,
+            processes=processes,
+            model=model,
+            agent=agent,
+        )
         if as_json:
             typer.echo(run.as_json())
         else:

@@ -208,7 +208,7 @@ def evaluate(
         hooks: Further hooks of every operation.
         recording: Further hooks of those of the first run.
         mode: Whether tools really run in the first run, and whether it records or replays.
-        cassettes: The folder of the cassette files.
+        cassettes: The folder of the cassette files; that of the tapes by default.
         faults: Faults on purpose.
         seed: The seed of the faults.
         made_by: The command line, for the report.
@@ -235,13 +235,16 @@ def evaluate(
         limit=options.limit,
         max_cost=options.max_cost,
         timeout=options.timeout,
+        tapes=options.tapes,
+        tape_mode=options.tape_mode,
+        allow_repeats=options.allow_repeats,
     )
     hooked = [*hooks, *recording]
     with RunProgress(console) as progress, without_failed_runs():
         on_result = _watch_costs(progress, options.max_cost)
         first = runner(
             mode="spy" if mode == "real" and not mocked else mode,
-            cassettes=cassettes,
+            cassettes=cassettes or options.tapes,
             hooks=hooked,
             on_result=on_result,
             repeat=options.repeat,

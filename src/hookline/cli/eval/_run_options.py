@@ -2,23 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from hookline.evals.cassettes import RecordMode
 from hookline.evals.running import Mode
 
 __all__ = [
+    "AgentPath",
+    "AllowRepeats",
     "EvaluationOptions",
     "Limit",
     "MaxCost",
+    "Models",
     "Repeat",
     "Resume",
     "Save",
     "Shuffle",
     "Tags",
+    "TapeMode",
+    "TapeModeChoice",
+    "Tapes",
     "Timeout",
     "Workers",
 ]
@@ -26,6 +35,49 @@ __all__ = [
 Tags = Annotated[
     list[str] | None,
     typer.Option("--tag", metavar="TAG", help="Only tasks with this tag. Repeatable: any of the tags."),
+]
+Models = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--model",
+        metavar="MODEL",
+        help="Run the tasks with this model, such as openai:gpt-5, or ground-truth. Repeatable: models side by side.",
+    ),
+]
+AgentPath = Annotated[
+    str | None,
+    typer.Option(
+        "--agent", metavar="AGENT", help="Run the tasks with this agent: package.module:name or file.py:name."
+    ),
+]
+Tapes = Annotated[
+    Path | None,
+    typer.Option(
+        "--tape",
+        metavar="DIR",
+        help="Folder of tapes of model calls, one file per task. --mode record writes them, replay and strict ask no "
+        "model; without --mode, known questions are replayed and others recorded.",
+    ),
+]
+
+
+class TapeMode(StrEnum):
+    """The values of `--tape-mode`: those of a `ModelTape`."""
+
+    NONE = "none"
+    ONCE = "once"
+    NEW_EPISODES = "new_episodes"
+    ALL = "all"
+    REWRITE = "rewrite"
+
+
+TapeModeChoice = Annotated[
+    TapeMode | None,
+    typer.Option("--tape-mode", metavar="MODE", help="What tapes record: none, once, new_episodes, all, rewrite."),
+]
+AllowRepeats = Annotated[
+    bool,
+    typer.Option("--allow-repeats", help="Give the last recorded answer again to a call that is made more often."),
 ]
 Limit = Annotated[int | None, typer.Option(min=1, metavar="N", help="Run only N tasks.")]
 Shuffle = Annotated[
@@ -64,8 +116,13 @@ class EvaluationOptions:
     save: Path | None = None
     resume: Path | None = None
     workers: int | None = None
+    tapes: Path | None = None
+    tape_mode: RecordMode | None = None
+    allow_repeats: bool = False
 
-    def check(self, *, mode: Mode | None, mocked: bool, recording: bool, tracing: bool) -> None:
+    def check(
+        self, *, mode: Mode | None, mocked: bool, recording: bool, tracing: bool, models: Sequence[str] = ()
+    ) -> None:
         """Check that the options go together.
 
         Args:
@@ -73,6 +130,7 @@ class EvaluationOptions:
             mocked: Whether the tasks run twice.
             recording: Whether events are recorded to a file.
             tracing: Whether spans are sent.
+            models: The models that were asked for.
 
         Raises:
             typer.BadParameter: If they do not.
@@ -81,13 +139,14 @@ class EvaluationOptions:
             raise typer.BadParameter("give a number of seconds above 0, such as 60", param_hint="'--timeout'")
         if self.max_cost is not None and not 0 <= self.max_cost < float("inf"):
             raise typer.BadParameter("give a number of US dollars from 0, such as 2.50", param_hint="'--max-cost'")
-        if mode == "record" and self.repeat > 1:
-            raise typer.BadParameter("--mode record keeps one recording of each task; leave --repeat out.")
+        if self.tape_mode is not None and self.tapes is None:
+            raise typer.BadParameter("--tape-mode is for --tape.")
         if mocked:
             for option, given in (
                 ("--repeat", self.repeat > 1),
                 ("--resume", self.resume),
                 ("--workers", self.workers),
+                ("the second --model", len(models) > 1),
             ):
                 if given:
                     raise typer.BadParameter(

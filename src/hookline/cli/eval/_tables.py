@@ -63,6 +63,9 @@ def show_evaluation(console: Console, evaluation: Evaluation, report: Path | Non
     for run in struck[:1]:  # a replay meets the same faults
         console.print(_fault_table(run))
         console.print()
+    for run in evaluation.runs:
+        if run.totals.replayed_calls:
+            console.print(_saved_line(run.totals), soft_wrap=True)
     for coverage in evaluation.runs[0].coverage:
         console.print(_coverage_line(coverage))
     for line in _stale_lines(evaluation.runs[0]):
@@ -212,6 +215,15 @@ def _usage_text(usage: Usage) -> str:
     return f"{usage.input_tokens + usage.output_tokens:,} tokens, {usage.cost_usd:.4f} USD"
 
 
+def _saved_line(totals: Totals) -> str:
+    """Return what tapes have saved: `Tapes answered 4 model calls: saved 12,345 tokens, $0.12`."""
+    calls, saved = totals.replayed_calls, totals.replayed_usage
+    return (
+        f"Tapes answered {calls:,} model call{'' if calls == 1 else 's'}: "
+        f"saved {saved.input_tokens + saved.output_tokens:,} tokens, ${saved.cost_usd:,.2f}."
+    )
+
+
 def _checks_passed(totals: Totals) -> Text:
     if not totals.checked:
         return Text(UNCHECKED, style="dim")
@@ -258,7 +270,7 @@ def _unjudged_line(run: SuiteRun) -> str:
     """Return a line that names tasks without checks and expected calls."""
     names = run.not_judged
     more = f" and {len(names) - NEVER_SHOWN} more" if len(names) > NEVER_SHOWN else ""
-    told = f"{len(names)} of {len(run.results)} tasks were not judged: they have no checks and no expected calls"
+    told = f"{len(names)} of {len(run.results)} tasks were not judged: no check came to a verdict"
     return f"[yellow]{told}: {escape(', '.join(names[:NEVER_SHOWN]))}{more}[/]"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AsyncExitStack
@@ -343,7 +344,19 @@ async def _replay(case: Case, cassette: Cassette) -> list[str]:
 
 
 def _orphans(paths: Iterable[Path | None]) -> list[str]:
-    """List the cassettes in the folders of the suites that belong to no task."""
+    """List the cassettes in the folders of the suites that belong to no task.
+
+    Tapes, and cassettes of further attempts of a task, are not among them.
+    """
     used = {path for path in paths if path is not None}
     folders = {path.parent for path in used}
-    return sorted(str(path) for each in folders for path in each.glob("*.yaml") if path not in used)
+    return sorted(
+        str(path)
+        for each in folders
+        for path in each.glob("*.yaml")
+        if path not in used and not path.name.endswith(".tape.yaml") and _without_attempt(path) not in used
+    )
+
+
+def _without_attempt(path: Path) -> Path:
+    return path.with_name(re.sub(r"\.attempt-\d+(?=\.yaml$)", "", path.name))

@@ -16,6 +16,7 @@ from hookline.calls import ToolResult, ToolSpec
 from hookline.errors import HookUsageError, message_of
 from hookline.evals._canonical import canonical
 from hookline.evals._endings import OperationEndings
+from hookline.evals._replay import ReplayScope, ReplayScopes
 from hookline.evals.cassettes._file import (
     CassetteFile,
     check_needs,
@@ -28,8 +29,6 @@ from hookline.evals.cassettes._recordings import (
     Matching,
     RecordedCall,
     RecordedCalls,
-    ReplayScope,
-    ReplayScopes,
     explain_miss,
     recording_of,
     sort_for_file,
@@ -98,7 +97,8 @@ class Cassette:
         path: The file; `None` for a cassette that lives in memory. It is read at once.
         mode: The record mode of `hooks()`. `"none"`: replay, never record. `"once"`: like `"none"` if the file exists,
             else like `"new_episodes"`. `"new_episodes"`: replay known calls, record the others. `"all"`: never replay;
-            new recordings replace, call by call, the old ones. `"rewrite"`: like `"new_episodes"`, but start empty.
+            new recordings replace, call by call, the old ones, and calls that are not made again stay. `"rewrite"`:
+            like `"new_episodes"`, but start empty.
         matching: `"keyed"`: by tool and arguments. `"sequential"`: per tool in order, whatever the arguments. That of
             the file unless given, else `"keyed"`.
         ignore: Fields of the arguments that make no difference, from the outside in: `("request.id", "items.*.id")`.
@@ -109,6 +109,8 @@ class Cassette:
             was not recorded; in a mode that records it is still a warning.
         conversation: Whether all operations are turns of one conversation, which is counted as one. Each call of
             `hooks`, `recorder` or `player` begins another conversation.
+        allow_repeats: Whether a call that is made more often than it was recorded gets the last answer again, as when
+            an agent polls. By default it is a call that was not recorded.
 
     Attributes:
         name: The cassette's name.
@@ -134,6 +136,7 @@ class Cassette:
         redact: Redacting | Callable[[str], str] | None = DEFAULT_REDACTION,
         changed_tools: ChangedTools = "warn",
         conversation: bool = False,
+        allow_repeats: bool = False,
     ) -> None:
         _check(name, mode, matching, ignore, changed_tools)
         self._conversation = conversation
@@ -147,7 +150,9 @@ class Cassette:
         self._saved = self._read()
         self._exists = self._saved.digest is not None
         self.name = name or self._saved.name or (self.path.stem if self.path else "cassette")
-        self._recordings = RecordedCalls(matching or self._saved.matching or "keyed", ignore)
+        self._recordings = RecordedCalls(
+            matching or self._saved.matching or "keyed", ignore, allow_repeats=allow_repeats
+        )
         self._saved_tools = {tool.key: tool for tool in self._saved.tools}
         if mode != "rewrite":
             for recording in self._saved.recordings:
@@ -368,8 +373,11 @@ class Cassette:
         self._scopes.forget(operation_id)
         self._used = True
 
-    def save(self) -> Path | None:
+    def save(self, *, empty: bool = False) -> Path | None:
         """Write the file if there is something to save. It is replaced as a whole or not at all.
+
+        Args:
+            empty: Whether a file is also written if there is none yet and nothing was recorded.
 
         Returns:
             The file; `None` if nothing was written.
@@ -378,7 +386,8 @@ class Cassette:
             CassetteConflictError: If another process has written it since it was read.
             CassetteWriteError: If the file cannot be written.
         """
-        if self.path is None or not self.changed:
+        missing = empty and self._saved.digest is None
+        if self.path is None or not (self.changed or missing):
             return None
         tools, recordings = self.tools, self.recordings
         data = encode_cassette(self.name, self.matching, tools, recordings)

@@ -24,7 +24,12 @@ __all__ = [
     "VERSION",
     "CassetteFile",
     "check_needs",
+    "check_version",
+    "describe_value",
+    "digest_of",
     "encode_cassette",
+    "parse_document",
+    "read_bytes",
     "read_cassette",
     "read_replaceable",
     "write_cassette",
@@ -127,10 +132,10 @@ def read_cassette(path: Path) -> CassetteFile:
         CassetteVersionError: If it has another format version.
         MissingExtraError: If PyYAML is not installed.
     """
-    data = _bytes(path)
-    return (
-        CassetteFile() if data is None else _parse_cassette(str(path), _parse_document(str(path), data), _digest(data))
-    )
+    data = read_bytes(path)
+    if data is None:
+        return CassetteFile()
+    return _parse_cassette(str(path), parse_document(str(path), data), digest_of(data))
 
 
 def read_replaceable(path: Path) -> CassetteFile:
@@ -140,61 +145,89 @@ def read_replaceable(path: Path) -> CassetteFile:
         CassetteFileError: If the file is something else.
         MissingExtraError: If PyYAML is not installed.
     """
-    data = _bytes(path)
+    data = read_bytes(path)
     if data is None:
         return CassetteFile()
-    document = _parse_document(str(path), data)
+    document = parse_document(str(path), data)
     try:
-        return _parse_cassette(str(path), document, _digest(data))
+        return _parse_cassette(str(path), document, digest_of(data))
     except CassetteFileError:
-        return CassetteFile(digest=_digest(data))
+        return CassetteFile(digest=digest_of(data))
 
 
-def _bytes(path: Path) -> bytes | None:
+def read_bytes(path: Path, *, what: str = "cassette") -> bytes | None:
+    """Read a file; `None` if there is none.
+
+    Raises:
+        CassetteFileError: If it cannot be read.
+    """
     try:
         return path.read_bytes()
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise CassetteFileError(str(path), f"it cannot be read ({error.strerror or error})") from error
+        raise CassetteFileError(str(path), f"it cannot be read ({error.strerror or error})", None, what) from error
 
 
-def _digest(data: bytes) -> str:
+def digest_of(data: bytes) -> str:
+    """Return a hash of the bytes of a file."""
     return hashlib.blake2b(data, digest_size=16).hexdigest()
 
 
-def _parse_document(path: str, data: bytes) -> LinedDict:
-    """Parse a file as YAML, and raise an error unless it begins like a cassette and is complete."""
+def parse_document(path: str, data: bytes, *, what: str = "cassette") -> LinedDict:
+    """Parse a file as YAML, and raise an error unless it begins like a cassette, or a tape, and is complete.
+
+    Args:
+        path: The file, for errors.
+        data: Its bytes.
+        what: `"cassette"` or `"tape"`.
+
+    Raises:
+        CassetteFileError: If it is something else, or is cut off.
+    """
     restore = "restore it from version control, or delete it and record again"
+    marker = f"hookline_{what}"
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
-        raise CassetteFileError(path, f"it is not text in UTF-8; {restore}", line) from None
+        raise CassetteFileError(path, f"it is not text in UTF-8; {restore}", line, what) from None
     if not text.strip():
-        raise CassetteFileError(path, "it is empty; delete it, and it will be recorded", 1)
+        raise CassetteFileError(path, "it is empty; delete it, and it will be recorded", 1, what)
     try:
         document = read_yaml(text)
     except BadLine as error:
-        raise CassetteFileError(path, f"{error.problem}; mend that line, or {restore}", error.line) from None
-    if not isinstance(document, LinedDict) or "hookline_cassette" not in document:
-        problem = "it does not begin with `hookline_cassette`, so it is some other file; name another path"
-        raise CassetteFileError(path, problem, document.line if isinstance(document, LinedDict) else 1)
+        raise CassetteFileError(path, f"{error.problem}; mend that line, or {restore}", error.line, what) from None
+    if not isinstance(document, LinedDict) or marker not in document:
+        problem = f"it does not begin with `{marker}`, so it is some other file; name another path"
+        raise CassetteFileError(path, problem, document.line if isinstance(document, LinedDict) else 1, what)
     if not text.endswith("\n"):
         # Every complete file ends with a newline; without one it was cut off, even if it is valid YAML.
-        raise CassetteFileError(path, f"it is cut off in its last line; {restore}", text.count("\n") + 1)
+        raise CassetteFileError(path, f"it is cut off in its last line; {restore}", text.count("\n") + 1, what)
     return document
+
+
+def check_version(path: str, document: LinedDict, known: int, *, what: str = "cassette") -> None:
+    """Check the version of the format that a file names first.
+
+    Raises:
+        CassetteFileError: If it is not a number.
+        CassetteVersionError: If it is another version.
+    """
+    marker = f"hookline_{what}"
+    version, line = document[marker], document.lines[marker]
+    if version.__class__ is not int:
+        problem = f"`{marker}` is the format's version, a whole number; got {describe_value(version)}"
+        raise CassetteFileError(path, problem, line, what)
+    if version != known:
+        raise CassetteVersionError(path, line, version, known, what)
 
 
 def _parse_cassette(path: str, document: LinedDict, digest: str) -> CassetteFile:
     def wrong(problem: str, line: int) -> NoReturn:
         raise CassetteFileError(path, problem, line)
 
-    version, line = document["hookline_cassette"], document.lines["hookline_cassette"]
-    if version.__class__ is not int:
-        wrong(f"`hookline_cassette` is the format's version, a whole number; got {_describe(version)}", line)
-    if version != VERSION:
-        raise CassetteVersionError(path, line, version, VERSION)
+    check_version(path, document, VERSION)
     for field in document:
         if field not in FILE_FIELDS:
             known = ", ".join(f"`{each}`" for each in FILE_FIELDS)
@@ -203,15 +236,15 @@ def _parse_cassette(path: str, document: LinedDict, digest: str) -> CassetteFile
     if "calls" not in document:
         wrong("it has no `calls`; write `calls: []` for none", document.line)
     if not isinstance(calls, LinedList):
-        wrong(f"`calls` is a list; got {_describe(calls)}", document.lines["calls"])
+        wrong(f"`calls` is a list; got {describe_value(calls)}", document.lines["calls"])
     name, matching = document.get("name"), document.get("matching")
     if not isinstance(name, str | None):
-        wrong(f"`name` is text; got {_describe(name)}. Put it in quotes", document.lines["name"])
+        wrong(f"`name` is text; got {describe_value(name)}. Put it in quotes", document.lines["name"])
     if matching is not None and matching not in get_args(Matching):
-        wrong(f"`matching` is keyed or sequential; got {_describe(matching)}", document.lines["matching"])
+        wrong(f"`matching` is keyed or sequential; got {describe_value(matching)}", document.lines["matching"])
     tools = document.get("tools", LinedList(document.line))
     if not isinstance(tools, LinedList):
-        wrong(f"`tools` is a list; got {_describe(tools)}", document.lines["tools"])
+        wrong(f"`tools` is a list; got {describe_value(tools)}", document.lines["tools"])
     return CassetteFile(
         name=name,
         matching=matching,
@@ -223,14 +256,14 @@ def _parse_cassette(path: str, document: LinedDict, digest: str) -> CassetteFile
 
 def _parse_tool(tool: Any, line: int, wrong: Callable[[str, int], NoReturn]) -> RecordedTool:
     if not isinstance(tool, LinedDict):
-        wrong(f"a tool is a mapping with {', '.join(TOOL_REQUIRED)}; got {_describe(tool)}", line)
+        wrong(f"a tool is a mapping with {', '.join(TOOL_REQUIRED)}; got {describe_value(tool)}", line)
     for field, value in tool.items():
         kind = TOOL_FIELDS.get(field)
         if kind is None:
             wrong(f"`{field:.100}` is not a field of a tool, which has {', '.join(TOOL_FIELDS)}", tool.lines[field])
         if not isinstance(value, kind):
             expected, hint = ("a mapping", "") if kind is dict else ("text", ". Put it in quotes")
-            wrong(f"`{field}` is {expected}; got {_describe(value)}{hint}", tool.lines[field])
+            wrong(f"`{field}` is {expected}; got {describe_value(value)}{hint}", tool.lines[field])
     missing = [field for field in TOOL_REQUIRED if field not in tool]
     if missing:
         wrong(f"this tool has no {' and no '.join(f'`{field}`' for field in missing)}", line)
@@ -246,7 +279,7 @@ def _parse_tool(tool: Any, line: int, wrong: Callable[[str, int], NoReturn]) -> 
 
 def _parse_recording(call: Any, line: int, wrong: Callable[[str, int], NoReturn]) -> RecordedCall:
     if not isinstance(call, LinedDict):
-        wrong(f"a call is a mapping with {', '.join(REQUIRED)}; got {_describe(call)}", line)
+        wrong(f"a call is a mapping with {', '.join(REQUIRED)}; got {describe_value(call)}", line)
     for field, value in call.items():
         kind = KINDS.get(field)
         if kind is None:
@@ -254,7 +287,7 @@ def _parse_recording(call: Any, line: int, wrong: Callable[[str, int], NoReturn]
         if isinstance(value, kind[0]) and (kind[0] is not int or (value.__class__ is int and value >= LEAST[field])):
             continue
         hint = ". Put it in quotes" if kind[0] is str and isinstance(value, int | float) else ""
-        wrong(f"`{field}` is {kind[1]}; got {_describe(value)}{hint}", call.lines[field])
+        wrong(f"`{field}` is {kind[1]}; got {describe_value(value)}{hint}", call.lines[field])
     missing = [field for field in REQUIRED if field not in call]
     if missing:
         wrong(f"this call has no {' and no '.join(f'`{field}`' for field in missing)}", line)
@@ -263,7 +296,8 @@ def _parse_recording(call: Any, line: int, wrong: Callable[[str, int], NoReturn]
     return RecordedCall(**{**call, "success": call.get("success", True) and "raised" not in call})
 
 
-def _describe(value: object) -> str:
+def describe_value(value: object) -> str:
+    """Describe a value of a file in an error."""
     if isinstance(value, dict):
         return "a mapping"
     if isinstance(value, list):
@@ -274,14 +308,15 @@ def _describe(value: object) -> str:
 # Writing.
 
 
-def write_cassette(path: Path, data: bytes, *, before: str | None, name: str) -> str:
-    """Replace a cassette's file, if nobody has changed it since it was read.
+def write_cassette(path: Path, data: bytes, *, before: str | None, name: str, what: str = "cassette") -> str:
+    """Replace the file of a cassette or a tape, if nobody has changed it since it was read.
 
     Args:
         path: The file; its folder is made.
         data: The new content.
         before: The digest of what it held when it was read; `None` if there was no file.
         name: The cassette, for the error.
+        what: `"cassette"` or `"tape"`, for the error.
 
     Returns:
         The digest of what it holds now.
@@ -295,18 +330,18 @@ def write_cassette(path: Path, data: bytes, *, before: str | None, name: str) ->
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         with filelock.FileLock(target.parent / LOCK_NAME, timeout=LOCK_SECONDS):
-            held = _bytes(target)
-            if (None if held is None else _digest(held)) != before:
-                raise CassetteConflictError(str(path), name)
+            held = read_bytes(target)
+            if (None if held is None else digest_of(held)) != before:
+                raise CassetteConflictError(str(path), name, what)
             _replace(target, data)
     except filelock.Timeout as error:
         reason = f"another process has held {target.parent / LOCK_NAME} for {LOCK_SECONDS:g} s"
-        raise CassetteWriteError(str(path), reason) from error
+        raise CassetteWriteError(str(path), reason, what) from error
     except CassetteFileError as error:
-        raise CassetteWriteError(str(path), error.problem) from error
+        raise CassetteWriteError(str(path), error.problem, what) from error
     except OSError as error:
-        raise CassetteWriteError(str(path), error.strerror or str(error)) from error
-    return _digest(data)
+        raise CassetteWriteError(str(path), error.strerror or str(error), what) from error
+    return digest_of(data)
 
 
 def _replace(target: Path, data: bytes) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import bisect
 import difflib
 import json
 from collections.abc import Iterable, Iterator, Sequence
@@ -13,6 +12,7 @@ import msgspec
 from hookline.calls import ToolResult
 from hookline.evals._canonical import canonical
 from hookline.evals._equality import json_key
+from hookline.evals._replay import RecordedAnswers, ReplayScope
 from hookline.events import AfterToolCall, OnToolCallError
 from hookline.redaction import Redacting
 
@@ -20,8 +20,6 @@ __all__ = [
     "Matching",
     "RecordedCall",
     "RecordedCalls",
-    "ReplayScope",
-    "ReplayScopes",
     "diff_arguments",
     "explain_miss",
     "find_nearest",
@@ -114,101 +112,22 @@ def _text(key: object) -> str:
     return str(key) if isinstance(key, str) else str(next(iter(json.loads(json.dumps({key: None}, default=repr)))))
 
 
-class ReplayScope:
-    """The recordings that one run has used: an operation, a conversation, or all runs of one sub-agent under it.
-
-    Attributes:
-        agent: The sub-agent; empty for an operation of its own.
-        number: The number of the scope in its cassette, from 1.
-        used: The recordings that have answered in it or were made in it, by their identity.
-    """
-
-    __slots__ = ("_numbered", "_operations", "agent", "number", "used")
-
-    def __init__(self, agent: str, number: int, *, conversation: bool = False) -> None:
-        self.agent = agent
-        self.number = number
-        self._numbered = conversation or bool(agent)
-        # Holding the recordings keeps their identities from being reused.
-        self.used: dict[int, RecordedCall] = {}
-        self._operations: dict[str, int] = {}
-
-    def operation(self, operation_id: str) -> int:
-        """Return the number of an operation in this scope, from 1."""
-        return self._operations.setdefault(operation_id, len(self._operations) + 1) if self._numbered else 1
-
-
-class ReplayScopes:
-    """The scopes in use, by the operation with which they end.
-
-    Args:
-        conversation: Whether all operations are turns of one conversation, and have one scope.
-    """
-
-    def __init__(self, *, conversation: bool = False) -> None:
-        self._conversation = conversation
-        self._count = 0
-        self._by_owner: dict[str, dict[str, ReplayScope]] = {}
-
-    def __len__(self) -> int:
-        return sum(map(len, self._by_owner.values()))
-
-    def of(self, operation_id: str, parent_operation_id: str | None, agent_id: str) -> ReplayScope:
-        """Return the scope of an operation."""
-        owner, agent = (parent_operation_id, agent_id) if parent_operation_id else (operation_id, "")
-        scopes = self._by_owner.setdefault("" if self._conversation else owner, {})
-        scope = scopes.get(agent)
-        if scope is None:
-            self._count += 1
-            scope = scopes[agent] = ReplayScope(agent, self._count, conversation=self._conversation)
-        return scope
-
-    def forget(self, operation_id: str) -> None:
-        """Drop the scopes of an operation that has ended: its own and those of its sub-agents."""
-        self._by_owner.pop(operation_id, None)
-
-
-class CallTrack:
-    """The recordings of one call, in the order in which they are played.
-
-    Attributes:
-        recordings: The recordings.
-        run: The scope that made them; 0 where they were there before.
-    """
-
-    __slots__ = ("recordings", "run")
-
-    def __init__(self, run: int) -> None:
-        self.recordings: list[RecordedCall] = []
-        self.run = run
-
-
-class RecordedCalls:
-    """Recordings that answer calls, each once in every scope.
+class RecordedCalls(RecordedAnswers[RecordedCall]):
+    """Recordings of tool calls, found by tool and arguments.
 
     Args:
         matching: Whether a recording is found by its arguments, or by its place among the calls of the tool.
         ignore: Fields of the arguments that make no difference.
+        allow_repeats: Whether a call that is made more often than it was recorded gets the last answer again.
 
     Attributes:
         matching: How recordings are found.
-        played: The recordings that answered a call or were made in this run, by identity.
-        made: The recordings that were made in this run, by identity.
     """
 
-    def __init__(self, matching: Matching, ignore: Sequence[str] = ()) -> None:
+    def __init__(self, matching: Matching, ignore: Sequence[str] = (), *, allow_repeats: bool = False) -> None:
+        super().__init__(allow_repeats=allow_repeats)
         self.matching: Matching = matching
-        self.played: dict[int, RecordedCall] = {}
-        self.made: dict[int, RecordedCall] = {}
         self._ignore = [field.split(".") for field in ignore]
-        self._tracks: dict[Key, CallTrack] = {}
-
-    def __len__(self) -> int:
-        return sum(len(track.recordings) for track in self._tracks.values())
-
-    def __iter__(self) -> Iterator[RecordedCall]:
-        for track in self._tracks.values():
-            yield from track.recordings
 
     def key(self, agent: str, tool: str, args: dict[str, Any]) -> Key:
         """Return the key by which the recordings of a call are found."""
@@ -218,83 +137,10 @@ class RecordedCalls:
             args = _without(args, field)
         return agent, tool, json_key(args)
 
-    def add(self, key: Key, recording: RecordedCall) -> None:
-        """Add a recording to those of the same call."""
-        track = self._tracks.get(key)
-        if track is None:
-            track = self._tracks[key] = CallTrack(0)
-        # Parallel calls may end in any order; they are played in the order in which the model asked for them.
-        bisect.insort(track.recordings, recording, key=_play_order)
-
-    def record(self, key: Key, recording: RecordedCall, scope: ReplayScope, *, replace: bool) -> bool:
-        """Keep a recording that a scope has made.
-
-        Args:
-            key: The call.
-            recording: The recording.
-            scope: The scope that made it, which has thereby used it.
-            replace: Whether it takes the place of what earlier scopes recorded of the same call.
-
-        Returns:
-            Whether it was kept: of two scopes at the same time, one alone records a call.
-        """
-        if replace:
-            track = self._tracks.get(key)
-            if track is not None and scope.number < track.run:
-                return False  # of two scopes that record at once, the one that began last is kept
-            if track is None or scope.number > track.run:
-                for gone in track.recordings if track else ():
-                    self.played.pop(id(gone), None)
-                    self.made.pop(id(gone), None)
-                self._tracks[key] = CallTrack(scope.number)
-        elif self.take(key, (recording.operation, recording.call_index), scope) is not None:
-            return False  # another scope recorded the call while this scope's tool ran
-        self.add(key, recording)
-        scope.used[id(recording)] = self.played[id(recording)] = self.made[id(recording)] = recording
-        return True
-
-    def take(self, key: Key, wanted: tuple[int, int], scope: ReplayScope) -> tuple[RecordedCall, int] | None:
-        """Take the recording that answers a call. The scope cannot use it again.
-
-        Args:
-            key: The call.
-            wanted: The run of its sub-agent and the index of the call: equal calls of one step start in any order on
-                trio, so the recording of the same index comes first.
-            scope: The scope that asks.
-
-        Returns:
-            The recording and its place among those of the call, from 1; `None` if there is none left.
-        """
-        track = self._tracks.get(key)
-        if track is None:
-            return None
-        recordings, used = track.recordings, scope.used
-        place = bisect.bisect_left(recordings, wanted, key=_play_order)
-        while place < len(recordings) and _play_order(recordings[place]) == wanted:
-            if id(recordings[place]) not in used:
-                break
-            place += 1
-        else:
-            place = next((each for each, one in enumerate(recordings) if id(one) not in used), -1)
-        if place < 0:
-            return None
-        found = recordings[place]
-        used[id(found)] = self.played[id(found)] = found
-        return found, place + 1
-
-    def count(self, key: Key) -> int:
-        """Return how many recordings there are of a call."""
-        track = self._tracks.get(key)
-        return 0 if track is None else len(track.recordings)
-
 
 def sort_for_file(recordings: Iterable[RecordedCall]) -> list[RecordedCall]:
     """Sort recordings in the order of a file, which is the same for the same recordings."""
     return sorted(recordings, key=_file_order)
-
-
-def _play_order(recording: RecordedCall) -> tuple[int, int]:
-    return recording.operation, recording.call_index
 
 
 def _file_order(recording: RecordedCall) -> tuple[str, int, int, str, int, str]:

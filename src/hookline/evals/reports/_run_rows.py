@@ -21,7 +21,8 @@ class TaskRow:
         judged_passes: How many judged attempts passed.
         scores: The score of each judged attempt.
         tool_calls: The tool calls of all attempts.
-        cost_usd: The cost of all attempts.
+        cost_usd: The cost of the agent in all attempts.
+        weight: The weight of the task in mean scores.
         failure: Why the first failed attempt failed; empty if none did.
         first_pass: The place of the first attempt that passed.
         first_fail: The place of the first attempt that failed.
@@ -37,12 +38,14 @@ class TaskRow:
         "places",
         "scores",
         "tool_calls",
+        "weight",
     )
 
     def __init__(self) -> None:
         self.places = array("L")
         self.scores = array("d")
         self.passes, self.judged_passes, self.tool_calls, self.cost_usd, self.failure = 0, 0, 0, 0.0, ""
+        self.weight = 1.0
         self.first_pass: int | None = None
         self.first_fail: int | None = None
 
@@ -51,6 +54,7 @@ class TaskRow:
         self.places.append(place)
         self.tool_calls += result.tool_calls
         self.cost_usd += result.cost_usd
+        self.weight = result.weight
         if score is not None:
             self.scores.append(score)
         if result.ok:
@@ -159,7 +163,7 @@ class RunRows:
 
     @property
     def cost_usd(self) -> float:
-        """The cost of all tasks."""
+        """The cost of the agent in all tasks."""
         return sum(row.cost_usd for row in self.tasks.values())
 
     @property

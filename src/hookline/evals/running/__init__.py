@@ -42,6 +42,7 @@ from hookline.evals.running._tasks import Case as Case
 from hookline.evals.running._tasks import TaskRunner as TaskRunner
 from hookline.evals.running._tasks import case_name as case_name
 from hookline.evals.running._tasks import cassette_file as cassette_file
+from hookline.evals.running._tasks import model_of as model_of
 from hookline.evals.running._timeline import Timeline as Timeline
 from hookline.evals.running._timeline import TimelineBar as TimelineBar
 from hookline.evals.running._workers import Reply as Reply

@@ -245,6 +245,10 @@ class TaskResult(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         expected_output: The answer that the task expects, if it names one.
         weight: The weight of the task in mean scores.
         metadata: Further data of the task.
+        tape: The file of the tape of its model calls, if the run had one.
+        tape_misses: Why the tape did not answer, for each question that the model could not be asked.
+        replayed_calls: How many model calls the tape answered.
+        replayed_usage: Their tokens and cost, which nobody had to pay again. They are in the figures above.
     """
 
     suite: str
@@ -285,6 +289,10 @@ class TaskResult(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     expected_output: str | None = None
     weight: float = 1.0
     metadata: dict[str, Any] = {}
+    tape: str | None = None
+    tape_misses: list[str] = []
+    replayed_calls: int = 0
+    replayed_usage: Usage = Usage()
 
     @property
     def name(self) -> str:
@@ -312,6 +320,11 @@ class TaskResult(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         return self.cost_usd + self.judge_usage.cost_usd + self.user_usage.cost_usd
 
     @property
+    def spent_usd(self) -> float:
+        """The part of `total_cost_usd` that was paid for this run: without what a tape answered."""
+        return max(self.total_cost_usd - self.replayed_usage.cost_usd, 0.0)
+
+    @property
     def unanswered(self) -> list[CallRow]:
         """The calls that strict rules refused, or that a cassette had no recording of."""
         return [call for call in self.calls if call.outcome == "refused"]
@@ -320,9 +333,9 @@ class TaskResult(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     def sound(self) -> bool:
         """Whether the run itself went well, apart from its checks.
 
-        It ended, every call was answered, and no forbidden tool was about to run.
+        It ended, every call of a tool and of a model was answered, and no forbidden tool was about to run.
         """
-        return self.reason == "done" and self.forbidden == 0 and not self.unanswered
+        return self.reason == "done" and self.forbidden == 0 and not self.unanswered and not self.tape_misses
 
     @property
     def ok(self) -> bool:
@@ -334,6 +347,9 @@ class TaskResult(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         """Why the task failed, in a sentence; `None` if it passed."""
         if self.ok:
             return None
+        if self.tape_misses:
+            more = len(self.tape_misses) - 1
+            return f"{self.tape_misses[0]}{f' (and {more} more)' if more else ''}"
         if self.unanswered:
             first, more = self.unanswered[0], len(self.unanswered) - 1
             return f"{first.why or f'nothing answered {first.tool}'}{f' (and {more} more)' if more else ''}"
@@ -392,6 +408,8 @@ class Totals(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         duration_ms: How long the whole run took.
         judge_usage: Tokens and cost of the model calls of checks.
         user_usage: Tokens and cost of the model calls of simulated users.
+        replayed_calls: Model calls that tapes answered.
+        replayed_usage: Tokens and cost that nobody had to pay again for that.
     """
 
     tasks: int
@@ -408,6 +426,8 @@ class Totals(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     duration_ms: float
     judge_usage: Usage = Usage()
     user_usage: Usage = Usage()
+    replayed_calls: int = 0
+    replayed_usage: Usage = Usage()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -497,6 +517,7 @@ SUMMED = (
     "forbidden",
     "hook_executions",
     "hook_time_ms",
+    "replayed_calls",
 )
 """The figures of tasks that the totals add up."""
 
@@ -523,6 +544,7 @@ class RunTally:
         self.faults: list[CallRow] = []
         self.sums: dict[str, Any] = {"tasks": 0, "useful": 0, "checked": 0, **dict.fromkeys(SUMMED, 0)}
         self.sums |= {"judge_usage": Usage(), "user_usage": Usage()}
+        self.sums["replayed_usage"] = Usage()
         for result in results:
             self.all_passed = self.all_passed and result.ok
             if result.sound and result.utility is None and not (replays and result.mocked):
@@ -533,14 +555,18 @@ class RunTally:
             self.sums["tasks"] += 1
             self.sums["judge_usage"] += result.judge_usage
             self.sums["user_usage"] += result.user_usage
+            self.sums["replayed_usage"] += result.replayed_usage
             self.sums["useful"] += result.utility is True
             self.sums["checked"] += result.utility is not None
             for name in SUMMED:
                 self.sums[name] += getattr(result, name)
 
 
-VARYING_FIELDS = ("operationId", "durationMs", "hookTimeMs", "timeline")
-"""The fields of a result that differ between two runs of a deterministic task: ids, times and durations."""
+VARYING_FIELDS = ("operationId", "durationMs", "hookTimeMs", "timeline", "turns[].operationId")
+"""The fields of a result that differ between two runs of a deterministic task: ids of operations, times and durations.
+
+The names are those in JSON; `turns[].operationId` is a field of every turn of a conversation.
+"""
 
 
 def stable_fields(result: TaskResult) -> dict[str, Any]:
@@ -549,7 +575,11 @@ def stable_fields(result: TaskResult) -> dict[str, Any]:
     These are equal for a task that ran in one go, in a run that was resumed, and in any number of worker processes.
     """
     found: dict[str, Any] = msgspec.to_builtins(result, enc_hook=repr)
-    return {name: value for name, value in found.items() if name not in VARYING_FIELDS}
+    for path in VARYING_FIELDS:
+        owner, _, name = path.rpartition("[].")
+        for each in found[owner] if owner else [found]:
+            del each[name]
+    return found
 
 
 class Difference(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):

@@ -80,6 +80,7 @@ class RunHeader(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         cases: The names of the tasks, in the order in which they are run.
         repeat: How often each task is run.
         models: The models that each task is run with; empty if the suite's own model answers.
+        agent: The import path of the agent that runs the tasks; empty for the suite's own.
         provenance: When, with which versions and by which command the run was made.
     """
 
@@ -94,6 +95,7 @@ class RunHeader(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     cases: list[str]
     repeat: int = 1
     models: list[str] = []
+    agent: str = ""
     provenance: Provenance = Provenance()
 
 
@@ -381,11 +383,13 @@ def describe_key(key: TaskKey, *, quote: bool = True) -> str:
 
 
 def impossible_in(result: TaskResult) -> str | None:
-    """Describe an invalid score, cost or number of calls of a result; `None` if there is none."""
+    """Describe an invalid score, cost, weight or number of calls of a result; `None` if there is none."""
     if result.score is not None and not 0 <= result.score <= 1:
         return f"the score of {result.name!r} is {result.score!r}, which is not a number from 0 to 1"
     if not 0 <= result.cost_usd < math.inf:
         return f"the cost of {result.name!r} is {result.cost_usd!r}, which is not a number from 0"
+    if not 0 < result.weight < math.inf:
+        return f"the weight of {result.name!r} is {result.weight!r}, which is not a number above 0"
     if result.tool_calls < 0:
         return f"{result.name!r} has {result.tool_calls} tool calls"
     return None
@@ -641,6 +645,9 @@ def refusal_to_resume(saved: RunHeader, wanted: RunHeader) -> str | None:
         return "it was made with other faults"
     if set(saved.models) != set(wanted.models):
         return f"its models are {_names(saved.models)}, and those of this run are {_names(wanted.models)}"
+    if saved.agent != wanted.agent:
+        agents = (f"the agent {agent}" if agent else "the suites' own agents" for agent in (saved.agent, wanted.agent))
+        return "its tasks were run by {}, and this run is by {}".format(*agents)
     ours, theirs = set(wanted.cases), set(saved.cases)
     more = [name for name in wanted.cases if name not in theirs]
     less = [name for name in saved.cases if name not in ours]

@@ -11,12 +11,13 @@ from hashlib import blake2b
 from math import isfinite
 from pathlib import Path
 from time import perf_counter_ns
+from typing import get_args
 
 import anyio
 
 from hookline.dispatcher import HookDispatcher
 from hookline.errors import HookUsageError
-from hookline.evals.cassettes import Cassette
+from hookline.evals.cassettes import Cassette, RecordMode
 from hookline.evals.errors import CassetteFolderError, RunWriteError, UnknownTagError
 from hookline.evals.faults import FaultSpec
 from hookline.evals.running._protocol import RunsTasks
@@ -150,6 +151,12 @@ class SuiteRunner:
         workers: Run the tasks in so many processes, which load the suites from `targets`. A task that ends its process
             is run once more in a process of its own. Without it, tasks run in this process.
         targets: The names or files of the suites, as `find_suites` takes them.
+        tapes: The folder of tapes, which record and replay the calls of models: one file per task, attempt and model.
+            In `mode="record"` they are written anew, in `"replay"` and `"strict"` no model is asked, in `"spy"` known
+            questions are replayed and others recorded. What a tape answers does not count towards `max_cost`.
+        tape_mode: The record mode of the tapes in place of that: see `ModelTape`.
+        allow_repeats: Whether tapes and cassettes give the last answer again to a call that is made more often than it
+            was recorded.
 
     Raises:
         HookUsageError: If an argument is invalid.
@@ -178,6 +185,9 @@ class SuiteRunner:
         resume: str | Path | None = None,
         workers: int | None = None,
         targets: Iterable[str] = (),
+        tapes: str | Path | None = None,
+        tape_mode: RecordMode | None = None,
+        allow_repeats: bool = False,
     ) -> None:
         for name, count in (("concurrency", concurrency), ("repeat", repeat), ("limit", limit), ("workers", workers)):
             if count is not None and (isinstance(count, bool) or not isinstance(count, int) or count < 1):
@@ -201,11 +211,17 @@ class SuiteRunner:
         if len(self._by_key) < len(self.cases):
             (twice, _), _ = Counter((case_name(case), model_of(case)) for case in self.cases).most_common(1)[0]
             raise HookUsageError(f"The task {twice!r} is given twice; `repeat` runs tasks several times.")
-        if mode == "record" and repeat > 1:
-            raise HookUsageError("A cassette holds one recording of a task, so `repeat` cannot record several.")
+        if tape_mode is not None and tape_mode not in get_args(RecordMode):
+            raise HookUsageError(f"`tape_mode` is one of {', '.join(get_args(RecordMode))}; got {tape_mode!r:.60}.")
+        if mode == "record" and cassettes is None and (repeat > 1 or len(self._models) > 1):
+            raise HookUsageError(
+                "A cassette of a task's own holds one recording; give `cassettes`, a folder, to record several "
+                "attempts or models."
+            )
         self._faults = list(faults)
         if workers is not None:
             _check_workers(mode, hooks=hooks, recorded=recorded, targets=self.targets)
+        self._choices = _choices_of(self.cases, in_workers=workers is not None)
         self._tasks = TaskRunner(
             mode=mode,
             cassettes=cassettes,
@@ -214,13 +230,19 @@ class SuiteRunner:
             seed=seed,
             hooks=hooks,
             timeout=timeout,
+            tapes=tapes,
+            tape_mode=tape_mode,
+            allow_repeats=allow_repeats,
         )
+        self._tape_options = None if tapes is None else Path(tapes), tape_mode, allow_repeats
         self._folder = folder = None if cassettes is None else Path(cassettes)
         homeless = [case for case in self.cases if self._tasks.path(case) is None]
         if mode in ("record", "replay") and homeless:
             raise CassetteFolderError(mode, f"none is given, and {case_name(homeless[0])} names no cassette of its own")
         if mode == "replay" and folder is not None and not folder.is_dir():
             raise CassetteFolderError(mode, f"there is no folder {folder}")
+        if mode == "replay" and tapes is not None and not Path(tapes).is_dir():
+            raise CassetteFolderError(mode, f"there is no folder {tapes}")
         self._concurrency = concurrency
         self._on_result = on_result
         self._suites = list(dict.fromkeys(suite for suite, _ in self.cases))
@@ -240,7 +262,7 @@ class SuiteRunner:
         self._duration_ms = 0.0
         self._stopped = ""
         self.cost_usd = 0.0
-        """The cost of all results so far in US dollars, those of a resumed run included."""
+        """The cost of all results so far in US dollars, those of a resumed run included. Replays cost nothing."""
 
     async def run(self) -> SuiteRun:
         """Run all tasks.
@@ -290,6 +312,7 @@ class SuiteRunner:
             cases=self._names,
             repeat=self.repeat,
             models=self._models,
+            agent=", ".join(dict.fromkeys(agent for _, agent in self._choices if agent)),
             provenance=self._provenance,
         )
         if self._resume is None:
@@ -351,6 +374,7 @@ class SuiteRunner:
             raise failures[0]
 
     async def _run_in_workers(self, workers: int) -> None:
+        tapes, tape_mode, allow_repeats = self._tape_options
         pool = WorkerPool(
             WorkerSetup(
                 targets=self.targets,
@@ -359,6 +383,10 @@ class SuiteRunner:
                 seed=self.seed,
                 timeout=self._tasks.timeout,
                 keep=KEPT_OPERATIONS,
+                choices=self._choices,
+                tapes=None if tapes is None else str(tapes.absolute()),
+                tape_mode=tape_mode,
+                allow_repeats=allow_repeats,
             ),
             faults=self._faults,
             workers=min(workers, len(self._pending)),
@@ -397,7 +425,7 @@ class SuiteRunner:
         self._take(TaskRun(result=failed_result(self._by_key[key[0], key[2]], key, why, duration_ms, reason=reason)))
 
     def _count(self, result: TaskResult) -> None:
-        self.cost_usd += result.total_cost_usd
+        self.cost_usd += result.spent_usd
         self._coverage[result.suite].add(result.calls)
 
     def _end(self, journal: RunJournal) -> None:
@@ -460,6 +488,26 @@ def _check_workers(mode: Mode, *, hooks: Sequence[AnyHook], recorded: object, ta
         raise HookUsageError(
             "Worker processes load the suites themselves; name them in `targets`: targets=['suite.py']."
         )
+
+
+def _choices_of(cases: Iterable[Case], *, in_workers: bool) -> list[tuple[str | None, str | None]]:
+    """Return the names of the models and agents that were chosen in place of the suites' own, each once.
+
+    Raises:
+        HookUsageError: If worker processes have to make a choice that has no names.
+    """
+    found: dict[tuple[str | None, str | None], None] = {}
+    for suite, _ in cases:
+        choice = getattr(suite, "choice", None)
+        names = getattr(choice, "names", None)
+        if names is not None:
+            found[names] = None
+        elif choice is not None and in_workers:
+            raise HookUsageError(
+                "A model or an agent that is an object cannot be sent to worker processes; give its name, "
+                "`openai:gpt-5` or `package.module:agent`, or leave `workers` out."
+            )
+    return list(found)
 
 
 def _digest(faults: Sequence[FaultSpec]) -> str:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from functools import partial
 from hashlib import blake2b
 from pathlib import Path
@@ -15,13 +16,14 @@ import msgspec
 
 from hookline.dispatcher import HookDispatcher
 from hookline.errors import message_of
-from hookline.evals.cassettes import Cassette
+from hookline.evals.cassettes import DEFAULT_REDACTION, Cassette, RecordMode
 from hookline.evals.faults import FaultSpec
 from hookline.evals.mocking import ToolMocks
 from hookline.evals.running._protocol import RunsTasks
 from hookline.evals.running._results import Mode, TaskKey, TaskOutcome, TaskResult, verdicts_of
 from hookline.evals.running._time_limits import TaskTimeoutError, finish_within
 from hookline.evals.running._timeline import timeline_of
+from hookline.evals.tapes import ModelTape
 from hookline.evals.trajectories import EventRecorder, RecordedOperation, Trajectory, call_rows
 from hookline.events import BeforeStep
 from hookline.hooks import AnyHook, Hooks
@@ -38,6 +40,7 @@ __all__ = [
     "failed_result",
     "model_of",
     "tags_of",
+    "tape_file",
 ]
 
 Case = tuple[RunsTasks, str]
@@ -79,9 +82,34 @@ def model_of(case: Case) -> str:
     return found if isinstance(found, str) else ""
 
 
-def cassette_file(folder: Path, case: Case) -> Path:
-    """Return the path of a task's cassette: `FOLDER/SUITE/TASK.yaml`, in characters that every file system has."""
-    return folder / _file_name(case[0].name) / f"{_file_name(case[1])}.yaml"
+def cassette_file(folder: Path, case: Case, attempt: int = 1, *, model: str = "") -> Path:
+    """Return the path of a task's cassette: `FOLDER/SUITE/TASK.yaml`, in characters that every file system has.
+
+    Args:
+        folder: The folder.
+        case: The task.
+        attempt: Which of its runs: later ones than the first are `FOLDER/SUITE/TASK.attempt-2.yaml`.
+        model: The model that was chosen, which has a folder of its own: `FOLDER/MODEL/SUITE/TASK.yaml`.
+    """
+    owner = folder / _file_name(model) if model else folder
+    numbered = f".attempt-{attempt}" if attempt > 1 else ""
+    return owner / _file_name(case[0].name) / f"{_file_name(case[1])}{numbered}.yaml"
+
+
+def tape_file(folder: Path, case: Case, attempt: int = 1) -> Path:
+    """Return the path of the tape of a run of a task, beside its cassette: `FOLDER/SUITE/TASK.tape.yaml`."""
+    return cassette_file(folder, case, attempt, model=model_of(case)).with_suffix(".tape.yaml")
+
+
+TAPE_MODES: Mapping[Mode, RecordMode] = {
+    "record": "rewrite",
+    "replay": "none",
+    "strict": "none",
+    "replayed": "none",
+    "spy": "new_episodes",
+    "real": "new_episodes",
+}
+"""What a tape does unless it is given another mode, by the mode of the run."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,6 +140,9 @@ class TaskRunner:
         timeout: Seconds that a task may take; `None` for any time.
         detach: Whether a task that does not stop when it is cancelled is left behind, so that the run goes on.
         pause: The pause that the models of all tasks share.
+        tapes: The folder of the tapes of model calls; `None` for none.
+        tape_mode: The record mode of the tapes; by default that of the run's mode, as in `TAPE_MODES`.
+        allow_repeats: Whether tapes and cassettes answer a call that is made more often than it was recorded.
     """
 
     def __init__(
@@ -126,7 +157,13 @@ class TaskRunner:
         timeout: float | None = None,
         detach: bool = True,
         pause: ModelPause | None = None,
+        tapes: str | Path | None = None,
+        tape_mode: RecordMode | None = None,
+        allow_repeats: bool = False,
     ) -> None:
+        self._tapes = None if tapes is None else Path(tapes)
+        self._tape_mode: RecordMode = tape_mode or TAPE_MODES[mode]
+        self._allow_repeats = allow_repeats
         self.mode = mode
         self.seed = seed
         self.timeout = timeout
@@ -146,12 +183,23 @@ class TaskRunner:
     def __exit__(self, *error: Any) -> None:
         self._recorder.__exit__(*error)
 
-    def path(self, case: Case) -> Path | None:
-        """Return the cassette file of a task; `None` if it has none in this mode."""
+    def path(self, case: Case, attempt: int = 1) -> Path | None:
+        """Return the cassette file of a run of a task; `None` if it has none in this mode.
+
+        A replay with a chosen model, or of a further attempt, uses what was recorded for it, or else the recording of
+        the first attempt, or of the suite's own model.
+        """
         if self.mode not in ("record", "replay", "strict"):
             return None
         if self._folder is not None:
-            return cassette_file(self._folder, case)
+            model = model_of(case)
+            places = dict.fromkeys(
+                cassette_file(self._folder, case, number, model=owner)
+                for owner in (model, "")
+                for number in (attempt, 1)
+            )
+            first = next(iter(places))
+            return first if self.mode == "record" else next((each for each in places if each.exists()), first)
         suite, task_id = case
         own: Path | None = suite.cassette(task_id) if hasattr(suite, "cassette") else None
         return own
@@ -168,13 +216,20 @@ class TaskRunner:
         begun: list[str] = []
         model_pause.set(self.pause)
         try:
-            path = self.path(case)
+            path = self.path(case, key[1])
             cassette = self._cassette(case, path)
+            tape = self._tape(case, key[1])
             mocks = self._mocks(case, key[1], None if self._in_memory else cassette)
             work = partial(
                 case[0].run_task,
                 case[1],
-                hooks=[self._recorder.hooks, *self._hooks_of(mocks, cassette), *self._hooks, *self._watch(begun)],
+                hooks=[
+                    self._recorder.hooks,
+                    *self._hooks_of(mocks, cassette),
+                    *self._hooks,
+                    *self._watch(begun),
+                    *([] if tape is None else [tape.hooks]),
+                ],
                 dispatcher=dispatcher,
                 store=self._store,
                 forbid_tools=self.mode in FORBID,
@@ -182,14 +237,16 @@ class TaskRunner:
             # The spans of the run stay open until the checks are done, and get their verdicts.
             with await_verdicts() as verdicts:
                 try:
-                    outcome = await finish_within(work, self.timeout, detach=self._detach, pause=self.pause)
+                    with _saved(tape):
+                        outcome = await finish_within(work, self.timeout, detach=self._detach, pause=self.pause)
                 except TaskTimeoutError as error:
-                    return self._timed_out(case, key, str(error), begun, mocks, (perf_counter_ns() - started) / 1e6)
+                    stopped = self._timed_out(case, key, str(error), begun, mocks, (perf_counter_ns() - started) / 1e6)
+                    return replace(stopped, result=_with_tape(stopped.result, tape))
                 if self.mode == "record" and cassette is not None:
-                    cassette.save()
+                    cassette.save(empty=True)  # a replay finds that the task was recorded and made no call
                 recorded = self._recorded_of(outcome)
                 file = None if cassette is None or path is None else str(path)
-                result = _result(case, key, outcome, recorded, mocks, file)
+                result = _with_tape(_result(case, key, outcome, recorded, mocks, file), tape)
                 verdicts.give(result.operation_id, verdicts_of(result))
             return TaskRun(result=result, recorded=recorded, cassette=cassette if self._in_memory else None)
         except Exception as error:
@@ -256,6 +313,8 @@ class TaskRunner:
     def _cassette(self, case: Case, path: Path | None) -> Cassette | None:
         name = case_name(case)
         options: dict[str, Any] = {**getattr(case[0], "cassette_options", {}), "conversation": is_conversation(case)}
+        if self._allow_repeats:
+            options["allow_repeats"] = True
         if self._in_memory:  # nothing of it reaches a file, so secrets may stay
             kept = self._recorded.get(name)
             found = Cassette(name, **{**options, "redact": None}) if kept is None else kept
@@ -267,6 +326,14 @@ class TaskRunner:
             changed = "refuse" if self.mode == "strict" else "warn"
             found = Cassette(name, path=path, mode="none", **{"changed_tools": changed, **options})
         return found
+
+    def _tape(self, case: Case, attempt: int) -> ModelTape | None:
+        if self._tapes is None:
+            return None
+        path = tape_file(self._tapes, case, attempt)
+        redact = getattr(case[0], "cassette_options", {}).get("redact", DEFAULT_REDACTION)
+        name = describe_run(case, attempt)
+        return ModelTape(name, path=path, mode=self._tape_mode, redact=redact, allow_repeats=self._allow_repeats)
 
     def _mocks(self, case: Case, attempt: int, cassette: Cassette | None) -> ToolMocks:
         suite, task_id = case
@@ -285,6 +352,46 @@ class TaskRunner:
         if arrange is not None:
             arrange(task_id, mocks)
         return mocks
+
+
+def describe_run(case: Case, attempt: int) -> str:
+    """Name a run of a task, as tapes do: `shop/tea`, `shop/tea (openai:gpt-5, attempt 2)`."""
+    further = [each for each in (model_of(case), f"attempt {attempt}" if attempt > 1 else "") if each]
+    return f"{case_name(case)} ({', '.join(further)})" if further else case_name(case)
+
+
+@contextmanager
+def _saved(tape: ModelTape | None) -> Iterator[None]:
+    """Save a tape after a task, also after one that failed or took too long.
+
+    A run that is interrupted leaves the tape that it would have rewritten as it is.
+    """
+    try:
+        yield
+    except Exception:
+        if tape is not None:
+            tape.save()
+        raise
+    except BaseException:
+        if tape is not None and tape.mode != "rewrite":
+            tape.save()
+        raise
+    else:
+        if tape is not None:
+            tape.save(empty=tape.records)
+
+
+def _with_tape(result: TaskResult, tape: ModelTape | None) -> TaskResult:
+    """Return a result with what the tape of the run did."""
+    if tape is None:
+        return result
+    return msgspec.structs.replace(
+        result,
+        tape=str(tape.path),
+        tape_misses=list(tape.misses),
+        replayed_calls=tape.replayed,
+        replayed_usage=tape.saved,
+    )
 
 
 def _file_name(name: str) -> str:

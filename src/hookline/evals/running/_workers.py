@@ -26,6 +26,7 @@ from anyio.streams.buffered import BufferedByteReceiveStream
 
 from hookline._deadlines import runs_on_asyncio
 from hookline.errors import HookUsageError
+from hookline.evals.cassettes import RecordMode
 from hookline.evals.errors import RunWriteError, WorkerError
 from hookline.evals.faults import FaultSpec
 from hookline.evals.running._results import Mode, TaskKey, TaskResult
@@ -65,6 +66,10 @@ class WorkerSetup(msgspec.Struct, frozen=True, kw_only=True):
         timeout: Seconds that a task may take.
         backend: The event loop: `"asyncio"` or `"trio"`.
         keep: Operations whose events the worker sends.
+        tapes: The folder of the tapes.
+        tape_mode: Their record mode.
+        allow_repeats: Whether recordings answer calls that are made more often than they were recorded.
+        choices: Names of the model and the agent of each `AgentChoice`; empty for the suites' own.
     """
 
     targets: list[str]
@@ -75,6 +80,10 @@ class WorkerSetup(msgspec.Struct, frozen=True, kw_only=True):
     timeout: float | None
     backend: str = "asyncio"
     keep: int = 0
+    choices: list[tuple[str | None, str | None]] = []
+    tapes: str | None = None
+    tape_mode: RecordMode | None = None
+    allow_repeats: bool = False
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

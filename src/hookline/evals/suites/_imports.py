@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import re
 import sys
 from pathlib import Path
 from typing import Any
 
 from hookline.errors import message_of
 
-__all__ = ["ImportProblem", "import_object"]
+__all__ = ["ImportProblem", "import_object", "import_target"]
 
 
 class ImportProblem(Exception):
@@ -47,6 +48,28 @@ def import_object(path: object, folder: Path) -> Any:
             raise ImportProblem(f"{module_name!r} has no {name!r}")
         found = getattr(found, part)
     return found
+
+
+def import_target(target: str, default: str) -> Any:
+    """Import the object at `package.module:name` or `folder/file.py:name`; the name may be left out.
+
+    Args:
+        target: The import path or the file. Modules are also looked for in the working directory.
+        default: The name that is looked up if none is given.
+
+    Raises:
+        ImportProblem: If there is no such file, module or name, or importing it fails.
+    """
+    place, _, name = target.rpartition(":")
+    if not place or not re.fullmatch(r"[\w.]+", name) or name.endswith(".py"):
+        place, name = target, default
+    folder, module = Path.cwd(), place
+    if place.endswith(".py"):
+        file = Path(place)
+        if not file.is_file():
+            raise ImportProblem(f"there is no file {place}")
+        folder, module = file.absolute().parent, file.stem
+    return import_object(f"{module}:{name}", folder)
 
 
 def _check_origin(name: str, folder: Path) -> None:

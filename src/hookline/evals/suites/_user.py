@@ -18,10 +18,11 @@ from hookline.dispatcher import HookDispatcher
 from hookline.errors import HookUsageError
 from hookline.evals.conversations import Conversation, StopConditions, run_conversation
 from hookline.evals.datasets import Dataset
-from hookline.evals.errors import ForbiddenToolError, ToolNameError
+from hookline.evals.errors import ForbiddenToolError, ToolExitError, ToolNameError
 from hookline.evals.judges import Judge
 from hookline.evals.mocking import ToolMocks
 from hookline.evals.running import AuxiliaryRuns, CheckResult, TaskOutcome, select_tasks
+from hookline.evals.suites._agent_choice import GROUND_TRUTH, AgentChoice, AgentTask
 from hookline.evals.suites._task import Task, check_tags
 from hookline.evals.suites._task_table import TaskTable
 from hookline.evals.suites._tool_names import EXPECTED, FAULTS, LIMITS, MOCKS, AgentTools, tool_patterns_of
@@ -79,6 +80,7 @@ class UserSuite:
         self._instructions = instructions
         self._checks = tuple(checks)
         self._judges = True
+        self.choice: AgentChoice | None = None
         self._tasks = TaskTable(name)
         self._models = dict.fromkeys(name for check in checks if isinstance(check, Judge) for name in check.models)
         self._tags: dict[str, tuple[str, ...]] = {}
@@ -90,7 +92,7 @@ class UserSuite:
         Args:
             tasks: The tasks, each of which is looked at once.
         """
-        self._plain = self._make_agent(ScriptedModel([]))
+        self._plain = self._make_any_agent()
         self._specs = list(self._plain.specs)
         known = AgentTools(self._plain)
         for problem in _unknown_tools(f"{self.name}/*", _check_patterns(self._checks), known):
@@ -117,6 +119,11 @@ class UserSuite:
         for agent in agents:
             agents += agent.sub_agents
         return [] if any(agent.sources for agent in agents) else [spec for agent in agents for spec in agent.specs]
+
+    @property
+    def model(self) -> str:
+        """The name of the model, or of the agent, that was chosen by `with_agent`; empty for the suite's own."""
+        return "" if self.choice is None else self.choice.name
 
     @property
     def models(self) -> list[str]:
@@ -189,17 +196,50 @@ class UserSuite:
 
     def agent_of(self, task_id: str) -> Agent:
         """Return the agent of a task, with its model and with tools of its own."""
-        return self._make_agent(_model(self.task(task_id)))
+        return self._agent_for(self.task(task_id))
 
     def is_scripted(self, task_id: str) -> bool:
         """Whether a task can be run without asking a real model."""
         task = self.task(task_id)
+        if self.choice is not None and not self.choice.plays_ground_truth:
+            return isinstance(self.choice.model, ScriptedModel)
         return task.script is not None or isinstance(task.model, ScriptedModel)
 
     def without_checks(self) -> UserSuite:
         """Return the suite with the same tasks, which are run but not judged."""
         other = copy.copy(self)
         other._judges = False
+        return other
+
+    def with_agent(self, choice: AgentChoice) -> UserSuite:
+        """Return the suite with the same tasks, run by another model or another agent.
+
+        With a model, the agent keeps its tools and instructions, and scripts are not played. An agent replaces the
+        suite's own; it is also given those of the suite's `tools` that it lacks, if the suite has no agent.
+
+        Args:
+            choice: The model or the agent.
+
+        Raises:
+            HookUsageError: If the ground truth is to be played and a task has no script.
+            ToolNameError: If a check, or an expectation, is about a tool that the agent does not have.
+        """
+        other = copy.copy(self)
+        other.choice = choice
+        if choice.plays_ground_truth:
+            for task_id in self._tasks:
+                if self._tasks[task_id].script is None:
+                    name = f"{self.name}/{task_id}"
+                    raise HookUsageError(f"Task {name!r} has no `script`, so that {GROUND_TRUTH!r} cannot play it.")
+        other._models = {choice.name: None}
+        for check in self._checks:
+            other._models |= dict.fromkeys(check.models if isinstance(check, Judge) else ())
+        tasks = (self._tasks[task_id] for task_id in self._tasks)
+        if choice.replaces_agent:
+            other._check_tools(other._note_others(task) for task in tasks)
+        else:
+            for task in tasks:
+                other._note_others(task)
         return other
 
     def cassette(self, task_id: str) -> Path | None:
@@ -233,7 +273,7 @@ class UserSuite:
         task = self.task(task_id)
         given = list(hooks)
         ran: list[str] = []
-        made = self._make_agent(_model(task))
+        made = self._agent_for(task)
         opened: list[str] = []
         agent = watch_tools(made, ran, forbid=forbid_tools, opened=opened)
         recorder = EventRecorder(f"{self.name}.checks")
@@ -318,14 +358,44 @@ class UserSuite:
     def _note(self, task: Task) -> Task:
         """Note the tags of a task, and the names of its models that are known before the run."""
         own = self._agent.model if isinstance(self._agent, Agent) else None
-        asked: list[object] = [ScriptedModel([]) if task.script is not None else task.model or own]
-        asked += [] if task.user is None else [task.user.model]
-        names = [each if isinstance(each, str) else getattr(each, "name", None) for each in asked]
-        names += [name for check in task.checks if isinstance(check, Judge) for name in check.models]
-        self._models |= dict.fromkeys(name for name in names if isinstance(name, str))
+        asked: object = ScriptedModel([]) if task.script is not None else task.model or own
+        name = asked if isinstance(asked, str) else getattr(asked, "name", None)
+        if isinstance(name, str):
+            self._models[name] = None
         if task.tags:
             self._tags[task.id] = tuple(map(sys.intern, task.tags))
+        return self._note_others(task)
+
+    def _note_others(self, task: Task) -> Task:
+        """Note the names of the models that judge a task, or that play its user."""
+        user = None if task.user is None else task.user.model
+        name = user if isinstance(user, str) else getattr(user, "name", None)
+        names = [name, *(name for check in task.checks if isinstance(check, Judge) for name in check.models)]
+        self._models |= dict.fromkeys(name for name in names if isinstance(name, str))
         return task
+
+    def _agent_for(self, task: Task) -> Agent:
+        """Return the agent that runs a task."""
+        choice = self.choice
+        if choice is None or choice.plays_ground_truth:
+            return self._make_agent(_model(task))
+        if not choice.replaces_agent:
+            return self._make_agent(choice.model)
+        return choice.make(self._agent_task(task.id, task.prompt))
+
+    def _agent_task(self, task_id: str, prompt: str) -> AgentTask:
+        # The tools of an agent that is replaced are its own.
+        given = self._make_agent(ScriptedModel([])).tools if self._agent is None else ()
+        return AgentTask(
+            suite=self.name, id=task_id, prompt=prompt, tools=[each for each in given if isinstance(each, Tool)]
+        )
+
+    def _make_any_agent(self) -> Agent:
+        """Return an agent, to know its tools."""
+        if self.choice is None or not self.choice.replaces_agent:
+            return self._make_agent(ScriptedModel([]))
+        task_id = next(iter(self._tasks))
+        return self.choice.make(self._agent_task(task_id, self._tasks[task_id].prompt))
 
     def _make_agent(self, model: Model | None) -> Agent:
         if self._agent is None:
@@ -379,7 +449,10 @@ def _watch_tool(real: Tool, ran: list[str], *, forbid: bool) -> Tool:
         ran.append(path)
         if forbid:
             raise ForbiddenToolError(path)
-        return await real.run(args)
+        try:
+            return await real.run(args)
+        except SystemExit as error:  # asyncio would end its loop, and with it all other tasks
+            raise ToolExitError(path, error.code) from error
 
     return msgspec.structs.replace(real, run=run)
 

@@ -25,10 +25,12 @@ from hookline.evals.running import (
     case_name,
     cases_of,
     format_line,
+    model_of,
     pack,
     parse_line,
     unpack,
 )
+from hookline.evals.suites._agent_choice import choose_agents
 from hookline.evals.suites._files import find_suites
 from hookline.runtime import ModelPause
 
@@ -65,13 +67,19 @@ class _WorkerProcess:
     def __init__(self, setup: WorkerSetup, requests: IO[bytes], replies: IO[bytes]) -> None:
         self._setup, self._requests, self._replies = setup, requests, replies
         self._writing = threading.Lock()
-        self._cases: Mapping[str, Case] = {}
+        self._cases: Mapping[tuple[str, str], Case] = {}
         self._kept = {True: 0, False: 0}
 
     def load(self) -> None:
         """Load the suites."""
         suites = [suite for target in self._setup.targets for suite in find_suites(target)]
-        self._cases = {case_name(case): case for case in cases_of(suites)}
+        own = cases_of(suites)
+        chosen = [
+            case
+            for model, agent in self._setup.choices or [(None, None)]
+            for case in choose_agents(own, models=[] if model is None else [model], agent=agent)
+        ]
+        self._cases = {(case_name(case), model_of(case)): case for case in chosen}
 
     def reply(self, reply: Reply) -> None:
         """Send a line to the first process."""
@@ -89,6 +97,9 @@ class _WorkerProcess:
             faults=unpack(setup.faults),
             seed=setup.seed,
             timeout=setup.timeout,
+            tapes=setup.tapes,
+            tape_mode=setup.tape_mode,
+            allow_repeats=setup.allow_repeats,
             detach=False,  # the first process kills this one if a task does not stop
             pause=ModelPause(lambda model, seconds: self.reply(Reply(limited=(model, seconds)))),
         )
@@ -120,7 +131,7 @@ class _WorkerProcess:
         os._exit(1)  # the first process is gone, and a task may hold the event loop
 
     async def _run(self, tasks: TaskRunner, key: TaskKey, dispatcher: HookDispatcher) -> None:
-        case = self._cases.get(key[0])
+        case = self._cases.get((key[0], key[2]))
         if case is None:
             self.reply(Reply(failed=f"{', '.join(self._setup.targets)} has no task {key[0]!r} in a new process"))
             return

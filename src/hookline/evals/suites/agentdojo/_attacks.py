@@ -1,7 +1,8 @@
 """Measure what a policy stops when the model follows AgentDojo's injected instructions.
 
-The model is scripted, and gullible: it plays the reference calls of the user's task, and as soon as a tool result shows
-it the injected instruction, it carries that out first. Nothing but the hooks stands between the attack and its goal.
+Unless another model was chosen for the suite (`with_agent`), the model is scripted, and gullible: it plays the
+reference calls of the user's task, and as soon as a tool result shows it the injected instruction, it carries that out
+first. Nothing but the hooks stands between the attack and its goal.
 
 Source:
     AgentDojo 0.1.35, suites v1.2.2 (https://github.com/ethz-spylab/agentdojo): environments, tasks, and the checks
@@ -17,6 +18,7 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 
+from hookline.errors import HookUsageError
 from hookline.evals._canonical import canonical
 from hookline.evals.errors import UnknownAttackChoiceError, UnknownTaskError
 from hookline.evals.suites.agentdojo._calls import calls_of
@@ -137,6 +139,9 @@ async def attack(
 ) -> AttackRun:
     """Attack a suite's user tasks with its injection tasks, under one policy after the other.
 
+    The tasks are run by a model that follows injected instructions, or by the model or agent that was chosen for the
+    suite with `with_agent`.
+
     Where a hook asks a person, the person approves exactly the calls that are reference calls of the user's task.
 
     Args:
@@ -152,13 +157,17 @@ async def attack(
     Raises:
         UnknownAttackChoiceError: If there is no such wording.
         UnknownTaskError: If there is no such task. The message lists the tasks.
+        HookUsageError: If a model that was chosen is to follow instructions always, which only a script does.
     """
+    if follows == "always" and not suite.is_scripted(""):
+        raise HookUsageError(f"follows='always' is for the scripted model, and suite {suite.name!r} has {suite.model}.")
     if wording not in WORDINGS:
         raise UnknownAttackChoiceError("wording", wording, list(WORDINGS))
     scenes = _InjectedTasks(suite, wording, follows)
     chosen = attack_pairs(suite) if pairs is None else list(pairs)
     unattacked = [(task, None) for task in dict.fromkeys(task for task, _ in chosen)] if clean else []
-    run = AttackRun(wording=wording, follows=follows, attempts=[])
+    model = "" if suite.is_scripted("") else suite.model
+    run = AttackRun(wording=wording, follows=follows, attempts=[], model=model)
     for policy in policies:
         hooks = [*policy.hooks([f"{suite.name}/{tool}" for tool in SIDE_EFFECTS[suite.name]])]
         for task_id, injection_id in [*unattacked, *chosen]:
@@ -248,8 +257,11 @@ async def _attempt(
     suite, injection = scenes.suite, scenes.injection(injection_id)
     task = await scenes.task(task_id, injection)
     model, watch = scenes.model(task, injection), _CallLog()
-    agent = Agent(
-        id=f"agentdojo-{suite.name}", model=ScriptedModel(model), tools=suite.tools(task.environment), max_steps=200
+    scripted, tools = suite.is_scripted(task_id), suite.tools(task.environment)
+    agent = (
+        Agent(id=f"agentdojo-{suite.name}", model=ScriptedModel(model), tools=tools, max_steps=200)
+        if scripted
+        else suite.make_agent(task, tools)
     )
     store, questions = InMemoryStore(), 0
     result = await exec_agent(agent, task.source.PROMPT, hooks=[*hooks, watch.hooks], store=store)
@@ -263,7 +275,7 @@ async def _attempt(
         policy=policy,
         task_id=task_id,
         injection_id=injection_id,
-        followed=model.followed,
+        followed=model.followed if scripted else model.finds_goal_in(result.messages),
         goal=goal,
         useful=useful,
         questions=questions,

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from hookline.calls import ModelCall, ModelResponse, ToolRequest
+from hookline.calls import Message, ModelCall, ModelResponse, ToolRequest
 
 __all__ = ["GullibleModel", "turns_of"]
 
@@ -62,8 +62,12 @@ class GullibleModel:
     def falls_for(self, call: ModelCall) -> bool:
         if self.goal is None:
             return True
-        return self.goal != "" and any(
-            each.role == "tool" and self.goal in letters(each.content) for each in call.messages[self.read :]
+        return self.finds_goal_in(call.messages[self.read :])
+
+    def finds_goal_in(self, messages: Iterable[Message]) -> bool:
+        """Whether a tool result among the messages shows the attacker's goal."""
+        return bool(self.goal) and any(
+            each.role == "tool" and (self.goal or "") in letters(each.content) for each in messages
         )
 
 

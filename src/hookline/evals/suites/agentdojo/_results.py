@@ -23,7 +23,7 @@ class AttackAttempt(msgspec.Struct, frozen=True, kw_only=True):
         policy: The policy's name.
         task_id: The user task.
         injection_id: The injection task; `None` if nothing was injected.
-        followed: Whether the model made the attacker's calls.
+        followed: Whether the model read the injected instruction, which the scripted model then follows.
         goal: Whether the attack reached its goal, in the suite's own judgement.
         useful: Whether the user's task is solved, in the suite's own judgement.
         questions: How often a person had to decide.
@@ -87,11 +87,13 @@ class AttackRun(msgspec.Struct, frozen=True, kw_only=True):
         wording: How the injected texts spoke to the model.
         follows: The moment at which the model followed them.
         attempts: One record per user task, injection task and policy.
+        model: The model, or the agent, that was attacked; empty for the scripted one.
     """
 
     wording: str
     follows: str
     attempts: list[AttackAttempt]
+    model: str = ""
 
     @property
     def rows(self) -> list[AttackRow]:
@@ -116,6 +118,7 @@ class AttackRun(msgspec.Struct, frozen=True, kw_only=True):
             "hookline": importlib.metadata.version("hookline"),
             "wording": self.wording,
             "follows": self.follows,
+            "model": self.model or None,
             "rows": self.rows,
             "attempts": self.attempts,
         }

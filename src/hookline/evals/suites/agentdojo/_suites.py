@@ -16,10 +16,12 @@ from typing import Any
 
 from hookline.calls import ModelResponse, ToolRequest, ToolResult, ToolSpec
 from hookline.dispatcher import HookDispatcher
-from hookline.errors import MissingExtraError, message_of
+from hookline.errors import HookUsageError, MissingExtraError, message_of
 from hookline.evals.errors import ForbiddenToolError, UnknownSuiteError
 from hookline.evals.mocking import ToolMocks
 from hookline.evals.running import CheckResult, TaskOutcome, select_tasks
+from hookline.evals.suites._agent_choice import GROUND_TRUTH, AgentChoice, AgentTask
+from hookline.evals.suites._user import watch_tools
 from hookline.hooks import AnyHook
 from hookline.runtime import Agent, OperationResult, OperationStore, ScriptedModel, Tool, exec_agent
 
@@ -95,7 +97,7 @@ class AgentDojoSuite:
     def __init__(self, name: str, source: Any) -> None:
         self.name = name
         self.versions = {"AgentDojo": importlib.metadata.version("agentdojo"), "AgentDojo suites": VERSION}
-        self.models = ["scripted"]
+        self.choice: AgentChoice | None = None
         self._tasks: dict[str, Any] = dict(
             sorted(source.user_tasks.items(), key=lambda task: int(task[0].rpartition("_")[2]))
         )
@@ -139,15 +141,66 @@ class AgentDojoSuite:
         """Return the calls that solve a task, as the suite gives them."""
         return [call for turn in self.task(task_id).script(self.name) for call in turn.tool_calls]
 
+    @property
+    def model(self) -> str:
+        """The name of the model, or of the agent, that was chosen by `with_agent`; empty for the ground truth."""
+        return "" if self.choice is None else self.choice.name
+
+    @property
+    def models(self) -> list[str]:
+        """The name of the model of the tasks: the ground truth, unless another one was chosen."""
+        return [self.model or GROUND_TRUTH]
+
+    def with_agent(self, choice: AgentChoice) -> AgentDojoSuite:
+        """Return the suite with the same tasks, run by a model or an agent in place of the ground truth.
+
+        The agent works with the tools of the suite on the environment of each task. The suite's checks judge it.
+
+        Args:
+            choice: The model or the agent.
+
+        Raises:
+            HookUsageError: If the agent that a function makes has none of the tools of the suite.
+        """
+        other = copy.copy(self)
+        other.choice = choice
+        if choice.replaces_agent:
+            task_id = next(iter(self._tasks))
+            made = choice.make(AgentTask(suite=self.name, id=task_id, prompt="", tools=self.forbidden_tools()))
+            if not any(spec.name in self._specs for spec in made.specs):
+                raise HookUsageError(
+                    f"Agent {choice.name!r} has none of the tools of suite {self.name!r}; give it `task.tools`."
+                )
+        return other
+
     def agent_of(self, task_id: str) -> Agent:
-        """Return an agent with the suite's tools over a fresh environment of a task, whose model plays the solution."""
+        """Return the agent of a task, with the suite's tools over a fresh environment."""
         task = self.task(task_id)
-        model = ScriptedModel(task.script(self.name))
-        return Agent(id=f"agentdojo-{self.name}", model=model, tools=self.tools(task.environment))
+        return self.make_agent(task, self.tools(task.environment))
+
+    def make_agent(self, task: AgentDojoTask, tools: list[Tool]) -> Agent:
+        """Return an agent for a task: the chosen one, or else one whose model plays the ground truth.
+
+        A chosen model is given AgentDojo's system message.
+
+        Args:
+            task: The task.
+            tools: The suite's tools over its environment.
+        """
+        choice = self.choice
+        if choice is not None and choice.replaces_agent:
+            given = AgentTask(suite=self.name, id=task.id, prompt=str(task.source.PROMPT), tools=tools)
+            return choice.make(given)
+        model = None if choice is None else choice.model
+        if model is None:
+            model = ScriptedModel(task.script(self.name), name=GROUND_TRUTH)
+            return Agent(id=f"agentdojo-{self.name}", model=model, tools=tools)
+        instructions = _agentdojo().load_system_message("default")
+        return Agent(id=f"agentdojo-{self.name}", model=model, tools=tools, instructions=instructions)
 
     def is_scripted(self, task_id: str) -> bool:
-        """Whether a task can be run without asking a real model: always."""
-        return True
+        """Whether a task can be run without asking a real model."""
+        return self.choice is None or self.choice.plays_ground_truth
 
     def arrange(self, task_id: str, mocks: ToolMocks) -> None:
         """Do nothing: the suite has no rules."""
@@ -200,7 +253,7 @@ class AgentDojoSuite:
         store: OperationStore | None = None,
         forbid_tools: bool = False,
     ) -> TaskOutcome:
-        """Run a task by its ground truth, as one operation.
+        """Run a task by its ground truth, or the chosen model or agent, as one operation.
 
         Args:
             task_id: The task.
@@ -215,7 +268,10 @@ class AgentDojoSuite:
         task = self.task(task_id)
         ran: list[str] = []
         tools = self.forbidden_tools(ran) if forbid_tools else self.tools(task.environment, ran)
-        agent = Agent(id=f"agentdojo-{self.name}", model=ScriptedModel(task.script(self.name)), tools=tools)
+        agent = self.make_agent(task, tools)
+        if self.choice is not None and self.choice.replaces_agent:  # it may have further tools
+            ran = []
+            agent = watch_tools(agent, ran, forbid=forbid_tools)
         result = await exec_agent(agent, task.source.PROMPT, hooks=hooks, dispatcher=dispatcher, store=store)
         utility, checks = (None, []) if forbid_tools else _judge(task, result)
         return TaskOutcome(
@@ -259,6 +315,7 @@ def _agentdojo() -> SimpleNamespace:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
+            from agentdojo.agent_pipeline.agent_pipeline import load_system_message
             from agentdojo.agent_pipeline.tool_execution import tool_result_to_str
             from agentdojo.functions_runtime import FunctionCall, FunctionsRuntime
             from agentdojo.task_suite.load_suites import get_suite
@@ -266,6 +323,7 @@ def _agentdojo() -> SimpleNamespace:
         raise MissingExtraError("agentdojo", "Running AgentDojo's suites") from error
     return SimpleNamespace(
         get_suite=get_suite,
+        load_system_message=load_system_message,
         FunctionCall=FunctionCall,
         FunctionsRuntime=FunctionsRuntime,
         tool_result_to_str=tool_result_to_str,
