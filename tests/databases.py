@@ -93,10 +93,6 @@ shutil.rmtree(folder, ignore_errors=True)
 """Ends a server and removes its folder once the process of the tests is gone, even if that was killed."""
 
 
-_watchers: list[Popen[bytes]] = []
-"""They have been told to end, and nobody waits until all files are removed."""
-
-
 def init_without_sync(initdb: Callable[..., str], args: list[str], **more: Any) -> str:
     """Make the files of a server without waiting for the disk."""
     return initdb([*args, "--no-sync"], **more)
@@ -227,7 +223,7 @@ class Server:
         self._server.cleanup()
         assert self._watcher.stdin is not None
         self._watcher.stdin.close()
-        _watchers.append(self._watcher)
+        self._watcher.returncode = 0  # nobody waits until it has removed all files
 
 
 @pytest.fixture(params=["asyncio"])
