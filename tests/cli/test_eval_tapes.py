@@ -11,7 +11,7 @@ import pytest
 from hookline.evals import load_run
 from hookline.evals.tapes import ModelTape
 from tests.adapters.provider import Provider
-from tests.cli.test_eval_models import MINI, MODEL, provider, results_of, run, suite
+from tests.cli.test_eval_models import MINI, MODEL, UNPRICED, provider, results_of, run, suite
 
 __all__ = ["provider", "suite"]
 
@@ -193,3 +193,16 @@ def test_calls_of_judges_are_on_the_tape(provider: Provider, tmp_path: Path, mon
     assert before["checks"] == after["checks"]
     assert before["output"] == after["output"]
     assert any(call.agent for call in ModelTape(path=after["tape"], mode="none").calls)
+
+
+def test_a_tape_remembers_that_a_cost_is_unknown(suite: str, provider: Provider) -> None:
+    args = [suite, "--model", UNPRICED, "--tape", "tapes"]
+    run(*args, "--mode", "record")
+
+    shown = run(*args, "--mode", "replay")
+    document = json.loads(run(*args, "--mode", "replay", "--json").stdout)["runs"][0]
+
+    assert "saved 4,400 tokens, cost unknown." in shown.stdout
+    assert {each["costUsd"] for each in document["results"]} == {None}
+    limited = run(*args, "--mode", "replay", "--max-cost", "1", "--concurrency", "1")
+    assert limited.exit_code == 0, limited.output  # nobody is paid

@@ -8,6 +8,7 @@ from typing import Protocol
 
 import msgspec
 
+from hookline.evals._costs import sum_costs
 from hookline.evals.running import REPLAYS, Mode, TaskResult
 from hookline.evals.statistics._estimates import Estimate, estimate_mean, mean_interval, pass_at_k, pass_hat_k
 from hookline.evals.statistics._percentiles import Percentiles
@@ -53,7 +54,7 @@ class TaskStatistics(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         flaky: Whether some judged attempts passed and some failed.
         steps: Steps of an attempt, in the mean.
         tool_calls: Tool calls of an attempt, in the mean.
-        cost_usd: The cost of an attempt, in the mean.
+        cost_usd: The cost of an attempt, in the mean; `None` if it is unknown.
         tokens: Tokens that an attempt read and wrote, in the mean.
         duration_ms: The duration of an attempt, in the mean.
         failure: Why the first failed attempt failed; empty if none did.
@@ -69,7 +70,7 @@ class TaskStatistics(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     flaky: bool
     steps: float
     tool_calls: float
-    cost_usd: float
+    cost_usd: float | None
     tokens: float
     duration_ms: float
     failure: str
@@ -103,7 +104,7 @@ class TagStatistics(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         attempts: Their attempts.
         passed: The share of attempts that passed: the mean over tasks; `None` if none was judged.
         score: The mean score over tasks; `None` if none was judged.
-        cost_usd: The cost of their attempts together.
+        cost_usd: The cost of their attempts together; `None` if it is unknown.
     """
 
     tag: str
@@ -111,7 +112,7 @@ class TagStatistics(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     attempts: int
     passed: Estimate | None
     score: Estimate | None
-    cost_usd: float
+    cost_usd: float | None
 
 
 class ModelStatistics(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -129,7 +130,7 @@ class ModelStatistics(msgspec.Struct, frozen=True, kw_only=True, rename="camel")
         score: The mean score over tasks; `None` if none was judged.
         pass_at_k: By `k`, how likely at least one of `k` attempts passes, over the tasks with so many judged attempts.
         pass_hat_k: By `k`, how likely `k` attempts all pass: pass^k.
-        cost_usd: The cost of an attempt in US dollars.
+        cost_usd: The cost of an attempt in US dollars; `None` if that of any attempt is unknown.
         input_tokens: Tokens that an attempt read.
         output_tokens: Tokens that an attempt wrote.
         duration_ms: The duration of an attempt.
@@ -147,13 +148,23 @@ class ModelStatistics(msgspec.Struct, frozen=True, kw_only=True, rename="camel")
     score: Estimate | None
     pass_at_k: dict[int, Estimate]
     pass_hat_k: dict[int, Estimate]
-    cost_usd: Percentiles
+    cost_usd: Percentiles | None
     input_tokens: Percentiles
     output_tokens: Percentiles
     duration_ms: Percentiles
     checks: list[CheckStatistics]
     tags: list[TagStatistics]
     per_task: list[TaskStatistics]
+
+    @property
+    def total_cost_usd(self) -> float | None:
+        """The cost of all attempts; `None` if it is unknown."""
+        return None if self.cost_usd is None else self.cost_usd.total
+
+    @property
+    def mean_cost_usd(self) -> float | None:
+        """The cost of an attempt, in the mean; `None` if it is unknown."""
+        return None if self.cost_usd is None else self.cost_usd.mean
 
     @property
     def flaky(self) -> list[str]:
@@ -250,7 +261,8 @@ class TaskTally:
     def __init__(self) -> None:
         self.attempts, self.passes = 0, 0
         self.score = Mean()
-        self.steps, self.tool_calls, self.cost, self.tokens, self.duration = 0, 0, 0.0, 0, 0.0
+        self.steps, self.tool_calls, self.tokens, self.duration = 0, 0, 0, 0.0
+        self.cost: float | None = 0.0
         self.failure = ""
         self.tags: list[str] = []
 
@@ -259,7 +271,7 @@ class TaskTally:
         self.attempts += 1
         self.steps += result.steps
         self.tool_calls += result.tool_calls
-        self.cost += result.cost_usd
+        self.cost = sum_costs((self.cost, result.cost_usd))
         self.tokens += result.input_tokens + result.output_tokens
         self.duration += result.duration_ms
         self.tags = result.tags or self.tags
@@ -290,7 +302,7 @@ class TaskTally:
             flaky=0 < self.passes < judged,
             steps=self.steps / self.attempts,
             tool_calls=self.tool_calls / self.attempts,
-            cost_usd=self.cost / self.attempts,
+            cost_usd=None if self.cost is None else self.cost / self.attempts,
             tokens=self.tokens / self.attempts,
             duration_ms=self.duration / self.attempts,
             failure=self.failure,
@@ -331,6 +343,7 @@ class ModelTally:
         self.tasks: dict[str, TaskTally] = {}
         self.checks: dict[str, CheckTally] = {}
         self.cost, self.duration = array("d"), array("d")
+        self.cost_known = True
         self.input_tokens, self.output_tokens = array("d"), array("d")
 
     def add(self, result: TaskResult, *, replays: bool) -> None:
@@ -339,7 +352,10 @@ class ModelTally:
         if name not in self.tasks:
             self.tasks[name] = TaskTally()
         self.tasks[name].add(result, attempt_score(result, replays=replays))
-        self.cost.append(result.cost_usd)
+        if result.cost_usd is None:
+            self.cost_known = False
+        else:
+            self.cost.append(result.cost_usd)
         self.duration.append(result.duration_ms)
         self.input_tokens.append(result.input_tokens)
         self.output_tokens.append(result.output_tokens)
@@ -363,7 +379,7 @@ class ModelTally:
             score=score,
             pass_at_k=dict(self._pass_rates(steps, pass_at_k)),
             pass_hat_k=dict(self._pass_rates(steps, pass_hat_k)),
-            cost_usd=Percentiles.of(self.cost),
+            cost_usd=Percentiles.of(self.cost) if self.cost_known else None,
             input_tokens=Percentiles.of(self.input_tokens),
             output_tokens=Percentiles.of(self.output_tokens),
             duration_ms=Percentiles.of(self.duration),
@@ -399,7 +415,7 @@ class ModelTally:
                 attempts=sum(task.attempts for task in tasks),
                 passed=passed,
                 score=score,
-                cost_usd=sum(task.cost for task in tasks),
+                cost_usd=sum_costs(task.cost for task in tasks),
             )
 
 
