@@ -211,10 +211,8 @@ def _total_table(runs: Sequence[SuiteRun], *, repeated: bool) -> Table:
         ("simulated users", [each.user_usage for each in totals]),
     ):
         if any(usage != Usage() for usage in usages):
-            known = (
-                bool(usage.cost_usd) or not each.unpriced_models for usage, each in zip(usages, totals, strict=True)
-            )
-            table.add_row(name, *map(_usage_text, usages, known))
+            pairs = zip(usages, totals, strict=True)
+            table.add_row(name, *(_usage_text(usage, known=not each.unpriced_models) for usage, each in pairs))
     return table
 
 
