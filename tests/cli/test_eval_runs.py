@@ -17,7 +17,7 @@ from typer.testing import CliRunner, Result
 
 from hookline.cli._app import app
 from hookline.cli.eval._progress import RunProgress, describe_progress
-from hookline.cli.eval._run_options import RunOptions
+from hookline.cli.eval._run_options import EvaluationOptions
 from hookline.evals import load_run
 from tests.signals import default_signals
 
@@ -176,13 +176,13 @@ def test_options_that_make_no_sense_together_are_refused(suite: str, args: list[
 
 
 def test_a_time_limit_means_a_worker_unless_the_tasks_have_to_run_here() -> None:
-    limited = RunOptions(timeout=60)
+    limited = EvaluationOptions(timeout=60)
 
     assert limited.choose_workers(hooked=False, mocked=False) == 1
     assert limited.choose_workers(hooked=True, mocked=False) is None
     assert limited.choose_workers(hooked=False, mocked=True) is None
-    assert RunOptions(timeout=60, workers=3).choose_workers(hooked=False, mocked=False) == 3
-    assert RunOptions().choose_workers(hooked=False, mocked=False) is None
+    assert EvaluationOptions(timeout=60, workers=3).choose_workers(hooked=False, mocked=False) == 3
+    assert EvaluationOptions().choose_workers(hooked=False, mocked=False) is None
 
 
 def test_a_second_ctrl_c_ends_at_once_and_leaves_the_file(suite: str, tmp_path: Path) -> None:

@@ -213,6 +213,8 @@ class SuiteRunner:
             raise HookUsageError(f"The task {twice!r} is given twice; `repeat` runs tasks several times.")
         if tape_mode is not None and tape_mode not in get_args(RecordMode):
             raise HookUsageError(f"`tape_mode` is one of {', '.join(get_args(RecordMode))}; got {tape_mode!r:.60}.")
+        if tape_mode is not None and tapes is None:
+            raise HookUsageError("`tape_mode` is the mode of tapes; give `tapes`, their folder.")
         if mode == "record" and cassettes is None and (repeat > 1 or len(self._models) > 1):
             raise HookUsageError(
                 "A cassette of a task's own holds one recording; give `cassettes`, a folder, to record several "
