@@ -99,11 +99,17 @@ class Workload:
         name: Their name in tables.
         attempts: The attempts of each.
         score: Returns the score of an attempt of a task with this rate.
+        heaviest: The weight of the last task. Weights rise from 1 in even steps.
     """
 
     name: str
     attempts: int
     score: Score
+    heaviest: float = 1.0
+
+    def weights(self, tasks: int) -> list[float]:
+        """Return the weights of so many tasks."""
+        return [1 + (self.heaviest - 1) * place / max(tasks - 1, 1) for place in range(tasks)]
 
 
 WORKLOADS = (
@@ -112,6 +118,7 @@ WORKLOADS = (
     Workload("pass or fail, 10 attempts", 10, pass_or_fail),
     Workload("three checks, 1 attempt", 1, of_three_checks),
     Workload("judged scores, 3 attempts", 3, graded),
+    Workload("pass or fail, 1 attempt, weights 1 to 10", 1, pass_or_fail, heaviest=10),
 )
 
 
@@ -132,7 +139,7 @@ def simulated_coverage(job: tuple[Workload, int, int]) -> tuple[float, float]:
             for _ in range(tasks):
                 rate = draw_rate(source, mean)
                 values.append(sum(workload.score(source, rate) for _ in range(workload.attempts)) / workload.attempts)
-            estimate = estimate_mean(values)
+            estimate = estimate_mean(values, workload.weights(tasks))
             assert estimate is not None
             hits += estimate.low - 1e-12 <= truth <= estimate.high + 1e-12
         found.append(hits / rounds)
@@ -171,8 +178,8 @@ def show_coverage(pool: ProcessPoolExecutor, pairs: int) -> bool:
 # The gate.
 
 
-def saved_run(scores: Iterable[Sequence[float]]) -> SavedRun:
-    """Return a saved run with these scores: for each task those of its attempts."""
+def saved_run(scores: Sequence[Sequence[float]], weights: Sequence[float]) -> SavedRun:
+    """Return a saved run with these scores, for each task those of its attempts, and these weights of the tasks."""
     results = [
         TaskResult(
             suite="simulated",
@@ -196,6 +203,7 @@ def saved_run(scores: Iterable[Sequence[float]]) -> SavedRun:
             trajectory=NO_TRAJECTORY,
             score=score,
             attempt=attempt,
+            weight=weights[task],
         )
         for task, attempts in enumerate(scores)
         for attempt, score in enumerate(attempts, start=1)
@@ -240,10 +248,11 @@ def count_alarms(job: tuple[Workload, int, int]) -> tuple[float, float, float]:
     """Return how often equal runs are found to differ, how often B is called worse, and how often the gate fails."""
     workload, tasks, pairs = job
     source = random.Random(f"alarms {workload.name} {tasks}")
+    weights = workload.weights(tasks)
     differ = worse = failed = 0
     for _ in range(pairs):
         before, after = draw_scores(source, workload, tasks)
-        diff = diff_runs(saved_run(before), saved_run(after), paired=True)
+        diff = diff_runs(saved_run(before, weights), saved_run(after, weights), paired=True)
         assert diff.test is not None
         differ += diff.test.verdict in ("better", "worse")
         worse += diff.test.verdict == "worse"

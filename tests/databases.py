@@ -6,6 +6,7 @@ A `conftest.py` takes all of it; stores run on asyncio alone.
 from __future__ import annotations
 
 import asyncio
+import functools
 import shutil
 import sys
 import tempfile
@@ -92,6 +93,15 @@ shutil.rmtree(folder, ignore_errors=True)
 """Ends a server and removes its folder once the process of the tests is gone, even if that was killed."""
 
 
+_watchers: list[Popen[bytes]] = []
+"""They have been told to end, and nobody waits until all files are removed."""
+
+
+def init_without_sync(initdb: Callable[..., str], args: list[str], **more: Any) -> str:
+    """Make the files of a server without waiting for the disk."""
+    return initdb([*args, "--no-sync"], **more)
+
+
 class Server:
     """A PostgreSQL server.
 
@@ -101,7 +111,10 @@ class Server:
 
     def __init__(self) -> None:
         import pgserver
+        from pgserver import _commands, postgres_server
 
+        # Half of the time that it takes is that of the disk.
+        postgres_server.initdb = functools.partial(init_without_sync, _commands.initdb)
         # Not a folder of pytest's: the path of the socket in it must be short, and the server runs as another user.
         self._folder = Path(tempfile.mkdtemp(prefix="pg", dir="/tmp"))
         self._watcher = Popen([sys.executable, "-c", WATCHER, str(self._folder)], stdin=PIPE, start_new_session=True)
@@ -203,7 +216,9 @@ class Server:
             thread.submit(self._loop.run, self._disconnect()).result()
             thread.submit(self._loop.close).result()
         self._server.cleanup()
-        self._watcher.communicate()
+        assert self._watcher.stdin is not None
+        self._watcher.stdin.close()
+        _watchers.append(self._watcher)
 
 
 @pytest.fixture(params=["asyncio"])

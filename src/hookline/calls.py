@@ -241,6 +241,7 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
         agent_id: The agent.
         user_id: The user for whom it runs.
         tenant_id: The tenant for whom it runs.
+        parent_operation_id: The run that called the agent; `None` if it is no sub-agent.
         metadata: A dictionary that all hooks of the call share. It is the only part that you can change in place.
     """
 
@@ -248,6 +249,7 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
     agent_id: str = ""
     user_id: str = ""
     tenant_id: str = ""
+    parent_operation_id: str | None = None
     metadata: dict[str, Any] = {}
 
 
@@ -293,10 +295,16 @@ background_of: ContextVar[object] = ContextVar("hookline_background_of", default
 """The `metadata` of the call beside which a background hook runs; other hooks of that call may have their turn."""
 
 
+shadow_of: ContextVar[object] = ContextVar("hookline_shadow_of", default=None)
+"""The `metadata` of the copy of a call that a shadow hook judges; text that it adds reaches nobody."""
+
+
 def _add_context(call: Call, text: object) -> None:
     name = type(call).__name__
     if not isinstance(text, str):
         raise HookUsageError(f"{name}.add_context takes a text for the model; got {type(text).__name__}.")
+    if shadow_of.get() is call.metadata:
+        return
     if background_of.get() is call.metadata:
         raise HookUsageError(
             f"A hook with `wait=False` cannot add context to its {name}: nothing waits for it. Remove `wait=False`."

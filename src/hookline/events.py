@@ -213,7 +213,8 @@ class BeforeToolCall(ToolEventFields, frozen=True, kw_only=True, tag="beforeTool
     # The answer is no field: it must not travel with the event, and it lives for one dispatch only. It sits in the
     # instance's __dict__ as `answer` (a ToolResult) and `sealed` (the dispatch is over). `standing` says beforehand
     # that no mock will be taken, because an interceptor has answered or refused already. `denial` (a ToolResult) and
-    # `denied_by` are what an observer did that returned a decision: they beat every answer.
+    # `denied_by` are what an observer did that returned a decision: they beat every answer. `shadow` marks the copy
+    # that an observer of a shadow bundle gets, and `wanted` says that it has called `mock`.
     hook_type: ClassVar[HookType] = HookType.BEFORE_TOOL_CALL
 
     def mock(self, answer: object) -> bool:
@@ -224,7 +225,8 @@ class BeforeToolCall(ToolEventFields, frozen=True, kw_only=True, tag="beforeTool
                 `metadata`, or an `Exception`, which counts as raised by the tool.
 
         Returns:
-            Whether this answer was accepted. The first one is, while the event is dispatched.
+            Whether this answer was accepted. The first one is, while the event is dispatched, unless a shadow bundle
+            gives it.
 
         Raises:
             HookUsageError: If `answer` is anything else.
@@ -235,6 +237,9 @@ class BeforeToolCall(ToolEventFields, frozen=True, kw_only=True, tag="beforeTool
         result = as_tool_result(answer)
         state = self.__dict__
         if "answer" in state or "sealed" in state:
+            return False
+        if "shadow" in state:
+            state["wanted"] = True
             return False
         state["answer"] = result
         return True
@@ -306,6 +311,13 @@ class OnToolCallError(ToolEventFields, frozen=True, kw_only=True, tag="onToolCal
 def is_interrupted(event: OnToolCallError) -> bool:
     """Return whether a tool call ended because its run was interrupted."""
     return event.error_type == INTERRUPTED_TYPE and event.error == INTERRUPTED
+
+
+def copy_for_shadow(event: BeforeToolCall) -> BeforeToolCall:
+    """Return a copy of an event of which no mock is accepted, for an observer of a shadow bundle."""
+    copy = msgspec.structs.replace(event)
+    copy.__dict__.update(event.__dict__, shadow=True)
+    return copy
 
 
 def is_settled(event: BeforeToolCall) -> bool:

@@ -85,6 +85,7 @@ class Hook(msgspec.Struct, frozen=True, kw_only=True):
             or both.
         tenant_id: Only for events of this tenant; `""` for every tenant.
         inherit: Whether sub-agents inherit the hook.
+        shadow: Of a control webhook: whether its answers are only recorded.
     """
 
     id: str
@@ -95,6 +96,7 @@ class Hook(msgspec.Struct, frozen=True, kw_only=True):
     webhook: Webhook | dict[str, Any] | None = None
     tenant_id: str = ""
     inherit: bool = False
+    shadow: bool = False
 
     @property
     def event(self) -> EventClass:
@@ -121,6 +123,7 @@ class Hook(msgspec.Struct, frozen=True, kw_only=True):
             webhook=webhook,
             tenant_id=self.tenant_id,
             inherit=self.inherit,
+            shadow=self.shadow,
         )
         try:
             return msgspec.json.decode(msgspec.json.encode(data), type=HookData)  # as it will be kept
@@ -143,6 +146,7 @@ class Interceptor(msgspec.Struct, frozen=True, kw_only=True):
         on_error: What happens to the call if the hook fails: `"closed"` denies it, `"open"` continues without the hook.
         wait: Whether the call waits for the hook; only `"before"` and `"after"` can have `False`.
         tenant_id: Only for calls of this tenant; `""` for every tenant.
+        shadow: Whether its decisions are recorded, and have no effect.
     """
 
     id: str
@@ -155,6 +159,7 @@ class Interceptor(msgspec.Struct, frozen=True, kw_only=True):
     on_error: OnError = "closed"
     wait: bool = True
     tenant_id: str = ""
+    shadow: bool = False
 
     def __repr__(self) -> str:
         return format_record(self)
@@ -225,6 +230,10 @@ def check_hook(hook: Hook, where: str) -> None:
             raise HookDefinitionError(
                 where, "a hook cannot have both a `control` webhook and a `handler`; make two hooks"
             )
+        if hook.shadow and not webhook.control:
+            raise HookDefinitionError(
+                where, "a webhook that only receives events cannot have shadow=True; leave it out"
+            )
     elif hook.handler is None:
         raise HookDefinitionError(
             where, "a hook needs a `handler` (a plain or async function of one event) or a `webhook`"
@@ -233,6 +242,12 @@ def check_hook(hook: Hook, where: str) -> None:
         check_signature(hook.handler, "the event", where)
         check_decides_nothing(hook.handler, "an observer", where)
     check_timeout(hook.timeout, where)
+    if hook.shadow is not False and (hook.shadow is not True or hook.webhook is None or hook.handler is not None):
+        raise HookDefinitionError(
+            where,
+            f"`shadow` must be True or False, and only a control webhook can have True; got {quote(hook.shadow)}; for "
+            "a handler, use Hooks(shadow=True)",
+        )
     if hook.tool is not None:
         check_tool(hook.tool, hook.event.__name__, has_tool=hook.event in TOOL_EVENTS, where=where)
 
@@ -257,6 +272,8 @@ def check_interceptor(hook: Interceptor, where: str) -> None:
             where,
             f"`wait` must be True; only before and after can have False; got {quote(hook.wait)} for {quote(hook.kind)}",
         )
+    if not isinstance(hook.shadow, bool):
+        raise HookDefinitionError(where, f"`shadow` must be True or False; got {quote(hook.shadow)}")
     check_signature(hook.handler, _ARGUMENTS[hook.kind], where)
     if not hook.wait:
         check_decides_nothing(hook.handler, "a hook with wait=False", where)
@@ -340,6 +357,8 @@ class Hooks:
         priority: Order of its interceptors, from 0 (outermost) to 1000. Each decorator can set its own.
         tenant_id: Only for events and calls of this tenant; `""` for every tenant.
         inherit: Whether sub-agents inherit the bundle.
+        shadow: Whether its interceptors only say what they would decide: their decisions are recorded with the status
+            `"shadow"` and have no effect on the run, which does not wait for them.
 
     Raises:
         HookDefinitionError: If an argument is invalid.
@@ -357,14 +376,18 @@ class Hooks:
         priority: int = 100,
         tenant_id: str = "",
         inherit: bool = False,
+        shadow: bool = False,
     ) -> None:
         check_id(id, "Hooks")
         check_priority(priority, f"Hooks {id!r}")
         check_tenant(tenant_id, f"Hooks {id!r}")
+        if not isinstance(shadow, bool):
+            raise HookDefinitionError(f"Hooks {id!r}", f"`shadow` must be True or False; got {quote(shadow)}")
         self.id = id
         self.priority = priority
         self.tenant_id = tenant_id
         self.inherit = inherit
+        self.shadow = shadow
         self.observers: tuple[Hook, ...] = ()
         self.interceptors: tuple[Interceptor, ...] = ()
         """The plain records behind `before`, `guard`, `after` and `around`."""
@@ -616,6 +639,7 @@ class Hooks:
                 on_error=on_error,
                 wait=wait,
                 tenant_id=self.tenant_id,
+                shadow=self.shadow,
             )
             check_interceptor(hook, f"Interceptor {hook.id!r} of {self.id!r}")
             self.interceptors = (*self.interceptors, hook)

@@ -24,7 +24,9 @@ __all__ = [
 
 logger = logging.getLogger("hookline")
 
-ExecutionStatus = Literal["ok", "error", "timeout", "denied", "mocked", "dropped"]
+ExecutionStatus = Literal["ok", "error", "timeout", "denied", "mocked", "dropped", "shadow"]
+
+HookDecision = Literal["", "denied", "asked", "mocked", "changed", "continued"]
 
 
 class HookExecution(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -34,9 +36,14 @@ class HookExecution(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         hook_id: The hook.
         hook_type: Wire name of the event, or name of the call; `phase` for a phase hook.
         operation_id: The run.
-        status: How the hook ended. `dropped`: it never ran, or was cancelled with its lane.
+        status: How the hook ended. `dropped`: it never ran, or was cancelled with its lane. `shadow`: its decision has
+            no effect, as it is a shadow hook.
         duration_ms: Own time of the handler.
         error: The exception that it raised, or the reason of its denial.
+        decision: What the hook decided about the call: it denied it (also by a failure that fails closed), had a person
+            asked, answered in its place, changed the call or its result, or had the run or the model go on. Empty if it
+            let the call be.
+        reason: The reason of a denial, the question to a person, or the input to go on with.
         time_unix_nano: Start time, in nanoseconds since 1970.
         step_index: The step of the event or call, if it has one.
         tool_call_id: The tool call, if the event or call is about one.
@@ -56,6 +63,8 @@ class HookExecution(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     tool_call_id: str | None = None
     tenant_id: str = ""
     in_chain: bool = False
+    decision: HookDecision = ""
+    reason: str = ""
 
 
 class ChainRun(msgspec.Struct, frozen=True, kw_only=True, gc=False):

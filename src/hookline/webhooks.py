@@ -95,6 +95,7 @@ class HookData(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_d
         webhook: The webhook.
         tenant_id: Only for events of this tenant; `""` for every tenant.
         inherit: Whether sub-agents inherit the hook.
+        shadow: Of a control: whether its answers are only recorded.
     """
 
     id: str
@@ -103,6 +104,7 @@ class HookData(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_d
     webhook: Webhook
     tenant_id: str = ""
     inherit: bool = False
+    shadow: bool = False
 
     def wants(self, event: Event) -> bool:
         """Return whether an event is delivered to the webhook."""

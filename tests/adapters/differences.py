@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hookline.evals.verdicts import DECISIONS, ForcedDifference, Record, Verdict
 
-__all__ = ["DENIED", "TOLD", "deny_questions", "named", "stop_is_read", "wait_together"]
+__all__ = ["DENIED", "TOLD", "deny_questions", "named", "read_otherwise", "stop_is_read", "wait_together"]
 
 DENIED = Verdict(records=(Record(tool="pay", success=False, answered_by="policy"),))
 """The call was denied, in words of the host's own."""
@@ -30,8 +30,13 @@ def deny_questions(reason: str) -> dict[str, ForcedDifference]:
 
 def wait_together(reason: str) -> dict[str, ForcedDifference]:
     """Return the differences of a host whose run waits with its sub-agent, and continues with it."""
-    asking = [each for each in DECISIONS if each.policy.act == "ask"]
-    return {each.name: ForcedDifference(reason=reason, verdict=each.verdict) for each in asking}
+    return read_otherwise(reason, *(each.name for each in DECISIONS if each.policy.act == "ask"))
+
+
+def read_otherwise(reason: str, *decisions: str) -> dict[str, ForcedDifference]:
+    """Return the differences of decisions that lead to their verdict, in a way that needs a note."""
+    found = [each for each in DECISIONS if each.name in decisions]
+    return {each.name: ForcedDifference(reason=reason, verdict=each.verdict) for each in found}
 
 
 def stop_is_read(reason: str) -> dict[str, ForcedDifference]:

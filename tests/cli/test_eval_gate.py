@@ -6,6 +6,7 @@ import json
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 from typer.testing import CliRunner, Result
@@ -22,6 +23,17 @@ tasks:
     script: [{say: ANSWER}]
     checks: [{output_contains: hello}]
 """
+
+TOOLS = '''\
+from hookline import tool
+
+@tool(in_thread=False)
+def look() -> str:
+    """Look around."""
+    return "nothing"
+
+tools = [look]
+'''
 
 
 def run(*args: str) -> Result:
@@ -181,8 +193,55 @@ def test_json_of_an_evaluation_has_its_figures_and_its_comparison(folder: Path) 
 def test_the_options_of_a_comparison_need_a_baseline_that_the_run_does_not_overwrite(folder: Path) -> None:
     run("right.yaml", "--save", "right.jsonl")
 
-    for arguments in (["--paired-test"], ["--fail-on-cannot-tell"], ["--baseline=right.jsonl", "--save=./right.jsonl"]):
+    for arguments in (
+        ["--paired-test"],
+        ["--fail-on-cannot-tell"],
+        ["--min-score=0"],
+        ["--max-score-drop=mean:0"],
+        ["--max-cost-increase=1"],
+        ["--max-calls-increase=mean:10%"],
+        ["--allow-missing"],
+        ["--baseline=right.jsonl", "--save=./right.jsonl"],
+        ["--baseline=right.jsonl", "--max-score-drop=2"],
+    ):
         assert run("right.yaml", *arguments).exit_code == 2, arguments
+
+
+@pytest.mark.parametrize(
+    ("limits", "code"),
+    [
+        ([], 1),
+        (["--max-score-drop=0.5"], 1),
+        (["--max-score-drop=1"], 0),
+        (["--max-score-drop=mean:1"], 0),
+        (["--max-score-drop=1", "--min-score=0.5"], 1),
+        (["--max-score-drop=1", "--max-calls-increase=0"], 1),
+        (["--max-score-drop=1", "--max-calls-increase=1"], 0),
+    ],
+)
+def test_the_limits_of_a_comparison_apply_to_an_evaluation_with_a_baseline(
+    folder: Path, limits: list[str], code: int
+) -> None:
+    run("right.yaml", "--save", "right.jsonl")
+    asking = SUITE.replace("[{say: ANSWER}]", "[{tool: look}, {say: what?}]").replace(
+        "tasks:", "tools: MODULE:tools\ntasks:"
+    )
+    module = f"shop_{uuid4().hex}"  # Python keeps modules by their names
+    (folder / "asking.yaml").write_text(asking.replace("MODULE", module))
+    (folder / f"{module}.py").write_text(TOOLS)
+
+    found = run("asking.yaml", "--baseline", "right.jsonl", *limits)
+
+    assert found.exit_code == code, found.output
+
+
+def test_tasks_of_the_baseline_may_be_missing_if_that_is_allowed(folder: Path) -> None:
+    suite = SUITE.replace("ANSWER", "hello")
+    (folder / "two.yaml").write_text(suite + suite.partition("tasks:\n")[2].replace("greet", "part"))
+    run("two.yaml", "--save", "two.jsonl")
+
+    assert run("right.yaml", "--baseline", "two.jsonl").exit_code == 1
+    assert run("right.yaml", "--baseline", "two.jsonl", "--allow-missing").exit_code == 0
 
 
 def test_a_summary_is_written_of_a_comparison_and_of_a_run(folder: Path) -> None:

@@ -6,6 +6,7 @@ from io import StringIO
 
 from rich.console import Console
 
+from hookline.calls import Usage
 from hookline.cli.eval._statistics import has_figures, is_repeated, show_statistics, task_table
 from hookline.evals import CheckResult, RunStatistics, SavedRun
 from tests.evals.test_repeated_diff import attempts, saved
@@ -19,6 +20,20 @@ def shown(run: SavedRun, *, width: int = 80) -> list[str]:
     show_statistics(console, statistics)
     assert all(len(line.rstrip()) <= width or line.startswith("Flaky") for line in out.getvalue().splitlines())
     return [" ".join(line.split()) for line in out.getvalue().splitlines()]
+
+
+def test_a_weighted_score_is_named_so_and_other_costs_have_rows_of_their_own() -> None:
+    costs = {"judge_usage": Usage(cost_usd=0.5), "user_usage": Usage(cost_usd=0.25)}
+
+    lines = shown(saved(attempts("tea", 1, weight=3.0, **costs), attempts("milk", 0)))
+    plain = shown(saved(attempts("tea", 1), attempts("milk", 0)))
+
+    assert any(line.startswith("score, weighted 0.75 [") for line in lines)
+    assert "judges in USD 0.5000" in lines
+    assert "simulated users in USD 0.2500" in lines
+    assert "p50, p90, p99 of an attempt 0.2500, 0.4500, 0.4950" in lines
+    assert any(line.startswith("score 0.50 [") for line in plain)
+    assert not any("USD" in line for line in plain)
 
 
 def test_a_row_for_each_task_and_the_figures_of_the_run_below() -> None:

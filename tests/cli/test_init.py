@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -15,10 +16,16 @@ from hookline.cli.init._init import PROJECT
 from tests.cli.operated import run
 from tests.docs.markdown import ROOT
 
+# The plugins of others, which stand beside pytest here, take longer than all that is tested.
+PYTEST = ("-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "anyio", "-p", "hookline.pytest_plugin")
+
 
 def start(folder: Path, *args: str) -> subprocess.CompletedProcess[str]:
     """A program of the project, in its folder."""
-    return subprocess.run([sys.executable, *args], cwd=folder, capture_output=True, text=True, check=False)
+    environment = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    return subprocess.run(
+        [sys.executable, *args], cwd=folder, capture_output=True, text=True, check=False, env=environment
+    )
 
 
 def test_the_project_runs_and_its_tests_pass(tmp_path: Path) -> None:
@@ -26,7 +33,7 @@ def test_the_project_runs_and_its_tests_pass(tmp_path: Path) -> None:
 
     made = run("init", str(folder))
     ran = start(folder, "agent.py")
-    tested = start(folder, "-m", "pytest", "-q", "-p", "no:cacheprovider")
+    tested = start(folder, *PYTEST)
 
     assert (made.exit_code, made.stderr) == (0, "")
     assert (ran.returncode, ran.stdout.splitlines()) == (
@@ -58,7 +65,7 @@ def test_without_its_hook_the_test_of_the_project_fails(tmp_path: Path) -> None:
     agent = tmp_path / "agent.py"
     agent.write_text(agent.read_text().replace("> 100 else None", "> 10_000 else None"))
 
-    tested = start(tmp_path, "-m", "pytest", "-q", "-p", "no:cacheprovider")
+    tested = start(tmp_path, *PYTEST)
 
     assert tested.returncode == 1
     assert "1 failed" in tested.stdout

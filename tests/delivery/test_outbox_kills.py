@@ -54,7 +54,7 @@ class Workers:
         self._starter.communicate()
 
 
-@pytest.mark.parametrize(("deliveries", "kills"), [(400, 4), pytest.param(1000, 5, marks=pytest.mark.soak)])
+@pytest.mark.parametrize(("deliveries", "kills"), [(150, 2), pytest.param(1000, 5, marks=pytest.mark.soak)])
 async def test_killed_workers_lose_nothing_and_repeat_with_the_same_id_and_in_order(
     database_url: str, deliveries: int, kills: int
 ) -> None:

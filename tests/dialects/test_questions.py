@@ -87,10 +87,19 @@ def test_the_result_of_a_tool_and_its_failure_are_two_events_in_claude_and_one_i
     }
 
 
-def test_an_event_of_a_sub_agent_belongs_to_the_session_of_its_parent() -> None:
-    asked = document("claude", "beforeToolCall", BASH | {"parentOperationId": "top", "agentId": "coder"})
+@pytest.mark.parametrize("point", ["beforeToolCall", "ToolCall.before", "ToolCall.guard"])
+def test_a_tool_call_of_a_sub_agent_belongs_to_the_session_of_its_parent(point: str) -> None:
+    asked = document("claude", point, BASH | {"parentOperationId": "top", "agentId": "coder"})
 
     assert (asked["session_id"], asked["agent_id"], asked["agent_type"]) == ("top", "op", "coder")
+
+
+def test_copilot_names_a_sub_agent_in_its_own_keys() -> None:
+    asked = document("copilot", "ToolCall.before", BASH | {"parentOperationId": "top", "agentId": "coder"})
+    started = document("copilot", "SubAgentCall.before", {"operationId": "op", "calleeId": "coder", "instruction": ""})
+
+    assert (asked["sessionId"], asked["agentId"], asked["agentType"]) == ("top", "op", "coder")
+    assert (started["agentType"], started["agentName"]) == ("coder", "coder")
 
 
 def test_the_prompt_is_what_users_wrote() -> None:

@@ -146,7 +146,7 @@ async def test_a_run_paused_in_a_process_that_is_killed_is_approved_and_goes_on_
         assert [child.status for child in children] == ["done"]
 
 
-@pytest.mark.parametrize(("operations", "kills"), [(40, 4), pytest.param(200, 10, marks=pytest.mark.soak)])
+@pytest.mark.parametrize(("operations", "kills"), [(16, 2), pytest.param(200, 10, marks=pytest.mark.soak)])
 async def test_operations_survive_processes_that_are_killed_at_random(
     postgresql_url: str, tmp_path: Path, operations: int, kills: int
 ) -> None:

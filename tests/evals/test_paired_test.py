@@ -200,3 +200,46 @@ def test_a_single_task_is_compared_by_fishers_exact_test(before: int, after: int
     ways = [sum(both[place] for place in chosen) for chosen in combinations(range(before + after), after)]
 
     assert fisher_p_value((a, before), (b, after)) == pytest.approx(sum(each <= b for each in ways) / len(ways))
+
+
+@given(st.integers(2, 9), st.data())
+def test_equal_weights_change_nothing(tasks: int, data: Any) -> None:
+    scores = st.lists(st.sampled_from([0.0, 0.25, 1.0]), min_size=1, max_size=3)
+    pairs = [(data.draw(scores), data.draw(scores)) for _ in range(tasks)]
+
+    plain, weighted = paired_test(pairs), paired_test(pairs, weights=[4] * tasks)
+
+    assert plain == weighted
+
+
+def test_the_difference_and_its_exchanges_count_tasks_by_their_weight() -> None:
+    fell, rose, steady = ([1.0] * 3, [0.0] * 3), ([0.0] * 3, [1.0] * 3), ([1.0, 0.0, 1.0], [0.0, 1.0, 1.0])
+    pairs = [fell, rose, steady]
+
+    heavy = paired_test(pairs, weights=[8, 1, 1])
+
+    assert heavy.score == (pytest.approx((8 + 2 / 3) / 10), pytest.approx((1 + 2 / 3) / 10))
+    assert heavy.difference == pytest.approx(-0.7)
+    assert paired_test(pairs).difference == 0
+    # All exchanges of three attempts of each task that is not steady, and those of the steady one.
+    assert heavy.p_value == pytest.approx(weighted_exchanges(pairs, [8, 1, 1]), abs=0.02)
+    assert (heavy.low <= heavy.difference <= heavy.high, heavy.rose, heavy.fell) == (True, 1, 1)
+
+
+def weighted_exchanges(pairs: Pairs, weights: list[float]) -> float:
+    """The share of all exchanges of attempts with a difference of weighted means that is at least as large."""
+    ways = []
+    for (a, b), weight in zip(pairs, weights, strict=True):
+        scores = [*a, *b]
+        ways.append([weight * (2 * sum(chosen) - sum(scores)) / len(b) for chosen in combinations(scores, len(b))])
+    observed = abs(sum(w * (sum(b) - sum(a)) / len(b) for (a, b), w in zip(pairs, weights, strict=True)))
+    totals = [abs(sum(each)) for each in product(*ways)]
+    return sum(total >= observed - 1e-9 for total in totals) / len(totals)
+
+
+@pytest.mark.parametrize(
+    ("weights", "why"), [([1], "2 tasks and 1 weights"), ([1, 0], "above 0"), ([1, 1, 1], "3 weig")]
+)
+def test_weights_that_make_no_sense_are_refused(weights: list[float], why: str) -> None:
+    with pytest.raises(HookUsageError, match=why):
+        paired_test([([1.0], [0.0]), ([1.0], [1.0])], weights=weights)

@@ -264,3 +264,26 @@ def test_the_verdict_says_how_many_tasks_moved() -> None:
     assert verdict(better) == "✓ Better, 1 higher, 0 lower, 1 new failed."
     unjudged = saved(attempts("tea", None, None))
     assert verdict(diff_runs(unjudged, unjudged)) == "✗ Nothing was judged: no task has a score in both runs."
+
+
+def weighed(tea: float, milk: float, *, weight: float) -> SavedRun:
+    return saved(attempts("tea", tea, weight=weight), attempts("milk", milk))
+
+
+@pytest.mark.parametrize(
+    ("limits", "ok"),
+    [
+        ({"max_mean_score_drop": 0.11}, True),
+        ({"max_mean_score_drop": 0.09}, False),
+        ({"max_score_drop": 1.0, "min_mean_score": 0.89}, True),
+        ({"max_score_drop": 1.0, "min_mean_score": 0.91}, False),
+    ],
+)
+def test_limits_of_the_mean_count_tasks_by_the_weight_that_they_have_now(limits: dict[str, Any], ok: bool) -> None:
+    found = diff_runs(weighed(1.0, 1.0, weight=1.0), weighed(1.0, 0.0, weight=9.0), thresholds=DiffThresholds(**limits))
+
+    assert found.score == (1.0, 0.9)
+    assert [task.weight for task in found.tasks] == [9.0, 1.0]
+    assert found.ok == ok
+    assert found.test is not None
+    assert found.test.difference == pytest.approx(-0.1)

@@ -446,7 +446,7 @@ def test_an_interrupted_run_says_how_much_is_missing() -> None:
     run = run_suite([ask_for_tea()])
     run.not_run.extend(["shop/a", "shop/b"])
 
-    assert "<b>! Interrupted:</b> 0 of 3 tasks passed; 2 did not run; 1 had no check." in render_report([run])
+    assert "<b>! Interrupted:</b> 0 of 3 tasks passed; 2 did not run; 1 had no verdict." in render_report([run])
 
 
 def test_a_report_that_breaks_off_leaves_the_old_one(tmp_path: Path) -> None:

@@ -511,6 +511,30 @@ def test_a_result_may_have_any_number_and_text(tmp_path: Path) -> None:
 
 
 def test_the_fields_that_differ_between_equal_runs_are_the_stated_ones() -> None:
-    one, two = (msgspec.to_builtins(run(teas(1)).results[0]) for _ in range(2))
+    talk = Task(id="talk", prompt="Hello!", turns=["And tea?"], script=[says("Hello."), *(ask_for_tea().script or [])])
+    one, two = (msgspec.to_builtins(run([talk]).results[0]) for _ in range(2))
 
-    assert {name for name in one if one[name] != two[name]} == set(VARYING_FIELDS)
+    differing = {"timeline" if path.startswith("timeline.") else path for path in differing_paths(one, two)}
+    assert differing == set(VARYING_FIELDS)
+
+
+def test_stable_fields_are_all_others() -> None:
+    talk = Task(id="talk", prompt="Hello!", turns=["And tea?"], script=[says("Hello."), *(ask_for_tea().script or [])])
+    one, two = (run([talk]).results[0] for _ in range(2))
+
+    assert stable_fields(one) == stable_fields(two)
+    assert set(msgspec.to_builtins(one)) - set(stable_fields(one)) == {
+        path for path in VARYING_FIELDS if "[]" not in path
+    }
+
+
+def differing_paths(one: object, other: object, path: str = "") -> Iterator[str]:
+    """Yield where two documents differ: `calls[].tool`."""
+    if isinstance(one, dict) and isinstance(other, dict):
+        for name in one.keys() | other.keys():
+            yield from differing_paths(one.get(name), other.get(name), f"{path}.{name}" if path else name)
+    elif isinstance(one, list) and isinstance(other, list) and len(one) == len(other):
+        for item, another in zip(one, other, strict=True):
+            yield from differing_paths(item, another, f"{path}[]")
+    elif one != other:
+        yield path

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -10,12 +11,12 @@ import anyio
 import msgspec
 import pytest
 
-from hookline import BeforeToolCall, Hooks, OperationResult
+from hookline import BeforeToolCall, Hooks, OperationResult, tool
 from hookline.errors import HookUsageError
 from hookline.evals import Cassette, SuiteRun, cases_of, compare, record, replay
 from hookline.evals.running import SuiteRunner
 from hookline.evals.running._tasks import Case, cassette_file
-from hookline.evals.suites import CassetteFolderError, Task, UserSuite
+from hookline.evals.suites import CassetteFolderError, Task, UserSuite, asks, says
 from hookline.evals.suites.agentdojo import AgentDojoTask, load_suite
 
 from .shop import ask_for_tea, order_tea, run_suite, tools
@@ -242,6 +243,23 @@ def test_one_broken_task_loses_nothing_of_the_others(backend: str) -> None:
     assert [(each.task_id, each.ok) for each in run.results] == [("tea", True), ("broken", False), ("order", True)]
     assert run.results[1].failure == "the run ended with reason 'error': ZeroDivisionError: division by zero"
     assert run.results[1].prompt == "Break."
+
+
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+def test_a_tool_that_calls_sys_exit_fails_and_loses_nothing_of_the_others(backend: str) -> None:
+    @tool(in_thread=False)
+    def leave() -> str:
+        """Leave."""
+        sys.exit(4)
+
+    left = Task(id="left", prompt="x", script=[asks("leave"), says("done")])
+    suite = UserSuite("exits", tools=[leave], tasks=[left, Task(id="next", prompt="x", script=[says("done")])])
+
+    run = anyio.run(SuiteRunner(cases_of([suite]), concurrency=1).run, backend=backend)
+
+    first, second = run.results
+    assert (first.reason, first.failed, second.reason) == ("done", 1, "done")
+    assert "'local/leave' called sys.exit(4), which would end the run" in first.tool_results[0]
 
 
 def test_a_check_of_agentdojo_that_raises_is_a_failed_task_with_the_error_told(monkeypatch: pytest.MonkeyPatch) -> None:

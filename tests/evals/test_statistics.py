@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.calibration import exact_coverage
+from hookline.calls import Usage
 from hookline.errors import HookUsageError
 from hookline.evals import (
     CheckResult,
@@ -93,6 +94,46 @@ def test_no_scores_have_no_mean_and_what_is_no_score_is_refused() -> None:
             estimate_mean([0.5, wrong])
 
 
+@given(st.lists(st.tuples(st.integers(0, 1000).map(lambda score: score / 1000), st.integers(1, 9)), min_size=1))
+def test_a_weighted_mean_is_that_of_repeated_scores_with_an_interval_of_fewer_tasks(
+    pairs: list[tuple[float, int]],
+) -> None:
+    scores, weights = [score for score, _ in pairs], [weight for _, weight in pairs]
+    repeated = [score for score, weight in pairs for _ in range(weight)]
+
+    found, alike, plain = (
+        estimate_mean(scores, weights),
+        estimate_mean(scores, [7.0] * len(scores)),
+        estimate_mean(scores),
+    )
+
+    assert found is not None
+    assert found.mean == pytest.approx(sum(repeated) / len(repeated))
+    assert 0 <= found.low <= found.mean <= found.high <= 1
+    assert found.count == len(scores)
+    assert alike is not None
+    assert plain is not None
+    assert (alike.mean, alike.low, alike.high) == (
+        pytest.approx(plain.mean),
+        pytest.approx(plain.low),
+        pytest.approx(plain.high),
+    )
+
+
+def test_the_interval_of_a_task_that_weighs_all_is_that_of_one_task() -> None:
+    found, one = estimate_mean([1.0, *[0.0] * 9], [1e9, *[1.0] * 9]), estimate_mean([1.0])
+
+    assert found is not None
+    assert one is not None
+    assert (found.low, found.high) == (pytest.approx(one.low, abs=1e-3), pytest.approx(one.high, abs=1e-3))
+
+
+@pytest.mark.parametrize("weight", [0, -1, math.inf, math.nan, True])
+def test_what_is_no_weight_is_refused(weight: Any) -> None:
+    with pytest.raises(HookUsageError, match="A weight is a number above 0"):
+        estimate_mean([0.5, 0.5], [1, weight])
+
+
 @given(st.integers(1, 8), st.data())
 def test_pass_at_k_and_pass_hat_k_are_the_shares_of_all_choices_of_k_attempts(attempts: int, data: Any) -> None:
     passes, k = data.draw(st.integers(0, attempts)), data.draw(st.integers(1, attempts))
@@ -127,6 +168,52 @@ def test_percentiles_rise_and_stay_among_the_values(values: list[float]) -> None
 
 def statistics(*results: TaskResult, **given: Any) -> RunStatistics:
     return RunStatistics.of(run(*results, **given))
+
+
+def test_mean_scores_count_tasks_by_their_weight_and_shares_of_passes_do_not() -> None:
+    check = [CheckResult(name="friendly", passed=True, score=1.0)]
+    other = [CheckResult(name="friendly", passed=False, score=0.0, why="rude")]
+    [model] = statistics(
+        *rows(1.0, task="tea", weight=3.0, tags=["x"], checks=check),
+        *rows(0.0, task="milk", tags=["x"], checks=other),
+    ).models
+
+    assert model.weighted
+    assert model.score is not None
+    assert model.passed is not None
+    assert (model.score.mean, model.passed.mean) == (0.75, 0.5)
+    assert (model.checks[0].score.mean, model.checks[0].passed.mean) == (0.75, 0.5)
+    assert [(tag.score and tag.score.mean, tag.passed and tag.passed.mean) for tag in model.tags] == [(0.75, 0.5)]
+    assert [(task.task, task.weight) for task in model.per_task] == [("shop/tea", 3.0), ("shop/milk", 1.0)]
+    assert not statistics(*rows(1.0, weight=2.0), *rows(0.0, task="milk", weight=2.0)).models[0].weighted
+
+
+def test_the_costs_of_judges_and_simulated_users_stand_beside_those_of_the_agent() -> None:
+    judged = Usage(input_tokens=10, cost_usd=0.25)
+    played = Usage(input_tokens=10, cost_usd=0.5)
+    [model] = statistics(
+        *rows(1.0, 1.0, cost_usd=1.0, judge_usage=judged, tags=["x"]),
+        *rows(1.0, task="milk", cost_usd=1.0, user_usage=played),
+    ).models
+
+    assert [model.cost_usd.total, model.judge_cost_usd.total, model.user_cost_usd.total] == [3.0, 0.5, 0.5]
+    assert (model.judge_cost_usd.max, model.judge_cost_usd.p50) == (0.25, 0.25)
+    tea, milk = model.per_task
+    assert (tea.cost_usd, tea.judge_cost_usd, tea.user_cost_usd) == (1.0, 0.25, 0.0)
+    assert (milk.judge_cost_usd, milk.user_cost_usd) == (0.0, 0.5)
+    assert [(tag.cost_usd, tag.judge_cost_usd, tag.user_cost_usd) for tag in model.tags] == [(2.0, 0.5, 0.0)]
+
+
+def test_a_check_without_a_verdict_is_not_in_the_figures_of_the_check() -> None:
+    [model] = statistics(
+        *rows(1.0, checks=[CheckResult(name="friendly", passed=True, score=1.0)]),
+        *rows(1.0, task="milk", checks=[CheckResult(name="friendly", passed=False, score=0.0, judged=False)]),
+        *rows(1.0, task="cup", checks=[CheckResult(name="brief", passed=False, score=0.0, judged=False)]),
+    ).models
+
+    assert [(check.check, check.tasks, check.attempts, check.score.mean) for check in model.checks] == [
+        ("friendly", 1, 1, 1.0)
+    ]
 
 
 def test_a_task_counts_once_however_often_it_was_repeated() -> None:

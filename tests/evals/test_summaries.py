@@ -7,8 +7,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from hookline.calls import Usage
 from hookline.evals import Provenance, ReportError, SuiteRun, diff_runs, diff_summary, run_summary
-from hookline.evals.reports import write_summary
+from hookline.evals.reports import junit_xml, write_report, write_summary
 
 from .test_repeated_diff import STEADY, attempts, saved
 from .test_run_diff import result, run
@@ -124,3 +125,18 @@ def test_a_summary_says_when_and_with_what_the_runs_were_made() -> None:
     facts = "started `2026-11-24T10:00:00Z`; command `hookline eval shop.yaml`; models `large`; commit `abc`"
     assert f"* A: `A`; {facts}" in compared
     assert facts in ran
+
+
+def test_a_weighted_score_and_the_costs_of_others_are_in_the_summary_the_report_and_junit(tmp_path: Path) -> None:
+    tea = attempts("tea", 1, weight=3.0, judge_usage=Usage(cost_usd=0.5))
+    ran = saved(tea, attempts("milk", 0)).suite_run()
+
+    summary, report, junit = run_summary([ran]), write_report(tmp_path / "r.html", [ran]).read_text(), junit_xml([ran])
+
+    assert "| score, weighted | 0.75 (" in summary
+    assert "| judges in USD | 0.5000 |" in summary
+    assert "Mean score, weighted</dt><dd>0.75" in report
+    assert "Cost of judges</dt>" in report
+    assert "Cost of simulated users</dt>" not in report
+    assert 'name="weight" value="3"' in junit
+    assert 'name="judge_cost_usd" value="0.5"' in junit

@@ -39,12 +39,12 @@ def run_with(*, failed: int = 0, passed: int = 0, unchecked: int = 0, not_run: i
     [
         (run_with(passed=2), "Passed: 2 of 2 tasks."),
         (run_with(passed=1), "Passed: 1 of 1 task."),
-        (run_with(passed=1, unchecked=2), "Passed: 1 of 3 tasks; 2 had no check."),
+        (run_with(passed=1, unchecked=2), "Passed: 1 of 3 tasks; 2 had no verdict."),
         (run_with(passed=1, failed=1), "Failed: 1 of 2 tasks passed; 1 failed: shop/bad0."),
         (run_with(failed=5), "Failed: 0 of 5 tasks passed; 5 failed: shop/bad0, shop/bad1, shop/bad2 and 2 more."),
         (run_with(passed=1, not_run=2), "Interrupted: 1 of 3 tasks passed; 2 did not run."),
         (run_with(failed=1, not_run=1), "Failed: 0 of 2 tasks passed; 1 failed: shop/bad0; 1 did not run."),
-        (run_with(unchecked=1), "Not judged: 0 of 1 task passed; 1 had no check."),
+        (run_with(unchecked=1), "Not judged: 0 of 1 task passed; 1 had no verdict."),
         (run_with(), "Not judged: no task ran."),
     ],
 )

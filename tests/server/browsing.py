@@ -77,13 +77,12 @@ def secret(paged: Site, tenant: str) -> str:
 
 @pytest.fixture
 def page(browser: Browser, paged: Site, secret: str, complaints: list[str]) -> Iterator[Page]:
-    """Somebody of the tenant who has signed in; whatever the browser complains about fails the test."""
+    """Somebody of the tenant who has signed in, and opens a view; whatever the browser complains about fails the test."""
     context = look(browser, paged, secret)
     page = context.new_page()
     page.on("console", lambda said: complaints.append(said.text) if said.type in ("error", "warning") else None)
     page.on("pageerror", lambda error: complaints.append(str(error)))
     page.on("request", lambda asked: None if asked.url.startswith(paged.address) else complaints.append(asked.url))
-    page.goto("operations")
     yield page
     context.close()
     assert complaints == []

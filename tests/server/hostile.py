@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["HOSTILE", "MARKS", "encode"]
+__all__ = ["ACTING", "FOR_DATABASES", "HOSTILE", "MARKS", "encode"]
 
 HOSTILE = (
     "<script>alert('hookline')</script>",
@@ -38,6 +38,15 @@ HOSTILE = (
     "\n",
 )
 """They are all sent in each field of each form, and in each parameter of each address."""
+ACTING = (
+    "<script>alert('hookline')</script>",
+    '" onfocus=alert(1) autofocus="',
+    "a\r\nSet-Cookie: hookline_session=evil\r\n\r\n",
+    "//evil.example/",
+)
+"""One of each kind that would act: in the text of a page, in an attribute, in a header, and as an address."""
+FOR_DATABASES = ("\0", "a\0b", "\ud800", "9" * 400, "'; DROP TABLE definitions; --")
+"""What a database may mind."""
 MARKS = ("<script>alert", "<img src=x", "<svg onload", '" onfocus=', "' autofocus", "\u202e", "\u200b", "49{%", "\0")
 """What of them must never be in a page outside of the value of a field, since it would act, or hide something."""
 

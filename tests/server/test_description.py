@@ -90,15 +90,16 @@ async def fill(site: Site) -> dict[str, list[str]]:
         }
 
 
+@pytest.mark.parametrize("examples", [3, pytest.param(30, marks=pytest.mark.soak)])
 @pytest.mark.parametrize("mode", ["positive", "negative"])
 @pytest.mark.parametrize("label", LABELS)
 def test_no_request_is_answered_otherwise_than_described(
-    label: str, mode: str, description: Description, filled: tuple[Site, dict[str, list[str]]]
+    label: str, mode: str, examples: int, description: Description, filled: tuple[Site, dict[str, list[str]]]
 ) -> None:
     site, ids = filled
     known = next((found for start, found in ids.items() if start in label), [])
 
-    @settings(max_examples=6, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck), database=None)
+    @settings(max_examples=examples, derandomize=True, suppress_health_check=list(HealthCheck), database=None)
     @given(case=description.cases(label, mode), real=st.booleans(), nth=st.integers(0, 2))
     def check(case: Any, real: bool, nth: int) -> None:
         if known and real and mode == "positive" and "id" in case.path_parameters:

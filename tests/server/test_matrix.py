@@ -100,13 +100,13 @@ async def decided(site: Site, store: SqlStore, owner: str) -> str:
 
 
 async def endpoint(site: Site, store: SqlStore, owner: str) -> str:
-    secrets = EndpointSecrets(store, made.MASTER, environment=KeyRing())
-    return (await secrets.rotate(owner, f"https://{made.new_id('receiver')}.example/in")).url
+    endpoint_secrets = EndpointSecrets(store, made.MASTER, environment=KeyRing())
+    return (await endpoint_secrets.rotate(owner, f"https://{made.new_id('receiver')}.example/in")).url
 
 
 async def secret(site: Site, store: SqlStore, owner: str) -> str:
-    secrets = EndpointSecrets(store, made.MASTER, environment=KeyRing())
-    return (await secrets.rotate(owner, f"https://{made.new_id('receiver')}.example/in")).id
+    endpoint_secrets = EndpointSecrets(store, made.MASTER, environment=KeyRing())
+    return (await endpoint_secrets.rotate(owner, f"https://{made.new_id('receiver')}.example/in")).id
 
 
 def tenants(answer: Any) -> set[str]:
@@ -201,6 +201,18 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
         yield site
 
 
+@pytest.fixture(scope="module")
+def secrets() -> dict[Scope, str]:
+    """Keys of acme with one scope, which all tests share: made when they are first used."""
+    return {}
+
+
+async def key_of(secrets: dict[Scope, str], database: SqlStore, scope: Scope) -> str:
+    if scope not in secrets:
+        secrets[scope] = await key(database, "acme", [scope])
+    return secrets[scope]
+
+
 @pytest.fixture
 async def database(shared: Site) -> AsyncIterator[SqlStore]:
     async with SqlStore(shared.url) as store:
@@ -223,7 +235,7 @@ async def sent(client: httpx.AsyncClient, method: str, case: Case, object_id: st
 
 @pytest.mark.parametrize("place", GUARDED, ids=lambda place: f"{place[0]}-{place[1]}")
 async def test_only_its_scope_opens_a_route_and_only_for_own_objects(
-    shared: Site, database: SqlStore, place: tuple[str, str]
+    shared: Site, database: SqlStore, secrets: dict[Scope, str], place: tuple[str, str]
 ) -> None:
     case, scope, method = CASES[place], ROUTE_SCOPES[place], place[0]
     objects = {owner: await case.make(shared, database, owner) if case.make else "" for owner in OWNERS}
@@ -235,11 +247,11 @@ async def test_only_its_scope_opens_a_route_and_only_for_own_objects(
     for other in SCOPES:
         if other == scope:
             continue
-        async with shared.client(await key(database, "acme", [other])) as wrong:
+        async with shared.client(await key_of(secrets, database, other)) as wrong:
             for each in objects.values():
                 assert (await sent(wrong, method, case, each))[0] == 403, other
     assert scope is not None
-    async with shared.client(await key(database, "acme", [scope])) as acme:
+    async with shared.client(await key_of(secrets, database, scope)) as acme:
         if single:
             for owner in ("globex", ""):
                 assert (await sent(acme, method, case, objects[owner]))[0] == 404, owner

@@ -32,6 +32,7 @@ def test_somebody_signs_in_by_keyboard(browser: Browser, paged: Site) -> None:
 
 
 def test_an_operation_appears_while_somebody_watches(page: Any, paged: Site, tenant: str) -> None:
+    page.goto("operations")
     text(page, "[data-live]").to_have_text("live")
     text(page, ".empty").to_contain_text("No operations yet")
 

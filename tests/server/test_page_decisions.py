@@ -110,6 +110,7 @@ def test_each_decision_does_what_it_says(
     page: Page, paged: Site, tenant: str, button: str, decision: str, status: str, told: str
 ) -> None:
     its = paused(paged, tenant)
+    page.goto("operations")
     page.keyboard.type("ga")
     page.wait_for_url("**/approvals")
     page.get_by_label("Reason for a rejection").fill("Not this month.")
@@ -470,6 +471,7 @@ def test_the_conversation_is_read_before_a_decision(page: Page, paged: Site, ten
 
 
 def test_the_number_of_waiting_calls_is_in_the_navigation_and_the_title(page: Page, paged: Site, tenant: str) -> None:
+    page.goto("operations")
     assert page.title() == "Operations · hookline"
     waiting = [done(paged, operation(paged.server.store, tenant)) for _ in range(3)]
     page.goto("hooks")

@@ -8,14 +8,15 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from typing import Any
 from urllib.parse import urlsplit
 
 import httpx
 import pytest
 
-from hookline.server import SCOPES
+from hookline.server import SCOPES, Scope
 from tests.server.browsing import support
 from tests.server.page_routes import (
     CASES,
@@ -44,6 +45,35 @@ def paged(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     url = f"sqlite:///{tmp_path_factory.mktemp('matrix')}/page.db"
     with Site(url, page=True, agents=[support()], quota=10_000) as site:
         yield site
+
+
+class Visitors:
+    """People with a key of a tenant and some scopes who have signed in: one of each kind for all tests."""
+
+    def __init__(self, site: Site, stack: ExitStack) -> None:
+        self._site, self._stack = site, stack
+        self._known: dict[tuple[str, Sequence[Scope]], tuple[httpx.Client, dict[str, str]]] = {}
+
+    def of(self, owner: str, *scopes: Scope) -> tuple[httpx.Client, dict[str, str]]:
+        """Return somebody, and the token of their session."""
+        kind = owner, scopes or SCOPES
+        if kind not in self._known:
+            secret = done(self._site, key(self._site.server.store, *kind))
+            person = self._stack.enter_context(visitor(self._site, secret))
+            self._known[kind] = person, token_of(person)
+        return self._known[kind]
+
+
+@pytest.fixture(scope="module")
+def admin(paged: Site) -> Iterator[httpx.Client]:
+    with visitor(paged) as person:
+        yield person
+
+
+@pytest.fixture(scope="module")
+def visitors(paged: Site) -> Iterator[Visitors]:
+    with ExitStack() as stack:
+        yield Visitors(paged, stack)
 
 
 def ask(
@@ -95,7 +125,9 @@ def find_route(path: str) -> str | None:
 
 
 @pytest.mark.parametrize("place", GUARDED, ids=name_of)
-def test_only_its_scope_opens_a_route(paged: Site, place: tuple[str, str]) -> None:
+def test_only_its_scope_opens_a_route(
+    paged: Site, admin: httpx.Client, visitors: Visitors, place: tuple[str, str]
+) -> None:
     case, scope, method = CASES[place], ROUTE_SCOPES[place], place[0]
     assert scope is not None
     owner = "" if case.system else "acme"
@@ -103,19 +135,18 @@ def test_only_its_scope_opens_a_route(paged: Site, place: tuple[str, str]) -> No
     form: dict[str, Any] = {}
     if method == "POST":
         # A key of the tenant, so that its form is that of such a key.
-        with visitor(paged, None if case.system else done(paged, key(paged.server.store, owner))) as whole:
-            form = find_form(whole, case, its)
+        form = find_form(admin if case.system else visitors.of(owner)[0], case, its)
     with browsing(paged) as nobody:
         assert ask(nobody, method, case, its)[0] in (303, 401)
     for other in SCOPES:
         if other == scope:
             continue
-        with visitor(paged, done(paged, key(paged.server.store, owner, [other]))) as wrong:
-            assert ask(wrong, method, case, its, form | token_of(wrong))[0] == 403, other
+        wrong, token = visitors.of(owner, other)
+        assert ask(wrong, method, case, its, form | token)[0] == 403, other
     if case.system:
         return
-    with visitor(paged, done(paged, key(paged.server.store, owner, [scope]))) as right:
-        status, text = ask(right, method, case, its, form | token_of(right))
+    right, token = visitors.of(owner, scope)
+    status, text = ask(right, method, case, its, form | token)
 
     assert status == case.status, text
 
@@ -127,20 +158,20 @@ def token_of(person: httpx.Client) -> dict[str, str]:
 
 @pytest.mark.parametrize("owner", ["globex", ""], ids=["another", "system"])
 @pytest.mark.parametrize("place", ABOUT_OBJECTS, ids=name_of)
-def test_a_route_answers_about_others_as_about_nothing(paged: Site, place: tuple[str, str], owner: str) -> None:
+def test_a_route_answers_about_others_as_about_nothing(
+    paged: Site, admin: httpx.Client, visitors: Visitors, place: tuple[str, str], owner: str
+) -> None:
     case, method = CASES[place], place[0]
     assert case.make is not None
     theirs = case.make(paged, owner)
     nothing = Made(new_id("none"), {name: new_id("none") for name in theirs.values if name != "tenant"})
     form: dict[str, Any] = {}
     if method == "POST" and not (case.system and owner):
-        with visitor(paged) as admin:
-            form = find_form(admin, case, theirs)
-    with visitor(paged, done(paged, key(paged.server.store, "acme"))) as acme:
-        token = token_of(acme)
-        status, text = ask(acme, method, case, theirs, form | token)
-        bare = json.loads(rename(json.dumps(form), theirs, nothing))
-        without = ask(acme, method, case, Made(nothing.id, {"tenant": owner, **nothing.values}), bare | token)
+        form = find_form(admin, case, theirs)
+    acme, token = visitors.of("acme")
+    status, text = ask(acme, method, case, theirs, form | token)
+    bare = json.loads(rename(json.dumps(form), theirs, nothing))
+    without = ask(acme, method, case, Made(nothing.id, {"tenant": owner, **nothing.values}), bare | token)
 
     assert (status, plain(rename(text, theirs, nothing))) == (without[0], plain(without[1]))
     assert status in (404, 409)
@@ -148,13 +179,13 @@ def test_a_route_answers_about_others_as_about_nothing(paged: Site, place: tuple
 
 @pytest.mark.parametrize("owner", ["globex", ""], ids=["another", "system"])
 @pytest.mark.parametrize("place", [place for place in PLACES if CASES[place].listed], ids=name_of)
-def test_a_list_has_nothing_of_others(paged: Site, place: tuple[str, str], owner: str) -> None:
+def test_a_list_has_nothing_of_others(paged: Site, visitors: Visitors, place: tuple[str, str], owner: str) -> None:
     case = CASES[place]
     theirs = case.make(paged, owner) if case.make else Made()
     mark = "&" if "?" in case.address else "?"
-    with visitor(paged, done(paged, key(paged.server.store, "acme"))) as acme:
-        status, text = ask(acme, "GET", case, theirs)
-        named = ask(acme, "GET", dataclasses.replace(case, address=f"{case.address}{mark}tenant=globex"), theirs)
+    acme, _ = visitors.of("acme")
+    status, text = ask(acme, "GET", case, theirs)
+    named = ask(acme, "GET", dataclasses.replace(case, address=f"{case.address}{mark}tenant=globex"), theirs)
 
     assert status == 200
     assert named[0] == 404

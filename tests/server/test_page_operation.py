@@ -212,6 +212,29 @@ def test_a_hook_that_asked_a_person_is_named_and_not_said_to_deny(page: Page, pa
     expect(page.locator("td.state", has_text="denied")).to_have_count(0)
 
 
+def test_what_a_shadow_hook_would_have_done_is_said_beside_what_was_done(page: Page, paged: Site, tenant: str) -> None:
+    shadow = Hooks("shadow", shadow=True)
+    shadow.guard(ToolCall, id="no-gifts")(lambda call: Deny("Nothing is free."))
+    shadow.before(ToolCall, id="looks")(lambda call: None)
+    model = by_turn(ask(("free", {}, "f1"), said="I give."), ModelResponse(content="x"))
+    agent = Agent(id="giver", model=model, tools=[free])
+    store = paged.server.store
+    ran = done(paged, exec_agent(agent, "Give", store=store, tenant_id=tenant, hooks=[shadow]))
+    assert ran.reason == "done"
+    done(paged, paged.server.log.flush())
+
+    page.goto(f"operations/{ran.operation_id}")
+    call = page.get_by_role("article", name="Tool free")
+    expect(call).to_contain_text("no-gifts would have denied it: Nothing is free.")
+    expect(call.locator(".quiet summary")).to_contain_text("1 hook let it pass")
+    expect(page.locator(".troubles")).to_have_count(0)
+    page.get_by_role("link", name="Executions of hooks").click()
+    row = page.locator("tr[data-row]").filter(has_text="no-gifts")
+    expect(row.locator("td.state").first).to_have_text("shadow")
+    row.locator("summary").click()
+    expect(row).to_contain_text("would have denied it: Nothing is free.")
+
+
 def test_an_operation_is_interrupted_from_the_page_within_a_second(page: Page, paged: Site, tenant: str) -> None:
     its, store = new_id("op"), paged.server.store
     run = asyncio.run_coroutine_threadsafe(

@@ -77,7 +77,9 @@ def build_question(
     if event.name in ("Stop", "SubagentStop"):
         known["stop_hook_active"] = stop_hook_active
     subject = known.get(event.subject, "") if event.subject else ""
-    return HostQuestion(event, _spell(dialect, known, wire), str(subject), _applies(dialect, event, wire, result))
+    return HostQuestion(
+        event, _spell(dialect, event.name, known, wire), str(subject), _applies(dialect, event, wire, result)
+    )
 
 
 def host_tool_name(dialect: Dialect, toolset: str, tool_name: str) -> str:
@@ -105,7 +107,7 @@ def _applies(dialect: Dialect, event: HostEvent, wire: Wire, result: Wire | None
     return True
 
 
-def _spell(dialect: Dialect, known: dict[str, Any], wire: Wire) -> dict[str, Any]:
+def _spell(dialect: Dialect, event: str, known: dict[str, Any], wire: Wire) -> dict[str, Any]:
     """Spell the keys of a question as the host does, and add those that only it has."""
     document = {dialect.keys.get(key, key): value for key, value in known.items()}
     document.pop(None, None)
@@ -121,8 +123,10 @@ def _spell(dialect: Dialect, known: dict[str, Any], wire: Wire) -> dict[str, Any
     if dialect.name == "copilot":
         spelled["timestamp"] = time.time_ns() // 1_000_000
         if "toolResult" in spelled:
-            kind = "failure" if known["hook_event_name"] == "postToolUseFailure" else "success"
+            kind = "failure" if event == "PostToolUseFailure" else "success"
             spelled["toolResult"] = {"resultType": kind, "textResultForLlm": spelled["toolResult"]}
+        if event in ("SubagentStart", "SubagentStop"):
+            spelled["agentName"] = spelled["agentType"]
     return spelled
 
 

@@ -149,7 +149,7 @@ def plan_of(bundle: Hooks) -> Plan:
     plan: Plan | None = bundle._compiled
     if plan is None:
         observers = [
-            (hook.event, compile_observer(hook, bundle.tenant_id, recorded=bundle.recorded))
+            (hook.event, compile_observer(hook, bundle.tenant_id, recorded=bundle.recorded, shadow=bundle.shadow))
             for hook in bundle.observers
         ]
         plan = bundle._compiled = compile_plan(bundle.lane, observers, tuple(hook.id for hook in bundle.interceptors))

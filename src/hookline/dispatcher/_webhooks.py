@@ -66,6 +66,7 @@ def control_interceptor(hook: HookData, delivery: Delivery) -> Interceptor:
         timeout=hook.webhook.timeout + SPARE_SECONDS,
         on_error=hook.webhook.on_error,
         tenant_id=hook.tenant_id,
+        shadow=hook.shadow,
     )
 
 
@@ -100,6 +101,7 @@ def _before_tool_call_of(call: ToolCall) -> BeforeToolCall:
         agent_id=call.agent_id,
         user_id=call.user_id,
         tenant_id=call.tenant_id,
+        parent_operation_id=call.parent_operation_id,
         **tool_event_fields(call),
     )
 

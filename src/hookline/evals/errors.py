@@ -32,7 +32,8 @@ HooklineError
 ├── ReportError (OSError)               the report cannot be written
 ├── EventFileError (ValueError)         a file of events cannot be read or written
 └── ToolCallError
-    └── ForbiddenToolError              a real tool was about to run in a replay
+    ├── ForbiddenToolError              a real tool was about to run in a replay
+    └── ToolExitError                   a tool called sys.exit() in an evaluation
 ```
 """
 
@@ -67,6 +68,7 @@ __all__ = [
     "SimulatedUserError",
     "StaleRecordingWarning",
     "SuiteFileError",
+    "ToolExitError",
     "ToolNameError",
     "UnknownAttackChoiceError",
     "UnknownSuiteError",
@@ -150,6 +152,19 @@ class ForbiddenToolError(ToolCallError):
     """
 
     tool: str
+
+
+@define_error("{tool!r} called sys.exit({code!r}), which would end the run. Let the tool raise another error.")
+class ToolExitError(ToolCallError):
+    """A tool called `sys.exit()` in an evaluation. The call fails, and the other tasks go on.
+
+    Attributes:
+        tool: The tool, as `toolset/name`.
+        code: The exit code.
+    """
+
+    tool: str
+    code: object
 
 
 @define_error(

@@ -34,9 +34,9 @@ from hookline._deadlines import (
 from hookline._phase import PhaseTransition
 from hookline.calls import DECISIONS, Denial, Deny, ToolResult
 from hookline.errors import DeliveryError, HookUsageError, message_of
-from hookline.events import BeforeToolCall, Event
+from hookline.events import BeforeToolCall, Event, copy_for_shadow
 from hookline.hooks import Hook
-from hookline.signals import ChainRun, ExecutionStatus, HookExecution, announce, chain_ran, hook_executed
+from hookline.signals import ChainRun, ExecutionStatus, HookDecision, HookExecution, announce, chain_ran, hook_executed
 
 if TYPE_CHECKING:
     from hookline.redaction import Redacting
@@ -83,6 +83,8 @@ class Observer(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         timeout: Seconds; `None` for the dispatcher's.
         matches: Whether an event is for this hook; `None` if every one is.
         recorded: Whether its runs are announced as `HookExecution`s.
+        announces: Whether its handler announces its runs that end, and knows more about them than the dispatcher.
+        shadow: Whether nothing that it does answers or denies a tool call.
     """
 
     id: str
@@ -91,9 +93,11 @@ class Observer(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     timeout: float | None = None
     matches: Callable[[Any], object] | None = None
     recorded: bool = True
+    announces: bool = False
+    shadow: bool = False
 
 
-def compile_observer(hook: Hook, tenant_id: str = "", *, recorded: bool = True) -> Observer:
+def compile_observer(hook: Hook, tenant_id: str = "", *, recorded: bool = True, shadow: bool = False) -> Observer:
     """Compile an observer: decide everything that can be decided before an event comes."""
     handler = cast("Callable[[Any], Any]", hook.handler)
     is_async = is_async_handler(handler)
@@ -104,6 +108,7 @@ def compile_observer(hook: Hook, tenant_id: str = "", *, recorded: bool = True) 
         timeout=hook.timeout,
         matches=matcher(hook.tool, tenant_id),
         recorded=recorded,
+        shadow=shadow,
     )
 
 
@@ -294,6 +299,20 @@ def record(
     _announce(observer, event, sender, status, duration_ns, describe_failure(failure) if failure is not None else None)
 
 
+def record_shadow(
+    observer: Observer,
+    event: Event,
+    sender: object,
+    started: int,
+    failure: Exception | None,
+    decision: HookDecision,
+    reason: str,
+) -> None:
+    """Announce a run of an observer of a shadow bundle that would have answered or denied a tool call."""
+    error = describe_failure(failure) if failure is not None else None
+    _announce(observer, event, sender, "shadow", perf_counter_ns() - started, error, decision=decision, reason=reason)
+
+
 def _announce(
     observer: Observer,
     event: Event | PhaseTransition,
@@ -301,6 +320,9 @@ def _announce(
     status: ExecutionStatus,
     duration_ns: int,
     error: str | None,
+    *,
+    decision: HookDecision = "",
+    reason: str = "",
 ) -> None:
     execution = HookExecution(
         hook_id=observer.id,
@@ -313,6 +335,8 @@ def _announce(
         step_index=getattr(event, "step_index", None),
         tool_call_id=getattr(event, "tool_call_id", None),
         tenant_id=getattr(event, "tenant_id", ""),
+        decision=decision,
+        reason=reason,
     )
     announce(hook_executed, sender, execution=execution)
 
@@ -434,13 +458,13 @@ async def run_queued(
     )
     if failure is not None:
         report(observer, event, failure, timeout)
-    if hook_executed.receivers and observer.recorded:
+    if hook_executed.receivers and observer.recorded and not observer.announces:
         record(observer, event, sender, started, failure)
 
 
 def compile_askable(observer: Observer) -> Askable:
     """Return an observer for `ask`: its handler, and its timeout if nothing has to be checked before it runs."""
-    direct = observer.is_async and observer.matches is None
+    direct = observer.is_async and observer.matches is None and not observer.shadow
     return observer.handler, (observer.timeout or 0.0) if direct else None, observer
 
 
@@ -462,7 +486,9 @@ async def ask(
         for handler, timeout, observer in askable:
             if timeout is None or not stepwise:
                 recorded = hook_executed.receivers and observer.recorded
-                if observer.is_async or observer.matches is not None or recorded:
+                if observer.shadow:
+                    await _ask_in_shadow(observer, event, bounded, hook_timeout, sender)
+                elif observer.is_async or observer.matches is not None or recorded:
                     await _ask_one(observer, event, bounded, hook_timeout, sender)
                 else:
                     _ask_sync(observer, event)
@@ -533,6 +559,36 @@ async def _ask_one(
         report(observer, event, failure, math.inf if denied else timeout)
     if hook_executed.receivers and observer.recorded:
         record(observer, event, sender, started, failure, mocked=event.mocked and not mocked, denied=denied)
+
+
+async def _ask_in_shadow(
+    observer: Observer, event: BeforeToolCall, bounded: Bounded, hook_timeout: float, sender: object
+) -> None:
+    """Ask an observer of a shadow bundle about a copy of the event; what it answers is only recorded."""
+    copy = copy_for_shadow(event)
+    state, started = copy.__dict__, perf_counter_ns()
+    if observer.matches is not None and not observer.matches(copy):
+        return
+    timeout = hook_timeout if observer.timeout is None else observer.timeout
+
+    def check(outcome: object) -> None:
+        refuse_awaitable(outcome)
+        if (refusal := deny_by_return(observer, copy, outcome)) is not None:
+            raise refusal
+
+    failure = await run_timed(
+        observer.handler, (copy,), check, is_async=observer.is_async, timeout=timeout, bounded=bounded
+    )
+    if failure is not None:
+        report(observer, event, failure, timeout)
+    if not hook_executed.receivers or not observer.recorded:
+        return
+    if "denial" in state:
+        record_shadow(observer, event, sender, started, failure, "denied", state["denial"].content)
+    elif "wanted" in state:
+        record_shadow(observer, event, sender, started, failure, "mocked", "")
+    else:
+        record(observer, event, sender, started, failure)
 
 
 def deny_by_return(observer: Observer, event: BeforeToolCall, outcome: object) -> HookUsageError | None:

@@ -75,6 +75,8 @@ class AgentRun:
         continues: How often hooks made it go on in this turn.
         stopped: Why a person ended it.
         added: What hooks added to the prompt.
+        task: The prompt of a sub-agent, as hooks left it.
+        output: What is read in place of the agent's last answer, if hooks changed or withheld it.
         continuation: The input with which hooks made it go on.
         writing: Held while its state is written, since two writes at once exclude each other.
     """
@@ -85,7 +87,8 @@ class AgentRun:
         self.turn: SuspendedCall | None = None
         self.compaction: SuspendedCall | None = None
         self.continues = 0
-        self.stopped = self.added = self.continuation = ""
+        self.stopped = self.added = self.task = self.continuation = ""
+        self.output: str | None = None
         self.writing = asyncio.Lock()
         self._messages: list[Message] = []
         self._step_has_calls = False
@@ -179,12 +182,17 @@ class AgentRun:
 
     # Turns.
 
-    async def begin_turn(self, text: str, at: float) -> AgentDone | None:
+    async def begin_turn(self, text: str, at: float, *, can_change: bool = False) -> AgentDone | None:
         """Run the hooks of `AgentCall` up to the agent; return their answer if they let it not run.
 
-        What they add to the prompt is in `added`.
+        What they add to the prompt is in `added`, and what they made of it in `task`.
+
+        Args:
+            text: The prompt.
+            at: When it was given, in unix seconds.
+            can_change: Whether the agent can be given another prompt; otherwise a changed one is refused.
         """
-        self.added = ""
+        self.added, self.task, self.output = "", text, None
         await self.end_turn_unasked()
         prompt = Message(role="user", content=text)
         self.note(prompt)
@@ -192,13 +200,20 @@ class AgentRun:
         turn = SuspendedCall()
         if await turn.begin(self.run.lead_run([prompt], turn.work)):
             changed, self.added = split_input(turn.given, prompt)
-            if changed is not None:
+            if changed is not None and can_change:
+                self.task = changed
+            elif changed is not None:
                 await turn.end(error=HookDenied("The prompt was changed.", ""))
                 return AgentDone(output=f"A hook wants the prompt changed. Send it as: {changed}", ran=False)
             self.turn = turn
             return None
         done: AgentDone = turn.result
         return done
+
+    def take_added(self) -> str:
+        """Return what hooks added to the prompt, once: some hosts have two events at which the agent could read it."""
+        added, self.added = self.added, ""
+        return added
 
     async def end_turn_unasked(self) -> None:
         """End a turn that the host broke off without a word."""
@@ -218,6 +233,8 @@ class AgentRun:
         if turn is None:
             return None
         done: AgentDone | None = await turn.end(text)
+        if done is not None and done.changed:
+            self.output = done.denied.reason if done.denied is not None else done.output
         return done
 
     # Model calls, which only transcripts tell of.

@@ -171,7 +171,8 @@ def write_cursor(moment: Moment, event: str, verdict: HookVerdict) -> HostReply:
         if verdict.decision == "continue":
             top |= {"followup_message": _text(verdict.reason)}
     elif verdict.result is not None:
-        top |= {"additional_context": _text(verdict.result)}
+        replaces = moment is Moment.AFTER_TOOL and verdict.tool.startswith("MCP:")
+        top |= {"updated_mcp_tool_output" if replaces else "additional_context": _text(verdict.result)}
     if verdict.context and moment in (Moment.SESSION_START, Moment.AFTER_TOOL):
         top["additional_context"] = _text(verdict.context)
     return _json(top)

@@ -19,6 +19,7 @@ from hookline.hosts._answers import (
     write_gemini,
 )
 from hookline.hosts._moments import Moment
+from hookline.hosts._servers import read_servers
 
 __all__ = ["HOSTS", "Host", "Scope"]
 
@@ -29,6 +30,9 @@ class Scope(StrEnum):
     PROJECT = "project"
     USER = "user"
 
+
+UNNAMED_SERVER = "mcp"
+"""The toolset of the tools of MCP servers, in a host that does not name the server."""
 
 Writer = Callable[[Moment, str, HookVerdict], HostReply]
 
@@ -44,11 +48,16 @@ class Host(msgspec.Struct, frozen=True, kw_only=True):
         installed: The events that `install` names in the settings.
         tools: Its names of tools that all coding agents have, and the common names.
         spawns: The tools that start a sub-agent.
-        mcp: How it spells the tools of MCP servers: what stands before the server's name, and after it.
+        mcp: How it spells the tools of MCP servers: what stands before the server's name, and after it; `""` after it
+            if the server is not named.
+        server_files: The files that name its MCP servers, where the spelling does not show where a server's name ends:
+            in the folder of the user's settings with `~`, else in the project.
         write: Writes an answer in its words.
         asks: Whether it can ask the person in front of it about a call.
         refuses_compaction: Whether a hook can keep it from compacting the conversation.
         names_agents: Whether an event inside a sub-agent says so.
+        adds_context_to_task: Whether what hooks add to the prompt of a sub-agent goes into its task, as the host has no
+            event at which the sub-agent could read it.
         own_prompts: How the prompts begin that the host writes itself, such as the end of a background agent.
         milliseconds: Whether its settings give timeouts in milliseconds.
         shape: How its settings nest a command: `"groups"`, `"list"` or `"bash"`.
@@ -66,10 +75,12 @@ class Host(msgspec.Struct, frozen=True, kw_only=True):
     tools: Mapping[str, str] = {}
     spawns: frozenset[str] = frozenset()
     mcp: tuple[str, str] = ("mcp__", "__")
+    server_files: tuple[str, ...] = ()
     write: Writer
     asks: bool = False
     refuses_compaction: bool = False
     names_agents: bool = True
+    adds_context_to_task: bool = False
     own_prompts: tuple[str, ...] = ()
     milliseconds: bool = False
     shape: str = "groups"
@@ -85,7 +96,9 @@ class Host(msgspec.Struct, frozen=True, kw_only=True):
             scope: Whose settings.
             project: The folder of the project.
         """
-        path = self.files[scope]
+        return self._path(self.files[scope], project)
+
+    def _path(self, path: str, project: Path) -> Path:
         if not path.startswith("~/"):
             return project / path
         moved = os.environ.get(self.home, "") if self.home else ""
@@ -93,22 +106,36 @@ class Host(msgspec.Struct, frozen=True, kw_only=True):
             return Path(moved) / path.split("/", 2)[2]
         return Path.home() / path[2:]
 
-    def split_tool(self, name: str, server: str = "", tool: str = "") -> tuple[str, str]:
+    def split_tool(self, name: str, server: str = "", tool: str = "", folder: str = "") -> tuple[str, str]:
         """Return the toolset and the common name of a tool.
 
         Args:
             name: The host's name for it.
             server: The MCP server, if the event names it.
             tool: The server's name for the tool, if the event names it.
+            folder: The folder in which the agent works.
         """
         if server and tool:
             return server, tool
         before, between = self.mcp
         if before and name.startswith(before):
-            found, _, rest = name.removeprefix(before).partition(between)
+            rest = name.removeprefix(before)
+            found, _, rest = rest.partition(between) if between else (UNNAMED_SERVER, "", rest)
+            if found and rest:
+                return found, rest
+        if self.server_files and between in name:
+            found, rest = self._split_at_server(name, between, folder)
             if found and rest:
                 return found, rest
         return self.toolset, self.tools.get(name, name)
+
+    def _split_at_server(self, name: str, between: str, folder: str) -> tuple[str, str]:
+        """Split a name after the longest server that begins it, else at the last place where one may end."""
+        files = (self._path(path, Path(folder)) for path in self.server_files if folder or path.startswith("~/"))
+        known = {server for path in files for server in read_servers(path)}
+        begins = [server for server in known if name.startswith(server + between)]
+        found = max(begins, key=len) if begins else name.rpartition(between)[0]
+        return found, name.removeprefix(found + between)
 
     def judges(self, event: str) -> bool:
         """Return whether an event judges a call, so that a hook that fails must deny it."""
@@ -209,6 +236,7 @@ GEMINI = Host(
     mcp=("", ""),  # `mcp_server_tool`, where either may have underscores: the event names both
     write=write_gemini,
     names_agents=False,
+    adds_context_to_task=True,
     milliseconds=True,
     files={Scope.PROJECT: ".gemini/settings.json", Scope.USER: "~/.gemini/settings.json"},
 )
@@ -243,7 +271,8 @@ CURSOR = Host(
     ),
     tools={"Shell": "Bash"},
     spawns=frozenset({"Task"}),
-    mcp=("MCP:", ":"),
+    mcp=("MCP:", ""),
+    adds_context_to_task=True,
     write=write_cursor,
     shape="list",
     files={Scope.PROJECT: ".cursor/hooks.json", Scope.USER: "~/.cursor/hooks.json"},
@@ -277,9 +306,12 @@ COPILOT = Host(
     ),
     tools={"bash": "Bash", "view": "Read", "create": "Write", "edit": "Edit"},
     spawns=frozenset({"task"}),
+    mcp=("", "-"),  # `server-tool`, where either may have hyphens; its own tools have none
+    server_files=("~/.copilot/mcp-config.json", ".mcp.json", ".github/mcp.json", ".vscode/mcp.json"),
     write=write_copilot,
     shape="bash",
     files={Scope.PROJECT: ".github/hooks/hookline.json", Scope.USER: "~/.copilot/hooks/hookline.json"},
+    home="COPILOT_HOME",
 )
 
 HOSTS: Mapping[str, Host] = {host.name: host for host in (CLAUDE, CODEX, GEMINI, CURSOR, COPILOT)}

@@ -117,7 +117,9 @@ def read_event(host: Host, name: str, question: bytes) -> SessionEvent:
         raise QuestionError(host.title, name, "it names no tool")
     context = given.get("mcp_context")
     server = context if isinstance(context, Mapping) else {}
-    toolset, tool_name = host.split_tool(tool, _text(server, "server_name"), _text(server, "tool_name"))
+    toolset, tool_name = host.split_tool(
+        tool, _text(server, "server_name"), _text(server, "tool_name"), _text(given, "cwd")
+    )
     response = next((given[key] for key in ("tool_response", "toolResult", "tool_output") if key in given), "")
     agent_id, parent_id = _text(given, "agent_id", "subagent_id", "agentId"), _text(given, "parentAgentId")
     session_id = _text(given, "session_id", "sessionId", "conversation_id") or "unknown"

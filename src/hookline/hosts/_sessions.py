@@ -59,6 +59,10 @@ class HostToolError(Exception):
     """A tool of a coding agent failed; its error text is all that is known."""
 
 
+class NotStarted(Exception):
+    """Hooks of `AgentCall` refused to let a sub-agent run."""
+
+
 class HostPatience(NamedTuple):
     """How long a coding agent waits for an answer.
 
@@ -158,7 +162,7 @@ class Session:
                 return await self._after_tool(event)
             case Moment.AGENT_START:
                 agent = await self._agent_of(event)
-                return HookVerdict(context=agent.added if agent is not self._main else "")
+                return HookVerdict(context=agent.take_added() if agent is not self._main else "")
             case Moment.AGENT_STOP:
                 return await self._stop_agent(event)
             case Moment.BEFORE_COMPACT:
@@ -274,9 +278,23 @@ class Session:
             return self._main
 
     async def _open_child(
-        self, parent: AgentRun, callee: str, task: str, operation_id: str | None, at: float
-    ) -> AgentRun:
-        """Open the run of a sub-agent. All hooks hold in it, whether they ask to be inherited or not."""
+        self, parent: AgentRun, callee: str, task: str, operation_id: str | None, at: float, *, has_started: bool
+    ) -> tuple[AgentRun, AgentDone | None]:
+        """Open the run of a sub-agent, and run the hooks of `AgentCall` up to it.
+
+        All hooks hold in it, whether they ask to be inherited or not.
+
+        Args:
+            parent: The agent that called it.
+            callee: The kind of the sub-agent.
+            task: Its task.
+            operation_id: The id of its operation; a new one by default.
+            at: When it was given the task, in unix seconds.
+            has_started: Whether it runs already, so that hooks can no longer change its task.
+
+        Returns:
+            The run, and the answer of the hooks if they let the sub-agent not run.
+        """
         policy = self._policy
         run = AdapterRun(
             policy.hooks(),
@@ -291,11 +309,11 @@ class Session:
         await run.open([Message(role="user", content=task)])
         child = AgentRun(run, at)
         try:
-            await child.begin_turn(task, at)
+            refused = await child.begin_turn(task, at, can_change=not has_started)
         except BaseException:  # the client went away: nobody else knows of the run
             await policy.finish(child.close(done=False))
             raise
-        return child
+        return child, refused
 
     async def _agent_of(self, event: SessionEvent) -> AgentRun:
         """Return the agent in which an event happened."""
@@ -308,7 +326,8 @@ class Session:
                 if found is None and not main.is_open:  # an interrupted session starts no further agents
                     return main
                 if found is None:  # nobody saw it start
-                    found = await self._open_child(main, event.agent_type or "agent", event.text, None, event.at)
+                    callee = event.agent_type or "agent"
+                    found, _ = await self._open_child(main, callee, event.text, None, event.at, has_started=True)
                     self._agents[event.agent_id] = found
                 return found
         if not self._host.names_agents:
@@ -431,7 +450,7 @@ class Session:
                 return HookVerdict(decision="deny", reason=_stopped_text(agent.stop_reason))
             if agent.turn is None:
                 await agent.begin_turn(event.text, event.at)
-            return HookVerdict(context=agent.added)
+            return HookVerdict(context=agent.take_added())
         main = await self._open_main(event)
         stopped = main.stop_reason
         if stopped is not None and event.text.startswith(self._host.own_prompts):
@@ -638,9 +657,19 @@ class Session:
         started = StartedAgent(event)
 
         async def work(task: str, operation_id: str) -> str:
-            child = started.agent = await self._open_child(agent, started.callee, task, operation_id, event.at)
+            child, refused = await self._open_child(
+                agent, started.callee, task, operation_id, event.at, has_started=False
+            )
+            if refused is not None:
+                await child.close(done=refused.denied is None)
+                denied = refused.denied
+                raise NotStarted(denied.reason if denied is not None else _unusable(event.tool, refused.output))
+            started.agent = child
+            given = child.task
+            if child.added and self._host.adds_context_to_task:
+                given = f"{given}\n\n{child.take_added()}"
             try:
-                output: str = await started.work(task)
+                output: str = await started.work(given)
                 if child.stop_reason is not None:
                     raise NotRun(child.stop_reason)
                 return output
@@ -648,7 +677,11 @@ class Session:
                 await child.close(done=started.stopped)
 
         task = str(event.args.get(started.field, ""))
-        reached = await started.begin(agent.run.call_agent(started.callee, task, work))
+        try:
+            reached = await started.begin(agent.run.call_agent(started.callee, task, work))
+        except NotStarted as refusal:
+            agent.note_informed(time.time())
+            return HookVerdict(decision="deny", reason=str(refusal))
         if not agent.is_open:  # it was interrupted meanwhile
             await started.end(error=NotRun("The session was interrupted."))
             return _deny_stopped(self._stop_reason_of(agent) or "")
@@ -680,14 +713,18 @@ class Session:
         self._agents.pop(started.agent_id, None)
         if started.agent is not None:
             self._count_untold(started.agent)
-        failed = event.moment is Moment.FAILED_TOOL
+        child, failed = started.agent, event.moment is Moment.FAILED_TOOL
+        if child is not None and child.turn is not None and not failed:  # nothing told that it stopped
+            await child.end_turn(event.result, event.at)
+        changed = child.output if child is not None else None
         started.stopped = True
         done: AgentDone | None = await started.end(
-            None if failed else event.result, HostToolError(event.error) if failed else None
+            None if failed else event.result if changed is None else changed,
+            HostToolError(event.error) if failed else None,
         )
-        if done is None:  # it failed, and hooks kept its error
-            return HookVerdict()
-        return HookVerdict(result=done.output if done.changed else None, tool=event.tool)
+        if done is not None and done.changed:
+            changed = done.output
+        return HookVerdict(result=changed, tool=event.tool)
 
     # Compaction.
 

@@ -50,6 +50,7 @@ from hookline.execution import announce_chain, describe_failure, refuse_return, 
 from hookline.hooks import AnyHook, Hooks, Interceptor, hook_batch
 from hookline.interceptors._clock import Clock, ScopedClock, drive, drive_through
 from hookline.interceptors._fold import CompiledChain, Placed, check_depth, first_unheard
+from hookline.interceptors._shadow import judge_in_shadow
 from hookline.interceptors._traversal import CompiledInterceptor, RunPolicy, Terminal, Traversal, executions_of
 from hookline.signals import ExecutionStatus, HookExecution, chain_ran, hook_executed
 
@@ -206,7 +207,7 @@ class Chain:
             tenant_id: The tenant of the calls.
         """
         return any(
-            hook.wait and hook.kind in ("around", "after") and hook.tenant_id in ("", tenant_id)
+            hook.wait and not hook.shadow and hook.kind in ("around", "after") and hook.tenant_id in ("", tenant_id)
             for hook, _ in self._placed[call]
         )
 
@@ -390,9 +391,12 @@ async def run_with_background(traversal: Traversal, through: Awaitable[Any]) -> 
 
 
 async def run_background_hook(traversal: Traversal, hook: CompiledInterceptor, args: tuple[Any, ...]) -> None:
-    """Run a background hook: its failure is only recorded."""
+    """Run a background hook or a shadow hook: its failure is only recorded."""
     if traversal.started is not None:
         traversal.started.append(hook)
+    if hook.alone is not None:
+        traversal.keep(hook, await judge_in_shadow(hook, *args))
+        return
     started = perf_counter()
     background_of.set(args[0].metadata)
     try:

@@ -90,8 +90,10 @@ def fail(traversal: Traversal, hook: CompiledInterceptor, error: Exception, stat
         HookDenied: If it fails closed, or the call is denied already.
     """
     problem = str(error) if isinstance(error, HookTimeoutError | HookReturnError) else describe_failure(error)
+    denies = hook.closed and traversal.refusal is None
     if status is not None:
-        traversal.note(hook, status, problem)
+        reason = failed_closed(problem) if denies else ""
+        traversal.note(hook, status, problem, decision="denied" if denies else "", reason=reason)
     report_failure(hook.id, f"{hook.kind} {hook.point}", traversal.call.operation_id, error)
     if traversal.refusal is not None:
         raise traversal.refusal
@@ -104,7 +106,12 @@ def fail_closed(traversal: Traversal, hook: CompiledInterceptor, error: Exceptio
     """Deny the call because of the failure of a hook."""
     cause = HookExecutionError(hook.id, hook.point, hook.kind, problem)
     cause.__cause__ = error
-    return traversal.deny(hook, f"the hook failed, and it fails closed: {problem}", cause=cause)
+    return traversal.deny(hook, failed_closed(problem), cause=cause)
+
+
+def failed_closed(problem: str) -> str:
+    """Return the reason of a denial by a hook that failed."""
+    return f"the hook failed, and it fails closed: {problem}"
 
 
 def timeout_error(traversal: Traversal, hook: CompiledInterceptor) -> HookTimeoutError:

@@ -7,7 +7,9 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from time import perf_counter
 from types import MethodType
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
+
+import msgspec
 
 from hookline.calls import CALLS, AgentCall, Denial, ToolCall
 from hookline.errors import (
@@ -20,7 +22,7 @@ from hookline.execution import (
     matcher,
     refuse_awaitable,
 )
-from hookline.hooks import ControlInterceptor, Interceptor
+from hookline.hooks import ControlInterceptor, Interceptor, Kind
 from hookline.interceptors._clock import INF, NO_HOOK, Clock, drive_elsewhere
 from hookline.interceptors._failures import after_error, fail, late_call_next_error, ran_too_long, timeout_error
 from hookline.interceptors._return_values import (
@@ -34,6 +36,7 @@ from hookline.interceptors._return_values import (
     outcome_of,
     repeat_call_next,
 )
+from hookline.interceptors._shadow import run_shadows
 from hookline.interceptors._traversal import (
     ABSENT,
     CLOSED,
@@ -207,7 +210,7 @@ class CompiledChain:
         enter: Leads a call from the outermost hook to the terminal and back.
         idle: The outcomes that a traversal begins with: one for the terminal, one for each `call_next`.
         marks: What a clock begins with: four per hook, and one more, which nobody reads.
-        background: Whether any of them is not waited for.
+        background: Whether any of them is not waited for, shadow hooks among them.
         background_after: The `after` hooks that are not waited for.
         takes_context: Whether the hooks can add context for the model to the calls.
     """
@@ -224,17 +227,18 @@ class CompiledChain:
         self.marks = [0.0] * (4 * len(ordered) + 1)
         pairs = list(zip(self.hooks, ordered, strict=True))
         waited = [hook for hook, (given, _) in pairs if given.wait]
+        enforced = [hook for hook in waited if hook.alone is None]
         background = [hook for hook, (given, _) in pairs if not given.wait]
-        self.background = bool(background)
-        self.takes_context = bool(waited) and waited[0].call in (ToolCall, AgentCall)
+        self.background = bool(background) or len(enforced) < len(waited)
+        self.takes_context = bool(enforced) and enforced[0].call in (ToolCall, AgentCall)
         self.background_after = tuple(hook for hook in reversed(background) if hook.kind == "after")
         layers = [hook for hook in waited if hook.kind != "guard"]
         self.idle: list[Any] = [IDLE]
         guards = [hook for hook in waited if hook.kind == "guard"]
         beside = [hook for hook in background if hook.kind == "before"]
         innermost: NextStep | None = None
-        if guards or beside or not layers or layers[-1].kind != "around":
-            innermost = run_guards_and_terminal(guards, beside, innermost_around)
+        if guards or beside or not layers or layer_of(layers[-1]) != "around":
+            innermost = fold_guards(guards, beside, innermost_around)
         self.enter = self._fold(layers, innermost)
 
     def _fold(self, layers: Sequence[CompiledInterceptor], innermost: NextStep | None) -> NextStep:
@@ -246,7 +250,7 @@ class CompiledChain:
         """
         enter = innermost
         inside: Around | None = None
-        for kind, group in itertools.groupby(reversed(layers), key=lambda hook: hook.kind):
+        for kind, group in itertools.groupby(reversed(layers), key=layer_of):
             inwards = tuple(group)
             if kind == "around":
                 for hook in inwards:
@@ -257,7 +261,10 @@ class CompiledChain:
             if inside is not None:
                 enter, inside = enter_around(inside, None, self._slot()), None
             assert enter is not None
-            enter = run_befores(inwards[::-1], enter) if kind == "before" else run_afters(inwards, enter)
+            if kind == "shadow":
+                enter = run_shadows(inwards[::-1], enter)
+            else:
+                enter = run_befores(inwards[::-1], enter) if kind == "before" else run_afters(inwards, enter)
         if inside is not None:
             return enter_around(inside, None, self._slot())
         assert enter is not None
@@ -267,6 +274,11 @@ class CompiledChain:
         """Return the place of one more outcome."""
         self.idle.append(IDLE)
         return len(self.idle) - 1
+
+
+def layer_of(hook: CompiledInterceptor) -> Kind | Literal["shadow"]:
+    """Return the kind of the layer that a hook belongs to."""
+    return hook.kind if hook.alone is None else "shadow"
 
 
 class _Places(NamedTuple):
@@ -285,13 +297,13 @@ def place_marks(ordered: Sequence[Interceptor]) -> tuple[list[_Places], int]:
     Returns:
         The places of each hook, and the index of the innermost `around`; `NO_HOOK` if there is none.
     """
-    layers = [index for index, hook in enumerate(ordered) if hook.wait and hook.kind != "guard"]
+    layers = [index for index, hook in enumerate(ordered) if hook.wait and not hook.shadow and hook.kind != "guard"]
     following = dict(itertools.pairwise(layers))
     places, outer = [], NO_HOOK
     for index, hook in enumerate(ordered):
         start = 4 * index
         inside = leave = NO_HOOK
-        around = hook.kind == "around"
+        around = hook.kind == "around" and not hook.shadow
         if around:
             inner = following.get(index)
             inside = 4 * inner if inner is not None and ordered[inner].kind == "around" else start + 2
@@ -308,7 +320,7 @@ def check_depth(hooks: Iterable[Interceptor]) -> None:
     Raises:
         HookDefinitionError: That names the class of calls.
     """
-    counts = Counter((hook.call, hook.tenant_id) for hook in hooks if hook.kind == "around")
+    counts = Counter((hook.call, hook.tenant_id) for hook in hooks if hook.kind == "around" and not hook.shadow)
     for call, tenant in counts:
         if counts[call, tenant] + (counts[call, ""] if tenant else 0) > MAX_AROUNDS:
             raise HookDefinitionError(
@@ -337,8 +349,14 @@ def compile_interceptor(
         closed=hook.on_error == "closed",
         matches=matcher(hook.tool, ""),
         lane=lane,
+        alone=compile_alone(hook, lane, hook_timeout=hook_timeout) if hook.shadow and hook.wait else None,
         **places._asdict(),
     )
+
+
+def compile_alone(hook: Interceptor, lane: object, *, hook_timeout: float) -> CompiledChain:
+    """Compile a chain in which a shadow hook is the only one, and decides."""
+    return CompiledChain([(msgspec.structs.replace(hook, shadow=False), lane)], hook_timeout=hook_timeout)
 
 
 def first_unheard(compiled: CompiledChain, policy: RunPolicy) -> int:
@@ -348,6 +366,35 @@ def first_unheard(compiled: CompiledChain, policy: RunPolicy) -> int:
     asked_by, nth = policy.asked_by
     askers = [hook.index for hook in compiled.hooks if hook.id == asked_by][: nth + 1]
     return askers[-1] + 1 if askers else 0
+
+
+def fold_guards(
+    guards: Sequence[CompiledInterceptor], background: Sequence[CompiledInterceptor], outer: int
+) -> NextStep:
+    """Make the innermost steps, in which shadow guards stand between the guards.
+
+    Args:
+        guards: The guards.
+        background: The `before` hooks that are not waited for.
+        outer: Index of the innermost `around`.
+    """
+    groups = [(kind, tuple(group)) for kind, group in itertools.groupby(guards, key=layer_of)]
+    last = groups.pop()[1] if groups and groups[-1][0] == "guard" else ()
+    enter = run_guards_and_terminal(last, background, outer)
+    for kind, group in reversed(groups):
+        enter = run_shadows(group, enter) if kind == "shadow" else run_guards(group, enter, outer)
+    return enter
+
+
+def run_guards(guards: Sequence[CompiledInterceptor], inner: NextStep, outer: int) -> NextStep:
+    """Make the step of guards that stand outside of shadow guards."""
+    turns = turns_of(guards)
+
+    async def enter(traversal: Traversal, call: Any) -> Any:
+        await run_turns(traversal, turns, apply_guard, outer)
+        return await inner(traversal, call)
+
+    return enter
 
 
 def run_guards_and_terminal(

@@ -69,7 +69,7 @@ def apply_before(traversal: Traversal, hook: CompiledInterceptor, value: object)
     if isinstance(value, hook.call):
         problem = check_changed(value, traversal.call)
         if problem is None:
-            traversal.note(hook, "ok")
+            traversal.note(hook, "ok", decision="changed" if differs(value, traversal.call) else "")
             traversal.call = value
         else:
             fail(traversal, hook, return_error(hook, problem), "error")
@@ -123,17 +123,27 @@ def apply_refusal(traversal: Traversal, hook: CompiledInterceptor, value: object
         allowed: The allowed return values, for the error.
     """
     if isinstance(value, Deny) and isinstance(value.reason, str):
-        traversal.note(hook, "denied", value.reason)
+        traversal.note(hook, "denied", value.reason, decision="denied", reason=value.reason)
         raise traversal.deny(hook, value.reason, stop=bool(value.stop))
     if isinstance(value, Ask) and isinstance(value.prompt, str):
         if traversal.policy is not None and traversal.policy.approved:
             traversal.note(hook, "ok")
             return  # a person has lifted it
-        traversal.note(hook, "denied", value.prompt)
+        traversal.note(hook, "denied", value.prompt, decision="asked", reason=value.prompt)
         if traversal.refusal is None and not traversal.reached and traversal.answered_by is None:
             traversal.asked, traversal.asked_by = value, hook
         raise traversal.deny(hook, value.prompt)
     fail(traversal, hook, return_error(hook, f"returned {quote(value)}; it can return {allowed}"), "error")
+
+
+def differs(value: object, given: object) -> bool:
+    """Return whether a hook returned something else than it was given. What cannot be compared is something else."""
+    if value is given:
+        return False
+    try:
+        return bool(value != given)
+    except Exception:
+        return True
 
 
 def apply_guard(traversal: Traversal, guard: CompiledInterceptor, value: object) -> None:
@@ -157,12 +167,12 @@ def apply_after(traversal: Traversal, hook: CompiledInterceptor, value: object, 
     if isinstance(value, hook.result):
         problem = None if value is result else check_result(value)
         if problem is None:
-            traversal.note(hook, "ok")
+            traversal.note(hook, "ok", decision="changed" if differs(value, result) else "")
             return value
         fail(traversal, hook, return_error(hook, problem), "error")
         return result
     if isinstance(value, Continue) and hook.point == "AgentCall" and isinstance(value.input, str):
-        traversal.note(hook, "ok")
+        traversal.note(hook, "ok", decision="continued" if value.input else "", reason=value.input)
         if value.input:
             traversal.continues = (*traversal.continues, value.input)
         return result
@@ -171,7 +181,7 @@ def apply_after(traversal: Traversal, hook: CompiledInterceptor, value: object, 
             problem = "returned Guide, which the framework of this run does not support; see `Capabilities.guides`"
             fail(traversal, hook, return_error(hook, problem), "error")
         elif traversal.policy is None or traversal.policy.asks_again:
-            traversal.note(hook, "ok")
+            traversal.note(hook, "ok", decision="continued", reason=value.feedback)
             traversal.guides = (*traversal.guides, (hook.id, value.feedback))
         else:
             traversal.note(hook, "ok", ASKED_ENOUGH)
@@ -196,7 +206,7 @@ def respond(traversal: Traversal, hook: CompiledInterceptor, value: Respond) -> 
         answer = result_of(hook.result, value.answer)
     except Exception as error:
         return fail(traversal, hook, error, "error")
-    traversal.note(hook, "mocked")
+    traversal.note(hook, "mocked", decision="mocked")
     record_answer(traversal, hook, answer)
     if isinstance(answer, Exception):
         traversal.raised = answer
@@ -233,10 +243,12 @@ async def apply_around(
         return value
     if isinstance(value, hook.result):
         problem = check_result(value)
+        if problem is None and called:
+            traversal.note(hook, "ok", decision="changed" if differs(value, outcome) else "")
+            return value
         if problem is None:
-            traversal.note(hook, "ok" if called else "mocked")
-            if not called:
-                record_answer(traversal, hook, value)
+            traversal.note(hook, "mocked", decision="mocked")
+            record_answer(traversal, hook, value)
             return value
         fail(traversal, hook, return_error(hook, problem), "error")
         value = FAILED
@@ -327,5 +339,7 @@ def next_call(traversal: Traversal, hook: CompiledInterceptor | None, call: Any)
         raise HookUsageError(f"Hook {hook.id!r} {problem}.")
     if traversal.pinned:
         return traversal.call
+    if differs(call, traversal.call):
+        traversal.rewrote = (*traversal.rewrote, hook.index)
     traversal.call = call
     return call

@@ -21,7 +21,7 @@ from hookline.execution import (
 )
 from hookline.hooks import Kind
 from hookline.interceptors._clock import Clock
-from hookline.signals import ExecutionStatus, HookExecution
+from hookline.signals import ExecutionStatus, HookDecision, HookExecution
 
 __all__ = [
     "ABSENT",
@@ -67,6 +67,7 @@ class CompiledInterceptor(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         end: Where it marks its end.
         inside: Where it marks the begin of its `call_next`; `NO_HOOK` for a hook that has none.
         leave: Where it marks the end of that.
+        alone: For a shadow hook, the compiled chain of this hook alone, by which it judges a call without any effect.
     """
 
     index: int
@@ -87,6 +88,7 @@ class CompiledInterceptor(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     end: int
     inside: int
     leave: int
+    alone: Any = None
 
 
 class Interruptible(Protocol):
@@ -237,10 +239,12 @@ class Traversal(msgspec.Struct, eq=False):
         result: The result at the end.
         continues: The inputs of `Continue`.
         guides: The feedback of each `Guide`, with the id of its hook.
+        rewrote: The indexes of the `around`s that have passed a changed call to `call_next`.
         context: The texts that hooks have added for the model.
         finished: Set when a `call_next` ends, if a task waits for it.
         sender: Of the records.
-        spawn: Starts a `wait=False` hook outside a run.
+        spawn: Starts a `wait=False` hook, or a shadow hook, outside a run.
+        shadow_metadata: The `metadata` of the call as the shadow hooks of each bundle see it, by the id of its lane.
     """
 
     # A struct and not a class with defaults, because in Python 3.11 a default that is read from the class is slow.
@@ -267,10 +271,12 @@ class Traversal(msgspec.Struct, eq=False):
     result: Any = None
     continues: tuple[str, ...] = ()
     guides: tuple[tuple[str, str], ...] = ()
+    rewrote: tuple[int, ...] = ()
     context: tuple[AddedContext, ...] = ()
     finished: anyio.Event | None = None
     sender: object = None
     spawn: Callable[[CompiledInterceptor, tuple[Any, ...]], None] | None = None
+    shadow_metadata: dict[int, dict[str, Any]] | None = None
 
     @property
     def reached(self) -> bool:
@@ -330,16 +336,32 @@ class Traversal(msgspec.Struct, eq=False):
         status: ExecutionStatus,
         error: str | None = None,
         *,
+        decision: HookDecision = "",
+        reason: str = "",
         duration_ms: float | None = None,
     ) -> None:
         """Record how the run of a hook ended, if executions are recorded."""
-        plain = status == "ok" and error is None and duration_ms is None
+        plain = status == "ok" and error is None and not decision and duration_ms is None
         if self.executions is None or (plain and not self.announcing):
             return  # `executions_of` makes the record of a hook that did nothing special
         now = perf_counter()
-        self.executions[hook.index] = execution = execution_of(
-            self, hook, now, time_ns() - int(now * 1e9), status=status, error=error, duration_ms=duration_ms
+        execution = execution_of(
+            self,
+            hook,
+            now,
+            time_ns() - int(now * 1e9),
+            status=status,
+            error=error,
+            decision=decision,
+            reason=reason,
+            duration_ms=duration_ms,
         )
+        self.keep(hook, execution)
+
+    def keep(self, hook: CompiledInterceptor, execution: HookExecution) -> None:
+        """Keep the record of a hook, and announce it, if executions are recorded."""
+        if self.executions is not None:
+            self.executions[hook.index] = execution
         if self.announcing:
             announce_execution(execution, self.sender)
 
@@ -352,6 +374,8 @@ def execution_of(
     *,
     status: ExecutionStatus = "ok",
     error: str | None = None,
+    decision: HookDecision = "",
+    reason: str = "",
     duration_ms: float | None = None,
 ) -> HookExecution:
     """Make the record of one run of a hook.
@@ -363,6 +387,8 @@ def execution_of(
         epoch: Nanoseconds of Unix time at which `perf_counter` was 0.
         status: How it ended.
         error: What went wrong.
+        decision: What it decided.
+        reason: Its reason.
         duration_ms: Its own time; that of the clock if it is not given.
     """
     call, clock = traversal.call, traversal.clock
@@ -378,6 +404,8 @@ def execution_of(
         tool_call_id=getattr(call, "tool_call_id", None),
         tenant_id=call.tenant_id,
         in_chain=True,
+        decision=decision or ("changed" if hook.index in traversal.rewrote else ""),
+        reason=reason,
     )
 
 
@@ -406,6 +434,7 @@ def executions_of(traversal: Traversal) -> list[HookExecution]:
                 tool_call_id=tool_call_id,
                 tenant_id=tenant_id,
                 in_chain=True,
+                decision="changed" if hook.index in traversal.rewrote else "",
             )
         executions.append(execution)
     return executions

@@ -122,7 +122,7 @@ def hook_event(
 
 
 def attributes_of(execution: HookExecution, content: Content, *, in_log: bool = False) -> dict[str, Any]:
-    """Return attributes with the hook's id, its status and the call that it judged."""
+    """Return attributes with the hook's id, its status, its decision and the call that it judged."""
     attributes: dict[str, Any] = {
         names.OPERATION_ID: clean(execution.operation_id),
         names.HOOK_ID: clean(execution.hook_id),
@@ -132,11 +132,15 @@ def attributes_of(execution: HookExecution, content: Content, *, in_log: bool = 
     }
     if execution.tool_call_id:
         attributes[names.TOOL_CALL_ID] = clean(execution.tool_call_id)
+    if execution.decision:
+        attributes[names.HOOK_DECISION] = execution.decision
     if execution.status in ("error", "timeout"):
         attributes[names.ERROR_TYPE] = error_type_of(execution)
     if execution.error and (content.on_events if in_log else content.on_spans):
         name = names.DENIAL_REASON if execution.status == "denied" else names.HOOK_ERROR
         content.put(attributes, names.HOOK, name, execution.error)
+    elif execution.reason and (content.on_events if in_log else content.on_spans):
+        content.put(attributes, names.HOOK, names.DENIAL_REASON, execution.reason)
     return attributes
 
 

@@ -14,6 +14,7 @@ from hookline.registry._catalog import HandlerCatalog, HandlerEntry
 from hookline.registry._definition import POINTS, HookDefinition
 from hookline.registry._definition import READ_ONLY as READ_ONLY
 from hookline.registry._definition import Id as Id
+from hookline.registry._definition import Mode as Mode
 from hookline.registry._definition import Name as Name
 from hookline.registry._definition import OneTenant as OneTenant
 from hookline.registry._definition import Seconds as Seconds

@@ -83,6 +83,7 @@ class Builder:
                 webhook=definition.webhook,
                 tenant_id=definition.tenant_id,
                 inherit=definition.inherits,
+                shadow=definition.mode == "shadow",
             )
         if definition.script is not None:
             if self._scripts is None:
@@ -161,7 +162,11 @@ def build_refusing_guard(definition: HookDefinition, problem: str) -> AnyHook | 
 
 def _empty_bundle(definition: HookDefinition) -> Hooks:
     bundle = Hooks(
-        definition.id, priority=definition.priority, tenant_id=definition.tenant_id, inherit=definition.inherits
+        definition.id,
+        priority=definition.priority,
+        tenant_id=definition.tenant_id,
+        inherit=definition.inherits,
+        shadow=definition.mode == "shadow",
     )
     bundle.from_definition = True
     return bundle
@@ -212,7 +217,7 @@ def _adapt_bundle(made: Hooks, definition: HookDefinition, point: Point) -> Hook
     opened: dict[str, Any] = {"on_error": "open"} if definition.on_error == "open" else {}
     for given in made.interceptors:
         interceptor: Interceptor = msgspec.structs.replace(
-            given, id=definition.id, tenant_id=definition.tenant_id, **changes, **opened
+            given, id=definition.id, tenant_id=definition.tenant_id, shadow=bundle.shadow, **changes, **opened
         )
         check_interceptor(interceptor, definition.id)
         bundle.interceptors = (*bundle.interceptors, interceptor)

@@ -13,7 +13,7 @@ from hookline._readonly import NO_DICT, NO_LIST, ReadOnlyDict, ReadOnlyList, che
 from hookline.calls import CALLS, Call, ToolCall
 from hookline.dialects import DialectName, HostEventName
 from hookline.errors import HookDefinitionError
-from hookline.events import EVENTS, TOOL_EVENTS
+from hookline.events import EVENTS, TOOL_EVENTS, BeforeToolCall
 from hookline.hooks import EventClass, Kind, OnError
 from hookline.registry._errors import DefinitionError
 from hookline.webhooks import LONGEST_MATCHER, Webhook, check_webhook, find_dialect_problem, to_camel
@@ -47,6 +47,7 @@ Id = Annotated[str, Meta(max_length=100, pattern=r"^[A-Za-z0-9_.-]*$(?!\n)")]
 Tag = Annotated[str, Meta(min_length=1, max_length=60, pattern=r"^[^\x00-\x1f\x7f]+$(?!\n)")]
 Tenant = Annotated[str, Meta(max_length=400, pattern=r"^[^\x00-\x1f\x7f]*$(?!\n)")]
 OneTenant = Annotated[str, Meta(min_length=1, max_length=400, pattern=r"^[^\x00-\x1f\x7f]+$(?!\n)")]
+Mode = Literal["enforce", "shadow"]
 Seconds = Annotated[float, Meta(gt=0, le=3600)]
 
 
@@ -107,6 +108,7 @@ class HookDefinition(msgspec.Struct, frozen=True, kw_only=True, rename="camel", 
         except_tenants: The tenants whose runs a system hook leaves out.
         config: Arguments of the handler, or configuration for the script.
         on_error: For an interceptor: what happens to the call if the hook fails. `"closed"` denies it.
+        mode: `"enforce"`, or `"shadow"` to record what an interceptor or a control decides, without any effect.
         inherit: Whether the operations of sub-agents inherit the hook. By default, an interceptor and a control are
             inherited, and an observer is not.
         tags: Words to find the hook by.
@@ -135,6 +137,7 @@ class HookDefinition(msgspec.Struct, frozen=True, kw_only=True, rename="camel", 
     except_tenants: Annotated[list[OneTenant], Meta(max_length=1000)] = NO_LIST
     config: dict[str, Any] = NO_DICT
     on_error: OnError = "closed"
+    mode: Mode = "enforce"
     inherit: bool | None = None
     tags: Annotated[list[Tag], Meta(max_length=30)] = NO_LIST
     source: str = "api"
@@ -261,9 +264,19 @@ def check_definition(definition: HookDefinition) -> HookDefinition:
         )
     if point.event is not None and definition.on_error != "closed":
         raise DefinitionError("invalid", "$.onError", "an observer cannot deny a call; leave `onError` out")
+    if definition.mode == "shadow" and not decides(definition, point):
+        problem = f"a hook at {point.name} only observes, and decides nothing; leave `mode` out"
+        raise DefinitionError("invalid", "$.mode", problem)
     if definition.webhook is not None:
         _check_webhook(definition, point, definition.webhook)
     return definition
+
+
+def decides(definition: HookDefinition, point: Point) -> bool:
+    """Return whether a hook can decide about a call: an interceptor, a control, or a handler of `beforeToolCall`."""
+    if definition.webhook is not None:
+        return definition.webhook.control
+    return point.call is not None or point.event is BeforeToolCall
 
 
 def _check_tool(definition: HookDefinition, point: Point) -> None:

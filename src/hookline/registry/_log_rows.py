@@ -8,7 +8,7 @@ import msgspec
 
 from hookline.errors import HookUsageError
 from hookline.execution import redact
-from hookline.signals import ChainRun, ExecutionStatus, HookExecution
+from hookline.signals import ChainRun, ExecutionStatus, HookDecision, HookExecution
 
 __all__ = [
     "BAD_FIRST",
@@ -33,7 +33,7 @@ SPARE_BITS = 11
 """Bits of a key below the microseconds, so that executions ending in the same one differ. Keys last until 2112."""
 LATEST = (1 << 52) - 2
 """The last microsecond of an execution. The one after it is left out, since the end of a range of keys is exclusive."""
-BAD_FIRST: Sequence[ExecutionStatus] = ("denied", "error", "timeout", "dropped", "mocked")
+BAD_FIRST: Sequence[ExecutionStatus] = ("denied", "error", "timeout", "dropped", "mocked", "shadow")
 """Statuses from worst to least bad: the status of a row is the first of them that one of its hooks had."""
 
 request_id: ContextVar[str] = ContextVar("hookline_request_id", default="")
@@ -49,6 +49,9 @@ class HookRun(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_de
         duration_ms: The hook's own time.
         error: The error that it raised, or the reason of its denial.
         time_unix_nano: When it began, in nanoseconds since 1970.
+        decision: What it decided: `"denied"`, `"asked"`, `"mocked"`, `"changed"` or `"continued"`; empty for nothing.
+            The decision of a hook with the status `"shadow"` had no effect.
+        reason: The reason of a denial, the question to a person, or the input to go on with.
     """
 
     hook_id: str
@@ -56,6 +59,8 @@ class HookRun(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_de
     duration_ms: float
     error: str | None = None
     time_unix_nano: int = 0
+    decision: HookDecision = ""
+    reason: str = ""
 
 
 class ExecutionRow(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -67,7 +72,8 @@ class ExecutionRow(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         tenant_id: The tenant for whom it ran.
         request_id: The HTTP request that caused it; its operation's id if there was none.
         point: Name of the call's class, or wire name of the event.
-        status: The worst status of its hooks: `"denied"`, `"error"`, `"timeout"`, `"dropped"`, `"mocked"`, or `"ok"`.
+        status: The worst status of its hooks: `"denied"`, `"error"`, `"timeout"`, `"dropped"`, `"mocked"`,
+            `"shadow"`, or `"ok"`.
         duration_ms: From the first hook's start to the last hook's end, with the call that they surround; for an
             observer its own time.
         created_at: When it ended, in unix seconds, by the clock of its process.
@@ -129,6 +135,8 @@ def build_row(recorded: Recorded, request: str, spare: int) -> ExecutionRow:
                 duration_ms=limit_duration(execution.duration_ms),
                 error=None if execution.error is None else clean_error(execution.error),
                 time_unix_nano=execution.time_unix_nano,
+                decision=execution.decision,
+                reason=clean_error(execution.reason),
             )
             for execution in executions
         ],

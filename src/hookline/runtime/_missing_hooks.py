@@ -28,7 +28,7 @@ def interceptor_keys(hooks: Iterable[AnyHook], tenant_id: str) -> list[Intercept
     """List the interceptors that judge the calls of a run, in the order in which they were given.
 
     Hooks of stored definitions are left out: those in force at a resume hold. So are interceptors of other tenants,
-    which never run, and hooks that are data, which travel with the state.
+    which never run, shadow hooks, which decide nothing, and hooks that are data, which travel with the state.
 
     Args:
         hooks: What the run was given.
@@ -51,7 +51,7 @@ def _keys_of(interceptors: Iterable[Interceptor], tenant_id: str) -> list[Interc
     return [
         InterceptorKey(hook.id, hook.kind, hook.call.__name__)
         for hook in interceptors
-        if hook.tenant_id in ("", tenant_id)
+        if hook.tenant_id in ("", tenant_id) and not hook.shadow
     ]
 
 

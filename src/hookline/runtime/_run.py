@@ -314,6 +314,7 @@ class Run:
             "agent_id": self.agent.id,
             "user_id": state.user_id,
             "tenant_id": state.tenant_id,
+            "parent_operation_id": state.parent_operation_id,
         }
         self.retry_of = state.retry_of
         self.attempted: OperationState | None = None

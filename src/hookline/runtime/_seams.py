@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Awaitable, Callable, Sequence
 from contextvars import copy_context
+from time import perf_counter
 from typing import Any, TypeVar
 
 import anyio.lowlevel
 import msgspec
 
 from hookline.calls import AddedContext, Ask, Call, ModelCall, StepCall, background_of
-from hookline.execution import Observer, refuse_return
+from hookline.execution import Observer, announce_chain, announce_execution, refuse_return
 from hookline.hooks import AnyHook, Hooks
 from hookline.instrumentation import Instrumentation, SegmentInfo
-from hookline.interceptors import CompiledInterceptor, Interruptible, Terminal, Traversal
+from hookline.interceptors import CompiledInterceptor, Interruptible, Terminal, Traversal, judge_in_shadow
 from hookline.runtime._run import Run
+from hookline.signals import chain_ran
 
 __all__ = [
     "RunControl",
@@ -122,9 +125,15 @@ class RunControl(msgspec.Struct, eq=False):
         self.approved, self.ask = False, ask_again
 
     def background(self, hook: CompiledInterceptor, args: tuple[Any, ...]) -> None:
-        """Queue a hook that is not waited for in the lane of its bundle."""
-        observer = Observer(id=hook.id, handler=_run_background_hook, is_async=True, timeout=hook.timeout)
-        call = args[0]
+        """Queue a hook that is not waited for, or a shadow hook, in the lane of its bundle."""
+        shadow, call = hook.alone is not None, args[0]
+        observer = Observer(
+            id=hook.id,
+            handler=_run_shadow_hook if shadow else _run_background_hook,
+            is_async=True,
+            timeout=math.inf if shadow else hook.timeout,  # its own chain stops it
+            announces=shadow,
+        )
         item = _QueuedHook(
             hook=hook,
             args=args,
@@ -133,6 +142,7 @@ class RunControl(msgspec.Struct, eq=False):
             tenant_id=call.tenant_id,
             step_index=getattr(call, "step_index", None),
             tool_call_id=getattr(call, "tool_call_id", None),
+            sender=self.sender,
         )
         queued: Any = (item, copy_context(), (observer,))
         self.run.dispatcher._host.push(self.run.operation_id, hook.lane, queued)
@@ -148,6 +158,15 @@ class _QueuedHook(msgspec.Struct, frozen=True, kw_only=True):
     tenant_id: str
     step_index: int | None
     tool_call_id: str | None
+    sender: object
+
+
+async def _run_shadow_hook(item: _QueuedHook) -> None:
+    began = perf_counter()
+    execution = await judge_in_shadow(item.hook, *item.args)
+    announce_execution(execution, item.sender)
+    if chain_ran.receivers:  # a record of its own, since that of the call is made without waiting for it
+        announce_chain(item.args[0], [execution], None, began, item.sender)
 
 
 async def _run_background_hook(item: _QueuedHook) -> None:

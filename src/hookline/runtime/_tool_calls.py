@@ -256,11 +256,10 @@ class InterceptedToolJob(msgspec.Struct, eq=False):
     def _wait_for_person(self, final: ToolCall, traversal: Traversal, asked: Ask) -> None:
         """Note that the call waits for a person, and who had the person asked."""
         asker = traversal.asked_by
-        early = asker is not None and asker.kind in ("before", "around")
         self.run.waiting[self.request.tool_call_id] = WaitingCall(
             call_index=final.call_index,
             metadata=keep_jsonable(final.metadata),
-            asked_by=(asker.id, traversal.asked_nth) if asker is not None and early else None,
+            asked_by=(asker.id, traversal.asked_nth) if asker is not None else None,
             context=list(merge_context(self.context, traversal.context)) or UNSET,
         )
         self.step.asked[self.request.tool_call_id] = to_pending(

@@ -1,105 +1,69 @@
-"""The forms in which a policy can be given: a script, a control webhook, a policy of AGENT-HOOKS."""
+"""The forms in which a policy can be given: scripts, a control webhook, a policy of AGENT-HOOKS."""
 
 from __future__ import annotations
 
 import json
-import sys
 import tempfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import anyio
-import msgspec
 from agent_hooks import Verdict
 
 from hookline.adapters.agent_hooks import PolicyHooks
-from hookline.evals.verdicts import Policy
+from hookline.evals.verdicts import Form, Policy
 from hookline.hooks import AnyHook
 from hookline.registry import Registry
 from tests.delivery.receivers import Received, Receiver, says_json
 
-__all__ = ["LOOPBACK", "agent_hooks_form", "control_form", "script_form"]
+from .scripts import TIMEOUT, definition_of, write_dialect_script, write_script
+
+__all__ = ["LOOPBACK", "agent_hooks_form", "control_form", "dialect_form", "http_hook_form", "script_form"]
 
 LOOPBACK = ["127.0.0.0/8"]
 """The addresses of the receivers, which are private."""
 
-TIMEOUT = 0.2
-"""The seconds that a policy which hangs may take: a process that starts needs some of them."""
-
-SCRIPT = """\
-import json
-import sys
-import time
-
-asked = json.load(sys.stdin)
-call, policy = asked["call"], asked["config"]
-applies = (
-    all(call["args"].get(name) == value for name, value in policy["when"].items())
-    and policy["user_id"] in (None, call["userId"])
-    and policy["agent_id"] in (None, call["agentId"])
-)
-act, text = policy["act"], policy["text"]
-if not applies or act == "allow":
-    pass
-elif act == "fail":
-    sys.exit("the policy is broken")
-elif act == "hang":
-    time.sleep(60)
-elif act in ("deny", "stop"):
-    print(json.dumps({"decision": "deny", "reason": text, "stop": act == "stop"}))
-elif act == "ask":
-    print(json.dumps({"decision": "ask", "reason": text}))
-elif act == "rewrite":
-    print(json.dumps({"decision": "allow", "args": {**call["args"], **policy["args"]}}))
-else:
-    print(json.dumps({"decision": "answer", "result": text}))
-"""
-
-KINDS = {"rewrite": "before", "answer": "before", "replace": "after"}
-"""The kind of hook that an act needs; a guard for all others."""
-
-
-def definition_of(policy: Policy, **runs: Any) -> dict[str, Any]:
-    """Return a policy as a stored definition of the registry."""
-    given = {"id": "policy", "name": "Policy", "tool": policy.tool, "tenantId": policy.tenant_id or "", **runs}
-    return {key: value for key, value in {**given, "inherit": policy.inherit}.items() if value is not None}
-
 
 @asynccontextmanager
-async def defined(definition: dict[str, Any], folder: Path) -> AsyncIterator[list[AnyHook]]:
-    """Yield the hooks of a definition that stands in a file."""
-    (folder / "hooks.yaml").write_text(json.dumps({"hooks": [definition]}))
+async def registered(folder: Path, tenant_id: str) -> AsyncIterator[list[AnyHook]]:
+    """Yield the hooks of the definitions that stand in a folder."""
     async with Registry(files=[folder / "hooks.yaml"], scripts=folder) as registry:
-        yield [*registry.hooks(definition["tenantId"])]
+        yield [*registry.hooks(tenant_id)]
 
 
 @asynccontextmanager
 async def script_form(policy: Policy) -> AsyncIterator[list[AnyHook]]:
     """Yield a policy as a definition with a script."""
     with tempfile.TemporaryDirectory() as name:
-        script = Path(name) / "policy.py"
-        script.write_text(f"#!{sys.executable} -IS\n{SCRIPT}")
-        script.chmod(0o700)
-        definition = definition_of(
-            policy,
-            point=f"ToolCall.{KINDS.get(policy.act, 'guard')}",
-            script="policy.py",
-            config=msgspec.to_builtins(policy),
-            timeout=TIMEOUT if policy.act == "hang" else None,
-            onError=policy.on_error,
-        )
-        async with defined(definition, Path(name)) as hooks:
+        definition = write_script(Path(name), policy)
+        async with registered(Path(name), definition["tenantId"]) as hooks:
             yield hooks
+
+
+def dialect_form(dialect: str) -> Form:
+    """Return the form of policies as scripts that people have for a coding agent.
+
+    Args:
+        dialect: The words of which coding agent they read and write.
+    """
+
+    @asynccontextmanager
+    async def form(policy: Policy) -> AsyncIterator[list[AnyHook]]:
+        with tempfile.TemporaryDirectory() as name:
+            definition = write_dialect_script(Path(name), policy, dialect)
+            async with registered(Path(name), definition["tenantId"]) as hooks:
+                yield hooks
+
+    return form
 
 
 @asynccontextmanager
 async def control_form(policy: Policy) -> AsyncIterator[list[AnyHook]]:
     """Yield a policy as a definition with a control webhook, whose receiver answers on loopback."""
 
-    async def answer(request: Received, writer: Any) -> bool:
-        event = request.payload
+    def decide(event: Mapping[str, Any]) -> dict[str, Any]:
         facts = {
             "tool_name": event["apiName"],
             "args": event["args"],
@@ -107,17 +71,49 @@ async def control_form(policy: Policy) -> AsyncIterator[list[AnyHook]]:
             "tenant_id": event.get("tenantId"),
             "agent_id": event.get("agentId"),
         }
+        return answered(policy, facts["args"]) if policy.applies_to(facts) else {}
+
+    async with received(policy, decide) as hooks:
+        yield hooks
+
+
+@asynccontextmanager
+async def http_hook_form(policy: Policy) -> AsyncIterator[list[AnyHook]]:
+    """Yield a policy as an HTTP hook that somebody has for Claude Code."""
+
+    def decide(asked: Mapping[str, Any]) -> dict[str, Any]:
+        facts = {
+            "tool_name": asked["tool_name"],
+            "args": asked["tool_input"],
+            "user_id": policy.user_id,
+            "tenant_id": policy.tenant_id,
+            "agent_id": asked.get("agent_type"),
+        }
+        return answered_to_claude(policy, facts["args"]) if policy.applies_to(facts) else {}
+
+    async with received(policy, decide, dialect="claude") as hooks:
+        yield hooks
+
+
+@asynccontextmanager
+async def received(
+    policy: Policy, decide: Callable[[Mapping[str, Any]], dict[str, Any]], **options: Any
+) -> AsyncIterator[list[AnyHook]]:
+    """Yield a control webhook whose receiver decides."""
+
+    async def answer(request: Received, writer: Any) -> bool:
         if policy.act == "hang":
             await anyio.sleep_forever()
-        found = answered(policy, facts["args"]) if policy.applies_to(facts) else {}
-        return await says_json(found, 500 if policy.act == "fail" else 200)(request, writer)
+        return await says_json(decide(request.payload), 500 if policy.act == "fail" else 200)(request, writer)
 
     timeout = {"timeout": TIMEOUT} if policy.act in ("hang", "fail") else {}
     with tempfile.TemporaryDirectory() as name:
         async with Receiver() as receiver:
             receiver.says(answer)
-            webhook = {"url": receiver.url, "control": True, "onError": policy.on_error, **timeout}
-            async with defined(definition_of(policy, point="beforeToolCall", webhook=webhook), Path(name)) as hooks:
+            webhook = {"url": receiver.url, "control": True, "onError": policy.on_error, **timeout, **options}
+            definition = definition_of(policy, point="beforeToolCall", webhook=webhook)
+            (Path(name) / "hooks.yaml").write_text(json.dumps({"hooks": [definition]}))
+            async with registered(Path(name), definition["tenantId"]) as hooks:
                 yield hooks
 
 
@@ -129,7 +125,23 @@ def answered(policy: Policy, args: dict[str, Any]) -> dict[str, Any]:
         return {"decision": "ask", "reason": policy.text}
     if policy.act == "rewrite":
         return {"args": {**args, **policy.args}}
+    if policy.act == "context":
+        return {"additionalContext": policy.text}
     return {"decision": "answer", "result": policy.text} if policy.act == "answer" else {}
+
+
+def answered_to_claude(policy: Policy, args: dict[str, Any]) -> dict[str, Any]:
+    """Return what a receiver of Claude Code's hooks answers about a call."""
+    if policy.act == "stop":
+        return {"continue": False, "stopReason": policy.text}
+    own: dict[str, Any] = {}
+    if policy.act in ("deny", "ask"):
+        own = {"permissionDecision": policy.act, "permissionDecisionReason": policy.text}
+    if policy.act == "rewrite":
+        own = {"updatedInput": {**args, **policy.args}}
+    if policy.act == "context":
+        own = {"additionalContext": policy.text}
+    return {"hookSpecificOutput": {"hookEventName": "PreToolUse", **own}}
 
 
 class ContractPolicy:
@@ -152,6 +164,8 @@ class ContractPolicy:
             return Verdict.deny(reason=policy.text)
         if policy.act == "ask":
             return Verdict.escalate(reason=policy.text)
+        if policy.act == "context":
+            return Verdict.warn(message=policy.text)
         if policy.act in ("rewrite", "replace"):
             changed = {**context["target"], **policy.args} if policy.act == "rewrite" else policy.text
             transform = {"path": "$target", "value": changed}
@@ -174,5 +188,6 @@ class ContractPolicy:
 @asynccontextmanager
 async def agent_hooks_form(policy: Policy) -> AsyncIterator[list[AnyHook]]:
     """Yield a policy as `PolicyHooks`."""
-    timeout = TIMEOUT if policy.act == "hang" else None
-    yield [PolicyHooks(ContractPolicy(policy), id="policy", timeout=timeout, inherit=policy.inherit)]
+    timeout = 0.02 if policy.act == "hang" else None
+    given = ContractPolicy(policy)
+    yield [PolicyHooks(given, id="policy", timeout=timeout, inherit=policy.inherit, tell_warnings=True)]

@@ -21,7 +21,7 @@ from hookline.runtime import AgentSession, Approve, InMemoryStore, Reject, exec_
 from hookline.store import SqlStore
 
 from ..differences import DENIED, named
-from .forms import LOOPBACK, agent_hooks_form, control_form, script_form
+from .forms import LOOPBACK, agent_hooks_form, control_form, dialect_form, http_hook_form, script_form
 from .stage import HooklineStage, agent_of
 
 __all__ = ["PATHS"]
@@ -109,6 +109,21 @@ BOTH: tuple[Any, ...] = ("asyncio", "trio")
 
 CONTROL = named("A control is asked before a call, and never sees its result.", "replace the result")
 
+DIALECT = {
+    **named("No hook of a coding agent can answer in a tool's place.", "answer"),
+    **named("A coding agent does not tell its hooks for whom it works.", "by user", "by user, another one"),
+}
+COPILOT = {
+    **DIALECT,
+    **named("Copilot CLI has no word that ends the run.", "deny and stop"),
+    **named(
+        "Copilot CLI denies a call whose hook exits with any code but 0.",
+        "failing, closed",
+        "failing, open",
+        verdict=DENIED,
+    ),
+}
+
 CONTRACT = {
     **named("The contract has no verdict that ends the run at a tool call.", "deny and stop"),
     **named("The contract has no verdict that answers in the tool's place.", "answer"),
@@ -127,8 +142,22 @@ PATHS = [
     verdicts.Path("sub-agent of a sub-agent", HooklineStage(), depth=2, backends=BOTH),
     verdicts.Path("script", HooklineStage(), form=script_form),
     verdicts.Path("script, sub-agent", HooklineStage(), depth=1, form=script_form),
+    *(
+        verdicts.Path(f"script, dialect {dialect}{name}", HooklineStage(), depth=depth, form=form, differs=differs)
+        for dialect, differs in (("claude", DIALECT), ("gemini", DIALECT), ("copilot", COPILOT))
+        for form in (dialect_form(dialect),)
+        for name, depth in (("", 0), (", sub-agent", 1))
+    ),
     verdicts.Path("control webhook", ControlStage(), form=control_form, differs=CONTROL),
     verdicts.Path("control webhook, sub-agent", ControlStage(), depth=1, form=control_form, differs=CONTROL),
+    verdicts.Path("HTTP hook, dialect claude", ControlStage(), form=http_hook_form, differs={**CONTROL, **DIALECT}),
+    verdicts.Path(
+        "HTTP hook, dialect claude, sub-agent",
+        ControlStage(),
+        depth=1,
+        form=http_hook_form,
+        differs={**CONTROL, **DIALECT},
+    ),
     verdicts.Path("AGENT-HOOKS", HooklineStage(), form=agent_hooks_form, differs=CONTRACT, backends=BOTH),
     verdicts.Path("AGENT-HOOKS, sub-agent", HooklineStage(), depth=1, form=agent_hooks_form, differs=CONTRACT),
 ]

@@ -758,7 +758,8 @@ async def test_the_events_of_langchain_are_streamed_through_the_hooks() -> None:
 
 
 @pytest.mark.anyio
-async def test_a_stream_that_is_cancelled_is_over_in_all_its_parts() -> None:
+@pytest.mark.parametrize("apart", [5, pytest.param(1, marks=pytest.mark.soak)])
+async def test_a_stream_that_is_cancelled_is_over_in_all_its_parts(apart: int) -> None:
     ask = ModelResponse(
         tool_calls=[ToolRequest(toolset="agent", tool_name="child", args={"instruction": "do it"}, tool_call_id="k1")]
     )
@@ -769,7 +770,7 @@ async def test_a_stream_that_is_cancelled_is_over_in_all_its_parts() -> None:
         async for _ in hooked(agent, hooks=[seen.hooks]).astream(GO, thread(), stream_mode=["updates", "messages"]):
             pass
 
-    for turns in range(1, 400, 2):
+    for turns in range(1, 400, apart):
         seen, before = Recorder(inherit=True), asyncio.all_tasks()
         consuming = asyncio.ensure_future(consume(seen))
         for _ in range(turns):

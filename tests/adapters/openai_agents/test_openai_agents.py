@@ -641,7 +641,8 @@ def unpaired(seen: Recorder) -> list[str]:
 )
 @pytest.mark.parametrize("streams", [False, True], ids=["run", "stream"])
 @pytest.mark.parametrize("how", ["cancel", "interrupt"])
-async def test_a_run_that_is_ended_from_outside_is_over_in_all_its_parts(streams: bool, how: str) -> None:
+@pytest.mark.parametrize("apart", [7, pytest.param(1, marks=pytest.mark.soak)])
+async def test_a_run_that_is_ended_from_outside_is_over_in_all_its_parts(streams: bool, how: str, apart: int) -> None:
     async def play(seen: Recorder) -> None:
         runner = HooklineRunner([seen.hooks], operation_id="ended")
         if not streams:
@@ -651,7 +652,7 @@ async def test_a_run_that_is_ended_from_outside_is_over_in_all_its_parts(streams
             async for _ in result.stream_events():
                 pass
 
-    for turns in range(1, 400, 3):
+    for turns in range(1, 400, apart):
         seen = Recorder(inherit=True)
         playing = asyncio.ensure_future(play(seen))
         for _ in range(turns):

@@ -93,6 +93,42 @@ hooks = Hooks("policy")
 hooks.before(AgentCall)(lambda call: call.add_context("The build is frozen."))
 hooks.guard(ToolCall)(lambda call: call.add_context("Mind the freeze."))
 """
+PAYMENTS = """
+from msgspec.structs import replace
+
+from hookline import Deny, Hooks, ToolCall
+
+hooks = Hooks("policy")
+
+
+@hooks.before(ToolCall, tool="pay")
+def cap(call):
+    return replace(call, args={**call.args, "amount": 1}) if call.args["to"] == "carl" else None
+
+
+@hooks.guard(ToolCall, tool="shop/pay")
+def judge(call):
+    return Deny("not to bob") if call.args["to"] == "bob" else None
+
+
+@hooks.after(ToolCall, tool="pay")
+def hide(call, result):
+    return replace(result, content="hidden")
+"""
+AGENTS = """
+from hookline import AgentCall, Deny, Hooks
+
+hooks = Hooks("policy")
+
+
+@hooks.before(AgentCall)
+def judge(call):
+    if "forbidden" in call.input[0].content:
+        return Deny("no such help")
+    if "child" in call.input[0].content:
+        call.add_context("The build is frozen.")
+    return None
+"""
 Case = Callable[[Scene], None]
 CASES: dict[str, Case] = {}
 
@@ -247,6 +283,19 @@ def go_on(scene: Scene) -> None:
     scene.expect(f"the model was asked {asked} times", asked == 4)
 
 
+@case("tools of an MCP server")
+def mcp_tools(scene: Scene) -> None:
+    scene.install()
+    (scene.place.project / "policy.py").write_text(PAYMENTS)
+    scene.plans["main"] = [scene.place.pay("bob", 5), scene.place.pay("carl", 6)]
+    scene.run()
+    calls = (scene.place.project / "calls").read_text().splitlines()
+    scene.expect(f"the calls were {calls}", [json.loads(each) for each in calls] == [{"to": "carl", "amount": 1}])
+    scene.expect("the model was not told why", "not to bob" in scene.model.told)
+    scene.expect("the model read the result", "secret" not in _results(scene).replace("secrets", ""))
+    scene.expect("the model was not told what stands for the result", "hidden" in _results(scene))
+
+
 @case("deny in a sub-agent")
 def deny_in_sub_agent(scene: Scene) -> None:
     scene.install()
@@ -265,6 +314,41 @@ def allow_in_sub_agent(scene: Scene) -> None:
     scene.run()
     scene.expect("the tool did not run", scene.has_run())
     scene.expect("the sub-agent is no operation of its own", len(scene.operations()) == 2)
+
+
+@case("stop in a sub-agent")
+def stop_in_sub_agent(scene: Scene) -> None:
+    scene.install()
+    scene.plans["main"] = [*scene.place.agent("PLAN:child help"), scene.shell("fine", "main")]
+    scene.plans["child"] = [scene.shell("stop", "first"), scene.shell("fine", "second")]
+    scene.run()
+    ran = [name for name in ("first", "second", "main") if scene.has_run(name)]
+    scene.expect(f"the tools that ran are {ran}", ran == ["main"])
+    statuses = sorted(each["status"] for each in scene.operations())
+    scene.expect(f"the operations ended as {statuses}", statuses == ["done", "interrupted"])
+
+
+@case("sub-agent reads context")
+def context_of_sub_agent(scene: Scene) -> None:
+    scene.install()
+    (scene.place.project / "policy.py").write_text(AGENTS)
+    scene.plans["main"] = scene.place.agent("PLAN:child help")
+    scene.plans["child"] = [scene.shell("fine")]
+    scene.run()
+    scene.expect("the tool did not run", scene.has_run())
+    reads = [str(each) for each in scene.model.requests if "The build is frozen." in str(each)]
+    scene.expect("the sub-agent was not told", any("PLAN:child" in each and "PLAN:main" not in each for each in reads))
+
+
+@case("sub-agent denied by a hook of AgentCall")
+def deny_agent(scene: Scene) -> None:
+    scene.install()
+    (scene.place.project / "policy.py").write_text(AGENTS)
+    scene.plans["main"] = scene.place.agent("PLAN:child forbidden")[:1]
+    scene.plans["child"] = [scene.shell("fine")]
+    scene.run()
+    scene.expect("the sub-agent ran", not scene.has_run())
+    scene.expect("the model was not told why", "no such help" in scene.model.told)
 
 
 @case("sub-agent refused")

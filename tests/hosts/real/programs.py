@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[3]
+SERVER = Path(__file__).with_name("server.py")
+"""An MCP server, which all programs call `shop`."""
 VERSIONS = {
     "claude": "@anthropic-ai/claude-code@2.1.330",
     "codex": "@openai/codex@0.169.0",
@@ -44,6 +46,10 @@ class Place:
             "HTTPS_PROXY": "http://127.0.0.1:9",  # nothing leaves this machine
             "NO_PROXY": "127.0.0.1,localhost",
         }
+
+    def serve_words(self) -> list[str]:
+        """Return the command of the MCP server, which writes its calls to the file `calls` of the project."""
+        return [sys.executable, str(SERVER), str(self.project / "calls")]
 
     def hookline(self, *words: str, stdin: str = "") -> Ran:
         """Run the command line."""
@@ -87,6 +93,12 @@ class Claude(Place):
             "CLAUDE_CODE_DISABLE_BACKGROUND_TASKS": "1",
             "ENABLE_TOOL_SEARCH": "false",
         }
+        command, *args = self.serve_words()
+        servers = {"mcpServers": {"shop": {"command": command, "args": args}}}
+        (self.home / "servers.json").write_text(json.dumps(servers))
+
+    def pay(self, to: str, amount: int) -> tuple[str, dict[str, object]]:
+        return "mcp__shop__pay", {"to": to, "amount": amount}
 
     def run(self, prompt: str) -> Ran:
         words = [
@@ -99,6 +111,9 @@ class Claude(Place):
             "--allowedTools",
             "Bash",
             "Agent",
+            "mcp__shop__pay",
+            "--mcp-config",
+            str(self.home / "servers.json"),
         ]
         return self._run(words)
 
@@ -119,12 +134,17 @@ class Codex(Place):
         return [("multi_agent_v1.spawn_agent", {"message": prompt, "agent_type": "default"}), wait]
 
     def prepare(self) -> None:
+        command, *args = self.serve_words()
         (self.home / ".codex").mkdir()
         (self.home / ".codex" / "config.toml").write_text(
             'model = "gpt-5"\nmodel_provider = "scripted"\ncheck_for_update_on_startup = false\n'
             f'[model_providers.scripted]\nname = "scripted"\nbase_url = "{self.url}/v1"\nwire_api = "responses"\n'
             "[features]\nplugins = false\napps = false\n[analytics]\nenabled = false\n"
+            f"[mcp_servers.shop]\ncommand = {json.dumps(command)}\nargs = {json.dumps(args)}\n"
         )
+
+    def pay(self, to: str, amount: int) -> tuple[str, dict[str, object]]:
+        return "mcp__shop.pay", {"to": to, "amount": amount}
 
     def run(self, prompt: str) -> Ran:
         words = ["codex", "exec", "--skip-git-repo-check", "--json", "-s", "danger-full-access", prompt]
@@ -146,6 +166,7 @@ class Gemini(Place):
             "GEMINI_API_KEY": "dummy-key-of-the-host",
             "GEMINI_CLI_TRUST_WORKSPACE": "true",
         }
+        command, *args = self.serve_words()
         (self.home / ".gemini").mkdir()
         (self.home / ".gemini" / "settings.json").write_text(
             json.dumps(
@@ -153,9 +174,13 @@ class Gemini(Place):
                     "security": {"auth": {"selectedType": "gemini-api-key"}},
                     "privacy": {"usageStatisticsEnabled": False},
                     "general": {"enableAutoUpdate": False},
+                    "mcpServers": {"shop": {"command": command, "args": args, "trust": True}},
                 }
             )
         )
+
+    def pay(self, to: str, amount: int) -> tuple[str, dict[str, object]]:
+        return "mcp_shop_pay", {"to": to, "amount": amount}
 
     def run(self, prompt: str) -> Ran:
         words = ["gemini", "-p", prompt, "-m", "gemini-2.5-flash", "-o", "stream-json"]
@@ -180,6 +205,13 @@ class Copilot(Place):
             "COPILOT_MODEL": "scripted",
             "COPILOT_OFFLINE": "true",
         }
+        command, *args = self.serve_words()
+        server = {"type": "local", "command": command, "args": args, "tools": ["*"]}
+        (self.home / ".copilot").mkdir()
+        (self.home / ".copilot" / "mcp-config.json").write_text(json.dumps({"mcpServers": {"shop": server}}))
+
+    def pay(self, to: str, amount: int) -> tuple[str, dict[str, object]]:
+        return "shop-pay", {"to": to, "amount": amount}
 
     def run(self, prompt: str) -> Ran:
         return self._run(["copilot", "-p", prompt, "--allow-all-tools"])

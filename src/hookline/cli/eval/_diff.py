@@ -42,7 +42,9 @@ MEAN = "mean:"
 
 MinScore = Annotated[
     list[str] | None,
-    typer.Option("--min-score", metavar="SCORE", help="Lowest score of each task in B, 0 to 1; mean:0.9 for the mean."),
+    typer.Option(
+        "--min-score", metavar="SCORE", help="Lowest score of each task, 0 to 1; mean:0.9 for the mean of all tasks."
+    ),
 ]
 MaxScoreDrop = Annotated[
     list[str] | None,
@@ -69,7 +71,7 @@ MaxCallsIncrease = Annotated[
     ),
 ]
 AllowMissing = Annotated[
-    bool, typer.Option("--allow-missing", help="Allow tasks of A to be missing, not run or not judged in B.")
+    bool, typer.Option("--allow-missing", help="Allow tasks of the earlier run to be missing, not run or not judged.")
 ]
 
 

@@ -175,6 +175,11 @@ def evaluate_suite(
     record: RecordFile = None,
     otlp_endpoint: Endpoint = None,
     baseline: Baseline = None,
+    min_score: MinScore = None,
+    max_score_drop: MaxScoreDrop = None,
+    max_cost_increase: MaxCostIncrease = None,
+    max_calls_increase: MaxCallsIncrease = None,
+    allow_missing: AllowMissing = False,
     paired_test: PairedTestChoice = False,
     fail_on_cannot_tell: FailOnCannotTell = False,
     summary: SummaryFile = None,
@@ -190,8 +195,8 @@ def evaluate_suite(
     task has a check, with 4 if spans did not arrive. After Ctrl-C (130) or SIGTERM (143) the files contain the tasks
     that were done; a second Ctrl-C ends at once, and leaves the saved run alone.
 
-    With --baseline it exits like `hookline eval diff`: with 1 if something is worse than there. Tasks that failed there
-    may fail again.
+    With --baseline it exits like `hookline eval diff`, and takes its limits: with 1 if something is worse than there,
+    and by more than they allow. Tasks that failed there may fail again.
     """
     _check_options(mode, mocked=mocked, cassettes=cassettes)
     options = EvaluationOptions(
@@ -214,7 +219,20 @@ def evaluate_suite(
         tracing=otlp_endpoint is not None,
         models=model or [],
     )
-    gate = Gate(baseline=baseline, paired=paired_test, fail_on_cannot_tell=fail_on_cannot_tell, summary=summary)
+    thresholds = thresholds_of(
+        min_score=min_score,
+        max_score_drop=max_score_drop,
+        max_cost_increase=max_cost_increase,
+        max_calls_increase=max_calls_increase,
+        allow_missing=allow_missing,
+    )
+    gate = Gate(
+        baseline=baseline,
+        thresholds=thresholds,
+        paired=paired_test,
+        fail_on_cannot_tell=fail_on_cannot_tell,
+        summary=summary,
+    )
     gate.check(saved=save or resume)
     with report_errors(), gate.open() as earlier:
         files = OutputFiles.resolve(report=report, junit=junit, save=save or resume, inspect=inspect, messages=messages)

@@ -122,12 +122,14 @@ class Gate:
 
     Attributes:
         baseline: The saved run to compare with.
+        thresholds: How much worse than the baseline the run may be.
         paired: Whether the paired test is asked for; with repeats it decides anyway.
         fail_on_cannot_tell: Whether to exit with a code of its own if the paired test cannot tell.
         summary: The file of the summary.
     """
 
     baseline: str | None
+    thresholds: DiffThresholds
     paired: bool
     fail_on_cannot_tell: bool
     summary: Path | None
@@ -142,8 +144,17 @@ class Gate:
             typer.BadParameter: If they do not.
         """
         if self.baseline is None:
-            for option, given in (("--paired-test", self.paired), ("--fail-on-cannot-tell", self.fail_on_cannot_tell)):
-                if given:
+            limits = self.thresholds
+            for option, given in (
+                ("--min-score", (limits.min_score, limits.min_mean_score)),
+                ("--max-score-drop", (limits.max_score_drop, limits.max_mean_score_drop)),
+                ("--max-cost-increase", (limits.max_cost_increase, limits.max_mean_cost_increase)),
+                ("--max-calls-increase", (limits.max_calls_increase, limits.max_mean_calls_increase)),
+                ("--allow-missing", (limits.allow_missing or None,)),
+                ("--paired-test", (self.paired or None,)),
+                ("--fail-on-cannot-tell", (self.fail_on_cannot_tell or None,)),
+            ):
+                if any(each is not None for each in given):
                     raise typer.BadParameter(f"{option} is about the comparison with a --baseline; give one.")
         elif saved is not None and os.path.realpath(saved) == os.path.realpath(self.baseline):
             raise typer.BadParameter("The run would overwrite its baseline; save it to another file.")
@@ -170,8 +181,8 @@ class Gate:
         run, paired = SavedRun.of(evaluation.runs[0], evaluation.targets), self.paired or None
         shared = [model for model in run.models if model in baseline.models]
         if max(len(run.models), len(baseline.models)) < 2 or not shared:
-            return [diff_runs(baseline, run, paired=paired)]
-        return [diff_runs(baseline, run, model=model, paired=paired) for model in shared]
+            return [diff_runs(baseline, run, thresholds=self.thresholds, paired=paired)]
+        return [diff_runs(baseline, run, thresholds=self.thresholds, model=model, paired=paired) for model in shared]
 
     def show(self, console: Console, evaluation: Evaluation, diffs: Sequence[RunDiff]) -> None:
         """Print the comparisons, and which models the baseline does not have."""

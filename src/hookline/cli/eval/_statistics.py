@@ -37,6 +37,9 @@ def has_figures(statistics: RunStatistics) -> bool:
     """Whether the figures of a run say more than its table of tasks and its totals."""
     return is_repeated(statistics) or any(
         model.total_cost_usd != 0
+        or model.judge_cost_usd.total
+        or model.user_cost_usd.total
+        or model.weighted
         or model.input_tokens.total
         or model.output_tokens.total
         or model.tags
@@ -121,7 +124,7 @@ def _rows(models: Sequence[ModelStatistics]) -> list[tuple[str, list[str]]]:
         ("tasks", lambda model: str(model.tasks)),
         ("attempts", lambda model: str(model.attempts)),
         ("passed", lambda model: _show(model.passed)),
-        ("score", lambda model: _show(model.score)),
+        ("score, weighted" if any(model.weighted for model in models) else "score", lambda model: _show(model.score)),
     ]
     most = max(max(model.pass_at_k, default=0) for model in models)
     if most > 1:
@@ -134,6 +137,16 @@ def _rows(models: Sequence[ModelStatistics]) -> list[tuple[str, list[str]]]:
         figures += [
             ("cost in USD", lambda model: format_cost(model.total_cost_usd)),
             (PER_ATTEMPT, lambda model: _percentiles(model.cost_usd, "{:.4f}".format) if model.cost_usd else UNKNOWN),
+        ]
+    if any(model.judge_cost_usd.total for model in models):
+        figures += [
+            ("judges in USD", lambda model: f"{model.judge_cost_usd.total:.4f}"),
+            (PER_ATTEMPT, lambda model: _percentiles(model.judge_cost_usd, "{:.4f}".format)),
+        ]
+    if any(model.user_cost_usd.total for model in models):
+        figures += [
+            ("simulated users in USD", lambda model: f"{model.user_cost_usd.total:.4f}"),
+            (PER_ATTEMPT, lambda model: _percentiles(model.user_cost_usd, "{:.4f}".format)),
         ]
     if any(model.input_tokens.total or model.output_tokens.total for model in models):
         figures += [

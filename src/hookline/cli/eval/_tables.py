@@ -278,7 +278,7 @@ def _unjudged_line(run: SuiteRun) -> str:
     """Return a line that names tasks without checks and expected calls."""
     names = run.not_judged
     more = f" and {len(names) - NEVER_SHOWN} more" if len(names) > NEVER_SHOWN else ""
-    told = f"{len(names)} of {len(run.results)} tasks were not judged: they have no checks and no expected calls"
+    told = f"{len(names)} of {len(run.results)} tasks were not judged: no check came to a verdict"
     return f"[yellow]{told}: {escape(', '.join(names[:NEVER_SHOWN]))}{more}[/]"
 
 

@@ -504,7 +504,9 @@ def _parse_sample(text: str) -> dict[str, Any]:
 
 def _state(definition: HookDefinition) -> str:
     """Return whether a hook takes part in runs; `"not here"` if this process lacks what it names."""
-    return "off" if not definition.enabled else "not here" if definition.problem else "on"
+    if not definition.enabled:
+        return "off"
+    return "not here" if definition.problem else "shadow" if definition.mode == "shadow" else "on"
 
 
 def _target(definition: HookDefinition) -> str:

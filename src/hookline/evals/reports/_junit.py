@@ -153,7 +153,10 @@ class SuiteCases:
                 "faults": sum(call.fault is not None for call in result.calls),
                 "cassette": result.cassette or "",
                 "score": "" if result.score is None else f"{result.score:.4g}",
+                "weight": f"{result.weight:g}",
                 "cost_usd": format_cost(result.cost_usd, "{:.6g}"),
+                "judge_cost_usd": f"{result.judge_usage.cost_usd:.6g}",
+                "user_cost_usd": f"{result.user_usage.cost_usd:.6g}",
                 "input_tokens": result.input_tokens,
                 "output_tokens": result.output_tokens,
                 "attempt": result.attempt,
@@ -189,6 +192,8 @@ def _rates(statistics: ModelStatistics, *, several: bool) -> dict[str, object]:
     }
     figures |= {
         "cost_usd": format_cost(statistics.total_cost_usd, "{:.6g}"),
+        "judge_cost_usd": f"{statistics.judge_cost_usd.total:.6g}",
+        "user_cost_usd": f"{statistics.user_cost_usd.total:.6g}",
         "latency_p50_ms": f"{statistics.duration_ms.p50:.6g}",
         "latency_p90_ms": f"{statistics.duration_ms.p90:.6g}",
         "flaky": ", ".join(statistics.flaky),

@@ -45,7 +45,7 @@ class DiffThresholds(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
     Attributes:
         min_score: The lowest score of a task, from 0 to 1.
-        min_mean_score: The lowest mean score of the later run, from 0 to 1.
+        min_mean_score: The lowest mean score of the later run, from 0 to 1. Tasks count by their weight in mean scores.
         max_score_drop: How far the score of a task may fall, from 0 to 1. By default no score may fall; if only
             `max_mean_score_drop` is given, the scores of single tasks may.
         max_mean_score_drop: How far the mean score may fall, over the tasks that have a score in both runs.
@@ -177,7 +177,7 @@ class TaskDiff(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         passed: Whether it passed, in all of its attempts.
         score: The mean score of its checks.
         tool_calls: The number of its tool calls.
-        cost_usd: The cost of its model calls; `None` in a run that does not have the task, or if it is unknown.
+        cost_usd: The cost of the agent's model calls, without those of judges and simulated users; `None` if unknown.
         similarity: How alike the calls are, from 0 to 1; `None` where that cannot be said.
         identical: Whether tool results, answer and trajectory are equal byte for byte.
         alignment: Both runs' calls side by side, where they differ. Of a task with repeats, an attempt that passed in A
@@ -188,6 +188,7 @@ class TaskDiff(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         attempts: The number of its attempts.
         passes: How many of them passed.
         flaky: Whether it both passed and failed.
+        weight: The weight of the task in mean scores: that of B, or of A if B does not have the task.
     """
 
     task: str
@@ -205,6 +206,7 @@ class TaskDiff(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     attempts: tuple[int, int] = (1, 1)
     passes: tuple[int, int] = (0, 0)
     flaky: tuple[bool, bool] = (False, False)
+    weight: float = 1.0
 
 
 class RunDiff(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -213,9 +215,9 @@ class RunDiff(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     Attributes:
         tasks: Every task that either run has, in the order of A, then of B.
         passed: The number of attempts that passed.
-        score: The mean of the tasks' scores; `None` where none was checked.
+        score: The mean of the tasks' scores, with their weights; `None` where none was checked.
         tool_calls: The number of all tool calls.
-        cost_usd: The cost of all model calls; `None` if it is unknown.
+        cost_usd: The cost of the agent's model calls, without those of judges and simulated users; `None` if unknown.
         similarity: The mean of the tasks' similarities.
         thresholds: How much worse run B was allowed to be.
         problems: One sentence for every problem of the run as a whole or of its means.
@@ -364,7 +366,7 @@ def diff_runs(
     return RunDiff(
         tasks=tasks,
         passed=(before.passes, after.passes),
-        score=_mean_scores(tasks),
+        score=(_mean_score(tasks, 0), _mean_score(tasks, 1)),
         tool_calls=(before.tool_calls, after.tool_calls),
         cost_usd=(before.cost_usd, after.cost_usd),
         similarity=_mean(alike),
@@ -382,12 +384,11 @@ def diff_runs(
 
 def _test(before: RunRows, after: RunRows, names: Iterable[str]) -> PairedTest | None:
     """Test the scores of the tasks that both runs have scores of; `None` if there are none."""
-    pairs = [
-        (before.tasks[name].scores, after.tasks[name].scores)
-        for name in names
-        if name in before.tasks and name in after.tasks and before.tasks[name].scores and after.tasks[name].scores
-    ]
-    return paired_test(pairs) if pairs else None
+    rows = [(before.tasks[name], after.tasks[name]) for name in names if name in before.tasks and name in after.tasks]
+    judged = [(a, b) for a, b in rows if a.scores and b.scores]
+    if not judged:
+        return None
+    return paired_test([(a.scores, b.scores) for a, b in judged], weights=[b.weight for _, b in judged])
 
 
 def _find_fallen_tasks(before: RunRows, after: RunRows) -> dict[str, float]:
@@ -432,6 +433,7 @@ def _compare_results(name: str, before: RunRows, after: RunRows, limits: DiffThr
         tolerated=tolerated,
         attempts=(int(a is not None), int(b is not None)),
         passes=(int(a is not None and a.ok), int(b is not None and b.ok)),
+        weight=_weight(a, b),
     )
 
 
@@ -549,7 +551,13 @@ def _compare_attempts(
         attempts=(0 if a is None else a.attempts, 0 if b is None else b.attempts),
         passes=(0 if a is None else a.passes, 0 if b is None else b.passes),
         flaky=(a is not None and a.flaky, b is not None and b.flaky),
+        weight=_weight(a, b),
     )
+
+
+def _weight(a: TaskRow | TaskResult | None, b: TaskRow | TaskResult | None) -> float:
+    """Return the weight of a task: of its later version, as both means need the same weights."""
+    return b.weight if b is not None else a.weight if a is not None else 1.0
 
 
 def _judge_attempts(
@@ -657,13 +665,13 @@ def _compare_means(tasks: Sequence[TaskDiff], limits: DiffThresholds, test: Pair
         test: The paired test, if it decides.
     """
     found: list[str] = []
-    mean = _mean_scores(tasks)[1]
+    mean = _mean_score(tasks, 1)
     if mean is None and (limits.min_score is not None or limits.min_mean_score is not None):
         found.append("No task of B has a score, and a least score is asked for")
     elif mean is not None and limits.min_mean_score is not None and _exceeds(limits.min_mean_score, mean):
         found.append(f"The mean score of B is {mean:.4g}, and {limits.min_mean_score:.4g} is the least")
-    judged = [task.score for task in tasks if None not in task.score]
-    before, after = (_mean([pair[side] or 0.0 for pair in judged]) or 0.0 for side in (0, 1))
+    judged = [task for task in tasks if None not in task.score]
+    before, after = (_mean_score(judged, side) or 0.0 for side in (0, 1))
     if limits.max_mean_score_drop is not None:
         if _exceeds(before - after, limits.max_mean_score_drop):
             found.append(f"The mean score fell from {before:.4g} to {after:.4g}")
@@ -702,11 +710,11 @@ def _trajectories(a: TaskResult | None, b: TaskResult | None) -> tuple[float | N
     return found.score, "" if found.ok else str(found)
 
 
-def _mean_scores(tasks: Iterable[TaskDiff]) -> tuple[float | None, float | None]:
-    """Return the mean score of each run's tasks."""
-    pairs = [task.score for task in tasks]
-    before, after = (_mean([pair[side] for pair in pairs]) for side in (0, 1))
-    return before, after
+def _mean_score(tasks: Iterable[TaskDiff], side: int) -> float | None:
+    """Return the mean score of a run's tasks, with their weights; `None` if none has a score."""
+    scores = [(score, task.weight) for task in tasks if (score := task.score[side]) is not None]
+    whole = math.fsum(weight for _, weight in scores)
+    return min(math.fsum(score * weight for score, weight in scores) / whole, 1.0) if scores else None
 
 
 def _rise(pairs: Iterable[tuple[float | None, float | None]]) -> float:

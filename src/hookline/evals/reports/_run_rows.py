@@ -22,7 +22,8 @@ class TaskRow:
         judged_passes: How many judged attempts passed.
         scores: The score of each judged attempt.
         tool_calls: The tool calls of all attempts.
-        cost_usd: The cost of all attempts; `None` if it is unknown.
+        cost_usd: The cost of the agent in all attempts; `None` if it is unknown.
+        weight: The weight of the task in mean scores.
         failure: Why the first failed attempt failed; empty if none did.
         first_pass: The place of the first attempt that passed.
         first_fail: The place of the first attempt that failed.
@@ -38,6 +39,7 @@ class TaskRow:
         "places",
         "scores",
         "tool_calls",
+        "weight",
     )
 
     def __init__(self) -> None:
@@ -45,6 +47,7 @@ class TaskRow:
         self.scores = array("d")
         self.passes, self.judged_passes, self.tool_calls, self.failure = 0, 0, 0, ""
         self.cost_usd: float | None = 0.0
+        self.weight = 1.0
         self.first_pass: int | None = None
         self.first_fail: int | None = None
 
@@ -53,6 +56,7 @@ class TaskRow:
         self.places.append(place)
         self.tool_calls += result.tool_calls
         self.cost_usd = sum_costs((self.cost_usd, result.cost_usd))
+        self.weight = result.weight
         if score is not None:
             self.scores.append(score)
         if result.ok:
@@ -161,7 +165,7 @@ class RunRows:
 
     @property
     def cost_usd(self) -> float | None:
-        """The cost of all tasks; `None` if it is unknown."""
+        """The cost of the agent in all tasks; `None` if it is unknown."""
         return sum_costs(row.cost_usd for row in self.tasks.values())
 
     @property

@@ -208,7 +208,7 @@ def _figures(names: Sequence[str], models: Sequence[ModelStatistics]) -> list[st
         ("tasks", lambda model: str(model.tasks)),
         ("attempts", lambda model: str(model.attempts)),
         ("passed", lambda model: _show(model.passed)),
-        ("score", lambda model: _show(model.score)),
+        ("score, weighted" if any(model.weighted for model in models) else "score", lambda model: _show(model.score)),
     ]
     if repeats > 1:
         figures += [
@@ -221,6 +221,10 @@ def _figures(names: Sequence[str], models: Sequence[ModelStatistics]) -> list[st
             ("cost in USD", lambda model: format_cost(model.total_cost_usd)),
             ("cost per attempt", lambda model: format_cost(model.mean_cost_usd)),
         ]
+    if any(model.judge_cost_usd.total for model in models):
+        figures.append(("judges in USD", lambda model: f"{model.judge_cost_usd.total:.4f}"))
+    if any(model.user_cost_usd.total for model in models):
+        figures.append(("simulated users in USD", lambda model: f"{model.user_cost_usd.total:.4f}"))
     if any(model.input_tokens.total or model.output_tokens.total for model in models):
         figures += [
             ("tokens read", lambda model: f"{model.input_tokens.total:,.0f}"),

@@ -92,7 +92,7 @@ def judge_runs(runs: Sequence[SuiteRun], comparison: Comparison | None = None) -
         ),
         *(
             f"{len(names):,} {words}"
-            for names, words in ((not_run, "did not run"), (not_judged, "had no check"))
+            for names, words in ((not_run, "did not run"), (not_judged, "had no verdict"))
             if names
         ),
     ]

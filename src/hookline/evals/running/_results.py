@@ -579,8 +579,11 @@ class RunTally:
                 self.sums[name] += getattr(result, name)
 
 
-VARYING_FIELDS = ("operationId", "durationMs", "hookTimeMs", "timeline")
-"""The fields of a result that differ between two runs of a deterministic task: ids, times and durations."""
+VARYING_FIELDS = ("operationId", "durationMs", "hookTimeMs", "timeline", "turns[].operationId")
+"""The fields of a result that differ between two runs of a deterministic task: ids of operations, times and durations.
+
+The names are those in JSON; `turns[].operationId` is a field of every turn of a conversation.
+"""
 
 
 def stable_fields(result: TaskResult) -> dict[str, Any]:
@@ -589,7 +592,11 @@ def stable_fields(result: TaskResult) -> dict[str, Any]:
     These are equal for a task that ran in one go, in a run that was resumed, and in any number of worker processes.
     """
     found: dict[str, Any] = msgspec.to_builtins(result, enc_hook=repr)
-    return {name: value for name, value in found.items() if name not in VARYING_FIELDS}
+    for path in VARYING_FIELDS:
+        owner, _, name = path.rpartition("[].")
+        for each in found[owner] if owner else [found]:
+            del each[name]
+    return found
 
 
 class Difference(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):

@@ -383,11 +383,13 @@ def describe_key(key: TaskKey, *, quote: bool = True) -> str:
 
 
 def impossible_in(result: TaskResult) -> str | None:
-    """Describe an invalid score, cost or number of calls of a result; `None` if there is none."""
+    """Describe an invalid score, cost, weight or number of calls of a result; `None` if there is none."""
     if result.score is not None and not 0 <= result.score <= 1:
         return f"the score of {result.name!r} is {result.score!r}, which is not a number from 0 to 1"
     if result.cost_usd is not None and not 0 <= result.cost_usd < math.inf:
         return f"the cost of {result.name!r} is {result.cost_usd!r}, which is not a number from 0"
+    if not 0 < result.weight < math.inf:
+        return f"the weight of {result.name!r} is {result.weight!r}, which is not a number above 0"
     if result.tool_calls < 0:
         return f"{result.name!r} has {result.tool_calls} tool calls"
     return None

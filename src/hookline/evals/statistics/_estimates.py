@@ -10,7 +10,7 @@ import msgspec
 
 from hookline.errors import HookUsageError
 
-__all__ = ["Estimate", "estimate_mean", "mean_interval", "pass_at_k", "pass_hat_k"]
+__all__ = ["Estimate", "check_weight", "estimate_mean", "mean_interval", "pass_at_k", "pass_hat_k"]
 
 Z95 = NormalDist().inv_cdf(0.975)
 """Standard errors between the middle and an end of a 95 % interval."""
@@ -30,7 +30,7 @@ class Estimate(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         mean: The mean, from 0 to 1.
         low: The lower end of the interval.
         high: The upper end of the interval.
-        count: The number of values: tasks, or the attempts of one task.
+        count: The number of values: tasks, or the attempts of one task. Weights do not change it.
     """
 
     mean: float
@@ -39,43 +39,64 @@ class Estimate(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     count: int
 
 
-def estimate_mean(values: Iterable[float]) -> Estimate | None:
+def estimate_mean(values: Iterable[float], weights: Iterable[float] | None = None) -> Estimate | None:
     """Estimate the mean of scores, one for each task.
 
     For a task with repeats, give the mean of its attempts: attempts of a task resemble each other, so that they are no
     independent evidence on tasks like these. The interval is Wilson's for the number of pass-or-fail tasks that would
     tell as much as these scores do. For scores of 0 and 1 that number is the number of tasks.
 
+    With weights, the mean is the weighted one, and the interval is that of fewer tasks, which tell as much as tasks of
+    unequal weight do: (sum of weights)² / sum of squared weights.
+
     Args:
         values: Scores from 0 to 1.
+        weights: How much each score counts, above 0, for as many as there are scores; equal by default.
 
     Returns:
         The estimate; `None` if there are no values.
 
     Raises:
-        HookUsageError: If a value is not a number from 0 to 1.
+        HookUsageError: If a value is not a number from 0 to 1, or a weight is not a number above 0.
+
+    Source:
+        Kish, "Survey Sampling", 1965, for the effective number of tasks.
     """
-    count, total, squares = 0, 0.0, 0.0
-    for value in values:
+    count, total, squares, whole, squared_weights = 0, 0.0, 0.0, 0.0, 0.0
+    pairs = ((value, 1.0) for value in values) if weights is None else zip(values, weights, strict=True)
+    for value, weight in pairs:
         if not 0 <= value <= 1:
             raise HookUsageError(f"A score is a number from 0 to 1; got {value!r}.")
+        check_weight(weight)
         count += 1
-        total += value
-        squares += value * value
+        total += weight * value
+        squares += weight * value * value
+        whole += weight
+        squared_weights += weight * weight
     if not count:
         return None
-    mean = min(total / count, 1.0)
-    low, high = mean_interval(mean, max(squares / count - mean * mean, 0.0), count)
+    mean = min(total / whole, 1.0)
+    low, high = mean_interval(mean, max(squares / whole - mean * mean, 0.0), whole * whole / squared_weights)
     return Estimate(mean=mean, low=low, high=high, count=count)
 
 
-def mean_interval(mean: float, variance: float, count: int) -> tuple[float, float]:
+def check_weight(weight: float) -> None:
+    """Refuse a weight that is not a number above 0.
+
+    Raises:
+        HookUsageError: If it is not.
+    """
+    if isinstance(weight, bool) or not isinstance(weight, int | float) or not 0 < weight < math.inf:
+        raise HookUsageError(f"A weight is a number above 0; got {weight!r:.100}.")
+
+
+def mean_interval(mean: float, variance: float, count: float) -> tuple[float, float]:
     """Return the 95 % interval of the mean of values from 0 to 1.
 
     Args:
         mean: Their mean.
         variance: The mean of their squared deviations from it.
-        count: How many there are, from 1.
+        count: How many there are, from 1; with weights, how many equal ones tell as much.
     """
     widest = mean * (1 - mean)
     if widest <= 0:  # all values are 0, or all are 1

@@ -17,7 +17,7 @@ from typing import Literal
 import msgspec
 
 from hookline.errors import HookUsageError
-from hookline.evals.statistics._estimates import Z95
+from hookline.evals.statistics._estimates import Z95, check_weight
 
 __all__ = ["PairedTest", "PairedVerdict", "fisher_p_value", "paired_test"]
 
@@ -62,7 +62,7 @@ class PairedTest(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
             varies. `"cannot tell"`: chance alone explains the difference.
         tasks: The tasks that both runs have scores of.
         attempts: The attempts of these tasks.
-        score: The mean of the tasks' mean scores.
+        score: The mean of the tasks' mean scores, with their weights.
         difference: How much higher B's is, from -1 to 1.
         low: The lower end of the difference's 95 % interval.
         high: The upper end of the difference's 95 % interval.
@@ -117,18 +117,21 @@ class PairedTest(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class TaskPair:
-    """The scores of one task in two runs."""
+    """The scores of one task in two runs.
 
-    __slots__ = ("a", "b", "difference", "mean_a", "mean_b", "noise")
+    Means, their difference and the variance are those of scores that are multiplied by the weight.
+    """
 
-    def __init__(self, a: Sequence[float], b: Sequence[float]) -> None:
-        self.a, self.b = a, b
-        self.mean_a, self.mean_b = math.fsum(a) / len(a), math.fsum(b) / len(b)
+    __slots__ = ("a", "b", "difference", "mean_a", "mean_b", "noise", "weight")
+
+    def __init__(self, a: Sequence[float], b: Sequence[float], weight: float) -> None:
+        self.a, self.b, self.weight = a, b, weight
+        self.mean_a, self.mean_b = weight * math.fsum(a) / len(a), weight * math.fsum(b) / len(b)
         self.difference = self.mean_b - self.mean_a
         both = [*a, *b]
         middle = math.fsum(both) / len(both)
         # The variance of one attempt if both runs are equal.
-        self.noise = math.fsum((score - middle) ** 2 for score in both) / (len(both) - 1)
+        self.noise = weight**2 * math.fsum((score - middle) ** 2 for score in both) / (len(both) - 1)
 
     @property
     def varies(self) -> bool:
@@ -136,38 +139,49 @@ class TaskPair:
         return len({*self.a, *self.b}) > 1
 
 
-def paired_test(pairs: Iterable[tuple[Sequence[float], Sequence[float]]], *, alpha: float = 0.05) -> PairedTest:
+def paired_test(
+    pairs: Iterable[tuple[Sequence[float], Sequence[float]]],
+    *,
+    weights: Iterable[float] | None = None,
+    alpha: float = 0.05,
+) -> PairedTest:
     """Compare the scores of two runs, task by task.
 
     Args:
         pairs: For each task the scores of its attempts in run A and in run B, from 0 to 1, at least one of each.
+        weights: How much each task counts in the mean scores that are compared, above 0; equal by default.
         alpha: How often equal runs may be called better or worse.
 
     Raises:
-        HookUsageError: If a task has no score in a run, a score is not a number from 0 to 1, or there is no task.
+        HookUsageError: If a task has no score in a run, a score is not a number from 0 to 1, a weight is not a number
+            above 0, there are not as many weights as tasks, or there is no task.
     """
     if isinstance(alpha, bool) or not isinstance(alpha, int | float) or not 0 < alpha < 1:
         raise HookUsageError(f"`alpha` is a number between 0 and 1; got {alpha!r:.100}.")
-    tasks = [_pair(*pair) for pair in pairs]
+    scores = list(pairs)
+    tasks = [_pair(*pair, weight) for pair, weight in zip(scores, _relative(weights, len(scores)), strict=True)]
     if not tasks:
         raise HookUsageError("There is nothing to compare: the runs have no task with a score in both.")
     count = len(tasks)
-    score = (math.fsum(task.mean_a for task in tasks) / count, math.fsum(task.mean_b for task in tasks) / count)
+    before, after = (
+        math.fsum(means) / count for means in zip(*((task.mean_a, task.mean_b) for task in tasks), strict=True)
+    )
     difference = math.fsum(task.difference for task in tasks) / count
-    variance = math.fsum(task.noise * _weight(task) for task in tasks) / count**2
+    variance = math.fsum(task.noise * _inverse_attempts(task) for task in tasks) / count**2
     varying = [task for task in tasks if task.varies]
     p_value = _p_value(varying) if varying else 1.0
     verdict: PairedVerdict = "same" if not varying else "cannot tell"
     if p_value <= alpha and difference:
         verdict = "better" if difference > 0 else "worse"
-    smoothed = variance + WORST_CASE_PAIRS * math.fsum((_weight(task) / 2) ** 2 for task in tasks) / count**3
+    widest = math.fsum((task.weight * _inverse_attempts(task) / 2) ** 2 for task in tasks)
+    smoothed = variance + WORST_CASE_PAIRS * widest / count**3
     low, high = _interval(verdict, difference, Z95 * math.sqrt(smoothed))
     repeats, further = _needed(tasks, difference, variance) if verdict == "cannot tell" else (None, None)
     return PairedTest(
         verdict=verdict,
         tasks=count,
         attempts=(sum(len(task.a) for task in tasks), sum(len(task.b) for task in tasks)),
-        score=score,
+        score=(min(before, 1.0), min(after, 1.0)),
         difference=difference,
         low=low,
         high=high,
@@ -218,13 +232,26 @@ def hypergeometric(passes: int, failures: int, drawn: int) -> tuple[int, list[fl
     return fewest, [chance / total for chance in chances]
 
 
-def _pair(a: Sequence[float], b: Sequence[float]) -> TaskPair:
+def _relative(weights: Iterable[float] | None, count: int) -> list[float]:
+    """Return weights whose mean is 1, so that a sum over tasks divided by their number is the weighted mean."""
+    if weights is None:
+        return [1.0] * count
+    found = list(weights)
+    if len(found) != count:
+        raise HookUsageError(f"There are {count} tasks and {len(found)} weights; give one weight for each task.")
+    for weight in found:
+        check_weight(weight)
+    whole = math.fsum(found)
+    return [weight * count / whole for weight in found]
+
+
+def _pair(a: Sequence[float], b: Sequence[float], weight: float) -> TaskPair:
     if not a or not b:
         raise HookUsageError("A task needs at least one score in each run.")
     for score in (*a, *b):
         if isinstance(score, bool) or not isinstance(score, int | float) or not 0 <= score <= 1:
             raise HookUsageError(f"A score is a number from 0 to 1; got {score!r:.100}.")
-    return TaskPair(a, b)
+    return TaskPair(a, b, weight)
 
 
 def _interval(verdict: PairedVerdict, difference: float, half: float) -> tuple[float, float]:
@@ -237,7 +264,7 @@ def _interval(verdict: PairedVerdict, difference: float, half: float) -> tuple[f
     return min(low, 0.0), max(high, 0.0)
 
 
-def _weight(task: TaskPair) -> float:
+def _inverse_attempts(task: TaskPair) -> float:
     return 1 / len(task.a) + 1 / len(task.b)
 
 
@@ -254,8 +281,8 @@ def _needed(tasks: Sequence[TaskPair], difference: float, variance: float) -> tu
 def _p_value(tasks: Sequence[TaskPair]) -> float:
     observed = abs(math.fsum(task.difference for task in tasks))
     passes_or_fails = all(score in (0, 1) for task in tasks for score in (*task.a, *task.b))
-    countable = passes_or_fails and len({(len(task.a), len(task.b)) for task in tasks}) == 1
-    variances = [task.noise * _weight(task) for task in tasks]
+    countable = passes_or_fails and len({(len(task.a), len(task.b), task.weight) for task in tasks}) == 1
+    variances = [task.noise * _inverse_attempts(task) for task in tasks]
     total = math.fsum(variances)
     # If a few tasks bear nearly all of the variance, the sum is not normally distributed, however many tasks there are.
     bearing = total**2 / math.fsum(variance**2 for variance in variances)
@@ -265,7 +292,7 @@ def _p_value(tasks: Sequence[TaskPair]) -> float:
 
 
 def _count_exchanges(tasks: Sequence[TaskPair]) -> float:
-    """Return the exact p-value of tasks that pass or fail, all with the same numbers of attempts.
+    """Return the exact p-value of tasks that pass or fail, all with the same numbers of attempts and the same weight.
 
     The difference then depends on the number of passes in B alone. Of each task it is hypergeometric.
     """
@@ -304,9 +331,9 @@ def _trim(chances: list[float]) -> tuple[list[float], int]:
 def _sample_exchanges(tasks: Sequence[TaskPair], observed: float) -> float:
     """Return the p-value from random exchanges, which are the same ones each time."""
     source = random.Random(0)
-    tasks = sorted(tasks, key=lambda task: task.noise * _weight(task), reverse=True)
+    tasks = sorted(tasks, key=lambda task: task.noise * _inverse_attempts(task), reverse=True)
     # Far too many tasks differ, and yet few of them bear the difference: the others are as good as one normal deviate.
-    deviation = math.sqrt(math.fsum(task.noise * _weight(task) for task in tasks[MOST_SAMPLED:]))
+    deviation = math.sqrt(math.fsum(task.noise * _inverse_attempts(task) for task in tasks[MOST_SAMPLED:]))
     totals = [source.gauss(0.0, deviation) if deviation else 0.0 for _ in range(PERMUTATIONS)]
     tasks = tasks[:MOST_SAMPLED]
     listed = max(LISTED // len(tasks), LEAST_LISTED)
@@ -320,9 +347,9 @@ def _sample_exchanges(tasks: Sequence[TaskPair], observed: float) -> float:
 def _differences(task: TaskPair, source: random.Random, most: int) -> list[float]:
     """Return the differences of a task's means after exchanges of its attempts: all of them, or a sample of so many."""
     scores, size = [*task.a, *task.b], len(task.b)
-    total, weight = math.fsum(scores), _weight(task)
+    total, inverse = math.fsum(scores), _inverse_attempts(task)
     if math.comb(len(scores), size) <= most:
         sums = [sum(chosen) for chosen in combinations(scores, size)]
     else:
         sums = [sum(source.sample(scores, size)) for _ in range(most)]
-    return [chosen * weight - total / len(task.a) for chosen in sums]
+    return [task.weight * (chosen * inverse - total / len(task.a)) for chosen in sums]

@@ -54,11 +54,14 @@ class TaskStatistics(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         flaky: Whether some judged attempts passed and some failed.
         steps: Steps of an attempt, in the mean.
         tool_calls: Tool calls of an attempt, in the mean.
-        cost_usd: The cost of an attempt, in the mean; `None` if it is unknown.
+        cost_usd: The cost of the agent in an attempt, in the mean; `None` if it is unknown.
+        judge_cost_usd: The cost of checks that ask models, in the mean. It is not in `cost_usd`.
+        user_cost_usd: The cost of a simulated user, in the mean. It is not in `cost_usd`.
         tokens: Tokens that an attempt read and wrote, in the mean.
         duration_ms: The duration of an attempt, in the mean.
         failure: Why the first failed attempt failed; empty if none did.
         tags: The tags of the task.
+        weight: The weight of the task in mean scores.
     """
 
     task: str
@@ -71,10 +74,13 @@ class TaskStatistics(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     steps: float
     tool_calls: float
     cost_usd: float | None
+    judge_cost_usd: float
+    user_cost_usd: float
     tokens: float
     duration_ms: float
     failure: str
     tags: list[str]
+    weight: float
 
 
 class CheckStatistics(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -85,7 +91,7 @@ class CheckStatistics(msgspec.Struct, frozen=True, kw_only=True, rename="camel")
         tasks: The tasks that have it.
         attempts: The attempts that it judged.
         passed: The share that passed: the mean over tasks, with its interval.
-        score: The mean score over tasks, with its interval.
+        score: The mean score over tasks, with their weights and its interval.
     """
 
     check: str
@@ -103,8 +109,10 @@ class TagStatistics(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         tasks: The tasks that have it.
         attempts: Their attempts.
         passed: The share of attempts that passed: the mean over tasks; `None` if none was judged.
-        score: The mean score over tasks; `None` if none was judged.
-        cost_usd: The cost of their attempts together; `None` if it is unknown.
+        score: The mean score over tasks, with their weights; `None` if none was judged.
+        cost_usd: The cost of the agent in their attempts together; `None` if it is unknown.
+        judge_cost_usd: The cost of checks that ask models, together.
+        user_cost_usd: The cost of simulated users, together.
     """
 
     tag: str
@@ -113,12 +121,15 @@ class TagStatistics(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     passed: Estimate | None
     score: Estimate | None
     cost_usd: float | None
+    judge_cost_usd: float
+    user_cost_usd: float
 
 
 class ModelStatistics(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """The figures of all attempts with one model.
 
-    Intervals are about tasks like these: a task counts once, however often it was repeated.
+    Intervals are about tasks like these: a task counts once, however often it was repeated. Mean scores count each task
+    by its weight; shares of attempts that passed, pass@k and pass^k do not.
 
     Attributes:
         model: The model that was chosen for the run; empty if the suites' own models answered.
@@ -127,12 +138,14 @@ class ModelStatistics(msgspec.Struct, frozen=True, kw_only=True, rename="camel")
         judged: How many attempts were judged.
         passes: How many attempts passed.
         passed: The share of attempts that passed: the mean over tasks; `None` if none was judged.
-        score: The mean score over tasks; `None` if none was judged.
+        score: The mean score over tasks, with their weights; `None` if none was judged.
         pass_at_k: By `k`, how likely at least one of `k` attempts passes, over the tasks with so many judged attempts.
         pass_hat_k: By `k`, how likely `k` attempts all pass: pass^k.
-        cost_usd: The cost of an attempt in US dollars; `None` if that of any attempt is unknown.
-        input_tokens: Tokens that an attempt read.
-        output_tokens: Tokens that an attempt wrote.
+        cost_usd: The cost of the agent in an attempt, in US dollars; `None` if that of any attempt is unknown.
+        judge_cost_usd: The cost of the checks of an attempt that ask models. It is not in `cost_usd`.
+        user_cost_usd: The cost of the simulated user of an attempt. It is not in `cost_usd`.
+        input_tokens: Tokens that the agent read in an attempt.
+        output_tokens: Tokens that it wrote.
         duration_ms: The duration of an attempt.
         checks: The figures of each check, in the order in which they were met.
         tags: The figures of each tag, in that order.
@@ -149,6 +162,8 @@ class ModelStatistics(msgspec.Struct, frozen=True, kw_only=True, rename="camel")
     pass_at_k: dict[int, Estimate]
     pass_hat_k: dict[int, Estimate]
     cost_usd: Percentiles | None
+    judge_cost_usd: Percentiles
+    user_cost_usd: Percentiles
     input_tokens: Percentiles
     output_tokens: Percentiles
     duration_ms: Percentiles
@@ -158,13 +173,18 @@ class ModelStatistics(msgspec.Struct, frozen=True, kw_only=True, rename="camel")
 
     @property
     def total_cost_usd(self) -> float | None:
-        """The cost of all attempts; `None` if it is unknown."""
+        """The cost of the agent in all attempts; `None` if it is unknown."""
         return None if self.cost_usd is None else self.cost_usd.total
 
     @property
     def mean_cost_usd(self) -> float | None:
-        """The cost of an attempt, in the mean; `None` if it is unknown."""
+        """The cost of the agent in an attempt, in the mean; `None` if it is unknown."""
         return None if self.cost_usd is None else self.cost_usd.mean
+
+    @property
+    def weighted(self) -> bool:
+        """Whether the weights of the tasks differ, so that mean scores are not those of equal tasks."""
+        return len({task.weight for task in self.per_task}) > 1
 
     @property
     def flaky(self) -> list[str]:
@@ -256,13 +276,29 @@ class Mean:
 class TaskTally:
     """The sums over the attempts of a task."""
 
-    __slots__ = ("attempts", "cost", "duration", "failure", "passes", "score", "steps", "tags", "tokens", "tool_calls")
+    __slots__ = (
+        "attempts",
+        "cost",
+        "duration",
+        "failure",
+        "judge_cost",
+        "passes",
+        "score",
+        "steps",
+        "tags",
+        "tokens",
+        "tool_calls",
+        "user_cost",
+        "weight",
+    )
 
     def __init__(self) -> None:
         self.attempts, self.passes = 0, 0
         self.score = Mean()
         self.steps, self.tool_calls, self.tokens, self.duration = 0, 0, 0, 0.0
         self.cost: float | None = 0.0
+        self.judge_cost, self.user_cost = 0.0, 0.0
+        self.weight = 1.0
         self.failure = ""
         self.tags: list[str] = []
 
@@ -272,6 +308,9 @@ class TaskTally:
         self.steps += result.steps
         self.tool_calls += result.tool_calls
         self.cost = sum_costs((self.cost, result.cost_usd))
+        self.judge_cost += result.judge_usage.cost_usd
+        self.user_cost += result.user_usage.cost_usd
+        self.weight = result.weight
         self.tokens += result.input_tokens + result.output_tokens
         self.duration += result.duration_ms
         self.tags = result.tags or self.tags
@@ -303,24 +342,29 @@ class TaskTally:
             steps=self.steps / self.attempts,
             tool_calls=self.tool_calls / self.attempts,
             cost_usd=None if self.cost is None else self.cost / self.attempts,
+            judge_cost_usd=self.judge_cost / self.attempts,
+            user_cost_usd=self.user_cost / self.attempts,
             tokens=self.tokens / self.attempts,
             duration_ms=self.duration / self.attempts,
             failure=self.failure,
             tags=self.tags,
+            weight=self.weight,
         )
 
 
 class CheckTally:
     """The mean pass rate and score of a check, for each task that has it."""
 
-    __slots__ = ("passed", "score")
+    __slots__ = ("passed", "score", "weights")
 
     def __init__(self) -> None:
         self.passed: dict[str, Mean] = {}
         self.score: dict[str, Mean] = {}
+        self.weights: dict[str, float] = {}
 
-    def add(self, task: str, passed: bool, score: float) -> None:
+    def add(self, task: str, passed: bool, score: float, weight: float) -> None:
         """Add the result of the check in an attempt."""
+        self.weights[task] = weight
         if task not in self.passed:
             self.passed[task], self.score[task] = Mean(), Mean()
         self.passed[task].add(float(passed))
@@ -329,7 +373,7 @@ class CheckTally:
     def statistics(self, name: str) -> CheckStatistics:
         """Return the figures of the check."""
         passed = estimate_mean(mean.value for mean in self.passed.values())
-        score = estimate_mean(mean.value for mean in self.score.values())
+        score = estimate_mean((mean.value for mean in self.score.values()), self.weights.values())
         assert passed is not None
         assert score is not None
         attempts = sum(mean.count for mean in self.passed.values())
@@ -342,7 +386,8 @@ class ModelTally:
     def __init__(self) -> None:
         self.tasks: dict[str, TaskTally] = {}
         self.checks: dict[str, CheckTally] = {}
-        self.cost, self.duration = array("d"), array("d")
+        self.cost, self.judge_cost, self.user_cost = array("d"), array("d"), array("d")
+        self.duration = array("d")
         self.cost_known = True
         self.input_tokens, self.output_tokens = array("d"), array("d")
 
@@ -356,13 +401,17 @@ class ModelTally:
             self.cost_known = False
         else:
             self.cost.append(result.cost_usd)
+        self.judge_cost.append(result.judge_usage.cost_usd)
+        self.user_cost.append(result.user_usage.cost_usd)
         self.duration.append(result.duration_ms)
         self.input_tokens.append(result.input_tokens)
         self.output_tokens.append(result.output_tokens)
         for check in result.checks:
+            if not check.judged:
+                continue
             if check.name not in self.checks:
                 self.checks[check.name] = CheckTally()
-            self.checks[check.name].add(name, check.passed, check.score)
+            self.checks[check.name].add(name, check.passed, check.score, result.weight)
 
     def statistics(self, model: str) -> ModelStatistics:
         """Return the figures of the model."""
@@ -380,6 +429,8 @@ class ModelTally:
             pass_at_k=dict(self._pass_rates(steps, pass_at_k)),
             pass_hat_k=dict(self._pass_rates(steps, pass_hat_k)),
             cost_usd=Percentiles.of(self.cost) if self.cost_known else None,
+            judge_cost_usd=Percentiles.of(self.judge_cost),
+            user_cost_usd=Percentiles.of(self.user_cost),
             input_tokens=Percentiles.of(self.input_tokens),
             output_tokens=Percentiles.of(self.output_tokens),
             duration_ms=Percentiles.of(self.duration),
@@ -416,13 +467,16 @@ class ModelTally:
                 passed=passed,
                 score=score,
                 cost_usd=sum_costs(task.cost for task in tasks),
+                judge_cost_usd=sum(task.judge_cost for task in tasks),
+                user_cost_usd=sum(task.user_cost for task in tasks),
             )
 
 
 def _estimate_tasks(tasks: Iterable[TaskTally]) -> tuple[Estimate | None, Estimate | None]:
-    """Estimate the pass rate and the score of tasks like these."""
+    """Estimate the pass rate of tasks like these, and their score with their weights."""
     judged = [task for task in tasks if task.score.count]
-    return estimate_mean(task.pass_rate for task in judged), estimate_mean(_clamp(task.score.value) for task in judged)
+    scores = estimate_mean((_clamp(task.score.value) for task in judged), (task.weight for task in judged))
+    return estimate_mean(task.pass_rate for task in judged), scores
 
 
 def _clamp(score: float) -> float:

@@ -18,7 +18,7 @@ from hookline.dispatcher import HookDispatcher
 from hookline.errors import HookUsageError
 from hookline.evals.conversations import Conversation, StopConditions, run_conversation
 from hookline.evals.datasets import Dataset
-from hookline.evals.errors import ForbiddenToolError, ToolNameError
+from hookline.evals.errors import ForbiddenToolError, ToolExitError, ToolNameError
 from hookline.evals.judges import Judge
 from hookline.evals.mocking import ToolMocks
 from hookline.evals.running import AuxiliaryRuns, CheckResult, TaskOutcome, select_tasks
@@ -449,7 +449,10 @@ def _watch_tool(real: Tool, ran: list[str], *, forbid: bool) -> Tool:
         ran.append(path)
         if forbid:
             raise ForbiddenToolError(path)
-        return await real.run(args)
+        try:
+            return await real.run(args)
+        except SystemExit as error:  # asyncio would end its loop, and with it all other tasks
+            raise ToolExitError(path, error.code) from error
 
     return msgspec.structs.replace(real, run=run)
 

@@ -2,7 +2,7 @@
 
 from hookline.evals.verdicts._decisions import DECISIONS, Decision
 from hookline.evals.verdicts._judging import VerdictError, check_verdict, observe_verdict
-from hookline.evals.verdicts._paths import ForcedDifference, Path, policy_hooks
+from hookline.evals.verdicts._paths import ForcedDifference, Form, Path, policy_hooks
 from hookline.evals.verdicts._policies import Policy
 from hookline.evals.verdicts._verdict import Record, Verdict
 
@@ -10,6 +10,7 @@ __all__ = [
     "DECISIONS",
     "Decision",
     "ForcedDifference",
+    "Form",
     "Path",
     "Policy",
     "Record",

@@ -12,7 +12,7 @@ from hookline.evals.verdicts._policies import Act, Policy
 from hookline.evals.verdicts._verdict import Record, Verdict
 from hookline.runtime import Approve, Reject
 
-__all__ = ["ANSWER", "DECISIONS", "SUB_AGENT", "TEXTS", "Decision"]
+__all__ = ["ANSWER", "CONTEXTS", "DECISIONS", "SUB_AGENT", "TEXTS", "Decision"]
 
 SUB_AGENT = "clerk"
 """The agent that calls the tools, in every path with sub-agents; an agent of that name calls it."""
@@ -91,6 +91,7 @@ def _join_verdicts(*verdicts: Verdict) -> Verdict:
 
 NO = "not that"
 BROKEN = "fails closed"
+REMINDER = "mind the limit"
 CAPPED = {"to": "ann", "amount": 1}
 
 DENIED = Verdict(read=(NO,), records=(Record(tool="pay", success=False, answered_by="policy"),))
@@ -150,6 +151,12 @@ def _decisions() -> tuple[Decision, ...]:
             meaning="The tool runs once, and the model reads the policy's text in place of the result.",
             policy=_policy("replace", text="withheld"),
             verdict=msgspec.structs.replace(_run_verdict(PAY), read=("withheld",)),
+        ),
+        Decision(
+            name="add context",
+            meaning="The tool runs once, and the model reads the policy's text besides the result.",
+            policy=_policy("context", text=REMINDER),
+            verdict=msgspec.structs.replace(_run_verdict(PAY), context=(REMINDER,)),
         ),
         Decision(
             name="ask, approved",
@@ -259,3 +266,6 @@ TEXTS = (
     _result(LOOK, {"name": "ann"}),
 )
 """The texts that a model may read as results of its calls."""
+
+CONTEXTS = (REMINDER,)
+"""The texts that a model may read besides the results of its calls."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import anyio.lowlevel
@@ -10,7 +10,7 @@ import msgspec
 
 from hookline.errors import HookDenied, HooklineError, HookUsageError, RunStopped, UnsupportedHookError, define_error
 from hookline.evals.adapter_contract import Ran, Stage
-from hookline.evals.verdicts._decisions import TEXTS, Decision
+from hookline.evals.verdicts._decisions import CONTEXTS, TEXTS, Decision
 from hookline.evals.verdicts._paths import ForcedDifference, Path
 from hookline.evals.verdicts._verdict import Record, Verdict
 from hookline.events import (
@@ -101,16 +101,17 @@ class Register:
         last = last or [event for event in completed if event.operation_id in acting][-1:]
         return Verdict(
             ran=tuple(self.ran),
-            read=_texts_read(ran),
+            read=_texts_read(ran, TEXTS),
+            context=_texts_read(ran, CONTEXTS),
             asked=tuple(pending.prompt for event in paused for pending in event.pending_tools),
             ended=str(last[0].reason) if last else "",
             records=tuple(_record(event) for event in ended),
         )
 
 
-def _texts_read(ran: Ran) -> tuple[str, ...]:
+def _texts_read(ran: Ran, texts: Sequence[str]) -> tuple[str, ...]:
     conversation = "\n".join(ran.asked or ran.told)
-    found = [text for text in TEXTS if text in conversation]
+    found = [text for text in texts if text in conversation]
     return tuple(sorted(found, key=conversation.index))
 
 

@@ -70,6 +70,9 @@ async def policy_hooks(policy: Policy) -> AsyncIterator[list[AnyHook]]:
         async def judge(call: ToolCall) -> Deny | Ask | None:
             if policy.act == "allow" or not applies_to(call):
                 return None
+            if policy.act == "context":
+                call.add_context(policy.text)
+                return None
             if policy.act == "fail":
                 raise RuntimeError("the policy is broken")
             if policy.act == "hang":

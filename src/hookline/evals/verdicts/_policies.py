@@ -9,8 +9,11 @@ import msgspec
 
 __all__ = ["Act", "Policy"]
 
-Act = Literal["allow", "deny", "stop", "rewrite", "ask", "answer", "replace", "fail", "hang"]
-"""What a policy does about the calls that it applies to. `"replace"` changes a result; `"fail"` and `"hang"` break."""
+Act = Literal["allow", "deny", "stop", "rewrite", "ask", "answer", "replace", "context", "fail", "hang"]
+"""What a policy does about the calls that it applies to.
+
+`"replace"` changes a result, `"context"` adds text for the model, and `"fail"` and `"hang"` break.
+"""
 
 
 class Policy(msgspec.Struct, frozen=True, kw_only=True):
@@ -18,7 +21,8 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         act: What the policy does about a call that it applies to. It has no objection to any other call.
-        text: The reason of a denial, the prompt for a person, or the result that the model reads.
+        text: The reason of a denial, the prompt for a person, the result that the model reads, or the text that the
+            model reads besides the result.
         args: The arguments that a rewritten call gets; the others stay.
         tool: The only tool that it applies to.
         when: The arguments of the only calls that it applies to.

@@ -32,6 +32,7 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         ran: The tools that ran, in order, each with its arguments.
         read: The results that the model read.
+        context: The texts that the model read besides, each once.
         asked: The prompts that a person read, in order.
         ended: How the run of the agent that called the tools ended: the reason of its last `OnComplete`.
         records: What the events say about each call that has ended, in order.
@@ -39,6 +40,7 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
 
     ran: tuple[tuple[str, Mapping[str, Any]], ...] = ()
     read: tuple[str, ...] = ()
+    context: tuple[str, ...] = ()
     asked: tuple[str, ...] = ()
     ended: str = "done"
     records: tuple[Record, ...] = ()

@@ -178,7 +178,12 @@ class CallView(msgspec.Struct, kw_only=True):
 
 def list_quiet_runs(records: Iterable[ExecutionRow]) -> list[HookRun]:
     """List the runs of hooks in which nothing went another way."""
-    return [run for row in records for run in row.executions if run.status == "ok"]
+    return [
+        run
+        for row in records
+        for run in row.executions
+        if run.status == "ok" or (run.status == "shadow" and not run.decision and not run.error)
+    ]
 
 
 class StepView(msgspec.Struct, kw_only=True):

@@ -21,7 +21,7 @@ __all__ = ["ROUTES"]
 ROWS = 100
 READS = {"scope": "hooks:read"}
 LOGGED_POINTS = [*dict.fromkeys(name.partition(".")[0] for name in POINTS)]
-LOGGED_STATUSES = ("ok", "denied", "error", "timeout", "mocked", "dropped")
+LOGGED_STATUSES = ("ok", "denied", "error", "timeout", "mocked", "dropped", "shadow")
 SERIES = {"ok": "done", "denied": "denied or asked", "failed": "failed"}
 SPANS = {"1h": 3600, "24h": 86_400, "7d": 7 * 86_400}
 

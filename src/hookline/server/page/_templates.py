@@ -13,6 +13,7 @@ import msgspec
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
+from hookline.registry import HookRun
 from hookline.runtime import DECIDED, DECISIONS
 from hookline.server.page._arguments import list_arguments
 from hookline.server.page._conversation import find_asker, message_text, summarize_event
@@ -73,6 +74,7 @@ STATUSES = {
     "reject": ("denied", DECIDED["reject"]),
     "rejectAndContinue": ("denied", DECIDED["rejectAndContinue"]),
     "compacted": ("mocked", "compacted"),
+    "shadow": ("shadow", "shadow"),
 }
 """Style and name of each status: an adjective or a participle that says how it stands."""
 
@@ -106,6 +108,7 @@ def create_environment() -> Environment:
         "message_text": message_text,
         "arguments": list_arguments,
         "asker": find_asker,
+        "would": _would,
     }
     environment.globals |= {"DECISIONS": DECISIONS, "DECIDED": DECIDED}
     return environment
@@ -180,6 +183,21 @@ def format_count(number: float) -> str:
 def _badge(status: str) -> Markup:
     look, name = STATUSES.get(status, ("ok", status))
     return Markup(f'<span class="badge is-{look}">{escape(name)}</span>')
+
+
+WOULD = {
+    "denied": "would have denied it",
+    "asked": "would have asked a person",
+    "mocked": "would have answered in its place",
+    "changed": "would have changed it",
+    "continued": "would have had it go on",
+}
+"""What a shadow hook would have done, by its decision."""
+
+
+def _would(run: HookRun) -> str:
+    """Return what a shadow hook would have done with a call."""
+    return WOULD.get(run.decision, "failed" if run.error else "would have let it pass")
 
 
 def _count_badge(count: int, status: str) -> Markup:

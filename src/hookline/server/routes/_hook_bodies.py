@@ -9,7 +9,7 @@ from msgspec import UNSET, Meta, UnsetType
 
 from hookline.dialects import DialectName, HostEventName
 from hookline.hooks import OnError
-from hookline.registry import READ_ONLY, HookDefinition, Id, Name, OneTenant, Seconds, Tag, Tenant, Text
+from hookline.registry import READ_ONLY, HookDefinition, Id, Mode, Name, OneTenant, Seconds, Tag, Tenant, Text
 from hookline.server._problems import ApiError, FieldProblem
 from hookline.webhooks import LONGEST_MATCHER, Webhook
 
@@ -59,6 +59,7 @@ class NewHook(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_
         enabled: Whether new runs use the hook.
         config: Arguments of the handler.
         on_error: What happens to the call if the hook fails.
+        mode: Whether its decisions have an effect, or are only recorded.
         inherit: Whether the operations of sub-agents inherit the hook; `null` for the default of its point.
         tags: Words to find the hook by.
     """
@@ -81,6 +82,7 @@ class NewHook(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_
     enabled: bool = True
     config: dict[str, Any] = {}
     on_error: OnError = "closed"
+    mode: Mode = "enforce"
     inherit: bool | None = None
     tags: Tags = []
 
@@ -127,6 +129,7 @@ class HookChanges(msgspec.Struct, frozen=True, kw_only=True, rename="camel", for
         enabled: Whether new runs use the hook.
         config: Arguments of the handler.
         on_error: What happens to the call if the hook fails.
+        mode: Whether its decisions have an effect, or are only recorded.
         inherit: Whether the operations of sub-agents inherit the hook; `null` for the default of its point.
         tags: Words to find the hook by.
     """
@@ -147,6 +150,7 @@ class HookChanges(msgspec.Struct, frozen=True, kw_only=True, rename="camel", for
     enabled: bool | UnsetType = UNSET
     config: dict[str, Any] | UnsetType = UNSET
     on_error: OnError | UnsetType = UNSET
+    mode: Mode | UnsetType = UNSET
     inherit: bool | UnsetType | None = UNSET
     tags: Tags | UnsetType = UNSET
 

@@ -171,13 +171,16 @@ def draw_groups(
     ]
     if runs != "webhook":
         groups.append(_draw_config(values, entry, runs))
-    how = []
+    how = [_mode_field()] if is_control else []
+    decides = point.call is not None or values.get("point") == "beforeToolCall"
     if not is_control:
         hint = "0 to 1000. A lower number runs earlier before a call, and later after it."
         how.append(
             FormField(name="priority", label="Priority", kind="number", reader="integer", placeholder="100", hint=hint)
         )
     if runs != "webhook":
+        if decides:
+            how.append(_mode_field())
         if point.call is not None:
             choices = [("closed", "the call is denied (closed)"), ("open", "the call goes on (open)")]
             hint = "It fails if it raises an error, or takes too long."
@@ -213,6 +216,12 @@ def draw_groups(
 def _fill(group: FieldGroup, values: Mapping[str, str]) -> FieldGroup:
     fields = [msgspec.structs.replace(each, value=values.get(each.name, "")) for each in group.fields]
     return msgspec.structs.replace(group, fields=fields)
+
+
+def _mode_field() -> FormField:
+    choices = [("enforce", "enforce what it decides"), ("shadow", "shadow: only record what it would decide")]
+    hint = "A hook in shadow mode changes nothing, and no run waits for it."
+    return FormField(name="mode", label="Mode", kind="choice", choices=choices, hint=hint)
 
 
 def _runs_field() -> FormField:
