@@ -60,7 +60,7 @@ class Rounds(NamedTuple):
     """What is sent in some fields.
 
     Attributes:
-        singly: Texts that are sent in one field at a time, and in all fields at once.
+        singly: Texts that are sent in one field at a time.
         together: Texts of which each request sends another one in each of several fields, until each was in each.
     """
 
@@ -75,8 +75,6 @@ class Rounds(NamedTuple):
         """Yield what each request sends in which fields."""
         for text in self.singly:
             yield from ({name: text} for name in fields)
-            if len(fields) > 1:
-                yield dict.fromkeys(fields, text)
         texts = self.together
         for first in range(0, len(fields), AT_ONCE):
             group = fields[first : first + AT_ONCE]
@@ -148,7 +146,8 @@ def test_no_text_in_a_form_breaks_it_or_acts(
     if case.address == "/sign-in":
         extra = []  # each is an attempt with a key, of which there may be so many in a minute
 
-    for sent in chain(rounds.of(fields), rounds.of(extra)):
+    every = (dict.fromkeys(fields, text) for text in rounds.singly)
+    for sent in chain(rounds.of(fields), every, rounds.of(extra)):
         check(admin.post(name_place(case.address, its), content=encode_form(form | sent), headers=FORM), place, sent)
     for text in rounds.texts() if "{id}" in case.address else ():
         wrong = name_place(case.address.replace("{id}", escape(text)), Made("", its.values))
