@@ -424,6 +424,7 @@ class ModelResponse(msgspec.Struct, frozen=True, kw_only=True):
         response_id: The provider's id of the response.
         details: JSON that the model's adapter needs in later calls, such as signatures of the reasoning. It is private
             to the adapter.
+        cost_known: Whether the cost in `usage` is known; if not, because the model has no known price, it is 0 there.
     """
 
     content: str = ""
@@ -434,6 +435,7 @@ class ModelResponse(msgspec.Struct, frozen=True, kw_only=True):
     model: str = ""
     response_id: str = ""
     details: dict[str, Any] = NO_DICT
+    cost_known: bool = True
 
     def __post_init__(self) -> None:
         if isinstance(self.tool_calls, list):  # anything else is refused where the answer is used

@@ -19,7 +19,7 @@ import pytest
 
 if TYPE_CHECKING:
     from hookline import Hooks
-    from hookline.evals import Cassette, EventRecorder, ToolMocks
+    from hookline.evals import Cassette, EventRecorder, ModelTape, ToolMocks
     from hookline.evals.reports import CassetteUse, TestRecord, WatchedCassette
     from hookline.evals.running import Provenance
     from hookline.redaction import Redacting
@@ -150,6 +150,7 @@ class Use:
         self.mocks: ToolMocks | None = None
         self.recorder: EventRecorder | None = None
         self.cassette: CassetteUse | None = None
+        self.model_tape: ModelTape | None = None
         self.tape: WatchedCassette | None = None
         self.allow_refused = self.unused_ok = self.called = False
         self.redaction: Redacting | None = None
@@ -327,6 +328,32 @@ def cassette(request: pytest.FixtureRequest, cassette_options: dict[str, Any]) -
         node.warn(StaleRecordingWarning(f"{shown}: {change}. Record it again: --hookline-record=rewrite."))
 
 
+@pytest.fixture
+def model_tape(request: pytest.FixtureRequest, cassette_options: dict[str, Any]) -> Iterator[ModelTape]:
+    """The test's `ModelTape`: pass `model_tape.hooks` to a run. It has the mode of cassettes, and their `redact`.
+
+    Its file is `cassettes/<module>/<test>.tape.yaml`. A test that passed fails if a question had no recording.
+    """
+    from hookline.errors import HooklineError
+    from hookline.evals import ModelTape
+
+    node = request.node
+    path = cassette_path(node, Tape()).with_suffix(".tape.yaml")
+    options: dict[str, Any] = {name: cassette_options[name] for name in ("mode", "redact") if name in cassette_options}
+    if (ordered := request.config.getoption("hookline_record")) is not None:
+        options["mode"] = ordered
+    try:
+        found = ModelTape(f"{path.parent.name}/{path.name.removesuffix('.tape.yaml')}", path=path, **options)
+    except HooklineError as error:
+        raise _failure(str(error)) from None
+    _use_of(request).model_tape = found
+    yield found
+    try:
+        found.save()
+    except HooklineError as error:
+        raise _failure(str(error)) from None
+
+
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, object, object]:
     """Fail a test that passed though tool calls were refused, or though its mocks or its cassette were in no run.
@@ -337,6 +364,7 @@ def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, object, object
     use = item.stash.get(USE, None)
     if use is not None and use.called and use.outcome in ("passed", "xpassed"):
         problem = _refused_of(use) if not use.allow_refused else ""
+        problem = problem or _unasked_of(use)
         problem = problem or (_unused_of(use) if not use.unused_ok else "")
         if problem:
             raise _failure(problem)
@@ -516,6 +544,22 @@ def _refused_of(use: Use) -> str:
             *shown,
             *more,
             f"Answer it with a rule or a recording, or expect it: @pytest.mark.{marker}(allow_refused=True).",
+        ]
+    )
+
+
+def _unasked_of(use: Use) -> str:
+    """Describe questions that the model tape did not answer, and what to do; empty if there are none."""
+    tape = use.model_tape
+    if tape is None or not tape.misses:
+        return ""
+    number = len(tape.misses)
+    return "\n".join(
+        [
+            f"{number} question{'' if number == 1 else 's'} of this test had no recording, and no model was asked:",
+            *(f"  {line}" for miss in tape.misses[:SHOWN] for line in miss.splitlines()),
+            *([f"  and {number - SHOWN} more"] if number > SHOWN else []),
+            "Record them: --hookline-record=new_episodes.",
         ]
     )
 

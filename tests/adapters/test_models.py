@@ -156,7 +156,8 @@ async def test_a_price_is_that_of_the_table(provider: Provider, streamed: bool) 
         provider.script(says("ok", model="gpt-4o"))
         known, _ = await answer_of(model, user(), streamed=streamed)
 
-    assert unknown.usage.cost_usd == 0.0
+    assert (unknown.usage.cost_usd, unknown.cost_known) == (0.0, False)
+    assert known.cost_known
     assert known.usage.cost_usd == pytest.approx(11 * 2.5e-6 + 7 * 10e-6)
 
 

@@ -148,14 +148,15 @@ def test_models_run_in_worker_processes_and_a_run_is_resumed(suite: str, provide
     models = ["--model", MODEL, "--model", "ground-truth"]
     assert run(suite, *models, "--repeat", "2", "--workers", "2", "--save", str(saved)).exit_code == 0
     lines = saved.read_bytes().splitlines(keepends=True)
-    saved.write_bytes(b"".join(lines[:4]))
-    asked = len(provider.exchanges)
+    kept = [line for line in lines[1:] if f'"model":"{MODEL}"'.encode() in line][:2]
+    saved.write_bytes(b"".join([lines[0], *kept]))
+    provider.script(serve_price)
 
     resumed = run(suite, *models, "--repeat", "2", "--resume", str(saved), "--json")
 
     assert resumed.exit_code == 0, resumed.output
     assert len(load_run(saved).results) == 8
-    assert len(provider.exchanges) < 2 * asked
+    assert len(provider.exchanges) == 4  # two of the four runs with the model are left
     other = run(suite, "--model", MODEL, "--repeat", "2", "--resume", str(saved))
     assert other.exit_code == 2
     assert "its models are" in other.stderr
@@ -291,3 +292,47 @@ def test_an_attack_on_a_model_asks_that_model(provider: Provider) -> None:
     assert json.loads(result.stdout)["model"] == MODEL
     assert {each["reason"] for each in json.loads(result.stdout)["attempts"]} == {"done"}
     assert provider.exchanges
+
+
+UNPRICED = "openai-chat:loopback-without-a-price"
+
+
+def test_the_cost_of_a_model_without_a_price_is_unknown_and_never_0(
+    suite: str, provider: Provider, tmp_path: Path
+) -> None:
+    files = {name: tmp_path / name for name in ("run.jsonl", "report.html", "junit.xml", "summary.md")}
+    options = ["--save", "run.jsonl", "--report", "report.html", "--junit", "junit.xml", "--summary", "summary.md"]
+
+    shown = run(suite, "--model", UNPRICED, "--model", MODEL, *options)
+    document = json.loads(run(suite, "--model", UNPRICED, "--json").stdout)["runs"][0]
+
+    assert shown.exit_code == 0, shown.output
+    row = next(line for line in shown.stdout.splitlines() if line.strip().startswith("cost in USD"))
+    assert "unknown" in row
+    assert "0.0" in row  # that of the model with a price
+    assert f"costs are unknown, as there is no price of {UNPRICED.partition(':')[2]}" in shown.stdout
+    assert {each["costUsd"] for each in document["results"]} == {None}
+    assert document["statistics"]["models"][0]["costUsd"] is None
+    assert {each.cost_usd is None for each in load_run(files["run.jsonl"]).results if each.model == UNPRICED} == {True}
+    assert ">unknown<" in files["report.html"].read_text()
+    assert 'name="cost_usd" value="unknown"' in files["junit.xml"].read_text()
+    assert "unknown" in files["summary.md"].read_text()
+
+
+def test_a_limit_of_costs_ends_a_run_whose_costs_are_unknown(suite: str, provider: Provider) -> None:
+    result = run(suite, "--model", UNPRICED, "--max-cost", "5", "--concurrency", "1", "--json")
+
+    assert result.exit_code == 1
+    (document,) = json.loads(result.stdout)["runs"]
+    assert len(document["results"]) == 1
+    assert "the price of loopback-without-a-price is not known" in document["stopped"]
+    assert "PydanticModel(..., price=...)" in document["stopped"]
+
+
+def test_an_increase_of_unknown_costs_cannot_be_limited(suite: str, provider: Provider) -> None:
+    run(suite, "--model", UNPRICED, "--save", "run.jsonl")
+
+    diff = run("diff", "run.jsonl", "run.jsonl", "--max-cost-increase", "10%")
+    assert run("diff", "run.jsonl", "run.jsonl").exit_code == 0
+    assert diff.exit_code == 1
+    assert "its cost in A and B is unknown, and an increase is limited" in " ".join(diff.stdout.split())

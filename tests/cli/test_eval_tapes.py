@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +13,8 @@ import pytest
 
 from hookline.evals import load_run
 from hookline.evals.tapes import ModelTape
-from tests.adapters.provider import Provider
-from tests.cli.test_eval_models import MINI, MODEL, provider, results_of, run, suite
+from tests.adapters.provider import Exchange, Provider
+from tests.cli.test_eval_models import MINI, MODEL, UNPRICED, provider, results_of, run, serve_price, suite
 
 __all__ = ["provider", "suite"]
 
@@ -193,3 +196,41 @@ def test_calls_of_judges_are_on_the_tape(provider: Provider, tmp_path: Path, mon
     assert before["checks"] == after["checks"]
     assert before["output"] == after["output"]
     assert any(call.agent for call in ModelTape(path=after["tape"], mode="none").calls)
+
+
+def test_a_tape_remembers_that_a_cost_is_unknown(suite: str, provider: Provider) -> None:
+    args = [suite, "--model", UNPRICED, "--tape", "tapes"]
+    run(*args, "--mode", "record")
+
+    shown = run(*args, "--mode", "replay")
+    document = json.loads(run(*args, "--mode", "replay", "--json").stdout)["runs"][0]
+
+    assert "saved 4,400 tokens, cost unknown." in shown.stdout
+    assert {each["costUsd"] for each in document["results"]} == {None}
+    limited = run(*args, "--mode", "replay", "--max-cost", "1", "--concurrency", "1")
+    assert limited.exit_code == 0, limited.output  # nobody is paid
+
+
+def test_a_killed_run_leaves_whole_tapes_and_asks_only_what_is_missing(suite: str, provider: Provider) -> None:
+    held = threading.Event()
+
+    def hold_juice(exchange: Exchange) -> None:
+        if "juice" in exchange.body["messages"][0]["content"]:
+            held.set()
+            exchange.wait_for_leave()
+        else:
+            serve_price(exchange)
+
+    provider.script(hold_juice)
+    args = [suite, "--model", MODEL, "--tape", "tapes", "--concurrency", "1"]
+    command = [sys.executable, "-c", "from hookline.cli import main; main()", "eval", *args]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    assert held.wait(60)
+    process.kill()
+    process.wait()
+
+    assert [path.name for path in Path("tapes").rglob("*.yaml")] == ["tea.tape.yaml"]
+    provider.script(serve_price)
+    assert run(*args).exit_code == 0
+    assert len(provider.exchanges) == 2  # the task that was under way
+    assert not [path for path in Path("tapes").rglob("*") if path.suffix == ".tmp"]

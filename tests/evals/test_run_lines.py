@@ -464,7 +464,9 @@ def test_shuffled_tasks_run_in_another_order_and_the_same_one_for_a_seed() -> No
         {"max_cost": -1},
         {"max_cost": float("inf")},
         {"shuffle": "x"},
-        {"mode": "record", "cassettes": "tapes", "repeat": 2},
+        {"mode": "record", "repeat": 2},  # and no folder
+        {"tape_mode": "replay", "tapes": "tapes"},
+        {"tape_mode": "all"},  # and no tapes
     ],
 )
 def test_arguments_that_make_no_sense_are_refused(options: dict[str, object]) -> None:

@@ -9,6 +9,8 @@ from typing import Any
 import anyio
 import msgspec
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from hookline import (
     Agent,
@@ -363,3 +365,29 @@ async def test_new_episodes_replays_what_is_known_and_records_the_rest(tmp_path:
 
 async def test_a_tape_error_is_a_cassette_error() -> None:
     assert issubclass(CassetteConflictError, CassetteError)
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.lists(st.tuples(st.sampled_from(["Tea?", "Juice?", "1", "1.0", " "]), st.text(max_size=12)), max_size=8))
+def test_a_replay_gives_the_answers_of_the_recording_in_its_order(
+    tmp_path_factory: pytest.TempPathFactory, said_in_order: list[tuple[str, str]]
+) -> None:
+    path = tmp_path_factory.mktemp("law") / "t.yaml"
+
+    async def ask_all(tape: ModelTape, *, answers: bool) -> list[str]:
+        outputs = []
+        for prompt, answer in said_in_order:
+            made = agent(ModelResponse(content=answer)) if answers else agent()
+            outputs.append((await exec_agent(made, prompt, hooks=[tape.hooks])).output)
+        return outputs
+
+    async def check() -> None:
+        with ModelTape(path=path, redact=None) as tape:
+            first = await ask_all(tape, answers=True)
+        if said_in_order:
+            again = ModelTape(path=path, mode="none", redact=None)
+            assert await ask_all(again, answers=False) == first == [answer for _, answer in said_in_order]
+            assert again.misses == again.unused() == []
+            assert again.calls == tape.calls
+
+    anyio.run(check)

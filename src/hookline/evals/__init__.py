@@ -7,6 +7,8 @@ import importlib
 from typing import TYPE_CHECKING
 
 from hookline.evals._canonical import canonical as canonical
+from hookline.evals._costs import UNKNOWN as UNKNOWN
+from hookline.evals._costs import format_cost as format_cost
 from hookline.redaction import Redaction
 
 if TYPE_CHECKING:

@@ -45,8 +45,8 @@ _rates: dict[Hashable, tuple[float, float]] = {}
 everything else that hookline does for a call."""
 
 
-def cost_of(response: messages.ModelResponse, price: Price | None) -> float:
-    """Return the cost of an answer in US dollars; 0 if it is not known.
+def cost_of(response: messages.ModelResponse, price: Price | None) -> float | None:
+    """Return the cost of an answer in US dollars; `None` if it is not known.
 
     Args:
         response: The answer.
@@ -64,7 +64,7 @@ def cost_of(response: messages.ModelResponse, price: Price | None) -> float:
     try:
         calculated = response.cost()
     except Exception:  # the table lacks the model or this kind of usage, which must not fail the run
-        return 0.0
+        return None
     if key is not None and (found := _flat_rates(calculated.model_price)) is not None:
         if len(_rates) >= MOST_RATES:
             _rates.clear()

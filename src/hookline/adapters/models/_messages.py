@@ -143,13 +143,13 @@ def to_wire_messages(messages: Sequence[Message], names: WireNames) -> list[wire
     return converted
 
 
-def to_model_response(response: wire.ModelResponse, names: WireNames, *, cost_usd: float) -> ModelResponse:
+def to_model_response(response: wire.ModelResponse, names: WireNames, *, cost_usd: float | None) -> ModelResponse:
     """Convert a provider's answer.
 
     Args:
         response: The answer.
         names: The names of the tools in this call.
-        cost_usd: The cost in US dollars.
+        cost_usd: The cost in US dollars; `None` if it is not known.
     """
     content, requests = _text(response.parts), _to_tool_requests(response.parts, names)
     finish_reason = (response.provider_details or {}).get("finish_reason")
@@ -160,8 +160,9 @@ def to_model_response(response: wire.ModelResponse, names: WireNames, *, cost_us
         usage=Usage(
             input_tokens=response.usage.input_tokens,
             output_tokens=response.usage.output_tokens,
-            cost_usd=cost_usd,
+            cost_usd=cost_usd or 0.0,
         ),
+        cost_known=cost_usd is not None,
         finish_reason=finish_reason if isinstance(finish_reason, str) else response.finish_reason or "stop",
         model=response.model_name or "",
         response_id=response.provider_response_id or "",

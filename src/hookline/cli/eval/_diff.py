@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from hookline.cli._terminal import make_one_line, new_table
-from hookline.evals import canonical
+from hookline.evals import canonical, format_cost
 from hookline.evals.reports import (
     Change,
     DiffThresholds,
@@ -233,7 +233,7 @@ def _total_table(diff: RunDiff) -> Table:
     table.add_row("passed", *(str(each) for each in diff.passed))
     table.add_row("score", *("-" if each is None else f"{each:.3f}" for each in diff.score))
     table.add_row("tool calls", *(str(each) for each in diff.tool_calls))
-    table.add_row("cost in USD", *(f"{each:.4f}" for each in diff.cost_usd))
+    table.add_row("cost in USD", *(format_cost(each) for each in diff.cost_usd))
     if diff.similarity is not None or not diff.paired:
         table.add_row("trajectories alike", "", "-" if diff.similarity is None else f"{diff.similarity:.1%}")
     return table

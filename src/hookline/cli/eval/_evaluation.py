@@ -6,7 +6,7 @@ import contextlib
 import importlib.metadata
 import logging
 import textwrap
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -241,7 +241,7 @@ def evaluate(
     )
     hooked = [*hooks, *recording]
     with RunProgress(console) as progress, without_failed_runs():
-        on_result = _watch_costs(progress, options.max_cost)
+        on_result = progress.advance
         first = runner(
             mode="spy" if mode == "real" and not mocked else mode,
             cassettes=cassettes or options.tapes,
@@ -275,26 +275,3 @@ def _run_suite(runner: SuiteRunner, targets: list[str], before: list[SuiteRun], 
     except KeyboardInterrupt:
         done = Evaluation(targets=targets, runs=[*before, runner.so_far], comparison=None)
         raise InterruptedEvaluation(done) from None
-
-
-def _watch_costs(progress: RunProgress, max_cost: float | None) -> Callable[[TaskResult], None]:
-    """Return the function that takes each result; it says once if costs are unknown and so cannot be limited."""
-    warned = False
-
-    def take(result: TaskResult) -> None:
-        nonlocal warned
-        _advance(progress, result)
-        if max_cost is None or warned or result.cost_usd or not (result.input_tokens or result.output_tokens):
-            return
-        warned = True
-        typer.echo(
-            f"hookline: the cost of {result.name} is not known, so it does not count towards --max-cost; other tasks "
-            "with unknown costs are not named.",
-            err=True,
-        )
-
-    return take
-
-
-def _advance(progress: RunProgress, result: TaskResult) -> None:
-    progress.advance(result)

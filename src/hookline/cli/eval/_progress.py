@@ -96,7 +96,7 @@ class RunProgress:
         """Count a result."""
         self._done += 1
         self._failed += not result.ok
-        self._cost_usd += result.total_cost_usd
+        self._cost_usd += result.spent_usd or 0.0
         if self._task is not None:
             figures = [f"{self._failed:,} failed"] if self._failed else []
             figures += [f"{self._cost_usd:.4g} USD"] if self._cost_usd else []

@@ -9,6 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from hookline.cli._terminal import make_one_line, new_table
+from hookline.evals import UNKNOWN, format_cost
 from hookline.evals.reports import duration
 from hookline.evals.statistics import Estimate, ModelStatistics, Percentiles, RunStatistics, TaskStatistics
 
@@ -35,7 +36,7 @@ def is_repeated(statistics: RunStatistics) -> bool:
 def has_figures(statistics: RunStatistics) -> bool:
     """Whether the figures of a run say more than its table of tasks and its totals."""
     return is_repeated(statistics) or any(
-        model.cost_usd.total
+        model.total_cost_usd != 0
         or model.judge_cost_usd.total
         or model.user_cost_usd.total
         or model.weighted
@@ -87,7 +88,7 @@ def _task_cells(task: TaskStatistics | None, *, several: bool) -> list[str | Tex
     cells: list[str | Text] = [passed, NOTHING if task.score is None else f"{task.score.mean:.2f}"]
     if not several:
         cells += [f"{task.steps:.3g}", f"{task.tool_calls:.3g}"]
-    cells.append(f"{task.cost_usd:.4f}" if task.cost_usd else NOTHING)
+    cells.append(NOTHING if task.cost_usd == 0 else format_cost(task.cost_usd))
     return cells if several else [*cells, duration(task.duration_ms)]
 
 
@@ -132,10 +133,10 @@ def _rows(models: Sequence[ModelStatistics]) -> list[tuple[str, list[str]]]:
             (f"pass^{most}", lambda model: _show(model.pass_hat_k.get(most))),
             ("flaky tasks", lambda model: str(len(model.flaky))),
         ]
-    if any(model.cost_usd.total for model in models):
+    if any(model.total_cost_usd != 0 for model in models):
         figures += [
-            ("cost in USD", lambda model: f"{model.cost_usd.total:.4f}"),
-            (PER_ATTEMPT, lambda model: _percentiles(model.cost_usd, "{:.4f}".format)),
+            ("cost in USD", lambda model: format_cost(model.total_cost_usd)),
+            (PER_ATTEMPT, lambda model: _percentiles(model.cost_usd, "{:.4f}".format) if model.cost_usd else UNKNOWN),
         ]
     if any(model.judge_cost_usd.total for model in models):
         figures += [

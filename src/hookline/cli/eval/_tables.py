@@ -63,6 +63,10 @@ def show_evaluation(console: Console, evaluation: Evaluation, report: Path | Non
     for run in struck[:1]:  # a replay meets the same faults
         console.print(_fault_table(run))
         console.print()
+    unpriced = evaluation.runs[0].totals.unpriced_models
+    if unpriced:
+        names = escape(make_one_line(", ".join(unpriced)))
+        console.print(f"[yellow]! costs are unknown, as there is no price of {names}[/]", soft_wrap=True)
     for run in evaluation.runs:
         if run.totals.replayed_calls:
             console.print(_saved_line(run.totals), soft_wrap=True)
@@ -207,20 +211,24 @@ def _total_table(runs: Sequence[SuiteRun], *, repeated: bool) -> Table:
         ("simulated users", [each.user_usage for each in totals]),
     ):
         if any(usage != Usage() for usage in usages):
-            table.add_row(name, *(_usage_text(usage) for usage in usages))
+            pairs = zip(usages, totals, strict=True)
+            table.add_row(name, *(_usage_text(usage, known=not each.unpriced_models) for usage, each in pairs))
     return table
 
 
-def _usage_text(usage: Usage) -> str:
-    return f"{usage.input_tokens + usage.output_tokens:,} tokens, {usage.cost_usd:.4f} USD"
+def _usage_text(usage: Usage, *, known: bool) -> str:
+    """Return tokens and cost; a cost of 0 is unknown where models without a price were asked."""
+    cost = f"{usage.cost_usd:.4f} USD" if known or usage.cost_usd else "cost unknown"
+    return f"{usage.input_tokens + usage.output_tokens:,} tokens, {cost}"
 
 
 def _saved_line(totals: Totals) -> str:
     """Return what tapes have saved: `Tapes answered 4 model calls: saved 12,345 tokens, $0.12`."""
     calls, saved = totals.replayed_calls, totals.replayed_usage
+    cost = f"${saved.cost_usd:,.2f}" if saved.cost_usd or not totals.unpriced_models else "cost unknown"
     return (
         f"Tapes answered {calls:,} model call{'' if calls == 1 else 's'}: "
-        f"saved {saved.input_tokens + saved.output_tokens:,} tokens, ${saved.cost_usd:,.2f}."
+        f"saved {saved.input_tokens + saved.output_tokens:,} tokens, {cost}."
     )
 
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from xml.etree.ElementTree import Element, SubElement, indent, tostring
 
+from hookline.evals._costs import format_cost
 from hookline.evals.reports._report import write_text
 from hookline.evals.running import REPLAYS, SuiteRun, TaskResult
 from hookline.evals.statistics import Estimate, ModelStatistics, ModelTally
@@ -153,7 +154,7 @@ class SuiteCases:
                 "cassette": result.cassette or "",
                 "score": "" if result.score is None else f"{result.score:.4g}",
                 "weight": f"{result.weight:g}",
-                "cost_usd": f"{result.cost_usd:.6g}",
+                "cost_usd": format_cost(result.cost_usd, "{:.6g}"),
                 "judge_cost_usd": f"{result.judge_usage.cost_usd:.6g}",
                 "user_cost_usd": f"{result.user_usage.cost_usd:.6g}",
                 "input_tokens": result.input_tokens,
@@ -190,7 +191,7 @@ def _rates(statistics: ModelStatistics, *, several: bool) -> dict[str, object]:
         name: f"{rate.mean:.4g} ({rate.low:.4g} to {rate.high:.4g})" for name, rate in rates.items() if rate is not None
     }
     figures |= {
-        "cost_usd": f"{statistics.cost_usd.total:.6g}",
+        "cost_usd": format_cost(statistics.total_cost_usd, "{:.6g}"),
         "judge_cost_usd": f"{statistics.judge_cost_usd.total:.6g}",
         "user_cost_usd": f"{statistics.user_cost_usd.total:.6g}",
         "latency_p50_ms": f"{statistics.duration_ms.p50:.6g}",

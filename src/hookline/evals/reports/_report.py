@@ -15,6 +15,7 @@ from typing import Any, BinaryIO
 
 from hookline.errors import MissingExtraError
 from hookline.evals._canonical import canonical
+from hookline.evals._costs import UNKNOWN
 from hookline.evals.errors import ReportError
 from hookline.evals.reports._report_rows import ReportRow, TaskIndex, row_chunks
 from hookline.evals.reports._verdict import judge_runs
@@ -345,8 +346,10 @@ def duration(milliseconds: float) -> str:
     return f"{milliseconds / 1000:.2f} s"
 
 
-def money(usd: float) -> str:
-    """Format an amount of US dollars for people: `$0.0012`, `$12.30`."""
+def money(usd: float | None) -> str:
+    """Format an amount of US dollars for people: `$0.0012`, `$12.30`; `unknown` for `None`."""
+    if usd is None:
+        return UNKNOWN
     return f"${usd:.4f}" if 0 < usd < 0.01 else f"${usd:,.2f}"
 
 

@@ -11,6 +11,7 @@ from typing import Literal
 import msgspec
 
 from hookline.evals._canonical import canonical
+from hookline.evals._costs import sum_costs
 from hookline.evals.running import (
     REPLAYS,
     CheckResult,
@@ -283,6 +284,7 @@ def _row(
     if differences and not why:
         why = f"The {differences[0].what} differs in the replay."
     scores = [each.score for each in first if each.score is not None]
+    total = sum_costs(each.cost_usd for each in first)
     return ReportRow(
         suite=one.suite,
         task=one.task_id,
@@ -294,7 +296,7 @@ def _row(
         passed=sum(each.ok for each in first),
         score=sum(scores) / len(scores) if scores else None,
         calls=_mean([each.tool_calls for each in first]),
-        cost=_mean([each.cost_usd for each in first]),
+        cost=None if total is None else total / len(first),
         tokens=_mean([each.input_tokens + each.output_tokens for each in first]),
         ms=round(_mean([each.duration_ms for each in first]), 3),
         faults=max(sum(call.fault is not None for call in each.calls) for _, each in found),

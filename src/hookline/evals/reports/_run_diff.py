@@ -9,6 +9,7 @@ from typing import Literal
 import msgspec
 
 from hookline.errors import HookUsageError
+from hookline.evals._costs import sum_costs
 from hookline.evals.reports._run_rows import RunRows, TaskRow
 from hookline.evals.reports._saved_runs import SavedRun
 from hookline.evals.running import REPLAYS, Provenance, TaskResult
@@ -176,7 +177,7 @@ class TaskDiff(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         passed: Whether it passed, in all of its attempts.
         score: The mean score of its checks.
         tool_calls: The number of its tool calls.
-        cost_usd: The cost of the agent's model calls, without those of judges and simulated users.
+        cost_usd: The cost of the agent's model calls, without those of judges and simulated users; `None` if unknown.
         similarity: How alike the calls are, from 0 to 1; `None` where that cannot be said.
         identical: Whether tool results, answer and trajectory are equal byte for byte.
         alignment: Both runs' calls side by side, where they differ. Of a task with repeats, an attempt that passed in A
@@ -216,7 +217,7 @@ class RunDiff(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         passed: The number of attempts that passed.
         score: The mean of the tasks' scores, with their weights; `None` where none was checked.
         tool_calls: The number of all tool calls.
-        cost_usd: The cost of the agent's model calls, without those of judges and simulated users.
+        cost_usd: The cost of the agent's model calls, without those of judges and simulated users; `None` if unknown.
         similarity: The mean of the tasks' similarities.
         thresholds: How much worse run B was allowed to be.
         problems: One sentence for every problem of the run as a whole or of its means.
@@ -233,7 +234,7 @@ class RunDiff(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     passed: tuple[int, int]
     score: tuple[float | None, float | None]
     tool_calls: tuple[int, int]
-    cost_usd: tuple[float, float]
+    cost_usd: tuple[float | None, float | None]
     similarity: float | None
     thresholds: DiffThresholds = DiffThresholds()
     problems: list[str] = []
@@ -634,11 +635,16 @@ class Findings:
         if least is not None and score is not None and _exceeds(least, score):
             self.problems.append(f"scores {score:.4g}, and {least:.4g} is the least")
 
-    def check_rises(self, cost: tuple[float, float], calls: tuple[float, float]) -> None:
-        """Compare costs and calls with what they may rise by."""
-        if _exceeds(cost[1], cost[0]):
-            allowed = not _rises_beyond(*cost, self.limits.max_cost_increase)
-            self.note("cost", f"costs {cost[1]:.4g} USD after {cost[0]:.4g}", allowed=allowed)
+    def check_rises(self, cost: tuple[float | None, float | None], calls: tuple[float, float]) -> None:
+        """Compare costs and calls with what they may rise by. A cost that is unknown may be any."""
+        before, after = cost
+        if before is None or after is None:
+            if self.limits.max_cost_increase is not None:
+                which = " and ".join(run for run, one in (("A", before), ("B", after)) if one is None)
+                self.problems.append(f"its cost in {which} is unknown, and an increase is limited")
+        elif _exceeds(after, before):
+            allowed = not _rises_beyond(before, after, self.limits.max_cost_increase)
+            self.note("cost", f"costs {after:.4g} USD after {before:.4g}", allowed=allowed)
         if _exceeds(calls[1], calls[0]):
             allowed = not _rises_beyond(*calls, self.limits.max_calls_increase)
             self.note("calls", f"makes {calls[1]:.4g} tool calls after {calls[0]:.4g}", allowed=allowed)
@@ -674,8 +680,12 @@ def _compare_means(tasks: Sequence[TaskDiff], limits: DiffThresholds, test: Pair
     ran = [task for task in tasks if None not in task.passed]
     if not ran:
         return found
-    costs = [sum(task.cost_usd[side] or 0.0 for task in ran) / len(ran) for side in (0, 1)]
-    if _rises_beyond(costs[0], costs[1], limits.max_mean_cost_increase):
+    before_cost, after_cost = (sum_costs(task.cost_usd[side] for task in ran) for side in (0, 1))
+    if before_cost is None or after_cost is None:
+        if limits.max_mean_cost_increase is not None:
+            found.append("The mean cost of a task is unknown, and its increase is limited")
+    elif _rises_beyond(before_cost / len(ran), after_cost / len(ran), limits.max_mean_cost_increase):
+        costs = before_cost / len(ran), after_cost / len(ran)
         found.append(f"The mean cost of a task rose from {costs[0]:.4g} to {costs[1]:.4g} USD")
     calls = [sum(task.tool_calls[side] or 0 for task in ran) / len(ran) for side in (0, 1)]
     if _rises_beyond(calls[0], calls[1], limits.max_mean_calls_increase):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from array import array
 
 from hookline.errors import HookUsageError
+from hookline.evals._costs import sum_costs
 from hookline.evals.reports._saved_runs import SavedRun
 from hookline.evals.running import REPLAYS, TaskKey, TaskResult, describe_key, impossible_in
 from hookline.evals.statistics import ModelStatistics, ModelTally, attempt_score
@@ -21,7 +22,7 @@ class TaskRow:
         judged_passes: How many judged attempts passed.
         scores: The score of each judged attempt.
         tool_calls: The tool calls of all attempts.
-        cost_usd: The cost of the agent in all attempts.
+        cost_usd: The cost of the agent in all attempts; `None` if it is unknown.
         weight: The weight of the task in mean scores.
         failure: Why the first failed attempt failed; empty if none did.
         first_pass: The place of the first attempt that passed.
@@ -44,7 +45,8 @@ class TaskRow:
     def __init__(self) -> None:
         self.places = array("L")
         self.scores = array("d")
-        self.passes, self.judged_passes, self.tool_calls, self.cost_usd, self.failure = 0, 0, 0, 0.0, ""
+        self.passes, self.judged_passes, self.tool_calls, self.failure = 0, 0, 0, ""
+        self.cost_usd: float | None = 0.0
         self.weight = 1.0
         self.first_pass: int | None = None
         self.first_fail: int | None = None
@@ -53,7 +55,7 @@ class TaskRow:
         """Add an attempt."""
         self.places.append(place)
         self.tool_calls += result.tool_calls
-        self.cost_usd += result.cost_usd
+        self.cost_usd = sum_costs((self.cost_usd, result.cost_usd))
         self.weight = result.weight
         if score is not None:
             self.scores.append(score)
@@ -80,9 +82,9 @@ class TaskRow:
         return self.tool_calls if self.attempts == 1 else self.tool_calls / self.attempts
 
     @property
-    def mean_cost_usd(self) -> float:
-        """The cost of an attempt, in the mean."""
-        return self.cost_usd / self.attempts
+    def mean_cost_usd(self) -> float | None:
+        """The cost of an attempt, in the mean; `None` if it is unknown."""
+        return None if self.cost_usd is None else self.cost_usd / self.attempts
 
     @property
     def flaky(self) -> bool:
@@ -162,9 +164,9 @@ class RunRows:
         return sum(row.tool_calls for row in self.tasks.values())
 
     @property
-    def cost_usd(self) -> float:
-        """The cost of the agent in all tasks."""
-        return sum(row.cost_usd for row in self.tasks.values())
+    def cost_usd(self) -> float | None:
+        """The cost of the agent in all tasks; `None` if it is unknown."""
+        return sum_costs(row.cost_usd for row in self.tasks.values())
 
     @property
     def statistics(self) -> ModelStatistics:

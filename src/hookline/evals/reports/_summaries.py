@@ -10,6 +10,7 @@ from typing import Literal, TypeVar
 
 import msgspec
 
+from hookline.evals._costs import format_cost
 from hookline.evals.errors import ReportError
 from hookline.evals.reports._report import check_writable, duration, write_text
 from hookline.evals.reports._run_diff import RunDiff
@@ -157,7 +158,7 @@ def run_summary(runs: Sequence[SuiteRun], comparison: Comparison | None = None) 
                 _code(task.task),
                 f"{task.passes}/{task.judged}",
                 "-" if task.score is None else f"{task.score.mean:.2f}",
-                f"{task.cost_usd:.4f}",
+                format_cost(task.cost_usd),
                 _text(task.failure),
             ),
         )
@@ -165,7 +166,13 @@ def run_summary(runs: Sequence[SuiteRun], comparison: Comparison | None = None) 
             f"By tag{of}",
             ("tag", "tasks", "passed", "score", "cost in USD"),
             model.tags,
-            lambda tag: (_code(tag.tag), str(tag.tasks), _show(tag.passed), _show(tag.score), f"{tag.cost_usd:.4f}"),
+            lambda tag: (
+                _code(tag.tag),
+                str(tag.tasks),
+                _show(tag.passed),
+                _show(tag.score),
+                format_cost(tag.cost_usd),
+            ),
         )
     return "\n".join(lines).strip() + "\n"
 
@@ -209,10 +216,10 @@ def _figures(names: Sequence[str], models: Sequence[ModelStatistics]) -> list[st
             (f"pass^{repeats}", lambda model: _show(model.pass_hat_k.get(repeats))),
             ("flaky tasks", lambda model: str(len(model.flaky))),
         ]
-    if any(model.cost_usd.total for model in models):
+    if any(model.total_cost_usd != 0 for model in models):
         figures += [
-            ("cost in USD", lambda model: f"{model.cost_usd.total:.4f}"),
-            ("cost per attempt", lambda model: f"{model.cost_usd.mean:.4f}"),
+            ("cost in USD", lambda model: format_cost(model.total_cost_usd)),
+            ("cost per attempt", lambda model: format_cost(model.mean_cost_usd)),
         ]
     if any(model.judge_cost_usd.total for model in models):
         figures.append(("judges in USD", lambda model: f"{model.judge_cost_usd.total:.4f}"))
@@ -244,7 +251,7 @@ def _tags(before: ModelStatistics, after: ModelStatistics) -> list[str]:
             str(pair[1].tasks),
             _show(None if pair[0] is None else pair[0].score),
             _show(pair[1].score),
-            _pair([None if pair[0] is None else f"{pair[0].cost_usd:.4f}", f"{pair[1].cost_usd:.4f}"]),
+            _pair([None if pair[0] is None else format_cost(pair[0].cost_usd), format_cost(pair[1].cost_usd)]),
         ),
     )
 

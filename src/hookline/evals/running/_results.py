@@ -228,7 +228,7 @@ class TaskResult(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         trajectory: The steps and calls of the agent.
         score: The mean score of the checks, from 0 to 1; `None` if nothing was checked.
         checks: The result of each check.
-        cost_usd: The cost of the run's model calls.
+        cost_usd: The cost of the run's model calls in US dollars; `None` if a model has no known price.
         calls: Each tool call, with the origin of its answer.
         cassette: The cassette's file, if the run had one.
         attempt: Which run of the task this is, from 1, if the task is repeated.
@@ -249,6 +249,7 @@ class TaskResult(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         tape_misses: Why the tape did not answer, for each question that the model could not be asked.
         replayed_calls: How many model calls the tape answered.
         replayed_usage: Their tokens and cost, which nobody had to pay again. They are in the figures above.
+        unpriced_models: Names of the models without a known price: of the agent, of judges, of a simulated user.
     """
 
     suite: str
@@ -272,7 +273,7 @@ class TaskResult(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     trajectory: Trajectory
     score: float | None = None
     checks: list[CheckResult] = []
-    cost_usd: float = 0.0
+    cost_usd: float | None = 0.0
     calls: list[CallRow] = []
     cassette: str | None = None
     attempt: int = 1
@@ -293,6 +294,7 @@ class TaskResult(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     tape_misses: list[str] = []
     replayed_calls: int = 0
     replayed_usage: Usage = Usage()
+    unpriced_models: list[str] = []
 
     @property
     def name(self) -> str:
@@ -315,14 +317,25 @@ class TaskResult(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         return found
 
     @property
-    def total_cost_usd(self) -> float:
-        """The cost of all model calls in US dollars: of the agent, of checks and of a simulated user."""
+    def total_cost_usd(self) -> float | None:
+        """The cost of all model calls in US dollars: of the agent, of checks and of a simulated user.
+
+        `None` if one of their models has no known price.
+        """
+        if self.cost_usd is None:
+            return None
         return self.cost_usd + self.judge_usage.cost_usd + self.user_usage.cost_usd
 
     @property
-    def spent_usd(self) -> float:
-        """The part of `total_cost_usd` that was paid for this run: without what a tape answered."""
-        return max(self.total_cost_usd - self.replayed_usage.cost_usd, 0.0)
+    def spent_usd(self) -> float | None:
+        """The part of `total_cost_usd` that was paid for this run: without what a tape answered; `None` if unknown."""
+        total, replayed = self.total_cost_usd, self.replayed_usage
+        if total is not None:
+            return max(total - replayed.cost_usd, 0.0)
+        used = Usage(input_tokens=self.input_tokens, output_tokens=self.output_tokens)
+        used = used + self.judge_usage + self.user_usage
+        asked = (used.input_tokens, used.output_tokens) != (replayed.input_tokens, replayed.output_tokens)
+        return None if asked or not self.replayed_calls else 0.0
 
     @property
     def unanswered(self) -> list[CallRow]:
@@ -410,6 +423,7 @@ class Totals(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         user_usage: Tokens and cost of the model calls of simulated users.
         replayed_calls: Model calls that tapes answered.
         replayed_usage: Tokens and cost that nobody had to pay again for that.
+        unpriced_models: Names of the models without a known price, whose costs are in none of the figures.
     """
 
     tasks: int
@@ -428,6 +442,7 @@ class Totals(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     user_usage: Usage = Usage()
     replayed_calls: int = 0
     replayed_usage: Usage = Usage()
+    unpriced_models: list[str] = []
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -544,7 +559,7 @@ class RunTally:
         self.faults: list[CallRow] = []
         self.sums: dict[str, Any] = {"tasks": 0, "useful": 0, "checked": 0, **dict.fromkeys(SUMMED, 0)}
         self.sums |= {"judge_usage": Usage(), "user_usage": Usage()}
-        self.sums["replayed_usage"] = Usage()
+        self.sums |= {"replayed_usage": Usage(), "unpriced_models": []}
         for result in results:
             self.all_passed = self.all_passed and result.ok
             if result.sound and result.utility is None and not (replays and result.mocked):
@@ -556,6 +571,8 @@ class RunTally:
             self.sums["judge_usage"] += result.judge_usage
             self.sums["user_usage"] += result.user_usage
             self.sums["replayed_usage"] += result.replayed_usage
+            unpriced: list[str] = self.sums["unpriced_models"]
+            unpriced += [name for name in result.unpriced_models if name not in unpriced]
             self.sums["useful"] += result.utility is True
             self.sums["checked"] += result.utility is not None
             for name in SUMMED:

@@ -386,7 +386,7 @@ def impossible_in(result: TaskResult) -> str | None:
     """Describe an invalid score, cost, weight or number of calls of a result; `None` if there is none."""
     if result.score is not None and not 0 <= result.score <= 1:
         return f"the score of {result.name!r} is {result.score!r}, which is not a number from 0 to 1"
-    if not 0 <= result.cost_usd < math.inf:
+    if result.cost_usd is not None and not 0 <= result.cost_usd < math.inf:
         return f"the cost of {result.name!r} is {result.cost_usd!r}, which is not a number from 0"
     if not 0 < result.weight < math.inf:
         return f"the weight of {result.name!r} is {result.weight!r}, which is not a number above 0"

@@ -142,8 +142,8 @@ class SuiteRunner:
         limit: Run only so many tasks, the first ones after they were shuffled.
         timeout: Seconds that a task may take. One that takes longer is cancelled and counts as failed. Time in which
             the provider of its model asked it to wait does not count.
-        max_cost: US dollars after which no further task starts. Tasks under way end, so the run may cost more. Calls
-            whose cost is unknown count as free.
+        max_cost: US dollars after which no further task starts. Tasks under way end, so the run may cost more. A model
+            without a known price ends the run, too.
         save: The file of the run. A file that exists is replaced, but an unfinished run is renamed to
             `FILE.interrupted`. Without it, results are kept in a temporary file.
         resume: The file of an unfinished run of the same tasks with the same settings. Tasks with a result in it do
@@ -213,6 +213,8 @@ class SuiteRunner:
             raise HookUsageError(f"The task {twice!r} is given twice; `repeat` runs tasks several times.")
         if tape_mode is not None and tape_mode not in get_args(RecordMode):
             raise HookUsageError(f"`tape_mode` is one of {', '.join(get_args(RecordMode))}; got {tape_mode!r:.60}.")
+        if tape_mode is not None and tapes is None:
+            raise HookUsageError("`tape_mode` is the mode of tapes; give `tapes`, their folder.")
         if mode == "record" and cassettes is None and (repeat > 1 or len(self._models) > 1):
             raise HookUsageError(
                 "A cassette of a task's own holds one recording; give `cassettes`, a folder, to record several "
@@ -261,6 +263,7 @@ class SuiteRunner:
         self._started = perf_counter_ns()
         self._duration_ms = 0.0
         self._stopped = ""
+        self._unpriced: list[str] = []
         self.cost_usd = 0.0
         """The cost of all results so far in US dollars, those of a resumed run included. Replays cost nothing."""
 
@@ -402,6 +405,12 @@ class SuiteRunner:
         """Return the next task to run; `None` if there is none, or if the money is spent."""
         if not self._pending:
             return None
+        if self.max_cost is not None and self._unpriced:
+            self._stopped = (
+                f"the price of {', '.join(self._unpriced)} is not known, so that no limit of costs can hold. Give the "
+                "model a price, PydanticModel(..., price=...), or run without the limit, --max-cost"
+            )
+            return None
         if self.max_cost is not None and self.cost_usd >= self.max_cost:
             self._stopped = (
                 f"the tasks have cost {self.cost_usd:.4g} USD, and no more than {self.max_cost:g} was to be spent"
@@ -425,7 +434,10 @@ class SuiteRunner:
         self._take(TaskRun(result=failed_result(self._by_key[key[0], key[2]], key, why, duration_ms, reason=reason)))
 
     def _count(self, result: TaskResult) -> None:
-        self.cost_usd += result.spent_usd
+        spent = result.spent_usd
+        if spent is None:
+            self._unpriced = self._unpriced or list(result.unpriced_models)
+        self.cost_usd += spent or 0.0
         self._coverage[result.suite].add(result.calls)
 
     def _end(self, journal: RunJournal) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 
 import msgspec
 
+from hookline.calls import Call, ModelCall, ModelResponse
 from hookline.dispatcher import HookDispatcher
 from hookline.errors import message_of
 from hookline.evals.cassettes import DEFAULT_REDACTION, Cassette, RecordMode
@@ -27,7 +28,7 @@ from hookline.evals.tapes import ModelTape
 from hookline.evals.trajectories import EventRecorder, RecordedOperation, Trajectory, call_rows
 from hookline.events import BeforeStep
 from hookline.hooks import AnyHook, Hooks
-from hookline.instrumentation import await_verdicts
+from hookline.instrumentation import Instrumentation, await_verdicts
 from hookline.runtime import InMemoryStore, ModelPause, model_pause
 
 __all__ = [
@@ -218,7 +219,7 @@ class TaskRunner:
         try:
             path = self.path(case, key[1])
             cassette = self._cassette(case, path)
-            tape = self._tape(case, key[1])
+            tape, prices = self._tape(case, key[1]), PriceWatch()
             mocks = self._mocks(case, key[1], None if self._in_memory else cassette)
             work = partial(
                 case[0].run_task,
@@ -229,6 +230,7 @@ class TaskRunner:
                     *self._hooks,
                     *self._watch(begun),
                     *([] if tape is None else [tape.hooks]),
+                    prices,
                 ],
                 dispatcher=dispatcher,
                 store=self._store,
@@ -241,12 +243,12 @@ class TaskRunner:
                         outcome = await finish_within(work, self.timeout, detach=self._detach, pause=self.pause)
                 except TaskTimeoutError as error:
                     stopped = self._timed_out(case, key, str(error), begun, mocks, (perf_counter_ns() - started) / 1e6)
-                    return replace(stopped, result=_with_tape(stopped.result, tape))
+                    return replace(stopped, result=_with_tape(stopped.result, tape, prices))
                 if self.mode == "record" and cassette is not None:
                     cassette.save(empty=True)  # a replay finds that the task was recorded and made no call
                 recorded = self._recorded_of(outcome)
                 file = None if cassette is None or path is None else str(path)
-                result = _with_tape(_result(case, key, outcome, recorded, mocks, file), tape)
+                result = _with_tape(_result(case, key, outcome, recorded, mocks, file), tape, prices)
                 verdicts.give(result.operation_id, verdicts_of(result))
             return TaskRun(result=result, recorded=recorded, cassette=cassette if self._in_memory else None)
         except Exception as error:
@@ -381,8 +383,34 @@ def _saved(tape: ModelTape | None) -> Iterator[None]:
             tape.save(empty=tape.records)
 
 
-def _with_tape(result: TaskResult, tape: ModelTape | None) -> TaskResult:
-    """Return a result with what the tape of the run did."""
+class PriceWatch(Instrumentation):
+    """Notes the models of a run, its sub-agents, judges and simulated users that have no known price.
+
+    Attributes:
+        unpriced: The names of these models.
+    """
+
+    encloses = frozenset({ModelCall})
+
+    def __init__(self) -> None:
+        super().__init__("prices", inherit=True)
+        self.unpriced: list[str] = []
+
+    def enter(self, call: Call) -> str:
+        """Return the name of the model."""
+        return call.model if isinstance(call, ModelCall) else ""
+
+    def leave(self, entered: str, result: object, error: BaseException | None) -> None:
+        """Note the model if the cost of its answer is unknown."""
+        if isinstance(result, ModelResponse) and not result.cost_known and entered not in self.unpriced:
+            self.unpriced.append(entered)
+
+
+def _with_tape(result: TaskResult, tape: ModelTape | None, prices: PriceWatch) -> TaskResult:
+    """Return a result with what the tape of the run did, and without a cost that is not known."""
+    unpriced = list(dict.fromkeys([*prices.unpriced, *(() if tape is None else tape.unpriced)]))
+    if unpriced:
+        result = msgspec.structs.replace(result, cost_usd=None, unpriced_models=unpriced)
     if tape is None:
         return result
     return msgspec.structs.replace(

@@ -8,6 +8,7 @@ from typing import Protocol
 
 import msgspec
 
+from hookline.evals._costs import sum_costs
 from hookline.evals.running import REPLAYS, Mode, TaskResult
 from hookline.evals.statistics._estimates import Estimate, estimate_mean, mean_interval, pass_at_k, pass_hat_k
 from hookline.evals.statistics._percentiles import Percentiles
@@ -53,7 +54,7 @@ class TaskStatistics(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         flaky: Whether some judged attempts passed and some failed.
         steps: Steps of an attempt, in the mean.
         tool_calls: Tool calls of an attempt, in the mean.
-        cost_usd: The cost of the agent in an attempt, in the mean.
+        cost_usd: The cost of the agent in an attempt, in the mean; `None` if it is unknown.
         judge_cost_usd: The cost of checks that ask models, in the mean. It is not in `cost_usd`.
         user_cost_usd: The cost of a simulated user, in the mean. It is not in `cost_usd`.
         tokens: Tokens that an attempt read and wrote, in the mean.
@@ -72,7 +73,7 @@ class TaskStatistics(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     flaky: bool
     steps: float
     tool_calls: float
-    cost_usd: float
+    cost_usd: float | None
     judge_cost_usd: float
     user_cost_usd: float
     tokens: float
@@ -109,7 +110,7 @@ class TagStatistics(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         attempts: Their attempts.
         passed: The share of attempts that passed: the mean over tasks; `None` if none was judged.
         score: The mean score over tasks, with their weights; `None` if none was judged.
-        cost_usd: The cost of the agent in their attempts together.
+        cost_usd: The cost of the agent in their attempts together; `None` if it is unknown.
         judge_cost_usd: The cost of checks that ask models, together.
         user_cost_usd: The cost of simulated users, together.
     """
@@ -119,7 +120,7 @@ class TagStatistics(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     attempts: int
     passed: Estimate | None
     score: Estimate | None
-    cost_usd: float
+    cost_usd: float | None
     judge_cost_usd: float
     user_cost_usd: float
 
@@ -140,7 +141,7 @@ class ModelStatistics(msgspec.Struct, frozen=True, kw_only=True, rename="camel")
         score: The mean score over tasks, with their weights; `None` if none was judged.
         pass_at_k: By `k`, how likely at least one of `k` attempts passes, over the tasks with so many judged attempts.
         pass_hat_k: By `k`, how likely `k` attempts all pass: pass^k.
-        cost_usd: The cost of the agent in an attempt, in US dollars.
+        cost_usd: The cost of the agent in an attempt, in US dollars; `None` if that of any attempt is unknown.
         judge_cost_usd: The cost of the checks of an attempt that ask models. It is not in `cost_usd`.
         user_cost_usd: The cost of the simulated user of an attempt. It is not in `cost_usd`.
         input_tokens: Tokens that the agent read in an attempt.
@@ -160,7 +161,7 @@ class ModelStatistics(msgspec.Struct, frozen=True, kw_only=True, rename="camel")
     score: Estimate | None
     pass_at_k: dict[int, Estimate]
     pass_hat_k: dict[int, Estimate]
-    cost_usd: Percentiles
+    cost_usd: Percentiles | None
     judge_cost_usd: Percentiles
     user_cost_usd: Percentiles
     input_tokens: Percentiles
@@ -169,6 +170,16 @@ class ModelStatistics(msgspec.Struct, frozen=True, kw_only=True, rename="camel")
     checks: list[CheckStatistics]
     tags: list[TagStatistics]
     per_task: list[TaskStatistics]
+
+    @property
+    def total_cost_usd(self) -> float | None:
+        """The cost of the agent in all attempts; `None` if it is unknown."""
+        return None if self.cost_usd is None else self.cost_usd.total
+
+    @property
+    def mean_cost_usd(self) -> float | None:
+        """The cost of the agent in an attempt, in the mean; `None` if it is unknown."""
+        return None if self.cost_usd is None else self.cost_usd.mean
 
     @property
     def weighted(self) -> bool:
@@ -285,7 +296,8 @@ class TaskTally:
         self.attempts, self.passes = 0, 0
         self.score = Mean()
         self.steps, self.tool_calls, self.tokens, self.duration = 0, 0, 0, 0.0
-        self.cost, self.judge_cost, self.user_cost = 0.0, 0.0, 0.0
+        self.cost: float | None = 0.0
+        self.judge_cost, self.user_cost = 0.0, 0.0
         self.weight = 1.0
         self.failure = ""
         self.tags: list[str] = []
@@ -295,7 +307,7 @@ class TaskTally:
         self.attempts += 1
         self.steps += result.steps
         self.tool_calls += result.tool_calls
-        self.cost += result.cost_usd
+        self.cost = sum_costs((self.cost, result.cost_usd))
         self.judge_cost += result.judge_usage.cost_usd
         self.user_cost += result.user_usage.cost_usd
         self.weight = result.weight
@@ -329,7 +341,7 @@ class TaskTally:
             flaky=0 < self.passes < judged,
             steps=self.steps / self.attempts,
             tool_calls=self.tool_calls / self.attempts,
-            cost_usd=self.cost / self.attempts,
+            cost_usd=None if self.cost is None else self.cost / self.attempts,
             judge_cost_usd=self.judge_cost / self.attempts,
             user_cost_usd=self.user_cost / self.attempts,
             tokens=self.tokens / self.attempts,
@@ -376,6 +388,7 @@ class ModelTally:
         self.checks: dict[str, CheckTally] = {}
         self.cost, self.judge_cost, self.user_cost = array("d"), array("d"), array("d")
         self.duration = array("d")
+        self.cost_known = True
         self.input_tokens, self.output_tokens = array("d"), array("d")
 
     def add(self, result: TaskResult, *, replays: bool) -> None:
@@ -384,7 +397,10 @@ class ModelTally:
         if name not in self.tasks:
             self.tasks[name] = TaskTally()
         self.tasks[name].add(result, attempt_score(result, replays=replays))
-        self.cost.append(result.cost_usd)
+        if result.cost_usd is None:
+            self.cost_known = False
+        else:
+            self.cost.append(result.cost_usd)
         self.judge_cost.append(result.judge_usage.cost_usd)
         self.user_cost.append(result.user_usage.cost_usd)
         self.duration.append(result.duration_ms)
@@ -412,7 +428,7 @@ class ModelTally:
             score=score,
             pass_at_k=dict(self._pass_rates(steps, pass_at_k)),
             pass_hat_k=dict(self._pass_rates(steps, pass_hat_k)),
-            cost_usd=Percentiles.of(self.cost),
+            cost_usd=Percentiles.of(self.cost) if self.cost_known else None,
             judge_cost_usd=Percentiles.of(self.judge_cost),
             user_cost_usd=Percentiles.of(self.user_cost),
             input_tokens=Percentiles.of(self.input_tokens),
@@ -450,7 +466,7 @@ class ModelTally:
                 attempts=sum(task.attempts for task in tasks),
                 passed=passed,
                 score=score,
-                cost_usd=sum(task.cost for task in tasks),
+                cost_usd=sum_costs(task.cost for task in tasks),
                 judge_cost_usd=sum(task.judge_cost for task in tasks),
                 user_cost_usd=sum(task.user_cost for task in tasks),
             )

@@ -83,7 +83,7 @@ class _WireMessage(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit
 class _WireUsage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     input_tokens: int
     output_tokens: int
-    cost_usd: float
+    cost_usd: float | None
 
 
 class _WireAnswer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -180,7 +180,7 @@ def _answer_fields(answer: ModelResponse) -> dict[str, Any]:
     fields["usage"] = {
         "input_tokens": usage.input_tokens,
         "output_tokens": usage.output_tokens,
-        "cost_usd": usage.cost_usd,
+        "cost_usd": usage.cost_usd if answer.cost_known else None,
     }
     return fields
 
@@ -334,8 +334,9 @@ class _CallReader:
             usage=Usage(
                 input_tokens=answer.usage.input_tokens,
                 output_tokens=answer.usage.output_tokens,
-                cost_usd=answer.usage.cost_usd,
+                cost_usd=answer.usage.cost_usd or 0.0,
             ),
+            cost_known=answer.usage.cost_usd is not None,
             finish_reason=answer.finish_reason,
             model=answer.model,
             response_id=answer.response_id,

@@ -56,6 +56,7 @@ class ModelTape:
         replayed: How many questions the tape answered.
         asked: How many questions models answered.
         saved: Tokens and cost of the answers that the tape gave, which nobody had to pay again.
+        unpriced: Names of models whose answers the tape gave and whose price was not known when they were recorded.
 
     Raises:
         CassetteError: If the file cannot be used as a tape.
@@ -81,6 +82,7 @@ class ModelTape:
         self.misses: list[str] = []
         self.replayed = self.asked = 0
         self.saved = Usage()
+        self.unpriced: list[str] = []
         self._redaction = as_redaction(redact)
         self._file = self._read()
         self._exists = self._file.digest is not None
@@ -175,6 +177,8 @@ class ModelTape:
                 answer = found[0].answer
                 self.replayed += 1
                 self.saved = self.saved + answer.usage
+                if not answer.cost_known and call.model not in self.unpriced:
+                    self.unpriced.append(call.model)
                 return answer
         if not self.records:
             return Deny(self._missed(question))
