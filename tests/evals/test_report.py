@@ -234,7 +234,7 @@ def test_the_start_the_versions_the_model_and_the_call_that_made_the_run_stand_a
     started = datetime.fromisoformat(str(real.provenance.started_at))
     assert started.utcoffset() == timedelta(0)
     assert f"Started {started:%Y-%m-%dT%H:%M:%SZ} Versions hookline {version('hookline')}, " in text
-    assert f"Python {platform.python_version()}, AgentDojo 0.1.35, AgentDojo suites v1.2.2 Model scripted" in text
+    assert f"Python {platform.python_version()}, AgentDojo 0.1.35, AgentDojo suites v1.2.2 Model ground-truth" in text
     assert "Command hookline.evals.record()" in text
 
 
