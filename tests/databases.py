@@ -93,10 +93,6 @@ shutil.rmtree(folder, ignore_errors=True)
 """Ends a server and removes its folder once the process of the tests is gone, even if that was killed."""
 
 
-_watchers: list[Popen[bytes]] = []
-"""They have been told to end, and nobody waits until all files are removed."""
-
-
 def init_without_sync(initdb: Callable[..., str], args: list[str], **more: Any) -> str:
     """Make the files of a server without waiting for the disk."""
     return initdb([*args, "--no-sync"], **more)
@@ -204,11 +200,20 @@ class Server:
 
     def crash(self) -> None:
         """End it as a loss of power would, and start it again."""
+        self.lose()
+        self.recover()
+
+    def lose(self) -> None:
+        """End it as a loss of power would."""
         from pgserver._commands import pg_ctl
 
         self._thread.submit(self._loop.run, self._disconnect()).result()
         server = self._server
-        pg_ctl(["-w", "-m", "immediate", "restart"], pgdata=server.pgdata, user=server.system_user, timeout=60)
+        pg_ctl(["-w", "-m", "immediate", "stop"], pgdata=server.pgdata, user=server.system_user, timeout=60)
+
+    def recover(self) -> None:
+        """Start it again after a loss."""
+        self._server.ensure_postgres_running()
 
     def stop(self) -> None:
         """End it."""
@@ -218,7 +223,7 @@ class Server:
         self._server.cleanup()
         assert self._watcher.stdin is not None
         self._watcher.stdin.close()
-        _watchers.append(self._watcher)
+        self._watcher.returncode = 0  # nobody waits until it has removed all files
 
 
 @pytest.fixture(params=["asyncio"])

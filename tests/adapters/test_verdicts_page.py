@@ -23,6 +23,14 @@ def test_every_group_has_a_section_without_faults() -> None:
     assert [group for group, text in sections.items() if "| fault" in text] == []
 
 
+def test_a_policy_that_denies_in_one_way_to_run_an_agent_denies_in_all() -> None:
+    rows = [line.split(" | ") for line in PAGE.read_text().splitlines() if line.startswith("| deny | ")][1:]
+
+    cells = {cell.strip(" |").partition(" (")[0] for _, *row in rows for cell in row}
+    assert len(rows) == len(generator.GROUPS)
+    assert cells == {"equal", "refused"}
+
+
 def test_each_kind_of_cell_has_its_word_and_its_note() -> None:
     stage: Stage = object()  # type: ignore[assignment]
     differs = {

@@ -160,7 +160,6 @@ def test_every_output_names_when_by_what_and_with_what_it_was_made(suite: str, t
         (["--timeout", "0"], "a number of seconds above 0"),
         (["--timeout", "nan"], "a number of seconds above 0"),
         (["--max-cost", "-1"], "a number of US dollars from 0"),
-        (["--mode", "record", "--cassettes", "tapes", "--repeat", "2"], "one recording of each task"),
         (["--mocked", "--repeat", "2"], "leave --repeat out"),
         (["--mocked", "--resume", "run.jsonl"], "leave --resume out"),
         (["--workers", "2", "--record", "events.jsonl"], "--record needs the events of this process"),

@@ -55,6 +55,8 @@ class SubAgent:
     async def finish(self, task: str, text: str) -> Json:
         key = {"copilot": "toolResult", "cursor": "tool_output"}.get(self.name, "tool_response")
         result: Any = {"resultType": "success", "textResultForLlm": text} if self.name == "copilot" else text
+        if self.name == "claude":
+            result = {"status": "completed", "agentId": "a-1", "content": [{"type": "text", "text": text}]}
         return await self.send(Moment.AFTER_TOOL, **self.spawning(task), **{key: result})
 
     async def statuses(self) -> list[str]:
@@ -165,9 +167,13 @@ async def test_the_caller_reads_the_answer_that_hooks_left(name: str, said: str,
         await sub.send(Moment.SESSION_END)
 
     assert stopped == {}
-    own = answer.get("hookSpecificOutput", {})
-    replaced = answer.get("modifiedResult", {}).get("textResultForLlm") or own.get("updatedToolOutput")
-    assert (replaced or answer.get("reason")) == read
+    expected: Json = {
+        "claude": {"status": "completed", "agentId": "a-1", "content": [{"type": "text", "text": read}]},
+        "copilot": {"resultType": "success", "textResultForLlm": read},
+        "gemini": read,
+    }
+    replaced = answer.get("hookSpecificOutput", {}).get("updatedToolOutput") or answer.get("modifiedResult")
+    assert (replaced or answer["reason"]) == expected[name]
 
 
 async def test_a_sub_agent_of_gemini_has_its_answer_from_the_call_that_started_it(folder: Path) -> None:

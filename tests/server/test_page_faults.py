@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 import threading
 from collections.abc import Iterator
@@ -15,9 +14,9 @@ import pytest
 from playwright.sync_api import Browser, expect
 from sqlalchemy import func, select
 
-from benchmarks.postgresql import PostgreSQL
 from hookline.server import KeyStore
 from hookline.store import audit
+from tests.databases import Server
 from tests.server.browsing import look, support
 from tests.server.page_routes import CASES, Case, Made, find_form, name_place, read_forms
 from tests.server.site import MASTER, Site, key, new_id
@@ -291,19 +290,12 @@ def test_what_is_wrong_with_a_field_of_a_key_is_said_beside_it(
     assert name not in ("tenant", "amount") or kept[name] == wrong
 
 
-@pytest.fixture(scope="module")
-def postgresql() -> Iterator[PostgreSQL]:
-    with PostgreSQL() as server:
-        yield server
-
-
-def test_a_database_that_is_lost_and_comes_back_costs_nothing_but_time(postgresql: PostgreSQL) -> None:
-    url = new_database(postgresql)
-    with Site(url, page=True, agents=[support()], master_key=MASTER) as site, visitor(site) as person:
+def test_a_database_that_is_lost_and_comes_back_costs_nothing_but_time(postgresql: Server, postgresql_url: str) -> None:
+    with Site(postgresql_url, page=True, agents=[support()], master_key=MASTER) as site, visitor(site) as person:
         views = [place for place in sorted(CASES) if place[0] == "GET" and not CASES[place].endless]
         objects = {place: make(site, CASES[place], new_id("tenant")) for place in (*views, *SENT)}
         forms = {place: find_form(person, CASES[place], objects[place]) for place in SENT}
-        postgresql.crash()
+        postgresql.lose()
         try:
             told = [person.get(name_place(CASES[place].address, objects[place])) for place in views]
             parts = [
@@ -311,7 +303,7 @@ def test_a_database_that_is_lost_and_comes_back_costs_nothing_but_time(postgresq
                 for place in SENT
             ]
         finally:
-            postgresql.start()
+            postgresql.recover()
         until_it_answers(person)
         back = [person.get(name_place(CASES[place].address, objects[place])) for place in views]
         sent = [person.post(name_place(CASES[place].address, objects[place]), data=forms[place]) for place in SENT]
@@ -336,12 +328,6 @@ WITHOUT_DATABASE = {"/", "/sign-in"}
 """Views that need no database."""
 
 
-def new_database(postgresql: PostgreSQL) -> str:
-    """Make an empty database, from a thread of its own, since the browser has an event loop in this one."""
-    with ThreadPoolExecutor(1) as pool:
-        return pool.submit(lambda: asyncio.run(postgresql.new_database(new_id("lost")))).result()
-
-
 def until_it_answers(person: httpx.Client) -> None:
     for _ in range(200):
         if person.get("/operations").status_code == 200:
@@ -349,23 +335,22 @@ def until_it_answers(person: httpx.Client) -> None:
     raise AssertionError("The database does not come back.")
 
 
-def test_a_reason_is_not_lost_with_the_database(browser: Browser, postgresql: PostgreSQL) -> None:
-    url = new_database(postgresql)
-    with Site(url, page=True) as site:
+def test_a_reason_is_not_lost_with_the_database(browser: Browser, postgresql: Server, postgresql_url: str) -> None:
+    with Site(postgresql_url, page=True) as site:
         its = make(site, CASES["POST", "/approvals"])
         context = look(browser, site)
         page = context.new_page()
         page.goto("approvals")
         reason = page.get_by_label("Reason for a rejection")
         reason.fill("Too much for this month.")
-        postgresql.crash()
+        postgresql.lose()
         try:
             page.get_by_role("button", name="Reject and stop").click()
             expect(page.locator("#refused .outcome")).to_contain_text("The form still has what you typed.")
             expect(page.locator("#refused .outcome")).to_be_focused()
             expect(reason).to_have_value("Too much for this month.")
         finally:
-            postgresql.start()
+            postgresql.recover()
         with visitor(site) as person:
             until_it_answers(person)
         page.get_by_role("button", name="Reject and stop").click()

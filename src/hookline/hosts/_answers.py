@@ -42,6 +42,7 @@ class HookVerdict(msgspec.Struct, frozen=True, kw_only=True):
         args: The arguments to run the tool with, if hooks changed them.
         result: What the model is to read instead of the tool's result.
         tool: The host's name of the tool whose result it is.
+        response: The tool's own result, as the host sent it: what replaces it must often have its shape.
         context: Text that the model reads besides.
         stop: Why the turn is to end, if it is.
     """
@@ -51,6 +52,7 @@ class HookVerdict(msgspec.Struct, frozen=True, kw_only=True):
     args: Mapping[str, Any] | None = None
     result: str | None = None
     tool: str = ""
+    response: Any = None
     context: str = ""
     stop: str | None = None
 
@@ -87,7 +89,7 @@ def write_claude(moment: Moment, event: str, verdict: HookVerdict) -> HostReply:
             own["updatedInput"] = verdict.args
     elif moment in (Moment.AFTER_TOOL, Moment.FAILED_TOOL):
         if verdict.result is not None and moment is Moment.AFTER_TOOL:
-            own["updatedToolOutput"] = _claude_output(verdict.tool, verdict.result)
+            own["updatedToolOutput"] = _claude_output(verdict.tool, verdict.result, verdict.response)
             if not verdict.tool.startswith("mcp__") and verdict.tool not in REPLACED_BY_CLAUDE:
                 # Claude falls back to the tool's own output where the new one does not fit, and the model must not
                 # see that.
@@ -102,9 +104,13 @@ def write_claude(moment: Moment, event: str, verdict: HookVerdict) -> HostReply:
     return _json(top)
 
 
-def _claude_output(tool: str, text: str) -> Any:
+def _claude_output(tool: str, text: str, response: object) -> Any:
     """Return a result in the shape that Claude Code expects of a tool; in another shape it is ignored."""
-    return {"stdout": text, "stderr": "", "interrupted": False} if tool == "Bash" else text
+    if tool == "Bash":
+        return {"stdout": text, "stderr": "", "interrupted": False}
+    if tool in ("Agent", "Task") and isinstance(response, Mapping):
+        return {**response, "content": [{"type": "text", "text": text}]}
+    return text
 
 
 def write_codex(moment: Moment, event: str, verdict: HookVerdict) -> HostReply:

@@ -58,6 +58,7 @@ class SessionEvent(msgspec.Struct, frozen=True, kw_only=True):
         args: The arguments of the call.
         call_id: The id of the call; `""` if the host gives none.
         result: The result of the tool, as text.
+        response: The result of the tool, as the host sent it.
         started_agent: The id of the sub-agent that the tool started.
         error: What a tool failed with.
         text: The prompt, or the last words of the agent.
@@ -84,6 +85,7 @@ class SessionEvent(msgspec.Struct, frozen=True, kw_only=True):
     args: dict[str, Any] = {}
     call_id: str = ""
     result: str = ""
+    response: Any = None
     started_agent: str = ""
     error: str = ""
     text: str = ""
@@ -136,6 +138,7 @@ def read_event(host: Host, name: str, question: bytes) -> SessionEvent:
         args=_read_args(host, name, given) if tool else {},
         call_id=_text(given, "tool_use_id", "tool_call_id"),
         result=text_of(response),
+        response=response,
         started_agent=_find_agent(response),
         error=_text(given, "error", "error_message"),
         text=_text(given, "prompt", "last_assistant_message", "prompt_response", "response")

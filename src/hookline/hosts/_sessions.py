@@ -629,7 +629,7 @@ class Session:
         stop = done.stop.reason if done.stop is not None else None
         added = context_of(done)
         result = done.result.content if done.changed and not added else None
-        return HookVerdict(result=result, tool=event.tool, stop=stop, context=added)
+        return HookVerdict(result=result, tool=event.tool, response=event.response, stop=stop, context=added)
 
     async def _report_call(self, agent: AgentRun, event: SessionEvent) -> ToolDone:
         """Report a call that ran without a question: a person approved it in the host, or the session is new here."""
@@ -724,7 +724,7 @@ class Session:
         )
         if done is not None and done.changed:
             changed = done.output
-        return HookVerdict(result=changed, tool=event.tool)
+        return HookVerdict(result=changed, tool=event.tool, response=event.response)
 
     # Compaction.
 

@@ -25,6 +25,10 @@ class Failed(Exception):
     """The coding agent did something else."""
 
 
+class NotPossible(Exception):
+    """The coding agent gives hooks no way to do it."""
+
+
 class Scene:
     """One run of one coding agent.
 
@@ -116,6 +120,8 @@ def hide(call, result):
     return replace(result, content="hidden")
 """
 AGENTS = """
+from msgspec.structs import replace
+
 from hookline import AgentCall, Deny, Hooks
 
 hooks = Hooks("policy")
@@ -128,6 +134,11 @@ def judge(call):
     if "child" in call.input[0].content:
         call.add_context("The build is frozen.")
     return None
+
+
+@hooks.after(AgentCall)
+def hide(call, result):
+    return replace(result, output="hidden") if "number" in result.output else None
 """
 Case = Callable[[Scene], None]
 CASES: dict[str, Case] = {}
@@ -338,6 +349,20 @@ def context_of_sub_agent(scene: Scene) -> None:
     scene.expect("the tool did not run", scene.has_run())
     reads = [str(each) for each in scene.model.requests if "The build is frozen." in str(each)]
     scene.expect("the sub-agent was not told", any("PLAN:child" in each and "PLAN:main" not in each for each in reads))
+
+
+@case("answer of a sub-agent withheld")
+def withhold_answer(scene: Scene) -> None:
+    scene.install()
+    (scene.place.project / "policy.py").write_text(AGENTS)
+    scene.plans["main"] = scene.place.agent("PLAN:child help")
+    scene.plans["child"] = [scene.place.last_turn("The number is 4711.")]
+    scene.run()
+    scene.expect("the sub-agent did not answer", any("PLAN:child" in str(each) for each in scene.model.requests))
+    if "<subagent_notification>" in _results(scene):
+        raise NotPossible("it gives the caller the answer in a message of its own, too")
+    scene.expect("the caller read the answer", "4711" not in _results(scene))
+    scene.expect("the caller read nothing in its place", "hidden" in _results(scene))
 
 
 @case("sub-agent denied by a hook of AgentCall")

@@ -51,6 +51,10 @@ class Place:
         """Return the command of the MCP server, which writes its calls to the file `calls` of the project."""
         return [sys.executable, str(SERVER), str(self.project / "calls")]
 
+    def last_turn(self, text: str) -> object:
+        """Return the turn with which a sub-agent gives its answer."""
+        return text
+
     def hookline(self, *words: str, stdin: str = "") -> Ran:
         """Run the command line."""
         code = "from hookline.cli import main; main()"
@@ -181,6 +185,9 @@ class Gemini(Place):
 
     def pay(self, to: str, amount: int) -> tuple[str, dict[str, object]]:
         return "mcp_shop_pay", {"to": to, "amount": amount}
+
+    def last_turn(self, text: str) -> object:
+        return "complete_task", {"result": {"response": text}}
 
     def run(self, prompt: str) -> Ran:
         words = ["gemini", "-p", prompt, "-m", "gemini-2.5-flash", "-o", "stream-json"]
