@@ -113,7 +113,8 @@ def test_deliveries_are_signed_as_they_were(kind: str) -> None:
 async def test_scripts_read_the_same_documents(tmp_path: Path) -> None:
     read = without_times(await run_scripts(tmp_path))
 
-    assert added_paths(without_times(read_json("wire/scripts.json")), read) == set()
+    added = added_paths(without_times(read_json("wire/scripts.json")), read)
+    assert {path for path in added if not path.endswith(".call.parentOperationId")} == set()
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])  # the server needs it
