@@ -224,9 +224,9 @@ def test_ctrl_c_ends_it_cleanly(tmp_path: Path) -> None:
     # The interrupt is sent from inside, at a moment that is known: when the first task is done.
     code = (
         "import os, signal\n"
-        "from hookline.cli import main; from hookline.cli.eval import _evaluation\n"
+        "from hookline.cli import main; from hookline.cli.eval._progress import RunProgress\n"
         "once = iter([signal.SIGINT])\n"
-        "_evaluation._advance = lambda *args: [os.kill(os.getpid(), sent) for sent in once]\n"
+        "RunProgress.advance = lambda *args: [os.kill(os.getpid(), sent) for sent in once]\n"
         "main()\n"
     )
     says_hello = "prompt: hi, script: [{say: hello}], checks: [{output_contains: hello}]"

@@ -220,9 +220,9 @@ def test_after_ctrl_c_the_files_have_what_was_done(tmp_path: Path) -> None:
     # The interrupt is sent from inside, at a moment that is known: when the second task is done.
     code = (
         "import os, signal\n"
-        "from hookline.cli import main; from hookline.cli.eval import _evaluation\n"
+        "from hookline.cli import main; from hookline.cli.eval._progress import RunProgress\n"
         "moments = iter([0, signal.SIGINT])\n"
-        "_evaluation._advance = lambda *args: os.kill(os.getpid(), next(moments, 0))\n"
+        "RunProgress.advance = lambda *args: os.kill(os.getpid(), next(moments, 0))\n"
         "main()\n"
     )
     args = ["eval", EXAMPLE, "--concurrency", "1", "--save", "s.json", "--junit", "j.xml", "--report", "r.html"]

@@ -38,6 +38,7 @@ ADDED = {
     "$.results[].calls[].stale",
     *(f"$.results[].{name}" for name in ("turns", "conversationEnd", "judgeUsage", "userUsage")),
     *(f"$.results[].{name}" for name in ("expectedOutput", "weight", "metadata")),
+    *(f"$.results[].{name}" for name in ("tape", "tapeMisses", "replayedCalls", "replayedUsage", "unpricedModels")),
     *(f"$.results[].checks[].{name}" for name in ("judged", "required", "judgement", "usage", "kind")),
 }
 """The fields of a saved run that the stored ones do not have."""

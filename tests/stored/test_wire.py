@@ -66,7 +66,8 @@ def test_a_stored_record_is_read_as_what_it_was(name: str) -> None:
 
 @pytest.mark.parametrize("name", list(STORED))
 def test_a_record_is_written_with_every_key_that_it_had(name: str) -> None:
-    assert added_paths(STORED[name], msgspec.json.decode(msgspec.json.encode(RECORDS[name]))) == set()
+    added = {"$.cost_known"} if name == "ModelResponse" else set()
+    assert added_paths(STORED[name], msgspec.json.decode(msgspec.json.encode(RECORDS[name]))) == added
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])  # deliveries need it
@@ -112,7 +113,8 @@ def test_deliveries_are_signed_as_they_were(kind: str) -> None:
 async def test_scripts_read_the_same_documents(tmp_path: Path) -> None:
     read = without_times(await run_scripts(tmp_path))
 
-    assert added_paths(without_times(read_json("wire/scripts.json")), read) == set()
+    added = added_paths(without_times(read_json("wire/scripts.json")), read)
+    assert {path for path in added if not path.endswith(".call.parentOperationId")} == set()
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])  # the server needs it

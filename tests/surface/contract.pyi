@@ -171,7 +171,7 @@ def json_schema(): ...
 "hookline.hooks"
 
 class Hooks:
-    def __init__(self, id="hooks", *, priority=100, tenant_id="", inherit=False): ...
+    def __init__(self, id="hooks", *, priority=100, tenant_id="", inherit=False, shadow=False): ...
     def on(self, event, *, tool=None, timeout=None, id=None): ...
     def before(self, call, *, priority=None, tool=None, timeout=None, on_error="closed", wait=True, id=None): ...
     def guard(self, call, *, priority=None, tool=None, timeout=None, on_error="closed", wait=True, id=None): ...
@@ -200,6 +200,7 @@ class Interceptor:
     on_error: Literal["open", "closed"] = "closed"
     wait: bool = True
     tenant_id: str = ""
+    shadow: bool = False
 
 "hookline.dispatcher"
 
@@ -228,9 +229,11 @@ class HookExecution:
     hook_id: str
     hook_type: str
     operation_id: str
-    status: Literal["ok", "error", "timeout", "denied", "mocked", "dropped"]
+    status: Literal["ok", "error", "timeout", "denied", "mocked", "dropped", "shadow"]
     duration_ms: float
     error: str | None = ...
+    decision: Literal["", "denied", "asked", "mocked", "changed", "continued"] = ""
+    reason: str = ""
 
 "hookline.calls"
 

@@ -708,14 +708,14 @@ class Session:
         if started.agent_id and not started.stopped:
             started.detached = True
             return HookVerdict()
-        await self._read_transcripts()
-        self._started.remove(started)
-        self._agents.pop(started.agent_id, None)
-        if started.agent is not None:
-            self._count_untold(started.agent)
         child, failed = started.agent, event.moment is Moment.FAILED_TOOL
         if child is not None and child.turn is not None and not failed:  # nothing told that it stopped
             await child.end_turn(event.result, event.at)
+        await self._read_transcripts()
+        self._started.remove(started)
+        self._agents.pop(started.agent_id, None)
+        if child is not None:
+            self._count_untold(child)
         changed = child.output if child is not None else None
         started.stopped = True
         done: AgentDone | None = await started.end(

@@ -7,6 +7,7 @@ import inspect
 import logging
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Literal, Unpack, get_origin, get_type_hints
@@ -351,11 +352,16 @@ class HandlerCatalog:
         if isinstance(modules, str) or not all(REFERENCE.fullmatch(f"{module}:x") for module in modules):
             raise HookUsageError(f"`modules` must be dotted names of modules; got {modules!r:.200}.")
         self._modules = frozenset(modules)
-        self._installed: dict[str, list[EntryPoint]] = {}
+        self._loaded: dict[str, Factory] = {}
+
+    @cached_property
+    def _installed(self) -> dict[str, list[EntryPoint]]:
+        """The handlers of other packages, by name; looking for them takes longer than all else that a registry does."""
+        found: dict[str, list[EntryPoint]] = {}
         for entry in entry_points(group=ENTRY_POINT_GROUP):
             if entry.name not in BUILT_IN:
-                self._installed.setdefault(entry.name, []).append(entry)
-        self._loaded: dict[str, Factory] = {}
+                found.setdefault(entry.name, []).append(entry)
+        return found
 
     def __contains__(self, reference: str) -> bool:
         """Return whether a definition may name a handler; nothing is imported to find out."""
