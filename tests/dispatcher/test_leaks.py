@@ -92,7 +92,7 @@ async def test_operations_that_live_at_once_leave_nothing_behind() -> None:
 async def test_operations_with_queued_events_leave_nothing_behind(fate: str, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("CRITICAL", "hookline")
     alive: weakref.WeakSet[Any] = weakref.WeakSet()
-    count = 250
+    count = 500
 
     def later(number: int) -> Any:
         payload = [number] * 20
