@@ -18,8 +18,8 @@ from hookline.hosts._answers import (
     write_cursor,
     write_gemini,
 )
+from hookline.hosts._jsonc import JsonDocument
 from hookline.hosts._moments import Moment
-from hookline.hosts._servers import read_servers
 
 __all__ = ["HOSTS", "Host", "Scope"]
 
@@ -140,6 +140,23 @@ class Host(msgspec.Struct, frozen=True, kw_only=True):
     def judges(self, event: str) -> bool:
         """Return whether an event judges a call, so that a hook that fails must deny it."""
         return self.events.get(event) in (Moment.BEFORE_TOOL, Moment.PERMISSION)
+
+
+SERVER_KEYS = ("mcpServers", "servers")
+"""The keys of settings under which MCP servers stand by their names."""
+
+
+def read_servers(path: Path) -> list[str]:
+    """Return the names of the MCP servers that a file of settings has; none if it cannot be read.
+
+    Args:
+        path: The file.
+    """
+    try:
+        settings = JsonDocument(path.read_text()).value
+    except (OSError, ValueError, RecursionError):  # no file, or one that the coding agent cannot read either
+        return []
+    return [name for key in SERVER_KEYS if isinstance(found := settings.get(key), dict) for name in found if name]
 
 
 CLAUDE = Host(

@@ -239,7 +239,7 @@ class TaskRunner:
             # The spans of the run stay open until the checks are done, and get their verdicts.
             with await_verdicts() as verdicts:
                 try:
-                    with _saved(tape):
+                    with _save_after_task(tape):
                         outcome = await finish_within(work, self.timeout, detach=self._detach, pause=self.pause)
                 except TaskTimeoutError as error:
                     stopped = self._timed_out(case, key, str(error), begun, mocks, (perf_counter_ns() - started) / 1e6)
@@ -363,7 +363,7 @@ def describe_run(case: Case, attempt: int) -> str:
 
 
 @contextmanager
-def _saved(tape: ModelTape | None) -> Iterator[None]:
+def _save_after_task(tape: ModelTape | None) -> Iterator[None]:
     """Save a tape after a task, also after one that failed or took too long.
 
     A run that is interrupted leaves the tape that it would have rewritten as it is.

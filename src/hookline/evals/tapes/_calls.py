@@ -14,14 +14,14 @@ from hookline.evals._equality import json_key
 from hookline.evals.cassettes import diff_arguments, to_json_value
 from hookline.redaction import Redacting
 
-__all__ = ["Question", "TapedCall", "answer_of", "explain_miss", "question_of"]
+__all__ = ["ModelQuestion", "TapedCall", "answer_of", "explain_miss", "question_of"]
 
 SHOWN = 300
 """Characters of a value that a sentence shows."""
 
 
-class Question(msgspec.Struct, frozen=True, kw_only=True):
-    """What a model is asked, as plain JSON data without secrets and without ids.
+class ModelQuestion(msgspec.Struct, frozen=True, kw_only=True):
+    """A question to a model, as plain JSON data without secrets and without ids.
 
     Attributes:
         model: The name of the model.
@@ -52,7 +52,7 @@ class TapedCall(msgspec.Struct, frozen=True, kw_only=True):
         call_index: How often the question had been asked then, this time included.
     """
 
-    question: Question
+    question: ModelQuestion
     answer: ModelResponse
     agent: str = ""
     call_index: int = 1
@@ -68,10 +68,10 @@ class TapedCall(msgspec.Struct, frozen=True, kw_only=True):
         return f"{who}{self.question.model or 'a model'} after {_short(said)}"
 
 
-def question_of(call: ModelCall, redaction: Redacting) -> Question:
+def question_of(call: ModelCall, redaction: Redacting) -> ModelQuestion:
     """Return what a call asks, without secrets and ids."""
     numbers: dict[str, str] = {}
-    return Question(
+    return ModelQuestion(
         model=call.model,
         settings=redaction.value(to_json_value(writable(call.settings))),
         tools=[_tool(spec) for spec in call.tools],
@@ -121,7 +121,7 @@ def answer_of(response: ModelResponse, redaction: Redacting) -> ModelResponse:
     )
 
 
-def explain_miss(calls: Iterable[TapedCall], question: Question, known: int) -> str:
+def explain_miss(calls: Iterable[TapedCall], question: ModelQuestion, known: int) -> str:
     """Explain why no recording answers a question.
 
     Args:
@@ -150,7 +150,7 @@ def explain_miss(calls: Iterable[TapedCall], question: Question, known: int) -> 
     )
 
 
-def _find_nearest(calls: Sequence[TapedCall], question: Question) -> tuple[int, TapedCall]:
+def _find_nearest(calls: Sequence[TapedCall], question: ModelQuestion) -> tuple[int, TapedCall]:
     """Return the call whose question is most like another one, with its number from 1."""
 
     def likeness(numbered: tuple[int, TapedCall]) -> tuple[int, bool, int, int]:
@@ -176,7 +176,7 @@ def _shared(one: Sequence[dict[str, Any]], other: Sequence[dict[str, Any]]) -> i
     return count
 
 
-def _differences(recorded: Question, asked: Question) -> Iterator[str]:
+def _differences(recorded: ModelQuestion, asked: ModelQuestion) -> Iterator[str]:
     if recorded.model != asked.model:
         yield f"it was to model {recorded.model!r}"
     if json_key(recorded.settings) != json_key(asked.settings):

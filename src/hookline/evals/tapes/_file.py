@@ -24,7 +24,7 @@ from hookline.evals.cassettes import (
     write_yaml,
 )
 from hookline.evals.errors import CassetteFileError
-from hookline.evals.tapes._calls import Question, TapedCall
+from hookline.evals.tapes._calls import ModelQuestion, TapedCall
 
 __all__ = ["TAPE", "TapeFile", "encode_tape", "read_replaceable_tape", "read_tape", "write_tape"]
 
@@ -135,7 +135,7 @@ def _fields(position: int, calls: Sequence[TapedCall], ids: dict[str, tuple[dict
     fields["model"] = question.model
     if question.settings:
         fields["settings"] = question.settings
-    before = _continued(question, calls[:position])
+    before = _find_beginning(question, calls[:position])
     earlier = None if before is None else calls[before].question
     if earlier is None or earlier.tools != question.tools:
         fields["tools"] = [ids[json_key(tool)][1] for tool in question.tools]
@@ -148,7 +148,7 @@ def _fields(position: int, calls: Sequence[TapedCall], ids: dict[str, tuple[dict
     return fields
 
 
-def _continued(question: Question, earlier: Sequence[TapedCall]) -> int | None:
+def _find_beginning(question: ModelQuestion, earlier: Sequence[TapedCall]) -> int | None:
     """Return the latest call whose messages are the beginning of those of a question, with as many as possible."""
     best: int | None = None
     for position, call in enumerate(earlier):
@@ -296,8 +296,8 @@ class _CallReader:
             )
         )
 
-    def _question(self, call: LinedDict) -> Question:
-        earlier: Question | None = None
+    def _question(self, call: LinedDict) -> ModelQuestion:
+        earlier: ModelQuestion | None = None
         if "continues" in call:
             number = call["continues"]
             if not 1 <= number <= len(self.calls):
@@ -310,7 +310,7 @@ class _CallReader:
             tools = [] if earlier is None else earlier.tools
         line = call.lines["messages"]
         messages = [_convert(each, _WireMessage, "a message", line, self._wrong) for each in call["messages"]]
-        return Question(
+        return ModelQuestion(
             model=call["model"],
             settings=_plain(call.get("settings", {})),
             tools=tools,

@@ -13,7 +13,7 @@ from hookline.errors import HookUsageError
 from hookline.evals._replay import RecordedAnswers, ReplayScope
 from hookline.evals.cassettes import DEFAULT_REDACTION, RecordMode, check_needs
 from hookline.evals.errors import CassetteError
-from hookline.evals.tapes._calls import Question, TapedCall, answer_of, explain_miss, question_of
+from hookline.evals.tapes._calls import ModelQuestion, TapedCall, answer_of, explain_miss, question_of
 from hookline.evals.tapes._file import TapeFile, encode_tape, read_replaceable_tape, read_tape, write_tape
 from hookline.hooks import Hooks
 from hookline.redaction import Redacting, as_redaction
@@ -198,7 +198,7 @@ class ModelTape:
             self._order[id(taped)] = next((self._order[each] for each in gone), len(self._order))
         return response
 
-    def _missed(self, question: Question) -> str:
+    def _missed(self, question: ModelQuestion) -> str:
         why = explain_miss(self.calls, question, self._answers.count(question.key))
         unmade = self.path is not None and not self._exists
         hint = f" There is no file {self.path}: record it first." if unmade else ""
