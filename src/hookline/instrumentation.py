@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from hookline.calls import AddedContext, Call, Denial, Message, ModelCall, ToolSpec
+from hookline.calls import AddedContext, Call, Denial, Message, ModelCall, ModelResponse, ToolSpec
 from hookline.hooks import Hooks
 
 __all__ = [
@@ -214,6 +214,16 @@ class Instrumentation(Hooks):
 
     def streamed(self, call: ModelCall, times: StreamTimes) -> None:
         """Handle the end of a streamed answer, whole or not, before `leave`; of a call that is retried, of each one."""
+
+    def reported(self, call: ModelCall, response: ModelResponse, *, provider: str, times: tuple[int, int]) -> None:
+        """Handle a model call that ended earlier, which the framework reports late, without `enter` and `leave`.
+
+        Args:
+            call: The call, without its messages.
+            response: The answer, without its text.
+            provider: The provider of the model; empty if it is not known.
+            times: When the call began and ended, in nanoseconds since 1970.
+        """
 
     def answered(self, call: Call, hook_id: str) -> None:
         """Handle the answer of a hook in place of a call, which will not happen."""

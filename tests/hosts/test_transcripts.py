@@ -17,6 +17,7 @@ from hookline.hosts import Host, Moment
 from hookline.hosts._transcripts import FORMATS, LONGEST_LINE, ReportedCall, Transcript
 from hookline.runtime import ModelCallRecord, OperationState
 from tests.hosts.in_process import LocalHost, recorded
+from tests.otel.scenes import Scene, attributes
 
 RECORDED = Path(__file__).parent / "transcripts"
 
@@ -269,6 +270,25 @@ async def test_the_tokens_of_a_session_are_those_of_its_operations(folder: Path,
         assert row is not None
         assert row.total_tokens == expected.calls * (expected.read + expected.wrote)
         assert (row.cost_usd > 0) is (name != "copilot")
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("name", MAIN)
+async def test_the_trace_of_a_session_has_the_tokens_of_its_model_calls(folder: Path, name: str) -> None:
+    with Scene() as scene:
+        scene.traces = 1
+        async with LocalHost(folder, name, more=[scene.tracing()]) as host:
+            states = await replay(host, folder)
+
+    # Codex ends the call that starts a sub-agent at once, and with it the span of the sub-agent.
+    traced = states[:1] if name == "codex" else states
+    for state, expected in zip(traced, (MAIN[name], CHILD[name]), strict=False):
+        chats = [attributes(span) for span in scene.of(state.operation_id) if span.name.startswith("chat")]
+        told = [each for each in chats if "gen_ai.usage.input_tokens" in each]
+        assert [(each["gen_ai.usage.input_tokens"], each["gen_ai.usage.output_tokens"]) for each in told] == [
+            expected[1:]
+        ] * expected.calls
+        assert all(each["gen_ai.request.model"] and each["gen_ai.operation.name"] == "chat" for each in told)
 
 
 @pytest.mark.anyio

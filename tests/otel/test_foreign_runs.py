@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
+import msgspec
 import pytest
 
 from hookline import AgentResult, BeforeToolCall, Deny, Hooks, Respond, SubAgentCall, ToolCall, ToolResult, ToolSpec
-from hookline.runtime import KINDS, AdapterRun, Capabilities
+from hookline.runtime import KINDS, AdapterRun, Capabilities, ModelCallRecord
 from tests.otel.capture import Sink
 from tests.otel.scenes import Scene, call, error_type, own, says, status
 
@@ -249,3 +251,48 @@ async def test_a_step_that_does_not_come_to_its_end_says_why(ends: str, expected
 
     (step,) = sink.named("agent_step")
     assert (error_type(step), step.attributes.get("hookline.outcome")) == expected
+
+
+LATE = ModelCallRecord(
+    step_index=0,
+    provider="anthropic",
+    model="claude-opus-5",
+    start_unix_nano=1,
+    duration_ms=1500.0,
+    input_tokens=10,
+    output_tokens=5,
+    cost_usd=0.25,
+)
+
+
+@pytest.mark.parametrize("bundles", ["both", "tracing", "metrics"])
+async def test_a_model_call_that_is_reported_late_is_traced_and_measured_once(bundles: str) -> None:
+    sink = Sink()
+    hooks = {"both": [sink.tracing(), sink.metrics()], "tracing": [sink.tracing()], "metrics": [sink.metrics()]}
+    async with run_of(*hooks[bundles]) as run:
+        run.begin_step()
+        begun = msgspec.structs.replace(LATE, start_unix_nano=time.time_ns())
+        run.report_model_call(begun)
+        run.end_step(should_continue=False)
+        run.report_model_call(LATE)  # from before the run, as clocks differ
+
+    assert sink.losses() == {}
+    if bundles != "metrics":
+        chats = sink.named("chat claude-opus-5")
+        assert [
+            (span.attributes["gen_ai.usage.input_tokens"], span.attributes["gen_ai.usage.output_tokens"])
+            for span in chats
+        ] == [(10, 5), (10, 5)]
+        assert {span.attributes["gen_ai.provider.name"] for span in chats} == {"anthropic"}
+        assert [sink.parent(span).name for span in chats] == ["agent_step", "invoke_agent tester"]
+        for span in chats:
+            assert sink.parent(span).start_time <= span.start_time <= span.end_time <= sink.parent(span).end_time
+    if bundles != "tracing":
+        points = {
+            point.attributes["gen_ai.token.type"]: (point.count, point.sum)
+            for point in sink.points("gen_ai.client.token.usage")
+        }
+        assert points == {"input": (2, 20), "output": (2, 10)}
+        [duration] = sink.points("gen_ai.client.operation.duration")
+        assert (duration.count, duration.sum) == (2, 3.0)
+        assert duration.attributes["gen_ai.provider.name"] == "anthropic"

@@ -37,7 +37,7 @@ from hookline.otel._instruments import keep
 from hookline.otel._logs import LogEvents
 from hookline.otel._spans import KeptAttributes, OpenSpan, OperationSpans, merge
 
-__all__ = ["ACTIONS", "KEYS", "begin_chat", "denial_attributes", "end_chat", "tool_key"]
+__all__ = ["ACTIONS", "KEYS", "add_chat", "begin_chat", "denial_attributes", "end_chat", "tool_key"]
 
 STOPPED = ("interrupted", "max_steps", "cost_limit", "waiting_for_human")
 """Why a sub-agent may end without having done its work, and without an error."""
@@ -438,6 +438,40 @@ def keep_chat(spans: OperationSpans, call: ModelCall) -> KeptAttributes:
     attributes[names.OPERATION_NAME] = names.CHAT
     made = KeptAttributes(f"{names.CHAT} {model}" if model else names.CHAT, attributes)
     return keep(spans.common.chats, (spans.provider, call.model or spans.model), made)
+
+
+def add_chat(
+    spans: OperationSpans, call: ModelCall, response: ModelResponse, provider: str, times: tuple[int, int]
+) -> None:
+    """Add the span of a model call that ended earlier.
+
+    It goes under its step if that is open and had begun then, else under the root.
+    """
+    model, usage = clean(call.model) or spans.model, response.usage
+    attributes: dict[str, Any] = {names.OPERATION_ID: spans.id}
+    if spans.conversation_id is not None:
+        attributes[names.CONVERSATION_ID] = spans.conversation_id
+    if usage.input_tokens or usage.output_tokens:
+        attributes[names.USAGE_INPUT_TOKENS] = count(usage.input_tokens)
+        attributes[names.USAGE_OUTPUT_TOKENS] = count(usage.output_tokens)
+    if model:
+        attributes[names.REQUEST_MODEL] = model
+    if response.model:
+        attributes[names.RESPONSE_MODEL] = clean(response.model)
+    if spans.common.kinds:
+        attributes[names.OPENINFERENCE_KIND] = spans.common.kinds[names.CHAT]
+    attributes[names.PROVIDER_NAME] = clean(provider) or spans.provider
+    attributes[names.OPERATION_NAME] = names.CHAT
+    began, ended = times
+    step = spans.open.get(("step", call.step_index))
+    parent = step if step is not None and step.began <= began else spans.root
+    began = max(began, parent.began)
+    ended = max(ended, began)
+    spans.at(ended)
+    name = f"{names.CHAT} {model}" if model else names.CHAT
+    tracer = spans.common.tracer
+    context = spans.inside(parent)
+    tracer.start_span(name, context, kind=SpanKind.CLIENT, attributes=attributes, start_time=began).end(ended)
 
 
 def end_chat(

@@ -272,6 +272,16 @@ class MetricsHooks(Instrumentation):
         if measures is not None:
             measures.stream = times
 
+    def reported(self, call: ModelCall, response: ModelResponse, *, provider: str, times: tuple[int, int]) -> None:
+        """Measure a model call that ended earlier."""
+        try:
+            measures = self._operations.get(call.operation_id)
+            if measures is not None:
+                seconds = (times[1] - times[0]) / 1e9
+                self._record_model_call(measures, call, seconds, response, None, provider=clean(provider))
+        except Exception as error:
+            self._failures.note("reported", error)
+
     def refused(self, call: Call, denial: Denial, *, cause: BaseException | None, ran: bool, stop: bool) -> None:
         """Note that a compaction was denied by a hook, which is no failure."""
         measures = self._operations.get(call.operation_id)
@@ -279,7 +289,14 @@ class MetricsHooks(Instrumentation):
             measures.compact_error = None
 
     def _record_model_call(
-        self, measures: SegmentMeasures, call: ModelCall, seconds: float, result: object, failed_with: str | None
+        self,
+        measures: SegmentMeasures,
+        call: ModelCall,
+        seconds: float,
+        result: object,
+        failed_with: str | None,
+        *,
+        provider: str = "",
     ) -> None:
         if not self._model_metrics:
             return
@@ -289,7 +306,7 @@ class MetricsHooks(Instrumentation):
                 duration = {**duration, names.ERROR_TYPE: failed_with}
             self._record["model"].record(seconds, duration)
             return
-        attributes = self._chat_attributes(measures, call.model, result.model)
+        attributes = self._chat_attributes(measures, call.model, result.model, provider)
         usage, record = result.usage, self._record["tokens"].record
         if usage.input_tokens or usage.output_tokens:
             record(usage.input_tokens, attributes.input_tokens)
@@ -306,13 +323,16 @@ class MetricsHooks(Instrumentation):
             for seconds in times.between:
                 record(seconds, attributes)
 
-    def _chat_attributes(self, measures: SegmentMeasures, model: str, answered_by: str) -> ChatAttributes:
-        key = measures.provider, model or measures.model, answered_by
+    def _chat_attributes(
+        self, measures: SegmentMeasures, model: str, answered_by: str, provider: str = ""
+    ) -> ChatAttributes:
+        provider = provider or measures.provider
+        key = provider, model or measures.model, answered_by
         found = measures.kept.chats.get(key)
         if found is not None:
             return found
         model, answered_by = clean(model) or measures.model, answered_by and clean(answered_by)
-        attributes = {names.OPERATION_NAME: names.CHAT, names.PROVIDER_NAME: measures.provider}
+        attributes = {names.OPERATION_NAME: names.CHAT, names.PROVIDER_NAME: provider}
         if model:
             attributes[names.REQUEST_MODEL] = self._models(model)
         if answered_by:

@@ -14,7 +14,17 @@ from opentelemetry.context import Context
 from opentelemetry.metrics import MeterProvider
 from opentelemetry.trace import TracerProvider, get_current_span, get_tracer_provider, set_span_in_context
 
-from hookline.calls import AddedContext, Call, CompactCall, Denial, ModelCall, StepCall, SubAgentCall, ToolCall
+from hookline.calls import (
+    AddedContext,
+    Call,
+    CompactCall,
+    Denial,
+    ModelCall,
+    ModelResponse,
+    StepCall,
+    SubAgentCall,
+    ToolCall,
+)
 from hookline.errors import HookUsageError
 from hookline.events import EVENTS, Event, OnComplete, OnError
 from hookline.hooks import Hook, Hooks
@@ -27,7 +37,7 @@ from hookline.instrumentation import (
 )
 from hookline.otel import _attributes as names
 from hookline.otel._attributes import error_type
-from hookline.otel._call_spans import ACTIONS, KEYS, begin_chat, end_chat
+from hookline.otel._call_spans import ACTIONS, KEYS, add_chat, begin_chat, end_chat
 from hookline.otel._content import Content, Redact, capture_mode
 from hookline.otel._context import (
     OPERATION,
@@ -300,6 +310,15 @@ class TracingHooks(Instrumentation):
         opened = None if spans is None else spans.open.get(("chat", call.step_index))
         if opened is not None:
             opened.stream = times
+
+    def reported(self, call: ModelCall, response: ModelResponse, *, provider: str, times: tuple[int, int]) -> None:
+        """Add a model call that ended earlier to the trace."""
+        try:
+            spans = self._segments.open.get(call.operation_id)
+            if spans is not None:
+                add_chat(spans, call, response, provider, times)
+        except Exception as error:
+            self._failures.note("reported", error)
 
     def _take_up(self, operation_id: str, measures: SegmentMeasures) -> bool:
         """Measure an operation with each event and call from now on, unless that is done for another bundle."""

@@ -644,7 +644,7 @@ class AdapterRun:
     def report_model_call(self, call: ModelCallRecord) -> None:
         """Record a model call that ended some time ago, where the framework reports its calls late.
 
-        It counts in the totals and is stored with the next write. No event and no hook tells of it.
+        It counts in the totals and is stored with the next write, and telemetry gets it. No event tells of it.
 
         Args:
             call: The call; its step may have ended.
@@ -653,7 +653,13 @@ class AdapterRun:
         run.llm_calls += 1
         run.last_input_tokens = call.input_tokens
         run.journal.add_model_call(call)
-        self.add_usage(Usage(input_tokens=call.input_tokens, output_tokens=call.output_tokens, cost_usd=call.cost_usd))
+        usage = Usage(input_tokens=call.input_tokens, output_tokens=call.output_tokens, cost_usd=call.cost_usd)
+        self.add_usage(usage)
+        asked = ModelCall(messages=[], model=call.model, step_index=call.step_index, **run.call_ids)
+        response = ModelResponse(model=call.model, usage=usage)
+        times = call.start_unix_nano, call.start_unix_nano + int(call.duration_ms * 1e6)
+        for hooks, _ in run.begun:
+            hooks.reported(asked, response, provider=call.provider, times=times)
 
     def add_usage(self, usage: Usage) -> None:
         """Add tokens or cost to the totals that belong to no single model call.
