@@ -96,6 +96,7 @@ def suite(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     (tmp_path / "shop.yaml").write_text(SUITE)
     (tmp_path / "shop_tools.py").write_text(TOOLS)
     monkeypatch.chdir(tmp_path)
+    sys.modules.pop("shop_tools", None)  # that of another file of tests
     yield "shop.yaml"
     sys.modules.pop("shop_tools", None)
     sys.path[:] = [each for each in sys.path if each != str(tmp_path)]

@@ -48,13 +48,13 @@ def test_the_first_task_of_a_suite_is_run_and_shown() -> None:
     assert [re.sub(r"^[│├└─✓ ]+", "", line).split("  ")[0] for line in result.stdout.splitlines()[1:10]] == [
         "invoke_agent agentdojo-banking",
         "agent_step 0",
-        "chat scripted",
+        "chat ground-truth",
         "execute_tool read_file",
         "agent_step 1",
-        "chat scripted",
+        "chat ground-truth",
         "execute_tool send_money",
         "agent_step 2",
-        "chat scripted",
+        "chat ground-truth",
     ]
     assert "9 spans, " in result.stdout
 

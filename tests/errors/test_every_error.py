@@ -30,6 +30,7 @@ SAMPLES = {
     "int": 7,
     "float": 0.5,
     "bool": True,
+    "object": "stop",
     "list[str]": ["a", "b"],
     "Sequence[str]": ["a", "b"],
     "Sequence[Any]": [PendingTool(toolset="local", tool_name="pay", tool_call_id="c1", args={})],
