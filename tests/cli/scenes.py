@@ -33,7 +33,7 @@ from hookline.evals import write_events
 SPANS = {
     "invoke_agent agentdojo-banking",
     "agent_step",
-    "chat scripted",
+    "chat ground-truth",
     "execute_tool read_file",
     "execute_tool send_money",
 }
