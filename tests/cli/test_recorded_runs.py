@@ -32,7 +32,7 @@ def test_a_run_that_was_recorded_is_shown_with_all_but_its_model_calls(command: 
     result = run("trace", str(target), "--json")
 
     assert f"Recorded run: {target}" in first.stdout
-    assert names_in(result.stdout) == SPANS - {"chat scripted"}
+    assert names_in(result.stdout) == SPANS - {"chat ground-truth"}
     assert {event.time_unix_nano for event in read_events(target)} >= {
         span.start_time_unix_nano for span in spans_of(parsed(result.stdout))
     }
