@@ -280,7 +280,7 @@ async def test_the_trace_of_a_session_has_the_tokens_of_its_model_calls(folder: 
         async with LocalHost(folder, name, more=[scene.tracing()]) as host:
             states = await replay(host, folder)
 
-    # Codex ends the call that starts a sub-agent at once, and with it the span of the sub-agent.
+    # An agent of Codex goes on, and the span of its sub-agent ends with the step that started it.
     traced = states[:1] if name == "codex" else states
     for state, expected in zip(traced, (MAIN[name], CHILD[name]), strict=False):
         chats = [attributes(span) for span in scene.of(state.operation_id) if span.name.startswith("chat")]
