@@ -200,17 +200,25 @@ async def drop_days(database: Transactions, tables: Sequence[str], *, before: in
         return 0
     async with database.reading() as connection:
         found = await find_partitions(connection, tables[0])
-        counts = {day: await _count_rows(connection, name) for day, name in found.items() if day < before}
+        counts = {day: await _count_rows(connection, tables[0], day, found[day]) for day in found if day < before}
     return sum([counts[day] for day in sorted(counts) if await drop_day(database, tables, day)])
 
 
-async def _count_rows(connection: AsyncConnection, name: str) -> int:
-    """Count the rows of a table; of a large one that PostgreSQL has analyzed, return the estimate."""
+async def _count_rows(connection: AsyncConnection, table: str, day: int, name: str) -> int:
+    """Count the rows of a day; of a large partition that PostgreSQL has analyzed, return the estimate.
+
+    Args:
+        connection: The connection.
+        table: The table.
+        day: The day.
+        name: The partition of the day, which another process may drop at this moment.
+    """
     known = text("SELECT relpages, reltuples FROM pg_class WHERE oid = to_regclass(:name)")
-    pages, rows = (await connection.execute(known, {"name": name})).one()
-    if pages > COUNTED_PAGES and rows >= 0:
-        return int(rows)
-    return int((await connection.execute(text(f"SELECT count(*) FROM {name}"))).scalar_one())
+    estimate = (await connection.execute(known, {"name": name})).one_or_none()
+    if estimate is not None and estimate.relpages > COUNTED_PAGES and estimate.reltuples >= 0:
+        return int(estimate.reltuples)
+    rows = await connection.execute(text(f"SELECT count(*) FROM {table} WHERE day = :day"), {"day": day})
+    return int(rows.scalar_one())
 
 
 async def drop_day(

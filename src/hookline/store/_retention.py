@@ -11,7 +11,7 @@ from time import monotonic
 from typing import Any, NamedTuple
 
 import anyio
-from sqlalchemy import Row, delete, exists, func, or_, select, text, update
+from sqlalchemy import Row, delete, exists, func, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from hookline.store._database import Database
@@ -209,11 +209,9 @@ async def _drop_empty_days(database: Database, deadline: Deadline) -> None:
     """Drop the partitions of deliveries from which everything was deleted."""
 
     async def holds_rows(connection: AsyncConnection, day: int) -> bool:
-        for table in ("deliveries", "attempts"):
-            name = (await find_partitions(connection, table)).get(day)
-            if name and (await connection.execute(text(f"SELECT EXISTS (SELECT FROM {name})"))).scalar_one():
-                return True
-        return False
+        # Through the tables and not their partitions, which another process may drop at this moment.
+        found = select(exists().where(deliveries.c.day == day) | exists().where(attempts.c.day == day))
+        return bool((await connection.execute(found)).scalar_one())
 
     async with database.reading() as connection:
         days = [day for day in await find_partitions(connection, "deliveries") if day < deadline.first_kept_day]
