@@ -174,6 +174,18 @@ def test_a_simulated_user_has_ten_turns_unless_the_task_says_otherwise() -> None
     assert len(talk(user=endless, stop=StopConditions(max_turns=12)).turns) == 12
 
 
+def test_a_simulated_user_is_on_the_tape_and_is_not_asked_again(tmp_path: Path) -> None:
+    seen: list[ModelCall] = []
+    first = run(Task(id="talk", prompt="", user=player("Where is it?", "A-1", "[DONE]", seen=seen)), tapes=tmp_path)
+    asked = len(seen)
+    again = run(Task(id="talk", prompt="", user=player(seen=seen)), tapes=tmp_path, tape_mode="none")
+
+    assert asked == len(seen) > 0
+    [before], [after] = first.results, again.results
+    assert [turn.user for turn in after.turns] == [turn.user for turn in before.turns]
+    assert (after.error, after.conversation_end) == (before.error, before.conversation_end)
+
+
 def test_the_usage_of_a_judge_that_stops_a_conversation_is_counted() -> None:
     content = judge(
         "ends", model=ScriptedModel(lambda call: ModelResponse(content='{"grade": 5}', usage=Usage(cost_usd=2)))
