@@ -46,7 +46,7 @@ from hookline.events import (
     PendingTool,
     ToolOutcome,
 )
-from hookline.hooks import AnyHook, Hook, Hooks, Interceptor, check_hook
+from hookline.hooks import AnyHook, Hook, Hooks, Interceptor, check_hook, hooks_for_store
 from hookline.instrumentation import Instrumentation
 from hookline.interceptors import Chain, Interruptible
 from hookline.phases import Phase, PhaseMachine
@@ -224,7 +224,8 @@ class Run:
         remember: Remember | None = None,
         recovered: bool = False,
     ) -> None:
-        hooks, store = options.hooks, options.store
+        store = options.store
+        hooks = hooks_for_store(options.hooks, store)
         self.agent = agent
         self.hooks = hooks
         self.given_hooks: Sequence[AnyHook] = hooks
