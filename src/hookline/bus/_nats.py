@@ -49,7 +49,7 @@ WAKE_SECONDS = 0.02
 """Seconds between two messages with wake-ups of a process."""
 TELLING = 5.0
 """Seconds within which the server must have kept a commit."""
-FETCHING = 5.0
+FETCHING = 2.0
 """Seconds after which a request for the next commit is made anew, as the server may have forgotten it."""
 REMEMBERED = 120.0
 """Seconds for which the server knows a commit that is told again."""
@@ -133,6 +133,7 @@ class NatsBus(LocalWakeups):
         self._client: Any = None
         self._connected = asyncio.Event()
         self._connections = 0
+        self._problem: Exception | None = None
         self._id = secrets.token_hex(8)
         self._asked: dict[str, asyncio.Queue[Any]] = {}
         self._has_stream = False
@@ -186,7 +187,8 @@ class NatsBus(LocalWakeups):
                     if self._pending:
                         await client.publish(self._wake_subject, self._take_pending())
                     await client.flush()
-            await client.close()
+            with suppress(*self._failures):
+                await client.close()
             self._connected.clear()
         await super().aclose()
 
@@ -199,33 +201,38 @@ class NatsBus(LocalWakeups):
         ends, pause = asyncio.get_running_loop().time() + self._wait, FIRST_PAUSE
         while True:
             client = self._nats.NATS()
+            self._problem = None
             try:
-                await client.connect(
-                    self._urls,
-                    name="hookline",
-                    allow_reconnect=False,
-                    connect_timeout=CONNECTING,
-                    reconnect_time_wait=FIRST_PAUSE,
-                    max_reconnect_attempts=-1,
-                    ping_interval=10,
-                    error_cb=self._note_error,
-                    disconnected_cb=self._note_lost,
-                    reconnected_cb=self._note_connected,
-                    **{name: value for name, value in self._login.items() if value is not None},
-                )
+                async with asyncio.timeout(CONNECTING * len(self._urls)):
+                    await client.connect(
+                        self._urls,
+                        name="hookline",
+                        allow_reconnect=False,
+                        connect_timeout=CONNECTING,
+                        reconnect_time_wait=FIRST_PAUSE,
+                        max_reconnect_attempts=1,
+                        ping_interval=10,
+                        error_cb=self._note_error,
+                        disconnected_cb=self._note_lost,
+                        reconnected_cb=self._note_connected,
+                        **{name: value for name, value in self._login.items() if value is not None},
+                    )
             except (*self._failures, ValueError) as error:
-                await client.close()
+                with suppress(*self._failures):
+                    await client.close()
+                problem = message_of(self._problem or error)
                 left = ends - asyncio.get_running_loop().time()
-                if left <= 0 or isinstance(error, self._nats.errors.AuthorizationError | ValueError):
-                    raise BusUnavailableError(self.address, message_of(error)) from error
+                if left <= 0 or isinstance(error, ValueError) or "authorization" in problem.lower():
+                    raise BusUnavailableError(self.address, problem) from error
                 await asyncio.sleep(min(pause, left))
                 pause = min(pause * 2, LONGEST_PAUSE)
             else:
                 # From now on; the first connection must not be tried for ever.
-                client.options["allow_reconnect"] = True
+                client.options |= {"allow_reconnect": True, "max_reconnect_attempts": -1}
                 return client
 
     async def _note_error(self, error: Exception) -> None:
+        self._problem = error
         logger.info("The bus at %s reports: %s", self.address, message_of(error))
 
     async def _note_lost(self) -> None:
