@@ -156,7 +156,7 @@ async def test_accounts_do_not_meet(accounts: NatsServer) -> None:
 
 
 async def test_a_wrong_password_is_refused_at_once(accounts: NatsServer) -> None:
-    with pytest.raises(BusUnavailableError, match="[Aa]uthorization"):
+    with pytest.raises(BusUnavailableError, match=r"[Aa]uthorization"):
         async with asyncio.timeout(60), NatsBus(url(accounts, "one:wrong"), wait=3600):
             pass
 
@@ -275,6 +275,8 @@ def test_without_the_extra_the_error_says_how_to_install_it() -> None:
 
 
 def test_nats_is_not_imported_before_it_is_used() -> None:
-    program = "import hookline, hookline.bus, hookline.evals.bus_contract, hookline.store, sys; print('nats' in sys.modules)"
+    program = (
+        "import hookline, hookline.bus, hookline.evals.bus_contract, hookline.store, sys; print('nats' in sys.modules)"
+    )
 
     assert run_python(program) == "False"

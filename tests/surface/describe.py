@@ -40,6 +40,7 @@ MODULES = (
         "asgi",
         "otel",
         "builtin",
+        "bus",
         "delivery",
         "store",
         "registry",
@@ -56,6 +57,7 @@ MODULES = (
         "evals.suites",
         "evals.adapter_contract",
         "evals.verdicts",
+        "evals.bus_contract",
     ),
 )
 ADAPTERS = (

@@ -252,7 +252,7 @@ def remote(
 @asynccontextmanager
 async def serve(
     bus: Bus, hooks: Hooks | Iterable[AnyHook], *, name: str | None = None, revision: str = ""
-) -> AsyncIterator[None]:
+) -> AsyncIterator[str]:
     """Decide about calls of runs in other processes, while the context is open.
 
     Any number of processes can serve one name; each question goes to one of them. When the context ends, no further
@@ -263,6 +263,9 @@ async def serve(
         hooks: `before` and `guard` hooks: a bundle, or a list as `exec_agent` takes.
         name: The name; by default the id of the bundle.
         revision: The version of the hooks, which each decision carries.
+
+    Returns:
+        The name that is served, in `async with ... as name`.
 
     Raises:
         HookDefinitionError: If a hook is invalid.
@@ -301,7 +304,7 @@ async def serve(
         return msgspec.json.encode(_to_decision(call, passed, outcome, revision))
 
     async with bus.answer(name, decide):
-        yield
+        yield name
 
 
 def check_served(entry: AnyHook) -> None:
