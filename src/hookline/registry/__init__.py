@@ -13,10 +13,14 @@ except ImportError as error:
 from hookline.registry._catalog import HandlerCatalog, HandlerEntry
 from hookline.registry._definition import POINTS, HookDefinition
 from hookline.registry._definition import READ_ONLY as READ_ONLY
+from hookline.registry._definition import AgentGlob as AgentGlob
+from hookline.registry._definition import Environment as Environment
 from hookline.registry._definition import Id as Id
 from hookline.registry._definition import Mode as Mode
 from hookline.registry._definition import Name as Name
 from hookline.registry._definition import OneTenant as OneTenant
+from hookline.registry._definition import Percent as Percent
+from hookline.registry._definition import Point as Point
 from hookline.registry._definition import Seconds as Seconds
 from hookline.registry._definition import Tag as Tag
 from hookline.registry._definition import Tenant as Tenant
