@@ -51,17 +51,12 @@ class HookScope(msgspec.Struct, frozen=True, kw_only=True):
             root_operation_id: The operation, or the outermost one that called it.
             agent_ids: Its agent, and those that called it.
         """
-        return not self.explain(root_operation_id, agent_ids)
+        return self.has_agent(agent_ids) and self.has_operation(root_operation_id)
 
-    def explain(self, root_operation_id: str, agent_ids: Sequence[str]) -> str:
-        """Return why the hook is not for an operation; `""` if it is.
+    def has_agent(self, agent_ids: Sequence[str]) -> bool:
+        """Return whether the hook is for one of these agents."""
+        return not self.agents or any(fnmatchcase(agent, glob) for glob in self.agents for agent in agent_ids)
 
-        Args:
-            root_operation_id: The operation, or the outermost one that called it.
-            agent_ids: Its agent, and those that called it.
-        """
-        if self.agents and not any(fnmatchcase(agent, glob) for glob in self.agents for agent in agent_ids):
-            return f"it is for the agents {', '.join(self.agents)}, and not for {' or '.join(agent_ids) or 'this one'}"
-        if self.percent < 100 and not is_drawn(self.key, root_operation_id, self.percent):
-            return f"it is for {self.percent:g} % of operations, and {root_operation_id} is not one of them"
-        return ""
+    def has_operation(self, root_operation_id: str) -> bool:
+        """Return whether an operation belongs to the share of operations that the hook is for."""
+        return self.percent >= 100 or is_drawn(self.key, root_operation_id, self.percent)

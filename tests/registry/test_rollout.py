@@ -388,6 +388,49 @@ async def test_a_sub_agent_that_a_worker_resumes_goes_with_the_operation_that_ca
     assert paid == ([] if is_in_share else ["paid"])
 
 
+# What it would be for.
+
+
+async def test_the_calls_that_a_hook_would_be_for_are_those_of_its_share_and_its_agents(database_url: str) -> None:
+    async with SqlStore(database_url) as store, Registry(store) as registry:
+        for nth in range(10):
+            await exec_agent(payer("refund-eu", calls=2), "go", operation_id=f"op{nth}", store=store)
+        await exec_agent(payer("support", sub_agents=[payer("refund-us")]), "go", operation_id="called", store=store)
+        await exec_agent(payer("other", calls=3), "go", operation_id="other", store=store)
+        share = await registry.create(definition(percent=50, agents=["refund*"]))
+        drawn = [nth for nth in range(10) if is_drawn(share.id, f"op{nth}", 50)]
+        also = is_drawn(share.id, "called", 50)
+
+        calls = await registry.matches(share.id)
+        models = await registry.matches(msgspec.structs.replace(share, point="ModelCall.guard"))
+
+    assert (calls.looked_at, calls.matched) == (24, 2 * len(drawn) + also)
+    assert {each.operation_id for each in calls.calls if each.agent_id == "refund-eu"} == {f"op{nth}" for nth in drawn}
+    assert {each.reason: each.count for each in calls.unmatched} == {
+        "of operations that are not among the 50 %": 21 - calls.matched,
+        "of other agents": 3,
+    }
+    assert (models.looked_at, models.matched) == (3 * 10 + 4 + 4, 3 * len(drawn) + 2 * also)
+
+
+async def test_a_dry_run_says_why_the_hook_is_not_for_the_sample(registry: Registry) -> None:
+    made = await registry.create(definition(percent=50, agents=["refund*"], tenants=["acme"]))
+    inside, outside = (
+        next(f"op{nth}" for nth in range(99) if is_drawn(made.id, f"op{nth}", 50) is wanted) for wanted in (True, False)
+    )
+
+    async def reason(**sample: str) -> str:
+        found = await registry.dry_run(made.id, sample)
+        assert found.outcome == ("skipped" if found.reason.startswith("it is for") else "denied")
+        return found.reason
+
+    assert await reason() == await reason(operationId=inside, agentId="refund-eu", tenantId="acme")
+    assert await reason(agentId="x") == "it is for the agents refund*, and not for x"
+    assert await reason(operation_id=outside) == f"it is for 50 % of operations, and {outside} is not one of them"
+    assert await reason(operationId="child", parentOperationId=outside) == await reason(operationId=outside)
+    assert await reason(tenantId="globex") == "it is for the tenants acme, and not for globex"
+
+
 # The definition.
 
 

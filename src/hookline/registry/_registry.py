@@ -30,7 +30,7 @@ from hookline.registry._definition import (
     normalize_keys,
     read_definition,
 )
-from hookline.registry._dry_run import DryRun, dry_run
+from hookline.registry._dry_run import DryRun, dry_run, find_operation_id
 from hookline.registry._errors import (
     DefinitionConflictError,
     DefinitionError,
@@ -45,7 +45,7 @@ from hookline.registry._revisions import DefinitionRevision, find_revised_tenant
 from hookline.registry._rows import ChangeTransaction, open_change, read_changes
 from hookline.registry._scripts import Scripts
 from hookline.registry._snapshot import Snapshot
-from hookline.store import DEFINITIONS, Page, SqlStore, check_limit
+from hookline.store import DEFINITIONS, OperationLineage, Page, SqlStore, check_limit, read_lineages
 
 __all__ = ["Registry"]
 
@@ -761,7 +761,8 @@ class Registry:
         Args:
             definition: The id of a stored definition, or a definition that need not be stored.
             sample: The call or the event, or a mapping with some of its fields; others are filled in. For a hook after
-                a call, `result` has fields of the call's result. A webhook's payload is shown, not sent.
+                a call, `result` has fields of the call's result. A webhook's payload is shown, not sent. If it names a
+                tenant, an agent or an operation that the hook is not for, the hook is not called.
             tenant_id: The tenant that asks, as for `get`.
             timeout: Seconds that the hook may take.
 
@@ -774,7 +775,16 @@ class Registry:
             tried = await self._read_current(definition, tenant_id)
         else:
             tried = self._rules.check(read_definition(definition))
-        return await dry_run(self._builder, tried, sample, timeout=timeout)
+        lineage = await self._read_lineage(tried, find_operation_id(sample))
+        return await dry_run(self._builder, tried, sample, timeout=timeout, lineage=lineage)
+
+    async def _read_lineage(self, definition: HookDefinition, operation_id: str) -> OperationLineage | None:
+        """Read by whom the operation of a sample was called, if that matters and the operation is stored."""
+        if definition.scope is None or not operation_id or self._store is None:
+            return None
+        async with self._store.reading() as connection:
+            found = (await read_lineages(connection, [operation_id])).get(operation_id)
+        return found if found is not None and found.agent_ids else None
 
     async def refresh(self) -> None:
         """Look for changes now. Errors are logged once, and the last known definitions stay in force."""
