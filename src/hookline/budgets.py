@@ -32,7 +32,7 @@ __all__ = [
     "Reservation",
     "Settlement",
     "find_window",
-    "from_nano_usd",
+    "format_amounts",
     "load_zone",
     "make_window_id",
     "to_nano_usd",
@@ -101,9 +101,16 @@ def to_nano_usd(usd: float) -> int:
     return int((Decimal(str(usd)) * NANO).to_integral_value(ROUND_CEILING))
 
 
-def from_nano_usd(amount: int) -> float:
-    """Convert billionths of a US dollar to dollars."""
-    return amount / NANO
+def format_amounts(amounts: Amounts, limits: Amounts) -> str:
+    """Return those amounts as text that have a limit, such as `"$0.5 and 200 tokens"`."""
+    parts = []
+    if limits.nano_usd:
+        parts.append(f"${amounts.nano_usd / NANO:.6g}")
+    if limits.tokens:
+        parts.append(f"{amounts.tokens:,} token{'' if amounts.tokens == 1 else 's'}")
+    if limits.calls:
+        parts.append(f"{amounts.calls:,} call{'' if amounts.calls == 1 else 's'}")
+    return " and ".join(parts)
 
 
 class BudgetScope(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -342,9 +349,9 @@ def _start_of(day: date, zone: tzinfo) -> float:
 
 
 def make_window_id(scope: BudgetScope, window: BudgetWindow | None, start: float) -> str:
-    """Return the id of a window: 32 hex digits, the same in every process."""
+    """Return the id of a window: 20 hex digits, the same in every process."""
     parts = scope.tenant_id, scope.budget_id, scope.per, scope.key, window, int(start)
-    return sha256(repr(parts).encode(errors="surrogatepass")).hexdigest()[:32]
+    return sha256(repr(parts).encode(errors="surrogatepass")).hexdigest()[:20]
 
 
 class _Reserved(msgspec.Struct):

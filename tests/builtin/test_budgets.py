@@ -333,7 +333,7 @@ async def test_a_store_that_is_away_denies_calls_or_lets_them_run_as_declared(on
 
     assert result.reason == reason
     if on_error == "closed":
-        assert "cannot be counted, and its `on_error` is 'closed'" in reason_of(result)
+        assert "it fails closed: StoreUnavailableError: The store postgresql://db" in reason_of(result)
 
 
 async def test_what_could_not_be_settled_is_settled_when_the_store_is_back() -> None:

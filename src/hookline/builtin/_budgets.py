@@ -25,7 +25,7 @@ from hookline.budgets import (
     InMemoryBudgets,
     Reservation,
     Settlement,
-    from_nano_usd,
+    format_amounts,
     load_zone,
     to_nano_usd,
 )
@@ -185,16 +185,16 @@ def add_budget(hooks: Hooks, terms: BudgetTerms, store: BudgetStore | None) -> H
         hooks.on(BeforeStep, id=hooks.id)(keeper.note_parent)
         keeper.roots.drop_on_complete(hooks)
     if terms.limits.nano_usd or terms.limits.tokens:
-        hooks.guard(ModelCall, id=hooks.id)(keeper.reserve_for_model)
+        hooks.guard(ModelCall, id=hooks.id, on_error=terms.on_error)(keeper.reserve_for_model)
         hooks.around(ModelCall, id=hooks.id, timeout=math.inf)(keeper.settle_model)
         # Inside of the `around`, and innermost, so that it also sees answers that other hooks withhold.
         hooks.after(ModelCall, id=hooks.id, priority=1000)(keeper.note_usage)
         if terms.on_limit == "ask":
             keeper.model_calls.drop_on_complete(hooks)
-            hooks.guard(ToolCall, id=hooks.id)(keeper.ask_before_tool)
+            hooks.guard(ToolCall, id=hooks.id, on_error=terms.on_error)(keeper.ask_before_tool)
     if terms.limits.calls:
-        hooks.guard(ToolCall, id=hooks.id)(keeper.reserve_for_tool)
-        hooks.guard(SubAgentCall, id=hooks.id)(keeper.reserve_for_tool)
+        hooks.guard(ToolCall, id=hooks.id, on_error=terms.on_error)(keeper.reserve_for_tool)
+        hooks.guard(SubAgentCall, id=hooks.id, on_error=terms.on_error)(keeper.reserve_for_tool)
         hooks.around(ToolCall, id=hooks.id, timeout=math.inf)(keeper.settle_tool)
         hooks.around(SubAgentCall, id=hooks.id, timeout=math.inf)(keeper.settle_tool)
     hooks.on(OnComplete, id=hooks.id)(keeper.settle_late)
@@ -266,11 +266,7 @@ class _Budget:
             allowed, ceiling = calls.allowed, calls.ceiling
         if allowed:
             return None
-        try:
-            reading = await self.store.reserve_budget(self._request(call, Amounts()))
-        except StoreUnavailableError as error:
-            logger.warning("Budget %r could not be read before a tool call: %s", self.id, error)
-            return None  # the model call decides
+        reading = await self.store.reserve_budget(self._request(call, Amounts()))
         figures = reading.figures
         if reading.granted and (figures.used + figures.reserved + ceiling).fit(self.terms.limits):
             return None
@@ -296,21 +292,15 @@ class _Budget:
             amounts: The most that it can take.
             mark: The key of the call's metadata for the reservation.
             allowed: Whether a person has allowed it to exceed the limits.
+
+        Raises:
+            StoreUnavailableError: If the store cannot be reached; the `on_error` of the guard decides then.
         """
         await self._settle_unsettled()
         request = self._request(call, amounts)
-        try:
-            reservation = await self.store.reserve_budget(request)
-            if not reservation.granted and allowed:
-                reservation = await self.store.reserve_budget(msgspec.structs.replace(request, beyond=True))
-        except StoreUnavailableError as error:
-            if self.terms.on_error == "open":
-                logger.warning(
-                    "Budget %r could not reserve, and its `on_error` is 'open', so operation %s goes on uncounted: %s",
-                    *(self.id, call.operation_id, error),
-                )
-                return None
-            return Deny(f"the budget {self.id!r} cannot be counted, and its `on_error` is 'closed': {error}")
+        reservation = await self.store.reserve_budget(request)
+        if not reservation.granted and allowed:
+            reservation = await self.store.reserve_budget(msgspec.structs.replace(request, beyond=True))
         if not reservation.granted:
             return self._refuse(call, amounts, reservation)
         call.metadata[mark] = request.id
@@ -321,7 +311,7 @@ class _Budget:
 
     def _refuse(self, call: Any, amounts: Amounts, reservation: Reservation) -> Deny | Ask:
         figures = reservation.figures
-        reason = f"{self._describe(figures)}; this call reserves {_amounts_as_text(amounts, self.terms.limits)}"
+        reason = f"{self._describe(figures)}; this call reserves {format_amounts(amounts, self.terms.limits)}"
         if self.terms.on_limit == "ask" and isinstance(call, ToolCall):
             self._announce("asked", amounts, figures, call.operation_id)
             return Ask(f"{reason}. May it be made, beyond the budget?")
@@ -388,7 +378,7 @@ class _Budget:
         self._announce("settled", settlement.used, figures, operation_id)
         if overrun:
             self._announce("overrun", overrun, figures, operation_id)
-            more = _amounts_as_text(overrun, overrun)
+            more = format_amounts(overrun, overrun)
             described = self._describe(figures)
             logger.warning("Operation %s took %s more than it had reserved: %s", operation_id, more, described)
 
@@ -469,28 +459,16 @@ class _Budget:
         scope, limits = figures.scope, self.terms.limits
         whose = {"tenant": "", "operation": "of this run"}.get(scope.per, f"of the {scope.per} {scope.key!r}")
         until = f"until {datetime.fromtimestamp(figures.end, UTC):%Y-%m-%d %H:%M} UTC" if figures.end else ""
-        words = [f"the budget {self.id!r} {whose}".strip(), f"has {_amounts_as_text(figures.used, limits)} used"]
+        words = [f"the budget {self.id!r} {whose}".strip(), f"has {format_amounts(figures.used, limits)} used"]
         if figures.reserved:
-            words.append(f"and {_amounts_as_text(figures.reserved, limits)} reserved")
-        text = " ".join([*words, f"of {_amounts_as_text(limits, limits)}", until]).strip()
+            words.append(f"and {format_amounts(figures.reserved, limits)} reserved")
+        text = " ".join([*words, f"of {format_amounts(limits, limits)}", until]).strip()
         return f"{text}, and is closed after an overrun" if figures.closed else text
 
     def _announce(self, kind: Any, amounts: Amounts, figures: BudgetFigures, operation_id: str) -> None:
         if signals.budget_changed.receivers:
             change = BudgetChange(kind=kind, amounts=amounts, figures=figures, operation_id=operation_id)
             signals.announce(signals.budget_changed, self.store, change=change)
-
-
-def _amounts_as_text(amounts: Amounts, limits: Amounts) -> str:
-    """Return the limited amounts as text, such as `"$0.5 and 200 tokens"`."""
-    parts = []
-    if limits.nano_usd:
-        parts.append(f"${from_nano_usd(amounts.nano_usd):.6g}")
-    if limits.tokens:
-        parts.append(f"{amounts.tokens:,} tokens")
-    if limits.calls:
-        parts.append(f"{amounts.calls:,} call{'' if amounts.calls == 1 else 's'}")
-    return " and ".join(parts)
 
 
 def _most_input_tokens(call: ModelCall) -> int:
