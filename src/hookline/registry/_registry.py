@@ -199,7 +199,7 @@ class Registry:
         self._catalog = HandlerCatalog(modules)
         known_scripts = None if scripts is None else Scripts(Path(scripts), script_env)
         ring = KeyRing.from_environment() if keys is None else keys
-        self._builder = Builder(self._catalog, known_scripts, ring, endpoint_secrets=endpoint_secrets)
+        self._builder = Builder(self._catalog, known_scripts, ring, endpoint_secrets=endpoint_secrets, budgets=store)
         self._snapshot = Snapshot(self._builder, environment)
         self._rules = DefinitionRules(builder=self._builder, quota=quota, variables=frozenset(webhook_env))
         self._refresh_seconds = float(refresh_seconds)
