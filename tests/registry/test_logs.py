@@ -18,7 +18,6 @@ from hookline.calls import AgentCall
 from hookline.errors import HookUsageError
 from hookline.events import OnComplete
 from hookline.registry import ExecutionLog, ExecutionRow, request_id
-from hookline.registry._log import prune_log
 from hookline.signals import ChainRun, HookExecution, chain_ran, hook_executed
 from hookline.store import SqlStore
 
@@ -367,7 +366,7 @@ async def test_no_duration_and_no_time_is_too_odd(store: SqlStore) -> None:
             tell(ran(time_unix_nano=moment))
 
         assert len(await found(log)) == 8
-        await prune_log(store, retention_seconds=3.6e12, max_rows=1000)
+        await log.prune()
         rows = await found(log)
 
         assert (len(rows), log.dropped) == (8, 0)
