@@ -357,6 +357,7 @@ def compile_interceptor(
         alone=compile_alone(hook, lane, hook_timeout=hook_timeout) if hook.shadow and hook.wait else None,
         parts=None if hook.shadow else hook.parts,
         part_chain=compile_alone(hook, lane, hook_timeout=hook_timeout) if hook.parts and not hook.shadow else None,
+        revision=hook.revision,
         **places._asdict(),
     )
 

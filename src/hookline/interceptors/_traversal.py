@@ -70,6 +70,7 @@ class CompiledInterceptor(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         alone: For a shadow hook, the compiled chain of this hook alone, by which it judges a call without any effect.
         parts: How it judges text in parts; `None` for no parts.
         part_chain: For such a hook, the compiled chain of this hook alone, by which it judges a part.
+        revision: The revision of the stored definition that made it; 0 for any other hook.
     """
 
     index: int
@@ -93,6 +94,7 @@ class CompiledInterceptor(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     alone: Any = None
     parts: TextParts | None = None
     part_chain: Any = None
+    revision: int = 0
 
 
 class Interruptible(Protocol):
@@ -413,6 +415,7 @@ def execution_of(
         in_chain=True,
         decision=decision or ("changed" if hook.index in traversal.rewrote else ""),
         reason=reason,
+        revision=hook.revision,
     )
 
 
@@ -442,6 +445,7 @@ def executions_of(traversal: Traversal) -> list[HookExecution]:
                 tenant_id=tenant_id,
                 in_chain=True,
                 decision="changed" if hook.index in traversal.rewrote else "",
+                revision=hook.revision,
             )
         executions.append(execution)
     return executions
