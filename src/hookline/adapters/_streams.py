@@ -121,6 +121,11 @@ class PartsStream(Generic[E]):
         pending = [self._with_text(self._template, text)] if text and self._template is not None else []
         return [*self._frames, *pending, *self._held]
 
+    def rest_of(self, content: str) -> list[E]:
+        """Return the event with the text that was not released of an answer that a hook has changed, if parts were."""
+        text = content[len(self.released) :] if self.released else ""
+        return [self._with_text(self._template, text)] if text and self._template is not None else []
+
 
 async def stream_values(work: Callable[[Emit], Awaitable[None]]) -> AsyncGenerator[Any, None]:
     """Yield the values that a coroutine emits; closing the generator cancels the coroutine and waits for its end.

@@ -93,7 +93,7 @@ async def test_nothing_is_given_after_a_denial() -> None:
     with pytest.raises(RunStopped, match="a secret"):
         async for update in stream:
             if update.text:
-                texts.append(update.text)
+                texts.append(update.text)  # noqa: PERF401  # what was read before the denial counts
 
     assert texts == ["the key is", "a secret"]
     assert client.read == ["the key is 47", "11 and"]
