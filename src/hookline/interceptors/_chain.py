@@ -50,6 +50,7 @@ from hookline.execution import announce_chain, describe_failure, refuse_return, 
 from hookline.hooks import AnyHook, Hooks, Interceptor, hook_batch, refuse_scoped
 from hookline.interceptors._clock import Clock, ScopedClock, drive, drive_through
 from hookline.interceptors._fold import CompiledChain, Placed, check_depth, first_unheard
+from hookline.interceptors._parts import judged_calls
 from hookline.interceptors._shadow import judge_in_shadow
 from hookline.interceptors._traversal import CompiledInterceptor, RunPolicy, Terminal, Traversal, executions_of
 from hookline.signals import ExecutionStatus, HookExecution, chain_ran, hook_executed
@@ -200,16 +201,29 @@ class Chain:
         return call in self._calls
 
     def judges_result(self, call: type[Call], tenant_id: str = "") -> bool:
-        """Return whether any hook can change or withhold the result of calls of that class.
+        """Return whether text of calls of that class is held until a hook has judged the result.
 
         Args:
             call: The class of the calls.
             tenant_id: The tenant of the calls.
         """
         return any(
-            hook.wait and not hook.shadow and hook.kind in ("around", "after") and hook.tenant_id in ("", tenant_id)
+            hook.wait
+            and not hook.shadow
+            and hook.hold_text
+            and hook.kind in ("around", "after")
+            and hook.tenant_id in ("", tenant_id)
             for hook, _ in self._placed[call]
         )
+
+    def judges_parts(self, call: type[Call], tenant_id: str = "") -> bool:
+        """Return whether all hooks that can change or withhold the result of such calls judge its text in parts.
+
+        Args:
+            call: The class of the calls.
+            tenant_id: The tenant of the calls.
+        """
+        return bool(self._compile(call, tenant_id).part_hooks)
 
     def order(self, call: type[Call], *, tenant_id: str = "") -> list[str]:
         """Return the ids of the hooks of a class of calls, outermost first, guards last.
@@ -290,6 +304,8 @@ class Chain:
             shared = id(call.metadata)
             outer = context_takers.get(shared)  # a hook of this very call may run it through another chain
             context_takers[shared] = traversal
+        if compiled.part_hooks:
+            judged_calls[id(call.metadata)] = traversal, compiled.part_hooks
         try:
             if compiled.background:
                 await self._traverse_with_background(compiled, traversal)
@@ -310,6 +326,8 @@ class Chain:
             if asker is not None:  # ids need not be unique
                 traversal.asked_nth = sum(hook.id == asker.id for hook in compiled.hooks[: asker.index])
         finally:
+            if compiled.part_hooks:
+                judged_calls.pop(id(call.metadata), None)
             if compiled.takes_context:
                 if outer is None:
                     context_takers.pop(shared, None)
