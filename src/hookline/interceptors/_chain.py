@@ -44,6 +44,7 @@ from hookline.calls import (
     ToolResult,
     background_of,
     context_takers,
+    shadow_of,
 )
 from hookline.errors import HookDefinitionError, HookDenied, HookTimeoutError, HookUsageError
 from hookline.execution import announce_chain, describe_failure, refuse_return, report_failure, run_timed
@@ -338,6 +339,42 @@ class Chain:
 
 
 _NO_HOOKS = CompiledChain((), hook_timeout=math.inf)
+
+
+async def judge_past_call(chain: Chain, call: Call, outcome: Any) -> list[HookExecution]:
+    """Run a stored call through a chain without any effect: nothing is announced or logged, and no context is kept.
+
+    Args:
+        chain: The hooks; none of them is a background hook.
+        call: The call.
+        outcome: The result of the call, or an exception that the call raises.
+
+    Returns:
+        One record per hook that ran, with its decision.
+
+    Raises:
+        BaseException: A cancellation, or an error that is no `Exception`.
+    """
+    compiled = chain._compiled_for(call)
+
+    async def terminal(call: Any) -> Any:
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
+
+    clock = (Clock if runs_on_asyncio() else ScopedClock)(
+        compiled.hooks, compiled.marks.copy(), math.inf, limited=False
+    )
+    traversal = Traversal(call, terminal, compiled.idle.copy(), clock, started=[], executions={}, logged=False)
+    shadow_of.set(call.metadata)
+    try:
+        await drive_through(clock, compiled.enter(traversal, call))
+    except anyio.get_cancelled_exc_class():
+        raise
+    except Exception as error:
+        if error is not traversal.refusal and error is not traversal.raised:
+            raise
+    return executions_of(traversal)
 
 
 def _with_lanes(batch: Iterable[AnyHook]) -> list[Placed]:

@@ -245,6 +245,7 @@ class Traversal(msgspec.Struct, eq=False):
         sender: Of the records.
         spawn: Starts a `wait=False` hook, or a shadow hook, outside a run.
         shadow_metadata: The `metadata` of the call as the shadow hooks of each bundle see it, by the id of its lane.
+        logged: Whether failures of hooks are logged; not those about a stored call.
     """
 
     # A struct and not a class with defaults, because in Python 3.11 a default that is read from the class is slow.
@@ -277,6 +278,7 @@ class Traversal(msgspec.Struct, eq=False):
     sender: object = None
     spawn: Callable[[CompiledInterceptor, tuple[Any, ...]], None] | None = None
     shadow_metadata: dict[int, dict[str, Any]] | None = None
+    logged: bool = True
 
     @property
     def reached(self) -> bool:
