@@ -6,12 +6,16 @@ import random
 from collections.abc import Callable
 from typing import Any
 
+import anyio
+
 from hookline import (
+    AfterToolCall,
     Agent,
     Approve,
     Ask,
     Deny,
     Hooks,
+    ModelCall,
     Reject,
     Respond,
     ScriptedModel,
@@ -151,3 +155,75 @@ def verdicts_in(found: Backtest) -> Verdicts:
         for each in found.examples
         if each.kind in kinds
     }
+
+
+CALLS_SEEN: list[ToolCall] = []
+
+
+def seeing() -> Callable[[ToolCall], None]:
+    """Note every call, and add context to it."""
+
+    def note(call: ToolCall) -> None:
+        CALLS_SEEN.append(call)
+        call.add_context("seen")
+
+    return note
+
+
+def crashing() -> Callable[[ToolCall], None]:
+    """Fail at each call."""
+
+    def crash(call: ToolCall) -> None:
+        raise KeyError("a field of another version")
+
+    return crash
+
+
+def hanging() -> Callable[[ToolCall], Any]:
+    """Never come to an end."""
+
+    async def hang(call: ToolCall) -> None:
+        await anyio.sleep_forever()
+
+    return hang
+
+
+def first_of_its_kind() -> Callable[[ToolCall], Deny | None]:
+    """Deny all calls of an operation but the first."""
+    seen: list[str] = []
+
+    def judge(call: ToolCall) -> Deny | None:
+        seen.append(call.operation_id)
+        assert set(seen) == {call.operation_id}
+        return Deny("again") if len(seen) > 1 else None
+
+    return judge
+
+
+def wrapping() -> Callable[..., Any]:
+    """Pass every call on."""
+
+    async def wrap(call: ToolCall, call_next: Callable[[ToolCall], Any]) -> Any:
+        return await call_next(call)
+
+    return wrap
+
+
+def with_observer(*, id: str) -> Hooks:  # noqa: A002
+    """Guard calls, and observe their results."""
+    hooks = Hooks(id)
+    hooks.guard(ToolCall)(seeing())
+
+    @hooks.on(AfterToolCall)
+    def note(event: AfterToolCall) -> None:
+        raise AssertionError("an observer has run")
+
+    return hooks
+
+
+def with_model_hook(*, id: str) -> Hooks:  # noqa: A002
+    """Guard calls of tools and of models."""
+    hooks = Hooks(id)
+    hooks.guard(ToolCall)(seeing())
+    hooks.guard(ModelCall)(lambda call: None)
+    return hooks

@@ -65,6 +65,8 @@ ALONG = {HookType.BEFORE_HUMAN_INTERVENTION.value: HookType.AFTER_STEP.value}
 """Where calls waited for a person, `afterStep` has the order in which the model asked for the calls of the step."""
 
 
+LARGEST_STEP = 1_000
+"""Calls of a step that are put in order, where an operation is read in parts; some frameworks have no steps."""
 UNNUMBERED = 0
 """The index of a call that waited for a person, until the calls before it are known."""
 
@@ -161,7 +163,7 @@ class PastCalls:
                 self._items.append(UnreadableEvent(stored.number, str(error)))
             else:
                 self._add(event, stored)
-        if part.is_last or not any(_waits(each) for each in self._items[self._step_begins :]):
+        if part.is_last or len(self._items) - self._step_begins > LARGEST_STEP:
             self._end_step(())
         return self._take_ready(is_last=part.is_last)
 
@@ -264,10 +266,6 @@ class PastCalls:
         if call.call_index == UNNUMBERED:
             past.call = call = msgspec.structs.replace(call, call_index=last + 1)
         self._indices[path] = max(call.call_index, last)
-
-
-def _waits(item: PastItem) -> bool:
-    return isinstance(item, PastCall) and item.waited
 
 
 def _ids_of(event: EventFields) -> dict[str, Any]:

@@ -93,7 +93,7 @@ async def read_past_events(
         wanted: The filter; `tool` and `search` are not used.
         types: The types of the events.
         except_tenants: Tenants whose operations are left out.
-        along: For a type of events, another type that is read only of operations with events of the first.
+        along: For a type of events, another type that is only needed of operations with events of the first.
     """
     if wanted.is_impossible:
         return
@@ -180,8 +180,9 @@ async def _read_events(
 async def _read_in_parts(
     store: SqlStore, operation: PastOperation, types: Collection[str], along: Mapping[str, str]
 ) -> AsyncIterator[PastEvents]:
-    """Read the events of a long operation in parts."""
+    """Read the events of a long operation in parts; the first of two types may be in another part than the second."""
+    types = {*types, *along.values()}
     for first in range(1, operation.events + 1, MOST_EVENTS):
-        found = await _read_events(store, [operation], types, along, (first, first + MOST_EVENTS))
+        found = await _read_events(store, [operation], types, {}, (first, first + MOST_EVENTS))
         is_last = first + MOST_EVENTS > operation.events
         yield PastEvents(operation, found.get(operation.operation_id, []), is_last)
