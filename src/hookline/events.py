@@ -192,8 +192,8 @@ class ToolEventFields(EventFields, frozen=True, kw_only=True):
         freeze_dict(self, "args", self.args)
 
 
-def tool_event_fields(call: ToolCall | ToolEventFields) -> dict[str, Any]:
-    """Return the fields that a call gives to each of its events, from the call or from one of them."""
+def tool_event_fields(call: ToolCall) -> dict[str, Any]:
+    """Return the fields that a call gives to each of its events."""
     return {
         "toolset": call.toolset,
         "tool_name": call.tool_name,

@@ -26,7 +26,7 @@ from hookline.interceptors._chain import (
     ToolCall,
     ToolResult,
 )
-from hookline.interceptors._chain import judge_past_call as judge_past_call
+from hookline.interceptors._chain import PastChain as PastChain
 from hookline.interceptors._shadow import judge_in_shadow as judge_in_shadow
 from hookline.interceptors._traversal import NEVER_INTERRUPTED as NEVER_INTERRUPTED
 from hookline.interceptors._traversal import CompiledInterceptor as CompiledInterceptor

@@ -18,7 +18,7 @@ import msgspec
 from hookline._checks import tool_matcher
 from hookline.calls import Call, SubAgentCall, ToolCall
 from hookline.errors import HookUsageError
-from hookline.interceptors import Chain
+from hookline.interceptors import PastChain
 from hookline.registry._build import Builder
 from hookline.registry._call_labels import CallLabel, count_labels
 from hookline.registry._definition import HookDefinition
@@ -53,6 +53,7 @@ OTHERS = "*"
 FAILING = ("error", "timeout", "dropped")
 STOPPING = ("denied", "mocked")
 VERDICTS: Mapping[HookDecision, BacktestVerdict] = {
+    "": "passed",
     "denied": "denied",
     "asked": "asked",
     "mocked": "mocked",
@@ -300,7 +301,7 @@ async def _judge_operations(
         until=tally.found.until,
     )
     calls: PastCalls | None = None
-    chain: Chain | None = None
+    chain: PastChain | None = None
     turn_began = monotonic()
     parts = read_past_events(store, wanted, judge.types, except_tenants=definition.except_tenants, along=ALONG)
     async for part in parts:
@@ -310,16 +311,17 @@ async def _judge_operations(
             calls, chain = PastCalls(results=judge.needs_results), None
             tally.begin(part.operation)
         for item in calls.read(part):
-            if isinstance(item, PersonDecision):
-                tally.note_decision(item)
-            elif isinstance(item, UnreadableEvent):
-                tally.note_unreadable(item)
-            elif tally.is_full:
-                tally.found.ended_by = "limit"
-                return
-            else:
-                chain = chain or judge.build_chain()
+            if isinstance(item, PastCall):
+                if tally.is_full:
+                    tally.found.ended_by = "limit"
+                    return
+                if chain is None:
+                    chain = judge.build_chain()
                 tally.note(item, await judge.judge(chain, item))
+            elif isinstance(item, PersonDecision):
+                tally.note_decision(item)
+            else:
+                tally.note_unreadable(item)
             if monotonic() - turn_began > TURN:
                 await anyio.lowlevel.checkpoint()
                 turn_began = monotonic()
@@ -374,23 +376,26 @@ class _Tally:
 
     def note(self, past: PastCall, executions: Sequence[HookExecution]) -> None:
         """Count what the hooks decided about a call, if it is one of those that were asked for."""
-        tool = tool_of(past.call)
+        call, tool = past.call, tool_of(past.call)
         if not executions or (self._query.tool is not None and not self._is_wanted(tool)):
             return
-        found, verdict = self.found, verdict_of(executions)
-        group = self._group_of(past.call.tenant_id, tool)
+        found, group = self.found, self._group_of(call.tenant_id, tool)
+        deciding = executions[0] if len(executions) == 1 else max(executions, key=rank_of)
+        verdict: BacktestVerdict = "failed" if deciding.status in FAILING else VERDICTS[deciding.decision]
         found.calls += 1
         group.calls += 1
-        setattr(found, verdict, getattr(found, verdict) + 1)
-        if verdict != "passed":
+        if verdict == "passed":
+            found.passed += 1
+        else:
+            setattr(found, verdict, getattr(found, verdict) + 1)
             setattr(group, verdict, getattr(group, verdict) + 1)
             found.timeouts += any(each.status == "timeout" for each in executions)
-            deciding = max(executions, key=rank_of)
             self._show(verdict, past, reason=deciding.reason, error=deciding.error if verdict == "failed" else None)
-        spent = sum(each.duration_ms for each in executions)
+        spent = deciding.duration_ms if len(executions) == 1 else sum(each.duration_ms for each in executions)
         self._durations[duration_step(spent)] += 1
         self._total_ms += spent
-        found.max_ms = max(found.max_ms, spent)
+        if spent > found.max_ms:
+            found.max_ms = spent
         if past.waited:
             name = tool_call_id_of(past.call)
             self._waiting[name] = past, verdict
@@ -451,11 +456,12 @@ class _Tally:
 
     def _group_of(self, tenant_id: str, tool: str) -> BacktestGroup:
         key = (tenant_id, tool)
-        if key not in self._groups and len(self._groups) >= MOST_GROUPS:
-            key = ("", OTHERS)
-        if key not in self._groups:
-            self._groups[key] = BacktestGroup(tenant_id=key[0], tool=key[1])
-        return self._groups[key]
+        group = self._groups.get(key)
+        if group is None:
+            if len(self._groups) >= MOST_GROUPS:
+                key = ("", OTHERS)
+            group = self._groups.setdefault(key, BacktestGroup(tenant_id=key[0], tool=key[1]))
+        return group
 
     def _compare(
         self,
@@ -521,14 +527,6 @@ class _Tally:
             if left <= 0:
                 return min(step_middle(step), self.found.max_ms)
         return 0.0
-
-
-def verdict_of(executions: Sequence[HookExecution]) -> BacktestVerdict:
-    """Return what the hooks of a definition decided about a call."""
-    decisive = max(executions, key=rank_of)
-    if decisive.status in FAILING:
-        return "failed"
-    return VERDICTS.get(decisive.decision, "passed")
 
 
 def rank_of(execution: HookExecution) -> int:

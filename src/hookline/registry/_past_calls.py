@@ -23,7 +23,6 @@ from hookline.events import (
     OnToolCallError,
     PendingTool,
     decode,
-    tool_event_fields,
 )
 from hookline.hooks import Kind
 from hookline.store import PastEvent, PastEvents
@@ -146,7 +145,8 @@ class PastCalls:
         self._items: list[PastItem] = []
         self._step_begins = 0
         self._waiting: dict[str, PastCall] = {}
-        self._indices: dict[str, int] = {}
+        self._indices: dict[tuple[str, str], int] = {}
+        self._has_waited = False
         self._open: dict[tuple[str, int, str], PastCall] = {}
         self._step: PastCall | None = None
 
@@ -213,7 +213,20 @@ class PastCalls:
         if past is not None:  # `after` hooks see it as it runs, in a later step
             self._step_begins -= self._items.index(past) < self._step_begins
             self._items.remove(past)
-        call = ToolCall(**_ids_of(event), **tool_event_fields(event))
+        call = ToolCall(
+            operation_id=event.operation_id,
+            agent_id=event.agent_id,
+            user_id=event.user_id,
+            tenant_id=event.tenant_id,
+            parent_operation_id=event.parent_operation_id,
+            metadata={},
+            toolset=event.toolset,
+            tool_name=event.tool_name,
+            args=event.args,
+            tool_call_id=event.tool_call_id,
+            call_index=event.call_index,
+            step_index=event.step_index,
+        )
         past = self._append(call, event, stored, waited=past is not None)
         if self._results:
             self._open[_key_of(event)] = past
@@ -221,6 +234,7 @@ class PastCalls:
     def _append(self, call: Call, event: EventFields, stored: PastEvent, *, waited: bool = False) -> PastCall:
         past = PastCall(call=call, number=stored.number, at=event.time_unix_nano / 1e9, waited=waited)
         self._items.append(past)
+        self._has_waited |= waited
         return past
 
     def _add_result(self, event: AfterToolCall | OnToolCallError) -> None:
@@ -241,31 +255,32 @@ class PastCalls:
             order: The ids of the calls in that order, where it matters.
         """
         step = self._items[self._step_begins :]
-        calls = [each for each in step if isinstance(each, PastCall) and isinstance(each.call, ToolCall)]
-        if any(each.waited for each in calls):
-            places = {name: nth for nth, name in enumerate(order)}
-
-            def place_of(past: PastCall) -> tuple[int, int]:
-                call = past.call
-                assert isinstance(call, ToolCall)
-                return call.step_index, places.get(call.tool_call_id, len(places))
-
-            ordered = iter(sorted(calls, key=place_of))
-            are_calls = {id(each) for each in calls}
-            step = [next(ordered) if id(each) in are_calls else each for each in step]
-            self._items[self._step_begins :] = step
+        if self._has_waited:
+            self._items[self._step_begins :] = step = _order_calls(step, order)
+        indices = self._indices
         for past in step:
-            if isinstance(past, PastCall) and isinstance(past.call, ToolCall):
-                self._number(past, past.call)
+            if past.__class__ is PastCall and (call := past.call).__class__ is ToolCall:
+                tool = call.toolset, call.tool_name
+                if call.call_index == UNNUMBERED:
+                    past.call = call = msgspec.structs.replace(call, call_index=indices.get(tool, 0) + 1)
+                if call.call_index > indices.get(tool, 0):
+                    indices[tool] = call.call_index
         self._step_begins = len(self._items)
+        self._has_waited = False
 
-    def _number(self, past: PastCall, call: ToolCall) -> None:
-        """Note the index of a call, and give one that waited the next index."""
-        path = f"{call.toolset}/{call.tool_name}"
-        last = self._indices.get(path, 0)
-        if call.call_index == UNNUMBERED:
-            past.call = call = msgspec.structs.replace(call, call_index=last + 1)
-        self._indices[path] = max(call.call_index, last)
+
+def _order_calls(step: Sequence[PastItem], order: Sequence[str]) -> list[PastItem]:
+    """Put the tool calls of a step into an order; everything else stays at its place."""
+    places = {name: nth for nth, name in enumerate(order)}
+
+    def place_of(past: PastCall) -> tuple[int, int]:
+        call = past.call
+        assert isinstance(call, ToolCall)
+        return call.step_index, places.get(call.tool_call_id, len(places))
+
+    calls = [each for each in step if isinstance(each, PastCall) and isinstance(each.call, ToolCall)]
+    ordered, are_calls = iter(sorted(calls, key=place_of)), {id(each) for each in calls}
+    return [next(ordered) if id(each) in are_calls else each for each in step]
 
 
 def _ids_of(event: EventFields) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
 from types import TracebackType
 from typing import Self
 
@@ -11,7 +11,7 @@ import msgspec
 from hookline.delivery import InProcess
 from hookline.dispatcher import hooks_of_this_process
 from hookline.hooks import AnyHook, Hooks, Interceptor
-from hookline.interceptors import Chain, judge_past_call
+from hookline.interceptors import PastChain
 from hookline.registry._build import Builder
 from hookline.registry._definition import HookDefinition, point_of
 from hookline.registry._errors import DefinitionError
@@ -80,12 +80,12 @@ class PastJudge:
         if self._delivery is not None:
             await self._delivery.aclose()
 
-    def build_chain(self) -> Chain:
+    def build_chain(self) -> PastChain:
         """Build new hooks, for the calls of one operation."""
-        return Chain(self._select_judged(self._builder.build_new(self._definition)))
+        return PastChain(self._select_judged(self._builder.build_new(self._definition)))
 
-    async def judge(self, chain: Chain, past: PastCall) -> list[HookExecution]:
-        """Run a stored call through hooks, and return what each of them did.
+    def judge(self, chain: PastChain, past: PastCall) -> Awaitable[list[HookExecution]]:
+        """Run a stored call through hooks, and return what each of them did, when awaited.
 
         Args:
             chain: The hooks.
@@ -94,7 +94,7 @@ class PastJudge:
         result: object = past.result
         if result is None:
             result = CallNotRunError() if self.needs_results else EMPTY_RESULTS[type(past.call)]
-        return await judge_past_call(chain, past.call, result)
+        return chain.judge(past.call, result)
 
     def _select_judged(self, built: AnyHook) -> list[Interceptor]:
         """Return the interceptors that judge stored calls."""
