@@ -12,10 +12,10 @@ import msgspec
 from hookline._scope import HookScope
 from hookline.budgets import BudgetStore
 from hookline.calls import Call, Deny
-from hookline.delivery import ENVIRONMENT_KEY, KeyRing
+from hookline.delivery import ENVIRONMENT_KEY, InProcess, KeyRing
 from hookline.errors import HookDefinitionError, message_of
 from hookline.hooks import AnyHook, Hook, Hooks, Interceptor, check_hook, check_interceptor, copy_bundle
-from hookline.registry._catalog import HandlerCatalog
+from hookline.registry._catalog import BUILT_IN, HandlerCatalog
 from hookline.registry._definition import HookDefinition, Point, point_of
 from hookline.registry._errors import DefinitionError
 from hookline.registry._scripts import Scripts
@@ -127,6 +127,14 @@ class Builder:
         if isinstance(made, Hooks):
             return _adapt_bundle(made, definition, point)
         return _build_bundle(definition, point, made)
+
+    def is_built_in(self, definition: HookDefinition) -> bool:
+        """Return whether the handler of a definition is one of hookline's own."""
+        return definition.handler in BUILT_IN
+
+    def make_delivery(self) -> InProcess:
+        """Make a delivery that asks the receivers of controls from this process, signed with its keys."""
+        return InProcess(keys=self._keys)
 
     def get_or_build(self, definition: HookDefinition) -> BuiltHook:
         """Return the cached hook of a checked definition, which is built at its first use."""
