@@ -43,6 +43,7 @@ __all__ = [
     "metadata",
     "model_calls",
     "operations",
+    "policy_alerts",
     "revisions",
     "state_rows",
     "statistics",
@@ -378,8 +379,30 @@ statistics = Table(
     Column("timeouts", BigInteger, nullable=False),
     Column("dropped", BigInteger, nullable=False),
     Column("durations", LargeBinary, nullable=False),
+    Column("revision", BigInteger, nullable=False, server_default="0"),
+    *(Column(name, BigInteger, nullable=False, server_default="0") for name in ("asked", "mocked", "changed")),
+    *(Column(name, BigInteger, nullable=False, server_default="0") for name in ("continued", "shadow")),
+    *(
+        Column(f"shadow_{name}", BigInteger, nullable=False, server_default="0")
+        for name in ("failed", "denied", "asked", "mocked", "changed", "continued")
+    ),
     Index(None, "seconds", "start"),
     sqlite_with_rowid=False,
+)
+
+# What was found in the statistics of shadow policies and fallbacks; a process with an address for alerts sends it once.
+policy_alerts = Table(
+    "policy_alerts",
+    metadata,
+    _id("tenant_id", primary_key=True),
+    _id("id", primary_key=True),
+    Column("revision", BigInteger, primary_key=True, autoincrement=False),
+    Column("until", BigInteger, primary_key=True, autoincrement=False),
+    Column("kind", String(20), nullable=False),
+    Column("alert", LargeBinary, nullable=False),
+    Column("sent", Boolean, nullable=False),
+    Column("created_at", Float, nullable=False),
+    Index(None, "created_at"),
 )
 
 api_keys = Table(
