@@ -39,6 +39,8 @@ NOTICES = {
     "deleted": "Deleted. You can restore it here.",
     "reverted": "Restored, as a new revision. New runs use it from now on.",
     "ordered": "The order is stored. New runs use it from now on.",
+    "enforced": "It is enforced from the next run on.",
+    "shadowed": "It is in shadow from the next run on.",
     "left_out": "Disabled for this tenant, from its next run on.",
     "taken_in": "Enabled again for this tenant, from its next run on.",
     "revoked": "Revoked. Within a second, no server accepts the key any more.",
