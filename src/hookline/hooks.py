@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from copy import copy
 from typing import Any, Literal, TypeAlias, TypeVar, cast
 
 import msgspec
@@ -21,6 +22,7 @@ from hookline._checks import (
     quote,
 )
 from hookline._phase import Phase, PhaseHandler, PhaseHook, PhaseTransition
+from hookline._scope import HookScope
 from hookline.calls import (
     CALLS,
     AgentResult,
@@ -86,6 +88,8 @@ class Hook(msgspec.Struct, frozen=True, kw_only=True):
         tenant_id: Only for events of this tenant; `""` for every tenant.
         inherit: Whether sub-agents inherit the hook.
         shadow: Of a control webhook: whether its answers are only recorded.
+        revision: The revision of the stored definition that made it; 0 for any other hook.
+        scope: The operations that it is for, if a stored definition restricts it; a run selects it.
     """
 
     id: str
@@ -97,6 +101,8 @@ class Hook(msgspec.Struct, frozen=True, kw_only=True):
     tenant_id: str = ""
     inherit: bool = False
     shadow: bool = False
+    revision: int = 0
+    scope: HookScope | None = None
 
     @property
     def event(self) -> EventClass:
@@ -124,6 +130,7 @@ class Hook(msgspec.Struct, frozen=True, kw_only=True):
             tenant_id=self.tenant_id,
             inherit=self.inherit,
             shadow=self.shadow,
+            revision=self.revision,
         )
         try:
             return msgspec.json.decode(msgspec.json.encode(data), type=HookData)  # as it will be kept
@@ -147,6 +154,7 @@ class Interceptor(msgspec.Struct, frozen=True, kw_only=True):
         wait: Whether the call waits for the hook; only `"before"` and `"after"` can have `False`.
         tenant_id: Only for calls of this tenant; `""` for every tenant.
         shadow: Whether its decisions are recorded, and have no effect.
+        revision: The revision of the stored definition that made it; 0 for any other hook.
     """
 
     id: str
@@ -160,6 +168,7 @@ class Interceptor(msgspec.Struct, frozen=True, kw_only=True):
     wait: bool = True
     tenant_id: str = ""
     shadow: bool = False
+    revision: int = 0
 
     def __repr__(self) -> str:
         return format_record(self)
@@ -368,6 +377,10 @@ class Hooks:
     """Whether runs of its observers are announced to whoever watches hooks."""
     from_definition = False
     """Whether a stored definition made it: a run that is resumed has those that are in force then."""
+    revision = 0
+    """The revision of that definition."""
+    scope: HookScope | None = None
+    """The operations that it is for, if that definition restricts it; a run selects it."""
 
     def __init__(
         self,
@@ -399,6 +412,7 @@ class Hooks:
         self._compiled: Any = None
         self._chain: Any = None
         self._keys: Any = None
+        self._unscoped: Hooks | None = None
 
     def __repr__(self) -> str:
         return (
@@ -674,3 +688,68 @@ def hook_batch(hooks: Iterable[AnyHook]) -> list[AnyHook]:
                 "add a function to a bundle with a decorator, such as @hooks.on(...)",
             )
     return batch
+
+
+def has_scopes(hooks: Sequence[AnyHook]) -> bool:
+    """Return whether any of the hooks is for some operations only."""
+    return any(entry.scope is not None for entry in hooks if isinstance(entry, Hooks | Hook))
+
+
+def select_hooks(hooks: Iterable[AnyHook], root_operation_id: str, agent_ids: Sequence[str]) -> list[AnyHook]:
+    """Return the hooks that are for an operation, without those whose stored definition is for others.
+
+    Args:
+        hooks: The hooks.
+        root_operation_id: The operation, or the outermost one that called it.
+        agent_ids: Its agent, and those that called it.
+    """
+    selected: list[AnyHook] = []
+    for entry in hooks:
+        scope = entry.scope if isinstance(entry, Hooks | Hook) else None
+        if scope is None:
+            selected.append(entry)
+        elif scope.includes(root_operation_id, agent_ids):
+            selected.append(_without_scope(entry))
+    return selected
+
+
+def _without_scope(entry: AnyHook) -> AnyHook:
+    if isinstance(entry, Hook):
+        return msgspec.structs.replace(entry, scope=None)
+    if isinstance(entry, Hooks) and entry._unscoped is not None:
+        return entry._unscoped
+    return entry
+
+
+def copy_bundle(bundle: Hooks, *, revision: int, scope: HookScope | None) -> Hooks:
+    """Return a bundle with the same handlers, for another revision of its definition.
+
+    Args:
+        bundle: The bundle of a definition.
+        revision: The revision of the definition, which the records of its hooks name.
+        scope: The operations that it is for; `None` for all.
+    """
+    made = copy(bundle)
+    made.revision = revision
+    made.observers = tuple(msgspec.structs.replace(each, revision=revision) for each in bundle.observers)
+    made.interceptors = tuple(msgspec.structs.replace(each, revision=revision) for each in bundle.interceptors)
+    made._compiled = made._chain = made._keys = None
+    if scope is None:
+        return made
+    scoped = copy(made)
+    scoped.scope, scoped._unscoped = scope, made
+    return scoped
+
+
+def refuse_scoped(entry: AnyHook, where: str) -> None:
+    """Refuse a hook that is for some operations only, where nobody knows the operation.
+
+    Raises:
+        HookDefinitionError: If its stored definition restricts it.
+    """
+    if isinstance(entry, Hooks | Hook) and entry.scope is not None:
+        raise HookDefinitionError(
+            where,
+            f"the definition {entry.id!r} is only for some operations, which a run selects; outside of a run, use "
+            "`registry.hooks(tenant_id, operation_id=..., agent_id=...)`",
+        )

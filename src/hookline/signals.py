@@ -51,6 +51,7 @@ class HookExecution(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         tenant_id: The tenant for whom it ran.
         in_chain: Whether it is also in the `executions` of a `ChainRun`; false for observers and `wait=False` hooks of
             a run.
+        revision: The revision of the stored definition that made the hook; 0 for any other hook.
     """
 
     hook_id: str
@@ -66,6 +67,7 @@ class HookExecution(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     in_chain: bool = False
     decision: HookDecision = ""
     reason: str = ""
+    revision: int = 0
 
 
 class ChainRun(msgspec.Struct, frozen=True, kw_only=True, gc=False):

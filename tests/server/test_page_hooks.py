@@ -115,7 +115,7 @@ def test_a_wrong_form_says_at_each_field_what_to_change_and_keeps_what_was_typed
     page.get_by_label("Name (required)").fill("Limit <b>\u202e")
     page.get_by_label("Handler (required)").select_option("limit-calls")
     page.get_by_label("N (required)").fill("many")
-    page.get_by_label("Per").fill("tool")
+    page.get_by_label("Per", exact=True).fill("tool")
     page.get_by_label("Priority").fill("2000")
 
     page.get_by_role("button", name="Create hook").click()

@@ -47,7 +47,7 @@ from hookline.calls import (
 )
 from hookline.errors import HookDefinitionError, HookDenied, HookTimeoutError, HookUsageError
 from hookline.execution import announce_chain, describe_failure, refuse_return, report_failure, run_timed
-from hookline.hooks import AnyHook, Hooks, Interceptor, hook_batch
+from hookline.hooks import AnyHook, Hooks, Interceptor, hook_batch, refuse_scoped
 from hookline.interceptors._clock import Clock, ScopedClock, drive, drive_through
 from hookline.interceptors._fold import CompiledChain, Placed, check_depth, first_unheard
 from hookline.interceptors._shadow import judge_in_shadow
@@ -346,6 +346,7 @@ def _with_lanes(batch: Iterable[AnyHook]) -> list[Placed]:
     placed: list[Placed] = []
     for entry in batch:
         if isinstance(entry, Hooks):
+            refuse_scoped(entry, "Chain")
             placed.extend((hook, entry.lane) for hook in entry.interceptors)
         elif isinstance(entry, Interceptor):
             placed.append((entry, own))

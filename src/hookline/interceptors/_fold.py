@@ -350,6 +350,7 @@ def compile_interceptor(
         matches=matcher(hook.tool, ""),
         lane=lane,
         alone=compile_alone(hook, lane, hook_timeout=hook_timeout) if hook.shadow and hook.wait else None,
+        revision=hook.revision,
         **places._asdict(),
     )
 

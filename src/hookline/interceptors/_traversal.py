@@ -68,6 +68,7 @@ class CompiledInterceptor(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         inside: Where it marks the begin of its `call_next`; `NO_HOOK` for a hook that has none.
         leave: Where it marks the end of that.
         alone: For a shadow hook, the compiled chain of this hook alone, by which it judges a call without any effect.
+        revision: The revision of the stored definition that made it; 0 for any other hook.
     """
 
     index: int
@@ -89,6 +90,7 @@ class CompiledInterceptor(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     inside: int
     leave: int
     alone: Any = None
+    revision: int = 0
 
 
 class Interruptible(Protocol):
@@ -406,6 +408,7 @@ def execution_of(
         in_chain=True,
         decision=decision or ("changed" if hook.index in traversal.rewrote else ""),
         reason=reason,
+        revision=hook.revision,
     )
 
 
@@ -435,6 +438,7 @@ def executions_of(traversal: Traversal) -> list[HookExecution]:
                 tenant_id=tenant_id,
                 in_chain=True,
                 decision="changed" if hook.index in traversal.rewrote else "",
+                revision=hook.revision,
             )
         executions.append(execution)
     return executions

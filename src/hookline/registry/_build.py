@@ -9,11 +9,12 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from hookline._scope import HookScope
 from hookline.budgets import BudgetStore
 from hookline.calls import Call, Deny
 from hookline.delivery import ENVIRONMENT_KEY, KeyRing
 from hookline.errors import HookDefinitionError, message_of
-from hookline.hooks import AnyHook, Hook, Hooks, Interceptor, check_hook, check_interceptor
+from hookline.hooks import AnyHook, Hook, Hooks, Interceptor, check_hook, check_interceptor, copy_bundle
 from hookline.registry._catalog import HandlerCatalog
 from hookline.registry._definition import HookDefinition, Point, point_of
 from hookline.registry._errors import DefinitionError
@@ -27,10 +28,11 @@ logger = logging.getLogger("hookline")
 UNUSED_FIELDS = frozenset(
     {
         *("name", "description", "enabled", "exceptTenants", "tags"),
+        *("tenants", "agents", "environments", "percent"),
         *("source", "revision", "createdAt", "updatedAt", "problem"),
     }
 )
-"""Fields that do not reach the hook: if only these change, the hook stays the same object and keeps its counters."""
+"""Fields that do not reach the handler: if only these change, it stays the same and keeps its counters."""
 
 
 class BuiltHook(NamedTuple):
@@ -43,6 +45,22 @@ class BuiltHook(NamedTuple):
 
     hook: AnyHook | None
     problem: str = ""
+
+
+class IssuedHook(NamedTuple):
+    """A hook as it was last given to runs.
+
+    Attributes:
+        built: The hook with the handler.
+        revision: The revision of the definition.
+        scope: The operations that it is for.
+        hook: What runs got.
+    """
+
+    built: AnyHook
+    revision: int
+    scope: HookScope | None
+    hook: AnyHook
 
 
 class Builder:
@@ -71,6 +89,7 @@ class Builder:
         self._endpoint_secrets = endpoint_secrets
         self._budgets = budgets
         self._cache: dict[bytes, BuiltHook] = {}
+        self._issued: dict[bytes, IssuedHook] = {}
 
     def build_new(self, definition: HookDefinition, *, budgets: BudgetStore | None = None) -> AnyHook:
         """Build a new hook from a checked definition, without the cache.
@@ -125,6 +144,28 @@ class Builder:
             self._cache[key] = built
         return built
 
+    def issue(self, definition: HookDefinition) -> AnyHook | None:
+        """Return the hook of a checked definition for runs, which names its revision and its operations.
+
+        It is the same object as long as neither changes, and the handler of `get_or_build`, with its counters, as long
+        as that one does.
+        """
+        hook = self.get_or_build(definition).hook
+        if hook is None:
+            return None
+        key, revision, scope = _cache_key(definition), definition.revision, definition.scope
+        known = self._issued.get(key)
+        if known is not None and known.built is hook and known.revision == revision and known.scope == scope:
+            return known.hook
+        issued: AnyHook
+        if isinstance(hook, Hooks):
+            issued = copy_bundle(hook, revision=revision, scope=scope)
+        else:
+            assert isinstance(hook, Hook)  # a definition is built as a bundle, or as a hook with a webhook
+            issued = msgspec.structs.replace(hook, revision=revision, scope=scope)
+        self._issued[key] = IssuedHook(hook, revision, scope, issued)
+        return issued
+
     def find_problem(self, definition: HookDefinition) -> str:
         """Return why a checked definition cannot run in this process; `""` if it can."""
         problem = self.get_or_build(definition).problem
@@ -148,6 +189,7 @@ class Builder:
         key = _cache_key(definition)
         if but is None or _cache_key(but) != key:
             self._cache.pop(key, None)
+            self._issued.pop(key, None)
 
 
 def _cache_key(definition: HookDefinition) -> bytes:
