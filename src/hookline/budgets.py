@@ -26,6 +26,7 @@ __all__ = [
     "BudgetPer",
     "BudgetRequest",
     "BudgetScope",
+    "BudgetState",
     "BudgetStore",
     "BudgetWindow",
     "InMemoryBudgets",
@@ -42,6 +43,9 @@ BudgetPer: TypeAlias = Literal["operation", "user", "tenant", "agent", "tool"]
 """Whose calls a budget counts together; always those of one tenant."""
 BudgetWindow: TypeAlias = Literal["1h", "1d", "month"]
 """The time for which a budget holds: an hour, a day or a month of the clock and calendar of a time zone."""
+
+BudgetState: TypeAlias = Literal["open", "warned", "used up", "closed", "ended"]
+"""How a window stands; `"closed"` after an overrun."""
 
 NANO = 10**9
 
@@ -191,6 +195,27 @@ class BudgetFigures(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     closed: bool = False
     warned: bool = False
     updated_at: float = 0.0
+
+    @property
+    def share(self) -> float:
+        """The largest share of a limit that is used or reserved; above 1 beyond it."""
+        taken = self.used + self.reserved
+        pairs = ((getattr(taken, name), getattr(self.limits, name)) for name in AMOUNTS)
+        return max((amount / limit for amount, limit in pairs if limit), default=0.0)
+
+    def state(self, now: float) -> "BudgetState":
+        """Return how the window stands.
+
+        Args:
+            now: The present time, in unix seconds.
+        """
+        if self.end is not None and self.end <= now:
+            return "ended"
+        if self.closed:
+            return "closed"
+        if self.share >= 1:
+            return "used up"
+        return "warned" if self.warned else "open"
 
 
 class Reservation(msgspec.Struct, frozen=True, kw_only=True):
