@@ -106,10 +106,11 @@ def to_nano_usd(usd: float) -> int:
 
 
 def format_amounts(amounts: Amounts, limits: Amounts) -> str:
-    """Return those amounts as text that have a limit, such as `"$0.5 and 200 tokens"`."""
+    """Return those amounts as text that have a limit, such as `"$0.50 and 200 tokens"`."""
     parts = []
     if limits.nano_usd:
-        parts.append(f"${amounts.nano_usd / NANO:.6g}")
+        usd = amounts.nano_usd / NANO
+        parts.append(f"${usd:,.2f}" if amounts.nano_usd % (NANO // 100) == 0 else f"${usd:.6g}")
     if limits.tokens:
         parts.append(f"{amounts.tokens:,} token{'' if amounts.tokens == 1 else 's'}")
     if limits.calls:

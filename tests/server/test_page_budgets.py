@@ -51,13 +51,12 @@ def test_figures_are_shown_by_window_and_only_to_their_tenant(site: Site) -> Non
     running, overrun = rows(shown.text)
     assert running[:3] == ["running", "user ann &lt;b&gt;", "open"]
     assert [running[index] for index in (4, 5, 6, 7)] == [
-        "$0 and 0 tokens",
-        "$0.1 and 300 tokens",
-        "$1 and 1,000 tokens",
+        "$0.00 and 0 tokens",
+        "$0.10 and 300 tokens",
+        "$1.00 and 1,000 tokens",
         "30 %",
     ]
-    assert overrun[2] == "closed"
-    assert overrun[8] == "$0 and 800 tokens"
+    assert overrun[2] == "closed overrun: $0.00 and 800 tokens"
     assert "theirs" not in shown.text
 
 
