@@ -26,6 +26,7 @@ __all__ = [
     "BudgetPer",
     "BudgetRequest",
     "BudgetScope",
+    "BudgetState",
     "BudgetStore",
     "BudgetWindow",
     "InMemoryBudgets",
@@ -42,6 +43,9 @@ BudgetPer: TypeAlias = Literal["operation", "user", "tenant", "agent", "tool"]
 """Whose calls a budget counts together; always those of one tenant."""
 BudgetWindow: TypeAlias = Literal["1h", "1d", "month"]
 """The time for which a budget holds: an hour, a day or a month of the clock and calendar of a time zone."""
+
+BudgetState: TypeAlias = Literal["open", "warned", "used up", "closed", "ended"]
+"""How a window stands; `"closed"` after an overrun."""
 
 NANO = 10**9
 
@@ -102,10 +106,11 @@ def to_nano_usd(usd: float) -> int:
 
 
 def format_amounts(amounts: Amounts, limits: Amounts) -> str:
-    """Return those amounts as text that have a limit, such as `"$0.5 and 200 tokens"`."""
+    """Return those amounts as text that have a limit, such as `"$0.50 and 200 tokens"`."""
     parts = []
     if limits.nano_usd:
-        parts.append(f"${amounts.nano_usd / NANO:.6g}")
+        usd = amounts.nano_usd / NANO
+        parts.append(f"${usd:,.2f}" if amounts.nano_usd % (NANO // 100) == 0 else f"${usd:.6g}")
     if limits.tokens:
         parts.append(f"{amounts.tokens:,} token{'' if amounts.tokens == 1 else 's'}")
     if limits.calls:
@@ -191,6 +196,27 @@ class BudgetFigures(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     closed: bool = False
     warned: bool = False
     updated_at: float = 0.0
+
+    @property
+    def share(self) -> float:
+        """The largest share of a limit that is used or reserved; above 1 beyond it."""
+        taken = self.used + self.reserved
+        pairs = ((getattr(taken, name), getattr(self.limits, name)) for name in AMOUNTS)
+        return max((amount / limit for amount, limit in pairs if limit), default=0.0)
+
+    def state(self, now: float) -> "BudgetState":
+        """Return how the window stands.
+
+        Args:
+            now: The present time, in unix seconds.
+        """
+        if self.end is not None and self.end <= now:
+            return "ended"
+        if self.closed:
+            return "closed"
+        if self.share >= 1:
+            return "used up"
+        return "warned" if self.warned else "open"
 
 
 class Reservation(msgspec.Struct, frozen=True, kw_only=True):

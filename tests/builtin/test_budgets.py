@@ -64,7 +64,7 @@ async def test_runs_draw_on_the_budget_of_their_user() -> None:
 
     assert (first.reason, second.reason, other.reason) == ("done", "done", "done")
     third = await exec_agent(agent_of(says(cost=0.1)), "hi", hooks=[hooks], user_id="ann")
-    assert reason_of(third) == ("the budget 'budget' of the user 'ann' has $0.9 used of $1; this call reserves $0.4")
+    assert reason_of(third) == ("the budget 'budget' of the user 'ann' has $0.90 used of $1.00; this call reserves $0.40")
 
 
 async def test_bundles_with_the_same_id_share_a_store_and_tenants_do_not() -> None:
@@ -131,7 +131,7 @@ async def test_a_call_that_takes_more_than_it_reserved_closes_the_window(caplog:
     assert "is closed after an overrun" in reason_of(result)
     figures = await figures_of(store)
     assert (figures.used.nano_usd, figures.overrun.nano_usd) == (500_000_000, 400_000_000)
-    assert "took $0.4 more than it had reserved" in caplog.text
+    assert "took $0.40 more than it had reserved" in caplog.text
 
 
 @pytest.mark.parametrize(

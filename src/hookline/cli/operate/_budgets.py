@@ -120,14 +120,6 @@ def _text(figures: BudgetFigures, amounts: Amounts) -> str:
     return format_amounts(amounts, figures.limits) if amounts else ""
 
 
-def _state(figures: BudgetFigures) -> str:
-    if figures.end is not None and figures.end <= time():
-        return "ended"
-    if figures.closed:
-        return "closed"
-    return "warned" if figures.warned else "open"
-
-
 def _fields(figures: BudgetFigures) -> list[tuple[str, object]]:
     scope = figures.scope
     return [
@@ -136,7 +128,7 @@ def _fields(figures: BudgetFigures) -> list[tuple[str, object]]:
         ("tenant", make_copyable(scope.tenant_id) if scope.tenant_id else ""),
         ("per", scope.per),
         ("key", make_copyable(scope.key) if scope.key else ""),
-        ("state", format_status(_state(figures))),
+        ("state", format_status(figures.state(time()))),
         ("window", figures.window or "all time"),
         ("starts", format_full_time(figures.start) if figures.start else ""),
         time_field("ends", figures.end),
@@ -155,7 +147,7 @@ def _columns() -> list[Column[BudgetFigures]]:
         Column("budget", lambda each: each.scope.budget_id, cut=True),
         Column("per", lambda each: each.scope.per, rank=2),
         Column("key", lambda each: each.scope.key, rank=1, cut=True),
-        Column("state", lambda each: format_status(_state(each))),
+        Column("state", lambda each: format_status(each.state(time()))),
         Column("used", lambda each: _text(each, each.used), rank=1, right=True),
         Column("reserved", lambda each: _text(each, each.reserved), rank=2, right=True),
         Column("limit", lambda each: _text(each, each.limits), rank=1, right=True),
