@@ -64,7 +64,9 @@ async def test_runs_draw_on_the_budget_of_their_user() -> None:
 
     assert (first.reason, second.reason, other.reason) == ("done", "done", "done")
     third = await exec_agent(agent_of(says(cost=0.1)), "hi", hooks=[hooks], user_id="ann")
-    assert reason_of(third) == ("the budget 'budget' of the user 'ann' has $0.90 used of $1.00; this call reserves $0.40")
+    assert reason_of(third) == (
+        "the budget 'budget' of the user 'ann' has $0.90 used of $1.00; this call reserves $0.40"
+    )
 
 
 async def test_bundles_with_the_same_id_share_a_store_and_tenants_do_not() -> None:
