@@ -27,6 +27,7 @@ from hookline.interceptors._chain import (
     ToolResult,
 )
 from hookline.interceptors._chain import PastChain as PastChain
+from hookline.interceptors._chain import PastVerdict as PastVerdict
 from hookline.interceptors._shadow import judge_in_shadow as judge_in_shadow
 from hookline.interceptors._traversal import NEVER_INTERRUPTED as NEVER_INTERRUPTED
 from hookline.interceptors._traversal import CompiledInterceptor as CompiledInterceptor
