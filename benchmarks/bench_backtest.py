@@ -25,7 +25,7 @@ from hookline.store import SqlStore, events, operations
 from tests.registry.past_runs import MODULE, LiveVerdicts, run_random_agent, verdicts_in
 
 OPERATIONS, CALLS = 200, 10
-OLD_OPERATIONS = 50_000
+OLD_OPERATIONS = 20_000
 """Operations that began too early to be looked at."""
 JUDGED = 10_000
 BATCH = 5_000

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = ["PastEvent", "PastEvents", "PastOperation", "read_past_events"]
 
-MOST_OPERATIONS = 200
+MOST_OPERATIONS = 500
 """Operations that one query reads."""
 MOST_EVENTS = 4_000
 """Events of all types that one query reads past: those of several operations, or a part of those of one."""
