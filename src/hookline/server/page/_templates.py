@@ -75,6 +75,9 @@ STATUSES = {
     "rejectAndContinue": ("denied", DECIDED["rejectAndContinue"]),
     "compacted": ("mocked", "compacted"),
     "shadow": ("shadow", "shadow"),
+    "falseAlarm": ("waiting", "false alarm"),
+    "miss": ("waiting", "miss"),
+    "unreadable": ("failed", "unreadable"),
 }
 """Style and name of each status: an adjective or a participle that says how it stands."""
 

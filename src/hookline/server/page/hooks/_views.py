@@ -10,6 +10,7 @@ from litestar import Response, get, post
 from hookline.errors import HookUsageError
 from hookline.registry import (
     POINTS,
+    Backtest,
     CallMatches,
     DefinitionConflictError,
     DefinitionError,
@@ -27,11 +28,13 @@ from hookline.server.page.hooks._form import FORM_ROUTES
 from hookline.server.page.hooks._order import ORDER_ROUTES
 from hookline.server.page.hooks._samples import first_sample, parse_call, write_sample
 from hookline.server.routes import (
+    BacktestBody,
     HookChanges,
     Id,
     Reverting,
     Switching,
     Trial,
+    backtest_hook,
     change_hook,
     delete_hook,
     list_deleted_hooks,
@@ -44,7 +47,7 @@ from hookline.server.routes import (
     toggle_hook,
     try_hook,
 )
-from hookline.store import Page
+from hookline.store import DAY, Page
 
 __all__ = ["ROUTES"]
 
@@ -53,6 +56,8 @@ LONGEST_TEXT = 400
 TRIES = 5
 RECENT = 5
 """Revisions that the page of a hook shows."""
+BACKTEST_DAYS = {"1": "day", "7": "7 days", "30": "30 days"}
+SHOWN_EXAMPLES = 5
 READS, CHANGES = {"scope": "hooks:read"}, {"scope": "hooks:manage"}
 ENABLED = {"yes": True, "no": False}
 ACTIONS = {
@@ -285,6 +290,21 @@ async def dry_run_hook(request: Req, id: Id) -> Response[str]:  # noqa: A002
     return await _render_hook(request, id, tenant, sample=sample, tried=tried)
 
 
+@post("/hooks/{id:str}/backtest", opt=CHANGES)
+async def judge_the_past(request: Req, id: Id) -> Response[str]:  # noqa: A002
+    """Judge stored calls with a definition."""
+    fields = await context_of(request).read_form(request)
+    tenant, days = fields.get("tenant"), fields.get("days", "")
+    if days not in BACKTEST_DAYS:
+        raise ApiError(422, "invalid", "Choose one of the times that are listed.")
+    body = BacktestBody(since=await context_of(request).parts.store.now() - int(days) * DAY, examples=SHOWN_EXAMPLES)
+    try:
+        found = await backtest_hook.fn(request, id, body, tenant_id=tenant)
+    except DefinitionError as error:
+        return await _render_hook(request, id, tenant, backtest_days=days, backtest_problem=error.problem)
+    return await _render_hook(request, id, tenant, backtest=found, backtest_days=days)
+
+
 async def _render_hook(
     request: Req,
     id: Id,  # noqa: A002
@@ -297,6 +317,9 @@ async def _render_hook(
     tenant_problem: str = "",
     tenant_typed: str = "",
     stale: str = "",
+    backtest: Backtest | None = None,
+    backtest_days: str = "7",
+    backtest_problem: str = "",
 ) -> Response[str]:
     context, caller = context_of(request), caller_of(request)
     registry = context.parts.registry
@@ -307,7 +330,7 @@ async def _render_hook(
     return context.render_page(
         request,
         "hooks/hook.html",
-        status=409 if stale else 422 if problem or tenant_problem else 200,
+        status=409 if stale else 422 if problem or tenant_problem or backtest_problem else 200,
         stale=stale,
         definition=definition,
         observes=POINTS[definition.point].event is not None and not (definition.webhook and definition.webhook.control),
@@ -321,6 +344,10 @@ async def _render_hook(
         tenants=registry.tenants() if caller.sees_all else [],
         tenant_problem=tenant_problem,
         tenant_typed=tenant_typed,
+        backtest=backtest,
+        backtest_days=backtest_days,
+        backtest_choices=BACKTEST_DAYS,
+        backtest_problem=backtest_problem,
     )
 
 
@@ -375,6 +402,7 @@ ROUTES = [
     show_history,
     go_back,
     dry_run_hook,
+    judge_the_past,
     *FORM_ROUTES,
     *ORDER_ROUTES,
 ]
