@@ -44,6 +44,7 @@ from hookline.calls import (
     ToolResult,
     background_of,
     context_takers,
+    shadow_of,
 )
 from hookline.errors import HookDefinitionError, HookDenied, HookTimeoutError, HookUsageError
 from hookline.execution import announce_chain, describe_failure, refuse_return, report_failure, run_timed
@@ -356,6 +357,67 @@ class Chain:
 
 
 _NO_HOOKS = CompiledChain((), hook_timeout=math.inf)
+
+
+class PastChain:
+    """The interceptors that judge stored calls. Nothing that they decide has an effect.
+
+    Nothing is announced or logged, and text for the model that a hook adds to a call reaches nobody.
+
+    Args:
+        hooks: The hooks; they are for all tenants whose calls are judged, and none of them is a background hook.
+        hook_timeout: Limit of own time in seconds for hooks that have none.
+    """
+
+    def __init__(self, hooks: Iterable[Interceptor], *, hook_timeout: float = 30.0) -> None:
+        placed: dict[type[Call], list[Placed]] = {}
+        for hook in hooks:
+            placed.setdefault(hook.call, []).append((hook, self))
+        self._compiled = {call: CompiledChain(each, hook_timeout=hook_timeout) for call, each in placed.items()}
+        self._clock = Clock if runs_on_asyncio() else ScopedClock
+
+    async def judge(self, call: Call, outcome: object) -> list[HookExecution]:
+        """Run a stored call through the hooks.
+
+        Args:
+            call: The call.
+            outcome: The result of the call, or an exception that the call raises.
+
+        Returns:
+            One record per hook that ran, with its decision.
+
+        Raises:
+            BaseException: A cancellation, or an error that is no `Exception`.
+        """
+        compiled = self._compiled.get(call.__class__, _NO_HOOKS)
+        if not compiled.hooks:
+            return []
+
+        async def terminal(call: Any) -> Any:
+            if isinstance(outcome, Exception):
+                raise outcome
+            return outcome
+
+        clock = self._clock(compiled.hooks, compiled.marks.copy(), math.inf, limited=False)
+        traversal = Traversal(call, terminal, compiled.idle.copy(), clock, started=[], executions={}, logged=False)
+        shadow_of.set(call.metadata)
+        coroutine = compiled.enter(traversal, call)
+        try:
+            if clock.scoped:
+                await coroutine
+            else:  # as `drive_through` does, but a frame less
+                try:
+                    waits_for = coroutine.send(None)
+                except StopIteration:
+                    pass
+                else:
+                    await drive(clock, coroutine, waits_for)
+        except anyio.get_cancelled_exc_class():
+            raise
+        except Exception as error:
+            if error is not traversal.refusal and error is not traversal.raised:
+                raise
+        return executions_of(traversal)
 
 
 def _with_lanes(batch: Iterable[AnyHook]) -> list[Placed]:

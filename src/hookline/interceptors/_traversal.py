@@ -253,6 +253,7 @@ class Traversal(msgspec.Struct, eq=False):
         shadow_metadata: The `metadata` of the call as the shadow hooks of each bundle see it, by the id of its lane.
         released: The text that readers got of the answer while the model wrote it, by the index of the hook that let
             it pass; `None` if it was not read in parts.
+        logged: Whether failures of hooks are logged; not those about a stored call.
     """
 
     # A struct and not a class with defaults, because in Python 3.11 a default that is read from the class is slow.
@@ -286,6 +287,7 @@ class Traversal(msgspec.Struct, eq=False):
     spawn: Callable[[CompiledInterceptor, tuple[Any, ...]], None] | None = None
     shadow_metadata: dict[int, dict[str, Any]] | None = None
     released: dict[int, str] | None = None
+    logged: bool = True
 
     @property
     def reached(self) -> bool:

@@ -193,6 +193,14 @@ class HookDefinition(msgspec.Struct, frozen=True, kw_only=True, rename="camel", 
         return "handler" if self.handler is not None else "webhook" if self.webhook is not None else "script"
 
     @property
+    def decides(self) -> bool:
+        """Whether it can decide about a call: an interceptor, a control, or a handler of `beforeToolCall`."""
+        if self.webhook is not None:
+            return self.webhook.control
+        point = POINTS.get(self.point)
+        return point is not None and (point.call is not None or point.event is BeforeToolCall)
+
+    @property
     def inherits(self) -> bool:
         """Whether the operations of sub-agents inherit the hook: its `inherit`, or the default of its point."""
         if self.inherit is not None:
@@ -299,19 +307,12 @@ def check_definition(definition: HookDefinition) -> HookDefinition:
     _check_scope(definition, point)
     if point.event is not None and definition.on_error != "closed":
         raise DefinitionError("invalid", "$.onError", "an observer cannot deny a call; leave `onError` out")
-    if definition.mode == "shadow" and not decides(definition, point):
+    if definition.mode == "shadow" and not definition.decides:
         problem = f"a hook at {point.name} only observes, and decides nothing; leave `mode` out"
         raise DefinitionError("invalid", "$.mode", problem)
     if definition.webhook is not None:
         _check_webhook(definition, point, definition.webhook)
     return definition
-
-
-def decides(definition: HookDefinition, point: Point) -> bool:
-    """Return whether a hook can decide about a call: an interceptor, a control, or a handler of `beforeToolCall`."""
-    if definition.webhook is not None:
-        return definition.webhook.control
-    return point.call is not None or point.event is BeforeToolCall
 
 
 def _check_scope(definition: HookDefinition, point: Point) -> None:
