@@ -63,6 +63,10 @@ class Builder:
         self._endpoint_secrets = endpoint_secrets
         self._cache: dict[bytes, BuiltHook] = {}
 
+    def renew(self) -> Builder:
+        """Return a builder with the same handlers, scripts and keys, whose hooks share no state with this one's."""
+        return Builder(self._catalog, self._scripts, self._keys, endpoint_secrets=self._endpoint_secrets)
+
     def build_new(self, definition: HookDefinition) -> AnyHook:
         """Build a new hook from a checked definition, without the cache.
 
