@@ -16,6 +16,7 @@ from types import ModuleType
 from benchmarks import (
     bench_adapters,
     bench_agent_hooks,
+    bench_backtest,
     bench_chains,
     bench_dispatch,
     bench_durable,
@@ -60,6 +61,7 @@ GROUPS: dict[str, ModuleType] = {
     "walk": bench_walk,
     "phases": bench_phases,
     "shadow": bench_shadow,
+    "backtest": bench_backtest,
     "ready": bench_ready,
     "chains": bench_chains,
     "otel": bench_otel,

@@ -14,6 +14,7 @@ from hookline.registry import DefinitionFileError, HookFile, HookTestResult, Reg
 from hookline.registry._files import parse_hook_file
 from hookline.registry._hook_tests import read_hook_tests
 from hookline.signals import chain_ran, hook_executed
+from hookline.store import SqlStore
 
 from .scenes import FACTORIES
 
@@ -263,6 +264,54 @@ tenant_id = "acme"
     result = await run_one(registry, f'[[tests]]\nname = "t"\ncalls = [{", ".join(rows)}]', hooks)
 
     assert result.problems == []
+
+
+async def test_a_test_holds_before_a_hook_is_rolled_out_and_after(registry: Registry) -> None:
+    hook = '[[hooks]]\nname = "Soon"\npoint = "ToolCall.guard"\nhandler = "deny"\n'
+    test = '[[tests]]\nname = "t"\ncall = { tool_name = "x" }\nexpect = { verdict = "denied", by = "Soon" }'
+
+    for degree in ("", 'mode = "shadow"\n', "percent = 0\n", "percent = 0.01\n", 'environments = ["production"]\n'):
+        assert (await run_one(registry, test, hook + degree)).problems == []
+
+
+async def test_the_agent_and_the_tenant_of_a_call_count(registry: Registry) -> None:
+    hooks = """\
+[[hooks]]
+name = "Refunds"
+point = "ToolCall.guard"
+handler = "deny"
+agents = ["refund*"]
+percent = 10
+tenants = ["acme", "initech"]
+"""
+    calls = [("refunder", "acme", "denied"), ("refunder", "other", "allowed"), ("clerk", "acme", "allowed")]
+    rows = [
+        f'{{ call = {{ tool_name = "x", agent_id = "{agent}", tenant_id = "{tenant}" }}, expect = "{verdict}" }}'
+        for agent, tenant, verdict in calls
+    ]
+
+    right = await run_one(registry, f'[[tests]]\nname = "t"\ncalls = [{", ".join(rows)}]', hooks)
+    wrong = await run_one(registry, '[[tests]]\nname = "t"\ncall = { tool_name = "x" }\nexpect = "denied"', hooks)
+
+    assert right.problems == []
+    assert wrong.problems == ["expected denied; got allowed (not for its tenant or agent: 'Refunds')"]
+
+
+async def test_a_budget_is_new_in_each_test(database_url: str) -> None:
+    hooks = """\
+[[hooks]]
+name = "Two calls a day"
+point = "ToolCall.guard"
+handler = "budget"
+config = { calls = 2, per = "tenant", window = "1d" }
+"""
+    rows = [f'{{ call = {{ tool_name = "x" }}, expect = "{verdict}" }}' for verdict in ("allowed", "allowed", "denied")]
+    tests = "".join(f'[[tests]]\nname = "{name}"\ncalls = [{", ".join(rows)}]\n' for name in "ab")
+
+    async with SqlStore(database_url) as store, Registry(store) as registry:
+        results = await registry.test_file(parse(tests, hooks))
+
+    assert [result.problems for result in results] == [[], []]
 
 
 async def test_hooks_of_one_priority_decide_in_the_order_of_the_file(registry: Registry) -> None:

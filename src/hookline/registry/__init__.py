@@ -10,17 +10,24 @@ try:
 except ImportError as error:
     raise MissingExtraError("server", "A registry of stored hooks") from error
 
+from hookline.registry._backtest import Backtest, BacktestAgreement, BacktestExample, BacktestGroup
+from hookline.registry._call_labels import CallLabel, read_call_labels
 from hookline.registry._catalog import HandlerCatalog, HandlerEntry
 from hookline.registry._definition import POINTS, HookDefinition
 from hookline.registry._definition import READ_ONLY as READ_ONLY
+from hookline.registry._definition import AgentGlob as AgentGlob
+from hookline.registry._definition import Environment as Environment
 from hookline.registry._definition import Id as Id
 from hookline.registry._definition import Mode as Mode
 from hookline.registry._definition import Name as Name
 from hookline.registry._definition import OneTenant as OneTenant
+from hookline.registry._definition import Percent as Percent
+from hookline.registry._definition import Point as Point
 from hookline.registry._definition import Seconds as Seconds
 from hookline.registry._definition import Tag as Tag
 from hookline.registry._definition import Tenant as Tenant
 from hookline.registry._definition import Text as Text
+from hookline.registry._definition import read_definition as read_definition
 from hookline.registry._dry_run import DryRun
 from hookline.registry._dry_run import build_sample as build_sample
 from hookline.registry._errors import (
@@ -46,7 +53,7 @@ from hookline.registry._host_settings import SkippedSetting as SkippedSetting
 from hookline.registry._host_settings import read_host_settings as read_host_settings
 from hookline.registry._log import ExecutionLog
 from hookline.registry._log_rows import ExecutionRow, HookRun, request_id
-from hookline.registry._matches import CallMatches, MatchedCall, MatchedTool
+from hookline.registry._matches import CallMatches, MatchedCall, MatchedTool, UnmatchedCalls
 from hookline.registry._matches import find_tool_globs as find_tool_globs
 from hookline.registry._order import is_movable as is_movable
 from hookline.registry._plans import DefinitionPlan, PlannedChange
@@ -60,6 +67,11 @@ from hookline.registry._statistics import Statistic
 
 __all__ = [
     "POINTS",
+    "Backtest",
+    "BacktestAgreement",
+    "BacktestExample",
+    "BacktestGroup",
+    "CallLabel",
     "CallMatches",
     "DefinitionConflictError",
     "DefinitionError",
@@ -85,6 +97,8 @@ __all__ = [
     "Registry",
     "ScriptError",
     "Statistic",
+    "UnmatchedCalls",
     "load_hook_file",
+    "read_call_labels",
     "request_id",
 ]

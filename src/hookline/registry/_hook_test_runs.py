@@ -18,7 +18,7 @@ from hookline.delivery import read_answer, read_host_answer
 from hookline.dispatcher import HookDispatcher, before_tool_call_of, hooks_of_this_process
 from hookline.errors import DeliveryError, HookUsageError
 from hookline.events import BeforeToolCall
-from hookline.hooks import AnyHook, Hooks
+from hookline.hooks import AnyHook, Hook, Hooks, select_hooks
 from hookline.interceptors import Chain, Outcome
 from hookline.registry._build import Builder
 from hookline.registry._dry_run import snake_key, to_plain
@@ -30,6 +30,8 @@ from hookline.webhooks import ControlAnswer, Envelope, ServedBy
 __all__ = ["HookTestResult", "JudgedCall", "run_hook_test"]
 
 FAILURES = ("error", "timeout")
+ROLLED_OUT: Mapping[str, Any] = {"mode": "enforce", "percent": 100.0, "environments": []}
+"""The fields of a definition that say how far it is rolled out, as they are when that is done."""
 
 
 class JudgedCall(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -79,7 +81,8 @@ class HookTestResult(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 async def run_hook_test(builder: Builder, test: HookTest, *, timeout: float) -> HookTestResult:
     """Run a test with new hooks, in the order in which a run would call them.
 
-    Shadow hooks judge as if they were enforced: a test says what a hook decides, not whether that counts.
+    Hooks judge as if they were enforced for all operations in every environment: a test says what a hook decides, and
+    holds before it is rolled out and after. Whether a hook is for the tenant and the agent of a call counts.
 
     Args:
         builder: Knows the handlers; its own hooks are not used.
@@ -88,18 +91,26 @@ async def run_hook_test(builder: Builder, test: HookTest, *, timeout: float) -> 
     """
     started = perf_counter()
     snapshot = Snapshot(builder.renew())
-    snapshot.set_file_definitions(msgspec.structs.replace(each, mode="enforce") for each in test.hooks)
+    snapshot.set_file_definitions(msgspec.structs.replace(each, **ROLLED_OUT) for each in test.hooks)
     names = {each.id: each.name for each in test.hooks}
     answers = DeclaredAnswers(test.webhook_answers, names)
     problems: list[str] = []
     judged: list[JudgedCall] = []
     for nth, tested in enumerate(test.calls, 1):
         sample = tested.build()
-        hooks = hooks_of_this_process(snapshot.hooks(sample.subject.tenant_id), lambda: answers)
-        verdict = await _judge_call(hooks, sample.subject, sample.result, timeout=timeout)
+        call = sample.subject
+        selected = select_hooks(snapshot.hooks(call.tenant_id), call.operation_id, [call.agent_id])
+        hooks = hooks_of_this_process(selected, lambda: answers)
+        verdict = await _judge_call(hooks, call, sample.result, timeout=timeout)
         judged.append(verdict)
         where = f"call {nth}: " if len(test.calls) > 1 else ""
         differences = answers.missing or _list_differences(tested.expected, verdict, names)
+        if differences and verdict.verdict == "allowed":
+            known = {hook.id for hook in selected if isinstance(hook, Hooks | Hook)}
+            others = ", ".join(repr(each.name) for each in test.hooks if each.id not in known)
+            differences = [
+                f"{each} (not for its tenant or agent: {others})" if others else each for each in differences
+            ]
         problems += [f"{where}{problem}" for problem in differences]
         answers.missing = []
     return HookTestResult(

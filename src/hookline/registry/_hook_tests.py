@@ -24,7 +24,7 @@ import msgspec
 from msgspec import Meta
 
 from hookline.calls import CALLS, Call, ToolCall
-from hookline.registry._definition import HookDefinition, Name, Point, decides, field_error, normalize_keys, point_of
+from hookline.registry._definition import HookDefinition, Name, Point, field_error, normalize_keys, point_of
 from hookline.registry._dry_run import DryRunSample, build_sample, snake_key
 from hookline.registry._errors import DefinitionError, DefinitionFileError
 from hookline.registry._files import FileEntry, HookFile
@@ -173,7 +173,7 @@ def _read_test(file: HookFile, entry: FileEntry) -> HookTest:
     given = _convert(entry.given, GivenTest, "$")
     if given.hook:
         hooks = [_find_hook(file, given.hook, "$.hook")]
-        if not decides(hooks[0], point_of(hooks[0])):
+        if not hooks[0].decides:
             problem = (
                 f"{given.hook!r:.100} only observes {hooks[0].point} and decides nothing, so nothing can be expected"
             )

@@ -15,7 +15,7 @@ from rich.text import Text
 
 from hookline.cli._exit_codes import DIFFERS, DONE, FAILED, MISUSED, NOT_JUDGED
 from hookline.cli._terminal import format_status, make_copyable, make_one_line, print_json_lines, print_path
-from hookline.cli.operate._hooks import hooks_app, state_of, with_registry
+from hookline.cli.operate._hooks import hooks_app, read_hook_file, state_of, with_registry, without_derived_id
 from hookline.cli.operate._store import (
     DEFAULT_STORE,
     AsJson,
@@ -233,7 +233,7 @@ def diff_hooks(
     Exits with 6 if there is a difference. Tests in the file are not run.
     """
     with report_errors_only():
-        read = _read_file(file)
+        read = read_hook_file(file)
     plan = operate(store, with_registry(_in_file(read, _planning(read, tenant, prune)), None, modules, scripts))
     if as_json:
         print_json_lines(plan.changes)
@@ -260,7 +260,7 @@ def apply_hooks(
     definitions after the plan was shown.
     """
     with report_errors_only():
-        read = _read_file(file)
+        read = read_hook_file(file)
     console = Console(highlight=False, stderr=as_json)
 
     async def prepare(registry: Registry) -> tuple[DefinitionPlan, list[HookTestResult]]:
@@ -321,7 +321,7 @@ def _print_applied(plan: DefinitionPlan, stored: dict[str, HookDefinition]) -> N
 
 def _planning(read: HookFile, tenant: str, prune: bool) -> Callable[[Registry], Awaitable[DefinitionPlan]]:
     """Return work that plans to store the definitions of a file."""
-    wanted = [_without_derived_id(each) for each in read.definitions]
+    wanted = [without_derived_id(each) for each in read.definitions]
 
     async def plan(registry: Registry) -> DefinitionPlan:
         return await registry.plan(wanted, tenant_id=tenant, prune=prune)
@@ -346,27 +346,6 @@ def _in_file(read: HookFile, work: Callable[[Registry], Awaitable[T]]) -> Callab
             raise DefinitionFileError(error.code, where, error.problem, read.file, line) from None
 
     return work_in_file
-
-
-def _read_file(file: Path) -> HookFile:
-    """Read a file of definitions once, so that what is shown is what is stored.
-
-    Raises:
-        HooklineError: If it cannot be read.
-    """
-    from hookline.registry import load_hook_file, parse_hook_file
-
-    if str(file) == "-":
-        return parse_hook_file("stdin", sys.stdin.read().encode(errors="surrogateescape"), suffix=".json")
-    return load_hook_file(file)
-
-
-def _without_derived_id(definition: HookDefinition) -> HookDefinition:
-    """Return a definition without an id that was only made from its name, so that its name finds the stored one."""
-    from hookline.registry import derive_id
-
-    made = derive_id(definition.tenant_id, definition.point, definition.name)
-    return msgspec.structs.replace(definition, id="") if definition.id == made else definition
 
 
 def _print_plan(console: Console, plan: DefinitionPlan) -> None:
