@@ -85,6 +85,7 @@ class Observer(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         recorded: Whether its runs are announced as `HookExecution`s.
         announces: Whether its handler announces its runs that end, and knows more about them than the dispatcher.
         shadow: Whether nothing that it does answers or denies a tool call.
+        committed: Whether it hears events of a durable run after their commit.
     """
 
     id: str
@@ -95,6 +96,7 @@ class Observer(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     recorded: bool = True
     announces: bool = False
     shadow: bool = False
+    committed: bool = False
 
 
 def compile_observer(hook: Hook, tenant_id: str = "", *, recorded: bool = True, shadow: bool = False) -> Observer:
@@ -109,6 +111,7 @@ def compile_observer(hook: Hook, tenant_id: str = "", *, recorded: bool = True, 
         matches=matcher(hook.tool, tenant_id),
         recorded=recorded,
         shadow=shadow,
+        committed=hook.heard == "committed",
     )
 
 
