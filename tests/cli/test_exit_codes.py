@@ -368,6 +368,11 @@ ROWS: dict[str, list[tuple[int, str]]] = {
         (MISUSED, ""),
         (MISUSED, "kept 1 --store sqlite:///missing.db"),
     ],
+    "hooks serve": [
+        (MISUSED, "missing.py:hooks --bus nats://127.0.0.1:1"),
+        (MISUSED, "missing.py:hooks"),
+        (MISUSED, ""),
+    ],
     "operations list": [
         (DONE, ""),
         (MISUSED, "--status often"),
