@@ -16,6 +16,7 @@ from types import ModuleType
 from benchmarks import (
     bench_adapters,
     bench_agent_hooks,
+    bench_backtest,
     bench_chains,
     bench_dispatch,
     bench_durable,
@@ -62,6 +63,7 @@ GROUPS: dict[str, ModuleType] = {
     "phases": bench_phases,
     "shadow": bench_shadow,
     "rollout": bench_rollout,
+    "backtest": bench_backtest,
     "ready": bench_ready,
     "chains": bench_chains,
     "otel": bench_otel,

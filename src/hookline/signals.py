@@ -1,4 +1,4 @@
-"""Process-wide blinker signals: hook executions, registered and unregistered operations, phase changes.
+"""Process-wide blinker signals: hook executions, operations, phase changes, and changes of budgets.
 
 Signals cost nothing while nobody is connected. A receiver is called as `receiver(sender, **keywords)`; if it raises,
 the exception is logged. The sender is the dispatcher (for phases the machine) and never an operation, since blinker
@@ -15,6 +15,7 @@ import msgspec
 __all__ = [
     "ChainRun",
     "HookExecution",
+    "budget_changed",
     "chain_ran",
     "hook_executed",
     "operation_registered",
@@ -103,6 +104,9 @@ hook_executed = _signals.signal("hook-executed", doc="A handler has run; keyword
 chain_ran = _signals.signal("chain-ran", doc="A call was led through interceptors; keyword `ran`: a `ChainRun`.")
 operation_registered = _signals.signal("operation-registered", doc="An operation is live; keyword `operation_id`.")
 operation_unregistered = _signals.signal("operation-unregistered", doc="An operation is gone; keyword `operation_id`.")
+budget_changed = _signals.signal(
+    "budget-changed", doc="A budget warned or changed; keyword `change`: a `BudgetChange`."
+)
 phase_changed = _signals.signal("phase-changed", doc="An agent has moved; keyword `transition`: a `PhaseTransition`.")
 
 

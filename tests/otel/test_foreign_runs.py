@@ -11,7 +11,18 @@ from typing import Any
 import msgspec
 import pytest
 
-from hookline import AgentResult, BeforeToolCall, Deny, Hooks, Respond, SubAgentCall, ToolCall, ToolResult, ToolSpec
+from hookline import (
+    AgentResult,
+    BeforeToolCall,
+    Deny,
+    HookDispatcher,
+    Hooks,
+    Respond,
+    SubAgentCall,
+    ToolCall,
+    ToolResult,
+    ToolSpec,
+)
 from hookline.runtime import KINDS, AdapterRun, Capabilities, ModelCallRecord
 from tests.otel.capture import Sink
 from tests.otel.scenes import Scene, call, error_type, own, says, status
@@ -114,6 +125,58 @@ async def test_calls_of_one_agent_that_are_cancelled_together_are_interrupted_ea
     assert not scene.measured("hookline.tracer.truncated_spans")
     found = [*scene.named("call_agent"), *scene.named("invoke_agent")]
     assert {(status(span), *own(span, "outcome")) for span in found} == {("UNSET", "interrupted")}
+
+
+@pytest.mark.parametrize("last", ["agents", "parent"])
+async def test_a_step_whose_sub_agents_run_on_ends_with_the_last_of_them(scene: Scene, last: str) -> None:
+    began, first, second = asyncio.Barrier(3), asyncio.Event(), asyncio.Event()
+
+    def works(until: asyncio.Event) -> Callable[[AdapterRun], Awaitable[str]]:
+        async def work(run: AdapterRun) -> str:
+            await began.wait()
+            await until.wait()
+            await call_tool(run)
+            return ""
+
+        return work
+
+    async with HookDispatcher() as dispatcher:
+        async with run_of(scene.tracing(), dispatcher=dispatcher) as run:
+            run.begin_step()
+            agents = [asyncio.ensure_future(call_child(run, works(until))) for until in (first, second)]
+            await began.wait()
+            run.end_step(should_continue=True)
+            run.begin_step()
+            await call_tool(run)
+            first.set()
+            await agents[0]
+            assert "agent_step" in scene.still_open
+            if last == "agents":
+                second.set()
+                await agents[1]
+            run.end_step(should_continue=False)
+        second.set()
+        await asyncio.gather(*agents)
+
+    tool = ("agent_step", ("execute_tool find",))
+    whole = ("call_agent child", ("invoke_agent child", tool))
+    cut = ("call_agent child", ("invoke_agent child", ("agent_step",)))
+    assert scene.tree() == (
+        "invoke_agent tester",
+        ("agent_step", whole, whole if last == "agents" else cut),
+        tool,
+    )
+    step = scene.named("agent_step")[0]
+    assert own(step, "step.should_continue", "step.type") == (True, "call_llm")
+    cut_short = [own(span, "span.truncated") for span in scene.spans if own(span, "span.truncated") != (None,)]
+    assert bool(cut_short) == (last == "parent")
+
+
+async def call_tool(run: AdapterRun) -> None:
+    async def find(_: Any) -> ToolResult:
+        return ToolResult(content="found")
+
+    await run.call_tool(call("find"), find)
 
 
 @pytest.mark.parametrize("reason", ["interrupted", "max_steps", "cost_limit", "waiting_for_human"])

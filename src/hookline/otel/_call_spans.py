@@ -52,15 +52,21 @@ def before_step(spans: OperationSpans, event: BeforeStep, content: Content) -> N
 
 
 def after_step(spans: OperationSpans, step: OpenSpan | None, event: AfterStep, content: Content) -> None:
-    """End the span of a step, and those under it that are still open."""
+    """End the span of a step, and those under it that are still open.
+
+    Sub-agents of other runtimes may outlive the step that started them; then its span ends with the last one.
+    """
     spans.input_tokens = event.total_input_tokens - spans.totals_from[0]
     spans.output_tokens = event.total_output_tokens - spans.totals_from[1]
     if step is None:
         return
     at = spans.at(event.time_unix_nano)
+    outlived = False
     if len(spans.open) > 1:
         for child in spans.children(step):
-            if child.kind == names.HUMAN_INTERVENTION:
+            if spans.runs_agent(child):
+                outlived = True
+            elif child.kind == names.HUMAN_INTERVENTION:
                 spans.end(child, at, {names.OUTCOME: "waiting_for_human"})
             else:
                 spans.cut(child, at, "step_ended")
@@ -71,7 +77,10 @@ def after_step(spans: OperationSpans, step: OpenSpan | None, event: AfterStep, c
     }
     if step.outcome is not None:
         attributes[names.OUTCOME] = step.outcome
-    spans.end(step, at, attributes, error_type=step.error_type)
+    if outlived:
+        step.ending = attributes, step.error_type
+    else:
+        spans.end(step, at, attributes, error_type=step.error_type)
 
 
 def tool_key(event: BeforeToolCall | AfterToolCall | OnToolCallError) -> tuple[object, ...]:

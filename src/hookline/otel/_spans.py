@@ -57,6 +57,8 @@ class OpenSpan(msgspec.Struct, eq=False):
         left: Of a call of a sub-agent: whether its work has failed, and only its event is still to come.
         around: Where agents have no spans: the span of somebody else that it is inside.
         stream: Of a model call: the times of its streamed answer; `None` if it is not streamed.
+        ending: Of a step that is over while sub-agents that it has started run on: its last attributes, and what it
+            failed with. The span ends with the last of them.
     """
 
     key: Hashable
@@ -75,6 +77,7 @@ class OpenSpan(msgspec.Struct, eq=False):
     error_type: str | None = None
     left: bool = False
     stream: StreamTimes | None = None
+    ending: tuple[dict[str, Any], str | None] | None = None
 
     def not_after_around(self, at: int) -> int:
         """Return a time, or the end of the foreign span around this one, if that is earlier."""
@@ -339,6 +342,10 @@ class OperationSpans:
             finish(opened, at, attributes, error_type, message)
         except Exception as error:
             self.common.failures.note("end", error)
+        parent = opened.parent
+        if parent is not None and parent.ending is not None and not self.children(parent):
+            last, failure = parent.ending
+            self.end(parent, at, last, error_type=failure)
         return True
 
     def end_root(
@@ -356,6 +363,10 @@ class OperationSpans:
             self.held = False
             if self.held_until is not None:
                 self.root.span.end(self.held_until)
+
+    def runs_agent(self, opened: OpenSpan) -> bool:
+        """Whether a span is the call of a sub-agent that still runs."""
+        return any(segment.under is opened for segment in self.segments.values())
 
     def children(self, opened: OpenSpan) -> list[OpenSpan]:
         """Return the open spans under another one, the newest first."""
@@ -380,9 +391,9 @@ class OperationSpans:
         return self.open.get(("step", step_index)) or self.current_step()
 
     def current_step(self) -> OpenSpan:
-        """Return the span of the latest step, or the root."""
+        """Return the span of the latest step, or the root if the step is over."""
         step = self.step
-        return step if step is not None and self.open.get(step.key) is step else self.root
+        return step if step is not None and step.ending is None and self.open.get(step.key) is step else self.root
 
     def has(self, span: Span) -> bool:
         """Whether a span is one of the open ones."""

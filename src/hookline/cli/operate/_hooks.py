@@ -1,4 +1,4 @@
-"""`hookline hooks`: list, show, apply, import, enforce, enable, disable, remove, revert and test hook definitions."""
+"""`hookline hooks`: list, show, apply, import, enforce, enable, disable, remove, revert, test, backtest definitions."""
 
 from __future__ import annotations
 
@@ -21,12 +21,15 @@ from hookline.cli._terminal import (
     format_status,
     make_copyable,
     make_one_line,
+    parse_option,
+    parse_time,
     print_json_lines,
     print_list,
     print_result,
     time_field,
 )
 from hookline.cli.errors import InputFileError
+from hookline.cli.operate._backtest import BacktestProgress, print_backtest
 from hookline.cli.operate._store import (
     DEFAULT_STORE,
     AsJson,
@@ -34,8 +37,10 @@ from hookline.cli.operate._store import (
     Limit,
     Modules,
     Scripts,
+    Since,
     StoreUrl,
     Tenant,
+    Until,
     actor,
     check_point,
     check_store,
@@ -47,6 +52,8 @@ from hookline.cli.operate._store import (
 
 if TYPE_CHECKING:
     from hookline.registry import (
+        Backtest,
+        CallLabel,
         DefinitionRevision,
         DryRun,
         FileEntry,
@@ -561,6 +568,94 @@ def try_hook(
     _print_dry_run(found, as_json=as_json)
     if found.outcome == "failed":
         raise typer.Exit(FAILED)
+
+
+@hooks_app.command("backtest")
+def backtest_hook(
+    id: Annotated[  # noqa: A002
+        str | None, typer.Argument(metavar="ID", help="The definition, by id; with --file by id or name.")
+    ] = None,
+    file: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Take the definition from this file: TOML, YAML or JSON. It is not stored."),
+    ] = None,
+    since: Since = None,
+    until: Until = None,
+    tenant: Tenant = None,
+    agent: Annotated[str | None, typer.Option(metavar="ID", help="Only calls of this agent.")] = None,
+    tool: Annotated[str | None, typer.Option(metavar="GLOB", help="Count only calls of these tools: 'bank/*'.")] = None,
+    labels: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="People's labels: a .csv or .jsonl file with operation, call and label (allow, deny)."
+        ),
+    ] = None,
+    limit: Annotated[int | None, typer.Option(min=1, metavar="N", help="Judge this many calls at most.")] = None,
+    timeout: Annotated[
+        float | None, typer.Option(min=0.001, metavar="SECONDS", help="How long the whole may take.")
+    ] = None,
+    examples: Annotated[int, typer.Option(min=0, metavar="N", help="Show this many examples of each kind.")] = 5,
+    allow_webhooks: Annotated[
+        bool, typer.Option("--allow-webhooks", help="Ask the receiver of a control webhook about each stored call.")
+    ] = False,
+    store: StoreUrl = DEFAULT_STORE,
+    files: Files = None,
+    modules: Modules = None,
+    scripts: Scripts = None,
+    as_json: AsJson = False,
+) -> None:
+    """Judge stored calls with a hook: which of them it would have denied, changed or asked about.
+
+    The calls of each operation are judged in order, the newest operation first. No tool runs, nothing is stored, and
+    nobody is asked. False alarms and misses are counted where people have decided about calls, or have labelled them.
+    """
+    begin, end = parse_option("--since", since, parse_time), parse_option("--until", until, parse_time)
+    judged: str | HookDefinition
+    with report_errors_only():
+        judged = _choose_definition(id, file)
+        known = [] if labels is None else _read_labels(labels)
+
+    async def judge(registry: Registry) -> Backtest:
+        with BacktestProgress() as progress:
+            return await registry.backtest(
+                judged,
+                tenant_id=tenant,
+                agent_id=agent,
+                tool=tool,
+                since=begin,
+                until=end,
+                limit=limit,
+                timeout=timeout,
+                labels=known,
+                examples=examples,
+                allow_webhooks=allow_webhooks,
+                on_progress=progress,
+            )
+
+    print_backtest(operate(store, _with_registry(judge, files, modules, scripts)), as_json=as_json)
+
+
+def _choose_definition(id: str | None, file: Path | None) -> str | HookDefinition:  # noqa: A002
+    """Return the id of a stored definition, or the definition of a file that has it by id or name."""
+    if file is None:
+        if id is None:
+            raise typer.BadParameter("Name a definition, or a file with --file.", param_hint="'ID'")
+        return id
+    from hookline.registry import read_definition
+
+    found = [read_definition(each) for each, _ in _read_definitions(file)]
+    chosen = found if id is None else [each for each in found if id in (each.id, each.name)]
+    if len(chosen) != 1:
+        names = ", ".join(each.name for each in found) or "none"
+        problem = "Say which one" if chosen else f"There is no {id!r}"
+        raise typer.BadParameter(f"{problem}; the definitions of {file} are: {names}.", param_hint="'ID'")
+    return chosen[0]
+
+
+def _read_labels(file: Path) -> list[CallLabel]:
+    from hookline.registry import read_call_labels
+
+    return list(read_call_labels(file))
 
 
 def _with_registry(

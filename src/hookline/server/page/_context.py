@@ -74,6 +74,7 @@ VIEWS = (
     View("hooks", "Hooks", "h", "hooks:read", "hooks"),
     View("logs", "Executions", "l", "hooks:read", "hooks"),
     View("statistics", "Statistics", "s", "hooks:read", "hooks"),
+    View("budgets", "Budgets", "b", "operations:read", "hooks"),
     View("deliveries", "Deliveries", "d", "operations:read", "webhooks"),
     View("endpoints", "Endpoints", "e", "operations:read", "webhooks"),
     View("keys", "Keys", "k", "hooks:admin", "server"),
