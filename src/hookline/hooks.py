@@ -449,6 +449,8 @@ class Hooks:
     """Whether runs of its observers are announced to whoever watches hooks."""
     from_definition = False
     """Whether a stored definition made it: a run that is resumed has those that are in force then."""
+    needs_store = False
+    """Whether it needs something of the store of the run, which `for_store` gives it."""
     revision = 0
     """The revision of that definition."""
     scope: HookScope | None = None
@@ -491,6 +493,10 @@ class Hooks:
             f"Hooks({self.id!r}, observers={len(self.observers)}, interceptors={len(self.interceptors)}, "
             f"phase_hooks={len(self.phase_hooks)})"
         )
+
+    def for_store(self, store: object) -> Hooks:
+        """Return the bundle for a run that is kept in a store; called if it `needs_store`."""
+        return self
 
     def _default_id(self, handler: object) -> str:
         """Return the default id of a hook: `<bundle>.<function>`, or `<module>.<function>` for an unnamed bundle."""
@@ -761,6 +767,17 @@ class Hooks:
             return handler
 
         return register
+
+
+def hooks_for_store(hooks: Sequence[AnyHook], store: object) -> Sequence[AnyHook]:
+    """Return hooks for a run that is kept in a store.
+
+    Raises:
+        HookUsageError: If one needs what the store does not have.
+    """
+    if any(isinstance(entry, Hooks) and entry.needs_store for entry in hooks):
+        return [entry.for_store(store) if isinstance(entry, Hooks) else entry for entry in hooks]
+    return hooks
 
 
 def hook_batch(hooks: Iterable[AnyHook]) -> list[AnyHook]:
