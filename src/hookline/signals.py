@@ -1,4 +1,4 @@
-"""Process-wide blinker signals: hook executions, registered and unregistered operations, phase changes.
+"""Process-wide blinker signals: hook executions, operations, phase changes, and changes of budgets.
 
 Signals cost nothing while nobody is connected. A receiver is called as `receiver(sender, **keywords)`; if it raises,
 the exception is logged. The sender is the dispatcher (for phases the machine) and never an operation, since blinker
@@ -15,6 +15,7 @@ import msgspec
 __all__ = [
     "ChainRun",
     "HookExecution",
+    "budget_changed",
     "chain_ran",
     "hook_executed",
     "operation_registered",
@@ -50,6 +51,7 @@ class HookExecution(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         tenant_id: The tenant for whom it ran.
         in_chain: Whether it is also in the `executions` of a `ChainRun`; false for observers and `wait=False` hooks of
             a run.
+        revision: The revision of the stored definition that made the hook; 0 for any other hook.
     """
 
     hook_id: str
@@ -65,6 +67,7 @@ class HookExecution(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     in_chain: bool = False
     decision: HookDecision = ""
     reason: str = ""
+    revision: int = 0
 
 
 class ChainRun(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -101,6 +104,9 @@ hook_executed = _signals.signal("hook-executed", doc="A handler has run; keyword
 chain_ran = _signals.signal("chain-ran", doc="A call was led through interceptors; keyword `ran`: a `ChainRun`.")
 operation_registered = _signals.signal("operation-registered", doc="An operation is live; keyword `operation_id`.")
 operation_unregistered = _signals.signal("operation-unregistered", doc="An operation is gone; keyword `operation_id`.")
+budget_changed = _signals.signal(
+    "budget-changed", doc="A budget warned or changed; keyword `change`: a `BudgetChange`."
+)
 phase_changed = _signals.signal("phase-changed", doc="An agent has moved; keyword `transition`: a `PhaseTransition`.")
 
 

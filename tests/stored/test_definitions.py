@@ -26,6 +26,7 @@ EMPTY = Path(__file__).parents[1] / "store" / "stored" / "by_8ffe382.sql"
 DEFINITIONS = FILES / "definitions"
 
 ADDED = {"$.exceptTenants", "$.dialect", "$.hostEvent", "$.matcher", "$.mode"}
+ADDED |= {"$.tenants", "$.agents", "$.environments", "$.percent"}
 """Fields that definitions have today, and had not then."""
 
 
@@ -134,6 +135,10 @@ def test_the_json_of_a_definition_is_read() -> None:
             "hostEvent": "",
             "matcher": "",
             "mode": "enforce",
+            "tenants": [],
+            "agents": [],
+            "environments": [],
+            "percent": 100.0,
         }
 
 

@@ -85,6 +85,7 @@ class Observer(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         recorded: Whether its runs are announced as `HookExecution`s.
         announces: Whether its handler announces its runs that end, and knows more about them than the dispatcher.
         shadow: Whether nothing that it does answers or denies a tool call.
+        revision: The revision of the stored definition that made it; 0 for any other hook.
     """
 
     id: str
@@ -95,6 +96,7 @@ class Observer(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     recorded: bool = True
     announces: bool = False
     shadow: bool = False
+    revision: int = 0
 
 
 def compile_observer(hook: Hook, tenant_id: str = "", *, recorded: bool = True, shadow: bool = False) -> Observer:
@@ -109,6 +111,7 @@ def compile_observer(hook: Hook, tenant_id: str = "", *, recorded: bool = True, 
         matches=matcher(hook.tool, tenant_id),
         recorded=recorded,
         shadow=shadow,
+        revision=hook.revision,
     )
 
 
@@ -337,6 +340,7 @@ def _announce(
         tenant_id=getattr(event, "tenant_id", ""),
         decision=decision,
         reason=reason,
+        revision=observer.revision,
     )
     announce(hook_executed, sender, execution=execution)
 

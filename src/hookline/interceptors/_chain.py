@@ -48,9 +48,10 @@ from hookline.calls import (
 )
 from hookline.errors import HookDefinitionError, HookDenied, HookTimeoutError, HookUsageError
 from hookline.execution import announce_chain, describe_failure, refuse_return, report_failure, run_timed
-from hookline.hooks import AnyHook, Hooks, Interceptor, hook_batch
+from hookline.hooks import AnyHook, Hooks, Interceptor, hook_batch, refuse_scoped
 from hookline.interceptors._clock import Clock, ScopedClock, drive, drive_through
 from hookline.interceptors._fold import CompiledChain, Placed, check_depth, first_unheard
+from hookline.interceptors._parts import judged_calls
 from hookline.interceptors._shadow import judge_in_shadow
 from hookline.interceptors._traversal import CompiledInterceptor, RunPolicy, Terminal, Traversal, executions_of
 from hookline.signals import ExecutionStatus, HookExecution, chain_ran, hook_executed
@@ -201,16 +202,29 @@ class Chain:
         return call in self._calls
 
     def judges_result(self, call: type[Call], tenant_id: str = "") -> bool:
-        """Return whether any hook can change or withhold the result of calls of that class.
+        """Return whether text of calls of that class is held until a hook has judged the result.
 
         Args:
             call: The class of the calls.
             tenant_id: The tenant of the calls.
         """
         return any(
-            hook.wait and not hook.shadow and hook.kind in ("around", "after") and hook.tenant_id in ("", tenant_id)
+            hook.wait
+            and not hook.shadow
+            and hook.hold_text
+            and hook.kind in ("around", "after")
+            and hook.tenant_id in ("", tenant_id)
             for hook, _ in self._placed[call]
         )
+
+    def judges_parts(self, call: type[Call], tenant_id: str = "") -> bool:
+        """Return whether all hooks that can change or withhold the result of such calls judge its text in parts.
+
+        Args:
+            call: The class of the calls.
+            tenant_id: The tenant of the calls.
+        """
+        return bool(self._compile(call, tenant_id).part_hooks)
 
     def order(self, call: type[Call], *, tenant_id: str = "") -> list[str]:
         """Return the ids of the hooks of a class of calls, outermost first, guards last.
@@ -291,6 +305,8 @@ class Chain:
             shared = id(call.metadata)
             outer = context_takers.get(shared)  # a hook of this very call may run it through another chain
             context_takers[shared] = traversal
+        if compiled.part_hooks:
+            judged_calls[id(call.metadata)] = traversal, compiled.part_hooks
         try:
             if compiled.background:
                 await self._traverse_with_background(compiled, traversal)
@@ -311,6 +327,8 @@ class Chain:
             if asker is not None:  # ids need not be unique
                 traversal.asked_nth = sum(hook.id == asker.id for hook in compiled.hooks[: asker.index])
         finally:
+            if compiled.part_hooks:
+                judged_calls.pop(id(call.metadata), None)
             if compiled.takes_context:
                 if outer is None:
                     context_takers.pop(shared, None)
@@ -425,6 +443,7 @@ def _with_lanes(batch: Iterable[AnyHook]) -> list[Placed]:
     placed: list[Placed] = []
     for entry in batch:
         if isinstance(entry, Hooks):
+            refuse_scoped(entry, "Chain")
             placed.extend((hook, entry.lane) for hook in entry.interceptors)
         elif isinstance(entry, Interceptor):
             placed.append((entry, own))

@@ -171,6 +171,7 @@ HOOK_ID: Final = "hookline.hook.id"
 HOOK_TYPE: Final = "hookline.hook.type"
 HOOK_STATUS: Final = "hookline.hook.status"
 HOOK_DECISION: Final = "hookline.hook.decision"
+HOOK_REVISION: Final = "hookline.hook.revision"
 HOOK_DELIVERY: Final = "hookline.hook.delivery"
 HOOK_DURATION: Final = "hookline.hook.own_time"
 

@@ -134,6 +134,8 @@ def attributes_of(execution: HookExecution, content: Content, *, in_log: bool = 
         attributes[names.TOOL_CALL_ID] = clean(execution.tool_call_id)
     if execution.decision:
         attributes[names.HOOK_DECISION] = execution.decision
+    if execution.revision:
+        attributes[names.HOOK_REVISION] = execution.revision
     if execution.status in ("error", "timeout"):
         attributes[names.ERROR_TYPE] = error_type_of(execution)
     if execution.error and (content.on_events if in_log else content.on_spans):

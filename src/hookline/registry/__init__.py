@@ -15,10 +15,14 @@ from hookline.registry._call_labels import CallLabel, read_call_labels
 from hookline.registry._catalog import HandlerCatalog, HandlerEntry
 from hookline.registry._definition import POINTS, HookDefinition
 from hookline.registry._definition import READ_ONLY as READ_ONLY
+from hookline.registry._definition import AgentGlob as AgentGlob
+from hookline.registry._definition import Environment as Environment
 from hookline.registry._definition import Id as Id
 from hookline.registry._definition import Mode as Mode
 from hookline.registry._definition import Name as Name
 from hookline.registry._definition import OneTenant as OneTenant
+from hookline.registry._definition import Percent as Percent
+from hookline.registry._definition import Point as Point
 from hookline.registry._definition import Seconds as Seconds
 from hookline.registry._definition import Tag as Tag
 from hookline.registry._definition import Tenant as Tenant
@@ -43,7 +47,7 @@ from hookline.registry._host_settings import SkippedSetting as SkippedSetting
 from hookline.registry._host_settings import read_host_settings as read_host_settings
 from hookline.registry._log import ExecutionLog
 from hookline.registry._log_rows import ExecutionRow, HookRun, request_id
-from hookline.registry._matches import CallMatches, MatchedCall, MatchedTool
+from hookline.registry._matches import CallMatches, MatchedCall, MatchedTool, UnmatchedCalls
 from hookline.registry._matches import find_tool_globs as find_tool_globs
 from hookline.registry._order import is_movable as is_movable
 from hookline.registry._registry import Registry
@@ -81,6 +85,7 @@ __all__ = [
     "Registry",
     "ScriptError",
     "Statistic",
+    "UnmatchedCalls",
     "read_call_labels",
     "request_id",
 ]

@@ -18,7 +18,7 @@ from hookline.calls import Call
 from hookline.delivery import KeyRing
 from hookline.errors import HookUsageError, StoreUnavailableError, message_of
 from hookline.events import Event
-from hookline.hooks import AnyHook
+from hookline.hooks import AnyHook, select_hooks
 from hookline.registry._backtest import Backtest, BacktestQuery, run_backtest
 from hookline.registry._build import Builder
 from hookline.registry._call_labels import CallLabel
@@ -32,7 +32,7 @@ from hookline.registry._definition import (
     normalize_keys,
     read_definition,
 )
-from hookline.registry._dry_run import DryRun, dry_run
+from hookline.registry._dry_run import DryRun, dry_run, find_operation_id
 from hookline.registry._errors import (
     DefinitionConflictError,
     DefinitionError,
@@ -47,7 +47,7 @@ from hookline.registry._revisions import DefinitionRevision, find_revised_tenant
 from hookline.registry._rows import ChangeTransaction, open_change, read_changes
 from hookline.registry._scripts import Scripts
 from hookline.registry._snapshot import Snapshot
-from hookline.store import DEFINITIONS, Page, SqlStore, check_limit
+from hookline.store import DEFINITIONS, OperationLineage, Page, SqlStore, check_limit, read_lineages
 
 __all__ = ["Registry"]
 
@@ -164,6 +164,8 @@ class Registry:
         quota: Number of definitions that each tenant may store, not counting those of the system and of files.
         refresh_seconds: Seconds between two looks at the files, and between two tries to reach a database that is down.
             The database is queried when the store's `wakeups` say that definitions were changed.
+        environment: The name of the environment of this process, such as `"production"`, which definitions may name;
+            that of the variable `HOOKLINE_ENVIRONMENT` by default.
 
     Raises:
         HookUsageError: If an argument is invalid.
@@ -183,19 +185,24 @@ class Registry:
         endpoint_secrets: bool = False,
         quota: int = 50,
         refresh_seconds: float = 0.3,
+        environment: str | None = None,
     ) -> None:
         if isinstance(quota, bool) or not isinstance(quota, int) or quota < 0:
             raise HookUsageError(f"`quota` must be a whole number, 0 or more; got {quota!r}.")
         if not isinstance(refresh_seconds, int | float) or not 0 < refresh_seconds < math.inf:
             raise HookUsageError(f"`refresh_seconds` must be a number above 0; got {refresh_seconds!r}.")
+        if environment is None:
+            environment = os.environ.get("HOOKLINE_ENVIRONMENT", "")
+        if not isinstance(environment, str):
+            raise HookUsageError(f"`environment` must be a name, such as 'production'; got {environment!r:.100}.")
         self._store = store
         self._recent_calls: RecentCalls | None = None
         self._files = DefinitionFiles(files)
         self._catalog = HandlerCatalog(modules)
         known_scripts = None if scripts is None else Scripts(Path(scripts), script_env)
         ring = KeyRing.from_environment() if keys is None else keys
-        self._builder = Builder(self._catalog, known_scripts, ring, endpoint_secrets=endpoint_secrets)
-        self._snapshot = Snapshot(self._builder)
+        self._builder = Builder(self._catalog, known_scripts, ring, endpoint_secrets=endpoint_secrets, budgets=store)
+        self._snapshot = Snapshot(self._builder, environment)
         self._rules = DefinitionRules(builder=self._builder, quota=quota, variables=frozenset(webhook_env))
         self._refresh_seconds = float(refresh_seconds)
         self._refreshing = asyncio.Lock()
@@ -250,15 +257,26 @@ class Registry:
         return self._files.paths
 
     @property
+    def environment(self) -> str:
+        """The name of the environment of this process; `""` for none."""
+        return self._snapshot.environment
+
+    @property
     def quota(self) -> int:
         """Number of definitions that each tenant may store."""
         return self._rules.quota
 
-    def hooks(self, tenant_id: str = "") -> AnyHooks:
+    def hooks(self, tenant_id: str = "", *, operation_id: str | None = None, agent_id: str = "") -> AnyHooks:
         """Return the hooks for a run of a tenant: the enabled hooks of the system, then the tenant's own.
+
+        Hooks that are only for a share of operations, or for some agents, are among them: a run selects those that are
+        for it, and for its sub-agents. Only without a run, as for a `HookDispatcher` of your own, name the operation
+        and its agent to have them selected here.
 
         Args:
             tenant_id: The tenant for whom the agent runs.
+            operation_id: The operation, to return only hooks that are for it; `None` for a run that selects them.
+            agent_id: With `operation_id`, the agent of the operation.
 
         Raises:
             HookUsageError: If the registry was never opened.
@@ -267,7 +285,8 @@ class Registry:
             raise HookUsageError(
                 "This registry is not open, so its hooks are not known; use `async with Registry(...)`."
             )
-        return self._snapshot.hooks(tenant_id)
+        found = self._snapshot.hooks(tenant_id)
+        return found if operation_id is None else select_hooks(found, operation_id, [agent_id])
 
     def handlers(self) -> HandlerEntries:
         """List the handlers that definitions may name, except those in the configured modules."""
@@ -282,7 +301,7 @@ class Registry:
         return self._catalog.describe(reference)
 
     def tenants(self) -> Tenants:
-        """List the tenants that have definitions of their own, or that a system hook leaves out."""
+        """List the tenants that have definitions of their own, or that a system hook names."""
         return self._snapshot.tenants()
 
     async def get(self, id: str, tenant_id: str | None = None) -> HookDefinition:  # noqa: A002
@@ -744,7 +763,8 @@ class Registry:
         Args:
             definition: The id of a stored definition, or a definition that need not be stored.
             sample: The call or the event, or a mapping with some of its fields; others are filled in. For a hook after
-                a call, `result` has fields of the call's result. A webhook's payload is shown, not sent.
+                a call, `result` has fields of the call's result. A webhook's payload is shown, not sent. If it names a
+                tenant, an agent or an operation that the hook is not for, the hook is not called.
             tenant_id: The tenant that asks, as for `get`.
             timeout: Seconds that the hook may take.
 
@@ -757,7 +777,16 @@ class Registry:
             tried = await self._read_current(definition, tenant_id)
         else:
             tried = self._rules.check(read_definition(definition))
-        return await dry_run(self._builder, tried, sample, timeout=timeout)
+        lineage = await self._read_lineage(tried, find_operation_id(sample))
+        return await dry_run(self._builder, tried, sample, timeout=timeout, lineage=lineage)
+
+    async def _read_lineage(self, definition: HookDefinition, operation_id: str) -> OperationLineage | None:
+        """Read by whom the operation of a sample was called, if that matters and the operation is stored."""
+        if definition.scope is None or not operation_id or self._store is None:
+            return None
+        async with self._store.reading() as connection:
+            found = (await read_lineages(connection, [operation_id])).get(operation_id)
+        return found if found is not None and found.agent_ids else None
 
     async def backtest(
         self,

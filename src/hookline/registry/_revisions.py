@@ -41,7 +41,17 @@ SET_BY_REGISTRY = frozenset({"id", "tenantId", "source", "revision", "createdAt"
 
 _decode = msgspec.json.Decoder(HookDefinition).decode
 
-NEW_FIELDS: dict[str, Any] = {"exceptTenants": [], "dialect": "hookline", "hostEvent": "", "matcher": ""}
+NEW_FIELDS: dict[str, Any] = {
+    "exceptTenants": [],
+    "tenants": [],
+    "agents": [],
+    "environments": [],
+    "percent": 100.0,
+    "dialect": "hookline",
+    "hostEvent": "",
+    "matcher": "",
+    "mode": "enforce",
+}
 """Fields (wire names) that earlier versions do not know, with the values at which they are not written."""
 
 

@@ -32,6 +32,7 @@ from hookline.runtime._session import AgentSession
 from hookline.runtime._state import FORMAT as FORMAT
 from hookline.runtime._state import (
     Approve,
+    CallingOperation,
     DurableStore,
     InMemoryHistory,
     InMemoryStore,
@@ -55,6 +56,7 @@ __all__ = [
     "AgentDone",
     "AgentSession",
     "Approve",
+    "CallingOperation",
     "Capabilities",
     "Compaction",
     "DurableStore",

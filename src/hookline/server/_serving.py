@@ -87,6 +87,8 @@ class Server:
         master_key: Encrypts the signing secrets of endpoints: the keys, or a file that holds them, which is created if
             it is missing; by default, `HOOKLINE_MASTER_KEY`, or the file hookline.key beside an SQLite database.
         trace_url: The address of a trace in your tracing system, with `{trace_id}` in it; the page links to it.
+        environment: The name of the environment of this process, such as `"production"`, which definitions may name;
+            that of the variable `HOOKLINE_ENVIRONMENT` by default.
 
     Attributes:
         address: The URL at which it listens.
@@ -130,6 +132,7 @@ class Server:
         allow_missing_hooks: bool = False,
         master_key: MasterKeys | Path | None = None,
         trace_url: str | None = None,
+        environment: str | None = None,
     ) -> None:
         limits = ServerLimits(
             max_body=max_body,
@@ -151,6 +154,7 @@ class Server:
             webhook_env=webhook_env,
             quota=quota,
             endpoint_secrets=True,
+            environment=environment,
         )
         self.log = ExecutionLog(self.store, observers=observers, retention_hours=retention_hours)
         self.outbox = Outbox(self.store, allow_private=networks_from_environment())

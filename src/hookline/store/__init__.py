@@ -72,11 +72,14 @@ from hookline.store._reading import cursor_after as cursor_after
 from hookline.store._reading import encode_cursor as encode_cursor
 from hookline.store._reading import operation_from_row as operation_from_row
 from hookline.store._reading import parse_cursor as parse_cursor
+from hookline.store._recent_events import OperationLineage as OperationLineage
 from hookline.store._recent_events import RecentEvent as RecentEvent
 from hookline.store._recent_events import read_event as read_event
 from hookline.store._recent_events import read_events_after as read_events_after
+from hookline.store._recent_events import read_lineages as read_lineages
 from hookline.store._recent_events import read_operation_sums as read_operation_sums
 from hookline.store._recent_events import read_recent_events as read_recent_events
+from hookline.store._recent_events import read_recent_operations as read_recent_operations
 from hookline.store._rows import is_storable as is_storable
 from hookline.store._rows import replace_unstorable as replace_unstorable
 from hookline.store._state_rows import decode_head as decode_head

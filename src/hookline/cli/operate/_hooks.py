@@ -1,4 +1,4 @@
-"""`hookline hooks`: list, show, apply, import, enable, disable, remove, revert, test and backtest hook definitions."""
+"""`hookline hooks`: list, show, apply, import, enforce, enable, disable, remove, revert, test, backtest definitions."""
 
 from __future__ import annotations
 
@@ -60,6 +60,7 @@ if TYPE_CHECKING:
         HookDefinition,
         HostSettings,
         ImportedHook,
+        Mode,
         Registry,
     )
     from hookline.store import SqlStore
@@ -68,7 +69,10 @@ __all__ = ["hooks_app"]
 
 T = TypeVar("T")
 
-KEPT_CHOICES = ("on_error", "priority", "inherit", "except_tenants")
+KEPT_CHOICES = (
+    *("on_error", "priority", "inherit", "mode"),
+    *("except_tenants", "tenants", "agents", "environments", "percent"),
+)
 """Fields of an imported definition that a second import leaves as they are."""
 LARGEST_IMPORT = 100_000
 """Definitions among which those of an earlier import are looked for."""
@@ -344,6 +348,108 @@ def _switch_hook(
     print_result(found, f"{make_copyable(found.id)} is {state}: {make_one_line(found.name)}", as_json=as_json)
 
 
+Percent = Annotated[
+    float | None,
+    typer.Option(metavar="PERCENT", help="For this share of operations, 0 to 100, such as 0.01; as before by default."),
+]
+ForAgents = Annotated[
+    list[str] | None,
+    typer.Option("--agent", metavar="GLOB", help="Only for agents of this id, such as refund*; repeatable."),
+]
+ForTenants = Annotated[
+    list[str] | None, typer.Option("--for-tenant", metavar="ID", help="Only for this tenant; repeatable.")
+]
+ForEnvironments = Annotated[
+    list[str] | None,
+    typer.Option("--environment", metavar="NAME", help="Only in this environment; repeatable."),
+]
+Everywhere = Annotated[
+    bool, typer.Option("--everywhere", help="For all agents, tenants and environments that are not named.")
+]
+
+
+@hooks_app.command("enforce")
+def enforce_hook(
+    id: HookId,  # noqa: A002
+    percent: Percent = None,
+    agent: ForAgents = None,
+    for_tenant: ForTenants = None,
+    environment: ForEnvironments = None,
+    everywhere: Everywhere = False,
+    store: StoreUrl = DEFAULT_STORE,
+    tenant: Tenant = None,
+    modules: Modules = None,
+    scripts: Scripts = None,
+    as_json: AsJson = False,
+) -> None:
+    """Have a hook decide from now on, for some or all operations.
+
+    The next run follows. What is not named stays as it is. `hookline hooks revert ID` takes it back.
+    """
+    scope = _read_scope(percent, agent, for_tenant, environment, everywhere=everywhere)
+    _set_mode(id, "enforce", scope, store, tenant, (modules, scripts), as_json=as_json)
+
+
+@hooks_app.command("shadow")
+def shadow_hook(
+    id: HookId,  # noqa: A002
+    percent: Percent = None,
+    agent: ForAgents = None,
+    for_tenant: ForTenants = None,
+    environment: ForEnvironments = None,
+    everywhere: Everywhere = False,
+    store: StoreUrl = DEFAULT_STORE,
+    tenant: Tenant = None,
+    modules: Modules = None,
+    scripts: Scripts = None,
+    as_json: AsJson = False,
+) -> None:
+    """Only record what a hook would decide from now on.
+
+    The next run follows. What is not named stays as it is. `hookline hooks revert ID` takes it back.
+    """
+    scope = _read_scope(percent, agent, for_tenant, environment, everywhere=everywhere)
+    _set_mode(id, "shadow", scope, store, tenant, (modules, scripts), as_json=as_json)
+
+
+def _read_scope(
+    percent: float | None,
+    agents: list[str] | None,
+    tenants: list[str] | None,
+    environments: list[str] | None,
+    *,
+    everywhere: bool,
+) -> dict[str, Any]:
+    """Return the fields of a definition that options about its operations set."""
+    named = {"agents": agents, "tenants": tenants, "environments": environments}
+    scope: dict[str, Any] = {name: given or [] for name, given in named.items() if given or everywhere}
+    return scope if percent is None else scope | {"percent": percent}
+
+
+def _set_mode(
+    id: str,  # noqa: A002
+    mode: Mode,
+    scope: dict[str, Any],
+    url: str,
+    tenant: str | None,
+    sources: tuple[list[str] | None, Path | None],
+    *,
+    as_json: bool,
+) -> None:
+    async def change(registry: Registry) -> HookDefinition:
+        before = await registry.get(id, tenant)
+        owner = before.tenant_id if tenant is None else tenant
+        changes = {"mode": mode} | scope
+        return await registry.update(id, changes, tenant_id=owner, if_revision=before.revision, actor=actor())
+
+    found = operate(url, _with_registry(change, None, *sources))
+    whom = found.describe_scope() or "all operations"
+    does = "is enforced" if mode == "enforce" else "is in shadow"
+    off = "" if found.enabled else ", as soon as it is enabled"
+    told = f"{make_copyable(found.id)} {does} for {make_one_line(whom)}{off}: {make_one_line(found.name)}"
+    print_result(found, told, as_json=as_json)
+
+
 @hooks_app.command("remove")
 def remove_hook(
     id: HookId,  # noqa: A002
@@ -386,8 +492,11 @@ def show_history(
 def revert_hook(
     id: HookId,  # noqa: A002
     revision: Annotated[
-        int, typer.Argument(min=0, metavar="REVISION", help="One that `hookline hooks history` shows.")
-    ],
+        int | None,
+        typer.Argument(
+            min=0, metavar="[REVISION]", help="One that `hookline hooks history` shows; by default, the one before."
+        ),
+    ] = None,
     store: StoreUrl = DEFAULT_STORE,
     tenant: Tenant = None,
     modules: Modules = None,
@@ -396,17 +505,33 @@ def revert_hook(
 ) -> None:
     """Go back to a revision of a hook definition.
 
-    This is a new revision. A definition that was removed is brought back.
+    By default, this takes back the last change. It is a new revision. A definition that was removed is brought back.
     """
 
-    async def revert(registry: Registry) -> HookDefinition:
-        found = await registry.revisions(id, tenant, limit=1)
-        owner = found.items[0].tenant_id if tenant is None and found.items else tenant
-        return await registry.revert(id, revision, tenant_id=owner, actor=actor())
+    async def revert(registry: Registry) -> tuple[HookDefinition, int]:
+        history = (await registry.revisions(id, tenant, limit=2)).items
+        owner = history[0].tenant_id if tenant is None and history else tenant
+        wanted = _find_step_back(history) if revision is None else revision
+        return await registry.revert(id, wanted, tenant_id=owner, actor=actor()), wanted
 
-    found = operate(store, _with_registry(revert, None, modules, scripts))
-    told = f"{make_copyable(found.id)} is again what it was at revision {revision}: {make_one_line(found.name)}"
+    found, wanted = operate(store, _with_registry(revert, None, modules, scripts))
+    told = f"{make_copyable(found.id)} is again what it was at revision {wanted}: {make_one_line(found.name)}"
     print_result(found, told, as_json=as_json)
+
+
+def _find_step_back(history: Sequence[DefinitionRevision]) -> int:
+    """Return the revision before the last change; that of a deletion has the definition as it was.
+
+    Raises:
+        DefinitionError: If there is none.
+    """
+    from hookline.registry import DefinitionError
+
+    if history and history[0].action == "delete":
+        return history[0].revision
+    if len(history) < 2:
+        raise DefinitionError("invalid", "$.revision", "it was never changed, so there is no revision to go back to")
+    return history[1].revision
 
 
 @hooks_app.command("test")
@@ -613,6 +738,7 @@ def _columns() -> list[Column[HookDefinition]]:
     return [
         Column("id", lambda each: each.id),
         Column("state", lambda each: format_status(_state(each))),
+        Column("for", lambda each: each.describe_scope(), rank=2, cut=True),
         Column("point", lambda each: each.point, rank=1),
         Column("name", lambda each: each.name, rank=2, cut=True),
         Column("tenant", lambda each: each.tenant_id, rank=3),
@@ -639,6 +765,7 @@ def _print_definition(found: HookDefinition, *, as_json: bool) -> None:
     shown = [
         ("id", found.id),
         ("state", format_status(_state(found))),
+        ("for", found.describe_scope() or "all operations"),
         ("problem", found.problem),
         *((name, value) for name, value in plain.items() if name not in apart),
         *((f"webhook.{name}", value) for name, value in (plain["webhook"] or {}).items()),

@@ -57,6 +57,14 @@ BodyTimeout = Annotated[
 HeaderTimeout = Annotated[
     float, typer.Option(min=0.001, metavar="SECONDS", help="Seconds to wait for the headers of a request.")
 ]
+Environment = Annotated[
+    str | None,
+    typer.Option(
+        envvar="HOOKLINE_ENVIRONMENT",
+        metavar="NAME",
+        help="The environment of this process, such as production, which hook definitions may name.",
+    ),
+]
 Host = Annotated[str, typer.Option(metavar="ADDRESS", help="The address to listen on.")]
 MaxBody = Annotated[int, typer.Option(min=1, metavar="BYTES", help="Largest body of a request.")]
 MaxConnections = Annotated[int, typer.Option(min=1, metavar="N", help="Largest number of open connections.")]
@@ -136,6 +144,7 @@ def serve(
     page: Page = True,
     master_key_file: MasterKeyFile = None,
     trace_url: TraceUrl = None,
+    environment: Environment = None,
     as_json: AsJson = False,
 ) -> None:
     """Serve the HTTP API and its web page until Ctrl-C.
@@ -175,6 +184,7 @@ def serve(
             "allow_missing_hooks": allow_missing_hooks,
             "master_key": master_key_file,
             "trace_url": trace_url,
+            "environment": environment,
         }
         if not exists:
             asyncio.run(_rehearse(settings))

@@ -11,12 +11,15 @@ from hookline.dialects import DialectName, HostEventName
 from hookline.hooks import OnError
 from hookline.registry import (
     READ_ONLY,
+    AgentGlob,
     CallLabel,
+    Environment,
     HookDefinition,
     Id,
     Mode,
     Name,
     OneTenant,
+    Percent,
     Seconds,
     Tag,
     Tenant,
@@ -47,7 +50,9 @@ Reference = Annotated[str, Meta(min_length=1, max_length=300)]
 Matcher = Annotated[str, Meta(max_length=LONGEST_MATCHER)]
 Point = Annotated[str, Meta(min_length=1, max_length=40)]
 Tags = Annotated[list[Tag], Meta(max_length=30)]
-ExceptTenants = Annotated[list[OneTenant], Meta(max_length=1000)]
+Tenants = Annotated[list[OneTenant], Meta(max_length=1000)]
+Agents = Annotated[list[AgentGlob], Meta(max_length=100)]
+Environments = Annotated[list[Environment], Meta(max_length=100)]
 Moment = Annotated[float, Meta(ge=0, le=1e12)]
 Revision = Annotated[int, Meta(ge=0, le=2**53)]
 
@@ -62,6 +67,10 @@ class NewHook(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_
         point: The point at which the hook stands.
         description: What the hook is for.
         except_tenants: The tenants whose runs a system hook leaves out.
+        tenants: The only tenants for whose runs a system hook is.
+        agents: Globs of the ids of the only agents for whose operations the hook is.
+        environments: The only environments in which the hook is.
+        percent: The share of operations for which the hook is, 0 to 100, with up to two decimals.
         priority: Order among the interceptors.
         handler: The name of the handler.
         webhook: The webhook that delivers the event.
@@ -84,7 +93,11 @@ class NewHook(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_
     name: Name
     point: Point
     description: Text = ""
-    except_tenants: ExceptTenants = []
+    except_tenants: Tenants = []
+    tenants: Tenants = []
+    agents: Agents = []
+    environments: Environments = []
+    percent: Percent = 100.0
     priority: Priority = 100
     handler: Reference | None = None
     webhook: Webhook | None = None
@@ -132,6 +145,10 @@ class HookChanges(msgspec.Struct, frozen=True, kw_only=True, rename="camel", for
         point: The point at which the hook stands.
         description: What the hook is for.
         except_tenants: The tenants whose runs a system hook leaves out.
+        tenants: The only tenants for whose runs a system hook is.
+        agents: Globs of the ids of the only agents for whose operations the hook is.
+        environments: The only environments in which the hook is.
+        percent: The share of operations for which the hook is, 0 to 100, with up to two decimals.
         priority: Order among the interceptors.
         handler: The name of the handler; `null` removes it.
         webhook: The webhook that delivers the event; `null` removes it.
@@ -152,7 +169,11 @@ class HookChanges(msgspec.Struct, frozen=True, kw_only=True, rename="camel", for
     name: Name | UnsetType = UNSET
     point: Point | UnsetType = UNSET
     description: Text | UnsetType = UNSET
-    except_tenants: ExceptTenants | UnsetType = UNSET
+    except_tenants: Tenants | UnsetType = UNSET
+    tenants: Tenants | UnsetType = UNSET
+    agents: Agents | UnsetType = UNSET
+    environments: Environments | UnsetType = UNSET
+    percent: Percent | UnsetType = UNSET
     priority: Priority | UnsetType = UNSET
     handler: Reference | UnsetType | None = UNSET
     webhook: Webhook | UnsetType | None = UNSET
