@@ -11,7 +11,7 @@ except ImportError as error:
     raise MissingExtraError("server", "A registry of stored hooks") from error
 
 from hookline.registry._catalog import HandlerCatalog, HandlerEntry
-from hookline.registry._definition import POINTS, HookDefinition
+from hookline.registry._definition import POINTS, HookDefinition, ShadowLimits
 from hookline.registry._definition import READ_ONLY as READ_ONLY
 from hookline.registry._definition import AgentGlob as AgentGlob
 from hookline.registry._definition import Environment as Environment
@@ -47,6 +47,8 @@ from hookline.registry._log_rows import ExecutionRow, HookRun, request_id
 from hookline.registry._matches import CallMatches, MatchedCall, MatchedTool, UnmatchedCalls
 from hookline.registry._matches import find_tool_globs as find_tool_globs
 from hookline.registry._order import is_movable as is_movable
+from hookline.registry._policy_watch import FALLBACK_ACTOR as FALLBACK_ACTOR
+from hookline.registry._policy_watch import AlertSettings
 from hookline.registry._registry import Registry
 from hookline.registry._revisions import DefinitionRevision, FieldChange
 from hookline.registry._revisions import RevisionAction as RevisionAction
@@ -57,6 +59,7 @@ from hookline.registry._statistics import Statistic
 
 __all__ = [
     "POINTS",
+    "AlertSettings",
     "CallMatches",
     "DefinitionConflictError",
     "DefinitionError",
@@ -76,6 +79,7 @@ __all__ = [
     "QuotaError",
     "Registry",
     "ScriptError",
+    "ShadowLimits",
     "Statistic",
     "UnmatchedCalls",
     "request_id",

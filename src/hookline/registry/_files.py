@@ -218,6 +218,9 @@ class DefinitionFiles:
         ids: set[tuple[str, str]] = set()
         for path in self._list_files():
             for definition, entry in load_file(path, check):
+                if definition.shadow_above is not None:
+                    problem = "the registry cannot change the mode of a hook in a file; leave it out, or store the hook"
+                    raise DefinitionFileError("invalid", "$.shadowAbove", problem, str(path), entry.line)
                 name = (definition.tenant_id, definition.point, definition.name)
                 if name in taken or (definition.tenant_id, definition.id) in ids:
                     problem = f"{definition.name!r} at {definition.point} is defined twice; give it another name and id"
