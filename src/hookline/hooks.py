@@ -25,6 +25,7 @@ from hookline._phase import Phase, PhaseHandler, PhaseHook, PhaseTransition
 from hookline._scope import HookScope
 from hookline.calls import (
     CALLS,
+    AgentCall,
     AgentResult,
     Ask,
     Call,
@@ -33,9 +34,11 @@ from hookline.calls import (
     Deny,
     Guide,
     MemoryResult,
+    ModelCall,
     ModelResponse,
     RequestResult,
     Respond,
+    StepCall,
     StepResult,
     ToolCall,
     ToolResult,
@@ -44,7 +47,7 @@ from hookline.errors import HookDefinitionError
 from hookline.events import EVENTS, TOOL_EVENTS, Event, HookType
 from hookline.webhooks import HookData, Webhook, check_json, check_webhook, webhook_of
 
-__all__ = ["AnyHook", "Hook", "Hooks", "Interceptor", "hook_batch"]
+__all__ = ["AnyHook", "Hook", "Hooks", "Interceptor", "TextParts", "hook_batch"]
 
 EventClass: TypeAlias = type[Event]
 Kind = Literal["before", "guard", "after", "around"]
@@ -138,6 +141,25 @@ class Hook(msgspec.Struct, frozen=True, kw_only=True):
             raise HookDefinitionError(where, f"it cannot be written as JSON: {error}") from error
 
 
+class TextParts(msgspec.Struct, frozen=True, kw_only=True):
+    """How an `after` hook of `ModelCall` judges an answer while the model writes it.
+
+    The hook is called with a `PartialResponse` for each part, and at the end with the whole answer. After each call,
+    readers get the text that it let pass, but for the tail that is held.
+
+    Attributes:
+        hold: Characters at the end of the text that are not released with it, so that the hook can find what is split
+            between two parts: the length of the longest text that it looks for, less one. `"sentence"` holds the text
+            after the last complete sentence.
+        max_chars: New characters with which the hook judges the text again. A piece of the model is not split.
+        max_seconds: Seconds after which it judges new text also if it is shorter; `None` for no limit.
+    """
+
+    hold: int | Literal["sentence"] = 0
+    max_chars: int = 80
+    max_seconds: float | None = None
+
+
 class Interceptor(msgspec.Struct, frozen=True, kw_only=True):
     """An interceptor: a handler that can change, answer or deny calls. The decorators of `Hooks` make these.
 
@@ -154,6 +176,10 @@ class Interceptor(msgspec.Struct, frozen=True, kw_only=True):
         wait: Whether the call waits for the hook; only `"before"` and `"after"` can have `False`.
         tenant_id: Only for calls of this tenant; `""` for every tenant.
         shadow: Whether its decisions are recorded, and have no effect.
+        parts: For an `after` hook of `ModelCall`: how it judges an answer while the model writes it; `None` to judge
+            the whole answer only.
+        hold_text: For an `after` hook of `StepCall` or `AgentCall`: whether readers get the text of the model only when
+            the hook has run.
         revision: The revision of the stored definition that made it; 0 for any other hook.
     """
 
@@ -168,6 +194,8 @@ class Interceptor(msgspec.Struct, frozen=True, kw_only=True):
     wait: bool = True
     tenant_id: str = ""
     shadow: bool = False
+    parts: TextParts | None = None
+    hold_text: bool = True
     revision: int = 0
 
     def __repr__(self) -> str:
@@ -291,6 +319,39 @@ def check_interceptor(hook: Interceptor, where: str) -> None:
     check_timeout(hook.timeout, where)
     if hook.tool is not None:
         check_tool(hook.tool, hook.call.__name__, has_tool=hook.call is ToolCall, where=where)
+    if hook.parts is not None:
+        check_parts(hook, hook.parts, where)
+    if hook.hold_text is not True and (
+        hook.hold_text is not False or hook.kind != "after" or hook.call not in (StepCall, AgentCall)
+    ):
+        raise HookDefinitionError(
+            where,
+            "`hold_text` must be True or False, and only hooks of after(StepCall) and after(AgentCall) can have False; "
+            f"got {quote(hook.hold_text)}; a hook of after(ModelCall) can have `parts`",
+        )
+
+
+def check_parts(hook: Interceptor, parts: object, where: str) -> None:
+    """Refuse parts that no hook can judge.
+
+    Raises:
+        HookDefinitionError: With what is wrong and how to fix it.
+    """
+    if not isinstance(parts, TextParts):
+        raise HookDefinitionError(where, f"`parts` must be a TextParts or None; got {quote(parts)}")
+    if hook.kind != "after" or hook.call is not ModelCall or not hook.wait:
+        raise HookDefinitionError(
+            where, "only a hook of after(ModelCall) with wait=True can judge text in parts; leave `parts` out"
+        )
+    hold: object = parts.hold
+    if hold != "sentence" and (not isinstance(hold, int) or isinstance(hold, bool) or hold < 0):
+        raise HookDefinitionError(
+            where, f'`hold` must be a number of characters from 0, or "sentence"; got {quote(hold)}'
+        )
+    most: object = parts.max_chars
+    if not isinstance(most, int) or isinstance(most, bool) or most < 1:
+        raise HookDefinitionError(where, f"`max_chars` must be a number of characters from 1; got {quote(most)}")
+    check_timeout(parts.max_seconds, where, name="max_seconds")
 
 
 def check_phase_handler(hook: PhaseHandler, where: str) -> None:
@@ -544,6 +605,8 @@ class Hooks:
         on_error: OnError = "closed",
         wait: bool = True,
         id: str | None = None,  # noqa: A002
+        parts: TextParts | None = None,
+        hold_text: bool = True,
     ) -> Callable[[Callable[[C, Any], Outcome]], Callable[[C, Any], Outcome]]:
         """Call the decorated function after a call: `(call, result)`.
 
@@ -561,9 +624,23 @@ class Hooks:
             wait: `False` to run the hook in the background, with the final result. It then decides nothing: a returned
                 decision is logged as an error.
             id: The hook's id.
+            parts: For a `ModelCall`: judges the answer also while the model writes it, and releases it in parts. The
+                function gets a `PartialResponse` for each part; it returns `None`, a response with changed `content`,
+                or `Deny`.
+            hold_text: For a `StepCall` or an `AgentCall`: whether readers get the text of the model only when the hook
+                has run. With `False` it withholds the result, but not the text that they have.
         """
         return self._register(
-            "after", call, id, priority=priority, tool=tool, timeout=timeout, on_error=on_error, wait=wait
+            "after",
+            call,
+            id,
+            priority=priority,
+            tool=tool,
+            timeout=timeout,
+            on_error=on_error,
+            wait=wait,
+            parts=parts,
+            hold_text=hold_text,
         )
 
     def around(
@@ -638,6 +715,8 @@ class Hooks:
         timeout: float | None,
         on_error: OnError,
         wait: bool,
+        parts: TextParts | None = None,
+        hold_text: bool = True,
     ) -> Callable[[Any], Any]:
         """Return the decorator that adds an interceptor of a kind to the bundle."""
 
@@ -654,6 +733,8 @@ class Hooks:
                 wait=wait,
                 tenant_id=self.tenant_id,
                 shadow=self.shadow,
+                parts=parts,
+                hold_text=hold_text,
             )
             check_interceptor(hook, f"Interceptor {hook.id!r} of {self.id!r}")
             self.interceptors = (*self.interceptors, hook)

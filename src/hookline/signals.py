@@ -1,4 +1,4 @@
-"""Process-wide blinker signals: hook executions, alerts of policies, operations that begin and end, phase changes.
+"""Process-wide blinker signals: hook executions, operations, phase changes, changes of budgets, alerts of policies.
 
 Signals cost nothing while nobody is connected. A receiver is called as `receiver(sender, **keywords)`; if it raises,
 the exception is logged. The sender is the dispatcher (for phases the machine, for alerts the watch of a registry) and
@@ -17,6 +17,7 @@ __all__ = [
     "DenialRateAlert",
     "FallbackAlert",
     "HookExecution",
+    "budget_changed",
     "chain_ran",
     "denial_rate_changed",
     "fell_back_to_shadow",
@@ -207,6 +208,9 @@ denial_rate_changed = _signals.signal(
 )
 fell_back_to_shadow = _signals.signal(
     "fell-back-to-shadow", doc="A stored hook was put into shadow mode; keyword `alert`: a `FallbackAlert`."
+)
+budget_changed = _signals.signal(
+    "budget-changed", doc="A budget warned or changed; keyword `change`: a `BudgetChange`."
 )
 phase_changed = _signals.signal("phase-changed", doc="An agent has moved; keyword `transition`: a `PhaseTransition`.")
 

@@ -347,7 +347,7 @@ ROWS: dict[str, list[tuple[int, str]]] = {
     "hooks revert": [
         (FAILED, "unknown 1"),
         (MISUSED, "kept 0"),
-        (MISUSED, "kept"),
+        (MISUSED, ""),
         (MISUSED, "kept 1 --store sqlite:///missing.db"),
     ],
     "operations list": [

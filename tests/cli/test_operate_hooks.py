@@ -321,3 +321,58 @@ def test_a_removed_hook_keeps_its_history_and_is_brought_back(url: str) -> None:
     assert back.stdout == f"{made} is again what it was at revision {history[-1]['revision']}: A\n"
     [found] = lines(run("hooks", "--json", url=url))
     assert (found["id"], found["enabled"]) == (made, True)
+
+
+def stored(url: str, **fields: object) -> str:
+    """The id of a stored definition."""
+    [made] = on(url, lambda store: define(store, {"point": "ToolCall.guard", **fields}))
+    return made
+
+
+def test_a_hook_is_enforced_by_degrees_and_taken_back_in_one_step(url: str) -> None:
+    made = stored(url, name="A", mode="shadow", percent=1.0)
+
+    first = run("hooks", "enforce", made, "--percent", "0.01", "--agent", "refund*", "--agent", "pay", url=url)
+    listed = run("hooks", url=url, width=200).stdout
+    second = run("hooks", "enforce", made, "--percent", "100", "--everywhere", url=url)
+    back = run("hooks", "revert", made, url=url)
+    shadow = run("hooks", "shadow", made, "--environment", "staging", url=url)
+
+    assert first.stdout == f"{made} is enforced for 0.01 % of operations of agents refund*, pay: A\n"
+    assert "0.01 % of operations of agents refund*, pay" in listed
+    assert second.stdout == f"{made} is enforced for all operations: A\n"
+    assert back.exit_code == 0
+    assert shadow.stdout == f"{made} is in shadow for 0.01 % of operations of agents refund*, pay in staging: A\n"
+    history = lines(run("hooks", "history", made, "--json", url=url))
+    assert [each["action"] for each in history] == ["update", "revert", "update", "update", "create"]
+    assert {each["field"] for each in history[3]["changes"]} == {"mode", "percent", "agents"}  # type: ignore[index]
+    assert all(str(each["actor"]).startswith("cli:") for each in history[:4])
+    assert ("definition.update", "cli") in audited(url)
+
+
+@pytest.mark.parametrize("percent", ["101", "-1", "nan", "0.001"])
+def test_a_percentage_that_is_none_is_refused(url: str, percent: str) -> None:
+    made = stored(url, name="A", mode="shadow")
+
+    refused = run("hooks", "enforce", made, f"--percent={percent}", url=url)
+
+    assert refused.exit_code == 2
+    assert "two decimals" in refused.stderr
+    assert lines(run("hooks", "show", made, "--json", url=url))[0]["mode"] == "shadow"
+
+
+def test_what_was_never_changed_cannot_be_taken_back(url: str) -> None:
+    made = stored(url, name="A")
+
+    refused = run("hooks", "revert", made, url=url)
+
+    assert refused.exit_code == 2
+    assert "never changed" in refused.stderr
+
+
+def test_what_was_removed_is_brought_back_in_one_step(url: str) -> None:
+    made = stored(url, name="A", percent=5.0)
+    run("hooks", "remove", made, url=url)
+
+    assert run("hooks", "revert", made, url=url).exit_code == 0
+    assert lines(run("hooks", "show", made, "--json", url=url))[0]["percent"] == 5.0

@@ -41,6 +41,7 @@ MODULES = [
         "hookline.server",
         "hookline.store",
         "hookline.wakeups",
+        "hookline.budgets",
         "hookline.adapters.agent_framework",
         "hookline.adapters.agent_hooks",
         "hookline.adapters.fastmcp",

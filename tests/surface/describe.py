@@ -24,6 +24,7 @@ MODULES = (
         "hooks",
         "webhooks",
         "wakeups",
+        "budgets",
         "redaction",
         "instrumentation",
         "signals",

@@ -10,6 +10,8 @@ try:
 except ImportError as error:
     raise MissingExtraError("server", "A registry of stored hooks") from error
 
+from hookline.registry._backtest import Backtest, BacktestAgreement, BacktestExample, BacktestGroup
+from hookline.registry._call_labels import CallLabel, read_call_labels
 from hookline.registry._catalog import HandlerCatalog, HandlerEntry
 from hookline.registry._definition import POINTS, HookDefinition, ShadowLimits
 from hookline.registry._definition import READ_ONLY as READ_ONLY
@@ -25,6 +27,7 @@ from hookline.registry._definition import Seconds as Seconds
 from hookline.registry._definition import Tag as Tag
 from hookline.registry._definition import Tenant as Tenant
 from hookline.registry._definition import Text as Text
+from hookline.registry._definition import read_definition as read_definition
 from hookline.registry._dry_run import DryRun
 from hookline.registry._dry_run import build_sample as build_sample
 from hookline.registry._errors import (
@@ -60,6 +63,11 @@ from hookline.registry._statistics import Statistic
 __all__ = [
     "POINTS",
     "AlertSettings",
+    "Backtest",
+    "BacktestAgreement",
+    "BacktestExample",
+    "BacktestGroup",
+    "CallLabel",
     "CallMatches",
     "DefinitionConflictError",
     "DefinitionError",
@@ -82,5 +90,6 @@ __all__ = [
     "ShadowLimits",
     "Statistic",
     "UnmatchedCalls",
+    "read_call_labels",
     "request_id",
 ]

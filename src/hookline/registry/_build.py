@@ -10,11 +10,12 @@ from urllib.parse import urlsplit
 import msgspec
 
 from hookline._scope import HookScope
+from hookline.budgets import BudgetStore
 from hookline.calls import Call, Deny
-from hookline.delivery import ENVIRONMENT_KEY, KeyRing
+from hookline.delivery import ENVIRONMENT_KEY, InProcess, KeyRing
 from hookline.errors import HookDefinitionError, message_of
 from hookline.hooks import AnyHook, Hook, Hooks, Interceptor, check_hook, check_interceptor, copy_bundle
-from hookline.registry._catalog import HandlerCatalog
+from hookline.registry._catalog import BUILT_IN, HandlerCatalog
 from hookline.registry._definition import HookDefinition, Point, point_of
 from hookline.registry._errors import DefinitionError
 from hookline.registry._scripts import Scripts
@@ -70,30 +71,43 @@ class Builder:
         scripts: The scripts that definitions may name.
         keys: The keys that sign the deliveries of this process.
         endpoint_secrets: Whether secrets of endpoints sign for hooks that name no key.
+        budgets: Keeps the counts of budgets for the hooks of runs; `None` for counts of this process.
     """
 
     def __init__(
-        self, catalog: HandlerCatalog, scripts: Scripts | None, keys: KeyRing, *, endpoint_secrets: bool = False
+        self,
+        catalog: HandlerCatalog,
+        scripts: Scripts | None,
+        keys: KeyRing,
+        *,
+        endpoint_secrets: bool = False,
+        budgets: BudgetStore | None = None,
     ) -> None:
         self._catalog = catalog
         self._scripts = scripts
         self._keys = keys
         self._endpoint_secrets = endpoint_secrets
+        self._budgets = budgets
         self._cache: dict[bytes, BuiltHook] = {}
         self._issued: dict[bytes, IssuedHook] = {}
 
-    def build_new(self, definition: HookDefinition) -> AnyHook:
+    def build_new(self, definition: HookDefinition, *, budgets: BudgetStore | None = None) -> AnyHook:
         """Build a new hook from a checked definition, without the cache.
+
+        Args:
+            definition: The definition.
+            budgets: Keeps the counts of budgets. By default, a budget counts nothing but its own calls, so that a hook
+                which is only tried does not use up what runs share.
 
         Raises:
             DefinitionError: If it cannot be built.
         """
         try:
-            return self._build(definition, point_of(definition))
+            return self._build(definition, point_of(definition), budgets)
         except HookDefinitionError as error:
             raise DefinitionError("point_not_served", "$", f"{error.where}: {error.problem}") from None
 
-    def _build(self, definition: HookDefinition, point: Point) -> AnyHook:
+    def _build(self, definition: HookDefinition, point: Point, budgets: BudgetStore | None) -> AnyHook:
         if definition.webhook is not None and point.event is not None:
             return Hook(
                 id=definition.id,
@@ -109,10 +123,18 @@ class Builder:
                 problem = "this process has no folder of scripts; pass `scripts`"
                 raise DefinitionError("script_refused", "$.script", problem)
             return _build_bundle(definition, point, self._scripts.build_handler(definition, point), spare=1.0)
-        made = self._catalog.build(definition)
+        made = self._catalog.build(definition, budgets=budgets)
         if isinstance(made, Hooks):
             return _adapt_bundle(made, definition, point)
         return _build_bundle(definition, point, made)
+
+    def is_built_in(self, definition: HookDefinition) -> bool:
+        """Return whether the handler of a definition is one of hookline's own."""
+        return definition.handler in BUILT_IN
+
+    def make_delivery(self) -> InProcess:
+        """Make a delivery that asks the receivers of controls from this process, signed with its keys."""
+        return InProcess(keys=self._keys)
 
     def get_or_build(self, definition: HookDefinition) -> BuiltHook:
         """Return the cached hook of a checked definition, which is built at its first use."""
@@ -122,7 +144,7 @@ class Builder:
             try:
                 if definition.problem:
                     raise DefinitionError("unreadable", "$", definition.problem)
-                built = BuiltHook(self.build_new(definition))
+                built = BuiltHook(self.build_new(definition, budgets=self._budgets))
             except Exception as error:
                 problem = error.problem if isinstance(error, DefinitionError) else message_of(error)
                 logger.error("Hook definition %r (%s) cannot run here: %s", definition.id, definition.name, problem)

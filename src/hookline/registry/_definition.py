@@ -39,7 +39,9 @@ DEEPEST = 64
 SHOWN_NAMES = 3
 LARGEST_CONFIG = 64 * 1024
 """Largest `config`, in bytes of JSON."""
-RESERVED_IDS = frozenset({"deleted", "handlers", "logs", "matches", "new", "order", "stats", "test", ".", ".."})
+RESERVED_IDS = frozenset(
+    {"backtest", "deleted", "handlers", "logs", "matches", "new", "order", "stats", "test", ".", ".."}
+)
 """Ids that would collide with other paths of the HTTP API and of the web page."""
 READ_ONLY = frozenset({"id", "tenantId", "source", "revision", "createdAt", "updatedAt", "problem"})
 """Fields (wire names) that a change may not set."""
@@ -215,6 +217,14 @@ class HookDefinition(msgspec.Struct, frozen=True, kw_only=True, rename="camel", 
         return "handler" if self.handler is not None else "webhook" if self.webhook is not None else "script"
 
     @property
+    def decides(self) -> bool:
+        """Whether it can decide about a call: an interceptor, a control, or a handler of `beforeToolCall`."""
+        if self.webhook is not None:
+            return self.webhook.control
+        point = POINTS.get(self.point)
+        return point is not None and (point.call is not None or point.event is BeforeToolCall)
+
+    @property
     def inherits(self) -> bool:
         """Whether the operations of sub-agents inherit the hook: its `inherit`, or the default of its point."""
         if self.inherit is not None:
@@ -322,7 +332,7 @@ def check_definition(definition: HookDefinition) -> HookDefinition:
     _check_scope(definition, point)
     if point.event is not None and definition.on_error != "closed":
         raise DefinitionError("invalid", "$.onError", "an observer cannot deny a call; leave `onError` out")
-    if definition.mode == "shadow" and not decides(definition, point):
+    if definition.mode == "shadow" and not definition.decides:
         problem = f"a hook at {point.name} only observes, and decides nothing; leave `mode` out"
         raise DefinitionError("invalid", "$.mode", problem)
     _check_shadow_limits(definition, point)
@@ -335,7 +345,7 @@ def _check_shadow_limits(definition: HookDefinition, point: Point) -> None:
     limits = definition.shadow_above
     if limits is None:
         return
-    if not decides(definition, point):
+    if not definition.decides:
         problem = f"a hook at {point.name} only observes, and has no shadow mode; leave `shadowAbove` out"
         raise DefinitionError("invalid", "$.shadowAbove", problem)
     if limits.failures is None and limits.denials is None:
@@ -344,13 +354,6 @@ def _check_shadow_limits(definition: HookDefinition, point: Point) -> None:
         value = getattr(limits, name)
         if value is not None and not math.isfinite(value):
             raise DefinitionError("invalid", f"$.shadowAbove.{name}", f"it must be a number; got {value!r}")
-
-
-def decides(definition: HookDefinition, point: Point) -> bool:
-    """Return whether a hook can decide about a call: an interceptor, a control, or a handler of `beforeToolCall`."""
-    if definition.webhook is not None:
-        return definition.webhook.control
-    return point.call is not None or point.event is BeforeToolCall
 
 
 def _check_scope(definition: HookDefinition, point: Point) -> None:

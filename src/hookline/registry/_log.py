@@ -95,7 +95,7 @@ async def prune_log(store: SqlStore, *, retention_seconds: float, max_rows: int)
     day = max(day_of(oldest), day_of((enough >> SPARE_BITS) / 1e6))
     count = await drop_days(store, ("executions", "execution_hooks"), before=day)
     if store.dialect == "postgresql" and retention_seconds >= DAY:
-        oldest_row = first_key(day_of(oldest) * DAY)  # the rest of that day waits until the day is dropped
+        oldest_row = first_key(oldest // DAY * DAY)  # the rest of that day waits until the day is dropped
     else:
         oldest_row = first_key(oldest)
     count += await _delete_old(store, executions, executions.c.id < max(oldest_row, enough))

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 from types import TracebackType
@@ -19,7 +19,9 @@ from hookline.delivery import KeyRing
 from hookline.errors import HookUsageError, StoreUnavailableError, message_of
 from hookline.events import Event
 from hookline.hooks import AnyHook, select_hooks
+from hookline.registry._backtest import Backtest, BacktestQuery, run_backtest
 from hookline.registry._build import Builder
+from hookline.registry._call_labels import CallLabel
 from hookline.registry._catalog import HandlerCatalog, HandlerEntry
 from hookline.registry._definition import (
     READ_ONLY,
@@ -204,7 +206,7 @@ class Registry:
         self._catalog = HandlerCatalog(modules)
         known_scripts = None if scripts is None else Scripts(Path(scripts), script_env)
         ring = KeyRing.from_environment() if keys is None else keys
-        self._builder = Builder(self._catalog, known_scripts, ring, endpoint_secrets=endpoint_secrets)
+        self._builder = Builder(self._catalog, known_scripts, ring, endpoint_secrets=endpoint_secrets, budgets=store)
         self._snapshot = Snapshot(self._builder, environment)
         self._rules = DefinitionRules(builder=self._builder, quota=quota, variables=frozenset(webhook_env))
         self._watch = None if store is None else PolicyWatch(store, self._snapshot, alerts, self.refresh)
@@ -809,6 +811,66 @@ class Registry:
         self._require_store()
         assert self._watch is not None
         await self._watch.check()
+
+    async def backtest(
+        self,
+        definition: str | HookDefinition | Mapping[str, Any],
+        *,
+        tenant_id: str | None = None,
+        agent_id: str | None = None,
+        tool: str | None = None,
+        since: float | None = None,
+        until: float | None = None,
+        limit: int | None = None,
+        timeout: float | None = None,
+        labels: Iterable[CallLabel] = (),
+        examples: int = 5,
+        allow_webhooks: bool = False,
+        on_progress: Callable[[Backtest], None] | None = None,
+    ) -> Backtest:
+        """Run a definition over stored calls, and say what it would have decided about each.
+
+        The calls of an operation are judged in order, at their final arguments, by hooks that are built anew for each
+        operation; those of the newest operation first. No tool runs, nothing is stored, logged or counted, and nobody
+        is asked. Whatever the handler itself does, it does.
+
+        Args:
+            definition: The id of a stored definition, or a definition that need not be stored.
+            tenant_id: The tenant that asks, as for `get`; only its calls are judged.
+            agent_id: Only calls of this agent.
+            tool: Only calls of the tools that match this glob count; hooks see the others, too.
+            since: Only operations that began at this time or later, in unix seconds.
+            until: Only operations that began before this time, in unix seconds; now by default.
+            limit: Number of calls to judge at most.
+            timeout: Seconds that the whole may take; then the result is of what was judged by then.
+            labels: People's labels of the calls, to compare with; see `read_call_labels`.
+            examples: Number of examples of each kind.
+            allow_webhooks: Whether the receiver of a control webhook is asked about each call.
+            on_progress: Called with the counts so far after every 100 operations.
+
+        Raises:
+            DefinitionError: If the definition is invalid, or cannot be judged on stored calls.
+            DefinitionNotFoundError: If there is no such definition, or it is another tenant's.
+            HookUsageError: If a number is invalid.
+            StoreUnavailableError: If the database cannot be reached.
+        """
+        if isinstance(definition, str):
+            judged = await self._read_current(definition, tenant_id)
+        else:
+            judged = self._rules.check(read_definition(definition))
+        query = BacktestQuery(
+            tenant_id=tenant_id,
+            agent_id=agent_id,
+            tool=tool,
+            since=since,
+            until=until,
+            limit=limit,
+            timeout=timeout,
+            labels=tuple(labels),
+            examples=examples,
+            allow_webhooks=allow_webhooks,
+        )
+        return await run_backtest(self._require_store(), self._builder, judged, query, on_progress)
 
     async def refresh(self) -> None:
         """Look for changes now. Errors are logged once, and the last known definitions stay in force."""

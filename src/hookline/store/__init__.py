@@ -61,6 +61,10 @@ from hookline.store._partitions import DAY as DAY
 from hookline.store._partitions import KEPT as KEPT
 from hookline.store._partitions import day_of as day_of
 from hookline.store._partitions import drop_days as drop_days
+from hookline.store._past_events import PastEvent as PastEvent
+from hookline.store._past_events import PastEvents as PastEvents
+from hookline.store._past_events import PastOperation as PastOperation
+from hookline.store._past_events import read_past_events as read_past_events
 from hookline.store._reading import LIVE as LIVE
 from hookline.store._reading import Page, StoredOperation
 from hookline.store._reading import check_limit as check_limit

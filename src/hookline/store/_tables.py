@@ -26,6 +26,8 @@ __all__ = [
     "api_keys",
     "attempts",
     "audit",
+    "budget_reservations",
+    "budget_windows",
     "decisions",
     "definition_revisions",
     "definitions",
@@ -448,4 +450,42 @@ idempotency = Table(
     Column("body", LargeBinary, nullable=False),
     Column("created_at", Float, nullable=False),
     Index(None, "created_at"),
+)
+
+# Budgets. Their amounts are whole numbers, so that sums are exact; see `hookline.budgets.Amounts`.
+AMOUNTS = ("nano_usd", "tokens", "calls")
+
+budget_windows = Table(
+    "budget_windows",
+    metadata,
+    Column("id", String(40), primary_key=True),
+    _id("tenant_id"),
+    _id("budget_id"),
+    Column("per", String(20), nullable=False),
+    Column("key", Text, nullable=False),
+    Column("window_kind", String(20)),
+    Column("window_start", Float, nullable=False),
+    Column("window_end", Float),
+    *(
+        Column(f"{count}_{amount}", BigInteger, nullable=False)
+        for count in ("limit", "used", "reserved", "overrun", "allowed")
+        for amount in AMOUNTS
+    ),
+    Column("closed", Boolean, nullable=False),
+    Column("warned", Boolean, nullable=False),
+    Column("updated_at", Float, nullable=False),
+    Index(None, "updated_at"),
+    Index(None, "tenant_id", "updated_at"),
+)
+
+budget_reservations = Table(
+    "budget_reservations",
+    metadata,
+    Column("id", String(80), primary_key=True),
+    Column("window_id", String(40), nullable=False),
+    Column("operation_id", Text, nullable=False),
+    *(Column(amount, BigInteger, nullable=False) for amount in AMOUNTS),
+    Column("created_at", Float, nullable=False),
+    Column("lease_until", Float, nullable=False),
+    Index(None, "window_id"),
 )

@@ -2,6 +2,7 @@
 
 from hookline.cli.operate._approvals import approvals_app as approvals_app
 from hookline.cli.operate._audit import audit_app as audit_app
+from hookline.cli.operate._budgets import budgets_app as budgets_app
 from hookline.cli.operate._deliveries import deliveries_app as deliveries_app
 from hookline.cli.operate._doctor import doctor as doctor
 from hookline.cli.operate._endpoints import endpoints_app as endpoints_app

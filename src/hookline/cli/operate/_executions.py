@@ -39,7 +39,7 @@ from hookline.cli.operate._store import (
 )
 
 if TYPE_CHECKING:
-    from hookline.registry import ExecutionLog, ExecutionRow, Grouping, Statistic
+    from hookline.registry import ExecutionLog, ExecutionRow, Grouping, HookRun, Statistic
     from hookline.store import Page, SqlStore
 
 __all__ = ["executions_app"]
@@ -230,7 +230,7 @@ def _line(row: ExecutionRow) -> Text:
     word = format_status(row.status)
     word.pad_right(8 - len(word))
     line = Text.assemble((format_clock_time(row.created_at), "dim"), f"  {row.point:11}  ", word)
-    line.append(f"{row.duration_ms:8.2f} ms  {', '.join(make_one_line(run.hook_id) for run in its)}")
+    line.append(f"{row.duration_ms:8.2f} ms  {', '.join(map(_hook, its))}")
     if row.reason:
         line.append(f": {make_one_line(row.reason)}")
     line.append(f"  {make_copyable(row.operation_id)}", style="dim")
@@ -304,7 +304,13 @@ def _colour_count(count: int, word: str) -> Text:
 
 
 def _hooks(row: ExecutionRow) -> str:
-    return ", ".join(dict.fromkeys(run.hook_id for run in row.executions))
+    return ", ".join(dict.fromkeys(_hook(run) for run in row.executions))
+
+
+def _hook(run: HookRun) -> str:
+    """Return the id of a hook, with the revision of its definition: `no-refunds@12`."""
+    named = make_one_line(run.hook_id)
+    return f"{named}@{run.revision}" if run.revision else named
 
 
 def _reason(row: ExecutionRow) -> str:

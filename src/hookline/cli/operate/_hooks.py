@@ -1,4 +1,4 @@
-"""`hookline hooks`: list, show, apply, import, enable, disable, remove, revert and test hook definitions."""
+"""`hookline hooks`: list, show, apply, import, enforce, enable, disable, remove, revert, test, backtest definitions."""
 
 from __future__ import annotations
 
@@ -21,12 +21,15 @@ from hookline.cli._terminal import (
     format_status,
     make_copyable,
     make_one_line,
+    parse_option,
+    parse_time,
     print_json_lines,
     print_list,
     print_result,
     time_field,
 )
 from hookline.cli.errors import InputFileError
+from hookline.cli.operate._backtest import BacktestProgress, print_backtest
 from hookline.cli.operate._store import (
     DEFAULT_STORE,
     AsJson,
@@ -34,8 +37,10 @@ from hookline.cli.operate._store import (
     Limit,
     Modules,
     Scripts,
+    Since,
     StoreUrl,
     Tenant,
+    Until,
     actor,
     check_point,
     check_store,
@@ -47,12 +52,15 @@ from hookline.cli.operate._store import (
 
 if TYPE_CHECKING:
     from hookline.registry import (
+        Backtest,
+        CallLabel,
         DefinitionRevision,
         DryRun,
         FileEntry,
         HookDefinition,
         HostSettings,
         ImportedHook,
+        Mode,
         Registry,
     )
     from hookline.store import SqlStore
@@ -61,7 +69,10 @@ __all__ = ["hooks_app"]
 
 T = TypeVar("T")
 
-KEPT_CHOICES = ("on_error", "priority", "inherit", "except_tenants")
+KEPT_CHOICES = (
+    *("on_error", "priority", "inherit", "mode"),
+    *("except_tenants", "tenants", "agents", "environments", "percent"),
+)
 """Fields of an imported definition that a second import leaves as they are."""
 LARGEST_IMPORT = 100_000
 """Definitions among which those of an earlier import are looked for."""
@@ -337,6 +348,108 @@ def _switch_hook(
     print_result(found, f"{make_copyable(found.id)} is {state}: {make_one_line(found.name)}", as_json=as_json)
 
 
+Percent = Annotated[
+    float | None,
+    typer.Option(metavar="PERCENT", help="For this share of operations, 0 to 100, such as 0.01; as before by default."),
+]
+ForAgents = Annotated[
+    list[str] | None,
+    typer.Option("--agent", metavar="GLOB", help="Only for agents of this id, such as refund*; repeatable."),
+]
+ForTenants = Annotated[
+    list[str] | None, typer.Option("--for-tenant", metavar="ID", help="Only for this tenant; repeatable.")
+]
+ForEnvironments = Annotated[
+    list[str] | None,
+    typer.Option("--environment", metavar="NAME", help="Only in this environment; repeatable."),
+]
+Everywhere = Annotated[
+    bool, typer.Option("--everywhere", help="For all agents, tenants and environments that are not named.")
+]
+
+
+@hooks_app.command("enforce")
+def enforce_hook(
+    id: HookId,  # noqa: A002
+    percent: Percent = None,
+    agent: ForAgents = None,
+    for_tenant: ForTenants = None,
+    environment: ForEnvironments = None,
+    everywhere: Everywhere = False,
+    store: StoreUrl = DEFAULT_STORE,
+    tenant: Tenant = None,
+    modules: Modules = None,
+    scripts: Scripts = None,
+    as_json: AsJson = False,
+) -> None:
+    """Have a hook decide from now on, for some or all operations.
+
+    The next run follows. What is not named stays as it is. `hookline hooks revert ID` takes it back.
+    """
+    scope = _read_scope(percent, agent, for_tenant, environment, everywhere=everywhere)
+    _set_mode(id, "enforce", scope, store, tenant, (modules, scripts), as_json=as_json)
+
+
+@hooks_app.command("shadow")
+def shadow_hook(
+    id: HookId,  # noqa: A002
+    percent: Percent = None,
+    agent: ForAgents = None,
+    for_tenant: ForTenants = None,
+    environment: ForEnvironments = None,
+    everywhere: Everywhere = False,
+    store: StoreUrl = DEFAULT_STORE,
+    tenant: Tenant = None,
+    modules: Modules = None,
+    scripts: Scripts = None,
+    as_json: AsJson = False,
+) -> None:
+    """Only record what a hook would decide from now on.
+
+    The next run follows. What is not named stays as it is. `hookline hooks revert ID` takes it back.
+    """
+    scope = _read_scope(percent, agent, for_tenant, environment, everywhere=everywhere)
+    _set_mode(id, "shadow", scope, store, tenant, (modules, scripts), as_json=as_json)
+
+
+def _read_scope(
+    percent: float | None,
+    agents: list[str] | None,
+    tenants: list[str] | None,
+    environments: list[str] | None,
+    *,
+    everywhere: bool,
+) -> dict[str, Any]:
+    """Return the fields of a definition that options about its operations set."""
+    named = {"agents": agents, "tenants": tenants, "environments": environments}
+    scope: dict[str, Any] = {name: given or [] for name, given in named.items() if given or everywhere}
+    return scope if percent is None else scope | {"percent": percent}
+
+
+def _set_mode(
+    id: str,  # noqa: A002
+    mode: Mode,
+    scope: dict[str, Any],
+    url: str,
+    tenant: str | None,
+    sources: tuple[list[str] | None, Path | None],
+    *,
+    as_json: bool,
+) -> None:
+    async def change(registry: Registry) -> HookDefinition:
+        before = await registry.get(id, tenant)
+        owner = before.tenant_id if tenant is None else tenant
+        changes = {"mode": mode} | scope
+        return await registry.update(id, changes, tenant_id=owner, if_revision=before.revision, actor=actor())
+
+    found = operate(url, _with_registry(change, None, *sources))
+    whom = found.describe_scope() or "all operations"
+    does = "is enforced" if mode == "enforce" else "is in shadow"
+    off = "" if found.enabled else ", as soon as it is enabled"
+    told = f"{make_copyable(found.id)} {does} for {make_one_line(whom)}{off}: {make_one_line(found.name)}"
+    print_result(found, told, as_json=as_json)
+
+
 @hooks_app.command("remove")
 def remove_hook(
     id: HookId,  # noqa: A002
@@ -379,8 +492,11 @@ def show_history(
 def revert_hook(
     id: HookId,  # noqa: A002
     revision: Annotated[
-        int, typer.Argument(min=0, metavar="REVISION", help="One that `hookline hooks history` shows.")
-    ],
+        int | None,
+        typer.Argument(
+            min=0, metavar="[REVISION]", help="One that `hookline hooks history` shows; by default, the one before."
+        ),
+    ] = None,
     store: StoreUrl = DEFAULT_STORE,
     tenant: Tenant = None,
     modules: Modules = None,
@@ -389,17 +505,33 @@ def revert_hook(
 ) -> None:
     """Go back to a revision of a hook definition.
 
-    This is a new revision. A definition that was removed is brought back.
+    By default, this takes back the last change. It is a new revision. A definition that was removed is brought back.
     """
 
-    async def revert(registry: Registry) -> HookDefinition:
-        found = await registry.revisions(id, tenant, limit=1)
-        owner = found.items[0].tenant_id if tenant is None and found.items else tenant
-        return await registry.revert(id, revision, tenant_id=owner, actor=actor())
+    async def revert(registry: Registry) -> tuple[HookDefinition, int]:
+        history = (await registry.revisions(id, tenant, limit=2)).items
+        owner = history[0].tenant_id if tenant is None and history else tenant
+        wanted = _find_step_back(history) if revision is None else revision
+        return await registry.revert(id, wanted, tenant_id=owner, actor=actor()), wanted
 
-    found = operate(store, _with_registry(revert, None, modules, scripts))
-    told = f"{make_copyable(found.id)} is again what it was at revision {revision}: {make_one_line(found.name)}"
+    found, wanted = operate(store, _with_registry(revert, None, modules, scripts))
+    told = f"{make_copyable(found.id)} is again what it was at revision {wanted}: {make_one_line(found.name)}"
     print_result(found, told, as_json=as_json)
+
+
+def _find_step_back(history: Sequence[DefinitionRevision]) -> int:
+    """Return the revision before the last change; that of a deletion has the definition as it was.
+
+    Raises:
+        DefinitionError: If there is none.
+    """
+    from hookline.registry import DefinitionError
+
+    if history and history[0].action == "delete":
+        return history[0].revision
+    if len(history) < 2:
+        raise DefinitionError("invalid", "$.revision", "it was never changed, so there is no revision to go back to")
+    return history[1].revision
 
 
 @hooks_app.command("test")
@@ -436,6 +568,94 @@ def try_hook(
     _print_dry_run(found, as_json=as_json)
     if found.outcome == "failed":
         raise typer.Exit(FAILED)
+
+
+@hooks_app.command("backtest")
+def backtest_hook(
+    id: Annotated[  # noqa: A002
+        str | None, typer.Argument(metavar="ID", help="The definition, by id; with --file by id or name.")
+    ] = None,
+    file: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Take the definition from this file: TOML, YAML or JSON. It is not stored."),
+    ] = None,
+    since: Since = None,
+    until: Until = None,
+    tenant: Tenant = None,
+    agent: Annotated[str | None, typer.Option(metavar="ID", help="Only calls of this agent.")] = None,
+    tool: Annotated[str | None, typer.Option(metavar="GLOB", help="Count only calls of these tools: 'bank/*'.")] = None,
+    labels: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="People's labels: a .csv or .jsonl file with operation, call and label (allow, deny)."
+        ),
+    ] = None,
+    limit: Annotated[int | None, typer.Option(min=1, metavar="N", help="Judge this many calls at most.")] = None,
+    timeout: Annotated[
+        float | None, typer.Option(min=0.001, metavar="SECONDS", help="How long the whole may take.")
+    ] = None,
+    examples: Annotated[int, typer.Option(min=0, metavar="N", help="Show this many examples of each kind.")] = 5,
+    allow_webhooks: Annotated[
+        bool, typer.Option("--allow-webhooks", help="Ask the receiver of a control webhook about each stored call.")
+    ] = False,
+    store: StoreUrl = DEFAULT_STORE,
+    files: Files = None,
+    modules: Modules = None,
+    scripts: Scripts = None,
+    as_json: AsJson = False,
+) -> None:
+    """Judge stored calls with a hook: which of them it would have denied, changed or asked about.
+
+    The calls of each operation are judged in order, the newest operation first. No tool runs, nothing is stored, and
+    nobody is asked. False alarms and misses are counted where people have decided about calls, or have labelled them.
+    """
+    begin, end = parse_option("--since", since, parse_time), parse_option("--until", until, parse_time)
+    judged: str | HookDefinition
+    with report_errors_only():
+        judged = _choose_definition(id, file)
+        known = [] if labels is None else _read_labels(labels)
+
+    async def judge(registry: Registry) -> Backtest:
+        with BacktestProgress() as progress:
+            return await registry.backtest(
+                judged,
+                tenant_id=tenant,
+                agent_id=agent,
+                tool=tool,
+                since=begin,
+                until=end,
+                limit=limit,
+                timeout=timeout,
+                labels=known,
+                examples=examples,
+                allow_webhooks=allow_webhooks,
+                on_progress=progress,
+            )
+
+    print_backtest(operate(store, _with_registry(judge, files, modules, scripts)), as_json=as_json)
+
+
+def _choose_definition(id: str | None, file: Path | None) -> str | HookDefinition:  # noqa: A002
+    """Return the id of a stored definition, or the definition of a file that has it by id or name."""
+    if file is None:
+        if id is None:
+            raise typer.BadParameter("Name a definition, or a file with --file.", param_hint="'ID'")
+        return id
+    from hookline.registry import read_definition
+
+    found = [read_definition(each) for each, _ in _read_definitions(file)]
+    chosen = found if id is None else [each for each in found if id in (each.id, each.name)]
+    if len(chosen) != 1:
+        names = ", ".join(each.name for each in found) or "none"
+        problem = "Say which one" if chosen else f"There is no {id!r}"
+        raise typer.BadParameter(f"{problem}; the definitions of {file} are: {names}.", param_hint="'ID'")
+    return chosen[0]
+
+
+def _read_labels(file: Path) -> list[CallLabel]:
+    from hookline.registry import read_call_labels
+
+    return list(read_call_labels(file))
 
 
 def _with_registry(
@@ -518,6 +738,7 @@ def _columns() -> list[Column[HookDefinition]]:
     return [
         Column("id", lambda each: each.id),
         Column("state", lambda each: format_status(_state(each))),
+        Column("for", lambda each: each.describe_scope(), rank=2, cut=True),
         Column("point", lambda each: each.point, rank=1),
         Column("name", lambda each: each.name, rank=2, cut=True),
         Column("tenant", lambda each: each.tenant_id, rank=3),
@@ -544,6 +765,7 @@ def _print_definition(found: HookDefinition, *, as_json: bool) -> None:
     shown = [
         ("id", found.id),
         ("state", format_status(_state(found))),
+        ("for", found.describe_scope() or "all operations"),
         ("problem", found.problem),
         *((name, value) for name, value in plain.items() if name not in apart),
         *((f"webhook.{name}", value) for name, value in (plain["webhook"] or {}).items()),

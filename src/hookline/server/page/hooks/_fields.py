@@ -8,9 +8,8 @@ from typing import Any, Literal
 
 import msgspec
 
-from hookline.calls import RequestCall
 from hookline.dialects import DIALECTS, events_at
-from hookline.registry import POINTS, READ_ONLY, HandlerEntry, HookDefinition, Point
+from hookline.registry import POINTS, READ_ONLY, HandlerEntry, HookDefinition
 
 __all__ = [
     "MODULE",
@@ -19,6 +18,7 @@ __all__ = [
     "FormField",
     "FormProblems",
     "draw_groups",
+    "draw_scope",
     "place_problem",
     "read_groups",
     "write_values",
@@ -161,7 +161,7 @@ def draw_groups(
         where.append(
             FormField(name="exceptTenants", label="Disabled for tenants", kind="lines", reader="list", hint=hint)
         )
-    scope = _scope_fields(values, point, tenants)
+    scope = draw_scope(values, tenants)
     is_module = values.get("handler") == MODULE
     runner = _runner_fields(runs, handlers, entry, is_control=is_control, is_module=is_module)
     if runs != "handler":
@@ -216,11 +216,16 @@ def draw_groups(
     return [_fill(group, values) for group in groups if group.fields or group.note]
 
 
-def _scope_fields(values: Mapping[str, str], point: Point, tenants: Sequence[str] | None) -> list[FormField]:
-    """Return the fields that restrict a hook to some operations."""
+def draw_scope(values: Mapping[str, str], tenants: Sequence[str] | None) -> list[FormField]:
+    """Draw the fields that restrict a hook to some operations, without their texts.
+
+    Args:
+        values: The texts of the fields of the form, by name.
+        tenants: The known tenants, for somebody who may make hooks of all tenants; else `None`.
+    """
     fields = []
-    if point.call is not RequestCall:
-        hint = "0 to 100, also 0.01. A higher percentage keeps the operations of a lower one."
+    if not values.get("point", "").startswith("RequestCall."):
+        hint = "0 to 100, such as 0.01. A higher percentage keeps the operations of a lower one."
         share = FormField(name="percent", label="Percent of operations", kind="number", reader="number", hint=hint)
         hint = "The ids of the agents, or globs of them. Write one per line. Example: refund*"
         agents = FormField(name="agents", label="Only for agents", kind="lines", reader="list", hint=hint)

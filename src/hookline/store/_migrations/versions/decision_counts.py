@@ -3,8 +3,8 @@
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0012_decision_counts"
-down_revision = "0011_decision_times"
+revision = "0013_decision_counts"
+down_revision = "0012_budgets"
 
 SHADOW = ("failed", "denied", "asked", "mocked", "changed", "continued")
 COLUMNS = (
