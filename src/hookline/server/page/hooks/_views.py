@@ -79,6 +79,7 @@ ACTIONS = {
     "reorder": "reordered",
     "revert": "restored",
     "delete": "deleted",
+    "fallback": "put into shadow mode by its limits",
 }
 """What was done, for people."""
 DONE = {name: f"This hook was {words}" for name, words in ACTIONS.items()} | {
