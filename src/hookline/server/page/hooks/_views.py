@@ -37,6 +37,7 @@ from hookline.server.page.hooks._fields import (
 from hookline.server.page.hooks._form import FORM_ROUTES
 from hookline.server.page.hooks._order import ORDER_ROUTES
 from hookline.server.page.hooks._samples import first_sample, parse_call, write_sample
+from hookline.server.page.hooks._shadow_view import read_shadow_view
 from hookline.server.routes import (
     BacktestBody,
     HookChanges,
@@ -404,6 +405,7 @@ async def _render_hook(
         tenant_problem=tenant_problem,
         tenant_typed=tenant_typed,
         scope=_draw_rollout(request, definition) if scope is None else scope,
+        shadow=await read_shadow_view(context.parts, caller, definition),
         backtest=backtest,
         backtest_days=backtest_days,
         backtest_choices=BACKTEST_DAYS,
