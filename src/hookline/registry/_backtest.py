@@ -18,7 +18,7 @@ import msgspec
 from hookline._checks import tool_matcher
 from hookline.calls import Call, SubAgentCall, ToolCall
 from hookline.errors import HookUsageError
-from hookline.interceptors import PastChain
+from hookline.interceptors import PastChain, PastVerdict
 from hookline.registry._build import Builder
 from hookline.registry._call_labels import CallLabel, count_labels
 from hookline.registry._definition import HookDefinition
@@ -302,6 +302,7 @@ async def _judge_operations(
     )
     calls: PastCalls | None = None
     chain: PastChain | None = None
+    found, limit = tally.found, math.inf if query.limit is None else query.limit
     turn_began = monotonic()
     parts = read_past_events(store, wanted, judge.types, except_tenants=definition.except_tenants, along=ALONG)
     async for part in parts:
@@ -312,12 +313,15 @@ async def _judge_operations(
             tally.begin(part.operation)
         for item in calls.read(part):
             if isinstance(item, PastCall):
-                if tally.is_full:
-                    tally.found.ended_by = "limit"
+                if found.calls >= limit:
+                    found.ended_by = "limit"
                     return
                 if chain is None:
                     chain = judge.build_chain()
-                tally.note(item, await judge.judge(chain, item))
+                outcome = item.result or judge.outcome_without_result(item)
+                judged = await chain.judge(item.call, outcome)
+                if judged is not None:
+                    tally.note(item, judged)
             elif isinstance(item, PersonDecision):
                 tally.note_decision(item)
             else:
@@ -327,9 +331,9 @@ async def _judge_operations(
                 turn_began = monotonic()
         if part.is_last:
             calls = None
-            tally.found.operations += 1
-            if on_progress is not None and tally.found.operations % PROGRESS_EVERY == 0:
-                on_progress(tally.found)
+            found.operations += 1
+            if on_progress is not None and found.operations % PROGRESS_EVERY == 0:
+                on_progress(found)
 
 
 class _Tally:
@@ -363,35 +367,32 @@ class _Tally:
         self._waiting: dict[str, tuple[PastCall, BacktestVerdict]] = {}
         self._decided: dict[str, PersonDecision] = {}
 
-    @property
-    def is_full(self) -> bool:
-        """Whether as many calls were judged as are wanted."""
-        return self._query.limit is not None and self.found.calls >= self._query.limit
-
     def begin(self, operation: PastOperation) -> None:
         """Begin with the next operation."""
         self._operation = operation
         self._waiting.clear()
         self._decided.clear()
 
-    def note(self, past: PastCall, executions: Sequence[HookExecution]) -> None:
+    def note(self, past: PastCall, judged: PastVerdict) -> None:
         """Count what the hooks decided about a call, if it is one of those that were asked for."""
         call, tool = past.call, tool_of(past.call)
-        if not executions or (self._query.tool is not None and not self._is_wanted(tool)):
+        if self._query.tool is not None and not self._is_wanted(tool):
             return
         found, group = self.found, self._group_of(call.tenant_id, tool)
-        deciding = executions[0] if len(executions) == 1 else max(executions, key=rank_of)
-        verdict: BacktestVerdict = "failed" if deciding.status in FAILING else VERDICTS[deciding.decision]
         found.calls += 1
         group.calls += 1
+        verdict: BacktestVerdict = "passed"
+        if judged.executions:
+            deciding = max(judged.executions, key=rank_of)
+            verdict = "failed" if deciding.status in FAILING else VERDICTS[deciding.decision]
         if verdict == "passed":
             found.passed += 1
         else:
             setattr(found, verdict, getattr(found, verdict) + 1)
             setattr(group, verdict, getattr(group, verdict) + 1)
-            found.timeouts += any(each.status == "timeout" for each in executions)
+            found.timeouts += any(each.status == "timeout" for each in judged.executions)
             self._show(verdict, past, reason=deciding.reason, error=deciding.error if verdict == "failed" else None)
-        spent = deciding.duration_ms if len(executions) == 1 else sum(each.duration_ms for each in executions)
+        spent = judged.duration_ms
         self._durations[duration_step(spent)] += 1
         self._total_ms += spent
         if spent > found.max_ms:
