@@ -408,6 +408,9 @@ CASES: dict[tuple[str, str], Case] = {
         "/hooks/{id}/revert", hook, view=HOOK, fill={"to": "{first}"}, status=303, again=(409,)
     ),
     ("POST", "/hooks/{id:str}/try"): Case("/hooks/{id}/try", hook, view=HOOK, again=(200,)),
+    ("POST", "/hooks/{id:str}/backtest"): Case(
+        "/hooks/{id}/backtest", hook, view=HOOK, fill={"days": "7"}, again=(200,)
+    ),
     ("GET", "/logs"): Case(
         "/logs", execution, ("hook", "point", "status", "operation", "tenant", "from", "to", "cursor"), listed=True
     ),

@@ -27,6 +27,7 @@ __all__ = [
     "check_definition",
     "check_request",
     "check_tenant_id",
+    "field_error",
     "is_id",
     "normalize_keys",
     "point_of",
@@ -38,7 +39,9 @@ DEEPEST = 64
 SHOWN_NAMES = 3
 LARGEST_CONFIG = 64 * 1024
 """Largest `config`, in bytes of JSON."""
-RESERVED_IDS = frozenset({"deleted", "handlers", "logs", "matches", "new", "order", "stats", "test", ".", ".."})
+RESERVED_IDS = frozenset(
+    {"backtest", "deleted", "handlers", "logs", "matches", "new", "order", "stats", "test", ".", ".."}
+)
 """Ids that would collide with other paths of the HTTP API and of the web page."""
 READ_ONLY = frozenset({"id", "tenantId", "source", "revision", "createdAt", "updatedAt", "problem"})
 """Fields (wire names) that a change may not set."""
@@ -271,7 +274,7 @@ def read_definition(given: object) -> HookDefinition:
             )
         definition = check_definition(msgspec.convert(normalize_keys(plain), HookDefinition))
     except msgspec.ValidationError as error:
-        raise _field_error(str(error)) from None
+        raise field_error(str(error)) from None
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
         if isinstance(error, DefinitionError):
             raise
@@ -425,7 +428,8 @@ def _place_in_webhook(problem: str) -> str:
     return "$.webhook" if named is None else f"$.webhook.{named}"
 
 
-def _field_error(message: str) -> DefinitionError:
+def field_error(message: str) -> DefinitionError:
+    """Build the error for a message of a failed conversion, with the path of the field."""
     reason, _, path = message.rpartition(" - at `")
     if not reason:
         reason, path = message, "$"

@@ -225,7 +225,7 @@ def draw_scope(values: Mapping[str, str], tenants: Sequence[str] | None) -> list
     """
     fields = []
     if not values.get("point", "").startswith("RequestCall."):
-        hint = "0 to 100, also 0.01. A higher percentage keeps the operations of a lower one."
+        hint = "0 to 100, such as 0.01. A higher percentage keeps the operations of a lower one."
         share = FormField(name="percent", label="Percent of operations", kind="number", reader="number", hint=hint)
         hint = "The ids of the agents, or globs of them. Write one per line. Example: refund*"
         agents = FormField(name="agents", label="Only for agents", kind="lines", reader="list", hint=hint)

@@ -11,6 +11,7 @@ from litestar import Response, get, post
 from hookline.errors import HookUsageError
 from hookline.registry import (
     POINTS,
+    Backtest,
     CallMatches,
     DefinitionConflictError,
     DefinitionError,
@@ -37,11 +38,13 @@ from hookline.server.page.hooks._form import FORM_ROUTES
 from hookline.server.page.hooks._order import ORDER_ROUTES
 from hookline.server.page.hooks._samples import first_sample, parse_call, write_sample
 from hookline.server.routes import (
+    BacktestBody,
     HookChanges,
     Id,
     Reverting,
     Switching,
     Trial,
+    backtest_hook,
     change_hook,
     delete_hook,
     list_deleted_hooks,
@@ -54,7 +57,7 @@ from hookline.server.routes import (
     toggle_hook,
     try_hook,
 )
-from hookline.store import Page
+from hookline.store import DAY, Page
 
 __all__ = ["ROUTES"]
 
@@ -63,6 +66,8 @@ LONGEST_TEXT = 400
 TRIES = 5
 RECENT = 5
 """Revisions that the page of a hook shows."""
+BACKTEST_DAYS = {"1": "day", "7": "7 days", "30": "30 days"}
+SHOWN_EXAMPLES = 5
 READS, CHANGES = {"scope": "hooks:read"}, {"scope": "hooks:manage"}
 ENABLED = {"yes": True, "no": False}
 ACTIONS = {
@@ -341,6 +346,21 @@ async def dry_run_hook(request: Req, id: Id) -> Response[str]:  # noqa: A002
     return await _render_hook(request, id, tenant, sample=sample, tried=tried)
 
 
+@post("/hooks/{id:str}/backtest", opt=CHANGES)
+async def judge_the_past(request: Req, id: Id) -> Response[str]:  # noqa: A002
+    """Judge stored calls with a definition."""
+    fields = await context_of(request).read_form(request)
+    tenant, days = fields.get("tenant"), fields.get("days", "")
+    if days not in BACKTEST_DAYS:
+        raise ApiError(422, "invalid", "Choose one of the times that are listed.")
+    body = BacktestBody(since=await context_of(request).parts.store.now() - int(days) * DAY, examples=SHOWN_EXAMPLES)
+    try:
+        found = await backtest_hook.fn(request, id, body, tenant_id=tenant)
+    except DefinitionError as error:
+        return await _render_hook(request, id, tenant, backtest_days=days, backtest_problem=error.problem)
+    return await _render_hook(request, id, tenant, backtest=found, backtest_days=days)
+
+
 async def _render_hook(
     request: Req,
     id: Id,  # noqa: A002
@@ -354,6 +374,9 @@ async def _render_hook(
     tenant_typed: str = "",
     stale: str = "",
     scope: Sequence[FormField] | None = None,
+    backtest: Backtest | None = None,
+    backtest_days: str = "7",
+    backtest_problem: str = "",
 ) -> Response[str]:
     context, caller = context_of(request), caller_of(request)
     registry = context.parts.registry
@@ -361,10 +384,11 @@ async def _render_hook(
     if sample is None:
         sample = msgspec.json.format(msgspec.json.encode(first_sample(definition)), indent=2).decode()
     history = await _read_recent(request, definition)
+    refused = problem or tenant_problem or backtest_problem or scope is not None
     return context.render_page(
         request,
         "hooks/hook.html",
-        status=409 if stale and scope is None else 422 if problem or tenant_problem or scope is not None else 200,
+        status=409 if stale and scope is None else 422 if refused else 200,
         stale=stale,
         definition=definition,
         observes=POINTS[definition.point].event is not None and not (definition.webhook and definition.webhook.control),
@@ -379,6 +403,10 @@ async def _render_hook(
         tenant_problem=tenant_problem,
         tenant_typed=tenant_typed,
         scope=_draw_rollout(request, definition) if scope is None else scope,
+        backtest=backtest,
+        backtest_days=backtest_days,
+        backtest_choices=BACKTEST_DAYS,
+        backtest_problem=backtest_problem,
     )
 
 
@@ -443,6 +471,7 @@ ROUTES = [
     show_history,
     go_back,
     dry_run_hook,
+    judge_the_past,
     *FORM_ROUTES,
     *ORDER_ROUTES,
 ]
