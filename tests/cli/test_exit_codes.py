@@ -338,6 +338,15 @@ ROWS: dict[str, list[tuple[int, str]]] = {
         (MISUSED, "kept --timeout 0"),
         (MISUSED, "kept --store sqlite:///missing.db"),
     ],
+    "hooks backtest": [
+        (DONE, "kept"),
+        (FAILED, "unknown"),
+        (MISUSED, ""),
+        (MISUSED, "kept --limit 0"),
+        (MISUSED, "kept --labels missing.csv"),
+        (MISUSED, "--file missing.toml"),
+        (MISUSED, "kept --store sqlite:///missing.db"),
+    ],
     "hooks enable": [
         (DONE, "kept"),
         (FAILED, "unknown"),

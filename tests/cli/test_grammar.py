@@ -38,6 +38,7 @@ READING = [
     "hooks list",
     "hooks show a",
     "hooks test a",
+    "hooks backtest a",
     "hooks enable a",
     "hooks disable a",
     "hooks remove a",

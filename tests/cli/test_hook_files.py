@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from xml.etree import ElementTree
 
+import psutil
 import pytest
 
 from tests.cli.operated import database, define, lines, on, run
@@ -188,11 +189,14 @@ def test_applying_again_changes_nothing_and_asks_nothing(url: str, file: Path) -
     assert len(lines(run("hooks", "history", "shell", "--json", url=url))) == 1
 
 
-def test_a_person_is_asked_and_may_refuse(url: str, tmp_path: Path, file: Path) -> None:
+@pytest.mark.parametrize(("keys", "code"), [("n\n", 1), ("\n", 1), ("\x04", 1), ("\x03", 130)])
+def test_a_person_is_asked_and_may_refuse(url: str, tmp_path: Path, file: Path, keys: str, code: int) -> None:
     with Terminal("hooks", "apply", str(file), "--store", url, cwd=tmp_path) as terminal:
         terminal.until("Make these changes? [y/N]:")
-        terminal.press("n\n")
-        assert terminal.ended() == 1
+        while psutil.Process(terminal.process.pid).status() != psutil.STATUS_SLEEPING:
+            assert terminal.process.poll() is None  # a signal is seen only where the answer is already read for
+        terminal.press(keys)
+        assert terminal.ended() == code
 
     assert "Nothing was stored." in terminal.text
     assert [each.name for each in tmp_path.iterdir()] == ["hooks.toml"]

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import suppress
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hookline import Agent, ModelResponse, ScriptedModel, Tool, ToolRequest, exec_agent, tool
 from hookline.registry import DefinitionFileError, HookFile, HookTestResult, Registry, load_hook_file
 from hookline.registry._files import parse_hook_file
 from hookline.registry._hook_tests import read_hook_tests
@@ -183,6 +185,52 @@ async def test_a_webhook_without_a_declared_answer_fails_the_test_and_nothing_is
     result = await run_one(registry, '[[tests]]\nname = "t"\ncall = { tool_name = "refund" }\nexpect = "failed"')
 
     assert result.problems == ["a test sends nothing; give the answer of 'Fraud check' in `webhook_answers`"]
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    st.lists(st.sampled_from(["bash", "search", "mail", "look", "pay"]), min_size=1, max_size=6),
+    st.permutations(range(4)),
+)
+async def test_what_a_test_says_is_what_a_run_does(names: list[str], order: list[int]) -> None:
+    hooks = [
+        '[[hooks]]\nname = "Shell"\npoint = "ToolCall.guard"\nhandler = "deny-tools"\nconfig = { tools = ["bash"] }\n',
+        '[[hooks]]\nname = "Few"\npoint = "ToolCall.guard"\nhandler = "limit-calls"\nconfig = { n = 2, tool = "search" }\n',
+        '[[hooks]]\nname = "All"\npoint = "ToolCall.guard"\nhandler = "deny-text"\nconfig = { texts = ["pay"] }\n',
+        '[[hooks]]\nname = "Hide"\npoint = "ToolCall.before"\nhandler = "redact"\nconfig = { patterns = ["card"], args = true }\n',
+    ]
+    args = {"text": "pay by 4111 1111 1111 1111"}
+    ran: list[dict[str, object]] = []
+
+    def make(name: str) -> Tool:
+        @tool(name=name, in_thread=False)
+        async def run(text: str) -> str:
+            ran.append({"text": text})
+            return "done"
+
+        return run
+
+    rows = [
+        f'{{ call = {{ tool_name = "{name}", args = {{ text = "{args["text"]}" }} }}, expect = "continued" }}'
+        for name in names
+    ]
+    text = "".join(hooks[each] for each in order) + f'[[tests]]\nname = "t"\ncalls = [{", ".join(rows)}]\n'
+    with TemporaryDirectory() as folder:
+        file = Path(folder) / "hooks.toml"
+        file.write_text(text)
+        async with Registry(files=[file]) as registry:
+            (result,) = await registry.test_file(file)
+            turns = [ModelResponse(tool_calls=[ToolRequest(name, args)]) for name in names]
+            agent = Agent(
+                id="a",
+                model=ScriptedModel([*turns, ModelResponse(content="done")]),
+                tools=[make(name) for name in {*names}],
+            )
+            outcome = await exec_agent(agent, "go", hooks=[*registry.hooks()])
+
+    said = [message.content for message in outcome.messages if message.role == "tool"]
+    assert [call.reason or "done" for call in result.calls] == said
+    assert [call.call["args"] for call in result.calls if call.call is not None] == ran
 
 
 async def test_each_test_has_new_hooks(registry: Registry) -> None:

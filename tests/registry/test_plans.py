@@ -66,6 +66,20 @@ async def test_a_plan_names_each_change_with_its_fields_and_changes_nothing(regi
     assert (await registry.list()).items == before
 
 
+async def test_a_plan_has_the_fields_of_a_rollout(registry: Registry) -> None:
+    await registry.apply([hook("a", mode="shadow", percent=10)])
+
+    plan = await registry.plan([hook("a", percent=50, agents=["refund*"], environments=["production"])])
+
+    (change,) = plan.changes
+    assert {each.field: (each.old, each.new) for each in change.changes} == {
+        "mode": ("shadow", "enforce"),
+        "percent": (10, 50),
+        "agents": ([], ["refund*"]),
+        "environments": ([], ["production"]),
+    }
+
+
 async def test_a_plan_is_carried_out_as_it_was_shown(registry: Registry) -> None:
     await registry.apply([hook("a"), hook("b"), hook("gone")])
     plan = await registry.plan([hook("new"), hook("b", enabled=False), hook("a")], prune=True)

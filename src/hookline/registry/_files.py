@@ -270,6 +270,11 @@ class DefinitionFiles:
     def _load(self, check: Callable[[HookDefinition], object] | None) -> tuple[HookDefinition, ...]:
         files = [load_hook_file(path, check) for path in list_files(self.paths)]
         check_unique(files)
+        for file in files:
+            for definition, entry in file.hooks:
+                if definition.shadow_above is not None:
+                    problem = "the registry cannot change the mode of a hook in a file; leave it out, or store the hook"
+                    raise DefinitionFileError("invalid", "$.shadowAbove", problem, file.file, entry.line)
         self.definitions = tuple(definition for file in files for definition in file.definitions)
         return self.definitions
 
@@ -352,6 +357,8 @@ def parse_hook_file(
         DefinitionFileError: If it cannot be parsed, or a definition in it is invalid.
         MissingExtraError: If PyYAML is not installed and the file needs it.
     """
+    if len(data) > LARGEST_FILE:
+        raise DefinitionFileError("invalid", "$", f"it has more than {LARGEST_FILE} bytes, which is the limit", file)
     parse = PARSERS.get(suffix, _parse_toml)
     try:
         entries, tests = parse(file, data)
@@ -398,11 +405,11 @@ def _entry_errors(file: str, nth: int, entry: FileEntry) -> Iterator[None]:
 
 
 def _read_file(path: Path) -> tuple[bytes, float]:
-    """Read a file, and return its content and the time when it was written.
+    """Read a file up to a byte more than the limit, and return its content and the time when it was written.
 
     Raises:
-        DefinitionFileError: If it is no regular file, is too large, or cannot be read; `code` is "unreadable" if a
-            later try may succeed although the file was not written meanwhile.
+        DefinitionFileError: If it is no regular file, or cannot be read; `code` is "unreadable" if a later try may
+            succeed although the file was not written meanwhile.
     """
     file = str(path)
     try:
@@ -416,8 +423,6 @@ def _read_file(path: Path) -> tuple[bytes, float]:
     except (OSError, ValueError) as error:
         problem = f"it cannot be read ({getattr(error, 'strerror', None) or error})"
         raise DefinitionFileError(UNREADABLE, "$", problem, file) from None
-    if len(data) > LARGEST_FILE:
-        raise DefinitionFileError("invalid", "$", f"it has more than {LARGEST_FILE} bytes, which is the limit", file)
     return data, status.st_mtime
 
 

@@ -13,7 +13,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from hookline.cli._exit_codes import DIFFERS, DONE, FAILED, MISUSED, NOT_JUDGED
+from hookline.cli._exit_codes import DIFFERS, DONE, FAILED, MISUSED, NOT_JUDGED, interrupted_code
 from hookline.cli._terminal import format_status, make_copyable, make_one_line, print_json_lines, print_path
 from hookline.cli.operate._hooks import hooks_app, read_hook_file, state_of, with_registry, without_derived_id
 from hookline.cli.operate._store import (
@@ -297,16 +297,21 @@ def _confirm(file: Path) -> None:
 
     Raises:
         typer.BadParameter: If there is no terminal on which to ask.
-        typer.Exit: If the person refuses.
+        typer.Exit: If the person refuses, or interrupts.
     """
     if str(file) == "-" or not sys.stdin.isatty():
         raise typer.BadParameter(
             "There is no terminal on which to ask whether to make these changes, so nothing was stored. Add --yes.",
             param_hint="'--yes'",
         )
-    if not typer.confirm("Make these changes?", default=False, err=True):
-        typer.echo("Nothing was stored.", err=True)
-        raise typer.Exit(FAILED)
+    try:
+        if typer.confirm("Make these changes?", default=False, err=True):
+            return
+        code = FAILED
+    except typer.Abort as abort:
+        code = interrupted_code() if isinstance(abort.__context__, KeyboardInterrupt) else FAILED
+    typer.echo("Nothing was stored.", err=True)
+    raise typer.Exit(code)
 
 
 def _print_applied(plan: DefinitionPlan, stored: dict[str, HookDefinition]) -> None:
