@@ -13,7 +13,7 @@ except ImportError as error:
 from hookline.registry._backtest import Backtest, BacktestAgreement, BacktestExample, BacktestGroup
 from hookline.registry._call_labels import CallLabel, read_call_labels
 from hookline.registry._catalog import HandlerCatalog, HandlerEntry
-from hookline.registry._definition import POINTS, HookDefinition
+from hookline.registry._definition import POINTS, HookDefinition, ShadowLimits
 from hookline.registry._definition import READ_ONLY as READ_ONLY
 from hookline.registry._definition import AgentGlob as AgentGlob
 from hookline.registry._definition import Environment as Environment
@@ -57,6 +57,8 @@ from hookline.registry._matches import CallMatches, MatchedCall, MatchedTool, Un
 from hookline.registry._matches import find_tool_globs as find_tool_globs
 from hookline.registry._order import is_movable as is_movable
 from hookline.registry._plans import DefinitionPlan, PlannedChange
+from hookline.registry._policy_watch import FALLBACK_ACTOR as FALLBACK_ACTOR
+from hookline.registry._policy_watch import AlertSettings
 from hookline.registry._registry import Registry
 from hookline.registry._revisions import DefinitionRevision, FieldChange
 from hookline.registry._revisions import RevisionAction as RevisionAction
@@ -67,6 +69,7 @@ from hookline.registry._statistics import Statistic
 
 __all__ = [
     "POINTS",
+    "AlertSettings",
     "Backtest",
     "BacktestAgreement",
     "BacktestExample",
@@ -96,6 +99,7 @@ __all__ = [
     "QuotaError",
     "Registry",
     "ScriptError",
+    "ShadowLimits",
     "Statistic",
     "UnmatchedCalls",
     "load_hook_file",

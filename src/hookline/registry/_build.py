@@ -28,7 +28,7 @@ logger = logging.getLogger("hookline")
 UNUSED_FIELDS = frozenset(
     {
         *("name", "description", "enabled", "exceptTenants", "tags"),
-        *("tenants", "agents", "environments", "percent"),
+        *("tenants", "agents", "environments", "percent", "shadowAbove"),
         *("source", "revision", "createdAt", "updatedAt", "problem"),
     }
 )

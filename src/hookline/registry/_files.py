@@ -270,6 +270,11 @@ class DefinitionFiles:
     def _load(self, check: Callable[[HookDefinition], object] | None) -> tuple[HookDefinition, ...]:
         files = [load_hook_file(path, check) for path in list_files(self.paths)]
         check_unique(files)
+        for file in files:
+            for definition, entry in file.hooks:
+                if definition.shadow_above is not None:
+                    problem = "the registry cannot change the mode of a hook in a file; leave it out, or store the hook"
+                    raise DefinitionFileError("invalid", "$.shadowAbove", problem, file.file, entry.line)
         self.definitions = tuple(definition for file in files for definition in file.definitions)
         return self.definitions
 

@@ -46,6 +46,7 @@ from hookline.registry._hook_tests import read_hook_tests
 from hookline.registry._matches import CallMatches, RecentCalls, read_stored_sample
 from hookline.registry._order import assign_priorities
 from hookline.registry._plans import DefinitionPlan, check_plan, make_plan
+from hookline.registry._policy_watch import AlertSettings, PolicyWatch
 from hookline.registry._revisions import DefinitionRevision, find_revised_tenants, read_deleted, read_revision_page
 from hookline.registry._rows import ChangeTransaction, DefinitionRows, open_change, read_changes
 from hookline.registry._scripts import Scripts
@@ -166,6 +167,7 @@ class Registry:
         endpoint_secrets: Whether deliveries of hooks that name no key are signed with the secrets of their endpoints,
             as a server does.
         quota: Number of definitions that each tenant may store, not counting those of the system and of files.
+        alerts: When a changed rate of denials of a shadow hook raises an alert, and where alerts are sent.
         refresh_seconds: Seconds between two looks at the files, and between two tries to reach a database that is down.
             The database is queried when the store's `wakeups` say that definitions were changed.
         environment: The name of the environment of this process, such as `"production"`, which definitions may name;
@@ -188,6 +190,7 @@ class Registry:
         keys: KeyRing | None = None,
         endpoint_secrets: bool = False,
         quota: int = 50,
+        alerts: AlertSettings = AlertSettings(),  # noqa: B008
         refresh_seconds: float = 0.3,
         environment: str | None = None,
     ) -> None:
@@ -199,6 +202,8 @@ class Registry:
             environment = os.environ.get("HOOKLINE_ENVIRONMENT", "")
         if not isinstance(environment, str):
             raise HookUsageError(f"`environment` must be a name, such as 'production'; got {environment!r:.100}.")
+        if not isinstance(alerts, AlertSettings):
+            raise HookUsageError(f"`alerts` must be AlertSettings; got {type(alerts).__name__}.")
         self._store = store
         self._recent_calls: RecentCalls | None = None
         self._files = DefinitionFiles(files)
@@ -208,6 +213,7 @@ class Registry:
         self._builder = Builder(self._catalog, known_scripts, ring, endpoint_secrets=endpoint_secrets, budgets=store)
         self._snapshot = Snapshot(self._builder, environment)
         self._rules = DefinitionRules(builder=self._builder, quota=quota, variables=frozenset(webhook_env))
+        self._watch = None if store is None else PolicyWatch(store, self._snapshot, alerts, self.refresh)
         self._refresh_seconds = float(refresh_seconds)
         self._refreshing = asyncio.Lock()
         self._woken = asyncio.Event()
@@ -236,12 +242,16 @@ class Registry:
             await self._open.aclose()
             raise
         self._task = asyncio.create_task(self._follow_changes())
+        if self._watch is not None:
+            self._watch.start()
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         """Stop looking for changes; `hooks` still returns the last known hooks."""
+        if self._watch is not None:
+            await self._watch.aclose()
         if self._task is not None:
             await self._open.aclose()
             self._closing = True
@@ -880,6 +890,20 @@ class Registry:
         async with self._store.reading() as connection:
             found = (await read_lineages(connection, [operation_id])).get(operation_id)
         return found if found is not None and found.agent_ids else None
+
+    async def check_policies(self) -> None:
+        """Look at the statistics of policies now, as the registry does every few seconds while it is open.
+
+        A hook beyond the limits of its `shadow_above` is put into shadow mode. A shadow hook whose rate of denials has
+        changed raises an alert. Statistics are those that `ExecutionLog`s of all processes have written.
+
+        Raises:
+            HookUsageError: If the registry has no store.
+            StoreUnavailableError: If the database cannot be reached.
+        """
+        self._require_store()
+        assert self._watch is not None
+        await self._watch.check()
 
     async def backtest(
         self,

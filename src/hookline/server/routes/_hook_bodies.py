@@ -21,6 +21,7 @@ from hookline.registry import (
     OneTenant,
     Percent,
     Seconds,
+    ShadowLimits,
     Tag,
     Tenant,
     Text,
@@ -84,6 +85,7 @@ class NewHook(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_
         config: Arguments of the handler.
         on_error: What happens to the call if the hook fails.
         mode: Whether its decisions have an effect, or are only recorded.
+        shadow_above: Limits for its failures and denials, beyond which it is put into shadow mode; `null` for none.
         inherit: Whether the operations of sub-agents inherit the hook; `null` for the default of its point.
         tags: Words to find the hook by.
     """
@@ -111,6 +113,7 @@ class NewHook(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_
     config: dict[str, Any] = {}
     on_error: OnError = "closed"
     mode: Mode = "enforce"
+    shadow_above: ShadowLimits | None = None
     inherit: bool | None = None
     tags: Tags = []
 
@@ -162,6 +165,7 @@ class HookChanges(msgspec.Struct, frozen=True, kw_only=True, rename="camel", for
         config: Arguments of the handler.
         on_error: What happens to the call if the hook fails.
         mode: Whether its decisions have an effect, or are only recorded.
+        shadow_above: Limits for its failures and denials, beyond which it is put into shadow mode; `null` for none.
         inherit: Whether the operations of sub-agents inherit the hook; `null` for the default of its point.
         tags: Words to find the hook by.
     """
@@ -187,6 +191,7 @@ class HookChanges(msgspec.Struct, frozen=True, kw_only=True, rename="camel", for
     config: dict[str, Any] | UnsetType = UNSET
     on_error: OnError | UnsetType = UNSET
     mode: Mode | UnsetType = UNSET
+    shadow_above: ShadowLimits | UnsetType | None = UNSET
     inherit: bool | UnsetType | None = UNSET
     tags: Tags | UnsetType = UNSET
 

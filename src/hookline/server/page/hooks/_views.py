@@ -37,6 +37,7 @@ from hookline.server.page.hooks._fields import (
 from hookline.server.page.hooks._form import FORM_ROUTES
 from hookline.server.page.hooks._order import ORDER_ROUTES
 from hookline.server.page.hooks._samples import first_sample, parse_call, write_sample
+from hookline.server.page.hooks._shadow_view import read_shadow_view
 from hookline.server.routes import (
     BacktestBody,
     HookChanges,
@@ -79,6 +80,7 @@ ACTIONS = {
     "reorder": "reordered",
     "revert": "restored",
     "delete": "deleted",
+    "fallback": "put into shadow mode by its limits",
 }
 """What was done, for people."""
 DONE = {name: f"This hook was {words}" for name, words in ACTIONS.items()} | {
@@ -207,13 +209,15 @@ async def roll_out_hook(request: Req, id: Id) -> Response[str]:  # noqa: A002
     if not problems:
         try:
             changes = msgspec.convert(unset | given | {"mode": mode}, HookChanges)
-            await change_hook.fn(
-                request, id, changes, tenant_id=found.tenant_id, if_match=f'"{fields.get("revision", "")}"'
-            )
+            tag = f'"{fields.get("revision", "")}"'
+            await change_hook.fn(request, id, changes, tenant_id=found.tenant_id, if_match=tag)
         except (DefinitionError, msgspec.ValidationError) as error:
             problems = _place_problem(error, [each.name for each in drawn])
         except STALE as error:
-            return await _render_stale(request, id, tenant, error)
+            now = msgspec.to_builtins(await _find(request, id, tenant))
+            wanted: dict[str, Any] = msgspec.to_builtins(changes)
+            if now is None or any(now[name] != value for name, value in wanted.items()):
+                return await _render_stale(request, id, tenant, error)  # else it was sent twice
     if problems:
         drawn = [msgspec.structs.replace(each, problem=problems.get(each.name, "")) for each in drawn]
         return await _render_hook(request, id, tenant, scope=drawn, stale=problems.get("", ""))
@@ -403,6 +407,7 @@ async def _render_hook(
         tenant_problem=tenant_problem,
         tenant_typed=tenant_typed,
         scope=_draw_rollout(request, definition) if scope is None else scope,
+        shadow=await read_shadow_view(context.parts, caller, definition),
         backtest=backtest,
         backtest_days=backtest_days,
         backtest_choices=BACKTEST_DAYS,
