@@ -67,7 +67,7 @@ def test_a_definition_of_a_file_is_judged_and_not_stored(url: str, file: str) ->
 def test_a_stored_definition_is_judged_on_the_calls_of_a_tenant_and_held_against_labels(
     url: str, file: str, tmp_path: Path
 ) -> None:
-    run("hooks", "apply", file, url=url)
+    assert run("hooks", "apply", file, "--yes", url=url).exit_code == 0
     labels = tmp_path / "labels.csv"
     labels.write_text("operation,call,label\nop0,c0,allow\nop0,c1,deny\n")
     options = ["--tenant", "acme", "--labels", str(labels), "--limit", "2"]
