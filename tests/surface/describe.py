@@ -32,6 +32,7 @@ MODULES = (
         "execution",
         "interceptors",
         "dispatcher",
+        "engines",
     ),
     *(
         "runtime",
