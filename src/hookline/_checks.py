@@ -106,8 +106,13 @@ def check_tenant(tenant_id: object, where: str) -> None:
         raise HookDefinitionError(where, f"`tenant_id` must be a string; got {quote(tenant_id)}")
 
 
-def check_timeout(timeout: object, where: str) -> None:
+def check_timeout(timeout: object, where: str, *, name: str = "timeout") -> None:
     """Refuse a timeout that is not a positive number of seconds.
+
+    Args:
+        timeout: The timeout.
+        where: How the error names its owner.
+        name: The name of the parameter.
 
     Raises:
         HookDefinitionError: If it is neither `None` nor a positive number.
@@ -120,7 +125,7 @@ def check_timeout(timeout: object, where: str) -> None:
         seconds = math.nan
     if not seconds > 0:
         raise HookDefinitionError(
-            where, f"`timeout` must be a positive number of seconds, math.inf or None; got {quote(timeout)}"
+            where, f"`{name}` must be a positive number of seconds, math.inf or None; got {quote(timeout)}"
         )
 
 

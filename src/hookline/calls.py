@@ -28,6 +28,7 @@ __all__ = [
     "Message",
     "ModelCall",
     "ModelResponse",
+    "PartialResponse",
     "RequestCall",
     "RequestResult",
     "Respond",
@@ -442,6 +443,20 @@ class ModelResponse(msgspec.Struct, frozen=True, kw_only=True):
             freeze_list(self, "tool_calls", self.tool_calls)
         if self.details.__class__ is not ReadOnlyDict:
             freeze_dict(self, "details", self.details)
+
+
+class PartialResponse(ModelResponse, frozen=True, kw_only=True):
+    """The beginning of an answer that the model is still writing, for an `after` hook that judges it in parts.
+
+    `content` is the text so far, as the hooks inside of this one have left it. The finish reason is `"incremental"`, or
+    `"truncated"` for the last part of a stream that broke, of which nothing more is released. Tool calls, reasoning and
+    usage are known at the end only.
+
+    Attributes:
+        judged: Number of characters at the beginning of `content` that the hook has judged before.
+    """
+
+    judged: int = 0
 
 
 class ToolCall(Call, frozen=True, kw_only=True):

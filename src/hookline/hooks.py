@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from copy import copy
 from typing import Any, Literal, TypeAlias, TypeVar, cast, get_args
 
 import msgspec
@@ -21,8 +22,10 @@ from hookline._checks import (
     quote,
 )
 from hookline._phase import Phase, PhaseHandler, PhaseHook, PhaseTransition
+from hookline._scope import HookScope
 from hookline.calls import (
     CALLS,
+    AgentCall,
     AgentResult,
     Ask,
     Call,
@@ -31,9 +34,11 @@ from hookline.calls import (
     Deny,
     Guide,
     MemoryResult,
+    ModelCall,
     ModelResponse,
     RequestResult,
     Respond,
+    StepCall,
     StepResult,
     ToolCall,
     ToolResult,
@@ -42,7 +47,7 @@ from hookline.errors import HookDefinitionError
 from hookline.events import EVENTS, TOOL_EVENTS, Event, HookType
 from hookline.webhooks import HookData, Webhook, check_json, check_webhook, webhook_of
 
-__all__ = ["AnyHook", "Hook", "Hooks", "Interceptor", "hook_batch"]
+__all__ = ["AnyHook", "Hook", "Hooks", "Interceptor", "TextParts", "hook_batch"]
 
 EventClass: TypeAlias = type[Event]
 Kind = Literal["before", "guard", "after", "around"]
@@ -87,6 +92,8 @@ class Hook(msgspec.Struct, frozen=True, kw_only=True):
         tenant_id: Only for events of this tenant; `""` for every tenant.
         inherit: Whether sub-agents inherit the hook.
         shadow: Of a control webhook: whether its answers are only recorded.
+        revision: The revision of the stored definition that made it; 0 for any other hook.
+        scope: The operations that it is for, if a stored definition restricts it; a run selects it.
         heard: When the handler hears an event: `"at once"`, or after the commit that stores it; see `Hooks.on`.
     """
 
@@ -99,6 +106,8 @@ class Hook(msgspec.Struct, frozen=True, kw_only=True):
     tenant_id: str = ""
     inherit: bool = False
     shadow: bool = False
+    revision: int = 0
+    scope: HookScope | None = None
     heard: Heard = "at once"
 
     @property
@@ -127,11 +136,31 @@ class Hook(msgspec.Struct, frozen=True, kw_only=True):
             tenant_id=self.tenant_id,
             inherit=self.inherit,
             shadow=self.shadow,
+            revision=self.revision,
         )
         try:
             return msgspec.json.decode(msgspec.json.encode(data), type=HookData)  # as it will be kept
         except (TypeError, ValueError, OverflowError, RecursionError) as error:
             raise HookDefinitionError(where, f"it cannot be written as JSON: {error}") from error
+
+
+class TextParts(msgspec.Struct, frozen=True, kw_only=True):
+    """How an `after` hook of `ModelCall` judges an answer while the model writes it.
+
+    The hook is called with a `PartialResponse` for each part, and at the end with the whole answer. After each call,
+    readers get the text that it let pass, but for the tail that is held.
+
+    Attributes:
+        hold: Characters at the end of the text that are not released with it, so that the hook can find what is split
+            between two parts: the length of the longest text that it looks for, less one. `"sentence"` holds the text
+            after the last complete sentence.
+        max_chars: New characters with which the hook judges the text again. A piece of the model is not split.
+        max_seconds: Seconds after which it judges new text also if it is shorter; `None` for no limit.
+    """
+
+    hold: int | Literal["sentence"] = 0
+    max_chars: int = 80
+    max_seconds: float | None = None
 
 
 class Interceptor(msgspec.Struct, frozen=True, kw_only=True):
@@ -150,6 +179,11 @@ class Interceptor(msgspec.Struct, frozen=True, kw_only=True):
         wait: Whether the call waits for the hook; only `"before"` and `"after"` can have `False`.
         tenant_id: Only for calls of this tenant; `""` for every tenant.
         shadow: Whether its decisions are recorded, and have no effect.
+        parts: For an `after` hook of `ModelCall`: how it judges an answer while the model writes it; `None` to judge
+            the whole answer only.
+        hold_text: For an `after` hook of `StepCall` or `AgentCall`: whether readers get the text of the model only when
+            the hook has run.
+        revision: The revision of the stored definition that made it; 0 for any other hook.
     """
 
     id: str
@@ -163,6 +197,9 @@ class Interceptor(msgspec.Struct, frozen=True, kw_only=True):
     wait: bool = True
     tenant_id: str = ""
     shadow: bool = False
+    parts: TextParts | None = None
+    hold_text: bool = True
+    revision: int = 0
 
     def __repr__(self) -> str:
         return format_record(self)
@@ -293,6 +330,39 @@ def check_interceptor(hook: Interceptor, where: str) -> None:
     check_timeout(hook.timeout, where)
     if hook.tool is not None:
         check_tool(hook.tool, hook.call.__name__, has_tool=hook.call is ToolCall, where=where)
+    if hook.parts is not None:
+        check_parts(hook, hook.parts, where)
+    if hook.hold_text is not True and (
+        hook.hold_text is not False or hook.kind != "after" or hook.call not in (StepCall, AgentCall)
+    ):
+        raise HookDefinitionError(
+            where,
+            "`hold_text` must be True or False, and only hooks of after(StepCall) and after(AgentCall) can have False; "
+            f"got {quote(hook.hold_text)}; a hook of after(ModelCall) can have `parts`",
+        )
+
+
+def check_parts(hook: Interceptor, parts: object, where: str) -> None:
+    """Refuse parts that no hook can judge.
+
+    Raises:
+        HookDefinitionError: With what is wrong and how to fix it.
+    """
+    if not isinstance(parts, TextParts):
+        raise HookDefinitionError(where, f"`parts` must be a TextParts or None; got {quote(parts)}")
+    if hook.kind != "after" or hook.call is not ModelCall or not hook.wait:
+        raise HookDefinitionError(
+            where, "only a hook of after(ModelCall) with wait=True can judge text in parts; leave `parts` out"
+        )
+    hold: object = parts.hold
+    if hold != "sentence" and (not isinstance(hold, int) or isinstance(hold, bool) or hold < 0):
+        raise HookDefinitionError(
+            where, f'`hold` must be a number of characters from 0, or "sentence"; got {quote(hold)}'
+        )
+    most: object = parts.max_chars
+    if not isinstance(most, int) or isinstance(most, bool) or most < 1:
+        raise HookDefinitionError(where, f"`max_chars` must be a number of characters from 1; got {quote(most)}")
+    check_timeout(parts.max_seconds, where, name="max_seconds")
 
 
 def check_phase_handler(hook: PhaseHandler, where: str) -> None:
@@ -379,6 +449,12 @@ class Hooks:
     """Whether runs of its observers are announced to whoever watches hooks."""
     from_definition = False
     """Whether a stored definition made it: a run that is resumed has those that are in force then."""
+    needs_store = False
+    """Whether it needs something of the store of the run, which `for_store` gives it."""
+    revision = 0
+    """The revision of that definition."""
+    scope: HookScope | None = None
+    """The operations that it is for, if that definition restricts it; a run selects it."""
 
     def __init__(
         self,
@@ -410,12 +486,17 @@ class Hooks:
         self._compiled: Any = None
         self._chain: Any = None
         self._keys: Any = None
+        self._unscoped: Hooks | None = None
 
     def __repr__(self) -> str:
         return (
             f"Hooks({self.id!r}, observers={len(self.observers)}, interceptors={len(self.interceptors)}, "
             f"phase_hooks={len(self.phase_hooks)})"
         )
+
+    def for_store(self, store: object) -> Hooks:
+        """Return the bundle for a run that is kept in a store; called if it `needs_store`."""
+        return self
 
     def _default_id(self, handler: object) -> str:
         """Return the default id of a hook: `<bundle>.<function>`, or `<module>.<function>` for an unnamed bundle."""
@@ -549,6 +630,8 @@ class Hooks:
         on_error: OnError = "closed",
         wait: bool = True,
         id: str | None = None,  # noqa: A002
+        parts: TextParts | None = None,
+        hold_text: bool = True,
     ) -> Callable[[Callable[[C, Any], Outcome]], Callable[[C, Any], Outcome]]:
         """Call the decorated function after a call: `(call, result)`.
 
@@ -566,9 +649,23 @@ class Hooks:
             wait: `False` to run the hook in the background, with the final result. It then decides nothing: a returned
                 decision is logged as an error.
             id: The hook's id.
+            parts: For a `ModelCall`: judges the answer also while the model writes it, and releases it in parts. The
+                function gets a `PartialResponse` for each part; it returns `None`, a response with changed `content`,
+                or `Deny`.
+            hold_text: For a `StepCall` or an `AgentCall`: whether readers get the text of the model only when the hook
+                has run. With `False` it withholds the result, but not the text that they have.
         """
         return self._register(
-            "after", call, id, priority=priority, tool=tool, timeout=timeout, on_error=on_error, wait=wait
+            "after",
+            call,
+            id,
+            priority=priority,
+            tool=tool,
+            timeout=timeout,
+            on_error=on_error,
+            wait=wait,
+            parts=parts,
+            hold_text=hold_text,
         )
 
     def around(
@@ -643,6 +740,8 @@ class Hooks:
         timeout: float | None,
         on_error: OnError,
         wait: bool,
+        parts: TextParts | None = None,
+        hold_text: bool = True,
     ) -> Callable[[Any], Any]:
         """Return the decorator that adds an interceptor of a kind to the bundle."""
 
@@ -659,6 +758,8 @@ class Hooks:
                 wait=wait,
                 tenant_id=self.tenant_id,
                 shadow=self.shadow,
+                parts=parts,
+                hold_text=hold_text,
             )
             check_interceptor(hook, f"Interceptor {hook.id!r} of {self.id!r}")
             self.interceptors = (*self.interceptors, hook)
@@ -666,6 +767,17 @@ class Hooks:
             return handler
 
         return register
+
+
+def hooks_for_store(hooks: Sequence[AnyHook], store: object) -> Sequence[AnyHook]:
+    """Return hooks for a run that is kept in a store.
+
+    Raises:
+        HookUsageError: If one needs what the store does not have.
+    """
+    if any(isinstance(entry, Hooks) and entry.needs_store for entry in hooks):
+        return [entry.for_store(store) if isinstance(entry, Hooks) else entry for entry in hooks]
+    return hooks
 
 
 def hook_batch(hooks: Iterable[AnyHook]) -> list[AnyHook]:
@@ -693,3 +805,68 @@ def hook_batch(hooks: Iterable[AnyHook]) -> list[AnyHook]:
                 "add a function to a bundle with a decorator, such as @hooks.on(...)",
             )
     return batch
+
+
+def has_scopes(hooks: Sequence[AnyHook]) -> bool:
+    """Return whether any of the hooks is for some operations only."""
+    return any(entry.scope is not None for entry in hooks if isinstance(entry, Hooks | Hook))
+
+
+def select_hooks(hooks: Iterable[AnyHook], root_operation_id: str, agent_ids: Sequence[str]) -> list[AnyHook]:
+    """Return the hooks that are for an operation, without those whose stored definition is for others.
+
+    Args:
+        hooks: The hooks.
+        root_operation_id: The operation, or the outermost one that called it.
+        agent_ids: Its agent, and those that called it.
+    """
+    selected: list[AnyHook] = []
+    for entry in hooks:
+        scope = entry.scope if isinstance(entry, Hooks | Hook) else None
+        if scope is None:
+            selected.append(entry)
+        elif scope.includes(root_operation_id, agent_ids):
+            selected.append(_without_scope(entry))
+    return selected
+
+
+def _without_scope(entry: AnyHook) -> AnyHook:
+    if isinstance(entry, Hook):
+        return msgspec.structs.replace(entry, scope=None)
+    if isinstance(entry, Hooks) and entry._unscoped is not None:
+        return entry._unscoped
+    return entry
+
+
+def copy_bundle(bundle: Hooks, *, revision: int, scope: HookScope | None) -> Hooks:
+    """Return a bundle with the same handlers, for another revision of its definition.
+
+    Args:
+        bundle: The bundle of a definition.
+        revision: The revision of the definition, which the records of its hooks name.
+        scope: The operations that it is for; `None` for all.
+    """
+    made = copy(bundle)
+    made.revision = revision
+    made.observers = tuple(msgspec.structs.replace(each, revision=revision) for each in bundle.observers)
+    made.interceptors = tuple(msgspec.structs.replace(each, revision=revision) for each in bundle.interceptors)
+    made._compiled = made._chain = made._keys = None
+    if scope is None:
+        return made
+    scoped = copy(made)
+    scoped.scope, scoped._unscoped = scope, made
+    return scoped
+
+
+def refuse_scoped(entry: AnyHook, where: str) -> None:
+    """Refuse a hook that is for some operations only, where nobody knows the operation.
+
+    Raises:
+        HookDefinitionError: If its stored definition restricts it.
+    """
+    if isinstance(entry, Hooks | Hook) and entry.scope is not None:
+        raise HookDefinitionError(
+            where,
+            f"the definition {entry.id!r} is only for some operations, which a run selects; outside of a run, use "
+            "`registry.hooks(tenant_id, operation_id=..., agent_id=...)`",
+        )

@@ -96,6 +96,7 @@ class HookData(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_d
         tenant_id: Only for events of this tenant; `""` for every tenant.
         inherit: Whether sub-agents inherit the hook.
         shadow: Of a control: whether its answers are only recorded.
+        revision: The revision of the stored definition that made it; 0 for any other hook.
     """
 
     id: str
@@ -105,6 +106,7 @@ class HookData(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_d
     tenant_id: str = ""
     inherit: bool = False
     shadow: bool = False
+    revision: int = 0
 
     def wants(self, event: Event) -> bool:
         """Return whether an event is delivered to the webhook."""
@@ -128,6 +130,7 @@ class Envelope(msgspec.Struct, frozen=True, kw_only=True):
         tenant_id: The tenant for whom it runs.
         number: The number of the event in its operation, from 1; `None` if no store has numbered it.
         payload: The JSON to send.
+        type: What is delivered, if it is no event: `"fellBackToShadow"`; by default, the type of the hook.
     """
 
     id: str
@@ -136,6 +139,7 @@ class Envelope(msgspec.Struct, frozen=True, kw_only=True):
     tenant_id: str = ""
     number: int | None = None
     payload: bytes
+    type: str = ""
 
 
 class ControlAnswer(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):

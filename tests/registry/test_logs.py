@@ -365,6 +365,8 @@ async def test_no_duration_and_no_time_is_too_odd(store: SqlStore) -> None:
         for moment in (-(10**18), 0, 10**19, 10**30):
             tell(ran(time_unix_nano=moment))
 
+        assert len(await found(log)) == 8
+        await log.prune()
         rows = await found(log)
 
         assert (len(rows), log.dropped) == (8, 0)

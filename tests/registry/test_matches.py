@@ -140,7 +140,7 @@ async def test_what_is_too_old_is_dropped_as_soon_as_anything_is_asked(store: Co
     clock.now += 1000
     await recent.match(definition(point="ModelCall.guard"), "acme")
 
-    assert list(recent._kept) == [("ModelCall.guard", "acme")]
+    assert list(recent._kept) == [("ModelCall.guard", "acme", False)]
 
 
 async def test_many_tenants_and_points_do_not_fill_the_memory(store: CountingStore, clock: Clock) -> None:

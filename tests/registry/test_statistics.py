@@ -14,13 +14,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hookline import Ask, Chain, Deny, Hooks, ToolCall
 from hookline.errors import HookUsageError
 from hookline.registry import ExecutionLog, Statistic
 from hookline.registry._statistics import COUNTS, HookTotals, duration_step, step_middle
 from hookline.store import SqlStore
 from hookline.store._tables import statistics
 
-from .test_logs import execution, ran, tell
+from .test_logs import execution, ran, tell, terminal
 from .test_logs_faults import count
 
 pytestmark = pytest.mark.anyio
@@ -74,6 +75,50 @@ async def test_they_are_added_up_by_hooks_points_tenants_and_minutes(log: Execut
     assert minute.minute % 60 == 0
     assert minute.minute <= now / 1e9 + 1 < minute.minute + 62
     assert await log.statistics("nobody") == []
+
+
+async def test_decisions_are_told_apart_for_enforced_and_for_shadow_hooks(log: ExecutionLog) -> None:
+    now = time.time_ns()
+    decisions: list[tuple[str, dict[str, Any]]] = [
+        ("denied", {"decision": "denied", "error": "no", "reason": "no"}),
+        ("denied", {"decision": "asked", "error": "sure?", "reason": "sure?"}),
+        ("mocked", {"decision": "mocked"}),
+        ("ok", {"decision": "changed"}),
+        ("ok", {"decision": "continued", "reason": "go on"}),
+        ("error", {"decision": "denied", "error": "KeyError: 'a'", "reason": "the hook failed: KeyError: 'a'"}),
+        ("ok", {}),
+    ]
+    for status, fields in decisions:
+        tell(ran(execution("a", status, **fields), time_unix_nano=now))
+        tell(ran(execution("a", "shadow", **fields), time_unix_nano=now))
+    tell(ran(execution("a", "shadow", error="KeyError: 'a'"), time_unix_nano=now))
+    await log.flush()
+
+    [found] = await log.statistics("t")
+    names = ("denied", "asked", "mocked", "changed", "continued")
+    assert (found.count, found.shadow) == (15, 8)
+    assert [getattr(found, name) for name in names] == [1, 1, 1, 1, 1]
+    assert [getattr(found, f"shadow_{name}") for name in names] == [1, 1, 1, 1, 1]
+    assert (found.errors, found.timeouts, found.shadow_failed) == (1, 0, 2)
+
+
+async def test_a_real_denial_in_the_shadow_counts_as_one_and_a_failure_as_a_failure(log: ExecutionLog) -> None:
+    def fail(call: ToolCall) -> None:
+        raise KeyError("a")
+
+    shadow = Hooks("shadow", shadow=True)
+    shadow.guard(ToolCall, id="denies")(lambda call: Deny("no"))
+    shadow.guard(ToolCall, id="asks")(lambda call: Ask("sure?"))
+    failing = Hooks("failing", shadow=True)
+    failing.guard(ToolCall, id="fails")(fail)
+    for bundle in (shadow, failing):
+        await Chain([bundle]).run(ToolCall(operation_id="op", toolset="bank", tool_name="pay"), terminal)
+    await log.flush()
+
+    found = {each.hook_id: each for each in await log.statistics(None)}
+    assert {
+        id_: (one.shadow, one.shadow_denied, one.shadow_asked, one.shadow_failed) for id_, one in found.items()
+    } == {"denies": (1, 1, 0, 0), "asks": (1, 0, 1, 0), "fails": (1, 0, 0, 1)}
 
 
 async def test_the_busiest_hook_comes_first_and_minutes_in_order(log: ExecutionLog) -> None:

@@ -13,6 +13,7 @@ from urllib.parse import parse_qsl, quote, urlsplit
 
 import httpx
 
+from hookline.budgets import Amounts, BudgetRequest, BudgetScope
 from hookline.calls import Message
 from hookline.delivery import EndpointSecrets, KeyRing
 from hookline.events import PendingTool
@@ -21,6 +22,7 @@ from hookline.server._callers import Scope
 from hookline.server.page import (
     _approvals,
     _audit,
+    _budgets,
     _dashboard,
     _deliveries,
     _endpoints,
@@ -41,7 +43,7 @@ __all__ = ["CASES", "ROUTE_SCOPES", "Case", "Form", "Made", "find_form", "name_p
 
 VIEWS = (
     *(_dashboard, _operation_list, _operation, _approvals, hooks, _logs, _deliveries, _endpoints, _keys, _audit),
-    _settings,
+    *(_budgets, _settings),
 )
 UNGUARDED = (_page.redirect_home, _page.show_sign_in, _page.sign_in, _page.sign_out)
 ROUTE_SCOPES: dict[tuple[str, str], Scope | None] = {
@@ -260,6 +262,18 @@ def execution(site: Site, owner: str) -> Made:
     return Made(its, {}, (its,))
 
 
+def budget(site: Site, owner: str) -> Made:
+    its = made.new_id("budget")
+    request = BudgetRequest(
+        id=its,
+        scope=BudgetScope(tenant_id=owner, budget_id=its, per="user", key=f"{its}-user"),
+        limits=Amounts(tokens=100),
+        amounts=Amounts(tokens=30),
+    )
+    done(site, site.server.store.reserve_budget(request))
+    return Made(its, {}, (its,))
+
+
 def dead(site: Site, owner: str) -> Made:
     its = done(site, made.delivery(site.server.store, owner))
     return Made(its, {}, (its,))
@@ -394,10 +408,14 @@ CASES: dict[tuple[str, str], Case] = {
         "/hooks/{id}/revert", hook, view=HOOK, fill={"to": "{first}"}, status=303, again=(409,)
     ),
     ("POST", "/hooks/{id:str}/try"): Case("/hooks/{id}/try", hook, view=HOOK, again=(200,)),
+    ("POST", "/hooks/{id:str}/backtest"): Case(
+        "/hooks/{id}/backtest", hook, view=HOOK, fill={"days": "7"}, again=(200,)
+    ),
     ("GET", "/logs"): Case(
         "/logs", execution, ("hook", "point", "status", "operation", "tenant", "from", "to", "cursor"), listed=True
     ),
     ("GET", "/statistics"): Case("/statistics", execution, ("tenant", "by", "span", "hook"), listed=True),
+    ("GET", "/budgets"): Case("/budgets", budget, ("budget", "tenant", "ended"), listed=True),
     ("GET", "/deliveries"): Case(
         "/deliveries", dead, ("status", "endpoint", "operation", "hook", "tenant", "cursor", "notice"), listed=True
     ),

@@ -36,6 +36,7 @@ VIEWS = (
     "hooks",
     "logs",
     "statistics",
+    "budgets",
     "deliveries",
     "endpoints",
     "keys",

@@ -115,7 +115,7 @@ def test_a_wrong_form_says_at_each_field_what_to_change_and_keeps_what_was_typed
     page.get_by_label("Name (required)").fill("Limit <b>\u202e")
     page.get_by_label("Handler (required)").select_option("limit-calls")
     page.get_by_label("N (required)").fill("many")
-    page.get_by_label("Per").fill("tool")
+    page.get_by_label("Per", exact=True).fill("tool")
     page.get_by_label("Priority").fill("2000")
 
     page.get_by_role("button", name="Create hook").click()
@@ -322,7 +322,7 @@ def test_a_system_hook_is_switched_off_for_one_tenant(browser: Browser, paged: S
     row = admin.locator("[data-row]").filter(has_text=hook.name)
     expect(row.get_by_role("button", name=f"Disable {hook.name} for all tenants")).to_have_text("Disable for all")
     row.get_by_role("link", name="all tenants").click()
-    admin.get_by_label("Tenant").fill(ours)
+    admin.get_by_label("Tenant", exact=True).fill(ours)
     admin.get_by_role("button", name="Disable for this tenant").click()
     text(admin, ".notice").to_contain_text("Disabled for this tenant")
 
@@ -530,11 +530,11 @@ def test_a_tenant_that_was_named_is_named_no_longer_when_the_hook_is_disabled_fo
     context = look(browser, paged)
     admin = context.new_page()
     admin.goto(f"hooks/{hook.id}")
-    admin.get_by_label("Tenant").fill("tenant-that-is-new")
+    admin.get_by_label("Tenant", exact=True).fill("tenant-that-is-new")
     admin.keyboard.press("Enter")
 
     text(admin, ".left-out").to_contain_text("tenant-that-is-new")
-    expect(admin.get_by_label("Tenant")).to_have_value("")
+    expect(admin.get_by_label("Tenant", exact=True)).to_have_value("")
     expect(admin.locator(".notice")).to_be_focused()
     context.close()
     done(paged, paged.server.registry.delete(hook.id, tenant_id=""))
@@ -547,11 +547,115 @@ def test_a_tenant_that_is_being_named_stays_when_another_part_of_the_page_change
     context = look(browser, paged)
     admin = context.new_page()
     admin.goto(f"hooks/{hook.id}")
-    admin.get_by_label("Tenant").fill("tenant-that-is-new")
+    admin.get_by_label("Tenant", exact=True).fill("tenant-that-is-new")
 
     admin.get_by_role("button", name="Run the test").click()
 
     expect(admin.get_by_text("denied", exact=True).first).to_be_visible()
-    expect(admin.get_by_label("Tenant")).to_have_value("tenant-that-is-new")
+    expect(admin.get_by_label("Tenant", exact=True)).to_have_value("tenant-that-is-new")
     context.close()
     done(paged, paged.server.registry.delete(hook.id, tenant_id=""))
+
+
+def test_a_hook_in_shadow_is_enforced_from_now_for_whom_the_small_form_says(
+    page: Page, paged: Site, tenant: str
+) -> None:
+    hook = made(paged, tenant, name="No refunds", mode="shadow", percent=25, agents=["refund*"])
+    page.goto(f"hooks/{hook.id}")
+    expect(page.get_by_text("In shadow, for 25 % of operations of agents refund*.")).to_be_visible()
+    rollout = page.locator("#rollout")
+    expect(rollout.get_by_label("Percent of operations")).to_have_value("25")
+
+    rollout.get_by_label("Percent of operations").fill("2.5")
+    rollout.get_by_role("button", name="Enforce from now").click()
+
+    expect(page.get_by_text("Enforced, for 2.5 % of operations of agents refund*.")).to_be_visible()
+    expect(page.get_by_text("It is enforced from the next run on.")).to_be_visible()
+    newest = page.locator("#main .history li").first
+    expect(newest).to_contain_text("percent")
+    expect(newest).to_contain_text("shadow")
+    found = done(paged, paged.server.registry.revisions(hook.id, tenant)).items[0]
+    assert [(each.field, each.old, each.new) for each in found.changes] == [
+        ("percent", 25.0, 2.5),
+        ("mode", "shadow", "enforce"),
+    ]
+    assert found.actor.startswith("key:")
+
+    page.get_by_role("button", name=f"Restore revision {hook.revision}").click()
+    expect(page.get_by_text("In shadow, for 25 % of operations of agents refund*.")).to_be_visible()
+
+
+@pytest.mark.parametrize("percent", ["101", "-1", "0.001", "NaN", "a lot"])
+def test_a_percentage_that_is_none_is_named_at_its_field_and_nothing_is_stored(
+    page: Page, paged: Site, tenant: str, percent: str, complaints: list[str]
+) -> None:
+    hook = made(paged, tenant, mode="shadow", percent=25)
+    page.goto(f"hooks/{hook.id}")
+    field = page.locator("#rollout").get_by_label("Percent of operations")
+
+    field.fill(percent)
+    page.locator("#rollout").get_by_role("button", name="Enforce from now").click()
+
+    expect(page.locator("#rollout .wrong")).to_be_visible()
+    expect(field).to_have_value(percent)
+    assert done(paged, paged.server.registry.get(hook.id, tenant)) == hook
+    ignore_refusals(complaints)
+
+
+def test_who_enforces_a_hook_that_somebody_has_changed_meanwhile_is_told(
+    page: Page, paged: Site, tenant: str, complaints: list[str]
+) -> None:
+    hook = made(paged, tenant, mode="shadow", percent=25)
+    page.goto(f"hooks/{hook.id}")
+    done(paged, paged.server.registry.update(hook.id, {"percent": 5}, tenant_id=tenant, actor="cli:ann"))
+
+    page.locator("#rollout").get_by_role("button", name="Enforce from now").click()
+
+    expect(page.get_by_text("Nothing of yours was stored.")).to_be_visible()
+    now = done(paged, paged.server.registry.get(hook.id, tenant))
+    assert (now.mode, now.percent) == ("shadow", 5)
+    ignore_refusals(complaints)
+
+
+def test_the_list_says_for_which_operations_a_hook_is(page: Page, paged: Site, tenant: str) -> None:
+    made(paged, tenant, name="Wary", mode="shadow", percent=0.01, environments=["staging"])
+    page.goto("hooks")
+
+    row = page.locator("tr", has_text="Wary")
+    expect(row).to_contain_text("shadow")
+    expect(row).to_contain_text("0.01 % of operations in staging")
+
+
+def test_the_page_of_a_hook_judges_the_past(page: Page, paged: Site, tenant: str) -> None:
+    its = called(paged, tenant, "bank/pay", "bank/pay", "mail/send")
+    hook = done(
+        paged,
+        paged.server.registry.create(
+            HookDefinition(name="No payments", point="ToolCall.guard", handler="deny", tool="pay", tenant_id=tenant)
+        ),
+    )
+    page.goto(f"hooks/{hook.id}")
+
+    page.get_by_label("Operations of the last").select_option("day")
+    page.get_by_role("button", name="Judge their calls").click()
+
+    text(page, "#judged").to_contain_text("2 calls of 1 operation")
+    text(page, "#judged").to_contain_text("denied 2")
+    expect(page.locator("#judged tbody tr")).to_have_count(1)
+    expect(page.locator("#judged .calls li")).to_have_count(2)
+    expect(page.locator("#judged .calls a").first).to_have_attribute("href", re.compile(f"operations/{its}$"))
+    expect(page.get_by_label("Operations of the last")).to_have_value("1")
+
+
+def test_the_page_says_why_a_hook_cannot_judge_the_past(plain: Page, paged: Site, tenant: str) -> None:
+    hook = done(
+        paged,
+        paged.server.registry.create(
+            HookDefinition(name="No models", point="ModelCall.guard", handler="deny", tenant_id=tenant)
+        ),
+    )
+    plain.goto(f"hooks/{hook.id}")
+
+    plain.get_by_role("button", name="Judge their calls").click()
+
+    text(plain, "#judged .problem").to_contain_text("the tools and the settings of model calls are not stored")

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hookline.registry import Statistic
+from hookline.registry._statistics import COUNTS
 from hookline.server.page._plots import Series, align_spans, column_plot, percentile_plot, round_up
 from hookline.server.page._templates import create_environment
 
@@ -16,8 +17,8 @@ FIGURES = st.floats(0, 1e9, allow_nan=False)
 
 
 def statistic(**fields: float) -> Statistic:
-    known = {"count": 1, "errors": 0, "denied": 0, "timeouts": 0, "dropped": 0, "p50_ms": 1.0, "p95_ms": 2.0}
-    return Statistic(**(known | {"p99_ms": 3.0} | fields))  # type: ignore[arg-type]
+    known = {**dict.fromkeys(COUNTS, 0), "count": 1, "p50_ms": 1.0, "p95_ms": 2.0, "p99_ms": 3.0}
+    return Statistic(**(known | fields))  # type: ignore[arg-type]
 
 
 @given(st.lists(st.tuples(st.text(max_size=5), FIGURES, FIGURES), max_size=80))

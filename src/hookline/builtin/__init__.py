@@ -1,6 +1,6 @@
 """Ready-made hooks: bundles for `hooks=[...]`, which any number of runs and tenants can share."""
 
-from hookline.builtin._content import PATTERNS, redact
+from hookline.builtin._content import PATTERNS, deny_phrases, redact
 from hookline.builtin._injection import PromptInjectionScan
 from hookline.builtin._models import budget, retry
 from hookline.builtin._provenance import require_provenance
@@ -17,6 +17,7 @@ __all__ = [
     "allow_tools",
     "budget",
     "cache",
+    "deny_phrases",
     "deny_tools",
     "limit_calls",
     "redact",

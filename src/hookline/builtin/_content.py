@@ -1,4 +1,4 @@
-"""Redact secrets in the texts of a run, by pattern."""
+"""Redact secrets in the texts of a run, by pattern, and deny answers with banned phrases."""
 
 import re
 from collections.abc import Callable, Iterable
@@ -7,11 +7,22 @@ from typing import Any, Unpack
 from msgspec.structs import replace
 
 from hookline.builtin._tools import BundleOptions, with_defaults
-from hookline.calls import AgentCall, AgentResult, Message, ModelCall, ModelResponse, SubAgentCall, ToolCall, ToolResult
+from hookline.calls import (
+    AgentCall,
+    AgentResult,
+    Deny,
+    Message,
+    ModelCall,
+    ModelResponse,
+    PartialResponse,
+    SubAgentCall,
+    ToolCall,
+    ToolResult,
+)
 from hookline.errors import HookDefinitionError
-from hookline.hooks import Hooks
+from hookline.hooks import Hooks, TextParts
 
-__all__ = ["PATTERNS", "Span", "in_every_text", "redact", "replace_passages"]
+__all__ = ["PATTERNS", "Span", "deny_phrases", "in_every_text", "redact", "replace_passages"]
 
 Span = tuple[int, int]
 """Where a passage starts and ends, in characters."""
@@ -76,6 +87,7 @@ def redact(
     output: bool = True,
     messages: bool = True,
     args: bool = False,
+    parts: TextParts | None = None,
     **options: Unpack[BundleOptions],
 ) -> Hooks:
     """Replace text that matches a pattern before the model or the user sees it.
@@ -90,6 +102,8 @@ def redact(
         messages: Whether to redact messages sent to the model. The run's own messages stay unchanged.
         args: Whether to redact arguments of tool calls, including nested ones. A tool that needs the secret will not
             get it.
+        parts: Redacts an answer while the model writes it, and releases it in parts. Its `hold` must be at least as
+            long as what the patterns match, or the answer is denied. `None` releases the text at the end of the run.
         **options: Options of the bundle, see `BundleOptions`.
 
     Raises:
@@ -102,12 +116,55 @@ def redact(
         hooks.after(ToolCall, id=hooks.id)(redaction.redact_tool_result)
         hooks.after(SubAgentCall, id=hooks.id)(redaction.redact_answer)
     if output:
-        hooks.after(ModelCall, id=hooks.id)(redaction.redact_response)
-        hooks.after(AgentCall, id=hooks.id)(redaction.redact_answer)
+        hooks.after(ModelCall, id=hooks.id, parts=parts)(redaction.redact_response)
+        hooks.after(AgentCall, id=hooks.id, hold_text=parts is None)(redaction.redact_answer)
     if messages:
         hooks.before(ModelCall, priority=inner, id=hooks.id)(redaction.redact_messages)
     if args:
         hooks.before(ToolCall, priority=inner, id=hooks.id)(redaction.redact_args)
+    return hooks
+
+
+def deny_phrases(
+    phrases: Iterable[str],
+    *,
+    ignore_case: bool = True,
+    max_chars: int = 80,
+    max_seconds: float | None = None,
+    **options: Unpack[BundleOptions],
+) -> Hooks:
+    """Deny an answer of the model that contains a phrase, while the model writes it.
+
+    Readers of a stream never get any character of the phrase, however the stream is split. What they got before stays
+    with them; the run ends.
+
+    Args:
+        phrases: The phrases. They match anywhere in the text, also inside of words.
+        ignore_case: Whether upper and lower case are the same.
+        max_chars: New characters with which the text is searched again; see `TextParts`.
+        max_seconds: Seconds after which it is searched also if there are fewer.
+        **options: Options of the bundle, see `BundleOptions`.
+
+    Raises:
+        HookDefinitionError: If a phrase or an option is invalid.
+    """
+    if isinstance(phrases, str) or not isinstance(phrases, Iterable):
+        raise HookDefinitionError("deny_phrases", f"`phrases` must be a list; got {phrases!r}")
+    banned = list(phrases)
+    for phrase in banned or (None,):
+        if not isinstance(phrase, str) or not phrase:
+            raise HookDefinitionError("deny_phrases", f"pass at least one phrase, and no empty one; got {banned!r}")
+    pattern = re.compile("|".join(map(re.escape, banned)), re.IGNORECASE if ignore_case else 0)
+    longest = max(map(len, banned))
+    hooks = Hooks(**with_defaults("deny_phrases", 30, options))
+    parts = TextParts(hold=longest - 1, max_chars=max_chars, max_seconds=max_seconds)
+
+    @hooks.after(ModelCall, id=hooks.id, parts=parts)
+    def search(call: ModelCall, response: ModelResponse) -> Deny | None:
+        judged = response.judged if isinstance(response, PartialResponse) else 0
+        found = pattern.search(response.content, max(0, judged - longest + 1))
+        return Deny(f"the answer contains the banned phrase {found[0]!r}") if found else None
+
     return hooks
 
 

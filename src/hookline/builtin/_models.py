@@ -1,12 +1,14 @@
-"""Limit what a run spends on its model, and retry model calls after temporary failures."""
+"""Limit what runs spend, and retry model calls after temporary failures."""
 
 from typing import Unpack
 
+from hookline.budgets import BudgetPer, BudgetStore, BudgetWindow
+from hookline.builtin._budgets import OnLimit, add_budget, check_terms
 from hookline.builtin._tools import BundleOptions, PerOperation, check_number, with_defaults
 from hookline.calls import Call, Deny, ModelCall, ModelResponse, Usage
 from hookline.errors import HookDefinitionError
 from hookline.events import BeforeStep
-from hookline.hooks import Hooks
+from hookline.hooks import Hooks, OnError
 from hookline.runtime import RETRY, ModelRetry
 
 __all__ = ["budget", "retry"]
@@ -16,21 +18,94 @@ class _Purse:
     usage = Usage()
 
 
-def budget(*, cost_usd: float | None = None, tokens: int | None = None, **options: Unpack[BundleOptions]) -> Hooks:
-    """End a run with reason `"interrupted"` when its model calls have used up a budget.
+def budget(
+    *,
+    cost_usd: float | None = None,
+    tokens: int | None = None,
+    calls: int | None = None,
+    per: BudgetPer | None = None,
+    window: BudgetWindow | None = None,
+    zone: str = "UTC",
+    store: BudgetStore | None = None,
+    tool: str = "*",
+    reserve_usd: float | None = None,
+    reserve_tokens: int | None = None,
+    warn_at: float | None = None,
+    on_limit: OnLimit = "deny",
+    on_error: OnError = "closed",
+    lease_seconds: float = 900.0,
+    **options: Unpack[BundleOptions],
+) -> Hooks:
+    """Limit what model calls cost, and how often tools are called: in one run, or across runs with `per`.
 
-    A model call starts while any budget is left, so the last one can exceed it. Sub-agents share the budget of the run
-    that called them. Spending is counted in this process, including answers that another hook withholds. Priority:
-    1000.
+    Without `per`, a run ends with reason `"interrupted"` when its model calls have used up the budget. A model call
+    starts while any budget is left, so the last one can exceed it. Sub-agents share the budget of the run that called
+    them. Spending is counted in this process, including answers that another hook withholds. Priority: 1000.
+
+    With `per`, all runs of an operation, user, tenant, agent or tool draw on one budget, in every process that shares
+    the store. Each call reserves the most that it can take before it runs, and is denied if that is not left; when it
+    has ended, what it took takes the place of the reservation. A call that fails, is cancelled, or whose answer does
+    not say what it took, counts with all that it reserved. A call that took more than it had reserved is recorded as an
+    overrun, and closes the window. Tenants never share a budget.
+
+    A model call reserves the price of all its input and of `max_tokens` of its settings, unless `reserve_usd` or
+    `reserve_tokens` say otherwise. The input counts with one token for each byte, since it can be no more.
 
     Args:
         cost_usd: Limit in US dollars, as the model reports them in `usage`.
         tokens: Limit of input and output tokens together.
+        calls: Limit of tool and sub-agent calls; needs `per`.
+        per: Whose calls are counted together. A sub-agent counts with the operation of the run that called it. Runs
+            without a user share one budget. `"tool"` is for `calls` alone.
+        window: `"1h"`, `"1d"` or `"month"`, by clock and calendar; `None` for all time. The clock is the store's.
+        zone: The time zone of the window, such as `"Europe/Berlin"`.
+        store: Keeps the counts: a `SqlStore`, or another `BudgetStore`. By default, an `InMemoryBudgets`. Budgets with
+            the same `id`, `per` and `window` share their counts in a store.
+        tool: Glob of the tools that `calls` counts.
+        reserve_usd: What each model call reserves, in US dollars.
+        reserve_tokens: What each model call reserves, in tokens.
+        warn_at: The share of a limit, from 0 to 1, at which a window warns: once, with a log record and the signal
+            `budget_changed`.
+        on_limit: `"deny"` to deny what is not left: a denied model call ends the run, and of a denied tool call the
+            model is told. `"stop"` to end the run in both cases. `"ask"` to ask a person before a tool call, who allows
+            it, or the next model call, to exceed the limit; a model call cannot wait for a person, and is denied.
+        on_error: `"closed"` to deny calls while the store cannot be reached, `"open"` to let them run uncounted.
+        lease_seconds: Seconds after which a reservation counts as used in full if its process has died. A longer call
+            is still settled with what it took.
         **options: Options of the bundle, see `BundleOptions`.
 
     Raises:
-        HookDefinitionError: If there is no limit, or an option is invalid.
+        HookDefinitionError: If there is no limit, an option is invalid, or what a call reserves cannot be known.
     """
+    across = {
+        "calls": (calls, None),
+        "window": (window, None),
+        "zone": (zone, "UTC"),
+        "store": (store, None),
+        "tool": (tool, "*"),
+        "reserve_usd": (reserve_usd, None),
+        "reserve_tokens": (reserve_tokens, None),
+        "warn_at": (warn_at, None),
+        "on_limit": (on_limit, "deny"),
+        "on_error": (on_error, "closed"),
+    }
+    if per is not None or any(given != default for given, default in across.values()):
+        terms = check_terms(
+            cost_usd=cost_usd,
+            tokens=tokens,
+            calls=calls,
+            per=per,
+            window=window,
+            zone=zone,
+            tool=tool,
+            reserve_usd=reserve_usd,
+            reserve_tokens=reserve_tokens,
+            warn_at=warn_at,
+            on_limit=on_limit,
+            on_error=on_error,
+            lease_seconds=lease_seconds,
+        )
+        return add_budget(Hooks(**with_defaults("budget", 1000, options)), terms, store)
     if cost_usd is None and tokens is None:
         raise HookDefinitionError("budget", "pass `cost_usd`, `tokens` or both")
     _check_limits(cost_usd, tokens)

@@ -23,6 +23,7 @@ from hookline.cli.init import init
 from hookline.cli.operate import (
     approvals_app,
     audit_app,
+    budgets_app,
     deliveries_app,
     doctor,
     endpoints_app,
@@ -59,7 +60,7 @@ hookline: lifecycle hooks for AI agents. See, steer and test every run.
   Start            demo, init, doctor
   Run agents       chat, eval, trace, host
   Operate a store  serve, hooks, approvals, operations, executions,
-                   deliveries, endpoints, keys, audit
+                   budgets, deliveries, endpoints, keys, audit
 
 hookline demo shows what hookline does, in a minute, without a model.
 hookline --help describes every command, hookline COMMAND --help one of them."""
@@ -230,6 +231,7 @@ for group in (
     approvals_app,
     operations_app,
     executions_app,
+    budgets_app,
     deliveries_app,
     endpoints_app,
     keys_app,

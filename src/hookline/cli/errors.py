@@ -15,6 +15,7 @@ HooklineError
 ├── NothingDoneError                    deliveries cannot be tried again
 ├── UnknownKeyError (LookupError)       there is no such key
 ├── UnknownSecretError (LookupError)    there is no such signing secret
+├── UnknownBudgetError (LookupError)    there is no such window of a budget
 ├── InputFileError (ValueError)         a file has no definitions
 └── ProjectFileError                    a file of a new project cannot be written
 ```
@@ -41,6 +42,7 @@ __all__ = [
     "StoreMissingError",
     "TraceTargetError",
     "TracingDisabledError",
+    "UnknownBudgetError",
     "UnknownKeyError",
     "UnknownSecretError",
     "without_password",
@@ -190,6 +192,17 @@ class NothingDoneError(HooklineError):
 @define_error("There is no API key {id!r}; `hookline keys list` shows the ids.")
 class UnknownKeyError(HooklineError, LookupError):
     """There is no such API key, or it is another tenant's.
+
+    Attributes:
+        id: The id that was given.
+    """
+
+    id: str
+
+
+@define_error("There is no window {id!r} of a budget; `hookline budgets list` shows the ids.")
+class UnknownBudgetError(HooklineError, LookupError):
+    """There is no such window of a budget, or it is another tenant's.
 
     Attributes:
         id: The id that was given.

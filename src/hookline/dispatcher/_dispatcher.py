@@ -34,7 +34,7 @@ from hookline.execution import (
     refuse_return,
     report,
 )
-from hookline.hooks import AnyHook, Hook, Hooks, Interceptor, hook_batch
+from hookline.hooks import AnyHook, Hook, Hooks, Interceptor, hook_batch, refuse_scoped
 from hookline.signals import announce, hook_executed, operation_registered, operation_unregistered
 from hookline.webhooks import Delivery
 
@@ -181,6 +181,7 @@ def plan_of(bundle: Hooks) -> Plan:
     """Return the plan of a bundle, which all operations with this bundle share."""
     plan: Plan | None = bundle._compiled
     if plan is None:
+        refuse_scoped(bundle, f"Hooks {bundle.id!r}")
         observers = [
             (hook.event, compile_observer(hook, bundle.tenant_id, recorded=bundle.recorded, shadow=bundle.shadow))
             for hook in bundle.observers

@@ -15,12 +15,13 @@ from hookline._readonly import read_only
 from hookline.calls import Ask, Deny, Respond, ToolCall
 from hookline.errors import CriticalDeliveryError, DeliveryError, MissingExtraError
 from hookline.events import BeforeToolCall, Event, encode, tool_event_fields
-from hookline.hooks import AnyHook, ControlInterceptor, Hook, Hooks, Interceptor
+from hookline.hooks import AnyHook, ControlInterceptor, Hook, Hooks, Interceptor, refuse_scoped
 from hookline.webhooks import ControlAnswer, Delivery, Envelope, HookData, is_asked, payload_of
 
 __all__ = [
     "LazyDelivery",
     "RequiredDeliveries",
+    "before_tool_call_of",
     "control_interceptor",
     "has_webhooks",
     "hooks_of_this_process",
@@ -40,7 +41,7 @@ def control_interceptor(hook: HookData, delivery: Delivery) -> Interceptor:
     """
 
     async def ask_receiver(call: ToolCall) -> ToolCall | Respond | Deny | Ask | None:
-        wire = msgspec.json.decode(encode(_before_tool_call_of(call)))
+        wire = msgspec.json.decode(encode(before_tool_call_of(call)))
         if hook.webhook.dialect != "hookline" and not is_asked(hook.webhook, wire):
             return None
         envelope = Envelope(
@@ -67,6 +68,7 @@ def control_interceptor(hook: HookData, delivery: Delivery) -> Interceptor:
         on_error=hook.webhook.on_error,
         tenant_id=hook.tenant_id,
         shadow=hook.shadow,
+        revision=hook.revision,
     )
 
 
@@ -95,7 +97,8 @@ def decision_of(hook: HookData, call: ToolCall, answer: ControlAnswer) -> ToolCa
     return None if answer.args is None else msgspec.structs.replace(call, args=read_only(answer.args))
 
 
-def _before_tool_call_of(call: ToolCall) -> BeforeToolCall:
+def before_tool_call_of(call: ToolCall) -> BeforeToolCall:
+    """Return the event of a tool call that is about to happen."""
     return BeforeToolCall(
         operation_id=call.operation_id,
         agent_id=call.agent_id,
@@ -216,6 +219,7 @@ def hooks_of_this_process(hooks: Iterable[AnyHook], delivery: Callable[[], Deliv
     """
     batch: list[AnyHook] = []
     for entry in hooks:
+        refuse_scoped(entry, "hooks")
         data = entry.data() if isinstance(entry, Hook) else None
         if data is None:
             batch.append(entry)
@@ -245,10 +249,15 @@ def _delivering_bundle(data: HookData, delivery: Delivery, critical: RequiredDel
         assert critical is not None
         critical.started(data)
 
-    deliver_hook = Hook(id=data.id, type=data.type, tool=data.tool, handler=deliver, timeout=math.inf)
+    deliver_hook = Hook(
+        id=data.id, type=data.type, tool=data.tool, handler=deliver, timeout=math.inf, revision=data.revision
+    )
     bundle.observers = (deliver_hook,)
     if critical is not None:
-        bundle.observers = (Hook(id=data.id, type=data.type, tool=data.tool, handler=note), deliver_hook)
+        bundle.observers = (
+            Hook(id=data.id, type=data.type, tool=data.tool, handler=note, revision=data.revision),
+            deliver_hook,
+        )
     return bundle
 
 

@@ -85,6 +85,7 @@ class Observer(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         recorded: Whether its runs are announced as `HookExecution`s.
         announces: Whether its handler announces its runs that end, and knows more about them than the dispatcher.
         shadow: Whether nothing that it does answers or denies a tool call.
+        revision: The revision of the stored definition that made it; 0 for any other hook.
         committed: Whether it hears events of a durable run after their commit.
     """
 
@@ -96,6 +97,7 @@ class Observer(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     recorded: bool = True
     announces: bool = False
     shadow: bool = False
+    revision: int = 0
     committed: bool = False
 
 
@@ -111,6 +113,7 @@ def compile_observer(hook: Hook, tenant_id: str = "", *, recorded: bool = True, 
         matches=matcher(hook.tool, tenant_id),
         recorded=recorded,
         shadow=shadow,
+        revision=hook.revision,
         committed=hook.heard == "committed",
     )
 
@@ -340,6 +343,7 @@ def _announce(
         tenant_id=getattr(event, "tenant_id", ""),
         decision=decision,
         reason=reason,
+        revision=observer.revision,
     )
     announce(hook_executed, sender, execution=execution)
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Awaitable, Iterable
+from collections.abc import Awaitable, Iterable, Sequence
 from time import perf_counter
-from typing import Any
+from typing import Any, NamedTuple
 
 import anyio
 import anyio.abc
@@ -44,12 +44,14 @@ from hookline.calls import (
     ToolResult,
     background_of,
     context_takers,
+    shadow_of,
 )
 from hookline.errors import HookDefinitionError, HookDenied, HookTimeoutError, HookUsageError
 from hookline.execution import announce_chain, describe_failure, refuse_return, report_failure, run_timed
-from hookline.hooks import AnyHook, Hooks, Interceptor, hook_batch
+from hookline.hooks import AnyHook, Hooks, Interceptor, hook_batch, refuse_scoped
 from hookline.interceptors._clock import Clock, ScopedClock, drive, drive_through
 from hookline.interceptors._fold import CompiledChain, Placed, check_depth, first_unheard
+from hookline.interceptors._parts import judged_calls
 from hookline.interceptors._shadow import judge_in_shadow
 from hookline.interceptors._traversal import CompiledInterceptor, RunPolicy, Terminal, Traversal, executions_of
 from hookline.signals import ExecutionStatus, HookExecution, chain_ran, hook_executed
@@ -200,16 +202,29 @@ class Chain:
         return call in self._calls
 
     def judges_result(self, call: type[Call], tenant_id: str = "") -> bool:
-        """Return whether any hook can change or withhold the result of calls of that class.
+        """Return whether text of calls of that class is held until a hook has judged the result.
 
         Args:
             call: The class of the calls.
             tenant_id: The tenant of the calls.
         """
         return any(
-            hook.wait and not hook.shadow and hook.kind in ("around", "after") and hook.tenant_id in ("", tenant_id)
+            hook.wait
+            and not hook.shadow
+            and hook.hold_text
+            and hook.kind in ("around", "after")
+            and hook.tenant_id in ("", tenant_id)
             for hook, _ in self._placed[call]
         )
+
+    def judges_parts(self, call: type[Call], tenant_id: str = "") -> bool:
+        """Return whether all hooks that can change or withhold the result of such calls judge its text in parts.
+
+        Args:
+            call: The class of the calls.
+            tenant_id: The tenant of the calls.
+        """
+        return bool(self._compile(call, tenant_id).part_hooks)
 
     def order(self, call: type[Call], *, tenant_id: str = "") -> list[str]:
         """Return the ids of the hooks of a class of calls, outermost first, guards last.
@@ -290,6 +305,8 @@ class Chain:
             shared = id(call.metadata)
             outer = context_takers.get(shared)  # a hook of this very call may run it through another chain
             context_takers[shared] = traversal
+        if compiled.part_hooks:
+            judged_calls[id(call.metadata)] = traversal, compiled.part_hooks
         try:
             if compiled.background:
                 await self._traverse_with_background(compiled, traversal)
@@ -310,6 +327,8 @@ class Chain:
             if asker is not None:  # ids need not be unique
                 traversal.asked_nth = sum(hook.id == asker.id for hook in compiled.hooks[: asker.index])
         finally:
+            if compiled.part_hooks:
+                judged_calls.pop(id(call.metadata), None)
             if compiled.takes_context:
                 if outer is None:
                     context_takers.pop(shared, None)
@@ -340,12 +359,91 @@ class Chain:
 _NO_HOOKS = CompiledChain((), hook_timeout=math.inf)
 
 
+class PastVerdict(NamedTuple):
+    """What hooks did with a stored call.
+
+    Attributes:
+        duration_ms: Their own time.
+        executions: One record per hook that ran, in the order of their start; empty if all let the call be.
+    """
+
+    duration_ms: float
+    executions: Sequence[HookExecution]
+
+
+class PastChain:
+    """The interceptors that judge stored calls. Nothing that they decide has an effect.
+
+    Nothing is announced or logged, and text for the model that a hook adds to a call reaches nobody.
+
+    Args:
+        hooks: The hooks; they are for all tenants whose calls are judged, and none of them is a background hook.
+        hook_timeout: Limit of own time in seconds for hooks that have none.
+    """
+
+    def __init__(self, hooks: Iterable[Interceptor], *, hook_timeout: float = 30.0) -> None:
+        placed: dict[type[Call], list[Placed]] = {}
+        for hook in hooks:
+            placed.setdefault(hook.call, []).append((hook, self))
+        self._compiled = {call: CompiledChain(each, hook_timeout=hook_timeout) for call, each in placed.items()}
+        self._clock = Clock if runs_on_asyncio() else ScopedClock
+
+    async def judge(self, call: Call, outcome: object) -> PastVerdict | None:
+        """Run a stored call through the hooks.
+
+        Args:
+            call: The call.
+            outcome: The result of the call, or an exception that the call raises.
+
+        Returns:
+            What the hooks did; `None` if the call is for none of them.
+
+        Raises:
+            BaseException: A cancellation, or an error that is no `Exception`.
+        """
+        compiled = self._compiled.get(call.__class__)
+        if compiled is None:
+            return None
+
+        async def terminal(call: Any) -> Any:
+            if isinstance(outcome, Exception):
+                raise outcome
+            return outcome
+
+        clock = self._clock(compiled.hooks, compiled.marks.copy(), math.inf, limited=False)
+        traversal = Traversal(call, terminal, compiled.idle.copy(), clock, started=[], executions={}, logged=False)
+        shadow_of.set(call.metadata)
+        coroutine = compiled.enter(traversal, call)
+        try:
+            if clock.scoped:
+                await coroutine
+            else:  # as `drive_through` does, but a frame less
+                try:
+                    waits_for = coroutine.send(None)
+                except StopIteration:
+                    pass
+                else:
+                    await drive(clock, coroutine, waits_for)
+        except anyio.get_cancelled_exc_class():
+            raise
+        except Exception as error:
+            if error is not traversal.refusal and error is not traversal.raised:
+                raise
+        ran = traversal.started
+        if not ran:
+            return None
+        now = perf_counter()
+        noted = executions_of(traversal) if traversal.executions or traversal.rewrote else ()
+        return PastVerdict(sum([clock.own(hook, now) for hook in ran]) * 1e3, noted)
+
+
 def _with_lanes(batch: Iterable[AnyHook]) -> list[Placed]:
     """Pair the interceptors of a batch with the lane of each; plain ones share one lane."""
     own = object()
     placed: list[Placed] = []
     for entry in batch:
         if isinstance(entry, Hooks):
+            refuse_scoped(entry, "Chain")
             placed.extend((hook, entry.lane) for hook in entry.interceptors)
         elif isinstance(entry, Interceptor):
             placed.append((entry, own))

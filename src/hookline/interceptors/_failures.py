@@ -94,7 +94,8 @@ def fail(traversal: Traversal, hook: CompiledInterceptor, error: Exception, stat
     if status is not None:
         reason = failed_closed(problem) if denies else ""
         traversal.note(hook, status, problem, decision="denied" if denies else "", reason=reason)
-    report_failure(hook.id, f"{hook.kind} {hook.point}", traversal.call.operation_id, error)
+    if traversal.logged:
+        report_failure(hook.id, f"{hook.kind} {hook.point}", traversal.call.operation_id, error)
     if traversal.refusal is not None:
         raise traversal.refusal
     if not hook.closed:

@@ -25,6 +25,7 @@ from hookline.execution import (
 from hookline.hooks import ControlInterceptor, Interceptor, Kind
 from hookline.interceptors._clock import INF, NO_HOOK, Clock, drive_elsewhere
 from hookline.interceptors._failures import after_error, fail, late_call_next_error, ran_too_long, timeout_error
+from hookline.interceptors._parts import check_released
 from hookline.interceptors._return_values import (
     apply_after,
     apply_around,
@@ -213,9 +214,11 @@ class CompiledChain:
         background: Whether any of them is not waited for, shadow hooks among them.
         background_after: The `after` hooks that are not waited for.
         takes_context: Whether the hooks can add context for the model to the calls.
+        part_hooks: The hooks that judge text in parts, from the inside to the outside; empty if any other hook can
+            change or withhold a result.
     """
 
-    __slots__ = ("background", "background_after", "enter", "hooks", "idle", "marks", "takes_context")
+    __slots__ = ("background", "background_after", "enter", "hooks", "idle", "marks", "part_hooks", "takes_context")
 
     def __init__(self, placed: Sequence[Placed], *, hook_timeout: float) -> None:
         ordered = sorted(placed, key=lambda each: (each[0].kind == "guard", each[0].priority, each[0].tenant_id != ""))
@@ -232,6 +235,8 @@ class CompiledChain:
         self.background = bool(background) or len(enforced) < len(waited)
         self.takes_context = bool(enforced) and enforced[0].call in (ToolCall, AgentCall)
         self.background_after = tuple(hook for hook in reversed(background) if hook.kind == "after")
+        judges = [hook for hook in reversed(enforced) if hook.kind in ("after", "around")]
+        self.part_hooks = tuple(judges) if all(hook.parts is not None for hook in judges) else ()
         layers = [hook for hook in waited if hook.kind != "guard"]
         self.idle: list[Any] = [IDLE]
         guards = [hook for hook in waited if hook.kind == "guard"]
@@ -350,13 +355,16 @@ def compile_interceptor(
         matches=matcher(hook.tool, ""),
         lane=lane,
         alone=compile_alone(hook, lane, hook_timeout=hook_timeout) if hook.shadow and hook.wait else None,
+        parts=None if hook.shadow else hook.parts,
+        part_chain=compile_alone(hook, lane, hook_timeout=hook_timeout) if hook.parts and not hook.shadow else None,
+        revision=hook.revision,
         **places._asdict(),
     )
 
 
 def compile_alone(hook: Interceptor, lane: object, *, hook_timeout: float) -> CompiledChain:
-    """Compile a chain in which a shadow hook is the only one, and decides."""
-    return CompiledChain([(msgspec.structs.replace(hook, shadow=False), lane)], hook_timeout=hook_timeout)
+    """Compile a chain in which a hook is the only one, decides, and judges what it is given as a whole."""
+    return CompiledChain([(msgspec.structs.replace(hook, shadow=False, parts=None), lane)], hook_timeout=hook_timeout)
 
 
 def first_unheard(compiled: CompiledChain, policy: RunPolicy) -> int:
@@ -450,12 +458,31 @@ def run_befores(hooks: Sequence[CompiledInterceptor], inner: NextStep) -> NextSt
 def run_afters(hooks: Sequence[CompiledInterceptor], inner: NextStep) -> NextStep:
     """Make the step of `after` hooks that stand next to each other."""
     turns, outer = turns_of(hooks), hooks[0].outer
+    if any(hook.parts is not None for hook in hooks):
+        return run_part_afters(hooks, turns, inner)
 
     async def enter(traversal: Traversal, call: Any) -> Any:
         result = await inner(traversal, call)
         if traversal.policy is not None and traversal.policy.suspended:
             return result
         return await run_turns(traversal, turns, apply_after, outer, result)
+
+    return enter
+
+
+def run_part_afters(hooks: Sequence[CompiledInterceptor], turns: Sequence[Turn], inner: NextStep) -> NextStep:
+    """Make the step of `after` hooks of which some have judged the answer in parts before."""
+    outer = hooks[0].outer
+
+    async def enter(traversal: Traversal, call: Any) -> Any:
+        result = await inner(traversal, call)
+        if traversal.policy is not None and traversal.policy.suspended:
+            return result
+        for hook, turn in zip(hooks, turns, strict=True):
+            result = await run_turns(traversal, (turn,), apply_after, outer, result)
+            if traversal.released is not None:
+                check_released(traversal, hook, result)
+        return result
 
     return enter
 

@@ -19,7 +19,7 @@ from hookline.errors import (
 from hookline.execution import (
     announce_execution,
 )
-from hookline.hooks import Kind
+from hookline.hooks import Kind, TextParts
 from hookline.interceptors._clock import Clock
 from hookline.signals import ExecutionStatus, HookDecision, HookExecution
 
@@ -68,6 +68,9 @@ class CompiledInterceptor(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         inside: Where it marks the begin of its `call_next`; `NO_HOOK` for a hook that has none.
         leave: Where it marks the end of that.
         alone: For a shadow hook, the compiled chain of this hook alone, by which it judges a call without any effect.
+        parts: How it judges text in parts; `None` for no parts.
+        part_chain: For such a hook, the compiled chain of this hook alone, by which it judges a part.
+        revision: The revision of the stored definition that made it; 0 for any other hook.
     """
 
     index: int
@@ -89,6 +92,9 @@ class CompiledInterceptor(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     inside: int
     leave: int
     alone: Any = None
+    parts: TextParts | None = None
+    part_chain: Any = None
+    revision: int = 0
 
 
 class Interruptible(Protocol):
@@ -245,6 +251,9 @@ class Traversal(msgspec.Struct, eq=False):
         sender: Of the records.
         spawn: Starts a `wait=False` hook, or a shadow hook, outside a run.
         shadow_metadata: The `metadata` of the call as the shadow hooks of each bundle see it, by the id of its lane.
+        released: The text that readers got of the answer while the model wrote it, by the index of the hook that let
+            it pass; `None` if it was not read in parts.
+        logged: Whether failures of hooks are logged; not those about a stored call.
     """
 
     # A struct and not a class with defaults, because in Python 3.11 a default that is read from the class is slow.
@@ -277,6 +286,8 @@ class Traversal(msgspec.Struct, eq=False):
     sender: object = None
     spawn: Callable[[CompiledInterceptor, tuple[Any, ...]], None] | None = None
     shadow_metadata: dict[int, dict[str, Any]] | None = None
+    released: dict[int, str] | None = None
+    logged: bool = True
 
     @property
     def reached(self) -> bool:
@@ -406,6 +417,7 @@ def execution_of(
         in_chain=True,
         decision=decision or ("changed" if hook.index in traversal.rewrote else ""),
         reason=reason,
+        revision=hook.revision,
     )
 
 
@@ -435,6 +447,7 @@ def executions_of(traversal: Traversal) -> list[HookExecution]:
                 tenant_id=tenant_id,
                 in_chain=True,
                 decision="changed" if hook.index in traversal.rewrote else "",
+                revision=hook.revision,
             )
         executions.append(execution)
     return executions

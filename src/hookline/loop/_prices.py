@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from decimal import Decimal
 from typing import Any
 
-__all__ = ["cost_of"]
+__all__ = ["cost_of", "highest_cost_of"]
 
 MOST_RATES = 256
 PROVIDERS = {"azure.ai.openai": "azure", "aws.bedrock": "aws", "gcp.vertex_ai": "google", "gcp.gemini": "google"}
@@ -44,12 +44,27 @@ def cost_of(usage: Mapping[str, int], model: str, provider: str) -> float:
     return float(calculated.total_price)
 
 
-def _look_up(usage: Mapping[str, int], model: str, provider: str) -> Any:
+def highest_cost_of(model: str, input_tokens: int, output_tokens: int) -> float | None:
+    """Return what a model call with at most that many tokens costs at most, in US dollars.
+
+    Args:
+        model: The name of the model, of any provider.
+        input_tokens: The most tokens that it reads.
+        output_tokens: The most tokens that it writes.
+
+    Returns:
+        The cost; `None` if the model has no known price.
+    """
+    calculated = _look_up({"input_tokens": input_tokens, "output_tokens": output_tokens}, model, None)
+    return None if calculated is None else float(calculated.total_price)
+
+
+def _look_up(usage: Mapping[str, int], model: str, provider: str | None) -> Any:
     try:
         from genai_prices import Usage, calc_price
     except ImportError:
         return None
-    provider = PROVIDERS.get(provider, provider)
+    provider = PROVIDERS.get(provider or "", provider)
     try:
         return calc_price(Usage(**usage), model, provider_id=provider)
     except Exception:  # the table lacks the model or this kind of usage, which must not fail the run

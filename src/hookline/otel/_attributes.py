@@ -167,12 +167,20 @@ HUMAN_KIND: Final = "hookline.human.kind"
 HUMAN_DECISION: Final = "hookline.human.decision"
 HUMAN_WAIT: Final = "hookline.human.wait.duration"
 
+BUDGET_ID: Final = "hookline.budget.id"
+BUDGET_PER: Final = "hookline.budget.per"
+BUDGET_EVENT: Final = "hookline.budget.event"
+
 HOOK_ID: Final = "hookline.hook.id"
 HOOK_TYPE: Final = "hookline.hook.type"
 HOOK_STATUS: Final = "hookline.hook.status"
 HOOK_DECISION: Final = "hookline.hook.decision"
+HOOK_REVISION: Final = "hookline.hook.revision"
 HOOK_DELIVERY: Final = "hookline.hook.delivery"
 HOOK_DURATION: Final = "hookline.hook.own_time"
+
+POLICY_CHANGE: Final = "hookline.policy.change"
+POLICY_CAUSE: Final = "hookline.policy.cause"
 
 EVALUATION_CHECK: Final = "hookline.evaluation.check"
 
@@ -254,7 +262,18 @@ HISTOGRAMS: Final[dict[str, Instrument]] = {
 }
 COUNTERS: Final[dict[str, Instrument]] = {
     "dropped": ("hookline.hook.dropped", "{execution}", "Handler runs that were dropped or cut short.", None),
+    "budget_cost": ("hookline.budget.cost", "USD", "Cost that calls took from budgets across runs.", None),
+    "budget_tokens": ("hookline.budget.tokens", "{token}", "Tokens that calls took from budgets across runs.", None),
+    "budget_calls": ("hookline.budget.calls", "{call}", "Tool calls that budgets across runs counted.", None),
+    "budget_events": (
+        "hookline.budget.events",
+        "{event}",
+        "Warnings, denials, questions and overruns of budgets.",
+        None,
+    ),
     "truncated": ("hookline.tracer.truncated_spans", "{span}", "Spans that were ended without their event.", None),
+    "rate_alerts": ("hookline.policy.rate_alerts", "{alert}", "Changed rates of denials of shadow hooks.", None),
+    "fallbacks": ("hookline.policy.fallbacks", "{fallback}", "Hooks that were put into shadow mode by limits.", None),
     "errors": ("hookline.tracer.errors", "{error}", "Errors in the telemetry itself; the run continues.", None),
 }
 OPEN_SPANS: Final[Instrument] = ("hookline.tracer.open_spans", "{span}", "Open spans.", None)

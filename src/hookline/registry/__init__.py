@@ -10,17 +10,24 @@ try:
 except ImportError as error:
     raise MissingExtraError("server", "A registry of stored hooks") from error
 
+from hookline.registry._backtest import Backtest, BacktestAgreement, BacktestExample, BacktestGroup
+from hookline.registry._call_labels import CallLabel, read_call_labels
 from hookline.registry._catalog import HandlerCatalog, HandlerEntry
-from hookline.registry._definition import POINTS, HookDefinition
+from hookline.registry._definition import POINTS, HookDefinition, ShadowLimits
 from hookline.registry._definition import READ_ONLY as READ_ONLY
+from hookline.registry._definition import AgentGlob as AgentGlob
+from hookline.registry._definition import Environment as Environment
 from hookline.registry._definition import Id as Id
 from hookline.registry._definition import Mode as Mode
 from hookline.registry._definition import Name as Name
 from hookline.registry._definition import OneTenant as OneTenant
+from hookline.registry._definition import Percent as Percent
+from hookline.registry._definition import Point as Point
 from hookline.registry._definition import Seconds as Seconds
 from hookline.registry._definition import Tag as Tag
 from hookline.registry._definition import Tenant as Tenant
 from hookline.registry._definition import Text as Text
+from hookline.registry._definition import read_definition as read_definition
 from hookline.registry._dry_run import DryRun
 from hookline.registry._dry_run import build_sample as build_sample
 from hookline.registry._errors import (
@@ -32,17 +39,26 @@ from hookline.registry._errors import (
     ScriptError,
 )
 from hookline.registry._files import FileEntry as FileEntry
+from hookline.registry._files import HookFile, load_hook_file
+from hookline.registry._files import check_buildable as check_buildable
+from hookline.registry._files import check_unique as check_unique
 from hookline.registry._files import derive_id as derive_id
+from hookline.registry._files import list_files as list_files
 from hookline.registry._files import load_file as load_file
+from hookline.registry._files import parse_hook_file as parse_hook_file
+from hookline.registry._hook_test_runs import HookTestResult, JudgedCall
 from hookline.registry._host_settings import HostSettings as HostSettings
 from hookline.registry._host_settings import ImportedHook as ImportedHook
 from hookline.registry._host_settings import SkippedSetting as SkippedSetting
 from hookline.registry._host_settings import read_host_settings as read_host_settings
 from hookline.registry._log import ExecutionLog
 from hookline.registry._log_rows import ExecutionRow, HookRun, request_id
-from hookline.registry._matches import CallMatches, MatchedCall, MatchedTool
+from hookline.registry._matches import CallMatches, MatchedCall, MatchedTool, UnmatchedCalls
 from hookline.registry._matches import find_tool_globs as find_tool_globs
 from hookline.registry._order import is_movable as is_movable
+from hookline.registry._plans import DefinitionPlan, PlannedChange
+from hookline.registry._policy_watch import FALLBACK_ACTOR as FALLBACK_ACTOR
+from hookline.registry._policy_watch import AlertSettings
 from hookline.registry._registry import Registry
 from hookline.registry._revisions import DefinitionRevision, FieldChange
 from hookline.registry._revisions import RevisionAction as RevisionAction
@@ -53,11 +69,18 @@ from hookline.registry._statistics import Statistic
 
 __all__ = [
     "POINTS",
+    "AlertSettings",
+    "Backtest",
+    "BacktestAgreement",
+    "BacktestExample",
+    "BacktestGroup",
+    "CallLabel",
     "CallMatches",
     "DefinitionConflictError",
     "DefinitionError",
     "DefinitionFileError",
     "DefinitionNotFoundError",
+    "DefinitionPlan",
     "DefinitionRevision",
     "DryRun",
     "ExecutionLog",
@@ -66,12 +89,20 @@ __all__ = [
     "HandlerCatalog",
     "HandlerEntry",
     "HookDefinition",
+    "HookFile",
     "HookRun",
+    "HookTestResult",
+    "JudgedCall",
     "MatchedCall",
     "MatchedTool",
+    "PlannedChange",
     "QuotaError",
     "Registry",
     "ScriptError",
+    "ShadowLimits",
     "Statistic",
+    "UnmatchedCalls",
+    "load_hook_file",
+    "read_call_labels",
     "request_id",
 ]

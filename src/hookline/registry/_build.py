@@ -9,11 +9,13 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from hookline._scope import HookScope
+from hookline.budgets import BudgetStore
 from hookline.calls import Call, Deny
-from hookline.delivery import ENVIRONMENT_KEY, KeyRing
+from hookline.delivery import ENVIRONMENT_KEY, InProcess, KeyRing
 from hookline.errors import HookDefinitionError, message_of
-from hookline.hooks import AnyHook, Hook, Hooks, Interceptor, check_hook, check_interceptor
-from hookline.registry._catalog import HandlerCatalog
+from hookline.hooks import AnyHook, Hook, Hooks, Interceptor, check_hook, check_interceptor, copy_bundle
+from hookline.registry._catalog import BUILT_IN, HandlerCatalog
 from hookline.registry._definition import HookDefinition, Point, point_of
 from hookline.registry._errors import DefinitionError
 from hookline.registry._scripts import Scripts
@@ -26,10 +28,11 @@ logger = logging.getLogger("hookline")
 UNUSED_FIELDS = frozenset(
     {
         *("name", "description", "enabled", "exceptTenants", "tags"),
+        *("tenants", "agents", "environments", "percent", "shadowAbove"),
         *("source", "revision", "createdAt", "updatedAt", "problem"),
     }
 )
-"""Fields that do not reach the hook: if only these change, the hook stays the same object and keeps its counters."""
+"""Fields that do not reach the handler: if only these change, it stays the same and keeps its counters."""
 
 
 class BuiltHook(NamedTuple):
@@ -44,6 +47,22 @@ class BuiltHook(NamedTuple):
     problem: str = ""
 
 
+class IssuedHook(NamedTuple):
+    """A hook as it was last given to runs.
+
+    Attributes:
+        built: The hook with the handler.
+        revision: The revision of the definition.
+        scope: The operations that it is for.
+        hook: What runs got.
+    """
+
+    built: AnyHook
+    revision: int
+    scope: HookScope | None
+    hook: AnyHook
+
+
 class Builder:
     """Builds hooks from definitions and caches them, so that a hook keeps its counters over unrelated changes.
 
@@ -52,29 +71,47 @@ class Builder:
         scripts: The scripts that definitions may name.
         keys: The keys that sign the deliveries of this process.
         endpoint_secrets: Whether secrets of endpoints sign for hooks that name no key.
+        budgets: Keeps the counts of budgets for the hooks of runs; `None` for counts of this process.
     """
 
     def __init__(
-        self, catalog: HandlerCatalog, scripts: Scripts | None, keys: KeyRing, *, endpoint_secrets: bool = False
+        self,
+        catalog: HandlerCatalog,
+        scripts: Scripts | None,
+        keys: KeyRing,
+        *,
+        endpoint_secrets: bool = False,
+        budgets: BudgetStore | None = None,
     ) -> None:
         self._catalog = catalog
         self._scripts = scripts
         self._keys = keys
         self._endpoint_secrets = endpoint_secrets
+        self._budgets = budgets
         self._cache: dict[bytes, BuiltHook] = {}
+        self._issued: dict[bytes, IssuedHook] = {}
 
-    def build_new(self, definition: HookDefinition) -> AnyHook:
+    def renew(self) -> Builder:
+        """Return a builder with the same handlers, scripts and keys, whose hooks share no state with this one's."""
+        return Builder(self._catalog, self._scripts, self._keys, endpoint_secrets=self._endpoint_secrets)
+
+    def build_new(self, definition: HookDefinition, *, budgets: BudgetStore | None = None) -> AnyHook:
         """Build a new hook from a checked definition, without the cache.
+
+        Args:
+            definition: The definition.
+            budgets: Keeps the counts of budgets. By default, a budget counts nothing but its own calls, so that a hook
+                which is only tried does not use up what runs share.
 
         Raises:
             DefinitionError: If it cannot be built.
         """
         try:
-            return self._build(definition, point_of(definition))
+            return self._build(definition, point_of(definition), budgets)
         except HookDefinitionError as error:
             raise DefinitionError("point_not_served", "$", f"{error.where}: {error.problem}") from None
 
-    def _build(self, definition: HookDefinition, point: Point) -> AnyHook:
+    def _build(self, definition: HookDefinition, point: Point, budgets: BudgetStore | None) -> AnyHook:
         if definition.webhook is not None and point.event is not None:
             return Hook(
                 id=definition.id,
@@ -90,10 +127,18 @@ class Builder:
                 problem = "this process has no folder of scripts; pass `scripts`"
                 raise DefinitionError("script_refused", "$.script", problem)
             return _build_bundle(definition, point, self._scripts.build_handler(definition, point), spare=1.0)
-        made = self._catalog.build(definition)
+        made = self._catalog.build(definition, budgets=budgets)
         if isinstance(made, Hooks):
             return _adapt_bundle(made, definition, point)
         return _build_bundle(definition, point, made)
+
+    def is_built_in(self, definition: HookDefinition) -> bool:
+        """Return whether the handler of a definition is one of hookline's own."""
+        return definition.handler in BUILT_IN
+
+    def make_delivery(self) -> InProcess:
+        """Make a delivery that asks the receivers of controls from this process, signed with its keys."""
+        return InProcess(keys=self._keys)
 
     def get_or_build(self, definition: HookDefinition) -> BuiltHook:
         """Return the cached hook of a checked definition, which is built at its first use."""
@@ -103,13 +148,35 @@ class Builder:
             try:
                 if definition.problem:
                     raise DefinitionError("unreadable", "$", definition.problem)
-                built = BuiltHook(self.build_new(definition))
+                built = BuiltHook(self.build_new(definition, budgets=self._budgets))
             except Exception as error:
                 problem = error.problem if isinstance(error, DefinitionError) else message_of(error)
                 logger.error("Hook definition %r (%s) cannot run here: %s", definition.id, definition.name, problem)
                 built = BuiltHook(build_refusing_guard(definition, problem), problem)
             self._cache[key] = built
         return built
+
+    def issue(self, definition: HookDefinition) -> AnyHook | None:
+        """Return the hook of a checked definition for runs, which names its revision and its operations.
+
+        It is the same object as long as neither changes, and the handler of `get_or_build`, with its counters, as long
+        as that one does.
+        """
+        hook = self.get_or_build(definition).hook
+        if hook is None:
+            return None
+        key, revision, scope = _cache_key(definition), definition.revision, definition.scope
+        known = self._issued.get(key)
+        if known is not None and known.built is hook and known.revision == revision and known.scope == scope:
+            return known.hook
+        issued: AnyHook
+        if isinstance(hook, Hooks):
+            issued = copy_bundle(hook, revision=revision, scope=scope)
+        else:
+            assert isinstance(hook, Hook)  # a definition is built as a bundle, or as a hook with a webhook
+            issued = msgspec.structs.replace(hook, revision=revision, scope=scope)
+        self._issued[key] = IssuedHook(hook, revision, scope, issued)
+        return issued
 
     def find_problem(self, definition: HookDefinition) -> str:
         """Return why a checked definition cannot run in this process; `""` if it can."""
@@ -134,6 +201,7 @@ class Builder:
         key = _cache_key(definition)
         if but is None or _cache_key(but) != key:
             self._cache.pop(key, None)
+            self._issued.pop(key, None)
 
 
 def _cache_key(definition: HookDefinition) -> bytes:

@@ -15,6 +15,7 @@ from typing import Any, Literal, Unpack, get_origin, get_type_hints
 import msgspec
 
 from hookline import builtin
+from hookline.budgets import BudgetPer, BudgetStore, BudgetWindow
 from hookline.builtin import PATTERNS, BundleOptions
 from hookline.calls import AgentCall, Call, Deny, MemoryCall, ModelCall, RequestCall, SubAgentCall, ToolCall
 from hookline.errors import HookDefinitionError, HookUsageError, message_of
@@ -175,15 +176,57 @@ def limit_calls(
     return builtin.limit_calls(n, tool=tool, per=per, **options)
 
 
-def budget(*, cost_usd: float | None = None, tokens: int | None = None, **options: Unpack[BundleOptions]) -> Hooks:
-    """End a run when its model calls have used up a budget. Priority 1000 counts every answer.
+def budget(
+    *,
+    cost_usd: float | None = None,
+    tokens: int | None = None,
+    calls: int | None = None,
+    per: BudgetPer | None = None,
+    window: BudgetWindow | None = None,
+    zone: str = "UTC",
+    tool: str = "*",
+    reserve_usd: float | None = None,
+    reserve_tokens: int | None = None,
+    warn_at: float | None = None,
+    on_limit: Literal["deny", "stop", "ask"] = "deny",
+    lease_seconds: float = 900.0,
+    store: BudgetStore | None = None,
+    **options: Unpack[BundleOptions],
+) -> Hooks:
+    """Limit what a run, or with `per` many runs, may spend. Priority 1000 counts every answer.
 
     Args:
         cost_usd: The budget in US dollars. Example: 0.50
         tokens: The budget in tokens, read and written. Example: 200000
+        calls: The budget in calls of tools and sub-agents; needs `per`. Example: 100
+        per: Whose calls are counted together, also across runs and processes: operation, user, tenant, agent or tool.
+        window: The time for which it holds: 1h, 1d or month. Without it, for all time.
+        zone: The time zone of the window. Example: Europe/Berlin
+        tool: The tools whose calls are counted, as a glob. Example: web/*
+        reserve_usd: What each model call reserves in US dollars, instead of the price of its input and `max_tokens`.
+        reserve_tokens: What each model call reserves in tokens, instead of its input and `max_tokens`.
+        warn_at: The share of the budget at which it warns. Example: 0.8
+        on_limit: What happens to a call that does not fit: deny it, stop the run, or ask a person before a tool call.
+        lease_seconds: Seconds after which what a killed process has reserved counts as used.
+        store: Keeps the counts; the store of the registry.
         **options: Options of the bundle.
     """
-    return builtin.budget(cost_usd=cost_usd, tokens=tokens, **options)
+    return builtin.budget(
+        cost_usd=cost_usd,
+        tokens=tokens,
+        calls=calls,
+        per=per,
+        window=window,
+        zone=zone,
+        tool=tool,
+        reserve_usd=reserve_usd,
+        reserve_tokens=reserve_tokens,
+        warn_at=warn_at,
+        on_limit=on_limit,
+        lease_seconds=lease_seconds,
+        store=store if per is not None else None,
+        **options,
+    )
 
 
 def redact(
@@ -353,6 +396,7 @@ class HandlerCatalog:
             raise HookUsageError(f"`modules` must be dotted names of modules; got {modules!r:.200}.")
         self._modules = frozenset(modules)
         self._loaded: dict[str, Factory] = {}
+        self._signatures: dict[str, tuple[inspect.Signature, list[str]]] = {}
 
     @cached_property
     def _installed(self) -> dict[str, list[EntryPoint]]:
@@ -382,11 +426,12 @@ class HandlerCatalog:
         """
         return self._describe(reference)
 
-    def build(self, definition: HookDefinition) -> Any:
+    def build(self, definition: HookDefinition, *, budgets: BudgetStore | None = None) -> Any:
         """Call the factory of a definition's handler, and return the function or the bundle that it makes.
 
         Args:
             definition: A checked definition with a `handler`.
+            budgets: Keeps the counts of budgets; `None` for counts that only the made hook knows.
 
         Raises:
             DefinitionError: If the handler may not be named, cannot be loaded, or refuses the `config`.
@@ -394,6 +439,8 @@ class HandlerCatalog:
         reference = definition.handler or ""
         factory = self._get_factory(reference)
         arguments = self._bind_arguments(factory, reference, definition)
+        if _takes_store(reference):
+            arguments["store"] = budgets
         try:
             built = factory(**arguments)
         except Exception as error:
@@ -451,14 +498,8 @@ class HandlerCatalog:
     def _bind_arguments(self, factory: Factory, reference: str, definition: HookDefinition) -> dict[str, Any]:
         """Return the keyword arguments for a factory: a copy of the `config`, and fields of the definition."""
         config: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(definition.config))
-        try:
-            signature = inspect.signature(factory)
-        except (TypeError, ValueError):
-            raise DefinitionError(
-                "handler_broken", "$.handler", f"the signature of {reference!r} cannot be read"
-            ) from None
-        wanted = _definition_arguments(signature)
-        taken = sorted(set(config) & set(wanted))
+        signature, wanted = self._get_signature(factory, reference)
+        taken = sorted(set(config) & {*wanted, *(["store"] if _takes_store(reference) else [])})
         if taken:
             raise DefinitionError(
                 "config_refused", f"$.config.{taken[0]}", f"`{taken[0]}` comes from the definition itself; leave it out"
@@ -473,6 +514,19 @@ class HandlerCatalog:
             ) from None
         return arguments
 
+    def _get_signature(self, factory: Factory, reference: str) -> tuple[inspect.Signature, list[str]]:
+        """Return the signature of a factory, and its parameters that are filled from the definition's own fields."""
+        known = self._signatures.get(reference)
+        if known is None:
+            try:
+                signature = inspect.signature(factory)
+            except (TypeError, ValueError):
+                raise DefinitionError(
+                    "handler_broken", "$.handler", f"the signature of {reference!r} cannot be read"
+                ) from None
+            known = self._signatures[reference] = signature, _definition_arguments(signature)
+        return known
+
     def _describe(self, name: str) -> HandlerEntry:
         installed = self._installed.get(name, ())
         package = installed[0].dist.name if installed and installed[0].dist is not None else "hookline"
@@ -481,7 +535,7 @@ class HandlerCatalog:
             parameters = inspect.signature(factory).parameters
         except (DefinitionError, TypeError, ValueError) as error:
             return HandlerEntry(name=name, provided_by=package, problem=getattr(error, "problem", str(error)))
-        own = _definition_arguments(inspect.signature(factory))
+        own = {*_definition_arguments(inspect.signature(factory)), *(["store"] if _takes_store(name) else [])}
         named = {
             key: parameter
             for key, parameter in parameters.items()
@@ -495,6 +549,11 @@ class HandlerCatalog:
             required=[key for key, parameter in named.items() if parameter.default is parameter.empty],
             schema=_build_schema(factory, named, is_open=_is_open(factory, parameters.values())),
         )
+
+
+def _takes_store(reference: str) -> bool:
+    """Return whether a handler gets the store of the registry; other packages may use the name as they like."""
+    return reference == "budget"
 
 
 def _definition_arguments(signature: inspect.Signature) -> list[str]:

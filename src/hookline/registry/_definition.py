@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Container, Mapping
+from collections.abc import Container, Mapping, Sequence
 from typing import Annotated, Any, Literal, NamedTuple
 from urllib.parse import urlsplit
 
@@ -10,7 +10,8 @@ import msgspec
 from msgspec import Meta
 
 from hookline._readonly import NO_DICT, NO_LIST, ReadOnlyDict, ReadOnlyList, check_finite, freeze_dict, freeze_list
-from hookline.calls import CALLS, Call, ToolCall
+from hookline._scope import HookScope
+from hookline.calls import CALLS, Call, RequestCall, ToolCall
 from hookline.dialects import DialectName, HostEventName
 from hookline.errors import HookDefinitionError
 from hookline.events import EVENTS, TOOL_EVENTS, BeforeToolCall
@@ -23,9 +24,11 @@ __all__ = [
     "READ_ONLY",
     "HookDefinition",
     "Point",
+    "ShadowLimits",
     "check_definition",
     "check_request",
     "check_tenant_id",
+    "field_error",
     "is_id",
     "normalize_keys",
     "point_of",
@@ -34,9 +37,12 @@ __all__ = [
 
 KINDS: tuple[Kind, ...] = ("before", "guard", "after", "around")
 DEEPEST = 64
+SHOWN_NAMES = 3
 LARGEST_CONFIG = 64 * 1024
 """Largest `config`, in bytes of JSON."""
-RESERVED_IDS = frozenset({"deleted", "handlers", "logs", "matches", "new", "order", "stats", "test", ".", ".."})
+RESERVED_IDS = frozenset(
+    {"backtest", "deleted", "handlers", "logs", "matches", "new", "order", "stats", "test", ".", ".."}
+)
 """Ids that would collide with other paths of the HTTP API and of the web page."""
 READ_ONLY = frozenset({"id", "tenantId", "source", "revision", "createdAt", "updatedAt", "problem"})
 """Fields (wire names) that a change may not set."""
@@ -47,8 +53,30 @@ Id = Annotated[str, Meta(max_length=100, pattern=r"^[A-Za-z0-9_.-]*$(?!\n)")]
 Tag = Annotated[str, Meta(min_length=1, max_length=60, pattern=r"^[^\x00-\x1f\x7f]+$(?!\n)")]
 Tenant = Annotated[str, Meta(max_length=400, pattern=r"^[^\x00-\x1f\x7f]*$(?!\n)")]
 OneTenant = Annotated[str, Meta(min_length=1, max_length=400, pattern=r"^[^\x00-\x1f\x7f]+$(?!\n)")]
+AgentGlob = Annotated[str, Meta(min_length=1, max_length=300, pattern=r"^[^\x00-\x1f\x7f]+$(?!\n)")]
+Environment = Annotated[str, Meta(min_length=1, max_length=100, pattern=r"^[^\x00-\x1f\x7f]+$(?!\n)")]
+Percent = Annotated[float, Meta(ge=0, le=100)]
 Mode = Literal["enforce", "shadow"]
 Seconds = Annotated[float, Meta(gt=0, le=3600)]
+Share = Annotated[float, Meta(ge=0, lt=1)]
+
+
+class ShadowLimits(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
+    """Limits beyond which the registry puts an enforced hook into shadow mode by itself.
+
+    Attributes:
+        failures: The share of calls, 0 to below 1, in which the hook may fail: raise, return an invalid value, or take
+            too long. `None` is no limit.
+        denials: The share of calls, 0 to below 1, that it may deny. `None` is no limit.
+        window: Seconds over which calls are counted, by whole minutes, and only those since the last change of the
+            definition.
+        minimum: Number of calls in the window from which on the limits hold.
+    """
+
+    failures: Share | None = None
+    denials: Share | None = None
+    window: Annotated[float, Meta(ge=60, le=86_400)] = 300.0
+    minimum: Annotated[int, Meta(ge=1, le=10**9)] = 20
 
 
 class Point(NamedTuple):
@@ -106,9 +134,16 @@ class HookDefinition(msgspec.Struct, frozen=True, kw_only=True, rename="camel", 
         enabled: Whether the hook takes part in the next run.
         tenant_id: The tenant for whose runs the hook is; `""` is a system hook, for the runs of every tenant.
         except_tenants: The tenants whose runs a system hook leaves out.
+        tenants: The only tenants for whose runs a system hook is; empty for all.
+        agents: Globs of the ids of the only agents for whose operations it is, sub-agents that they call among them;
+            empty for all.
+        environments: The only environments, as `Registry(environment=...)` names them, in which it is; empty for all.
+        percent: The share of operations for which it is, 0 to 100, with up to two decimals. The id of the hook and of
+            the operation decide which; a higher percentage only adds operations, and a sub-agent goes with its caller.
         config: Arguments of the handler, or configuration for the script.
         on_error: For an interceptor: what happens to the call if the hook fails. `"closed"` denies it.
         mode: `"enforce"`, or `"shadow"` to record what an interceptor or a control decides, without any effect.
+        shadow_above: Limits for its failures and denials, beyond which the registry sets `mode` to `"shadow"`.
         inherit: Whether the operations of sub-agents inherit the hook. By default, an interceptor and a control are
             inherited, and an observer is not.
         tags: Words to find the hook by.
@@ -135,9 +170,14 @@ class HookDefinition(msgspec.Struct, frozen=True, kw_only=True, rename="camel", 
     enabled: bool = True
     tenant_id: Tenant = ""
     except_tenants: Annotated[list[OneTenant], Meta(max_length=1000)] = NO_LIST
+    tenants: Annotated[list[OneTenant], Meta(max_length=1000)] = NO_LIST
+    agents: Annotated[list[AgentGlob], Meta(max_length=100)] = NO_LIST
+    environments: Annotated[list[Environment], Meta(max_length=100)] = NO_LIST
+    percent: Percent = 100.0
     config: dict[str, Any] = NO_DICT
     on_error: OnError = "closed"
     mode: Mode = "enforce"
+    shadow_above: ShadowLimits | None = None
     inherit: bool | None = None
     tags: Annotated[list[Tag], Meta(max_length=30)] = NO_LIST
     source: str = "api"
@@ -149,15 +189,41 @@ class HookDefinition(msgspec.Struct, frozen=True, kw_only=True, rename="camel", 
     def __post_init__(self) -> None:
         if isinstance(self.config, dict) and self.config.__class__ is not ReadOnlyDict:
             freeze_dict(self, "config", self.config)
-        if isinstance(self.tags, list) and self.tags.__class__ is not ReadOnlyList:
-            freeze_list(self, "tags", self.tags)
-        if isinstance(self.except_tenants, list) and self.except_tenants.__class__ is not ReadOnlyList:
-            freeze_list(self, "except_tenants", self.except_tenants)
+        for name in ("tags", "except_tenants", "tenants", "agents", "environments"):
+            given = getattr(self, name)
+            if isinstance(given, list) and given.__class__ is not ReadOnlyList:
+                freeze_list(self, name, given)
+
+    @property
+    def scope(self) -> HookScope | None:
+        """The operations for which it is among those of its tenants and environments; `None` for all of them."""
+        if self.percent >= 100 and not self.agents:
+            return None
+        return HookScope(key=self.id, percent=self.percent, agents=tuple(self.agents))
+
+    def describe_scope(self) -> str:
+        """Return for what it is, for people: `"25 % of operations of agents refund*"`; `""` if nothing restricts it."""
+        whole = "requests" if self.point.startswith("RequestCall.") else "operations"
+        share = f"{self.percent:g} % of {whole}" if self.percent < 100 else whole
+        named = [
+            f"{words} {_list_some(names)}"
+            for words, names in (("of agents", self.agents), ("for tenants", self.tenants), ("in", self.environments))
+            if names
+        ]
+        return " ".join([share, *named]) if named or self.percent < 100 else ""
 
     @property
     def runs(self) -> Literal["handler", "webhook", "script"]:
         """Which of the three fields is set: `"handler"`, `"webhook"` or `"script"`."""
         return "handler" if self.handler is not None else "webhook" if self.webhook is not None else "script"
+
+    @property
+    def decides(self) -> bool:
+        """Whether it can decide about a call: an interceptor, a control, or a handler of `beforeToolCall`."""
+        if self.webhook is not None:
+            return self.webhook.control
+        point = POINTS.get(self.point)
+        return point is not None and (point.call is not None or point.event is BeforeToolCall)
 
     @property
     def inherits(self) -> bool:
@@ -166,6 +232,11 @@ class HookDefinition(msgspec.Struct, frozen=True, kw_only=True, rename="camel", 
             return self.inherit
         is_control = self.webhook is not None and self.webhook.control
         return is_control or (self.point in POINTS and POINTS[self.point].call is not None)
+
+
+def _list_some(names: Sequence[str]) -> str:
+    shown = ", ".join(names[:SHOWN_NAMES])
+    return shown if len(names) <= SHOWN_NAMES else f"{shown} and {len(names) - SHOWN_NAMES} more"
 
 
 def is_id(text: str) -> bool:
@@ -203,7 +274,8 @@ def normalize_keys(given: Mapping[str, Any]) -> dict[str, Any]:
         wire = key if key.startswith("_") else to_camel(key)
         if wire in found:
             raise DefinitionError("invalid", f"$.{wire}", f"`{wire}` is given in two spellings; leave one out")
-        found[wire] = normalize_keys(value) if wire == "webhook" and isinstance(value, Mapping) else value
+        parted = wire in ("webhook", "shadowAbove") and isinstance(value, Mapping)
+        found[wire] = normalize_keys(value) if parted else value
     return found
 
 
@@ -225,7 +297,7 @@ def read_definition(given: object) -> HookDefinition:
             )
         definition = check_definition(msgspec.convert(normalize_keys(plain), HookDefinition))
     except msgspec.ValidationError as error:
-        raise _field_error(str(error)) from None
+        raise field_error(str(error)) from None
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
         if isinstance(error, DefinitionError):
             raise
@@ -258,25 +330,50 @@ def check_definition(definition: HookDefinition) -> HookDefinition:
     _check_dialect(definition, point)
     _check_config(definition)
     _check_texts(definition)
-    if definition.except_tenants and definition.tenant_id:
-        raise DefinitionError(
-            "invalid", "$.exceptTenants", "only a system hook is for several tenants; leave `exceptTenants` out"
-        )
+    _check_scope(definition, point)
     if point.event is not None and definition.on_error != "closed":
         raise DefinitionError("invalid", "$.onError", "an observer cannot deny a call; leave `onError` out")
-    if definition.mode == "shadow" and not decides(definition, point):
+    if definition.mode == "shadow" and not definition.decides:
         problem = f"a hook at {point.name} only observes, and decides nothing; leave `mode` out"
         raise DefinitionError("invalid", "$.mode", problem)
+    _check_shadow_limits(definition, point)
     if definition.webhook is not None:
         _check_webhook(definition, point, definition.webhook)
     return definition
 
 
-def decides(definition: HookDefinition, point: Point) -> bool:
-    """Return whether a hook can decide about a call: an interceptor, a control, or a handler of `beforeToolCall`."""
-    if definition.webhook is not None:
-        return definition.webhook.control
-    return point.call is not None or point.event is BeforeToolCall
+def _check_shadow_limits(definition: HookDefinition, point: Point) -> None:
+    limits = definition.shadow_above
+    if limits is None:
+        return
+    if not definition.decides:
+        problem = f"a hook at {point.name} only observes, and has no shadow mode; leave `shadowAbove` out"
+        raise DefinitionError("invalid", "$.shadowAbove", problem)
+    if limits.failures is None and limits.denials is None:
+        raise DefinitionError("invalid", "$.shadowAbove", "set at least one of `failures` and `denials`")
+    for name in ("failures", "denials", "window"):
+        value = getattr(limits, name)
+        if value is not None and not math.isfinite(value):
+            raise DefinitionError("invalid", f"$.shadowAbove.{name}", f"it must be a number; got {value!r}")
+
+
+def _check_scope(definition: HookDefinition, point: Point) -> None:
+    """Check the fields that say for which operations a hook is."""
+    for name, given in (("exceptTenants", definition.except_tenants), ("tenants", definition.tenants)):
+        if given and definition.tenant_id:
+            problem = f"only a system hook is for several tenants; leave `{name}` out"
+            raise DefinitionError("invalid", f"$.{name}", problem)
+    if definition.tenants and definition.except_tenants:
+        problem = "a hook that is only for some tenants leaves out all others; leave `exceptTenants` out"
+        raise DefinitionError("invalid", "$.exceptTenants", problem)
+    if round(definition.percent, 2) != definition.percent:
+        problem = f"a percentage has at most two decimals, such as 0.01; got {definition.percent!r}"
+        raise DefinitionError("invalid", "$.percent", problem)
+    if point.call is RequestCall:
+        for name, is_set in (("agents", definition.agents), ("percent", definition.percent != 100)):
+            if is_set:
+                problem = f"a request to a server belongs to no operation; leave `{name}` out"
+                raise DefinitionError("invalid", f"$.{name}", problem)
 
 
 def _check_tool(definition: HookDefinition, point: Point) -> None:
@@ -370,15 +467,23 @@ def _place_in_webhook(problem: str) -> str:
     return "$.webhook" if named is None else f"$.webhook.{named}"
 
 
-def _field_error(message: str) -> DefinitionError:
+def field_error(message: str) -> DefinitionError:
+    """Build the error for a message of a failed conversion, with the path of the field."""
     reason, _, path = message.rpartition(" - at `")
     if not reason:
         reason, path = message, "$"
     path = path.rstrip("`")
+    if path == "$.percent":
+        problem = f"a percentage is a number from 0 to 100, with at most two decimals ({_lower(reason)})"
+        return DefinitionError("invalid", path, problem)
     missing = re.fullmatch(r"Object (?:missing required|contains unknown) field `(.+)`", reason)
     if missing is not None:
         path = f"{path}.{missing[1]}"
-    return DefinitionError("invalid", path, f"{reason[:1].lower()}{reason[1:]}")
+    return DefinitionError("invalid", path, _lower(reason))
+
+
+def _lower(reason: str) -> str:
+    return f"{reason[:1].lower()}{reason[1:]}"
 
 
 def check_request(definition: HookDefinition, variables: Container[str]) -> None:

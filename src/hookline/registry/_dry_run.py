@@ -36,9 +36,10 @@ from hookline.interceptors import check_changed, check_fields, check_result, res
 from hookline.registry._build import Builder
 from hookline.registry._definition import HookDefinition, Point, point_of
 from hookline.registry._errors import DefinitionError
+from hookline.store import OperationLineage
 from hookline.webhooks import payload_of
 
-__all__ = ["DryRun", "DryRunSample", "build_sample", "dry_run"]
+__all__ = ["DryRun", "DryRunSample", "build_sample", "dry_run", "find_operation_id", "snake_key", "to_plain"]
 
 WIRE_NAMES = {"apiName": "tool_name", "api_name": "tool_name", "identifier": "toolset"}
 """Fields whose wire name is another word than their Python name."""
@@ -89,7 +90,7 @@ def build_sample(point: Point, given: object, tenant_id: str) -> DryRunSample:
         raise _sample_error(
             "$.sample", f"a sample must be a mapping with fields of a {kind.__name__}; got {type(given).__name__}"
         )
-    fields = {_snake(str(key)): value for key, value in given.items()}
+    fields = {snake_key(str(key)): value for key, value in given.items()}
     kind_of_result = CALLS[point.call] if point.call is not None else None
     result = _build_result(kind_of_result, fields.pop("result", {})) if kind_of_result is not None else None
     if point.event is not None:
@@ -104,7 +105,7 @@ def build_sample(point: Point, given: object, tenant_id: str) -> DryRunSample:
 
 def _build_result(kind: type[msgspec.Struct], given: object) -> Any:
     if isinstance(given, Mapping):
-        return _fill_struct(kind, {_snake(str(key)): value for key, value in given.items()}, "$.sample.result")
+        return _fill_struct(kind, {snake_key(str(key)): value for key, value in given.items()}, "$.sample.result")
     try:
         return result_of(kind, given)
     except HookUsageError as error:
@@ -143,7 +144,7 @@ def _default_value(kind: Any) -> Any:
     return EMPTY.get(origin or kind)
 
 
-def _snake(key: str) -> str:
+def snake_key(key: str) -> str:
     """Return the field that a key of a sample names, in either spelling."""
     if key in WIRE_NAMES:
         return WIRE_NAMES[key]
@@ -168,8 +169,9 @@ class DryRun(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         outcome: `"passed"`: the hook changed nothing. `"changed"`: it changed the call or the result. `"denied"`: it
             denied the call. `"asked"`: it asked for a person's approval. `"answered"`: it answered in the call's place.
             `"continued"`: it continued the run. `"guided"`: it had the model asked again. `"failed"`: see `error`.
-            `"skipped"`: the sample is of another tool. `"shown"`: the hook is a webhook, see `payload`.
-        reason: The reason of a denial, the prompt for the person, the next input, or the feedback for the model.
+            `"skipped"`: the hook is not for the sample, see `reason`. `"shown"`: the hook is a webhook, see `payload`.
+        reason: The reason of a denial, the prompt for the person, the next input, the feedback for the model, or why
+            the hook is not for the sample.
         error: The error; in a run, `on_error` would decide about the call.
         call: The changed call.
         result: The changed result, or the answer.
@@ -190,7 +192,14 @@ class DryRun(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     duration_ms: float = 0.0
 
 
-async def dry_run(builder: Builder, definition: HookDefinition, given: object, *, timeout: float) -> DryRun:
+async def dry_run(
+    builder: Builder,
+    definition: HookDefinition,
+    given: object,
+    *,
+    timeout: float,
+    lineage: OperationLineage | None = None,
+) -> DryRun:
     """Try a definition out on a sample.
 
     Args:
@@ -198,6 +207,7 @@ async def dry_run(builder: Builder, definition: HookDefinition, given: object, *
         definition: The definition, enabled or not.
         given: The event or call, or a mapping with some of its fields.
         timeout: Seconds that the hook may take.
+        lineage: The operation of the sample among those that called it, if it is stored.
 
     Raises:
         DefinitionError: If the definition is invalid, or the sample does not fit its point.
@@ -213,7 +223,9 @@ async def dry_run(builder: Builder, definition: HookDefinition, given: object, *
     if point.has_tool:
         matches = tool_matcher(definition.tool)
         if matches is not None and not matches(f"{sample.subject.toolset}/{sample.subject.tool_name}"):
-            return _report(definition, "skipped")
+            return _report(definition, "skipped", reason=f"it is for the tools {definition.tool}")
+    if reason := _explain_scope(definition, given, lineage):
+        return _report(definition, "skipped", reason=reason)
     if isinstance(hook, Hook):
         data = hook.data()
         assert data is not None
@@ -240,6 +252,41 @@ async def dry_run(builder: Builder, definition: HookDefinition, given: object, *
     return msgspec.structs.replace(
         report, context=context or msgspec.UNSET, duration_ms=(perf_counter() - started) * 1e3
     )
+
+
+def find_operation_id(given: object) -> str:
+    """Return the id of the operation that a sample names; `""` if it names none."""
+    return _find_text(given, "operation_id")
+
+
+def _explain_scope(definition: HookDefinition, given: object, lineage: OperationLineage | None) -> str:
+    """Return why a hook is not for the tenant, the agent or the operation that a sample names; `""` if it is."""
+    tenant, agent = _find_text(given, "tenant_id"), _find_text(given, "agent_id")
+    if tenant and tenant in definition.except_tenants:
+        return f"it leaves out the tenant {tenant}"
+    if tenant and definition.tenants and tenant not in definition.tenants:
+        return f"it is for the tenants {', '.join(definition.tenants)}, and not for {tenant}"
+    scope, operation_id = definition.scope, find_operation_id(given)
+    if scope is None:
+        return ""
+    root = _find_text(given, "parent_operation_id") or operation_id
+    agents = [agent] if agent else []
+    if lineage is not None:
+        root, agents = lineage.root_operation_id, [*agents, *lineage.agent_ids]
+    if agents and not scope.has_agent(agents):
+        return f"it is for the agents {', '.join(scope.agents)}, and not for {' or '.join(agents)}"
+    if root and not scope.has_operation(root):
+        return f"it is for {scope.percent:g} % of operations, and {root} is not one of them"
+    return ""
+
+
+def _find_text(given: object, name: str) -> str:
+    """Return the text that a sample has in a field; `""` if it has none."""
+    if isinstance(given, Mapping):
+        value = next((each for key, each in given.items() if snake_key(str(key)) == name), "")
+    else:
+        value = getattr(given, name, "")
+    return value if isinstance(value, str) else ""
 
 
 class _ContextTaker:
@@ -313,15 +360,15 @@ def _interpret_answer(definition: HookDefinition, point: Point, call: Call, retu
     if isinstance(returned, Ask) and point.kind != "after":
         return _report(definition, "asked", reason=returned.prompt)
     if isinstance(returned, Respond) and before:
-        return _report(definition, "answered", result=_to_plain(result_of(kind, returned.answer)))
+        return _report(definition, "answered", result=to_plain(result_of(kind, returned.answer)))
     if isinstance(returned, type(call)) and before:
         problem = check_changed(returned, call)
         if problem is None:
-            return _report(definition, "changed", call=_to_plain(returned))
+            return _report(definition, "changed", call=to_plain(returned))
     elif isinstance(returned, kind) and after:
         problem = check_result(returned)
         if problem is None:
-            return _report(definition, "changed", result=_to_plain(returned))
+            return _report(definition, "changed", result=to_plain(returned))
     elif isinstance(returned, Guide) and point.name == "ModelCall.after":
         return _report(definition, "guided", reason=returned.feedback)
     elif isinstance(returned, Continue) and point.name == "AgentCall.after":
@@ -341,7 +388,8 @@ async def _call_handler(handler: Callable[..., Any], *arguments: Any) -> Any:
     return await returned if inspect.isawaitable(returned) else returned
 
 
-def _to_plain(value: Any) -> Any:
+def to_plain(value: Any) -> Any:
+    """Return a call, a result or an answer as JSON has it; an exception as its text."""
     if isinstance(value, Exception):
         return f"{type(value).__name__}: {message_of(value)}"
     return msgspec.to_builtins(value, enc_hook=str)

@@ -52,6 +52,7 @@ class HookRun(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_de
         decision: What it decided: `"denied"`, `"asked"`, `"mocked"`, `"changed"` or `"continued"`; empty for nothing.
             The decision of a hook with the status `"shadow"` had no effect.
         reason: The reason of a denial, the question to a person, or the input to go on with.
+        revision: The revision of the stored definition that made the hook; 0 for any other hook.
     """
 
     hook_id: str
@@ -61,6 +62,7 @@ class HookRun(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_de
     time_unix_nano: int = 0
     decision: HookDecision = ""
     reason: str = ""
+    revision: int = 0
 
 
 class ExecutionRow(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -137,6 +139,7 @@ def build_row(recorded: Recorded, request: str, spare: int) -> ExecutionRow:
                 time_unix_nano=execution.time_unix_nano,
                 decision=execution.decision,
                 reason=clean_error(execution.reason),
+                revision=execution.revision,
             )
             for execution in executions
         ],

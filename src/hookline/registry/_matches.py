@@ -6,10 +6,11 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
 from time import monotonic, time
-from typing import Any
+from typing import Any, NamedTuple
 
 import anyio
 import msgspec
+from sqlalchemy.ext.asyncio import AsyncConnection
 
 from hookline._checks import tool_matcher
 from hookline.calls import Call, CompactCall, SubAgentCall, ToolCall
@@ -17,7 +18,17 @@ from hookline.dialects import DIALECTS, host_tool_name, matches
 from hookline.events import HookType
 from hookline.registry._definition import HookDefinition, Point, point_of
 from hookline.registry._errors import DefinitionError
-from hookline.store import RecentEvent, SqlStore, read_event, read_events_after, read_operation_sums, read_recent_events
+from hookline.store import (
+    OperationLineage,
+    RecentEvent,
+    SqlStore,
+    read_event,
+    read_events_after,
+    read_lineages,
+    read_operation_sums,
+    read_recent_events,
+    read_recent_operations,
+)
 from hookline.webhooks import Webhook
 
 __all__ = [
@@ -25,6 +36,7 @@ __all__ = [
     "MatchedCall",
     "MatchedTool",
     "RecentCalls",
+    "UnmatchedCalls",
     "read_stored_sample",
 ]
 
@@ -83,6 +95,18 @@ class MatchedTool(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     matches: bool
 
 
+class UnmatchedCalls(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """Calls that a definition is not for.
+
+    Attributes:
+        reason: Why it is not for them: `"of other tools"`.
+        count: How many of the calls that were looked at.
+    """
+
+    reason: str
+    count: int
+
+
 class MatchedCall(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """A stored call or event that a definition is for.
 
@@ -106,7 +130,8 @@ class MatchedCall(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 class CallMatches(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """Which of the last day's calls a definition is for, whether it is enabled or not.
 
-    The tools are those of its `tool`, or in the `config` of `require-approval`, `deny-tools` and `limit-calls`.
+    The tools are those of its `tool`, or in the `config` of `require-approval`, `deny-tools` and `limit-calls`. Its
+    `environments` are not looked at, since no call is stored with its environment.
 
     Attributes:
         point: The point of the definition.
@@ -117,6 +142,7 @@ class CallMatches(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         is_complete: Whether all calls since then were looked at; else the newest 10,000.
         tools: For a point of tools: those that it is for, then others, each with the most called first.
         calls: The newest calls that the definition is for.
+        unmatched: Why it is not for the others, with the most frequent reason first.
     """
 
     point: str
@@ -127,24 +153,43 @@ class CallMatches(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     is_complete: bool = True
     tools: list[MatchedTool] = []
     calls: list[MatchedCall] = []
+    unmatched: list[UnmatchedCalls] = []
+
+
+class CallGroup(NamedTuple):
+    """What calls that are counted together have in common.
+
+    Attributes:
+        tool: Toolset and name of their tool; `""` where there is none.
+        tenant_id: Their tenant.
+        lineage: Their operation among those that called it; `None` where calls are not counted by operation.
+    """
+
+    tool: str
+    tenant_id: str
+    lineage: OperationLineage | None = None
 
 
 class CallCounts(msgspec.Struct, frozen=True, kw_only=True):
-    """The last day's calls at a point, counted by tool and tenant.
+    """The last day's calls at a point, counted by tool and tenant, or also by operation.
 
     Attributes:
         since: The beginning of the day, in unix seconds.
         counted: Whether such calls are stored at all.
         is_complete: Whether these are all calls since then; else the newest 10,000.
-        counts: The number of calls by tool (`""` where there is none) and tenant.
-        newest: The newest 20 calls of each tool and tenant, the newest first.
+        counts: The number of calls of each group.
+        newest: The newest 20 calls of each group with it, the newest first.
     """
 
     since: float
     counted: bool = True
     is_complete: bool = True
-    counts: Mapping[tuple[str, str], int] = {}
-    newest: Sequence[MatchedCall] = ()
+    counts: Mapping[CallGroup, int] = {}
+    newest: Sequence[tuple[CallGroup, MatchedCall]] = ()
+
+
+WantedCalls = tuple[str, str | None, bool]
+"""The name of a point, the tenant, and whether calls are counted by operation."""
 
 
 class RecentCalls:
@@ -158,8 +203,8 @@ class RecentCalls:
 
     def __init__(self, store: SqlStore) -> None:
         self._store = store
-        self._kept: dict[tuple[str, str | None], tuple[float, CallCounts]] = {}
-        self._locks: dict[tuple[str, str | None], anyio.Lock] = {}
+        self._kept: dict[WantedCalls, tuple[float, CallCounts]] = {}
+        self._locks: dict[WantedCalls, anyio.Lock] = {}
 
     async def match(self, definition: HookDefinition, tenant_id: str | None) -> CallMatches:
         """Count the calls that a definition is for.
@@ -172,10 +217,11 @@ class RecentCalls:
             StoreUnavailableError: If the database cannot be reached.
         """
         point = point_of(definition)
-        return _match(definition, point, await self._find_calls(point, definition.tenant_id or tenant_id))
+        tenant_id, by_operation = definition.tenant_id or tenant_id, definition.scope is not None
+        return _match(definition, point, await self._find_calls(point, tenant_id, by_operation=by_operation))
 
-    async def _find_calls(self, point: Point, tenant_id: str | None) -> CallCounts:
-        key = (point.name, tenant_id)
+    async def _find_calls(self, point: Point, tenant_id: str | None, *, by_operation: bool) -> CallCounts:
+        key = (point.name, tenant_id, by_operation)
         lock = self._locks.setdefault(key, anyio.Lock())
         try:
             async with lock:
@@ -183,7 +229,7 @@ class RecentCalls:
                 self._kept = {each: kept for each, kept in self._kept.items() if kept[0] >= began}
                 kept_until, calls = self._kept.pop(key, (0.0, None))
                 if calls is None:
-                    calls = await _read_calls(self._store, point, tenant_id)
+                    calls = await _read_calls(self._store, point, tenant_id, by_operation=by_operation)
                     ended = monotonic()
                     kept_until = ended + LEISURE * (ended - began)
                 self._kept[key] = kept_until, calls
@@ -198,27 +244,48 @@ class RecentCalls:
 def _match(definition: HookDefinition, point: Point, calls: CallCounts) -> CallMatches:
     matchers = [tool_matcher(glob) for glob in find_tool_globs(definition)] if point.has_tool else []
     tools: Counter[str] = Counter()
-    for (tool, _), count in calls.counts.items():
-        tools[tool] += count
+    for group, count in calls.counts.items():
+        tools[group.tool] += count
     is_meant = _build_host_test(definition) if point.has_tool else None
     is_for = {
         tool: (not matchers or any(test is None or test(tool) for test in matchers))
         and (is_meant is None or is_meant(tool))
         for tool in tools
     }
-    excepted = definition.except_tenants
+    reasons = {group: _find_reason(definition, group, is_for) for group in calls.counts}
+    unmatched: Counter[str] = Counter()
+    for group, count in calls.counts.items():
+        unmatched[reasons[group]] += count
+    matched = unmatched.pop("", 0)
     ordered = sorted(tools.items(), key=lambda each: (not is_for[each[0]], -each[1])) if point.has_tool else []
-    newest = (each for each in calls.newest if is_for[each.tool] and each.tenant_id not in excepted)
+    newest = (call for group, call in calls.newest if not reasons[group])
     return CallMatches(
         point=point.name,
         since=calls.since,
         counted=calls.counted,
         looked_at=tools.total(),
-        matched=sum(count for (tool, tenant), count in calls.counts.items() if is_for[tool] and tenant not in excepted),
+        matched=matched,
         is_complete=calls.is_complete,
         tools=[MatchedTool(tool=tool, count=count, matches=is_for[tool]) for tool, count in ordered[:MOST_TOOLS]],
         calls=list(islice(newest, SHOWN_CALLS)),
+        unmatched=[UnmatchedCalls(reason=reason, count=count) for reason, count in unmatched.most_common()],
     )
+
+
+def _find_reason(definition: HookDefinition, group: CallGroup, is_for: Mapping[str, bool]) -> str:
+    """Return why a definition is not for a group of calls; `""` if it is."""
+    tenant, scope = group.tenant_id, definition.scope
+    if not is_for[group.tool]:
+        return "of other tools"
+    if tenant in definition.except_tenants or (definition.tenants and tenant not in definition.tenants):
+        return "of other tenants"
+    if scope is None or group.lineage is None:
+        return ""
+    if not scope.has_agent(group.lineage.agent_ids):
+        return "of other agents"
+    if not scope.has_operation(group.lineage.root_operation_id):
+        return f"of operations that are not among the {scope.percent:g} %"
+    return ""
 
 
 def _build_host_test(definition: HookDefinition) -> Callable[[str], bool] | None:
@@ -244,38 +311,61 @@ class _EventHead(msgspec.Struct, frozen=True, rename="camel"):
 _read_head = msgspec.json.Decoder(_EventHead).decode
 
 
-async def _read_calls(store: SqlStore, point: Point, tenant_id: str | None) -> CallCounts:
+async def _read_calls(store: SqlStore, point: Point, tenant_id: str | None, *, by_operation: bool) -> CallCounts:
     since = time() - PERIOD
     column, type_ = SUMS.get(point.name.partition(".")[0]), _event_type(point)
     async with store.reading() as connection:
+        if column is not None and by_operation:
+            return await _read_operations(connection, column, tenant_id, since=since)
         if column is not None:
             sums, is_complete = await read_operation_sums(connection, tenant_id, since=since, most=MOST_CALLS)
-            counts = {("", each.tenant_id): int(getattr(each, column)) for each in sums}
+            counts = {CallGroup("", each.tenant_id): int(getattr(each, column)) for each in sums}
             return CallCounts(since=since, is_complete=is_complete, counts=counts)
         if type_ is None:
             return CallCounts(since=since, counted=False)
         found, is_complete = await read_recent_events(connection, type_, tenant_id, since=since, most=MOST_CALLS)
-    return _count_calls(found, point, since=since, is_complete=is_complete)
+        lineages = await read_lineages(connection, {each.operation_id for each in found}) if by_operation else {}
+    return _count_calls(found, point, lineages, since=since, is_complete=is_complete)
 
 
-def _count_calls(found: Sequence[RecentEvent], point: Point, *, since: float, is_complete: bool) -> CallCounts:
-    counts: Counter[tuple[str, str]] = Counter()
-    newest: list[MatchedCall] = []
+async def _read_operations(
+    connection: AsyncConnection, column: str, tenant_id: str | None, *, since: float
+) -> CallCounts:
+    """Count calls by operation that are counted in a column of operations."""
+    found, is_complete = await read_recent_operations(connection, tenant_id, since=since, most=MOST_CALLS)
+    lineages = await read_lineages(connection, [each.operation_id for each in found])
+    counts: Counter[CallGroup] = Counter()
+    for each in found:
+        group = CallGroup("", each.tenant_id, lineages[each.operation_id])
+        counts[group] += 1 if column == "operations" else int(getattr(each, column))
+    return CallCounts(since=since, is_complete=is_complete, counts=counts)
+
+
+def _count_calls(
+    found: Sequence[RecentEvent],
+    point: Point,
+    lineages: Mapping[str, OperationLineage],
+    *,
+    since: float,
+    is_complete: bool,
+) -> CallCounts:
+    counts: Counter[CallGroup] = Counter()
+    newest: list[tuple[CallGroup, MatchedCall]] = []
     for event in found:
         head = _read_head(event.wire)
         tool = f"{head.toolset}/{head.tool_name}" if point.has_tool else ""
-        counts[tool, event.tenant_id] += 1
-        if counts[tool, event.tenant_id] <= SHOWN_CALLS:
-            newest.append(
-                MatchedCall(
-                    operation_id=event.operation_id,
-                    number=event.number,
-                    tenant_id=event.tenant_id,
-                    agent_id=head.agent_id,
-                    tool=tool,
-                    at=event.time_unix_nano / 1e9,
-                )
+        group = CallGroup(tool, event.tenant_id, lineages.get(event.operation_id))
+        counts[group] += 1
+        if counts[group] <= SHOWN_CALLS:
+            call = MatchedCall(
+                operation_id=event.operation_id,
+                number=event.number,
+                tenant_id=event.tenant_id,
+                agent_id=head.agent_id,
+                tool=tool,
+                at=event.time_unix_nano / 1e9,
             )
+            newest.append((group, call))
     return CallCounts(since=since, is_complete=is_complete, counts=counts, newest=newest)
 
 

@@ -28,7 +28,7 @@ __all__ = [
 
 logger = logging.getLogger("hookline")
 
-RevisionAction = Literal["keep", "create", "update", "enable", "disable", "reorder", "revert", "delete"]
+RevisionAction = Literal["keep", "create", "update", "enable", "disable", "reorder", "revert", "delete", "fallback"]
 KEPT_REVISIONS = 100
 """Revisions of each definition that are kept, the newest."""
 KEPT_DELETED = 200
@@ -41,7 +41,18 @@ SET_BY_REGISTRY = frozenset({"id", "tenantId", "source", "revision", "createdAt"
 
 _decode = msgspec.json.Decoder(HookDefinition).decode
 
-NEW_FIELDS: dict[str, Any] = {"exceptTenants": [], "dialect": "hookline", "hostEvent": "", "matcher": ""}
+NEW_FIELDS: dict[str, Any] = {
+    "exceptTenants": [],
+    "tenants": [],
+    "agents": [],
+    "environments": [],
+    "percent": 100.0,
+    "dialect": "hookline",
+    "hostEvent": "",
+    "matcher": "",
+    "mode": "enforce",
+    "shadowAbove": None,
+}
 """Fields (wire names) that earlier versions do not know, with the values at which they are not written."""
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from bisect import bisect_right
-from collections.abc import Iterable, KeysView, Mapping
+from collections.abc import Iterable, Iterator, KeysView, Mapping
 from itertools import islice
 
 import msgspec
@@ -29,13 +29,15 @@ class Snapshot:
 
     Args:
         builder: Builds hooks from definitions.
+        environment: The name of the environment of this process; `""` for none.
 
     Attributes:
         revision: The newest known revision.
     """
 
-    def __init__(self, builder: Builder) -> None:
+    def __init__(self, builder: Builder, environment: str = "") -> None:
         self._builder = builder
+        self.environment = environment
         self.revision = -1
         self._stored: dict[Key, HookDefinition | FileSwitch] = {}
         self._from_files: dict[Key, HookDefinition] = {}
@@ -127,14 +129,20 @@ class Snapshot:
         """Return the definitions of a tenant by id."""
         return self._tenants.get(tenant_id, {})
 
+    def definitions(self) -> Iterator[HookDefinition]:
+        """Yield all definitions."""
+        for own in self._tenants.values():
+            yield from own.values()
+
     def tenants_with(self, id: str) -> list[str]:  # noqa: A002
         """Return the tenants that have a definition of that id."""
         return list(self._owners.get(id, ()))
 
     def tenants(self) -> list[str]:
-        """Return the tenants that have definitions, or that a definition of the system leaves out."""
-        left_out = (tenant for each in self.of_tenant("").values() for tenant in each.except_tenants)
-        return sorted({*self._tenants, *left_out} - {""})
+        """Return the tenants that have definitions, or that a definition of the system names."""
+        system = self.of_tenant("").values()
+        named = (tenant for each in system for tenant in (*each.except_tenants, *each.tenants))
+        return sorted({*self._tenants, *named} - {""})
 
     def with_problem(self, definition: HookDefinition) -> HookDefinition:
         """Return a definition with its `problem` filled in, if it cannot run here."""
@@ -155,16 +163,24 @@ class Snapshot:
         """Return the hooks of the system for a run of a tenant."""
         if self._system is None:
             definitions = sorted(self.of_tenant("").values(), key=running_order)
-            built = ((self._builder.get_or_build(each).hook, each) for each in definitions if each.enabled)
+            built = ((self._builder.issue(each), each) for each in definitions if self._is_here(each))
             self._system = [(hook, each) for hook, each in built if hook is not None]
-        return [hook for hook, each in self._system if tenant_id not in each.except_tenants]
+        return [
+            hook
+            for hook, each in self._system
+            if tenant_id not in each.except_tenants and (not each.tenants or tenant_id in each.tenants)
+        ]
+
+    def _is_here(self, definition: HookDefinition) -> bool:
+        """Return whether a definition takes part in runs in the environment of this process."""
+        return definition.enabled and (not definition.environments or self.environment in definition.environments)
 
     def _build_hooks(self, tenant_id: str) -> list[AnyHook]:
         own = sorted(self.of_tenant(tenant_id).values(), key=running_order)
         # A tenant cannot put its hooks before the system's: at the same priority, the system's come first.
         floor = max((each.priority for each in self.of_tenant("").values() if each.enabled), default=0)
         own = [msgspec.structs.replace(each, priority=max(each.priority, floor)) for each in own]
-        built = (self._builder.get_or_build(definition).hook for definition in own if definition.enabled)
+        built = (self._builder.issue(definition) for definition in own if self._is_here(definition))
         return [hook for hook in built if hook is not None]
 
     def page(

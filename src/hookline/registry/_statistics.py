@@ -16,7 +16,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from hookline.errors import HookUsageError
-from hookline.registry._log_rows import ExecutionRow
+from hookline.registry._log_rows import ExecutionRow, HookRun
 from hookline.store import statistics
 
 __all__ = ["Grouping", "Statistic", "StatisticsBuffer", "expired_conditions", "read_statistics", "write_statistics"]
@@ -43,11 +43,22 @@ class Statistic(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_
         tenant_id: The tenant, if grouped by tenant.
         minute: The start of the minute in unix seconds, if grouped by minute.
         hour: The start of the hour in unix seconds, if grouped by hour.
-        count: Number of executions.
+        count: Number of executions, those of shadow hooks among them.
         errors: Number of executions that raised, or returned an invalid value.
-        denied: Number of executions that denied.
+        denied: Number of executions that denied; a failure that fails closed is in `errors` or `timeouts` instead.
+        asked: Number of executions that had a person asked.
+        mocked: Number of executions that answered in the place of the call.
+        changed: Number of executions that changed the call or its result.
+        continued: Number of executions that had the run or the model go on.
         timeouts: Number of executions that timed out.
         dropped: Number of executions that never started or were cancelled; they are in no other figure.
+        shadow: Number of executions of shadow hooks, which are in none of the figures above but `count`.
+        shadow_failed: Number of those that failed.
+        shadow_denied: Number of those that would have denied.
+        shadow_asked: Number of those that would have had a person asked.
+        shadow_mocked: Number of those that would have answered in the place of the call.
+        shadow_changed: Number of those that would have changed the call or its result.
+        shadow_continued: Number of those that would have had the run or the model go on.
         p50_ms: The median of the hooks' own time; exact to 5 %.
         p95_ms: The 95th percentile.
         p99_ms: The 99th percentile.
@@ -61,31 +72,54 @@ class Statistic(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_
     count: int
     errors: int
     denied: int
+    asked: int
+    mocked: int
+    changed: int
+    continued: int
     timeouts: int
     dropped: int
+    shadow: int
+    shadow_failed: int
+    shadow_denied: int
+    shadow_asked: int
+    shadow_mocked: int
+    shadow_changed: int
+    shadow_continued: int
     p50_ms: float
     p95_ms: float
     p99_ms: float
 
 
 class HookTotals(msgspec.Struct, kw_only=True):
-    """Totals of one hook at one point for one tenant in one minute or hour."""
+    """Totals of one revision of a hook at one point for one tenant in one minute or hour; see `Statistic`."""
 
     writer: str = ""
     count: int = 0
     errors: int = 0
     denied: int = 0
+    asked: int = 0
+    mocked: int = 0
+    changed: int = 0
+    continued: int = 0
     timeouts: int = 0
     dropped: int = 0
+    shadow: int = 0
+    shadow_failed: int = 0
+    shadow_denied: int = 0
+    shadow_asked: int = 0
+    shadow_mocked: int = 0
+    shadow_changed: int = 0
+    shadow_continued: int = 0
     durations: dict[int, int] = {}
+
+    def increase(self, name: str) -> None:
+        """Add one to a count."""
+        setattr(self, name, getattr(self, name) + 1)
 
     def add(self, other: "HookTotals") -> None:
         """Add other totals to these."""
-        self.count += other.count
-        self.errors += other.errors
-        self.denied += other.denied
-        self.timeouts += other.timeouts
-        self.dropped += other.dropped
+        for name in COUNTS:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
         for step, count in other.durations.items():
             self.durations[step] = self.durations.get(step, 0) + count
 
@@ -104,20 +138,33 @@ class HookTotals(msgspec.Struct, kw_only=True):
 
 
 class SumKey(NamedTuple):
-    """The key of totals: tenant, length and start of the time span, hook and point."""
+    """The key of totals: tenant, length and start of the time span, hook, point and revision."""
 
     tenant_id: str
     seconds: int
     start: int
     hook_id: str
     point: str
+    revision: int
+
+
+def name_outcome(run: HookRun) -> str:
+    """Return the count of a hook execution besides `count`: `"denied"` or `"shadow_denied"`; `""` if there is none."""
+    if run.status == "shadow":
+        # The record of a denial or a question has its reason as `error` too.
+        failed = run.error is not None and run.error != run.reason
+        outcome = "failed" if failed else run.decision
+        return f"shadow_{outcome}" if outcome else ""
+    if run.status in ("error", "timeout"):
+        return "errors" if run.status == "error" else "timeouts"
+    return run.decision or ("" if run.status == "ok" else run.status)
 
 
 class StatisticsBuffer:
     """The totals of this process that are still growing or not yet written."""
 
     def __init__(self) -> None:
-        self._new: dict[tuple[str, int, str, str], HookTotals] = {}
+        self._new: dict[tuple[str, int, str, str, int], HookTotals] = {}
         self._sums: dict[SumKey, HookTotals] = {}
         self._changed: set[SumKey] = set()
 
@@ -125,7 +172,7 @@ class StatisticsBuffer:
         """Add the hook executions of a row of the log."""
         minute = int(row.created_at) // MINUTE
         for run in row.executions:
-            place = (row.tenant_id, minute, run.hook_id, row.point)
+            place = (row.tenant_id, minute, run.hook_id, row.point, run.revision)
             new = self._new.get(place)
             if new is None:
                 new = self._new[place] = HookTotals(durations={})
@@ -133,19 +180,19 @@ class StatisticsBuffer:
                 new.dropped += 1
                 continue
             new.count += 1
-            if run.status != "ok":
-                new.errors += run.status == "error"
-                new.denied += run.status == "denied"
-                new.timeouts += run.status == "timeout"
+            new.shadow += run.status == "shadow"
+            if outcome := name_outcome(run):
+                new.increase(outcome)
             step = duration_step(run.duration_ms)
             new.durations[step] = new.durations.get(step, 0) + 1
 
     def _merge_new(self) -> None:
-        for (tenant_id, minute, hook_id, point), new in self._new.items():
+        for (tenant_id, minute, hook_id, point, revision), new in self._new.items():
             for seconds in (MINUTE, HOUR):
-                place = SumKey(tenant_id, seconds, minute * MINUTE // seconds * seconds, hook_id, point)
+                place = SumKey(tenant_id, seconds, minute * MINUTE // seconds * seconds, hook_id, point, revision)
                 if place not in self._sums:
-                    # A writer id of its own, so that it never overwrites totals that were written and dropped here.
+                    # A writer id of its own, so that it never overwrites totals that were written and dropped here, or
+                    # those of another revision, which is no part of the table's key.
                     self._sums[place] = HookTotals(writer=secrets.token_hex(8), durations={})
                 self._sums[place].add(new)
                 self._changed.add(place)
@@ -174,7 +221,7 @@ class StatisticsBuffer:
             self._sums = {place: sums for place, sums in self._sums.items() if place.start + place.seconds >= now}
 
 
-COUNTS = ("count", "errors", "denied", "timeouts", "dropped")
+COUNTS = tuple(name for name in HookTotals.__struct_fields__ if name not in ("writer", "durations"))
 _key = [column.name for column in statistics.primary_key]
 _upserts = {
     dialect: statement.on_conflict_do_update(

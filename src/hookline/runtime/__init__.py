@@ -25,6 +25,7 @@ from hookline.runtime._models import RETRY as RETRY
 from hookline.runtime._models import Model, ModelRetry, ScriptedModel, StreamingModel
 from hookline.runtime._models import Release as Release
 from hookline.runtime._models import model_by_name as model_by_name
+from hookline.runtime._parts_stream import PartsStream as PartsStream
 from hookline.runtime._persistence import let_go_when_cancelled as let_go_when_cancelled
 from hookline.runtime._retry import find_prompt as find_prompt
 from hookline.runtime._retry import is_compacted as is_compacted
@@ -33,6 +34,7 @@ from hookline.runtime._session import AgentSession
 from hookline.runtime._state import FORMAT as FORMAT
 from hookline.runtime._state import (
     Approve,
+    CallingOperation,
     DurableStore,
     InMemoryHistory,
     InMemoryStore,
@@ -56,6 +58,7 @@ __all__ = [
     "AgentDone",
     "AgentSession",
     "Approve",
+    "CallingOperation",
     "Capabilities",
     "Compaction",
     "DurableStore",

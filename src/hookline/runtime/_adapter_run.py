@@ -50,7 +50,7 @@ from hookline.runtime._compaction import compact, emit_compacted
 from hookline.runtime._inputs import RunOptions, check_ids, check_operation_id, new_operation_id
 from hookline.runtime._lifecycle import Lifecycle
 from hookline.runtime._loop import lead_model_call
-from hookline.runtime._missing_hooks import check_interceptors, inherited_hooks
+from hookline.runtime._missing_hooks import check_interceptors, inherited_hooks, without_definitions_of
 from hookline.runtime._persistence import LOST_HERE, checkpoint
 from hookline.runtime._run import Run, after_step, before_step, live
 from hookline.runtime._seams import RunControl, instrument, run_through_chain, tell_context, tell_failed_step
@@ -257,7 +257,7 @@ class AdapterRun:
         check_ids(user_id=user_id, tenant_id=tenant_id)
         own = hook_batch(hooks)
         inherited = [entry for entry in parent.inherited if entry not in own] if parent is not None else []
-        self._hooks = [*inherited, *own]
+        self._hooks = [*inherited, *without_definitions_of(inherited, own)]
         check_driven(self._hooks, capabilities, best_effort=best_effort)
         self.capabilities = capabilities
         self.operation_id = check_operation_id(operation_id)
@@ -618,7 +618,12 @@ class AdapterRun:
         """
         entries = [entry.interceptors if isinstance(entry, Hooks) else [entry] for entry in self._opened.hooks]
         found = [each for entry in entries for each in entry if isinstance(each, Interceptor) and each.call is call]
-        return any(each.kind in ("after", "around") for each in found)
+        return any(each.kind in ("after", "around") and each.hold_text for each in found)
+
+    def judges_parts(self) -> bool:
+        """Return whether all hooks that may change or withhold a model's answer judge its text in parts."""
+        run = self._opened
+        return run.chain is not None and run.chain.judges_parts(ModelCall, run.tenant_id)
 
     def begin_model_call(self) -> None:
         """Count a model call that the framework is about to make itself; see `leads`.

@@ -10,7 +10,7 @@ import random
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import aclosing
-from functools import cache
+from functools import cache, partial
 from importlib.metadata import entry_points
 from types import CoroutineType
 from typing import Any, Literal, Protocol, TypeAlias, cast
@@ -23,6 +23,7 @@ from hookline._deadlines import own_cancellation
 from hookline.calls import AgentCall, Call, ModelCall, ModelResponse, StepCall, ToolRequest, Usage
 from hookline.errors import (
     AgentDefinitionError,
+    HookDenied,
     HookUsageError,
     MissingExtraError,
     ModelAnswerError,
@@ -30,7 +31,7 @@ from hookline.errors import (
     TransientModelError,
 )
 from hookline.instrumentation import Instrumentation, StreamTimes
-from hookline.interceptors import Chain
+from hookline.interceptors import Chain, TextJudge, judge_in_time, open_text_judge
 from hookline.runtime._model_pause import model_pause
 
 __all__ = [
@@ -345,6 +346,8 @@ def make_run_text(on_token: object, release: object, chain: Chain | None, tenant
 class RunText:
     """Takes what the model calls of one segment write, and gives it to the caller of the run.
 
+    Text that is kept until the hooks of a `ModelCall` have run is released in parts if these hooks judge it in parts.
+
     Args:
         on_token: The caller's function. If it raises, that is logged, and it is called no more.
         kept_until: The outermost call with hooks that may change or withhold what was written; `None` to keep nothing.
@@ -354,7 +357,17 @@ class RunText:
         given: Whether the present attempt of a model call has given text away, which nobody can take back.
     """
 
-    __slots__ = ("_held", "_kept_until", "_on_token", "_settled", "_silent", "_written", "bundles", "given")
+    __slots__ = (
+        "_held",
+        "_kept_until",
+        "_on_token",
+        "_released",
+        "_settled",
+        "_silent",
+        "_written",
+        "bundles",
+        "given",
+    )
 
     def __init__(self, on_token: OnToken, kept_until: type[Call] | None) -> None:
         self._on_token: OnToken | None = on_token
@@ -364,6 +377,8 @@ class RunText:
         self._settled = 0
         """How much of that belongs to steps that have passed their hooks."""
         self._written = 0
+        self._released = ""
+        """What was released in parts of the answer of the present model call."""
         self._silent: set[type[Call]] = {AgentCall, StepCall}
         """In which of the present calls nothing has been given away."""
         self.bundles: Sequence[Instrumentation] = ()
@@ -375,7 +390,7 @@ class RunText:
         Raises:
             ModelAnswerError: If its stream is none, or does not end with a `ModelResponse`.
         """
-        self.given, self._written = False, 0
+        self.given, self._written, self._released = False, 0, ""
         stream: Any = getattr(model, "stream", None)
         if stream is None:
             answer: Any = model.respond(call)
@@ -390,11 +405,13 @@ class RunText:
         if self._kept_until is not None:
             kept = []
             self._held.append(kept)
+        judge = open_text_judge(call) if self._kept_until is ModelCall else None
+        read = partial(self._through, model, pieces, kept, times, judge)
         try:
             if hasattr(pieces, "aclose"):
                 async with aclosing(pieces):
-                    return await self._through(model, pieces, kept, times)
-            return await self._through(model, pieces, kept, times)
+                    return await read()
+            return await read()
         except BaseException:
             self._written = 0
             if kept is not None:
@@ -406,7 +423,26 @@ class RunText:
                     hooks.streamed(call, times)
 
     async def _through(
-        self, model: Model, pieces: Any, kept: list[str] | None, times: StreamTimes | None
+        self, model: Model, pieces: Any, kept: list[str] | None, times: StreamTimes | None, judge: TextJudge | None
+    ) -> ModelResponse:
+        if judge is None:
+            return await self._read(model, pieces, kept, times, None)
+        try:
+            async with judge_in_time(judge, self._give_part) as take:
+                return await self._read(model, pieces, kept, times, take)
+        except Exception as error:
+            is_last = self.given or not isinstance(error, TransientModelError)
+            if is_last and not isinstance(error, HookDenied):
+                await judge.judge_broken()
+            raise
+
+    async def _read(
+        self,
+        model: Model,
+        pieces: Any,
+        kept: list[str] | None,
+        times: StreamTimes | None,
+        take: Callable[[str], Awaitable[None]] | None,
     ) -> ModelResponse:
         response: ModelResponse | None = None
         async for piece in pieces:
@@ -422,12 +458,19 @@ class RunText:
                     times.note_piece()
                 if kept is not None:
                     kept.append(piece)
+                    if take is not None:
+                        await take(piece)
                 elif self._on_token is not None:
                     self.given = True
                     await self._give(piece)
         if response is None:
             raise ModelAnswerError(model.name, "its stream ended without a ModelResponse")
         return response
+
+    async def _give_part(self, text: str) -> None:
+        self._released += text
+        self.given = True
+        await self._give(text)
 
     async def answered(self, content: str) -> None:
         """Take the answer of a model call, which the hooks around it have seen.
@@ -443,9 +486,11 @@ class RunText:
                 self._held.append([content])
             elif "".join(self._held[-1]) != content:
                 self._held[-1] = [content]
+            if self._released:  # the hooks have left it at the beginning of the answer
+                self._held[-1] = [content[len(self._released) :]]
             if self._kept_until is ModelCall:
                 await self._release()
-        self._written = 0
+        self._written, self._released = 0, ""
 
     @property
     def keeps(self) -> bool:
@@ -477,7 +522,7 @@ class RunText:
             self._settled = 0
         elif self._written and self._held:
             self._held.pop()
-        self._written = 0
+        self._written, self._released = 0, ""
 
     async def _release(self) -> None:
         held, self._held, self._settled = self._held, [], 0

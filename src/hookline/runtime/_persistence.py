@@ -131,6 +131,7 @@ def make_state(run: Run, status: CompletionReason | Literal["running"], version:
         framework=run.framework,
         retry_of=run.retry_of,
         agent_version=run.agent_version,
+        callers=list(run.callers) or UNSET,
         version=version,
     )
     return run.journal.complete(state, run.step) if run.journal.durable else state

@@ -13,6 +13,7 @@ from typing import Any, cast
 
 import anyio.lowlevel
 import msgspec
+from msgspec import UNSET
 
 from hookline._deadlines import new_scope, runs_on_asyncio
 from hookline.calls import (
@@ -46,7 +47,16 @@ from hookline.events import (
     PendingTool,
     ToolOutcome,
 )
-from hookline.hooks import AnyHook, Hook, Hooks, Interceptor, check_hook
+from hookline.hooks import (
+    AnyHook,
+    Hook,
+    Hooks,
+    Interceptor,
+    check_hook,
+    has_scopes,
+    hooks_for_store,
+    select_hooks,
+)
 from hookline.instrumentation import Instrumentation
 from hookline.interceptors import Chain, Interruptible
 from hookline.phases import Phase, PhaseMachine
@@ -56,6 +66,7 @@ from hookline.runtime._journal import NO_JOURNAL, Journal
 from hookline.runtime._missing_hooks import all_interceptor_keys
 from hookline.runtime._models import RunText, make_run_text
 from hookline.runtime._state import (
+    CallingOperation,
     Decision,
     DurableStore,
     InMemoryStore,
@@ -138,6 +149,7 @@ class Run:
         "begun",
         "call_ids",
         "call_indices",
+        "callers",
         "cancellations",
         "chain",
         "children",
@@ -225,12 +237,14 @@ class Run:
         remember: Remember | None = None,
         recovered: bool = False,
     ) -> None:
-        hooks, store = options.hooks, options.store
+        store = options.store
+        hooks = hooks_for_store(options.hooks, store)
         self.agent = agent
         self.hooks = hooks
         self.given_hooks: Sequence[AnyHook] = hooks
         """Its hooks as they were given or stored, which sub-agents may inherit."""
         self.dispatcher = dispatcher
+        self.callers = find_callers(state, parent)
         self.parent = parent
         self.phases = phases
         self.remember = remember
@@ -254,6 +268,10 @@ class Run:
         self.interceptors = all_interceptor_keys(state, hooks) if hooks or state.interceptors else []
         """The interceptors without which nobody may go on with it."""
         self.data = state.hooks
+        if hooks and has_scopes(hooks):
+            root = self.callers[0].operation_id if self.callers else state.parent_operation_id or state.operation_id
+            agent_ids = [agent.id, *(caller.agent_id for caller in self.callers)]
+            hooks = self.hooks = select_hooks(hooks, root, agent_ids)
         if state.hooks or (hooks and has_webhooks(hooks)):
             attach_travelling_hooks(self, hooks)
             hooks = self.hooks
@@ -666,6 +684,22 @@ def end_events(run: Run, reason: CompletionReason, error: BaseException | None) 
     return events
 
 
+def find_callers(state: OperationState, parent: Run | None) -> tuple[CallingOperation, ...]:
+    """Return the runs that called an operation, the outermost first.
+
+    Args:
+        state: The operation as it is stored, or as it begins.
+        parent: The run that calls it here, if one does.
+    """
+    if state.callers is not UNSET:
+        return tuple(state.callers)
+    if parent is None and state.parent_operation_id is not None:
+        parent = live.get(state.parent_operation_id)
+    if parent is None:
+        return ()
+    return (*parent.callers, CallingOperation(parent.operation_id, parent.agent.id))
+
+
 def attach_travelling_hooks(run: Run, hooks: Sequence[AnyHook]) -> None:
     """Keep the hooks of a run that are data, such as webhooks, with its state; those of earlier segments too.
 
@@ -673,16 +707,20 @@ def attach_travelling_hooks(run: Run, hooks: Sequence[AnyHook]) -> None:
 
     Args:
         run: The run; its `data` are the hooks of its earlier segments.
-        hooks: Those that it was given.
+        hooks: Those that it was given. A definition that is given takes the place of its earlier revision.
 
     Raises:
         HookDefinitionError: If one that was kept could not be delivered by this version.
         MissingExtraError: If what delivers them is not installed.
     """
     given = [data for entry in hooks if isinstance(entry, Hook) and (data := entry.data()) is not None]
-    kept = [data for data in run.data if data not in given]
+    newer = {(each.id, each.tenant_id) for each in run.given_hooks if isinstance(each, Hook) and each.revision}
+    kept = [
+        data for data in run.data if data not in given and not (data.revision and (data.id, data.tenant_id) in newer)
+    ]
     run.data = [*kept, *given]
-    run.given_hooks = every = [*hooks, *(_restore_hook(data) for data in kept)]
+    restored = [_restore_hook(data) for data in kept]
+    run.given_hooks, every = [*run.given_hooks, *restored], [*hooks, *restored]
     if run.journal.durable:
         run.hooks = hooks_of_this_process(every, lambda: run.dispatcher.delivery)
         return
@@ -699,6 +737,8 @@ def _restore_hook(data: HookData) -> Hook:
         webhook=data.webhook,
         tenant_id=data.tenant_id,
         inherit=data.inherit,
+        shadow=data.shadow,
+        revision=data.revision,
     )
     check_hook(hook, f"Hook {data.id!r} of the stored operation")
     return hook

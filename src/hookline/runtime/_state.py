@@ -141,6 +141,18 @@ class InterceptorKey(NamedTuple):
     call: str
 
 
+class CallingOperation(NamedTuple):
+    """A run that called an operation, itself or through other runs.
+
+    Attributes:
+        operation_id: The run.
+        agent_id: Its agent.
+    """
+
+    operation_id: str
+    agent_id: str
+
+
 class BegunCall(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """A call of a tool or sub-agent that has begun, as it is stored.
 
@@ -188,6 +200,7 @@ class OperationState(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         parent_operation_id: The run that called this run as a sub-agent.
         retry_of: The operation that this operation retries.
         agent_version: The version of the agent, so that a worker of another version leaves it; `""` for any.
+        callers: The runs that called it, the outermost first; left out if there are none.
         status: `"running"`, or the reason of its last segment.
         messages: The conversation. While calls wait for a person, it ends with the assistant message that requests
             them.
@@ -254,6 +267,7 @@ class OperationState(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     framework: str = ""
     retry_of: str | None = None
     agent_version: str = ""
+    callers: list[CallingOperation] | UnsetType = UNSET
     events: int = 0
     version: int = 1
     format: int = FORMAT

@@ -63,6 +63,10 @@ from hookline.store._partitions import DAY as DAY
 from hookline.store._partitions import KEPT as KEPT
 from hookline.store._partitions import day_of as day_of
 from hookline.store._partitions import drop_days as drop_days
+from hookline.store._past_events import PastEvent as PastEvent
+from hookline.store._past_events import PastEvents as PastEvents
+from hookline.store._past_events import PastOperation as PastOperation
+from hookline.store._past_events import read_past_events as read_past_events
 from hookline.store._reading import LIVE as LIVE
 from hookline.store._reading import Page, StoredOperation
 from hookline.store._reading import check_limit as check_limit
@@ -70,11 +74,14 @@ from hookline.store._reading import cursor_after as cursor_after
 from hookline.store._reading import encode_cursor as encode_cursor
 from hookline.store._reading import operation_from_row as operation_from_row
 from hookline.store._reading import parse_cursor as parse_cursor
+from hookline.store._recent_events import OperationLineage as OperationLineage
 from hookline.store._recent_events import RecentEvent as RecentEvent
 from hookline.store._recent_events import read_event as read_event
 from hookline.store._recent_events import read_events_after as read_events_after
+from hookline.store._recent_events import read_lineages as read_lineages
 from hookline.store._recent_events import read_operation_sums as read_operation_sums
 from hookline.store._recent_events import read_recent_events as read_recent_events
+from hookline.store._recent_events import read_recent_operations as read_recent_operations
 from hookline.store._rows import is_storable as is_storable
 from hookline.store._rows import replace_unstorable as replace_unstorable
 from hookline.store._state_rows import decode_head as decode_head
@@ -95,6 +102,7 @@ from hookline.store._tables import executions as executions
 from hookline.store._tables import idempotency as idempotency
 from hookline.store._tables import master_keys as master_keys
 from hookline.store._tables import operations as operations
+from hookline.store._tables import policy_alerts as policy_alerts
 from hookline.store._tables import statistics as statistics
 from hookline.store._topics import DEFINITIONS as DEFINITIONS
 from hookline.store._topics import DELIVERIES as DELIVERIES

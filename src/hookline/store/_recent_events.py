@@ -1,5 +1,6 @@
-"""Read the newest events of a kind, and sums over the newest operations, in bounded time."""
+"""Read the newest events of a kind, the newest operations and sums over them, and who called them, in bounded time."""
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from sqlalchemy import func, select
@@ -10,18 +11,24 @@ from hookline.store._rows import is_storable
 from hookline.store._tables import events, operations
 
 __all__ = [
+    "OperationLineage",
     "OperationSums",
     "RecentEvent",
     "RecentEvents",
+    "RecentOperation",
     "read_event",
     "read_events_after",
+    "read_lineages",
     "read_operation_sums",
     "read_recent_events",
+    "read_recent_operations",
 ]
 
 MOST_EVENTS = 30_000
 """Events of any kind that are looked at, to find those of one kind."""
 CHUNK = 400
+MOST_CALLERS = 100
+"""Ancestors of an operation that are looked at: a run may name any operation as its parent, even in a loop."""
 """Operations whose events are read by one query."""
 
 
@@ -69,6 +76,34 @@ class OperationSums(NamedTuple):
     operations: int
     steps: int
     llm_calls: int
+
+
+class RecentOperation(NamedTuple):
+    """An operation, with what it has done.
+
+    Attributes:
+        operation_id: Its id.
+        tenant_id: Its tenant.
+        steps: Its steps.
+        llm_calls: Its model calls.
+    """
+
+    operation_id: str
+    tenant_id: str
+    steps: int
+    llm_calls: int
+
+
+class OperationLineage(NamedTuple):
+    """An operation among those that called it.
+
+    Attributes:
+        root_operation_id: The outermost one that called it; itself if none did.
+        agent_ids: Its agent, and those that called it, as far as they are stored.
+    """
+
+    root_operation_id: str
+    agent_ids: tuple[str, ...]
 
 
 _columns = (events.c.operation_id, events.c.number, events.c.tenant_id, events.c.time_unix_nano, events.c.wire)
@@ -167,6 +202,65 @@ async def read_operation_sums(
     )
     found = [OperationSums(row[0], int(row[1]), int(row[2]), int(row[3])) for row in await connection.execute(sums)]
     return found, sum(each.operations for each in found) < most
+
+
+async def read_recent_operations(
+    connection: AsyncConnection, tenant_id: str | None, *, since: float, most: int
+) -> tuple[list[RecentOperation], bool]:
+    """Read the newest operations.
+
+    Args:
+        connection: A connection.
+        tenant_id: Only operations of this tenant; `None` for all tenants.
+        since: Only operations that began at this time or later, in unix seconds.
+        most: Number of operations at most.
+
+    Returns:
+        The operations, and whether they are all since that time.
+    """
+    column = operations.c
+    query = select(column.operation_id, column.tenant_id, column.steps, column.llm_calls)
+    query = query.where(column.created_at >= since).order_by(column.created_at.desc()).limit(most)
+    if tenant_id is not None:
+        query = query.where(column.tenant_id == tenant_id)
+    found = [RecentOperation(*row) for row in await connection.execute(query)]
+    return found, len(found) < most
+
+
+async def read_lineages(connection: AsyncConnection, operation_ids: Iterable[str]) -> dict[str, OperationLineage]:
+    """Read by which operations, and by which agents, some operations were called.
+
+    Args:
+        connection: A connection.
+        operation_ids: The operations.
+    """
+    wanted = {each for each in operation_ids if is_storable(each)}
+    known: dict[str, tuple[str, str | None]] = {}
+    missing = set(wanted)
+    for _ in range(MOST_CALLERS):
+        for start in range(0, len(missing), CHUNK):
+            chunk = sorted(missing)[start : start + CHUNK]
+            query = select(operations.c.operation_id, operations.c.agent_id, operations.c.parent_operation_id)
+            for row in await connection.execute(query.where(operations.c.operation_id.in_(chunk))):
+                known[row.operation_id] = row.agent_id, row.parent_operation_id
+        missing = {parent for each in missing if (parent := known.get(each, ("", None))[1]) and parent not in known}
+        if not missing:
+            break
+    return {each: _trace_lineage(each, known) for each in wanted}
+
+
+def _trace_lineage(operation_id: str, known: dict[str, tuple[str, str | None]]) -> OperationLineage:
+    agents: list[str] = []
+    seen: set[str] = set()
+    here = operation_id
+    while here in known and here not in seen:
+        seen.add(here)
+        agent_id, parent = known[here]
+        agents.append(agent_id)
+        if parent is None:
+            break
+        here = parent
+    return OperationLineage(here, tuple(agents))
 
 
 async def read_event(connection: AsyncConnection, operation_id: str, number: int) -> RecentEvent | None:

@@ -13,8 +13,10 @@ import anyio
 from sqlalchemy import ColumnElement
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from hookline.budgets import Amounts, BudgetFigures, BudgetRequest, Reservation, Settlement
 from hookline.errors import HookUsageError, OperationNotFoundError, StoreUnavailableError
 from hookline.runtime import Approve, DurableStore, JournalEntry, ModelCallRecord, OperationState, Reject
+from hookline.store import _budgets as counts
 from hookline.store import _conversation as conversation
 from hookline.store import _decisions as decisions
 from hookline.store import _reading as reading
@@ -723,14 +725,71 @@ class SqlStore(DurableStore):
         wanted = which or DecisionFilter()
         return await self._read(partial(decisions.read_decisions, which=wanted, cursor=cursor, limit=limit))
 
+    async def reserve_budget(self, request: BudgetRequest) -> Reservation:
+        """Reserve amounts if their window, by the clock of the database, has that much left and is not closed.
+
+        Raises:
+            StoreUnavailableError: If the database cannot be reached.
+        """
+        return await counts.reserve(self._open_database(), request)
+
+    async def settle_budget(self, reservation_id: str, used: Amounts | None = None) -> Settlement | None:
+        """Replace a reservation by what its call took; after its lease too, and never twice.
+
+        Args:
+            reservation_id: The reservation.
+            used: What the call took; `None` to count all that it reserved.
+
+        Returns:
+            What changed; `None` if there is no such reservation, because it was settled or never made.
+
+        Raises:
+            StoreUnavailableError: If the database cannot be reached.
+        """
+        return await counts.settle(self._open_database(), reservation_id, used)
+
+    async def budgets(
+        self, *, tenant_id: str | None = None, budget_id: str | None = None, open_only: bool = False, limit: int = 100
+    ) -> list[BudgetFigures]:
+        """Read the counts of budgets, the windows that changed last first.
+
+        Args:
+            tenant_id: Only windows of this tenant.
+            budget_id: Only windows of this budget.
+            open_only: Only windows that have not ended.
+            limit: Number of windows at most, up to 1000.
+        """
+        reading.check_limit(limit)
+        query = partial(counts.read_windows, tenant_id=tenant_id, budget_id=budget_id, open_only=open_only, limit=limit)
+        return await self._read(query)
+
+    async def budget_figures(self, window_id: str) -> BudgetFigures | None:
+        """Read the counts of one window of a budget; `None` if there is no such window."""
+        return await self._read(partial(counts.read_figures, window_id=window_id))
+
+    async def reset_budget(self, window_id: str) -> BudgetFigures | None:
+        """Start the counts of a window again, and open it. Calls that are running keep their reservations.
+
+        Returns:
+            The counts before; `None` if there is no such window.
+
+        Raises:
+            StoreUnavailableError: If the database cannot be reached.
+        """
+        async with self._open_database().writing() as connection:
+            return await counts.reset(connection, window_id=window_id)
+
     async def prune(self, older_than: float) -> int:
         """Delete operations that ended that many seconds ago, with events and deliveries, and return their number.
 
+        Windows of budgets that ended so long ago are deleted too; they are not in the number.
         Operations that still have something to deliver are kept. Runs go on meanwhile, and several processes may do
         this at once. PostgreSQL drops the events of a whole day at a time; so if `older_than` is a day or more, an
         operation is deleted up to a day later there.
         """
-        return await prune_operations(self._open_database(), older_than)
+        deleted = await prune_operations(self._open_database(), older_than)
+        await counts.prune_budgets(self._open_database(), older_than)
+        return deleted
 
     async def forget_decisions(self, operation_id: str) -> None:
         """Delete decisions about an operation that never took effect, except those about a pause that still lasts."""

@@ -26,6 +26,8 @@ __all__ = [
     "api_keys",
     "attempts",
     "audit",
+    "budget_reservations",
+    "budget_windows",
     "decisions",
     "definition_revisions",
     "definitions",
@@ -41,6 +43,7 @@ __all__ = [
     "metadata",
     "model_calls",
     "operations",
+    "policy_alerts",
     "revisions",
     "state_rows",
     "statistics",
@@ -377,8 +380,30 @@ statistics = Table(
     Column("timeouts", BigInteger, nullable=False),
     Column("dropped", BigInteger, nullable=False),
     Column("durations", LargeBinary, nullable=False),
+    Column("revision", BigInteger, nullable=False, server_default="0"),
+    *(Column(name, BigInteger, nullable=False, server_default="0") for name in ("asked", "mocked", "changed")),
+    *(Column(name, BigInteger, nullable=False, server_default="0") for name in ("continued", "shadow")),
+    *(
+        Column(f"shadow_{name}", BigInteger, nullable=False, server_default="0")
+        for name in ("failed", "denied", "asked", "mocked", "changed", "continued")
+    ),
     Index(None, "seconds", "start"),
     sqlite_with_rowid=False,
+)
+
+# What was found in the statistics of shadow policies and fallbacks; a process with an address for alerts sends it once.
+policy_alerts = Table(
+    "policy_alerts",
+    metadata,
+    _id("tenant_id", primary_key=True),
+    _id("id", primary_key=True),
+    Column("revision", BigInteger, primary_key=True, autoincrement=False),
+    Column("until", BigInteger, primary_key=True, autoincrement=False),
+    Column("kind", String(20), nullable=False),
+    Column("alert", LargeBinary, nullable=False),
+    Column("sent", Boolean, nullable=False),
+    Column("created_at", Float, nullable=False),
+    Index(None, "created_at"),
 )
 
 api_keys = Table(
@@ -426,4 +451,42 @@ idempotency = Table(
     Column("body", LargeBinary, nullable=False),
     Column("created_at", Float, nullable=False),
     Index(None, "created_at"),
+)
+
+# Budgets. Their amounts are whole numbers, so that sums are exact; see `hookline.budgets.Amounts`.
+AMOUNTS = ("nano_usd", "tokens", "calls")
+
+budget_windows = Table(
+    "budget_windows",
+    metadata,
+    Column("id", String(40), primary_key=True),
+    _id("tenant_id"),
+    _id("budget_id"),
+    Column("per", String(20), nullable=False),
+    Column("key", Text, nullable=False),
+    Column("window_kind", String(20)),
+    Column("window_start", Float, nullable=False),
+    Column("window_end", Float),
+    *(
+        Column(f"{count}_{amount}", BigInteger, nullable=False)
+        for count in ("limit", "used", "reserved", "overrun", "allowed")
+        for amount in AMOUNTS
+    ),
+    Column("closed", Boolean, nullable=False),
+    Column("warned", Boolean, nullable=False),
+    Column("updated_at", Float, nullable=False),
+    Index(None, "updated_at"),
+    Index(None, "tenant_id", "updated_at"),
+)
+
+budget_reservations = Table(
+    "budget_reservations",
+    metadata,
+    Column("id", String(80), primary_key=True),
+    Column("window_id", String(40), nullable=False),
+    Column("operation_id", Text, nullable=False),
+    *(Column(amount, BigInteger, nullable=False) for amount in AMOUNTS),
+    Column("created_at", Float, nullable=False),
+    Column("lease_until", Float, nullable=False),
+    Index(None, "window_id"),
 )

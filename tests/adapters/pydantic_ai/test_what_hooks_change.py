@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -323,7 +324,8 @@ async def test_a_message_that_a_hook_rewrites_keeps_what_is_no_text() -> None:
     await agent.run(["and 123", PICTURE], message_history=history, capabilities=[Hookline([hooks])])
 
     ((first, second, third, fourth, fifth),) = heard
-    assert "123" not in str(heard[0][:4]) + str(fifth.parts)
+    told = re.sub(r"datetime\.datetime\([^)]*\)", "", f"{heard[0][:4]}{fifth.parts}")  # a microsecond may be 123, too
+    assert "123" not in told
     assert first.parts[0].content == [PICTURE, "my key is ***\nagain ***", PICTURE]
     assert [type(part) for part in second.parts] == [FilePart, ToolCallPart, TextPart]
     assert (third.parts[0].tool_name, third.parts[0].files) == ("scan", [PICTURE])

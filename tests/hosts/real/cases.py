@@ -140,6 +140,21 @@ def judge(call):
 def hide(call, result):
     return replace(result, output="hidden") if "number" in result.output else None
 """
+TRACED = """
+from pathlib import Path
+
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import ConsoleSpanExporter, SimpleSpanProcessor
+
+from hookline.otel import TracingHooks
+
+spans = Path(__file__).with_name("spans.jsonl").open("a", buffering=1)
+provider = TracerProvider()
+provider.add_span_processor(
+    SimpleSpanProcessor(ConsoleSpanExporter(out=spans, formatter=lambda span: span.to_json(None) + "\\n"))
+)
+hooks = [TracingHooks(tracer_provider=provider)]
+"""
 Case = Callable[[Scene], None]
 CASES: dict[str, Case] = {}
 
@@ -242,6 +257,30 @@ def tokens(scene: Scene) -> None:
         scene.expect(what, each["llmCalls"] > 1 or scene.place.name == "copilot")
     calls = sum(each["llmCalls"] for each in found)
     scene.expect(f"{calls} calls were counted, {len(scene.model.requests)} made", calls <= len(scene.model.requests))
+
+
+@case("trace with a sub-agent")
+def trace(scene: Scene) -> None:
+    scene.install()
+    (scene.place.project / "policy.py").write_text(TRACED)
+    scene.plans["main"] = [scene.shell("fine"), *scene.place.agent("PLAN:child help")]
+    scene.plans["child"] = [scene.shell("fine", "child")]
+    scene.run()
+    lines = (scene.place.project / "spans.jsonl").read_text().splitlines()
+    spans = {each["context"]["span_id"]: each for each in map(json.loads, lines)}
+    agents = [each for each in spans.values() if each["name"].startswith("invoke_agent")]
+    scene.expect(f"the agents are {[each['name'] for each in agents]}", len(agents) == 2)
+    scene.expect("there are several traces", len({each["context"]["trace_id"] for each in spans.values()}) == 1)
+    cut = [each["name"] for each in spans.values() if "hookline.span.truncated" in each["attributes"]]
+    scene.expect(f"the spans {cut} were cut short", not cut)
+    for agent in agents:
+        operation = agent["attributes"]["hookline.operation.id"]
+        names = [each["name"] for each in spans.values() if each["attributes"]["hookline.operation.id"] == operation]
+        scene.expect(f"{agent['name']} has {names}", any(name.startswith("execute_tool") for name in names))
+    for each in spans.values():
+        above = spans.get(each["parent_id"])
+        outlived = above is not None and above["end_time"] < each["end_time"]
+        scene.expect(f"{each['name']} outlives the span above it", not outlived)
 
 
 @case("result withheld")

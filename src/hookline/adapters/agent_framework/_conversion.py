@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from agent_framework import AgentResponse, ChatResponse, Content, FunctionTool, normalize_tools
@@ -21,6 +22,7 @@ __all__ = [
     "agent_of",
     "approval_request",
     "from_agent_framework_message",
+    "is_frame",
     "model_name",
     "read_decisions",
     "replace_output",
@@ -33,6 +35,8 @@ __all__ = [
     "to_tool_request",
     "to_tool_specs",
     "toolset_of",
+    "update_text_reader",
+    "with_update_text",
 ]
 
 OPERATION_KEY = "hookline_operation_id"
@@ -181,6 +185,36 @@ def to_model_response(response: Any, tools: Mapping[str, str]) -> ModelResponse:
         model=response.model or "",
         response_id=response.response_id or "",
     )
+
+
+def update_text_reader() -> Callable[[Any], str | None]:
+    """Return a function that returns the text of an update of one stream; `None` for an update that is not only text.
+
+    Text of a second message is none, because the framework joins messages by a line break.
+    """
+    messages: set[str | None] = set()
+
+    def read_text(update: Any) -> str | None:
+        contents = update.contents
+        if len(contents) != 1 or contents[0].type != "text" or getattr(update, "merge_mode", None) == "replace":
+            return None
+        messages.add(update.message_id)
+        return str(contents[0].text or "") if len(messages) == 1 else None
+
+    return read_text
+
+
+def with_update_text(update: Any, text: str) -> Any:
+    """Return an update like another one, with other text."""
+    changed = copy.copy(update)
+    changed.contents = [Content.from_text(text)]
+    changed.raw_representation = None
+    return changed
+
+
+def is_frame(update: Any) -> bool:
+    """Return whether an update has no content of the model."""
+    return all(each.type == "usage" for each in update.contents)
 
 
 def to_chat_response(response: ModelResponse) -> ChatResponse[Any]:

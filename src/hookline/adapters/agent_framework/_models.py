@@ -17,12 +17,15 @@ from agent_framework import (
     ResponseStream,
 )
 from agent_framework import Message as Theirs
+from msgspec.structs import replace
 
 from hookline._stepping import GeneratorBridge, emit
 from hookline.adapters._streams import must_hold_stream
 from hookline.adapters.agent_framework import _conversion as convert
 from hookline.adapters.agent_framework._run_binding import AgentFrameworkBinding, Next, call_until_terminated
 from hookline.calls import Message, ModelCall, ModelResponse
+from hookline.errors import HookDenied
+from hookline.runtime import PartsStream
 
 __all__ = ["ModelCallMiddleware"]
 
@@ -100,12 +103,19 @@ class ModelCallMiddleware(ChatMiddleware):
         messages = [*system, *(ours for _, each in known for ours in each)]
         tools = convert.to_tool_specs(options.get("tools") or ())
         own: Any = None
-        held: list[Any] = []
+        parts: PartsStream[Any] | None = None
         hold = must_hold_stream(run, ModelCall)
 
         async def ask(call: ModelCall) -> ModelResponse:
-            nonlocal own
-            held.clear()
+            nonlocal own, parts
+            parts = PartsStream(
+                call,
+                emit,
+                text_of=convert.update_text_reader(),
+                with_text=convert.with_update_text,
+                is_frame=convert.is_frame,
+                strips=True,
+            )
             if call.messages != messages or call.tools != tools:
                 _change(context, call, system, known)
             note_piece = run.begin_stream() if context.stream else None
@@ -113,13 +123,18 @@ class ModelCallMiddleware(ChatMiddleware):
             own = context.result
             if isinstance(own, ResponseStream):
                 stream = own
-                async for update in stream:
-                    if note_piece is not None:
-                        note_piece()
-                    if emit is None or hold:
-                        held.append(update)
-                    else:
-                        await emit(update)
+                async with parts:
+                    try:
+                        async for update in stream:
+                            if note_piece is not None:
+                                note_piece()
+                            if emit is None or hold:
+                                await parts.add(update)
+                            else:
+                                await emit(update)
+                    except HookDenied:
+                        await stream.close()
+                        raise
                 own = await stream.get_final_response()
             responses.append(convert.to_model_response(own, servers))
             return responses[-1]
@@ -128,10 +143,15 @@ class ModelCallMiddleware(ChatMiddleware):
         self._binding.model_pending = False
         if responses and response == responses[-1]:
             answer: ChatResponse[Any] = own
+            held = parts.rest() if parts is not None else []
         else:
             reason = run.denied.reason if run.denied is not None else ""
             answer = convert.to_chat_response(response or ModelResponse(content=reason))
-            held = [ChatResponseUpdate(role="assistant", contents=each.contents) for each in answer.messages]
+            shown = answer
+            if response is not None and parts is not None and parts.released:
+                unread = response.content[len(parts.released) :]
+                shown = convert.to_chat_response(replace(response, content=unread))
+            held = [ChatResponseUpdate(role="assistant", contents=each.contents) for each in shown.messages]
         if emit is not None:
             for update in held:
                 await emit(update)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import json
 import logging
@@ -18,6 +19,7 @@ from agent_hooks import (
     ApprovalRequest,
     ApprovalResolution,
     EnforcementMode,
+    HostError,
     InterceptionEmitter,
     InterceptionPoint,
     InterceptionRecord,
@@ -227,8 +229,17 @@ class PolicyEmitter:
         emitter = self._make(PersonApprovalResolver())
         return await self._emit(emitter, context, VerdictReplay(verdicts=list(verdicts), replaying=True))
 
-    def record_failure(self, point: InterceptionPoint, detail: str, context: Mapping[str, Any]) -> None:
-        """Record that a decision of the policies could not be applied, so that the call failed closed."""
+    def record_failure(
+        self, point: InterceptionPoint, detail: str, context: Mapping[str, Any], *, error: HostError | None = None
+    ) -> None:
+        """Record that the call failed closed because of the host.
+
+        Args:
+            point: The point.
+            detail: What happened, without content.
+            context: The context that was, or would have been, judged.
+            error: The contract's name of the failure; `context_invalid` unless given.
+        """
         record = self.emitter.record_host_failure(
             point,
             detail,
@@ -236,6 +247,8 @@ class PolicyEmitter:
             sequence=context["sequence"],
             timestamp=context["timestamp"],
         )
+        if error is not None:  # the SDK makes records of `context_invalid` only
+            record = dataclasses.replace(record, verdict=Verdict.host_error(error, detail))
         self._keep_record(self.emitter, record)
 
     async def _emit(

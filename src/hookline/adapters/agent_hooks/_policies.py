@@ -16,6 +16,7 @@ from agent_hooks import (
     CompositionProfile,
     EnforcementMode,
     HostDeclaration,
+    HostError,
     HostRegistry,
     IdentityProvider,
     InterceptionEmitter,
@@ -53,13 +54,14 @@ from hookline.calls import (
     Message,
     ModelCall,
     ModelResponse,
+    PartialResponse,
     SubAgentCall,
     ToolCall,
     ToolResult,
 )
 from hookline.errors import HookDefinitionError, HookUsageError
 from hookline.events import OnComplete
-from hookline.hooks import Hooks
+from hookline.hooks import Hooks, TextParts
 from hookline.instrumentation import Instrumentation, SegmentInfo
 
 __all__ = ["PolicyHooks"]
@@ -314,6 +316,8 @@ class RunPoints:
             return None  # a hook answered before `pre_model_call` was judged
         session = policies.sessions.session_of(call)
         context = session.after_model(call, response)
+        if isinstance(response, PartialResponse) and response.finish_reason == "truncated":
+            return self._deny_residue(session, context)
         judgement = await policies.emitter.judge(context)
         guide = policies.to_guide(call, judgement)
         if guide is not None:
@@ -325,6 +329,15 @@ class RunPoints:
             return from_wire_response("post_model_call", judgement.target, response)
         except PolicyTransformError as error:
             return policies.deny_unusable(session, error, context, ends=True)
+
+    def _deny_residue(self, session: PolicySession, context: Mapping[str, Any]) -> Deny:
+        """Deny an answer whose stream broke, because no policy has judged the rest of its text."""
+        session.blocked = True
+        error = HostError.STREAMING_UNSUPPORTED
+        self._policies.emitter.record_failure(
+            InterceptionPoint.POST_MODEL_CALL, "StreamTruncated", context, error=error
+        )
+        return Deny(f"{error.value}: the stream of the answer broke before all of its text was judged")
 
     async def _judge_startup(self, session: PolicySession, call: AgentCall) -> Deny | None:
         policies = self._policies
@@ -507,6 +520,9 @@ class PolicyHooks(Instrumentation):
         tell_warnings: Whether the model reads the warnings of the verdicts about an input or a tool call, as context.
         guide: Whether the model is asked again, with the reason, if policies deny its answer (`post_model_call`). If it
             was asked as often as `Agent(max_guides=...)` allows, the denial ends the run.
+        parts: How policies judge an answer while the model writes it, so that readers get it in parts, as the contract
+            describes for hosts with `incremental_output`; `None` to release text after the `output` point only. With
+            parts, `output` withholds the result of the run, but not the text that readers have.
         on_record: Called with every record of the contract at once; it must be quick.
         max_records: Maximum number of records in `records`.
         priority: From 0 to 1000. With a lower number the policies run later than other hooks: before a call, after all
@@ -535,6 +551,7 @@ class PolicyHooks(Instrumentation):
         in_thread: bool = False,
         tell_warnings: bool = False,
         guide: bool = False,
+        parts: TextParts | None = None,
         on_record: Callable[[InterceptionRecord], object] | None = None,
         max_records: int = 1000,
         priority: int = 0,
@@ -547,6 +564,10 @@ class PolicyHooks(Instrumentation):
         provider = check_identity(where, identity)
         bounded = [check_interceptor(where, each, timeout, in_thread) for each in interceptors]
         resolver = check_resolver(where, approvals, approval_timeout)
+        if parts is not None and guide:
+            raise HookDefinitionError(
+                where, "text that was released in `parts` cannot be discarded; leave out `guide=True` or `parts`"
+            )
         enforcement, composition = check_mode(where, mode), check_composition(where, profile)
 
         def make(resolver: Any) -> InterceptionEmitter:
@@ -573,7 +594,8 @@ class PolicyHooks(Instrumentation):
             guides=guide,
             sessions=PolicySessions(),
         )
-        self._register_policies(id, policies, {"priority": priority, "tenant_id": tenant_id, "inherit": inherit})
+        options = {"priority": priority, "tenant_id": tenant_id, "inherit": inherit}
+        self._register_policies(id, policies, options, parts)
 
     @classmethod
     def from_declaration(
@@ -635,7 +657,13 @@ class PolicyHooks(Instrumentation):
         """The latest records of the contract, oldest first; they hold no content."""
         return tuple(self._policies.emitter.records)
 
-    def _register_policies(self, id: str, policies: PolicyPoints, options: dict[str, Any]) -> None:  # noqa: A002
+    def _register_policies(
+        self,
+        id: str,  # noqa: A002
+        policies: PolicyPoints,
+        options: dict[str, Any],
+        parts: TextParts | None = None,
+    ) -> None:
         super().__init__(id, **options)
         self._policies = policies
         points, run, tools = policies.points, RunPoints(policies), ToolPoints(policies)
@@ -647,7 +675,7 @@ class PolicyHooks(Instrumentation):
         if InterceptionPoint.PRE_MODEL_CALL in points:
             self.before(ModelCall, **way_in, id=f"{id}.pre_model_call")(run.before_model)
         if InterceptionPoint.POST_MODEL_CALL in points:
-            self.after(ModelCall, **way_out, id=f"{id}.post_model_call")(run.after_model)
+            self.after(ModelCall, **way_out, id=f"{id}.post_model_call", parts=parts)(run.after_model)
         if InterceptionPoint.PRE_TOOL_CALL in points:
             self.before(ToolCall, **way_in, id=f"{id}.pre_tool_call")(tools.before_tool)
             self.guard(ToolCall, **way_out, id=f"{id}.pre_tool_call")(tools.approve)
@@ -656,7 +684,7 @@ class PolicyHooks(Instrumentation):
             self.after(ToolCall, **way_out, id=f"{id}.post_tool_call")(tools.after_tool)
             self.after(SubAgentCall, **way_out, id=f"{id}.post_tool_call")(tools.after_agent)
         if InterceptionPoint.OUTPUT in points:
-            self.after(AgentCall, **way_out, id=f"{id}.output")(run.check_output)
+            self.after(AgentCall, **way_out, id=f"{id}.output", hold_text=parts is None)(run.check_output)
         if InterceptionPoint.AGENT_SHUTDOWN in points:
             self.on(OnComplete, timeout=math.inf, id=f"{id}.agent_shutdown")(run.shut_down)
 

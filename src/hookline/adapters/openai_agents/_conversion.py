@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -46,9 +46,12 @@ __all__ = [
     "completed_event",
     "from_items",
     "from_model_response",
+    "is_frame",
+    "items_text",
     "output_text",
     "parse_arguments",
     "parse_output",
+    "text_reader",
     "to_items",
     "to_output_items",
     "to_pending_tool",
@@ -56,6 +59,7 @@ __all__ = [
     "tool_identities",
     "tool_identity",
     "tool_output_text",
+    "with_text",
 ]
 
 
@@ -299,6 +303,45 @@ def from_model_response(response: ModelResponse, tools: Sequence[Any], handoffs:
         usage=usage,
         finish_reason="tool_calls" if callings else "stop",
         response_id=response.response_id or "",
+    )
+
+
+def items_text(output: Iterable[Any]) -> str:
+    """Return the text of a model's output items."""
+    return "".join(content_text(getattr(item, "content", "")) for item in output if item.type == "message")
+
+
+def text_reader() -> Callable[[Any], str | None]:
+    """Return a function that returns the text of an event of one stream, if it adds to the first text of the answer."""
+    places: set[tuple[str, int]] = set()
+
+    def read_text(event: Any) -> str | None:
+        if event.type != "response.output_text.delta":
+            return None
+        places.add((event.item_id, event.content_index))
+        return str(event.delta) if len(places) == 1 else None
+
+    return read_text
+
+
+def with_text(event: Any, text: str) -> Any:
+    """Return an event with other text."""
+    return event.model_copy(update={"delta": text, "logprobs": []})
+
+
+FRAMES = ("response.created", "response.queued", "response.in_progress", "response.content_part.added")
+"""The types of events that come before text and have none."""
+
+
+def is_frame(event: Any) -> bool:
+    """Return whether an event has no content of the model."""
+    if event.type in FRAMES:
+        return True
+    if event.type not in ("response.output_item.added", "response.output_item.done"):
+        return False
+    item = event.item
+    return item.type in ("message", "reasoning") and not (
+        content_text(getattr(item, "content", None) or "") or content_text(getattr(item, "summary", None) or "")
     )
 
 

@@ -16,17 +16,21 @@ from hookline.adapters.openai_agents._conversion import (
     completed_event,
     from_items,
     from_model_response,
+    is_frame,
+    items_text,
+    text_reader,
     to_items,
     to_output_items,
     to_tool_specs,
     tool_identities,
     tool_identity,
+    with_text,
 )
 from hookline.adapters.openai_agents._patches import Substitute
 from hookline.adapters.openai_agents._run_binding import OpenAIBinding, present_binding
 from hookline.calls import ModelCall
 from hookline.calls import ModelResponse as Answer
-from hookline.runtime import AdapterRun
+from hookline.runtime import AdapterRun, PartsStream
 
 __all__ = ["model_name", "wrap_get_model"]
 
@@ -90,7 +94,7 @@ def _substitute_model(binding: OpenAIBinding, model: Model) -> Any:
             record_answer(binding, response, model_input.tools, model_input.handoffs)
             return response
         response = await _ask_through_hooks(
-            binding.run, model_input, lambda final: _call_model(model.get_response, final, given, options)
+            binding.run, model_input, lambda final, _: _call_model(model.get_response, final, given, options)
         )
         binding.raise_if_stopped()
         binding.model_pending = False
@@ -154,7 +158,7 @@ def record_answer(binding: OpenAIBinding, response: ModelResponse, tools: Any, h
 
 
 async def _ask_through_hooks(
-    run: AdapterRun, model_input: ModelInput, get: Callable[[ModelInput], Awaitable[ModelResponse]]
+    run: AdapterRun, model_input: ModelInput, get: Callable[[ModelInput, ModelCall], Awaitable[ModelResponse]]
 ) -> ModelResponse:
     names = tool_identities(model_input.tools, model_input.handoffs)
     known = from_items(model_input.instructions, model_input.input, names)
@@ -177,7 +181,7 @@ async def _ask_through_hooks(
                 for all_ in (model_input.tools, model_input.handoffs)
             )
             final = replace(final, tools=tools, handoffs=handoffs)
-        response = await get(final)
+        response = await get(final, call)
         own.append((response, from_model_response(response, model_input.tools, model_input.handoffs)))
         return own[-1][1]
 
@@ -218,36 +222,43 @@ async def _hooked_stream(
     events_to_yield: asyncio.Queue[Any] = asyncio.Queue()
     hold = must_hold_stream(binding.run, ModelCall)
     ends: list[ResponseCompletedEvent] = []
-    held: list[Any] = []
+    streams: list[PartsStream[Any]] = []
     given: list[ModelResponse] = []
     failures: list[tuple[ModelBehaviorError, Any]] = []
 
-    async def get(final: ModelInput) -> ModelResponse:
-        held.clear()  # an `around` may ask twice
-        ends.clear()
+    async def emit(event: Any) -> None:
+        events_to_yield.put_nowait(event)
+
+    async def get(final: ModelInput, call: ModelCall) -> ModelResponse:
+        ends.clear()  # an `around` may ask twice
+        parts = PartsStream[Any](
+            call, emit if hold else None, text_of=text_reader(), with_text=with_text, is_frame=is_frame
+        )
+        streams[:] = [parts]
         done, failed, note_piece = list[Any](), None, binding.run.begin_stream()
         events = stream(final)
-        try:
-            async for event in events:
-                note_piece()
-                if isinstance(event, ResponseOutputItemDoneEvent):
-                    done.append(event.item)
-                if isinstance(event, ResponseCompletedEvent):
-                    ends.append(event)
-                    given.append(_to_model_response(event, done))
-                elif getattr(event, "type", None) in FAILURE_EVENTS:
-                    failed = event
-                    break
-                elif hold:
-                    held.append(event)
-                else:
-                    events_to_yield.put_nowait(event)
-        finally:
-            await _close(events)
-        if failed is not None or not ends:
-            how = "without an answer" if failed is None else f"by {failed.type}"
-            failures.append((ModelBehaviorError(f"The stream of the model ended {how}."), failed))
-            raise failures[-1][0]
+        async with parts:
+            try:
+                async for event in events:
+                    note_piece()
+                    if isinstance(event, ResponseOutputItemDoneEvent):
+                        done.append(event.item)
+                    if isinstance(event, ResponseCompletedEvent):
+                        ends.append(event)
+                        given.append(_to_model_response(event, done))
+                    elif getattr(event, "type", None) in FAILURE_EVENTS:
+                        failed = event
+                        break
+                    elif hold:
+                        await parts.add(event)
+                    else:
+                        events_to_yield.put_nowait(event)
+            finally:
+                await _close(events)
+            if failed is not None or not ends:
+                how = "without an answer" if failed is None else f"by {failed.type}"
+                failures.append((ModelBehaviorError(f"The stream of the model ended {how}."), failed))
+                raise failures[-1][0]
         return given[-1]
 
     async def ask() -> ModelResponse:
@@ -269,12 +280,16 @@ async def _hooked_stream(
             if failures[-1][1] is not None:
                 yield _without_output(failures[-1][1]) if hold else failures[-1][1]
             return
+        parts = streams[-1] if streams else None
         if given and answer is given[-1]:
-            for event in (*held, *ends[-1:]):
+            for event in (*(parts.rest() if parts is not None else ()), *ends[-1:]):
                 yield event
         elif not ends:
             yield completed_event(answer.output)
         else:
+            assert parts is not None
+            for event in parts.rest_of(items_text(answer.output)):
+                yield event
             response = ends[-1].response.model_copy(update={"output": answer.output})
             yield ends[-1].model_copy(update={"response": response})
     finally:

@@ -39,7 +39,7 @@ from hookline.cli.operate._store import (
 )
 
 if TYPE_CHECKING:
-    from hookline.registry import ExecutionLog, ExecutionRow, Grouping, Statistic
+    from hookline.registry import ExecutionLog, ExecutionRow, Grouping, HookRun, Statistic
     from hookline.store import Page, SqlStore
 
 __all__ = ["executions_app"]
@@ -162,9 +162,10 @@ def count_executions(
     by: Annotated[str, typer.Option("--by", metavar="WHAT", help="Group by: hook, point, tenant or minute.")] = "hook",
     as_json: AsJson = False,
 ) -> None:
-    """Summarize hook executions: count, errors, p50, p95 and p99 latency.
+    """Summarize hook executions: counts, decisions and latencies.
 
-    The busiest come first. --by minute shows the last hour unless --since is given.
+    What shadow hooks would have done is counted apart. The busiest come first. --by minute shows the last hour unless
+    --since is given.
     """
     check_point(point, logged=True)
     begin = parse_option("--since", since, parse_time)
@@ -176,7 +177,7 @@ def count_executions(
         return await ExecutionLog(store).statistics(tenant, hook_id=hook, point=point, since=begin, by=wanted)
 
     found = operate(store, look)
-    print_list(found, _statistic_columns(by), as_json=as_json, nothing="No executions match.")
+    print_list(found, _statistic_columns(by, found), as_json=as_json, nothing="No executions match.")
 
 
 class Tail:
@@ -229,7 +230,7 @@ def _line(row: ExecutionRow) -> Text:
     word = format_status(row.status)
     word.pad_right(8 - len(word))
     line = Text.assemble((format_clock_time(row.created_at), "dim"), f"  {row.point:11}  ", word)
-    line.append(f"{row.duration_ms:8.2f} ms  {', '.join(make_one_line(run.hook_id) for run in its)}")
+    line.append(f"{row.duration_ms:8.2f} ms  {', '.join(map(_hook, its))}")
     if row.reason:
         line.append(f": {make_one_line(row.reason)}")
     line.append(f"  {make_copyable(row.operation_id)}", style="dim")
@@ -251,8 +252,12 @@ def _columns() -> list[Column[ExecutionRow]]:
     ]
 
 
-def _statistic_columns(by: str) -> list[Column[Statistic]]:
-    return [
+DECISIONS = ("denied", "asked", "mocked", "changed", "continued")
+
+
+def _statistic_columns(by: str, found: Sequence[Statistic]) -> list[Column[Statistic]]:
+    """Return the columns of statistics; those of rarer decisions and of shadow hooks only if there were any."""
+    columns: list[Column[Statistic]] = [
         Column(by, _group),
         Column("count", lambda each: f"{each.count:,}", right=True),
         Column("errors", lambda each: _colour_count(each.errors, "error"), rank=1, right=True),
@@ -260,9 +265,24 @@ def _statistic_columns(by: str) -> list[Column[Statistic]]:
         Column("p95 ms", lambda each: f"{each.p95_ms:.2f}", rank=2, right=True),
         Column("p99 ms", lambda each: f"{each.p99_ms:.2f}", rank=2, right=True),
         Column("denied", lambda each: _colour_count(each.denied, "denied"), rank=3, right=True),
+    ]
+    if any(each.shadow for each in found):
+        columns.append(Column("shadow", lambda each: f"{each.shadow:,}", rank=1, right=True))
+        columns.append(Column("would", _summarize_shadow, rank=1))
+    columns += [
+        Column(name, partial(_format_count, name), rank=4, right=True)
+        for name in DECISIONS[1:]
+        if any(getattr(each, name) for each in found)
+    ]
+    columns += [
         Column("timeouts", lambda each: _colour_count(each.timeouts, "timeout"), rank=4, right=True),
         Column("dropped", lambda each: _colour_count(each.dropped, "dropped"), rank=5, right=True),
     ]
+    return columns
+
+
+def _format_count(name: str, each: Statistic) -> str:
+    return f"{getattr(each, name):,}"
 
 
 def _group(each: Statistic) -> str:
@@ -272,13 +292,25 @@ def _group(each: Statistic) -> str:
     return make_copyable(each.hook_id or each.point or each.tenant_id) or "—"
 
 
+def _summarize_shadow(each: Statistic) -> str:
+    """Return what shadow hooks would have done: `"3 denied, 1 asked"`."""
+    counts = {name: getattr(each, f"shadow_{name}") for name in (*DECISIONS, "failed")}
+    return ", ".join(f"{count:,} {name}" for name, count in counts.items() if count)
+
+
 def _colour_count(count: int, word: str) -> Text:
     """Return a count, in the colour of its status unless it is 0."""
     return Text(f"{count:,}", style=STATUS_STYLES[word] if count else "")
 
 
 def _hooks(row: ExecutionRow) -> str:
-    return ", ".join(dict.fromkeys(run.hook_id for run in row.executions))
+    return ", ".join(dict.fromkeys(_hook(run) for run in row.executions))
+
+
+def _hook(run: HookRun) -> str:
+    """Return the id of a hook, with the revision of its definition: `no-refunds@12`."""
+    named = make_one_line(run.hook_id)
+    return f"{named}@{run.revision}" if run.revision else named
 
 
 def _reason(row: ExecutionRow) -> str:

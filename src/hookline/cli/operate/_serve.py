@@ -57,6 +57,30 @@ BodyTimeout = Annotated[
 HeaderTimeout = Annotated[
     float, typer.Option(min=0.001, metavar="SECONDS", help="Seconds to wait for the headers of a request.")
 ]
+AlertUrl = Annotated[
+    str | None,
+    typer.Option(
+        metavar="URL",
+        help="Where to send alerts: a shadow hook denies at another rate, or a hook fell back to shadow mode.",
+    ),
+]
+AlertWindow = Annotated[
+    int,
+    typer.Option(
+        metavar="SECONDS", help="The window of a rate of denials, which is compared with the one before: 60 to 21600."
+    ),
+]
+AlertMinimum = Annotated[
+    int, typer.Option(min=1, metavar="N", help="Calls in a window from which on its rate is compared.")
+]
+Environment = Annotated[
+    str | None,
+    typer.Option(
+        envvar="HOOKLINE_ENVIRONMENT",
+        metavar="NAME",
+        help="The environment of this process, such as production, which hook definitions may name.",
+    ),
+]
 Host = Annotated[str, typer.Option(metavar="ADDRESS", help="The address to listen on.")]
 MaxBody = Annotated[int, typer.Option(min=1, metavar="BYTES", help="Largest body of a request.")]
 MaxConnections = Annotated[int, typer.Option(min=1, metavar="N", help="Largest number of open connections.")]
@@ -136,6 +160,10 @@ def serve(
     page: Page = True,
     master_key_file: MasterKeyFile = None,
     trace_url: TraceUrl = None,
+    environment: Environment = None,
+    alert_url: AlertUrl = None,
+    alert_window: AlertWindow = 900,
+    alert_minimum: AlertMinimum = 100,
     as_json: AsJson = False,
 ) -> None:
     """Serve the HTTP API and its web page until Ctrl-C.
@@ -146,7 +174,9 @@ def serve(
     base64, encrypts the signing secrets of endpoints.
     """
     with report_errors_only():
+        from hookline.registry import AlertSettings
         from hookline.server import RateLimit
+        from hookline.webhooks import Webhook
 
         exists = check_store(store, creates=True)
         find_modules(modules)
@@ -175,6 +205,12 @@ def serve(
             "allow_missing_hooks": allow_missing_hooks,
             "master_key": master_key_file,
             "trace_url": trace_url,
+            "environment": environment,
+            "alerts": AlertSettings(
+                webhook=None if alert_url is None else Webhook(url=alert_url),
+                window=alert_window,
+                minimum=alert_minimum,
+            ),
         }
         if not exists:
             asyncio.run(_rehearse(settings))

@@ -82,7 +82,7 @@ class Attention(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         hooks: The hooks that denied, failed or were slow, the worst first.
-        denied: Executions that denied.
+        denied: Executions that denied, or had a person asked.
         failed: Executions that raised or timed out.
         dead: Deliveries that were given up.
         open: Deliveries that wait or are pending.
@@ -159,8 +159,8 @@ async def _read_attention(context: PageContext, caller: Caller, tenant_id: str |
     statistics = [] if log is None else await log.statistics(tenant_id, since=since, by="hook")
     names = await find_hook_names(context.parts, caller, tenant_id)
     worst = sorted(
-        (each for each in statistics if each.denied or _failed(each) or each.p95_ms >= SLOW_MS),
-        key=lambda each: (-_failed(each), -each.denied, -each.p95_ms),
+        (each for each in statistics if each.denied or each.asked or _failed(each) or each.p95_ms >= SLOW_MS),
+        key=lambda each: (-_failed(each), -each.denied - each.asked, -each.p95_ms),
     )
     return Attention(
         hooks=[
@@ -173,7 +173,7 @@ async def _read_attention(context: PageContext, caller: Caller, tenant_id: str |
         ]
         if log is not None
         else None,
-        denied=sum(each.denied for each in statistics),
+        denied=sum(each.denied + each.asked for each in statistics),
         failed=sum(_failed(each) for each in statistics),
         dead=deliveries["dead"],
         open=deliveries["pending"] + deliveries["waiting"],

@@ -93,8 +93,9 @@ async def show_statistics(request: Req) -> Response[str]:
     shape = "%b %d, %H:%M" if span == "7d" else "%H:%M"
     labels = [datetime.fromtimestamp(start, UTC).strftime(shape) for start in starts]
     bad = [0 if one is None else one.errors + one.timeouts for one in each]
-    denied = [0 if one is None else one.denied for one in each]
-    fine = [0 if one is None else one.count - one.errors - one.timeouts - one.denied for one in each]
+    denied = [0 if one is None else one.denied + one.asked for one in each]
+    fine = [0 if one is None else one.count for one in each]
+    fine = [count - lost - refused for count, lost, refused in zip(fine, bad, denied, strict=True)]
     runs = column_plot(
         labels,
         [Series(name="ok", values=fine), Series(name="denied", values=denied), Series(name="failed", values=bad)],

@@ -29,6 +29,7 @@ from hookline.server._text import TextRequest
 from hookline.server.page import (
     _approvals,
     _audit,
+    _budgets,
     _dashboard,
     _deliveries,
     _endpoints,
@@ -72,7 +73,7 @@ def create_page(parts: ServerParts, *, rates: RateLimits, session_key: bytes | N
     sessions, sign_outs = SessionCookies(session_key), SignOuts(parts.store)
     context = PageContext(parts=parts, sessions=sessions, sign_outs=sign_outs, assets=Assets())
     views = (
-        *(_dashboard, _operations, _operation, _approvals, hooks, _logs, _deliveries, _endpoints),
+        *(_dashboard, _operations, _operation, _approvals, hooks, _logs, _budgets, _deliveries, _endpoints),
         *(_keys, _audit, _settings),
     )
     page = Litestar(

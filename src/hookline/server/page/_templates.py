@@ -13,6 +13,7 @@ import msgspec
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
+from hookline.budgets import format_amounts
 from hookline.registry import HookRun
 from hookline.runtime import DECIDED, DECISIONS
 from hookline.server.page._arguments import list_arguments
@@ -73,8 +74,15 @@ STATUSES = {
     "approve": ("ok", DECIDED["approve"]),
     "reject": ("denied", DECIDED["reject"]),
     "rejectAndContinue": ("denied", DECIDED["rejectAndContinue"]),
+    "open": ("ok", "open"),
+    "warned": ("waiting", "nearly used up"),
+    "used up": ("denied", "used up"),
+    "closed": ("failed", "closed"),
     "compacted": ("mocked", "compacted"),
     "shadow": ("shadow", "shadow"),
+    "falseAlarm": ("waiting", "false alarm"),
+    "miss": ("waiting", "miss"),
+    "unreadable": ("failed", "unreadable"),
 }
 """Style and name of each status: an adjective or a participle that says how it stands."""
 
@@ -109,6 +117,7 @@ def create_environment() -> Environment:
         "arguments": list_arguments,
         "asker": find_asker,
         "would": _would,
+        "amounts": format_amounts,
     }
     environment.globals |= {"DECISIONS": DECISIONS, "DECIDED": DECIDED}
     return environment

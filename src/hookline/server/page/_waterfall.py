@@ -126,6 +126,9 @@ def _executions_of(row: ExecutionRow) -> Iterator[tuple[HookExecution, bool]]:
             time_unix_nano=run.time_unix_nano or int((row.created_at - row.duration_ms / 1e3) * 1e9),
             step_index=row.step_index,
             tool_call_id=row.tool_call_id,
+            decision=run.decision,
+            reason=run.reason,
+            revision=run.revision,
         )
         yield execution, run is asker
 

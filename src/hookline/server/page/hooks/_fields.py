@@ -18,6 +18,7 @@ __all__ = [
     "FormField",
     "FormProblems",
     "draw_groups",
+    "draw_scope",
     "place_problem",
     "read_groups",
     "write_values",
@@ -160,6 +161,7 @@ def draw_groups(
         where.append(
             FormField(name="exceptTenants", label="Disabled for tenants", kind="lines", reader="list", hint=hint)
         )
+    scope = draw_scope(values, tenants)
     is_module = values.get("handler") == MODULE
     runner = _runner_fields(runs, handlers, entry, is_control=is_control, is_module=is_module)
     if runs != "handler":
@@ -167,6 +169,7 @@ def draw_groups(
     groups = [
         FieldGroup(title="Name", fields=what),
         FieldGroup(title="When it runs", fields=where),
+        FieldGroup(title="Which operations", fields=scope),
         FieldGroup(title="What runs", fields=[_runs_field(), *runner]),
     ]
     if runs != "webhook":
@@ -211,6 +214,32 @@ def draw_groups(
     how.append(FormField(name="enabled", label="State", kind="choice", reader="boolean", choices=states, hint=hint))
     groups.append(FieldGroup(title="How it runs", fields=how))
     return [_fill(group, values) for group in groups if group.fields or group.note]
+
+
+def draw_scope(values: Mapping[str, str], tenants: Sequence[str] | None) -> list[FormField]:
+    """Draw the fields that restrict a hook to some operations, without their texts.
+
+    Args:
+        values: The texts of the fields of the form, by name.
+        tenants: The known tenants, for somebody who may make hooks of all tenants; else `None`.
+    """
+    fields = []
+    if not values.get("point", "").startswith("RequestCall."):
+        hint = "0 to 100, such as 0.01. A higher percentage keeps the operations of a lower one."
+        share = FormField(name="percent", label="Percent of operations", kind="number", reader="number", hint=hint)
+        hint = "The ids of the agents, or globs of them. Write one per line. Example: refund*"
+        agents = FormField(name="agents", label="Only for agents", kind="lines", reader="list", hint=hint)
+        fields += [
+            msgspec.structs.replace(share, placeholder="100"),
+            msgspec.structs.replace(agents, placeholder="all agents"),
+        ]
+    if tenants is not None and not values.get("tenantId"):
+        hint = "The hook only runs for these tenants. Write one per line."
+        only = FormField(name="tenants", label="Only for tenants", kind="lines", reader="list", hint=hint)
+        fields.append(msgspec.structs.replace(only, placeholder="all tenants"))
+    hint = "As processes are named by HOOKLINE_ENVIRONMENT. Write one per line. Example: staging"
+    there = FormField(name="environments", label="Only in environments", kind="lines", reader="list", hint=hint)
+    return [*fields, msgspec.structs.replace(there, placeholder="all environments")]
 
 
 def _fill(group: FieldGroup, values: Mapping[str, str]) -> FieldGroup:

@@ -58,6 +58,8 @@ CHANGES = {"scope": "hooks:manage"}
 SHOWN_FIELDS = re.compile(r"[A-Za-z]+(?:\.[\w.-]+)?", re.ASCII)
 OWN = {"do", "token", "sample", "samplePoint", "revision", "id"}
 """Fields of the form that are not the definition's."""
+COUNTED = ("id", "tool", "exceptTenants", "tenantId", "tenants", "agents", "percent")
+"""Fields that decide for which calls a definition is; of the id, the share of operations depends."""
 UNCHOSEN = {"script": "none"}
 LONGEST_HISTORY = 100
 
@@ -344,13 +346,13 @@ async def _count(request: Req, form: HookForm, body: dict[str, Any]) -> None:
     point = POINTS.get(body.get("point", ""))
     if point is None:
         return
-    about = {name: body[name] for name in ("tool", "exceptTenants", "tenantId") if body.get(name)}
+    about = {name: body[name] for name in COUNTED if name in body and body[name] not in ("", [])}
     if not point.has_tool:
         about.pop("tool", None)
     if about.get("tenantId"):
-        about.pop("exceptTenants", None)
+        about = {name: about[name] for name in about if name not in ("exceptTenants", "tenants")}
     try:
-        # Only its point, tools and tenants matter: a handler may not be chosen yet.
+        # Only its point, tools and scope matter: a handler may not be chosen yet.
         runner = {"handler": body["handler"], "config": body.get("config", {})} if body.get("handler") else UNCHOSEN
         wanted = msgspec.convert({"name": "new", "point": point.name, **runner, **about}, NewHook)
         form.matches = await match_new_hook.fn(request, wanted)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -10,6 +11,7 @@ from litestar import Response, get, post
 from hookline.errors import HookUsageError
 from hookline.registry import (
     POINTS,
+    Backtest,
     CallMatches,
     DefinitionConflictError,
     DefinitionError,
@@ -22,16 +24,27 @@ from hookline.server._actors import describe_actors
 from hookline.server._callers import Req, caller_of
 from hookline.server._problems import ApiError
 from hookline.server.page._context import context_of
-from hookline.server.page.hooks._fields import POINT_GROUPS
+from hookline.server.page.hooks._fields import (
+    POINT_GROUPS,
+    FieldGroup,
+    FormField,
+    FormProblems,
+    draw_scope,
+    place_problem,
+    read_groups,
+    write_values,
+)
 from hookline.server.page.hooks._form import FORM_ROUTES
 from hookline.server.page.hooks._order import ORDER_ROUTES
 from hookline.server.page.hooks._samples import first_sample, parse_call, write_sample
 from hookline.server.routes import (
+    BacktestBody,
     HookChanges,
     Id,
     Reverting,
     Switching,
     Trial,
+    backtest_hook,
     change_hook,
     delete_hook,
     list_deleted_hooks,
@@ -44,7 +57,7 @@ from hookline.server.routes import (
     toggle_hook,
     try_hook,
 )
-from hookline.store import Page
+from hookline.store import DAY, Page
 
 __all__ = ["ROUTES"]
 
@@ -53,6 +66,8 @@ LONGEST_TEXT = 400
 TRIES = 5
 RECENT = 5
 """Revisions that the page of a hook shows."""
+BACKTEST_DAYS = {"1": "day", "7": "7 days", "30": "30 days"}
+SHOWN_EXAMPLES = 5
 READS, CHANGES = {"scope": "hooks:read"}, {"scope": "hooks:manage"}
 ENABLED = {"yes": True, "no": False}
 ACTIONS = {
@@ -64,6 +79,7 @@ ACTIONS = {
     "reorder": "reordered",
     "revert": "restored",
     "delete": "deleted",
+    "fallback": "put into shadow mode by its limits",
 }
 """What was done, for people."""
 DONE = {name: f"This hook was {words}" for name, words in ACTIONS.items()} | {
@@ -179,6 +195,52 @@ async def _leave_out(request: Req, id: Id, off: str, on: str) -> None:  # noqa: 
             return
 
 
+@post("/hooks/{id:str}/rollout", opt=CHANGES)
+async def roll_out_hook(request: Req, id: Id) -> Response[str]:  # noqa: A002
+    """Have a definition decide, or only record what it would decide, for the operations that the form names."""
+    context = context_of(request)
+    fields = {name: value.replace("\r\n", "\n") for name, value in (await context.read_form(request)).items()}
+    tenant, mode = fields.get("tenant"), fields.get("mode")
+    found = await read_changeable(context.parts.registry, caller_of(request), id, tenant)
+    drawn = _fill_scope(request, found, fields)
+    given, problems = read_groups([FieldGroup(title="", fields=drawn)])
+    unset: dict[str, Any] = {each.name: 100 if each.name == "percent" else [] for each in drawn}
+    if not problems:
+        try:
+            changes = msgspec.convert(unset | given | {"mode": mode}, HookChanges)
+            await change_hook.fn(
+                request, id, changes, tenant_id=found.tenant_id, if_match=f'"{fields.get("revision", "")}"'
+            )
+        except (DefinitionError, msgspec.ValidationError) as error:
+            problems = _place_problem(error, [each.name for each in drawn])
+        except STALE as error:
+            return await _render_stale(request, id, tenant, error)
+    if problems:
+        drawn = [msgspec.structs.replace(each, problem=problems.get(each.name, "")) for each in drawn]
+        return await _render_hook(request, id, tenant, scope=drawn, stale=problems.get("", ""))
+    notice = "enforced" if mode == "enforce" else "shadowed"
+    return context.redirect(request, f"/hooks/{id}", notice=notice, tenant=found.tenant_id)
+
+
+def _fill_scope(request: Req, definition: HookDefinition, values: Mapping[str, str]) -> list[FormField]:
+    """Draw the fields that say for which operations a hook is, with their texts."""
+    caller = caller_of(request)
+    owner = {"point": definition.point, "tenantId": definition.tenant_id}
+    tenants = context_of(request).parts.registry.tenants() if caller.sees_all else None
+    return [msgspec.structs.replace(each, value=values.get(each.name, "")) for each in draw_scope(owner, tenants)]
+
+
+def _place_problem(error: DefinitionError | msgspec.ValidationError, names: Sequence[str]) -> FormProblems:
+    """Return what is wrong with a field of the rollout; `""` is the form as a whole."""
+    if isinstance(error, DefinitionError):
+        path, problem = error.path, error.problem
+    else:
+        problem, _, path = str(error).rpartition(" - at `")
+        problem, path = problem or str(error), path.rstrip("`")
+    name = place_problem(path, problem, names)
+    return {name: f"{problem[:1].upper()}{problem[1:]}."}
+
+
 @get("/hooks/{id:str}/delete", opt=CHANGES)
 async def ask_to_delete(request: Req, id: Id) -> Response[str]:  # noqa: A002
     """Ask whether a definition is to be deleted."""
@@ -285,6 +347,21 @@ async def dry_run_hook(request: Req, id: Id) -> Response[str]:  # noqa: A002
     return await _render_hook(request, id, tenant, sample=sample, tried=tried)
 
 
+@post("/hooks/{id:str}/backtest", opt=CHANGES)
+async def judge_the_past(request: Req, id: Id) -> Response[str]:  # noqa: A002
+    """Judge stored calls with a definition."""
+    fields = await context_of(request).read_form(request)
+    tenant, days = fields.get("tenant"), fields.get("days", "")
+    if days not in BACKTEST_DAYS:
+        raise ApiError(422, "invalid", "Choose one of the times that are listed.")
+    body = BacktestBody(since=await context_of(request).parts.store.now() - int(days) * DAY, examples=SHOWN_EXAMPLES)
+    try:
+        found = await backtest_hook.fn(request, id, body, tenant_id=tenant)
+    except DefinitionError as error:
+        return await _render_hook(request, id, tenant, backtest_days=days, backtest_problem=error.problem)
+    return await _render_hook(request, id, tenant, backtest=found, backtest_days=days)
+
+
 async def _render_hook(
     request: Req,
     id: Id,  # noqa: A002
@@ -297,6 +374,10 @@ async def _render_hook(
     tenant_problem: str = "",
     tenant_typed: str = "",
     stale: str = "",
+    scope: Sequence[FormField] | None = None,
+    backtest: Backtest | None = None,
+    backtest_days: str = "7",
+    backtest_problem: str = "",
 ) -> Response[str]:
     context, caller = context_of(request), caller_of(request)
     registry = context.parts.registry
@@ -304,10 +385,11 @@ async def _render_hook(
     if sample is None:
         sample = msgspec.json.format(msgspec.json.encode(first_sample(definition)), indent=2).decode()
     history = await _read_recent(request, definition)
+    refused = problem or tenant_problem or backtest_problem or scope is not None
     return context.render_page(
         request,
         "hooks/hook.html",
-        status=409 if stale else 422 if problem or tenant_problem else 200,
+        status=409 if stale and scope is None else 422 if refused else 200,
         stale=stale,
         definition=definition,
         observes=POINTS[definition.point].event is not None and not (definition.webhook and definition.webhook.control),
@@ -321,7 +403,21 @@ async def _render_hook(
         tenants=registry.tenants() if caller.sees_all else [],
         tenant_problem=tenant_problem,
         tenant_typed=tenant_typed,
+        scope=_draw_rollout(request, definition) if scope is None else scope,
+        backtest=backtest,
+        backtest_days=backtest_days,
+        backtest_choices=BACKTEST_DAYS,
+        backtest_problem=backtest_problem,
     )
+
+
+def _draw_rollout(request: Req, definition: HookDefinition) -> Sequence[FormField]:
+    """Draw the small form that enforces a hook; nothing for a hook that the caller cannot change, or that observes."""
+    caller = caller_of(request)
+    changes = "hooks:manage" in caller.scopes and (definition.tenant_id or caller.sees_all)
+    if not definition.decides or not changes or definition.source != "api":
+        return ()
+    return _fill_scope(request, definition, write_values(definition, None))
 
 
 async def _find(request: Req, id: Id, tenant: str | None) -> HookDefinition | None:  # noqa: A002
@@ -370,11 +466,13 @@ ROUTES = [
     show_matches,
     switch_hook,
     switch_hook_for_tenant,
+    roll_out_hook,
     ask_to_delete,
     delete_one,
     show_history,
     go_back,
     dry_run_hook,
+    judge_the_past,
     *FORM_ROUTES,
     *ORDER_ROUTES,
 ]

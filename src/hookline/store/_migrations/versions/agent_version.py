@@ -3,8 +3,8 @@
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0012_agent_version"
-down_revision = "0011_decision_times"
+revision = "0014_agent_version"
+down_revision = "0013_decision_counts"
 
 
 def upgrade() -> None:

@@ -1,0 +1,581 @@
+"""Judge the past: run a definition over stored calls, and say what it would have decided.
+
+Nothing has an effect: no tool runs, nothing is written, announced or logged, and nobody is asked.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from time import monotonic, time
+from typing import Any, Literal, TypeAlias
+
+import anyio
+import anyio.lowlevel
+import msgspec
+
+from hookline._checks import tool_matcher
+from hookline.calls import Call, SubAgentCall, ToolCall
+from hookline.errors import HookUsageError
+from hookline.interceptors import PastChain, PastVerdict
+from hookline.registry._build import Builder
+from hookline.registry._call_labels import CallLabel, count_labels
+from hookline.registry._definition import HookDefinition
+from hookline.registry._past_calls import ALONG, PastCall, PastCalls, PersonDecision, UnreadableEvent
+from hookline.registry._past_judge import PastJudge
+from hookline.registry._statistics import duration_step, step_middle
+from hookline.signals import HookDecision, HookExecution
+from hookline.store import OperationFilter, PastOperation, SqlStore, read_lineages, read_past_events
+
+__all__ = [
+    "Backtest",
+    "BacktestAgreement",
+    "BacktestExample",
+    "BacktestGroup",
+    "BacktestQuery",
+    "BacktestVerdict",
+    "run_backtest",
+]
+
+BacktestVerdict: TypeAlias = Literal["passed", "denied", "asked", "mocked", "changed", "failed"]
+ExampleKind: TypeAlias = Literal["denied", "asked", "mocked", "changed", "failed", "unreadable", "falseAlarm", "miss"]
+
+MOST_GROUPS = 1_000
+"""Pairs of tenant and tool that are counted apart; those of further ones are added up."""
+LONGEST_TEXT = 500
+"""Characters of a reason or an error that an example shows."""
+TURN = 0.005
+"""Seconds of work after which other tasks get their turn, and a cancellation arrives."""
+PROGRESS_EVERY = 100
+"""Operations after which the progress is reported."""
+OTHERS = "*"
+FAILING = ("error", "timeout", "dropped")
+STOPPING = ("denied", "mocked")
+VERDICTS: Mapping[HookDecision, BacktestVerdict] = {
+    "": "passed",
+    "denied": "denied",
+    "asked": "asked",
+    "mocked": "mocked",
+    "changed": "changed",
+    "continued": "changed",
+}
+RANKS: Sequence[HookDecision] = ("", "continued", "changed", "mocked", "asked", "denied")
+"""Decisions, the weightiest last."""
+
+
+class BacktestGroup(msgspec.Struct, kw_only=True, rename="camel"):
+    """What a definition would have decided about the calls of a tool for a tenant.
+
+    Attributes:
+        tenant_id: The tenant.
+        tool: Toolset and name of the tool, or `agent/` and the sub-agent; `""` for calls that have none, `"*"` for
+            those of further tenants and tools, beyond the first 1,000 pairs.
+        calls: How many calls it would have judged.
+        denied: How many of them it would have denied.
+        asked: For how many a person would have been asked.
+        mocked: How many it would have answered in the tool's place.
+        changed: How many it would have changed, or the result of how many.
+        failed: For how many it failed.
+    """
+
+    tenant_id: str
+    tool: str
+    calls: int = 0
+    denied: int = 0
+    asked: int = 0
+    mocked: int = 0
+    changed: int = 0
+    failed: int = 0
+
+
+class BacktestExample(msgspec.Struct, kw_only=True, rename="camel"):
+    """A call as an example.
+
+    Attributes:
+        kind: What it is an example of: the decision, `"failed"`, `"unreadable"` (the stored event cannot be read),
+            `"falseAlarm"` (people allow the call, and the definition would have stopped it) or `"miss"` (people refuse
+            the call, and it would have passed).
+        operation_id: The id of the operation.
+        number: The number of the event there, from 1.
+        tenant_id: The tenant.
+        agent_id: The agent.
+        tool: Toolset and name of the tool, or `agent/` and the sub-agent; `""` if there is none.
+        tool_call_id: The id of the tool call; `""` if there is none.
+        at: When it happened, in unix seconds.
+        args: The arguments of a tool call.
+        reason: The reason of a denial, or the question to a person.
+        error: What a hook raised, or why the event cannot be read.
+        on: For a false alarm or a miss, whose word it is: `"person"`, a person who decided about the call, or
+            `"label"`.
+    """
+
+    kind: ExampleKind
+    operation_id: str
+    number: int
+    tenant_id: str
+    agent_id: str
+    tool: str = ""
+    tool_call_id: str = ""
+    at: float = 0.0
+    args: dict[str, Any] = {}
+    reason: str = ""
+    error: str = ""
+    on: Literal["", "person", "label"] = ""
+
+
+class BacktestAgreement(msgspec.Struct, kw_only=True, rename="camel"):
+    """How the decisions of a definition compare with those of people. A call that is denied or mocked is stopped.
+
+    Attributes:
+        compared: Calls that were judged and that people have decided about.
+        agreed: Calls that people allow and that would have passed, and those that people refuse and that would have
+            been stopped.
+        false_alarms: Calls that people allow, and that would have been stopped.
+        misses: Calls that people refuse, and that would have passed.
+        asked: Calls for which a person would have been asked; they are neither.
+    """
+
+    compared: int = 0
+    agreed: int = 0
+    false_alarms: int = 0
+    misses: int = 0
+    asked: int = 0
+
+
+class Backtest(msgspec.Struct, kw_only=True, rename="camel"):
+    """What a definition would have decided about stored calls.
+
+    Attributes:
+        hook_id: The id of the definition; `""` if it is not stored.
+        name: The name of the definition.
+        point: The point at which it stands.
+        since: Operations that began at this time or later, in unix seconds; `None` for all.
+        until: Operations that began before this time, in unix seconds.
+        operations: How many operations were looked at, the newest first.
+        calls: How many of their calls were judged.
+        passed: How many would have passed unchanged.
+        denied: How many would have been denied.
+        asked: For how many a person would have been asked.
+        mocked: How many would have been answered by the hook.
+        changed: How many calls or results would have been changed.
+        failed: How many calls the hook failed for: it raised, took too long or returned what it may not.
+        timeouts: How many of these took too long.
+        fails_closed: Whether such a failure would have denied the call.
+        unreadable: How many stored events cannot be read, such as those of another version.
+        groups: The counts by tenant and tool, those with most decisions first.
+        examples: The newest examples of each kind.
+        people: How the decisions compare with those of people who were asked about the calls.
+        labels: How they compare with labels, if there are any.
+        mean_ms: The mean of the hook's own time per call.
+        p50_ms: The median; exact to 5 %.
+        p95_ms: The 95th percentile; exact to 5 %.
+        max_ms: The longest time.
+        took_ms: How long the whole took.
+        ended_by: `"end"`: all operations were looked at. `"limit"`: there were more calls than wanted. `"timeout"`: the
+            time was up.
+        notes: What is different from a run, in sentences.
+    """
+
+    hook_id: str
+    name: str
+    point: str
+    since: float | None
+    until: float
+    operations: int = 0
+    calls: int = 0
+    passed: int = 0
+    denied: int = 0
+    asked: int = 0
+    mocked: int = 0
+    changed: int = 0
+    failed: int = 0
+    timeouts: int = 0
+    fails_closed: bool = True
+    unreadable: int = 0
+    groups: list[BacktestGroup] = []
+    examples: list[BacktestExample] = []
+    people: BacktestAgreement = msgspec.field(default_factory=BacktestAgreement)
+    labels: BacktestAgreement | None = None
+    mean_ms: float = 0.0
+    p50_ms: float = 0.0
+    p95_ms: float = 0.0
+    max_ms: float = 0.0
+    took_ms: float = 0.0
+    ended_by: Literal["end", "limit", "timeout"] = "end"
+    notes: list[str] = []
+
+
+class BacktestQuery(msgspec.Struct, frozen=True, kw_only=True):
+    """Which stored calls are judged, and how.
+
+    Attributes:
+        tenant_id: Only operations of this tenant.
+        agent_id: Only operations of this agent.
+        tool: Only calls of tools that match this glob over `toolset/tool_name`.
+        since: Only operations that began at this time or later, in unix seconds.
+        until: Only operations that began before this time, in unix seconds; now by default.
+        limit: Number of calls to judge at most.
+        timeout: Seconds that the whole may take.
+        labels: People's labels of calls.
+        examples: Number of examples of each kind.
+        allow_webhooks: Whether a control webhook is sent each call.
+    """
+
+    tenant_id: str | None = None
+    agent_id: str | None = None
+    tool: str | None = None
+    since: float | None = None
+    until: float | None = None
+    limit: int | None = None
+    timeout: float | None = None
+    labels: Sequence[CallLabel] = ()
+    examples: int = 5
+    allow_webhooks: bool = False
+
+    def check(self) -> None:
+        """Raise unless the numbers are valid.
+
+        Raises:
+            HookUsageError: If one is not.
+        """
+        for name, least in (("limit", 1), ("examples", 0)):
+            value = getattr(self, name)
+            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < least):
+                raise HookUsageError(f"`{name}` must be a whole number from {least}; got {value!r}.")
+        for name in ("since", "until", "timeout"):
+            value = getattr(self, name)
+            if value is not None and (isinstance(value, bool) or not isinstance(value, int | float) or value != value):
+                raise HookUsageError(f"`{name}` must be a number of seconds; got {value!r}.")
+        if self.timeout is not None and self.timeout <= 0:
+            raise HookUsageError(f"`timeout` must be a number above 0; got {self.timeout!r}.")
+
+
+async def run_backtest(
+    store: SqlStore,
+    builder: Builder,
+    definition: HookDefinition,
+    query: BacktestQuery,
+    on_progress: Callable[[Backtest], None] | None = None,
+) -> Backtest:
+    """Run a definition over stored calls.
+
+    Args:
+        store: The store of the operations.
+        builder: Builds a new hook for each operation.
+        definition: The definition, enabled or not, in force or not.
+        query: The calls.
+        on_progress: Is called with the counts so far after every 100 operations; groups and times come at the end.
+
+    Raises:
+        DefinitionError: If the definition cannot be judged on stored calls.
+        HookUsageError: If the query is invalid.
+        StoreUnavailableError: If the database cannot be reached.
+    """
+    query.check()
+    began = monotonic()
+    timeout = math.inf if query.timeout is None else query.timeout
+    async with PastJudge(builder, definition, allow_webhooks=query.allow_webhooks) as judge:
+        tally = _Tally(definition, query, judge)
+        if definition.tenant_id and query.tenant_id not in (None, definition.tenant_id):
+            return tally.finish(began)
+        with anyio.move_on_after(timeout) as scope:
+            await _judge_operations(store, definition, query, judge, tally, on_progress)
+        if scope.cancelled_caught:
+            tally.found.ended_by = "timeout"
+        return tally.finish(began)
+
+
+async def _judge_operations(
+    store: SqlStore,
+    definition: HookDefinition,
+    query: BacktestQuery,
+    judge: PastJudge,
+    tally: _Tally,
+    on_progress: Callable[[Backtest], None] | None,
+) -> None:
+    wanted = OperationFilter(
+        tenant_id=definition.tenant_id or query.tenant_id,
+        agent_id=query.agent_id,
+        since=query.since,
+        until=tally.found.until,
+    )
+    calls: PastCalls | None = None
+    chain: PastChain | None = None
+    found, limit = tally.found, math.inf if query.limit is None else query.limit
+    turn_began = monotonic()
+    is_meant = True
+    is_wanted = partial(_may_be_for, definition)
+    async for part in read_past_events(store, wanted, judge.types, is_wanted=is_wanted, along=ALONG):
+        if calls is None and definition.agents and part.operation.parent_operation_id is not None:
+            is_meant = await _is_called_by_agent(store, definition, part.operation)
+        elif calls is None:
+            is_meant = True
+        if not is_meant:
+            continue
+        if calls is None:
+            calls, chain = PastCalls(results=judge.needs_results), None
+            tally.begin(part.operation)
+        for item in calls.read(part):
+            if isinstance(item, PastCall):
+                if found.calls >= limit:
+                    found.ended_by = "limit"
+                    return
+                if chain is None:
+                    chain = judge.build_chain()
+                outcome = item.result or judge.outcome_without_result(item)
+                judged = await chain.judge(item.call, outcome)
+                if judged is not None:
+                    tally.note(item, judged)
+            elif isinstance(item, PersonDecision):
+                tally.note_decision(item)
+            else:
+                tally.note_unreadable(item)
+            if monotonic() - turn_began > TURN:
+                await anyio.lowlevel.checkpoint()
+                turn_began = monotonic()
+        if part.is_last:
+            calls = None
+            found.operations += 1
+            if on_progress is not None and found.operations % PROGRESS_EVERY == 0:
+                on_progress(found)
+
+
+def _may_be_for(definition: HookDefinition, operation: PastOperation) -> bool:
+    """Return whether a definition is for the tenant of an operation and, unless another agent called it, its agent."""
+    tenant_id, is_called = operation.tenant_id, operation.parent_operation_id is not None
+    if tenant_id in definition.except_tenants or (definition.tenants and tenant_id not in definition.tenants):
+        return False
+    if is_called:
+        return definition.inherits
+    return definition.scope is None or definition.scope.has_agent([operation.agent_id])
+
+
+async def _is_called_by_agent(store: SqlStore, definition: HookDefinition, operation: PastOperation) -> bool:
+    """Return whether a definition is for the agents that called the operation of a sub-agent."""
+    async with store.reading() as connection:
+        lineages = await read_lineages(connection, [operation.operation_id])
+    return definition.scope is None or definition.scope.has_agent(lineages[operation.operation_id].agent_ids)
+
+
+class _Tally:
+    """Counts what a definition decides.
+
+    Attributes:
+        found: The counts so far.
+    """
+
+    def __init__(self, definition: HookDefinition, query: BacktestQuery, judge: PastJudge) -> None:
+        webhook = definition.webhook
+        self.found = Backtest(
+            hook_id=definition.id,
+            name=definition.name,
+            point=definition.point,
+            since=query.since,
+            until=time() if query.until is None else query.until,
+            fails_closed=(definition.on_error if webhook is None else webhook.on_error) == "closed",
+            labels=BacktestAgreement() if query.labels else None,
+            notes=[*judge.notes, *_describe_scope(definition)],
+        )
+        self._query = query
+        self._matches = None if query.tool is None else tool_matcher(query.tool)
+        self._labels = count_labels(query.labels)
+        self._labels_seen = 0
+        self._groups: dict[tuple[str, str], BacktestGroup] = {}
+        self._shown: Counter[ExampleKind] = Counter()
+        self._durations: Counter[int] = Counter()
+        self._total_ms = 0.0
+        self._operation: PastOperation | None = None
+        self._waiting: dict[str, tuple[PastCall, BacktestVerdict]] = {}
+        self._decided: dict[str, PersonDecision] = {}
+
+    def begin(self, operation: PastOperation) -> None:
+        """Begin with the next operation."""
+        self._operation = operation
+        self._waiting.clear()
+        self._decided.clear()
+
+    def note(self, past: PastCall, judged: PastVerdict) -> None:
+        """Count what the hooks decided about a call, if it is one of those that were asked for."""
+        call, tool = past.call, tool_of(past.call)
+        if self._query.tool is not None and not self._is_wanted(tool):
+            return
+        found, group = self.found, self._group_of(call.tenant_id, tool)
+        found.calls += 1
+        group.calls += 1
+        verdict: BacktestVerdict = "passed"
+        if judged.executions:
+            deciding = max(judged.executions, key=rank_of)
+            verdict = "failed" if deciding.status in FAILING else VERDICTS[deciding.decision]
+        if verdict == "passed":
+            found.passed += 1
+        else:
+            setattr(found, verdict, getattr(found, verdict) + 1)
+            setattr(group, verdict, getattr(group, verdict) + 1)
+            found.timeouts += any(each.status == "timeout" for each in judged.executions)
+            self._show(verdict, past, reason=deciding.reason, error=deciding.error if verdict == "failed" else None)
+        spent = judged.duration_ms
+        self._durations[duration_step(spent)] += 1
+        self._total_ms += spent
+        if spent > found.max_ms:
+            found.max_ms = spent
+        if past.waited:
+            name = tool_call_id_of(past.call)
+            self._waiting[name] = past, verdict
+            if name in self._decided:
+                self.note_decision(self._decided.pop(name))
+        if self._labels:
+            allowed = self._labels.get((past.call.operation_id, tool_call_id_of(past.call)))
+            if allowed is not None and found.labels is not None:
+                self._labels_seen += 1
+                self._compare(found.labels, past, verdict, allowed=allowed, on="label")
+
+    def note_decision(self, decision: PersonDecision) -> None:
+        """Compare a person's decision with that about the same call."""
+        past, verdict = self._waiting.pop(decision.tool_call_id, (None, None))
+        if past is None or verdict is None:
+            self._decided[decision.tool_call_id] = decision  # the call is judged where it ran
+        else:
+            self._compare(self.found.people, past, verdict, allowed=decision.allowed, on="person")
+
+    def note_unreadable(self, event: UnreadableEvent) -> None:
+        """Count an event that cannot be read."""
+        self.found.unreadable += 1
+        if self._may_show("unreadable"):
+            assert self._operation is not None
+            self.found.examples.append(
+                BacktestExample(
+                    kind="unreadable",
+                    operation_id=self._operation.operation_id,
+                    number=event.number,
+                    tenant_id=self._operation.tenant_id,
+                    agent_id=self._operation.agent_id,
+                    at=self._operation.created_at,
+                    error=event.problem[:LONGEST_TEXT],
+                )
+            )
+
+    def finish(self, began: float) -> Backtest:
+        """Complete the result.
+
+        Args:
+            began: When the whole began, by `monotonic`.
+        """
+        found = self.found
+        found.groups = sorted(
+            self._groups.values(), key=lambda each: (each.tool == OTHERS, -_decided(each), -each.calls)
+        )
+        if found.calls:
+            found.mean_ms = self._total_ms / found.calls
+            found.p50_ms, found.p95_ms = (self._percentile(part) for part in (0.5, 0.95))
+        found.took_ms = (monotonic() - began) * 1e3
+        unseen = len(self._labels) - self._labels_seen
+        if unseen:
+            found.notes.append(f"{unseen} of {len(self._labels)} labels are of calls that were not judged.")
+        return found
+
+    def _is_wanted(self, tool: str) -> bool:
+        return bool(tool) and (self._matches is None or bool(self._matches(tool)))
+
+    def _group_of(self, tenant_id: str, tool: str) -> BacktestGroup:
+        key = (tenant_id, tool)
+        group = self._groups.get(key)
+        if group is None:
+            if len(self._groups) >= MOST_GROUPS:
+                key = ("", OTHERS)
+            group = self._groups.setdefault(key, BacktestGroup(tenant_id=key[0], tool=key[1]))
+        return group
+
+    def _compare(
+        self,
+        agreement: BacktestAgreement,
+        past: PastCall,
+        verdict: BacktestVerdict,
+        *,
+        allowed: bool,
+        on: Literal["person", "label"],
+    ) -> None:
+        if verdict == "failed":
+            return
+        agreement.compared += 1
+        stops = verdict in STOPPING
+        if verdict == "asked":
+            agreement.asked += 1
+        elif stops is not allowed:
+            agreement.agreed += 1
+        elif stops:
+            agreement.false_alarms += 1
+            self._show("falseAlarm", past, on=on)
+        else:
+            agreement.misses += 1
+            self._show("miss", past, on=on)
+
+    def _may_show(self, kind: ExampleKind) -> bool:
+        self._shown[kind] += 1
+        return self._shown[kind] <= self._query.examples
+
+    def _show(
+        self,
+        kind: ExampleKind,
+        past: PastCall,
+        *,
+        reason: str = "",
+        error: str | None = None,
+        on: Literal["", "person", "label"] = "",
+    ) -> None:
+        if not self._may_show(kind):
+            return
+        call = past.call
+        self.found.examples.append(
+            BacktestExample(
+                kind=kind,
+                operation_id=call.operation_id,
+                number=past.number,
+                tenant_id=call.tenant_id,
+                agent_id=call.agent_id,
+                tool=tool_of(call),
+                tool_call_id=tool_call_id_of(call),
+                at=past.at,
+                args=call.args if isinstance(call, ToolCall) else {},
+                reason=reason[:LONGEST_TEXT],
+                error=(error or "")[:LONGEST_TEXT],
+                on=on,
+            )
+        )
+
+    def _percentile(self, part: float) -> float:
+        left = math.ceil(part * self.found.calls)
+        for step, count in sorted(self._durations.items()):
+            left -= count
+            if left <= 0:
+                return min(step_middle(step), self.found.max_ms)
+        return 0.0
+
+
+def _describe_scope(definition: HookDefinition) -> list[str]:
+    """Say which operations are judged, if the definition is for a part of them only."""
+    if definition.percent < 100 or definition.environments:
+        return ["Operations of all environments were judged, as if the hook were for 100 % of them."]
+    return []
+
+
+def rank_of(execution: HookExecution) -> int:
+    """Return how much an execution weighs in the verdict of all hooks of a definition."""
+    return len(RANKS) if execution.status in FAILING else RANKS.index(execution.decision)
+
+
+def tool_of(call: Call) -> str:
+    """Return toolset and name of the tool of a call, `agent/` and the sub-agent, or `""`."""
+    if isinstance(call, ToolCall):
+        return f"{call.toolset}/{call.tool_name}"
+    return f"agent/{call.callee_id}" if isinstance(call, SubAgentCall) else ""
+
+
+def tool_call_id_of(call: Call) -> str:
+    """Return the id of a tool call, or `""`."""
+    return call.tool_call_id if isinstance(call, ToolCall) else ""
+
+
+def _decided(group: BacktestGroup) -> int:
+    return group.denied + group.asked + group.mocked + group.changed + group.failed

@@ -1,0 +1,3 @@
+"""Stores, on both databases."""
+
+from tests.databases import *  # noqa: F403

@@ -1,0 +1,97 @@
+"""Ready-made hooks that judge an answer while the model writes it."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import anyio
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hookline import Agent, Hooks, ModelCall, ModelResponse, OperationResult, TextParts, exec_agent
+from hookline.builtin import deny_phrases, redact
+from hookline.errors import HookDefinitionError
+
+pytestmark = pytest.mark.anyio
+
+
+class Streamed:
+    """A model that streams its answer in given pieces."""
+
+    name = provider = "streamed"
+
+    def __init__(self, pieces: list[str]) -> None:
+        self.pieces = pieces
+
+    async def respond(self, call: ModelCall) -> ModelResponse:
+        return ModelResponse(content="".join(self.pieces))
+
+    async def stream(self, call: ModelCall) -> Any:
+        for piece in self.pieces:
+            yield piece
+        yield ModelResponse(content="".join(self.pieces))
+
+
+async def read(pieces: list[str], hooks: Hooks) -> tuple[list[str], OperationResult]:
+    got: list[str] = []
+    result = await exec_agent(Agent(id="a", model=Streamed(pieces)), "hi", hooks=[hooks], on_token=got.append)
+    return got, result
+
+
+async def test_no_character_of_a_banned_phrase_is_given() -> None:
+    got, result = await read(["We launch Project", " ZE", "US in May."], deny_phrases(["project zeus"], max_chars=1))
+
+    assert "".join(got) == "We launch"
+    assert result.denied is not None
+    assert result.denied.reason == "the answer contains the banned phrase 'Project ZEUS'"
+
+
+async def test_an_answer_without_the_phrase_is_given_whole() -> None:
+    got, result = await read(["We launch ", "nothing ", "in May."], deny_phrases(["project zeus"], max_chars=1))
+
+    assert "".join(got) == result.output == "We launch nothing in May."
+    assert len(got) > 1
+
+
+async def test_case_can_count() -> None:
+    _, result = await read(["project zeus"], deny_phrases(["ZEUS"], ignore_case=False))
+
+    assert result.denied is None
+
+
+async def test_the_whole_answer_is_judged_where_nobody_reads() -> None:
+    result = await exec_agent(Agent(id="a", model=Streamed(["ze", "us"])), "hi", hooks=[deny_phrases(["zeus"])])
+
+    assert result.denied is not None
+
+
+@pytest.mark.parametrize("phrases", [[], [""], "zeus", [7], None])
+def test_phrases_that_cannot_be_searched_for_are_refused(phrases: Any) -> None:
+    with pytest.raises(HookDefinitionError):
+        deny_phrases(phrases)
+
+
+async def test_secrets_are_redacted_while_the_answer_is_written() -> None:
+    hooks = redact(["email"], parts=TextParts(hold=30, max_chars=1))
+
+    got, result = await read(["Please write to ada@ex", "ample.org as soon as you ", "can, she waits for you."], hooks)
+
+    assert "".join(got) == result.output == "Please write to [redacted] as soon as you can, she waits for you."
+    assert len(got) > 1
+
+
+@given(
+    pieces=st.lists(st.sampled_from(["ze", "us", "zeus", "Z", "e", " ", "a b", "uszeu"]), max_size=12),
+    most=st.integers(1, 9),
+)
+@settings(max_examples=60, deadline=None)
+def test_law_readers_get_no_character_of_a_phrase(pieces: list[str], most: int) -> None:
+    got, result = anyio.run(read, pieces, deny_phrases(["zeus", "zz"], max_chars=most))
+
+    text = "".join(pieces)
+    found = re.search("zeus|zz", text, re.IGNORECASE)
+    assert text[: found.start() if found else len(text)].startswith("".join(got))
+    assert (result.denied is not None) == (found is not None)
+    assert found or "".join(got) == text
