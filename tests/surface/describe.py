@@ -33,6 +33,7 @@ MODULES = (
         "execution",
         "interceptors",
         "dispatcher",
+        "engines",
     ),
     *(
         "runtime",

@@ -143,6 +143,7 @@ class Run:
     __slots__ = (
         "__weakref__",
         "agent",
+        "agent_version",
         "ask_observers",
         "attempted",
         "begun",
@@ -335,6 +336,7 @@ class Run:
             "parent_operation_id": state.parent_operation_id,
         }
         self.retry_of = state.retry_of
+        self.agent_version = state.agent_version
         self.attempted: OperationState | None = None
         self.earlier_ms = state.active_ms
         self.messages: list[Message] = list(state.messages)
