@@ -46,6 +46,7 @@ from hookline import (
     resume_agent,
     tool,
 )
+from hookline.builtin import budget
 from hookline.hooks import copy_bundle
 from hookline.instrumentation import EvaluationResult, await_verdicts
 from hookline.otel import MetricsHooks, TracingHooks
@@ -237,6 +238,12 @@ def guiding() -> Hooks:
     return hooks
 
 
+def limiting() -> list[Hooks]:
+    """Budgets: the calls take a cost, tokens and calls from them, the first more than it reserves."""
+    limits = {"cost_usd": 1, "tokens": 100, "reserve_usd": 0.1, "reserve_tokens": 1}
+    return [budget(per="user", **limits), budget(calls=5, per="tool", id="calls")]
+
+
 def starting(traced: list[Hooks]) -> Hooks:
     hooks = Hooks("starting")
 
@@ -279,6 +286,9 @@ async def play(found: Exported) -> None:
     await resume_agent(paying, "pays", [Approve("c0")], hooks=both, drain_timeout=0.0)
     await resume_agent(paying, "pays", [Reject("c0", LONG)], hooks=both)
     await exec_agent(agent(calls("find"), ModelResponse(content="no"), says()), "Go", hooks=[*hooks, guiding()])
+    spending = ModelResponse(content="done", usage=Usage(input_tokens=5, cost_usd=0.5))
+    for turn in (spending, calls("find")):
+        await exec_agent(agent(turn), "Go", hooks=[*hooks, *limiting()])
     async with AgentSession(agent(says()), hooks=hooks) as session:
         await session.run("Go")
     async with HookDispatcher() as dispatcher:

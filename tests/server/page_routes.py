@@ -396,6 +396,14 @@ CASES: dict[tuple[str, str], Case] = {
     ("POST", "/hooks/{id:str}/switch"): Case(
         "/hooks/{id}/switch", hook, view=HOOK, fill={"enabled": "no"}, status=303, again=(303,)
     ),
+    ("POST", "/hooks/{id:str}/rollout"): Case(
+        "/hooks/{id}/rollout",
+        hook,
+        view=HOOK,
+        fill={"percent": "5", "mode": "enforce"},
+        status=303,
+        again=(303,),
+    ),
     ("POST", "/hooks/{id:str}/tenants"): Case(
         "/hooks/{id}/tenants", left_out_hook, view=HOOK, fill={"off": "acme"}, status=303, again=(303,), system=True
     ),

@@ -41,6 +41,7 @@ MODULES = (
         "asgi",
         "otel",
         "builtin",
+        "bus",
         "delivery",
         "store",
         "registry",
@@ -57,6 +58,7 @@ MODULES = (
         "evals.suites",
         "evals.adapter_contract",
         "evals.verdicts",
+        "evals.bus_contract",
     ),
 )
 ADAPTERS = (

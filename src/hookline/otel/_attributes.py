@@ -167,6 +167,10 @@ HUMAN_KIND: Final = "hookline.human.kind"
 HUMAN_DECISION: Final = "hookline.human.decision"
 HUMAN_WAIT: Final = "hookline.human.wait.duration"
 
+BUDGET_ID: Final = "hookline.budget.id"
+BUDGET_PER: Final = "hookline.budget.per"
+BUDGET_EVENT: Final = "hookline.budget.event"
+
 HOOK_ID: Final = "hookline.hook.id"
 HOOK_TYPE: Final = "hookline.hook.type"
 HOOK_STATUS: Final = "hookline.hook.status"
@@ -258,6 +262,15 @@ HISTOGRAMS: Final[dict[str, Instrument]] = {
 }
 COUNTERS: Final[dict[str, Instrument]] = {
     "dropped": ("hookline.hook.dropped", "{execution}", "Handler runs that were dropped or cut short.", None),
+    "budget_cost": ("hookline.budget.cost", "USD", "Cost that calls took from budgets across runs.", None),
+    "budget_tokens": ("hookline.budget.tokens", "{token}", "Tokens that calls took from budgets across runs.", None),
+    "budget_calls": ("hookline.budget.calls", "{call}", "Tool calls that budgets across runs counted.", None),
+    "budget_events": (
+        "hookline.budget.events",
+        "{event}",
+        "Warnings, denials, questions and overruns of budgets.",
+        None,
+    ),
     "truncated": ("hookline.tracer.truncated_spans", "{span}", "Spans that were ended without their event.", None),
     "rate_alerts": ("hookline.policy.rate_alerts", "{alert}", "Changed rates of denials of shadow hooks.", None),
     "fallbacks": ("hookline.policy.fallbacks", "{fallback}", "Hooks that were put into shadow mode by limits.", None),

@@ -16,16 +16,20 @@ from hookline.otel._attributes import clean
 from hookline.otel._content import Content
 from hookline.otel._logs import LogEvents
 from hookline.otel._spans import Common, OpenSpan, OperationSpans
-from hookline.signals import HookExecution, hook_executed, operation_unregistered
+from hookline.signals import HookExecution, budget_changed, hook_executed, operation_unregistered
 
-__all__ = ["error_type_of", "executions", "hook_event", "hook_span", "unregistrations"]
+__all__ = ["budget_changes", "error_type_of", "executions", "hook_event", "hook_span", "unregistrations"]
 
-Receiver = Callable[[str, HookExecution | None], None]
-"""Called with the operation and, of a handler run, its record."""
+Receiver = Callable[[str, Any], None]
+"""Called with the operation, and with the record that the signal carries: of a handler run, or of a budget."""
 
 
 class SignalFeed:
-    """Passes a signal on to the receivers of its operation."""
+    """Passes a signal on to the receivers of its operation.
+
+    Args:
+        signal: The signal; its one keyword is an operation's id, or a record with `operation_id`.
+    """
 
     def __init__(self, signal: blinker.Signal) -> None:
         self._signal = signal
@@ -53,16 +57,16 @@ class SignalFeed:
                 self._receivers.clear()
                 self._signal.disconnect(self._receive)
 
-    def _receive(
-        self, sender: object, *, execution: HookExecution | None = None, operation_id: str | None = None
-    ) -> None:
-        key = (execution.operation_id if execution is not None else operation_id) or ""
-        for receiver in self._receivers.get(key, ()):
-            receiver(key, execution)
+    def _receive(self, sender: object, **keywords: Any) -> None:
+        [subject] = keywords.values()
+        operation_id, record = (subject, None) if isinstance(subject, str) else (subject.operation_id, subject)
+        for receiver in self._receivers.get(operation_id, ()):
+            receiver(operation_id, record)
 
 
 executions = SignalFeed(hook_executed)
 unregistrations = SignalFeed(operation_unregistered)
+budget_changes = SignalFeed(budget_changed)
 
 
 ENDS = {"afterToolCall": 1, "onToolCallError": 1, "afterStep": 2, "onComplete": 3, "onError": 3}

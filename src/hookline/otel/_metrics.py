@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, get_args
 from opentelemetry.context import Context
 from opentelemetry.metrics import MeterProvider
 
+from hookline.budgets import BudgetChange
 from hookline.calls import Call, CompactCall, Denial, ModelCall, ModelResponse
 from hookline.events import (
     AfterCompact,
@@ -30,7 +31,7 @@ from hookline.instrumentation import Instrumentation, SegmentInfo, StreamTimes
 from hookline.otel import _attributes as names
 from hookline.otel._attributes import clean, error_type
 from hookline.otel._context import check_flags, check_positive, check_provider
-from hookline.otel._hook_spans import error_type_of, executions, unregistrations
+from hookline.otel._hook_spans import budget_changes, error_type_of, executions, unregistrations
 from hookline.otel._instruments import Failures, instruments_of, is_idle, keep
 from hookline.otel._pairing import end_pairing, pair_metrics
 from hookline.signals import HookExecution
@@ -158,8 +159,8 @@ class MetricsHooks(Instrumentation):
             framework does.
         model_metrics: Whether to measure model calls (duration, tokens). Set it to False if the model's library does.
         tool_metrics: Whether to measure tool calls (duration). Set it to False if the framework does.
-        hook_metrics: Whether to measure hooks. While a run is measured, this makes records of hook runs in the whole
-            process, which takes time.
+        hook_metrics: Whether to measure hooks and budgets. While a run is measured, this makes records of hook runs in
+            the whole process, which takes time.
         max_values: The most values of one attribute (tools, agents, models, hooks), for all bundles of a provider.
             Further values become `_OTHER`.
         id: Name of the bundle.
@@ -200,6 +201,7 @@ class MetricsHooks(Instrumentation):
             limited(names.PROVIDER_NAME, max_values),
         )
         self._tools, self._errors = limited(names.TOOL_NAME, max_values), limited(names.ERROR_TYPE, max_values)
+        self._budgets = limited(names.BUDGET_ID, max_values)
         self._hooks, self._types = limited(names.HOOK_ID, max_values), limited(names.HOOK_TYPE, max_values)
         self._kept: dict[str, AgentAttributes] = {}
         self._operations: dict[str, SegmentMeasures] = {}
@@ -234,6 +236,7 @@ class MetricsHooks(Instrumentation):
         try:
             end_pairing(begun.operation_id)
             executions.unwatch(begun.operation_id, self._receive_execution)
+            budget_changes.unwatch(begun.operation_id, self._receive_budget_change)
             if self._operations.get(begun.operation_id) is begun:
                 del self._operations[begun.operation_id]
         except Exception as error:
@@ -389,6 +392,7 @@ class MetricsHooks(Instrumentation):
         self._operations[segment.operation_id] = measures
         if self._hook_metrics:
             executions.watch(segment.operation_id, self._receive_execution)
+            budget_changes.watch(segment.operation_id, self._receive_budget_change)
         return measures
 
     def _agent_attributes(self, agent: str) -> AgentAttributes:
@@ -519,10 +523,32 @@ class MetricsHooks(Instrumentation):
         except Exception as error:
             self._failures.note("hook_executed", error)
 
+    def _receive_budget_change(self, operation_id: str, change: BudgetChange) -> None:
+        try:
+            scope, counters = change.figures.scope, self._instruments.counters
+            attributes: dict[str, Any] = {
+                names.BUDGET_ID: self._budgets(clean(scope.budget_id)),
+                names.BUDGET_PER: scope.per,
+            }
+            if change.kind != "settled":
+                counters["budget_events"].add(1, {**attributes, names.BUDGET_EVENT: change.kind})
+                return
+            used = change.amounts
+            for key, amount in (
+                ("budget_cost", used.nano_usd / 1e9),
+                ("budget_tokens", used.tokens),
+                ("budget_calls", used.calls),
+            ):
+                if amount:
+                    counters[key].add(amount, attributes)
+        except Exception as error:
+            self._failures.note("budget_changed", error)
+
     def _forget_unregistered(self, operation_id: str, execution: HookExecution | None) -> None:
         """Drop an operation of another runtime that was unregistered."""
         unregistrations.unwatch(operation_id, self._forget_unregistered)
         executions.unwatch(operation_id, self._receive_execution)
+        budget_changes.unwatch(operation_id, self._receive_budget_change)
         self._operations.pop(operation_id, None)
 
 

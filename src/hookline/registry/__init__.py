@@ -39,8 +39,14 @@ from hookline.registry._errors import (
     ScriptError,
 )
 from hookline.registry._files import FileEntry as FileEntry
+from hookline.registry._files import HookFile, load_hook_file
+from hookline.registry._files import check_buildable as check_buildable
+from hookline.registry._files import check_unique as check_unique
 from hookline.registry._files import derive_id as derive_id
+from hookline.registry._files import list_files as list_files
 from hookline.registry._files import load_file as load_file
+from hookline.registry._files import parse_hook_file as parse_hook_file
+from hookline.registry._hook_test_runs import HookTestResult, JudgedCall
 from hookline.registry._host_settings import HostSettings as HostSettings
 from hookline.registry._host_settings import ImportedHook as ImportedHook
 from hookline.registry._host_settings import SkippedSetting as SkippedSetting
@@ -50,6 +56,7 @@ from hookline.registry._log_rows import ExecutionRow, HookRun, request_id
 from hookline.registry._matches import CallMatches, MatchedCall, MatchedTool, UnmatchedCalls
 from hookline.registry._matches import find_tool_globs as find_tool_globs
 from hookline.registry._order import is_movable as is_movable
+from hookline.registry._plans import DefinitionPlan, PlannedChange
 from hookline.registry._policy_watch import FALLBACK_ACTOR as FALLBACK_ACTOR
 from hookline.registry._policy_watch import AlertSettings
 from hookline.registry._registry import Registry
@@ -73,6 +80,7 @@ __all__ = [
     "DefinitionError",
     "DefinitionFileError",
     "DefinitionNotFoundError",
+    "DefinitionPlan",
     "DefinitionRevision",
     "DryRun",
     "ExecutionLog",
@@ -81,15 +89,20 @@ __all__ = [
     "HandlerCatalog",
     "HandlerEntry",
     "HookDefinition",
+    "HookFile",
     "HookRun",
+    "HookTestResult",
+    "JudgedCall",
     "MatchedCall",
     "MatchedTool",
+    "PlannedChange",
     "QuotaError",
     "Registry",
     "ScriptError",
     "ShadowLimits",
     "Statistic",
     "UnmatchedCalls",
+    "load_hook_file",
     "read_call_labels",
     "request_id",
 ]

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from time import monotonic, time
 from typing import Any, Literal, TypeAlias
 
@@ -26,7 +27,7 @@ from hookline.registry._past_calls import ALONG, PastCall, PastCalls, PersonDeci
 from hookline.registry._past_judge import PastJudge
 from hookline.registry._statistics import duration_step, step_middle
 from hookline.signals import HookDecision, HookExecution
-from hookline.store import OperationFilter, PastOperation, SqlStore, read_past_events
+from hookline.store import OperationFilter, PastOperation, SqlStore, read_lineages, read_past_events
 
 __all__ = [
     "Backtest",
@@ -304,9 +305,14 @@ async def _judge_operations(
     chain: PastChain | None = None
     found, limit = tally.found, math.inf if query.limit is None else query.limit
     turn_began = monotonic()
-    parts = read_past_events(store, wanted, judge.types, except_tenants=definition.except_tenants, along=ALONG)
-    async for part in parts:
-        if part.operation.parent_operation_id is not None and not definition.inherits:
+    is_meant = True
+    is_wanted = partial(_may_be_for, definition)
+    async for part in read_past_events(store, wanted, judge.types, is_wanted=is_wanted, along=ALONG):
+        if calls is None and definition.agents and part.operation.parent_operation_id is not None:
+            is_meant = await _is_called_by_agent(store, definition, part.operation)
+        elif calls is None:
+            is_meant = True
+        if not is_meant:
             continue
         if calls is None:
             calls, chain = PastCalls(results=judge.needs_results), None
@@ -336,6 +342,23 @@ async def _judge_operations(
                 on_progress(found)
 
 
+def _may_be_for(definition: HookDefinition, operation: PastOperation) -> bool:
+    """Return whether a definition is for the tenant of an operation and, unless another agent called it, its agent."""
+    tenant_id, is_called = operation.tenant_id, operation.parent_operation_id is not None
+    if tenant_id in definition.except_tenants or (definition.tenants and tenant_id not in definition.tenants):
+        return False
+    if is_called:
+        return definition.inherits
+    return definition.scope is None or definition.scope.has_agent([operation.agent_id])
+
+
+async def _is_called_by_agent(store: SqlStore, definition: HookDefinition, operation: PastOperation) -> bool:
+    """Return whether a definition is for the agents that called the operation of a sub-agent."""
+    async with store.reading() as connection:
+        lineages = await read_lineages(connection, [operation.operation_id])
+    return definition.scope is None or definition.scope.has_agent(lineages[operation.operation_id].agent_ids)
+
+
 class _Tally:
     """Counts what a definition decides.
 
@@ -353,7 +376,7 @@ class _Tally:
             until=time() if query.until is None else query.until,
             fails_closed=(definition.on_error if webhook is None else webhook.on_error) == "closed",
             labels=BacktestAgreement() if query.labels else None,
-            notes=judge.notes,
+            notes=[*judge.notes, *_describe_scope(definition)],
         )
         self._query = query
         self._matches = None if query.tool is None else tool_matcher(query.tool)
@@ -528,6 +551,13 @@ class _Tally:
             if left <= 0:
                 return min(step_middle(step), self.found.max_ms)
         return 0.0
+
+
+def _describe_scope(definition: HookDefinition) -> list[str]:
+    """Say which operations are judged, if the definition is for a part of them only."""
+    if definition.percent < 100 or definition.environments:
+        return ["Operations of all environments were judged, as if the hook were for 100 % of them."]
+    return []
 
 
 def rank_of(execution: HookExecution) -> int:

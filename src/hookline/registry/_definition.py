@@ -28,6 +28,7 @@ __all__ = [
     "check_definition",
     "check_request",
     "check_tenant_id",
+    "field_error",
     "is_id",
     "normalize_keys",
     "point_of",
@@ -296,7 +297,7 @@ def read_definition(given: object) -> HookDefinition:
             )
         definition = check_definition(msgspec.convert(normalize_keys(plain), HookDefinition))
     except msgspec.ValidationError as error:
-        raise _field_error(str(error)) from None
+        raise field_error(str(error)) from None
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
         if isinstance(error, DefinitionError):
             raise
@@ -466,7 +467,8 @@ def _place_in_webhook(problem: str) -> str:
     return "$.webhook" if named is None else f"$.webhook.{named}"
 
 
-def _field_error(message: str) -> DefinitionError:
+def field_error(message: str) -> DefinitionError:
+    """Build the error for a message of a failed conversion, with the path of the field."""
     reason, _, path = message.rpartition(" - at `")
     if not reason:
         reason, path = message, "$"

@@ -22,7 +22,7 @@ __all__ = ["PastJudge"]
 OWN_COUNTS = ("operation", "tool")
 """The values of `per` with which `limit-calls` counts the calls of each operation by themselves."""
 REFUSED_HANDLERS = {
-    "budget": "it adds up what model calls cost, and what its hooks see of them is not stored",
+    "budget": "it would need budgets as they were then, and what its hooks see of model calls is not stored",
     "log": "it only writes to the log, and decides nothing",
 }
 """Built-in handlers that cannot be judged on stored calls, and why."""

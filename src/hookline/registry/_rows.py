@@ -19,9 +19,18 @@ from hookline.registry._revisions import (
     read_stored_revision,
     write_revision,
 )
-from hookline.store import DEFINITIONS, SqlStore, definitions, raise_revision, read_clock, read_revision, write_audit
+from hookline.store import (
+    DEFINITIONS,
+    SqlStore,
+    definitions,
+    raise_revision,
+    read_clock,
+    read_revision,
+    replace_unstorable,
+    write_audit,
+)
 
-__all__ = ["ChangeTransaction", "DefinitionChanges", "Key", "open_change", "read_changes"]
+__all__ = ["ChangeTransaction", "DefinitionChanges", "DefinitionRows", "Key", "open_change", "read_changes"]
 
 logger = logging.getLogger("hookline")
 
@@ -30,6 +39,9 @@ Key = tuple[str, str]
 COUNTER = "definitions"
 SWITCH = "switch"
 """Value of `source` in a row that only stores whether a definition of a file is enabled."""
+
+TICK = 1e-6
+"""Seconds between the times of creation of two definitions of one transaction, whose order is that of their hooks."""
 
 _decode = msgspec.json.Decoder(HookDefinition).decode
 
@@ -110,27 +122,15 @@ def decode_row(row: Row[Any]) -> HookDefinition | FileSwitch | None:
     )
 
 
-class ChangeTransaction:
-    """A transaction that changes definitions. Only one runs at a time.
+class DefinitionRows:
+    """Reads the stored definitions of a database as they are now.
 
     Attributes:
         connection: The connection of the transaction.
-        revision: The revision of all definitions that it changes.
-        now: The time of the database, in unix seconds.
     """
 
-    def __init__(self, connection: AsyncConnection, actor: str, revision: int, now: float) -> None:
+    def __init__(self, connection: AsyncConnection) -> None:
         self.connection = connection
-        self._actor = actor
-        self.revision, self.now = revision, now
-
-    async def find_revised_tenants(self, id: str) -> list[str]:  # noqa: A002
-        """Find the tenants that have revisions of a definition, also of one that was deleted."""
-        return await find_revised_tenants(self.connection, id)
-
-    async def read_revision(self, tenant_id: str, id: str, revision: int) -> HookDefinition | None:  # noqa: A002
-        """Read a definition as it was after a revision; `None` if that is not kept."""
-        return await read_stored_revision(self.connection, tenant_id, id, revision)
 
     async def read_tenant(self, tenant_id: str) -> dict[str, HookDefinition]:
         """Read the stored definitions of a tenant, by id."""
@@ -142,6 +142,30 @@ class ChangeTransaction:
         """Find the tenants that have a stored definition of that id."""
         query = select(definitions.c.tenant_id).where(definitions.c.id == id, definitions.c.source != SWITCH)
         return list((await self.connection.execute(query)).scalars())
+
+
+class ChangeTransaction(DefinitionRows):
+    """A transaction that changes definitions. Only one runs at a time.
+
+    Attributes:
+        revision: The revision of all definitions that it changes.
+        now: The time of the database, in unix seconds.
+    """
+
+    def __init__(self, connection: AsyncConnection, actor: str, revision: int, now: float, file: str) -> None:
+        super().__init__(connection)
+        self._actor = actor
+        self._file = file
+        self._created = 0
+        self.revision, self.now = revision, now
+
+    async def find_revised_tenants(self, id: str) -> list[str]:  # noqa: A002
+        """Find the tenants that have revisions of a definition, also of one that was deleted."""
+        return await find_revised_tenants(self.connection, id)
+
+    async def read_revision(self, tenant_id: str, id: str, revision: int) -> HookDefinition | None:  # noqa: A002
+        """Read a definition as it was after a revision; `None` if that is not kept."""
+        return await read_stored_revision(self.connection, tenant_id, id, revision)
 
     async def apply_switch(self, definition: HookDefinition) -> HookDefinition:
         """Return a definition of a file with its stored `enabled` switch applied."""
@@ -171,11 +195,13 @@ class ChangeTransaction:
         Returns:
             The definition as it is stored.
         """
+        created_at = self.now + self._created * TICK if old is None else old.created_at
+        self._created += old is None
         stored = msgspec.structs.replace(
             definition,
             source="api",
             revision=self.revision,
-            created_at=old.created_at if old is not None else self.now,
+            created_at=created_at,
             updated_at=self.now,
             problem="",
         )
@@ -227,13 +253,15 @@ class ChangeTransaction:
 
     async def _audit(self, action: str, definition: HookDefinition, *, changed: list[str], why: str = "") -> None:
         # The names of the changed fields, never their values: an address or a configuration may hold secrets.
-        detail = {
+        detail: dict[str, Any] = {
             "name": definition.name,
             "point": definition.point,
             "revision": self.revision,
             "changed": changed,
             "enabled": definition.enabled,
         }
+        if self._file:
+            detail["file"] = replace_unstorable(self._file)
         if why:
             detail["why"] = why
         await write_audit(
@@ -242,12 +270,13 @@ class ChangeTransaction:
 
 
 @asynccontextmanager
-async def open_change(store: SqlStore, actor: str) -> AsyncIterator[ChangeTransaction]:
+async def open_change(store: SqlStore, actor: str, *, file: str = "") -> AsyncIterator[ChangeTransaction]:
     """Open a transaction that changes definitions.
 
     Args:
         store: The store of the definitions.
         actor: Who makes the changes, for the audit log.
+        file: The file that the changes come from, for the audit log.
 
     Raises:
         StoreUnavailableError: If the database cannot be reached.
@@ -255,7 +284,7 @@ async def open_change(store: SqlStore, actor: str) -> AsyncIterator[ChangeTransa
     async with store.writing() as connection:
         # First: of two changes that would exceed a quota together, the second one then sees the first.
         revision = await raise_revision(connection, COUNTER)
-        yield ChangeTransaction(connection, actor, revision, await read_clock(connection))
+        yield ChangeTransaction(connection, actor, revision, await read_clock(connection), file)
     store.wakeups.wake(DEFINITIONS)
 
 

@@ -47,7 +47,16 @@ from hookline.events import (
     PendingTool,
     ToolOutcome,
 )
-from hookline.hooks import AnyHook, Hook, Hooks, Interceptor, check_hook, has_scopes, select_hooks
+from hookline.hooks import (
+    AnyHook,
+    Hook,
+    Hooks,
+    Interceptor,
+    check_hook,
+    has_scopes,
+    hooks_for_store,
+    select_hooks,
+)
 from hookline.instrumentation import Instrumentation
 from hookline.interceptors import Chain, Interruptible
 from hookline.phases import Phase, PhaseMachine
@@ -227,7 +236,8 @@ class Run:
         remember: Remember | None = None,
         recovered: bool = False,
     ) -> None:
-        hooks, store = options.hooks, options.store
+        store = options.store
+        hooks = hooks_for_store(options.hooks, store)
         self.agent = agent
         self.hooks = hooks
         self.given_hooks: Sequence[AnyHook] = hooks

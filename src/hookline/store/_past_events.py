@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from sqlalchemy import select, tuple_
@@ -83,7 +83,7 @@ async def read_past_events(
     wanted: OperationFilter,
     types: Collection[str],
     *,
-    except_tenants: Collection[str] = (),
+    is_wanted: Callable[[PastOperation], bool] = lambda operation: True,
     along: Mapping[str, str] | None = None,
 ) -> AsyncIterator[PastEvents]:
     """Read events of the operations that match a filter, the newest operation first.
@@ -95,7 +95,7 @@ async def read_past_events(
         store: The store.
         wanted: The filter; `tool` and `search` are not used.
         types: The types of the events.
-        except_tenants: Tenants whose operations are left out.
+        is_wanted: Returns whether the events of an operation are read.
         along: For a type of events, another type that is only needed of operations with events of the first.
     """
     if wanted.is_impossible:
@@ -103,7 +103,7 @@ async def read_past_events(
     last: PastOperation | None = None
     while True:
         batch = await _read_operations(store, wanted, last)
-        for group in _group_operations([each for each in batch if each.tenant_id not in except_tenants]):
+        for group in _group_operations([each for each in batch if is_wanted(each)]):
             if len(group) == 1 and group[0].events > MOST_EVENTS:
                 async for part in _read_in_parts(store, group[0], types, along or {}):
                     yield part

@@ -209,13 +209,15 @@ async def roll_out_hook(request: Req, id: Id) -> Response[str]:  # noqa: A002
     if not problems:
         try:
             changes = msgspec.convert(unset | given | {"mode": mode}, HookChanges)
-            await change_hook.fn(
-                request, id, changes, tenant_id=found.tenant_id, if_match=f'"{fields.get("revision", "")}"'
-            )
+            tag = f'"{fields.get("revision", "")}"'
+            await change_hook.fn(request, id, changes, tenant_id=found.tenant_id, if_match=tag)
         except (DefinitionError, msgspec.ValidationError) as error:
             problems = _place_problem(error, [each.name for each in drawn])
         except STALE as error:
-            return await _render_stale(request, id, tenant, error)
+            now = msgspec.to_builtins(await _find(request, id, tenant))
+            wanted: dict[str, Any] = msgspec.to_builtins(changes)
+            if now is None or any(now[name] != value for name, value in wanted.items()):
+                return await _render_stale(request, id, tenant, error)  # else it was sent twice
     if problems:
         drawn = [msgspec.structs.replace(each, problem=problems.get(each.name, "")) for each in drawn]
         return await _render_hook(request, id, tenant, scope=drawn, stale=problems.get("", ""))
