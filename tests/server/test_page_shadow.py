@@ -38,7 +38,7 @@ def test_what_a_hook_would_have_denied_stands_beside_what_was_done(
     page.goto(f"hooks/{hook.id}")
 
     shadow = page.locator("#shadow")
-    expect(shadow).to_contain_text("It judged 1 calls. It would have denied 1")
+    expect(shadow).to_contain_text("It judged 1 call. It would have denied 1.")
     row = shadow.locator("tbody tr")
     expect(row).to_have_count(1)
     expect(row).to_contain_text('{"to":"bob","amount":900}')
