@@ -347,6 +347,20 @@ ROWS: dict[str, list[tuple[int, str]]] = {
         (MISUSED, "--file missing.toml"),
         (MISUSED, "kept --store sqlite:///missing.db"),
     ],
+    "hooks enforce": [
+        (DONE, "kept"),
+        (FAILED, "unknown"),
+        (MISUSED, "kept --percent 101"),
+        (MISUSED, ""),
+        (MISUSED, "kept --store sqlite:///missing.db"),
+    ],
+    "hooks shadow": [
+        (DONE, "kept"),
+        (FAILED, "unknown"),
+        (MISUSED, "kept --percent many"),
+        (MISUSED, ""),
+        (MISUSED, "kept --store sqlite:///missing.db"),
+    ],
     "hooks enable": [
         (DONE, "kept"),
         (FAILED, "unknown"),
@@ -463,6 +477,21 @@ ROWS: dict[str, list[tuple[int, str]]] = {
         (MISUSED, "ops --scope hooks:nothing"),
         (MISUSED, "ops --scope hooks:read --expires never"),
         (MISUSED, "ops --scope hooks:read --store sqlite:///exit_agents.py"),
+    ],
+    "budgets list": [
+        (DONE, ""),
+        (MISUSED, "--limit 0"),
+        (MISUSED, "--store sqlite:///missing.db"),
+    ],
+    "budgets show": [
+        (FAILED, "unknown"),
+        (MISUSED, ""),
+        (MISUSED, "unknown --store sqlite:///missing.db"),
+    ],
+    "budgets reset": [
+        (FAILED, "unknown"),
+        (MISUSED, ""),
+        (MISUSED, "unknown --store sqlite:///missing.db"),
     ],
     "keys list": [
         (DONE, ""),

@@ -139,6 +139,7 @@ def test_the_json_of_a_definition_is_read() -> None:
             "agents": [],
             "environments": [],
             "percent": 100.0,
+            "shadowAbove": None,
         }
 
 
