@@ -18,7 +18,7 @@ import msgspec
 
 from hookline._readonly import check_finite, freeze_dict, freeze_list
 from hookline.calls import ToolCall, ToolRequest, as_tool_result
-from hookline.errors import EventDecodeError, EventEncodeError
+from hookline.errors import EventDecodeError, EventEncodeError, HookUsageError
 
 __all__ = [
     "EVENTS",
@@ -214,7 +214,8 @@ class BeforeToolCall(ToolEventFields, frozen=True, kw_only=True, tag="beforeTool
     # instance's __dict__ as `answer` (a ToolResult) and `sealed` (the dispatch is over). `standing` says beforehand
     # that no mock will be taken, because an interceptor has answered or refused already. `denial` (a ToolResult) and
     # `denied_by` are what an observer did that returned a decision: they beat every answer. `shadow` marks the copy
-    # that an observer of a shadow bundle gets, and `wanted` says that it has called `mock`.
+    # that an observer of a shadow bundle gets, and `wanted` says that it has called `mock`. `committed` marks the copy
+    # that an observer with heard="committed" gets.
     hook_type: ClassVar[HookType] = HookType.BEFORE_TOOL_CALL
 
     def mock(self, answer: object) -> bool:
@@ -229,13 +230,18 @@ class BeforeToolCall(ToolEventFields, frozen=True, kw_only=True, tag="beforeTool
             gives it.
 
         Raises:
-            HookUsageError: If `answer` is anything else.
+            HookUsageError: If `answer` is anything else, or the observer has `heard="committed"`.
 
         Source:
             LobeHub: the first mock wins since the second version of its dispatcher.
         """
         result = as_tool_result(answer)
         state = self.__dict__
+        if "committed" in state:
+            raise HookUsageError(
+                "An observer with heard='committed' cannot mock a call, since it hears of the call after the commit. "
+                "Register it with heard='at once'."
+            )
         if "answer" in state or "sealed" in state:
             return False
         if "shadow" in state:
@@ -317,6 +323,13 @@ def copy_for_shadow(event: BeforeToolCall) -> BeforeToolCall:
     """Return a copy of an event of which no mock is accepted, for an observer of a shadow bundle."""
     copy = msgspec.structs.replace(event)
     copy.__dict__.update(event.__dict__, shadow=True)
+    return copy
+
+
+def copy_for_committed(event: BeforeToolCall) -> BeforeToolCall:
+    """Return a copy of an event that refuses mocks, for observers with `heard="committed"`."""
+    copy = msgspec.structs.replace(event)
+    copy.__dict__.update(event.__dict__, committed=True)
     return copy
 
 

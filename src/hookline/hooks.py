@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from copy import copy
-from typing import Any, Literal, TypeAlias, TypeVar, cast
+from typing import Any, Literal, TypeAlias, TypeVar, cast, get_args
 
 import msgspec
 
@@ -52,6 +52,7 @@ __all__ = ["AnyHook", "Hook", "Hooks", "Interceptor", "TextParts", "hook_batch"]
 EventClass: TypeAlias = type[Event]
 Kind = Literal["before", "guard", "after", "around"]
 OnError = Literal["open", "closed"]
+Heard = Literal["at once", "committed"]
 
 _ARGUMENTS: dict[str, str] = {
     "before": "the call",
@@ -93,6 +94,7 @@ class Hook(msgspec.Struct, frozen=True, kw_only=True):
         shadow: Of a control webhook: whether its answers are only recorded.
         revision: The revision of the stored definition that made it; 0 for any other hook.
         scope: The operations that it is for, if a stored definition restricts it; a run selects it.
+        heard: When the handler hears an event: `"at once"`, or after the commit that stores it; see `Hooks.on`.
     """
 
     id: str
@@ -106,6 +108,7 @@ class Hook(msgspec.Struct, frozen=True, kw_only=True):
     shadow: bool = False
     revision: int = 0
     scope: HookScope | None = None
+    heard: Heard = "at once"
 
     @property
     def event(self) -> EventClass:
@@ -279,6 +282,14 @@ def check_hook(hook: Hook, where: str) -> None:
         check_signature(hook.handler, "the event", where)
         check_decides_nothing(hook.handler, "an observer", where)
     check_timeout(hook.timeout, where)
+    if hook.heard not in get_args(Heard):
+        raise HookDefinitionError(where, f"`heard` must be 'at once' or 'committed'; got {quote(hook.heard)}")
+    if hook.heard == "committed" and hook.handler is None:
+        raise HookDefinitionError(
+            where,
+            "only a hook with a `handler` can have heard='committed'; leave it out, since a webhook of a durable run "
+            "receives committed events only",
+        )
     if hook.shadow is not False and (hook.shadow is not True or hook.webhook is None or hook.handler is not None):
         raise HookDefinitionError(
             where,
@@ -438,6 +449,8 @@ class Hooks:
     """Whether runs of its observers are announced to whoever watches hooks."""
     from_definition = False
     """Whether a stored definition made it: a run that is resumed has those that are in force then."""
+    needs_store = False
+    """Whether it needs something of the store of the run, which `for_store` gives it."""
     revision = 0
     """The revision of that definition."""
     scope: HookScope | None = None
@@ -481,6 +494,10 @@ class Hooks:
             f"phase_hooks={len(self.phase_hooks)})"
         )
 
+    def for_store(self, store: object) -> Hooks:
+        """Return the bundle for a run that is kept in a store; called if it `needs_store`."""
+        return self
+
     def _default_id(self, handler: object) -> str:
         """Return the default id of a hook: `<bundle>.<function>`, or `<module>.<function>` for an unnamed bundle."""
         return f"{module_of(handler) if self.id is UNNAMED else self.id}.{name_of(handler)}"
@@ -491,6 +508,7 @@ class Hooks:
         *,
         tool: str | None = None,
         timeout: float | None = None,
+        heard: Heard = "at once",
         id: str | None = None,  # noqa: A002
     ) -> Callable[[Callable[[E], Nothing]], Callable[[E], Nothing]]:
         """Call the decorated function for each event of a class.
@@ -499,12 +517,19 @@ class Hooks:
         agent does not wait for it. The return value decides nothing: return `None`. A returned decision is logged as an
         error, and denies the call if the event is a `BeforeToolCall`.
 
+        With `heard="committed"`, the function hears an event of a durable run after the commit that stores it, in the
+        order of the stored events. So if the process is killed, nothing that it heard is contradicted later. It hears
+        each event at most once: an event that was stored just before the kill may not be heard. It cannot answer or
+        deny a `BeforeToolCall`. Without a durable store, no other process continues the run, and it hears events at
+        once.
+
         Args:
             event: One of the sixteen event classes.
             tool: Glob over `toolset/tool_name`, for tool events. `*` also matches `/`; without a `/` it means
                 `*/<glob>`.
             timeout: Time limit of an async handler in seconds; `None` for the dispatcher's `hook_timeout`, `math.inf`
                 for none.
+            heard: `"at once"` when the event happens, or `"committed"` after the commit that stores it.
             id: The hook's id; `"<bundle>.<function>"` by default, or `"<module>.<function>"` in a bundle without a
                 name.
 
@@ -517,7 +542,7 @@ class Hooks:
 
         def register(handler: Callable[[E], Nothing]) -> Callable[[E], Nothing]:
             name = id if id is not None else self._default_id(handler)
-            hook = Hook(id=name, type=cast(EventClass, event), handler=handler, tool=tool, timeout=timeout)
+            hook = Hook(id=name, type=cast(EventClass, event), handler=handler, tool=tool, timeout=timeout, heard=heard)
             check_hook(hook, f"Hook {name!r} of {self.id!r}")
             self.observers = (*self.observers, hook)
             self._compiled = None
@@ -742,6 +767,17 @@ class Hooks:
             return handler
 
         return register
+
+
+def hooks_for_store(hooks: Sequence[AnyHook], store: object) -> Sequence[AnyHook]:
+    """Return hooks for a run that is kept in a store.
+
+    Raises:
+        HookUsageError: If one needs what the store does not have.
+    """
+    if any(isinstance(entry, Hooks) and entry.needs_store for entry in hooks):
+        return [entry.for_store(store) if isinstance(entry, Hooks) else entry for entry in hooks]
+    return hooks
 
 
 def hook_batch(hooks: Iterable[AnyHook]) -> list[AnyHook]:

@@ -1,8 +1,8 @@
-"""Process-wide blinker signals: hook executions, operations, phase changes, and changes of budgets.
+"""Process-wide blinker signals: hook executions, operations, phase changes, changes of budgets, alerts of policies.
 
 Signals cost nothing while nobody is connected. A receiver is called as `receiver(sender, **keywords)`; if it raises,
-the exception is logged. The sender is the dispatcher (for phases the machine) and never an operation, since blinker
-keeps a bucket per sender for ever.
+the exception is logged. The sender is the dispatcher (for phases the machine, for alerts the watch of a registry) and
+never an operation, since blinker keeps a bucket per sender for ever.
 """
 
 import inspect
@@ -14,9 +14,13 @@ import msgspec
 
 __all__ = [
     "ChainRun",
+    "DenialRateAlert",
+    "FallbackAlert",
     "HookExecution",
     "budget_changed",
     "chain_ran",
+    "denial_rate_changed",
+    "fell_back_to_shadow",
     "hook_executed",
     "operation_registered",
     "operation_unregistered",
@@ -98,12 +102,113 @@ class ChainRun(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     tool_call_id: str | None = None
 
 
+class DenialRateAlert(
+    msgspec.Struct, frozen=True, kw_only=True, rename="camel", tag_field="type", tag="denialRateChanged"
+):
+    """The share of calls that a stored shadow hook would deny has changed from one window to the next.
+
+    Attributes:
+        definition_id: The definition.
+        name: Its name.
+        tenant_id: The tenant that owns it; `""` is the system.
+        revision: The revision whose calls were counted.
+        window: Length of each of the two windows, in seconds.
+        until: The end of the second window, in unix seconds.
+        denied_before: Calls in the first window that it would have denied.
+        count_before: Calls in the first window that it judged.
+        denied: Calls in the second window that it would have denied.
+        count: Calls in the second window that it judged.
+        p_value: The probability of such a difference by chance.
+    """
+
+    definition_id: str
+    name: str
+    tenant_id: str
+    revision: int
+    window: int
+    until: int
+    denied_before: int
+    count_before: int
+    denied: int
+    count: int
+    p_value: float
+
+    @property
+    def share_before(self) -> float:
+        """The share of calls in the first window that it would have denied, 0 to 1."""
+        return self.denied_before / self.count_before
+
+    @property
+    def share(self) -> float:
+        """The share of calls in the second window that it would have denied, 0 to 1."""
+        return self.denied / self.count
+
+    def describe(self) -> str:
+        """Return the figures as a sentence, for people."""
+        return (
+            f"It would have denied {self.share:.2%} of calls ({self.denied:,} of {self.count:,}) within "
+            f"{self.window:,} s, after {self.share_before:.2%} ({self.denied_before:,} of {self.count_before:,}) "
+            f"within the {self.window:,} s before."
+        )
+
+
+class FallbackAlert(
+    msgspec.Struct, frozen=True, kw_only=True, rename="camel", tag_field="type", tag="fellBackToShadow"
+):
+    """A stored hook has passed a limit of its `shadow_above`, and was put into shadow mode.
+
+    Attributes:
+        definition_id: The definition.
+        name: Its name.
+        tenant_id: The tenant that owns it; `""` is the system.
+        revision: The revision that the change has made.
+        cause: The limit that it has passed: that of its failures or that of its denials.
+        limit: The limit, 0 to 1.
+        window: The window in which calls were counted, in seconds.
+        failed: Calls in the window in which it failed.
+        denied: Calls in the window that it denied.
+        count: Calls in the window that it judged.
+        time: When it was put into shadow mode, in unix seconds.
+    """
+
+    definition_id: str
+    name: str
+    tenant_id: str
+    revision: int
+    cause: Literal["failures", "denials"]
+    limit: float
+    window: float
+    failed: int
+    denied: int
+    count: int
+    time: float
+
+    @property
+    def share(self) -> float:
+        """The share of calls that passed the limit, 0 to 1."""
+        return (self.failed if self.cause == "failures" else self.denied) / self.count
+
+    def describe(self) -> str:
+        """Return the figures as a sentence, for people."""
+        did, number = ("failed in", self.failed) if self.cause == "failures" else ("denied", self.denied)
+        return (
+            f"It {did} {self.share:.2%} of calls ({number:,} of {self.count:,}) within {self.window:,.0f} s; the limit "
+            f"is {self.limit:.2%}."
+        )
+
+
 _signals = blinker.Namespace()
 
 hook_executed = _signals.signal("hook-executed", doc="A handler has run; keyword `execution`: a `HookExecution`.")
 chain_ran = _signals.signal("chain-ran", doc="A call was led through interceptors; keyword `ran`: a `ChainRun`.")
 operation_registered = _signals.signal("operation-registered", doc="An operation is live; keyword `operation_id`.")
 operation_unregistered = _signals.signal("operation-unregistered", doc="An operation is gone; keyword `operation_id`.")
+denial_rate_changed = _signals.signal(
+    "denial-rate-changed", doc="A shadow hook would deny more or fewer calls; keyword `alert`: a `DenialRateAlert`."
+)
+fell_back_to_shadow = _signals.signal(
+    "fell-back-to-shadow", doc="A stored hook was put into shadow mode; keyword `alert`: a `FallbackAlert`."
+)
 budget_changed = _signals.signal(
     "budget-changed", doc="A budget warned or changed; keyword `change`: a `BudgetChange`."
 )

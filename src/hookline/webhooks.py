@@ -130,6 +130,7 @@ class Envelope(msgspec.Struct, frozen=True, kw_only=True):
         tenant_id: The tenant for whom it runs.
         number: The number of the event in its operation, from 1; `None` if no store has numbered it.
         payload: The JSON to send.
+        type: What is delivered, if it is no event: `"fellBackToShadow"`; by default, the type of the hook.
     """
 
     id: str
@@ -138,6 +139,7 @@ class Envelope(msgspec.Struct, frozen=True, kw_only=True):
     tenant_id: str = ""
     number: int | None = None
     payload: bytes
+    type: str = ""
 
 
 class ControlAnswer(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):

@@ -24,6 +24,7 @@ from hookline.cli import _app
 from hookline.cli._app import app
 from hookline.cli._exit_codes import (
     CANNOT_TELL,
+    DIFFERS,
     DONE,
     FAILED,
     INTERRUPTED,
@@ -292,8 +293,10 @@ ROWS: dict[str, list[tuple[int, str]]] = {
         (MISUSED, "kept --store sqlite:///missing.db"),
     ],
     "hooks apply": [
-        (DONE, "hooks.toml"),
+        (DONE, "hooks.toml --yes"),
         (FAILED, f"hooks.toml --store {NOBODY}"),
+        (FAILED, "failing.toml --yes"),
+        (MISUSED, "other.toml"),
         (MISUSED, "missing.toml"),
         (MISUSED, "missing.json"),
         (MISUSED, "broken.toml"),
@@ -301,6 +304,21 @@ ROWS: dict[str, list[tuple[int, str]]] = {
         (MISUSED, "wrong.json"),
         (MISUSED, "."),
         (MISUSED, "hooks.toml --store sqlite:///exit_agents.py"),
+    ],
+    "hooks check": [
+        (DONE, "hooks.toml"),
+        (FAILED, "failing.toml"),
+        (MISUSED, "missing.toml"),
+        (MISUSED, "hooks.toml broken.toml failing.toml"),
+        (MISUSED, "hooks.toml --junit missing/junit.xml"),
+        (NOT_JUDGED, "empty.toml"),
+    ],
+    "hooks diff": [
+        (DIFFERS, "other.toml"),
+        (FAILED, f"hooks.toml --store {NOBODY}"),
+        (MISUSED, "missing.toml"),
+        (MISUSED, "broken.toml"),
+        (MISUSED, "hooks.toml --store sqlite:///missing.db"),
     ],
     "hooks import": [
         (DONE, "settings.json --scripts ."),
@@ -318,6 +336,15 @@ ROWS: dict[str, list[tuple[int, str]]] = {
         (FAILED, "unknown"),
         (MISUSED, "kept --call nonsense"),
         (MISUSED, "kept --timeout 0"),
+        (MISUSED, "kept --store sqlite:///missing.db"),
+    ],
+    "hooks backtest": [
+        (DONE, "kept"),
+        (FAILED, "unknown"),
+        (MISUSED, ""),
+        (MISUSED, "kept --limit 0"),
+        (MISUSED, "kept --labels missing.csv"),
+        (MISUSED, "--file missing.toml"),
         (MISUSED, "kept --store sqlite:///missing.db"),
     ],
     "hooks enable": [
@@ -347,8 +374,13 @@ ROWS: dict[str, list[tuple[int, str]]] = {
     "hooks revert": [
         (FAILED, "unknown 1"),
         (MISUSED, "kept 0"),
-        (MISUSED, "kept"),
+        (MISUSED, ""),
         (MISUSED, "kept 1 --store sqlite:///missing.db"),
+    ],
+    "hooks serve": [
+        (MISUSED, "missing.py:hooks --bus nats://127.0.0.1:1"),
+        (MISUSED, "missing.py:hooks"),
+        (MISUSED, ""),
     ],
     "operations list": [
         (DONE, ""),
@@ -510,6 +542,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "settings.json": '{"hooks": {"Stop": [{"hooks": [{"type": "command", "command": "true"}]}]}}',
         "wrong.json": '{"name": "x", "point": "nowhere", "handler": "deny"}',
         "hooks.toml": DEFINITION,
+        "other.toml": DEFINITION.replace('name = "', 'name = "other '),
+        "failing.toml": DEFINITION + '[[tests]]\nname = "t"\ncall = { tool_name = "x" }\nexpect = "asked"\n',
+        "empty.toml": "",
         "judged.yaml": JUDGED,
         "labels.csv": "task,label\nshop/first,pass\n",
         "nobody.csv": "task,label\n",

@@ -38,6 +38,7 @@ READING = [
     "hooks list",
     "hooks show a",
     "hooks test a",
+    "hooks backtest a",
     "hooks enable a",
     "hooks disable a",
     "hooks remove a",
@@ -58,6 +59,7 @@ READING = [
 REFUSED = [
     "keys create ops --scope nothing",
     "keys create ops --scope hooks:read --expires never",
+    "hooks diff broken.toml",
     "hooks apply broken.toml",
     "hooks apply missing.toml",
     "hooks import broken.toml",
@@ -187,9 +189,9 @@ def test_a_server_without_a_usable_master_key_creates_no_store(tmp_path: Path, f
 def test_a_command_that_writes_creates_the_store(tmp_path: Path) -> None:
     (tmp_path / "hooks.toml").write_text(DEFINITION)
 
-    for folder, args in (("a", ["keys", "create", "x", "--scope", "hooks:read"]), ("b", ["hooks", "apply"])):
+    for folder, args in (("a", ["keys", "create", "x", "--scope", "hooks:read"]), ("b", ["hooks", "apply", "--yes"])):
         (tmp_path / folder).mkdir()
-        file = [str(tmp_path / "hooks.toml")] if args[-1] == "apply" else []
+        file = [str(tmp_path / "hooks.toml")] if "apply" in args else []
         assert run(*args, *file, url=database(tmp_path / folder)).exit_code == 0
         assert (tmp_path / folder / "store.db").exists()
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from hookline.registry import Registry
 from hookline.server import KeyStore
 from hookline.store import SqlStore
 from tests.cli.operated import database, denying, lines, log_runs, on, run
@@ -182,3 +183,17 @@ def test_a_key_of_another_tenant_cannot_be_revoked(url: str) -> None:
     assert (result.exit_code, result.stdout) == (1, "")
     assert result.stderr.startswith(f"hookline: There is no API key '{made['id']}'")
     assert lines(run("keys", "--json", url=url))[0]["revokedAt"] is None
+
+
+def test_the_executions_of_a_stored_hook_name_its_revision(url: str) -> None:
+    async def log_stored(store: SqlStore) -> int:
+        async with Registry(store) as registry:
+            made = await registry.create({"id": "never", "name": "A", "point": "ToolCall.guard", "handler": "deny"})
+            await log_runs(store, "a", hooks=registry.hooks())
+        return made.revision
+
+    revision = on(url, log_stored)
+
+    assert f"never@{revision}" in run("executions", url=url, width=160).stdout
+    [row] = lines(run("executions", "--json", url=url))
+    assert [each["revision"] for each in row["executions"]] == [revision]

@@ -58,7 +58,7 @@ def test_a_file_of_definitions_is_stored_as_a_whole(url: str, tmp_path: Path) ->
     file = tmp_path / "hooks.toml"
     file.write_text(TWO % "deny")
 
-    result = run("hooks", "apply", str(file), "--tenant", "acme", url=url)
+    result = run("hooks", "apply", str(file), "--yes", "--tenant", "acme", url=url)
 
     assert result.exit_code == 0
     found = lines(run("hooks", "--json", url=url))
@@ -66,7 +66,7 @@ def test_a_file_of_definitions_is_stored_as_a_whole(url: str, tmp_path: Path) ->
         ("No shell", "acme", "api"),
         ("No more", "acme", "api"),
     }
-    told = {line.split()[1].rstrip(":") for line in result.stdout.splitlines()}
+    told = {line.split()[1].rstrip(":") for line in result.stdout.splitlines() if line.startswith("Stored ")}
     assert told == {each["id"] for each in found}
     assert audited(url) == [("definition.create", "cli")] * 2
 
@@ -75,7 +75,7 @@ def test_a_definition_that_is_refused_leaves_nothing_behind_and_its_line_is_told
     file = tmp_path / "hooks.toml"
     file.write_text(TWO % "os:system")
 
-    result = run("hooks", "apply", str(file), url=url)
+    result = run("hooks", "apply", str(file), "--yes", url=url)
 
     assert (result.exit_code, result.stdout) == (2, "")
     assert result.stderr.startswith(f"hookline: {file}, line 10: there is no handler 'os:system' in this process")
@@ -86,10 +86,10 @@ def test_a_definition_that_is_refused_leaves_nothing_behind_and_its_line_is_told
 def test_adding_a_file_again_changes_what_it_has_changed(url: str, tmp_path: Path) -> None:
     file = tmp_path / "hooks.toml"
     file.write_text(TWO % "deny")
-    first = lines(run("hooks", "apply", str(file), "--json", url=url))
+    first = lines(run("hooks", "apply", str(file), "--yes", "--json", url=url))
     file.write_text(file.read_text().replace('"bash"', '"bash", "python"'))
 
-    second = lines(run("hooks", "apply", str(file), "--json", url=url))
+    second = lines(run("hooks", "apply", str(file), "--yes", "--json", url=url))
 
     assert [each["id"] for each in second] == [each["id"] for each in first]
     assert [now["revision"] > before["revision"] for now, before in zip(second, first, strict=True)] == [True, False]
@@ -100,9 +100,9 @@ def test_what_is_not_in_the_file_is_deleted_only_if_asked(url: str, tmp_path: Pa
     file = tmp_path / "hooks.toml"
     file.write_text(TWO % "deny")
 
-    run("hooks", "apply", str(file), url=url)
+    run("hooks", "apply", str(file), "--yes", url=url)
     assert len(lines(run("hooks", "--json", url=url))) == 3
-    run("hooks", "apply", str(file), "--prune", url=url)
+    run("hooks", "apply", str(file), "--yes", "--prune", url=url)
 
     assert {each["name"] for each in lines(run("hooks", "--json", url=url))} == {"No shell", "No more"}
 
@@ -112,14 +112,16 @@ def test_definitions_come_in_other_formats(url: str, tmp_path: Path, suffix: str
     file = tmp_path / f"hooks{suffix}"
     file.write_text(json.dumps({"hooks": [{"name": "J", "point": "ToolCall.guard", "handler": "deny"}]}))
 
-    assert [each["name"] for each in lines(run("hooks", "apply", str(file), "--json", url=url))] == ["J"]
+    assert [each["name"] for each in lines(run("hooks", "apply", str(file), "--yes", "--json", url=url))] == ["J"]
 
 
 def test_what_is_shown_as_json_can_be_stored_again(url: str) -> None:
     (name,) = on(url, lambda store: define(store, {"name": "A", "point": "ToolCall.guard", "priority": 7}))
     shown = run("hooks", "show", name, "--json", url=url).stdout
 
-    (again,) = lines(run("hooks", "apply", "-", "--json", url=url, stdin=shown.replace('"priority":7', '"priority":8')))
+    (again,) = lines(
+        run("hooks", "apply", "-", "--yes", "--json", url=url, stdin=shown.replace('"priority":7', '"priority":8'))
+    )
 
     assert (again["id"], again["priority"]) == (name, 8)
 
@@ -143,7 +145,7 @@ def test_a_file_that_cannot_be_used_is_told_with_its_name(
     if text is not None:
         (tmp_path / name).write_text(text)
 
-    result = run("hooks", "apply", str(tmp_path / name), url=url)
+    result = run("hooks", "apply", str(tmp_path / name), "--yes", url=url)
 
     assert (result.exit_code, result.stdout) == (2, "")
     assert str(tmp_path / name) in result.stderr
@@ -154,7 +156,7 @@ def test_a_file_that_cannot_be_used_is_told_with_its_name(
 def test_a_hook_is_tried_out_and_leaves_no_trace(url: str, tmp_path: Path) -> None:
     file = tmp_path / "hooks.toml"
     file.write_text(TWO % "deny")
-    name = lines(run("hooks", "apply", str(file), "--json", url=url))[0]["id"]
+    name = lines(run("hooks", "apply", str(file), "--yes", "--json", url=url))[0]["id"]
 
     (denied,) = lines(run("hooks", "test", name, "--call", '{"apiName": "bash"}', "--json", url=url))
     passed = run("hooks", "test", name, "--call", "-", url=url, stdin='{"apiName": "look"}')
@@ -168,8 +170,8 @@ def test_a_handler_of_a_module_is_allowed_by_naming_the_module(url: str) -> None
     given = {"name": "Mine", "point": "ToolCall.guard", "handler": f"{FACTORIES}:say", "config": {"text": "nope"}}
     allowed = ["--modules", FACTORIES]
 
-    refused = run("hooks", "apply", "-", url=url, stdin=json.dumps(given))
-    (stored,) = lines(run("hooks", "apply", "-", *allowed, "--json", url=url, stdin=json.dumps(given)))
+    refused = run("hooks", "apply", "-", "--yes", url=url, stdin=json.dumps(given))
+    (stored,) = lines(run("hooks", "apply", "-", "--yes", *allowed, "--json", url=url, stdin=json.dumps(given)))
 
     assert (refused.exit_code, "there is no handler " in refused.stderr) == (2, True)
     (tried,) = lines(run("hooks", "test", stored["id"], *allowed, "--json", url=url))
@@ -199,7 +201,7 @@ def unread(pipe: int) -> int:
 def test_a_file_without_definitions_is_told(url: str, tmp_path: Path) -> None:
     (tmp_path / "none.toml").write_text("")
 
-    result = run("hooks", "apply", str(tmp_path / "none.toml"), url=url, width=200)
+    result = run("hooks", "apply", str(tmp_path / "none.toml"), "--yes", url=url, width=200)
 
     assert (result.exit_code, result.stdout) == (0, "")
     assert result.stderr == f"There are no hook definitions in {tmp_path / 'none.toml'}.\n"
@@ -208,7 +210,7 @@ def test_a_file_without_definitions_is_told(url: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_ends_a_command_that_waits_for_its_input(url: str, number: signal.Signals, code: int) -> None:
     with subprocess.Popen(
-        [HOOKLINE, "hooks", "apply", "-", "--store", url],
+        [HOOKLINE, "hooks", "apply", "-", "--yes", "--store", url],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -228,7 +230,9 @@ def test_a_signal_ends_a_command_that_waits_for_its_input(url: str, number: sign
 
 def test_a_hook_that_fails_on_a_sample_is_a_failure(url: str) -> None:
     given = {"name": "Slow", "point": "ToolCall.guard", "handler": f"{FACTORIES}:late"}
-    (stored,) = lines(run("hooks", "apply", "-", "--modules", FACTORIES, "--json", url=url, stdin=json.dumps(given)))
+    (stored,) = lines(
+        run("hooks", "apply", "-", "--yes", "--modules", FACTORIES, "--json", url=url, stdin=json.dumps(given))
+    )
 
     result = run("hooks", "test", stored["id"], "--modules", FACTORIES, "--timeout", "0.05", url=url)
 

@@ -1,4 +1,4 @@
-"""Models of all frameworks that play one script, for pages that show the name of a real one.
+"""Models of all frameworks that play one script, and a server, for pages that show the name of a real one.
 
 A page marks the block: `<!-- offline: "openai:gpt-5" is scripted.pydantic_ai() -->`.
 """
@@ -142,3 +142,19 @@ def claude_code() -> Any:
     calls = [ToolRequest("get_weather", {"city": city}, tool_call_id=city) for city in CITIES]
     turns = [*(ModelResponse(tool_calls=[call]) for call in calls), ModelResponse(content=ANSWER)]
     return FakeCli(Scene(turns=turns))
+
+
+def nats_server() -> str:
+    """Start a NATS server, which ends with the process, and return its URL."""
+    import atexit
+    import tempfile
+    from pathlib import Path
+
+    from tests.nats_servers import NatsServer
+
+    folder = tempfile.TemporaryDirectory()
+    server = NatsServer(Path(folder.name))
+    server.start()
+    atexit.register(folder.cleanup)
+    atexit.register(server.kill)
+    return server.url

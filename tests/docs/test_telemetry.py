@@ -47,6 +47,7 @@ from hookline import (
     tool,
 )
 from hookline.builtin import budget
+from hookline.hooks import copy_bundle
 from hookline.instrumentation import EvaluationResult, await_verdicts
 from hookline.otel import MetricsHooks, TracingHooks
 from hookline.otel import _attributes as names
@@ -220,7 +221,7 @@ def answering() -> Hooks:
     def answer(call: ModelCall) -> Respond:
         return Respond(says())
 
-    return hooks
+    return copy_bundle(hooks, revision=1, scope=None)  # as a stored definition makes it
 
 
 def guiding() -> Hooks:

@@ -31,6 +31,7 @@ MODULES = [
         "hookline.interceptors",
         "hookline.phases",
         "hookline.asgi",
+        "hookline.bus",
         "hookline.delivery",
         "hookline.otel",
         "hookline.builtin",

@@ -34,7 +34,7 @@ class Process:
 
     def __init__(self, mode: str, url: str, tools: Path, ids: list[str], receiver: str | None) -> None:
         self.arguments = (mode, url, str(tools), *ids)
-        self.environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+        self.environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])}
         if receiver is not None:
             self.environment["RECEIVER"] = receiver
         self.process: asyncio.subprocess.Process | None = None

@@ -334,7 +334,7 @@ async def test_a_row_that_is_no_label_is_refused_with_its_line(tmp_path: Path, r
         ({"point": "ModelCall.guard", "handler": "deny"}, "settings of model calls are not stored"),
         ({"point": "RequestCall.guard", "handler": "deny"}, "requests are not stored"),
         ({"point": "MemoryCall.before", "handler": "deny"}, "writes to memory are not stored"),
-        ({"point": "ModelCall.guard", "handler": "budget", "config": {"tokens": 5}}, "adds up what model calls cost"),
+        ({"point": "ModelCall.guard", "handler": "budget", "config": {"tokens": 5}}, "budgets as they were then"),
         ({"handler": "limit-calls", "config": {"n": 1, "per": "tenant"}}, "several operations together"),
         ({"handler": "limit-calls", "config": {"n": 1, "per": 60}}, "several operations together"),
         ({"point": "ToolCall.around", "handler": f"{MODULE}:wrapping"}, "an `around` runs code around the call"),
@@ -389,6 +389,27 @@ async def test_calls_of_sub_agents_and_steps_are_judged(store: SqlStore, registr
     assert [(each.tool, each.denied) for each in called.groups] == [("agent/helper", 1)]
     assert (steps.operations, steps.denied) == (2, 3)
     assert own_steps.denied == 2  # the operation of the sub-agent does not inherit the hook
+
+
+async def test_the_tenants_and_agents_of_a_hook_are_respected_and_its_percentage_is_not(
+    store: SqlStore, registry: Registry
+) -> None:
+    for tenant in ("acme", "globex", "initech"):
+        helper = Agent(id="helper", model=ScriptedModel([ToolRequest("pay", {"amount": 1}), "helped"]), tools=[pay])
+        turns: Sequence[Any] = [ToolRequest("helper", {"instruction": "pay"}, toolset="agent"), "done"]
+        boss = Agent(id=f"boss-{tenant}", model=ScriptedModel(turns), sub_agents=[helper])
+        await exec_agent(boss, "go", store=store, tenant_id=tenant)
+
+    async def judged(**fields: Any) -> set[tuple[str, str]]:
+        found = await registry.backtest(definition(**fields))
+        return {(each.tenant_id, each.agent_id) for each in found.examples}
+
+    assert await judged(tenants=["acme", "initech"]) == {("acme", "helper"), ("initech", "helper")}
+    assert await judged(agents=["boss-a*"]) == {("acme", "helper")}
+    assert await judged(agents=["nobody"]) == set()
+    low = await registry.backtest(definition(percent=0.01, environments=["staging"]))
+    assert low.denied == 3
+    assert low.notes == ["Operations of all environments were judged, as if the hook were for 100 % of them."]
 
 
 async def test_progress_is_told_while_operations_are_read(store: SqlStore, registry: Registry) -> None:

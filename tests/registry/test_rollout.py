@@ -356,6 +356,28 @@ async def test_a_control_that_was_changed_while_a_run_waited_takes_the_place_of_
     assert len([each for each in seen if each.status != "shadow"]) == asked
 
 
+async def test_a_control_in_shadow_that_travels_with_a_run_stays_in_shadow(database_url: str) -> None:
+    @tool(needs_approval=True)
+    async def pay() -> str:
+        """Pay."""
+        return "paid"
+
+    async with SqlStore(database_url) as store, Registry(store) as registry:
+        webhook = {"url": "local://nobody", "control": True}
+        made = await registry.create(definition(point="beforeToolCall", webhook=webhook, mode="shadow", percent=100))
+        agent = Agent(id="a", model=ScriptedModel([ToolRequest("pay", {}), "done"]), tools=[pay])
+        paused = await exec_agent(agent, "go", hooks=registry.hooks(), store=store)
+        decisions = [Approve(each.tool_call_id) for each in paused.pending]
+        with executions() as seen:
+            result = await resume_agent(agent, paused.operation_id, decisions, store=store)
+        state = await store.load(paused.operation_id)
+
+    assert (result.reason, result.denied) == ("done", None)
+    assert [each for each in seen if each.status != "shadow"] == []
+    assert state is not None
+    assert [(each.id, each.revision, each.shadow) for each in state.hooks] == [(made.id, made.revision, True)]
+
+
 @pytest.mark.parametrize("is_in_share", [True, False])
 async def test_a_sub_agent_that_a_worker_resumes_goes_with_the_operation_that_called_it(
     is_in_share: bool, database_url: str

@@ -396,6 +396,14 @@ CASES: dict[tuple[str, str], Case] = {
     ("POST", "/hooks/{id:str}/switch"): Case(
         "/hooks/{id}/switch", hook, view=HOOK, fill={"enabled": "no"}, status=303, again=(303,)
     ),
+    ("POST", "/hooks/{id:str}/rollout"): Case(
+        "/hooks/{id}/rollout",
+        hook,
+        view=HOOK,
+        fill={"percent": "5", "mode": "enforce"},
+        status=303,
+        again=(303,),
+    ),
     ("POST", "/hooks/{id:str}/tenants"): Case(
         "/hooks/{id}/tenants", left_out_hook, view=HOOK, fill={"off": "acme"}, status=303, again=(303,), system=True
     ),
@@ -408,6 +416,9 @@ CASES: dict[tuple[str, str], Case] = {
         "/hooks/{id}/revert", hook, view=HOOK, fill={"to": "{first}"}, status=303, again=(409,)
     ),
     ("POST", "/hooks/{id:str}/try"): Case("/hooks/{id}/try", hook, view=HOOK, again=(200,)),
+    ("POST", "/hooks/{id:str}/backtest"): Case(
+        "/hooks/{id}/backtest", hook, view=HOOK, fill={"days": "7"}, again=(200,)
+    ),
     ("GET", "/logs"): Case(
         "/logs", execution, ("hook", "point", "status", "operation", "tenant", "from", "to", "cursor"), listed=True
     ),

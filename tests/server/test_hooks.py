@@ -1,12 +1,14 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import Any
 
 import pytest
 
 from hookline.registry import Registry
 from hookline.store import SqlStore
+from tests.registry.test_revisions import commit_calls
 from tests.server.site import Site, execution, key, new_id
 
 pytestmark = pytest.mark.anyio
@@ -274,3 +276,52 @@ async def test_what_hooks_of_a_process_did_is_found_in_the_log(site: Site, store
     assert one.json() == mine[0]
     assert {each["operationId"] for each in all_of_them} == {first, second}
     assert {(each["tenantId"], each["count"]) for each in sums} == {("acme", 1), ("globex", 1)}
+
+
+async def test_a_backtest_judges_the_calls_of_the_tenant_of_the_key(site: Site, store: SqlStore) -> None:
+    acme, globex = new_id("acme"), new_id("globex")
+    for tenant in (acme, globex):
+        await commit_calls(store, new_id("op"), tenant, "bank/pay", "mail/send", at=time.time_ns())
+    reader = await key(store, acme, ["hooks:manage"])
+    async with site.client() as admin, site.client(await key(store, acme)) as own, site.client(reader) as blind:
+        system = (await admin.post("/v1/hooks", json={**DENY, "name": acme, "tool": "bank/*"})).headers["location"]
+        where = (await own.post("/v1/hooks", json={**DENY, "tool": "bank/*"})).headers["location"]
+        everything = await admin.post(f"{system}/backtest", json={"tenantId": globex})
+        mine = await own.post(f"{where}/backtest")
+        unseen = await blind.post(f"{where}/backtest", json={})
+        new = await own.post("/v1/hooks/backtest", json={"definition": {**DENY, "name": "new"}, "limit": 1})
+        theirs = await own.post(f"{where}/backtest", json={"tenantId": globex})
+        old = await own.post(f"{where}/backtest", json={"until": 1.0, "since": 0.0})
+        refused = await own.post("/v1/hooks/backtest", json={"definition": {**HOOK, "name": "x", "handler": "log"}})
+        control = {"url": "https://example.com/x", "control": True}
+        called = {"name": "c", "point": "beforeToolCall", "webhook": control}
+        webhook = await own.post("/v1/hooks/backtest", json={"definition": called})
+        wrong = await own.post(f"{where}/backtest", json={"limit": 0})
+
+    assert [each["tenantId"] for each in everything.json()["groups"]] == [globex]
+    found = mine.json()
+    assert found["groups"] == [
+        {"tenantId": acme, "tool": "bank/pay", "calls": 1, "denied": 1}
+        | dict.fromkeys(("asked", "mocked", "changed", "failed"), 0)
+    ]
+    assert [each["kind"] for each in found["examples"]] == ["denied"]
+    assert (unseen.json()["denied"], unseen.json()["examples"]) == (1, [])
+    assert (new.json()["calls"], new.json()["endedBy"]) == (1, "limit")
+    problem(theirs, 404, "not_found")
+    assert old.json()["operations"] == 0
+    assert "observes events" in problem(refused, 422, "not_judged")["detail"]
+    assert "receiver would be asked" in problem(webhook, 422, "not_judged")["detail"]
+    problem(wrong, 422, "invalid")
+
+
+async def test_one_backtest_of_a_tenant_runs_at_a_time(site: Site, store: SqlStore) -> None:
+    tenant = new_id("busy")
+    async with site.client(await key(store, tenant)) as client, site.client() as admin:
+        with site.server._parts.backtests.enter(tenant):
+            busy = await client.post("/v1/hooks/backtest", json={"definition": DENY})
+            other = await admin.post("/v1/hooks/backtest", json={"definition": DENY})
+        after = await client.post("/v1/hooks/backtest", json={"definition": DENY})
+
+    assert problem(busy, 429, "backtests")
+    assert busy.headers["retry-after"] == "5"
+    assert (other.status_code, after.status_code) == (200, 200)

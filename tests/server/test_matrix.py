@@ -131,6 +131,8 @@ CASES: dict[tuple[str, str], Case] = {
     ),
     ("POST", "/v1/hooks/test"): Case("/v1/hooks/test", body=lambda _: {"definition": HOOK}, status=200),
     ("POST", "/v1/hooks/matches"): Case("/v1/hooks/matches", body=lambda _: HOOK, status=200),
+    ("POST", "/v1/hooks/backtest"): Case("/v1/hooks/backtest", body=lambda _: {"definition": HOOK}, status=200),
+    ("POST", "/v1/hooks/{id:str}/backtest"): Case("/v1/hooks/{id}/backtest", hook, body=lambda _: {}, status=200),
     ("GET", "/v1/hooks/{id:str}/matches"): Case("/v1/hooks/{id}/matches", hook),
     ("GET", "/v1/hooks/{id:str}/revisions"): Case("/v1/hooks/{id}/revisions", hook),
     ("POST", "/v1/hooks/{id:str}/revert"): Case(

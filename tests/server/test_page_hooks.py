@@ -624,3 +624,38 @@ def test_the_list_says_for_which_operations_a_hook_is(page: Page, paged: Site, t
     row = page.locator("tr", has_text="Wary")
     expect(row).to_contain_text("shadow")
     expect(row).to_contain_text("0.01 % of operations in staging")
+
+
+def test_the_page_of_a_hook_judges_the_past(page: Page, paged: Site, tenant: str) -> None:
+    its = called(paged, tenant, "bank/pay", "bank/pay", "mail/send")
+    hook = done(
+        paged,
+        paged.server.registry.create(
+            HookDefinition(name="No payments", point="ToolCall.guard", handler="deny", tool="pay", tenant_id=tenant)
+        ),
+    )
+    page.goto(f"hooks/{hook.id}")
+
+    page.get_by_label("Operations of the last").select_option("day")
+    page.get_by_role("button", name="Judge their calls").click()
+
+    text(page, "#judged").to_contain_text("2 calls of 1 operation")
+    text(page, "#judged").to_contain_text("denied 2")
+    expect(page.locator("#judged tbody tr")).to_have_count(1)
+    expect(page.locator("#judged .calls li")).to_have_count(2)
+    expect(page.locator("#judged .calls a").first).to_have_attribute("href", re.compile(f"operations/{its}$"))
+    expect(page.get_by_label("Operations of the last")).to_have_value("1")
+
+
+def test_the_page_says_why_a_hook_cannot_judge_the_past(plain: Page, paged: Site, tenant: str) -> None:
+    hook = done(
+        paged,
+        paged.server.registry.create(
+            HookDefinition(name="No models", point="ModelCall.guard", handler="deny", tenant_id=tenant)
+        ),
+    )
+    plain.goto(f"hooks/{hook.id}")
+
+    plain.get_by_role("button", name="Judge their calls").click()
+
+    text(plain, "#judged .problem").to_contain_text("the tools and the settings of model calls are not stored")

@@ -29,6 +29,7 @@ from hookline import (
 )
 from hookline.hooks import AnyHook, Interceptor
 from hookline.store import SqlStore, Worker
+from hookline.store._engine import StoreEngine, WorkWatch
 from hookline.store._worker import HOOKS_SECONDS
 
 pytestmark = pytest.mark.anyio
@@ -55,7 +56,7 @@ class Hour:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Hour:
     clock = Hour()
-    monkeypatch.setattr("hookline.store._worker.monotonic", clock)
+    monkeypatch.setattr("hookline.store._engine.monotonic", clock)
     return clock
 
 
@@ -115,13 +116,19 @@ async def looks(worker: Worker, times: int = 3) -> None:
     """Let a worker look for work that often."""
     await until_all_are_tried(worker)
     for _ in range(times):
-        await worker._start_available()
+        await watch_of(worker).start_available()
         await until_all_are_tried(worker)
+
+
+def watch_of(worker: Worker) -> WorkWatch:
+    assert isinstance(worker._engine, StoreEngine)
+    [watch] = worker._engine._watches
+    return watch
 
 
 async def until_all_are_tried(worker: Worker) -> None:
     with anyio.fail_after(20):
-        while worker._running:
+        while watch_of(worker).running:
             await anyio.sleep(0.01)
 
 

@@ -218,7 +218,7 @@ async def test_an_operation_that_nobody_can_go_on_with_is_logged_and_harms_no_ot
     await store.decide("good", Approve("t0"))
     with caplog.at_level(logging.INFO, logger="hookline"):
         async with Worker(store, [till.agent(1)], poll_seconds=0.02) as worker:
-            worker._start(till.agent(1), "no such operation", [Approve("t0")])
+            await worker._continue_operation("no such operation")
             await status_of(store, "good", "done")
     assert "no such operation" in caplog.text
 

@@ -25,7 +25,7 @@ EMPTY = Path(__file__).parents[1] / "store" / "stored" / "by_8ffe382.sql"
 """A database of 8ffe382, for its tables; it has operations too, and no definitions."""
 DEFINITIONS = FILES / "definitions"
 
-ADDED = {"$.exceptTenants", "$.dialect", "$.hostEvent", "$.matcher", "$.mode"}
+ADDED = {"$.exceptTenants", "$.dialect", "$.hostEvent", "$.matcher", "$.mode", "$.shadowAbove"}
 ADDED |= {"$.tenants", "$.agents", "$.environments", "$.percent"}
 """Fields that definitions have today, and had not then."""
 

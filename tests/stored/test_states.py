@@ -33,7 +33,7 @@ from .files import FILES, added_paths, read_json
 
 pytestmark = pytest.mark.anyio
 
-ADDED = {"$.errorType", "$.errorMessage", "$.interceptors", "$.retryOf"}
+ADDED = {"$.agentVersion", "$.errorType", "$.errorMessage", "$.interceptors", "$.retryOf"}
 """Fields of states that 8ffe382 did not know."""
 DECISIONS = [Approve("t3"), Reject("t4", "no", and_continue=True), Approve("t5")]
 

@@ -33,6 +33,7 @@ MODULES = (
         "execution",
         "interceptors",
         "dispatcher",
+        "engines",
     ),
     *(
         "runtime",
@@ -41,6 +42,7 @@ MODULES = (
         "asgi",
         "otel",
         "builtin",
+        "bus",
         "delivery",
         "store",
         "registry",
@@ -57,6 +59,7 @@ MODULES = (
         "evals.suites",
         "evals.adapter_contract",
         "evals.verdicts",
+        "evals.bus_contract",
     ),
 )
 ADAPTERS = (

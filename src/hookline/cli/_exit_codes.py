@@ -14,6 +14,7 @@ from types import FrameType
 
 __all__ = [
     "CANNOT_TELL",
+    "DIFFERS",
     "DONE",
     "FAILED",
     "INTERRUPTED",
@@ -29,7 +30,7 @@ __all__ = [
     "was_terminated",
 ]
 
-DONE, FAILED, MISUSED, NOT_JUDGED, SPANS_LOST, CANNOT_TELL = range(6)
+DONE, FAILED, MISUSED, NOT_JUDGED, SPANS_LOST, CANNOT_TELL, DIFFERS = range(7)
 INTERRUPTED, TERMINATED = 128 + signal.SIGINT, 128 + signal.SIGTERM
 
 MEANINGS = {
@@ -39,6 +40,7 @@ MEANINGS = {
     NOT_JUDGED: "nothing was judged: no task has a check, or the runs share no task",
     SPANS_LOST: "passed, but spans did not arrive where they were sent",
     CANNOT_TELL: "cannot tell whether a run got worse (with --fail-on-cannot-tell)",
+    DIFFERS: "a file differs from what is stored (hooks diff)",
     INTERRUPTED: "interrupted by Ctrl-C",
     TERMINATED: "ended by SIGTERM",
 }

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING
 from hookline.delivery._control_answers import check_known_keys as check_known_keys
 from hookline.delivery._control_answers import find_misplaced_field as find_misplaced_field
 from hookline.delivery._control_answers import parse_answer_object as parse_answer_object
+from hookline.delivery._control_answers import read_answer as read_answer
+from hookline.delivery._control_answers import read_host_answer as read_host_answer
 from hookline.delivery._in_process import InProcess
 from hookline.delivery._master_keys import MASTER_KEY as MASTER_KEY
 from hookline.delivery._master_keys import MasterKeyError, MasterKeys

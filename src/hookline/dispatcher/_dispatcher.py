@@ -8,7 +8,7 @@ is first registered, and shared by all operations with this bundle: such an oper
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextvars import copy_context
 from itertools import groupby
 from types import TracebackType
@@ -23,7 +23,7 @@ from hookline.calls import ToolResult
 from hookline.dispatcher._lanes import LaneHost
 from hookline.dispatcher._webhooks import LazyDelivery, has_webhooks, with_delivering_observers
 from hookline.errors import HookDefinitionError, HookUsageError
-from hookline.events import EVENTS, BeforeToolCall, Event, HookType
+from hookline.events import EVENTS, BeforeToolCall, Event, HookType, copy_for_committed
 from hookline.execution import (
     Askable,
     Observer,
@@ -79,12 +79,18 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     Attributes:
         entries: By event class, what to run; `None` where nothing is. It has each class that `dispatch` takes, so that
             one look-up says what to run and that the event can be dispatched.
+        at_once: The same without the observers with `heard="committed"`; `entries` itself if there are none.
+        committed: By event class, what to run for these observers; also those of `BeforeToolCall`.
         askable: What answers a `BeforeToolCall`.
+        observes_tool_calls: Whether any observer hears of a `BeforeToolCall`.
         left_out: Ids of the interceptors that came along, which only a run can call.
     """
 
     entries: dict[type[Event], Entry | None]
+    at_once: dict[type[Event], Entry | None]
+    committed: dict[type[Event], Entry]
     askable: tuple[Askable, ...] = ()
+    observes_tool_calls: bool = False
     left_out: tuple[str, ...] = ()
 
     def observes(self, event: object) -> bool:
@@ -94,11 +100,11 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, eq=False):
             KeyError: If it is none of the sixteen events.
         """
         if event is None:
-            return bool(self.askable) or any(self.entries.values())
+            return self.observes_tool_calls or any(self.entries.values())
         if isinstance(event, str):
             event = EVENTS[cast("HookType", event)]
         if event is BeforeToolCall:
-            return bool(self.askable)
+            return self.observes_tool_calls
         return self.entries[cast("type[Event]", event)] is not None
 
 
@@ -106,30 +112,57 @@ def compile_plan(
     lane: object, observers: Iterable[tuple[type[Event], Observer]], left_out: tuple[str, ...] = ()
 ) -> Plan:
     """Compile observers that share a lane, in the order of registration."""
+    every = list(observers)
+    asked = [observer for event, observer in every if event is BeforeToolCall and not observer.committed]
+    told = [each for each in every if each[0] is not BeforeToolCall]
+    prompt = [each for each in told if not each[1].committed]
+    later = [each for each in every if each[1].committed]
+    entries = _table_of(_compile_entries(lane, told))
+    return Plan(
+        entries=entries,
+        at_once=_table_of(_compile_entries(lane, prompt)) if later else entries,
+        committed=_compile_entries(lane, later),
+        askable=tuple(map(compile_askable, asked)),
+        observes_tool_calls=len(told) < len(every),
+        left_out=left_out,
+    )
+
+
+def _table_of(entries: dict[type[Event], Entry]) -> dict[type[Event], Entry | None]:
+    """Return a table with each event that `dispatch` takes."""
+    return {**_NO_ENTRIES, **entries}
+
+
+def _compile_entries(lane: object, observers: Iterable[tuple[type[Event], Observer]]) -> dict[type[Event], Entry]:
     by_event: dict[type[Event], list[Observer]] = {}
     for event, observer in observers:
         by_event.setdefault(event, []).append(observer)
-    askable = tuple(map(compile_askable, by_event.pop(BeforeToolCall, ())))
-    entries = _NO_ENTRIES.copy()
-    for event, theirs in by_event.items():
-        entries[event] = _compile_entry(lane, theirs)
-    return Plan(entries=entries, askable=askable, left_out=left_out)
+    return {event: _compile_entry(lane, theirs) for event, theirs in by_event.items()}
 
 
 def merge_plans(plans: Sequence[Plan]) -> Plan:
     """Merge plans that were registered one after the other into one."""
     if len(plans) < 2:
         return plans[0] if plans else NO_HOOKS
-    entries = _NO_ENTRIES.copy()
-    for event in entries:
-        theirs = [entry for plan in plans if (entry := plan.entries[event]) is not None]
-        if theirs:
-            entries[event] = merge_entries(theirs)
+    entries = _table_of(_merge_tables([plan.entries for plan in plans]))
+    committed = _merge_tables([plan.committed for plan in plans])
     return Plan(
         entries=entries,
+        at_once=_table_of(_merge_tables([plan.at_once for plan in plans])) if committed else entries,
+        committed=committed,
         askable=tuple(askable for plan in plans for askable in plan.askable),
+        observes_tool_calls=any(plan.observes_tool_calls for plan in plans),
         left_out=tuple(hook_id for plan in plans for hook_id in plan.left_out),
     )
+
+
+def _merge_tables(tables: Sequence[Mapping[type[Event], Entry | None]]) -> dict[type[Event], Entry]:
+    by_event: dict[type[Event], list[Entry]] = {}
+    for table in tables:
+        for event, entry in table.items():
+            if entry is not None:
+                by_event.setdefault(event, []).append(entry)
+    return {event: merge_entries(theirs) for event, theirs in by_event.items()}
 
 
 def compile_batch(batch: Sequence[AnyHook]) -> Plan:
@@ -452,7 +485,7 @@ class HookDispatcher:
         """
         found = self._find(operation_id, _UNKNOWN)
         if event is BeforeToolCall:
-            return bool(found._plan.askable)
+            return bool(found._plan.observes_tool_calls)
         try:  # with a class: runs ask for one before they build an event
             return found._entries[event] is not None
         except (KeyError, TypeError):
@@ -511,10 +544,44 @@ class HookDispatcher:
         """
         if event.__class__ is not BeforeToolCall:
             raise HookUsageError(f"dispatch_before_tool_call takes a BeforeToolCall; got {type(event).__name__}.")
-        askable = self._plan_of(event.operation_id).askable
-        if not askable:
+        plan = self._plan_of(event.operation_id)
+        if BeforeToolCall in plan.committed:
+            return self._ask_and_tell(event)
+        return self._ask(plan, event)
+
+    def _ask(self, plan: Plan, event: BeforeToolCall) -> Coroutine[Any, Any, ToolResult | None]:
+        if not plan.askable:
             return _no_answer()
-        return ask(askable, event, self._bounded, self.hook_timeout, self)
+        return ask(plan.askable, event, self._bounded, self.hook_timeout, self)
+
+    async def _ask_and_tell(self, event: BeforeToolCall) -> ToolResult | None:
+        """Call the observers of a tool call, those with `heard="committed"` last, since nothing is committed here."""
+        answer = await self._ask(self._plan_of(event.operation_id), event)
+        self._dispatch_committed(event)
+        return answer
+
+    # What the journal of a durable run calls in place of `dispatch` and `dispatch_before_tool_call`.
+
+    def _dispatch_at_once(self, event: Event) -> None:
+        """Call the observers of an event that do not wait for its commit."""
+        entry = self._plan_of(event.operation_id).at_once[event.__class__]
+        if entry is not None:
+            entry[1](event, self)
+
+    def _ask_at_once(self, event: BeforeToolCall) -> Coroutine[Any, Any, ToolResult | None]:
+        """Call the observers of a tool call that do not wait for its commit."""
+        return self._ask(self._plan_of(event.operation_id), event)
+
+    def _waits_for_commit(self, event: Event) -> bool:
+        """Return whether an observer of an event hears of it after its commit."""
+        plan = self._plan_of(event.operation_id)
+        return event.__class__ in plan.committed
+
+    def _dispatch_committed(self, event: Event) -> None:
+        """Call the observers of an event that have waited for its commit."""
+        entry = self._plan_of(event.operation_id).committed.get(event.__class__)
+        if entry is not None:
+            entry[1](copy_for_committed(event) if isinstance(event, BeforeToolCall) else event, self)
 
     @contextlib.asynccontextmanager
     async def operation(self, operation_id: str, hooks: Iterable[AnyHook] = ()) -> AsyncIterator[Registration]:
@@ -575,7 +642,7 @@ SMALL_TABLE = 1024
 
 _NOTHING = DrainReport(delivered=0, dropped=0)
 _NO_ENTRIES: dict[type[Event], Entry | None] = {kind: None for kind in EVENTS.values() if kind is not BeforeToolCall}
-NO_HOOKS = Plan(entries=_NO_ENTRIES)
+NO_HOOKS = Plan(entries=_NO_ENTRIES, at_once=_NO_ENTRIES, committed={})
 _UNKNOWN = Registration(cast("HookDispatcher", None), "", NO_HOOKS, _NO_ENTRIES)
 """What is found for an operation that is not live."""
 

@@ -21,6 +21,7 @@ from hookline.webhooks import ControlAnswer, Delivery, Envelope, HookData, is_as
 __all__ = [
     "LazyDelivery",
     "RequiredDeliveries",
+    "before_tool_call_of",
     "control_interceptor",
     "has_webhooks",
     "hooks_of_this_process",
@@ -40,7 +41,7 @@ def control_interceptor(hook: HookData, delivery: Delivery) -> Interceptor:
     """
 
     async def ask_receiver(call: ToolCall) -> ToolCall | Respond | Deny | Ask | None:
-        wire = msgspec.json.decode(encode(_before_tool_call_of(call)))
+        wire = msgspec.json.decode(encode(before_tool_call_of(call)))
         if hook.webhook.dialect != "hookline" and not is_asked(hook.webhook, wire):
             return None
         envelope = Envelope(
@@ -96,7 +97,8 @@ def decision_of(hook: HookData, call: ToolCall, answer: ControlAnswer) -> ToolCa
     return None if answer.args is None else msgspec.structs.replace(call, args=read_only(answer.args))
 
 
-def _before_tool_call_of(call: ToolCall) -> BeforeToolCall:
+def before_tool_call_of(call: ToolCall) -> BeforeToolCall:
+    """Return the event of a tool call that is about to happen."""
     return BeforeToolCall(
         operation_id=call.operation_id,
         agent_id=call.agent_id,

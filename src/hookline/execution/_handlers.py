@@ -86,6 +86,7 @@ class Observer(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         announces: Whether its handler announces its runs that end, and knows more about them than the dispatcher.
         shadow: Whether nothing that it does answers or denies a tool call.
         revision: The revision of the stored definition that made it; 0 for any other hook.
+        committed: Whether it hears events of a durable run after their commit.
     """
 
     id: str
@@ -97,6 +98,7 @@ class Observer(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     announces: bool = False
     shadow: bool = False
     revision: int = 0
+    committed: bool = False
 
 
 def compile_observer(hook: Hook, tenant_id: str = "", *, recorded: bool = True, shadow: bool = False) -> Observer:
@@ -112,6 +114,7 @@ def compile_observer(hook: Hook, tenant_id: str = "", *, recorded: bool = True, 
         recorded=recorded,
         shadow=shadow,
         revision=hook.revision,
+        committed=hook.heard == "committed",
     )
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Awaitable, Iterable
+from collections.abc import Awaitable, Iterable, Sequence
 from time import perf_counter
-from typing import Any
+from typing import Any, NamedTuple
 
 import anyio
 import anyio.abc
@@ -359,6 +359,18 @@ class Chain:
 _NO_HOOKS = CompiledChain((), hook_timeout=math.inf)
 
 
+class PastVerdict(NamedTuple):
+    """What hooks did with a stored call.
+
+    Attributes:
+        duration_ms: Their own time.
+        executions: One record per hook that ran, in the order of their start; empty if all let the call be.
+    """
+
+    duration_ms: float
+    executions: Sequence[HookExecution]
+
+
 class PastChain:
     """The interceptors that judge stored calls. Nothing that they decide has an effect.
 
@@ -376,7 +388,7 @@ class PastChain:
         self._compiled = {call: CompiledChain(each, hook_timeout=hook_timeout) for call, each in placed.items()}
         self._clock = Clock if runs_on_asyncio() else ScopedClock
 
-    async def judge(self, call: Call, outcome: object) -> list[HookExecution]:
+    async def judge(self, call: Call, outcome: object) -> PastVerdict | None:
         """Run a stored call through the hooks.
 
         Args:
@@ -384,14 +396,14 @@ class PastChain:
             outcome: The result of the call, or an exception that the call raises.
 
         Returns:
-            One record per hook that ran, with its decision.
+            What the hooks did; `None` if the call is for none of them.
 
         Raises:
             BaseException: A cancellation, or an error that is no `Exception`.
         """
-        compiled = self._compiled.get(call.__class__, _NO_HOOKS)
-        if not compiled.hooks:
-            return []
+        compiled = self._compiled.get(call.__class__)
+        if compiled is None:
+            return None
 
         async def terminal(call: Any) -> Any:
             if isinstance(outcome, Exception):
@@ -417,7 +429,12 @@ class PastChain:
         except Exception as error:
             if error is not traversal.refusal and error is not traversal.raised:
                 raise
-        return executions_of(traversal)
+        ran = traversal.started
+        if not ran:
+            return None
+        now = perf_counter()
+        noted = executions_of(traversal) if traversal.executions or traversal.rewrote else ()
+        return PastVerdict(sum([clock.own(hook, now) for hook in ran]) * 1e3, noted)
 
 
 def _with_lanes(batch: Iterable[AnyHook]) -> list[Placed]:

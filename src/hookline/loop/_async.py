@@ -13,10 +13,10 @@ import anyio
 
 from hookline.errors import HookUsageError, RunStopped
 from hookline.events import PendingTool
-from hookline.loop._binding import Decide
+from hookline.loop._binding import Decide, End, Take
 from hookline.loop._client import Exchange
 from hookline.loop._run import RunBase
-from hookline.loop._streams import OpenStream, watch_async
+from hookline.loop._streams import JudgedStream, OpenStream, judge_async, watch_async
 from hookline.runtime import AgentDone, Approve, Reject, Tool
 
 __all__ = ["LoopRun"]
@@ -186,6 +186,9 @@ class AsyncSurroundings:
 
     def watch(self, stream: OpenStream, end: Callable[[OpenStream, BaseException | None], Awaitable[None]]) -> None:
         watch_async(stream, partial(end, stream))
+
+    def judge(self, stream: JudgedStream, take: Take, end: End) -> None:
+        judge_async(stream, partial(take, stream), partial(end, stream))
 
     async def close(self, http: Any) -> None:
         await http.aclose()

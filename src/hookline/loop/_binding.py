@@ -22,13 +22,13 @@ from hookline.calls import (
     ToolRequest,
     ToolResult,
 )
-from hookline.errors import HookUsageError, RunPaused, RunStopped, UnknownToolError
+from hookline.errors import HookDenied, HookUsageError, RunPaused, RunStopped, UnknownToolError
 from hookline.events import BeforeHumanIntervention, PendingTool, ToolOutcome
 from hookline.loop._client import Exchange, format_named, format_of_answer
 from hookline.loop._format import Format, Told, plain
 from hookline.loop._names import ToolNames
 from hookline.loop._prices import cost_of
-from hookline.loop._streams import OpenStream
+from hookline.loop._streams import JudgedStream, OpenStream
 from hookline.runtime import (
     KINDS,
     AdapterRun,
@@ -44,7 +44,7 @@ from hookline.runtime import (
     run_overlapping,
 )
 
-__all__ = ["DRIVES", "Decide", "LoopBinding", "Surroundings"]
+__all__ = ["DRIVES", "Decide", "End", "LoopBinding", "Surroundings", "Take"]
 
 DRIVES = Capabilities(
     framework="hookline.loop",
@@ -56,6 +56,12 @@ DRIVES = Capabilities(
 
 Decide: TypeAlias = Callable[[PendingTool], Approve | Reject | Awaitable[Approve | Reject]]
 """Asks a person about a tool call."""
+
+End: TypeAlias = Callable[[OpenStream, BaseException | None], Awaitable[None]]
+"""Takes the end of a stream, with the error that ended it."""
+
+Take: TypeAlias = Callable[[JudgedStream, bytes | None, BaseException | None], Awaitable[bytes]]
+"""Takes bytes of a stream, `None` at its end, with the error that ended it, and returns the bytes to release."""
 
 DETAILS_KEY = "hookline.loop"
 """Key in the `details` of a paused run's last message for the conversation in the client's own JSON."""
@@ -92,8 +98,12 @@ class Surroundings(Protocol):
         """Ask a person."""
         ...
 
-    def watch(self, stream: OpenStream, end: Callable[[OpenStream, BaseException | None], Awaitable[None]]) -> None:
+    def watch(self, stream: OpenStream, end: End) -> None:
         """Register a function to call at the end of a stream."""
+        ...
+
+    def judge(self, stream: JudgedStream, take: Take, end: End) -> None:
+        """Register the functions that decide which bytes of a stream are released, and that end it."""
         ...
 
     async def close(self, http: Any) -> None:
@@ -222,6 +232,8 @@ class LoopBinding:
                 return await self._stream_directly(exchange)
             if exchange.streams and not self.run.may_change_result(ModelCall):
                 return await self._ask_for_stream(exchange)
+            if exchange.streams and self.run.judges_parts():
+                return await self._ask_in_parts(exchange)
             return await self._ask_through_hooks(exchange)
         finally:
             self._asking -= 1
@@ -317,6 +329,91 @@ class LoopBinding:
         self._watch(exchange, exchange.http_response(result), body, stepped, note_piece)
         return result
 
+    async def _ask_in_parts(self, exchange: Exchange) -> Any:
+        """Make a streamed model call whose hooks judge the answer in parts."""
+        format_, parts = exchange.format, exchange.format.read_parts(exchange.body, self.names)
+        stepped, again = SteppedCall(self._stepped), list[Any]()
+        asked = False
+
+        async def ask(call: ModelCall) -> ModelResponse:
+            nonlocal asked
+            if not asked:  # between its two halves the client reads the stream
+                asked = True
+                first: ModelResponse = await stepped.work(call)
+                return first
+            body = _with_own_list(format_, format_.apply(exchange.body, parts, call, self.names))
+            result = await self._surroundings.send(exchange, body)
+            again.append(exchange.decode_answer(await self._surroundings.read(exchange.http_response(result))))
+            return self._to_response(format_, again[-1])
+
+        asking = self.run.ask_model(parts.messages, ask, tools=parts.tools, settings=parts.settings)
+        if not await stepped.begin(asking):
+            return await self._make_result(exchange, exchange.body, stepped.result, None)
+        note_piece = self.run.begin_stream()
+        body = _with_own_list(format_, format_.apply(exchange.body, parts, stepped.given, self.names))
+        try:
+            result = await self._surroundings.send(exchange, body)
+            http = exchange.http_response(result)
+            if http.headers.get("content-encoding", "identity") != "identity":
+                answer = exchange.decode_answer(await self._surroundings.read(http))
+                final = await stepped.end(self._to_response(format_, answer))
+                return await self._make_result(exchange, body, final, plain(again[-1] if again else answer))
+        except BaseException as error:
+            await stepped.fail(error)
+            raise
+        stream = JudgedStream(stepped.given, exchange, body, http, self._surroundings.reader(), stepped, note_piece)
+        stream.again = again
+        self._streams.append(stream)
+        self._surroundings.judge(stream, self._take_part, self._end_stream)
+        return result
+
+    async def _take_part(self, stream: JudgedStream, chunk: bytes | None, error: BaseException | None) -> bytes:
+        """Take bytes of a stream that is judged in parts, or its end, and return the bytes to release.
+
+        Raises:
+            RunStopped: If a hook denied the answer.
+        """
+        assert stream.stepped is not None
+        data = b""
+        try:
+            if chunk is not None:
+                data = await stream.take(chunk)
+                if not stream.whole:
+                    return data
+            elif error is not None:
+                if not isinstance(error, Exception):
+                    await self._end_stream(stream, error)
+                    return b""
+                await stream.parts.judge_broken()
+                await self._end_stream(stream, error)
+                return b""
+        except HookDenied as refusal:
+            self._drop_stream(stream)
+            await stream.stepped.fail(refusal)
+            raise _stopped_error(self.run.denied) from None
+        return data + await self._finish_part(stream)
+
+    async def _finish_part(self, stream: JudgedStream) -> bytes:
+        """Let the hooks judge the whole answer, and return the bytes that the client has not got."""
+        assert stream.stepped is not None
+        self._drop_stream(stream)
+        exchange, own = stream.exchange, stream.join()
+        response = self._to_response(exchange.format, own)
+        self._note(exchange, stream.body, own)
+        final: ModelResponse | None = await stream.stepped.end(response)
+        if final is None:
+            raise _stopped_error(self.run.denied)
+        if final == response and not stream.again:
+            return stream.write_rest(None)
+        own = plain(stream.again[-1] if stream.again else own)
+        answer = exchange.format.write_answer(final, own, str(exchange.body.get("model", "")), self.names)
+        self._note(exchange, stream.body, answer)
+        return stream.write_rest(answer)
+
+    def _drop_stream(self, stream: OpenStream) -> None:
+        stream.ended = True
+        self._streams.remove(stream)
+
     async def _ask_through_hooks(self, exchange: Exchange) -> Any:
         """Make a model call through hooks that may change its request and its answer."""
         format_, parts = exchange.format, exchange.format.read_parts(exchange.body, self.names)
@@ -385,8 +482,7 @@ class LoopBinding:
         """Record the answer of a stream that was read or closed, or the error that ended it."""
         if stream.ended:
             return
-        stream.ended = True
-        self._streams.remove(stream)
+        self._drop_stream(stream)
         # Clients that drain a finished stream, to use its connection again, give up on that after a moment.
         if error is not None and not stream.is_whole():
             if stream.stepped is not None:

@@ -160,6 +160,25 @@ class ChatCompletions(Format):
             yield "", {**head, "choices": [], "usage": answer["usage"]}
         yield "", "[DONE]"
 
+    def read_text(self, data: Mapping[str, Any]) -> tuple[object, str] | None:
+        choices = data.get("choices")
+        if not isinstance(choices, list) or len(choices) != 1 or choices[0].get("index", 0) != 0:
+            return None
+        delta = choices[0].get("delta") or {}
+        text, others = delta.get("content"), {name for name, value in delta.items() if value} - {"role", "content"}
+        if not isinstance(text, str) or not text or others or choices[0].get("finish_reason"):
+            return None
+        return 0, text
+
+    def with_text(self, data: Mapping[str, Any], text: str) -> dict[str, Any]:
+        choice = data["choices"][0]
+        return {**data, "choices": [{**choice, "delta": {**choice["delta"], "content": text}, "logprobs": None}]}
+
+    def is_frame(self, data: Mapping[str, Any]) -> bool:
+        choices = data.get("choices") or []
+        filled = {name for each in choices for name, value in (each.get("delta") or {}).items() if value}
+        return filled <= {"role"} and not any(each.get("finish_reason") for each in choices)
+
     def join_events(self, events: Iterable[tuple[str, Any]]) -> dict[str, Any] | None:
         whole: dict[str, Any] | None = None
         choices: dict[int, dict[str, Any]] = {}

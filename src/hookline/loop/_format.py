@@ -222,6 +222,18 @@ class Format(abc.ABC):
         """Return the JSON of the answer in a stream, as far as it was received; `None` if nothing was."""
 
     @abc.abstractmethod
+    def read_text(self, data: Mapping[str, Any]) -> tuple[object, str] | None:
+        """Return the text of an event of a stream that is nothing but text, after its place in the answer."""
+
+    @abc.abstractmethod
+    def with_text(self, data: Mapping[str, Any], text: str) -> dict[str, Any]:
+        """Return such an event with other text."""
+
+    @abc.abstractmethod
+    def is_frame(self, data: Mapping[str, Any]) -> bool:
+        """Return whether an event of a stream comes before text and has no content of the model."""
+
+    @abc.abstractmethod
     def write_entries(self, answer: Any) -> list[Any]:
         """Return the entries that an answer adds to a conversation."""
 

@@ -161,6 +161,21 @@ class Messages(Format):
         yield event("message_delta", delta=stop, usage={"output_tokens": usage.get("output_tokens", 0)})
         yield event("message_stop")
 
+    def read_text(self, data: Mapping[str, Any]) -> tuple[object, str] | None:
+        delta = data.get("delta") or {}
+        if data.get("type") != "content_block_delta" or delta.get("type") != "text_delta":
+            return None
+        return data.get("index"), str(delta.get("text") or "")
+
+    def with_text(self, data: Mapping[str, Any], text: str) -> dict[str, Any]:
+        return {**data, "delta": {**data["delta"], "text": text}}
+
+    def is_frame(self, data: Mapping[str, Any]) -> bool:
+        if data.get("type") in ("message_start", "ping"):
+            return True
+        block = data.get("content_block") or {}
+        return data.get("type") == "content_block_start" and block.get("type") == "text" and not block.get("text")
+
     def join_events(self, events: Iterable[tuple[str, Any]]) -> dict[str, Any] | None:
         whole: dict[str, Any] | None = None
         blocks: dict[int, dict[str, Any]] = {}

@@ -150,6 +150,26 @@ class Responses(Format):
         for number, event in enumerate(kinds):
             yield event["type"], {**event, "sequence_number": number}
 
+    def read_text(self, data: Mapping[str, Any]) -> tuple[object, str] | None:
+        if data.get("type") != "response.output_text.delta":
+            return None
+        return (data.get("output_index"), data.get("content_index")), str(data.get("delta") or "")
+
+    def with_text(self, data: Mapping[str, Any], text: str) -> dict[str, Any]:
+        return {**data, "delta": text, "logprobs": []}
+
+    def is_frame(self, data: Mapping[str, Any]) -> bool:
+        if data.get("type") in ("response.created", "response.queued", "response.in_progress"):
+            return True
+        if data.get("type") == "response.content_part.added":
+            return not (data.get("part") or {}).get("text")
+        item = data.get("item") or {}
+        return (
+            data.get("type") in ("response.output_item.added", "response.output_item.done")
+            and item.get("type") in ("message", "reasoning")
+            and not (item.get("content") or item.get("summary"))
+        )
+
     def join_events(self, events: Iterable[tuple[str, Any]]) -> dict[str, Any] | None:
         whole: dict[str, Any] | None = None
         items: dict[int, dict[str, Any]] = {}

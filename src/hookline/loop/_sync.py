@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import ExitStack
+from functools import partial
 from types import TracebackType
 from typing import Any, Generic, NoReturn, TypeVar
 
@@ -13,11 +14,11 @@ import anyio
 from hookline.errors import HookUsageError, RunStopped
 from hookline.events import PendingTool
 from hookline.execution import LoopPortal, calling_thread, is_async_handler, open_portal, run_in_caller
-from hookline.loop._binding import Decide, LastAnswer, LoopBinding
+from hookline.loop._binding import Decide, End, LastAnswer, LoopBinding, Take
 from hookline.loop._client import Exchange
 from hookline.loop._names import make_tool
 from hookline.loop._run import RunBase
-from hookline.loop._streams import OpenStream, watch_sync
+from hookline.loop._streams import JudgedStream, OpenStream, judge_sync, watch_sync
 from hookline.runtime import AgentDone, Approve, Reject, Tool, tool
 
 __all__ = ["SyncLoopRun"]
@@ -259,16 +260,23 @@ class SyncSurroundings:
         return decided
 
     def watch(self, stream: OpenStream, end: Callable[[OpenStream, BaseException | None], Awaitable[None]]) -> None:
-        def end_here(error: BaseException | None) -> None:
-            if stream.ended:
-                return
-            # The garbage collector closes a stream that was thrown away, in any thread.
-            if self.portal.is_own_thread:
-                self.portal.start(end, stream, error)
-            else:
-                self.portal.run(end, stream, error)
+        watch_sync(stream, partial(self._end_here, stream, end))
 
-        watch_sync(stream, end_here)
+    def judge(self, stream: JudgedStream, take: Take, end: End) -> None:
+        def take_here(chunk: bytes | None, error: BaseException | None) -> bytes:
+            data: bytes = self.portal.run(take, stream, chunk, error)
+            return data
+
+        judge_sync(stream, take_here, partial(self._end_here, stream, end))
+
+    def _end_here(self, stream: OpenStream, end: End, error: BaseException | None) -> None:
+        if stream.ended:
+            return
+        # The garbage collector closes a stream that was thrown away, in any thread.
+        if self.portal.is_own_thread:
+            self.portal.start(end, stream, error)
+        else:
+            self.portal.run(end, stream, error)
 
     async def close(self, http: Any) -> None:
         await run_in_caller(http.close)

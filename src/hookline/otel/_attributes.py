@@ -179,6 +179,9 @@ HOOK_REVISION: Final = "hookline.hook.revision"
 HOOK_DELIVERY: Final = "hookline.hook.delivery"
 HOOK_DURATION: Final = "hookline.hook.own_time"
 
+POLICY_CHANGE: Final = "hookline.policy.change"
+POLICY_CAUSE: Final = "hookline.policy.cause"
+
 EVALUATION_CHECK: Final = "hookline.evaluation.check"
 
 CALLBACK: Final = "hookline.tracer.callback"
@@ -269,6 +272,8 @@ COUNTERS: Final[dict[str, Instrument]] = {
         None,
     ),
     "truncated": ("hookline.tracer.truncated_spans", "{span}", "Spans that were ended without their event.", None),
+    "rate_alerts": ("hookline.policy.rate_alerts", "{alert}", "Changed rates of denials of shadow hooks.", None),
+    "fallbacks": ("hookline.policy.fallbacks", "{fallback}", "Hooks that were put into shadow mode by limits.", None),
     "errors": ("hookline.tracer.errors", "{error}", "Errors in the telemetry itself; the run continues.", None),
 }
 OPEN_SPANS: Final[Instrument] = ("hookline.tracer.open_spans", "{span}", "Open spans.", None)

@@ -20,6 +20,7 @@ from opentelemetry.metrics import (
 
 from hookline.otel import _attributes as names
 from hookline.otel._attributes import clean
+from hookline.signals import DenialRateAlert, FallbackAlert, denial_rate_changed, fell_back_to_shadow
 
 __all__ = ["SCOPE", "Failures", "Instruments", "ValueLimit", "instruments_of", "is_idle", "keep"]
 
@@ -62,6 +63,8 @@ class Failures:
             self.note("truncated_spans", error)
 
 
+MOST_POLICIES = 200
+"""The most hooks that metrics of alerts name; further ones become `_OTHER`."""
 SCOPE = "hookline"
 """Instrumentation scope of everything that this package emits."""
 
@@ -108,6 +111,10 @@ class Instruments:
             (names.LANE_QUEUED, self._queued),
         ):
             meter.create_observable_up_down_counter(name, [observe], unit, description)
+        self._policies = self.limit_values(names.HOOK_ID, MOST_POLICIES)
+        # Alerts are of the process, not of a run; blinker holds the receivers weakly, so they end with the instruments.
+        denial_rate_changed.connect(self._count_rate_alert)
+        fell_back_to_shadow.connect(self._count_fallback)
         name, unit, description, _ = names.LANE_LENGTH
         meter.create_observable_gauge(name, [self._longest], unit, description)
 
@@ -124,6 +131,15 @@ class Instruments:
     def limit_values(self, attribute: str, limit: int) -> ValueLimit:
         """Return the limit on an attribute's values, shared by all bundles that use these instruments."""
         return ValueLimit(self._known.setdefault(attribute, {}), limit)
+
+    def _count_rate_alert(self, _: object, alert: DenialRateAlert) -> None:
+        change = "rise" if alert.share > alert.share_before else "fall"
+        attributes = {names.HOOK_ID: self._policies(clean(alert.definition_id)), names.POLICY_CHANGE: change}
+        self.counters["rate_alerts"].add(1, attributes)
+
+    def _count_fallback(self, _: object, alert: FallbackAlert) -> None:
+        attributes = {names.HOOK_ID: self._policies(clean(alert.definition_id)), names.POLICY_CAUSE: alert.cause}
+        self.counters["fallbacks"].add(1, attributes)
 
     # Called in the exporter's thread.
 

@@ -13,7 +13,7 @@ except ImportError as error:
 from hookline.registry._backtest import Backtest, BacktestAgreement, BacktestExample, BacktestGroup
 from hookline.registry._call_labels import CallLabel, read_call_labels
 from hookline.registry._catalog import HandlerCatalog, HandlerEntry
-from hookline.registry._definition import POINTS, HookDefinition
+from hookline.registry._definition import POINTS, HookDefinition, ShadowLimits
 from hookline.registry._definition import READ_ONLY as READ_ONLY
 from hookline.registry._definition import AgentGlob as AgentGlob
 from hookline.registry._definition import Environment as Environment
@@ -39,8 +39,14 @@ from hookline.registry._errors import (
     ScriptError,
 )
 from hookline.registry._files import FileEntry as FileEntry
+from hookline.registry._files import HookFile, load_hook_file
+from hookline.registry._files import check_buildable as check_buildable
+from hookline.registry._files import check_unique as check_unique
 from hookline.registry._files import derive_id as derive_id
+from hookline.registry._files import list_files as list_files
 from hookline.registry._files import load_file as load_file
+from hookline.registry._files import parse_hook_file as parse_hook_file
+from hookline.registry._hook_test_runs import HookTestResult, JudgedCall
 from hookline.registry._host_settings import HostSettings as HostSettings
 from hookline.registry._host_settings import ImportedHook as ImportedHook
 from hookline.registry._host_settings import SkippedSetting as SkippedSetting
@@ -50,6 +56,9 @@ from hookline.registry._log_rows import ExecutionRow, HookRun, request_id
 from hookline.registry._matches import CallMatches, MatchedCall, MatchedTool, UnmatchedCalls
 from hookline.registry._matches import find_tool_globs as find_tool_globs
 from hookline.registry._order import is_movable as is_movable
+from hookline.registry._plans import DefinitionPlan, PlannedChange
+from hookline.registry._policy_watch import FALLBACK_ACTOR as FALLBACK_ACTOR
+from hookline.registry._policy_watch import AlertSettings
 from hookline.registry._registry import Registry
 from hookline.registry._revisions import DefinitionRevision, FieldChange
 from hookline.registry._revisions import RevisionAction as RevisionAction
@@ -60,6 +69,7 @@ from hookline.registry._statistics import Statistic
 
 __all__ = [
     "POINTS",
+    "AlertSettings",
     "Backtest",
     "BacktestAgreement",
     "BacktestExample",
@@ -70,6 +80,7 @@ __all__ = [
     "DefinitionError",
     "DefinitionFileError",
     "DefinitionNotFoundError",
+    "DefinitionPlan",
     "DefinitionRevision",
     "DryRun",
     "ExecutionLog",
@@ -78,14 +89,20 @@ __all__ = [
     "HandlerCatalog",
     "HandlerEntry",
     "HookDefinition",
+    "HookFile",
     "HookRun",
+    "HookTestResult",
+    "JudgedCall",
     "MatchedCall",
     "MatchedTool",
+    "PlannedChange",
     "QuotaError",
     "Registry",
     "ScriptError",
+    "ShadowLimits",
     "Statistic",
     "UnmatchedCalls",
+    "load_hook_file",
     "read_call_labels",
     "request_id",
 ]

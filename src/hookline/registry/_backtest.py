@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from time import monotonic, time
 from typing import Any, Literal, TypeAlias
 
@@ -18,7 +19,7 @@ import msgspec
 from hookline._checks import tool_matcher
 from hookline.calls import Call, SubAgentCall, ToolCall
 from hookline.errors import HookUsageError
-from hookline.interceptors import PastChain
+from hookline.interceptors import PastChain, PastVerdict
 from hookline.registry._build import Builder
 from hookline.registry._call_labels import CallLabel, count_labels
 from hookline.registry._definition import HookDefinition
@@ -26,7 +27,7 @@ from hookline.registry._past_calls import ALONG, PastCall, PastCalls, PersonDeci
 from hookline.registry._past_judge import PastJudge
 from hookline.registry._statistics import duration_step, step_middle
 from hookline.signals import HookDecision, HookExecution
-from hookline.store import OperationFilter, PastOperation, SqlStore, read_past_events
+from hookline.store import OperationFilter, PastOperation, SqlStore, read_lineages, read_past_events
 
 __all__ = [
     "Backtest",
@@ -302,22 +303,31 @@ async def _judge_operations(
     )
     calls: PastCalls | None = None
     chain: PastChain | None = None
+    found, limit = tally.found, math.inf if query.limit is None else query.limit
     turn_began = monotonic()
-    parts = read_past_events(store, wanted, judge.types, except_tenants=definition.except_tenants, along=ALONG)
-    async for part in parts:
-        if part.operation.parent_operation_id is not None and not definition.inherits:
+    is_meant = True
+    is_wanted = partial(_may_be_for, definition)
+    async for part in read_past_events(store, wanted, judge.types, is_wanted=is_wanted, along=ALONG):
+        if calls is None and definition.agents and part.operation.parent_operation_id is not None:
+            is_meant = await _is_called_by_agent(store, definition, part.operation)
+        elif calls is None:
+            is_meant = True
+        if not is_meant:
             continue
         if calls is None:
             calls, chain = PastCalls(results=judge.needs_results), None
             tally.begin(part.operation)
         for item in calls.read(part):
             if isinstance(item, PastCall):
-                if tally.is_full:
-                    tally.found.ended_by = "limit"
+                if found.calls >= limit:
+                    found.ended_by = "limit"
                     return
                 if chain is None:
                     chain = judge.build_chain()
-                tally.note(item, await judge.judge(chain, item))
+                outcome = item.result or judge.outcome_without_result(item)
+                judged = await chain.judge(item.call, outcome)
+                if judged is not None:
+                    tally.note(item, judged)
             elif isinstance(item, PersonDecision):
                 tally.note_decision(item)
             else:
@@ -327,9 +337,26 @@ async def _judge_operations(
                 turn_began = monotonic()
         if part.is_last:
             calls = None
-            tally.found.operations += 1
-            if on_progress is not None and tally.found.operations % PROGRESS_EVERY == 0:
-                on_progress(tally.found)
+            found.operations += 1
+            if on_progress is not None and found.operations % PROGRESS_EVERY == 0:
+                on_progress(found)
+
+
+def _may_be_for(definition: HookDefinition, operation: PastOperation) -> bool:
+    """Return whether a definition is for the tenant of an operation and, unless another agent called it, its agent."""
+    tenant_id, is_called = operation.tenant_id, operation.parent_operation_id is not None
+    if tenant_id in definition.except_tenants or (definition.tenants and tenant_id not in definition.tenants):
+        return False
+    if is_called:
+        return definition.inherits
+    return definition.scope is None or definition.scope.has_agent([operation.agent_id])
+
+
+async def _is_called_by_agent(store: SqlStore, definition: HookDefinition, operation: PastOperation) -> bool:
+    """Return whether a definition is for the agents that called the operation of a sub-agent."""
+    async with store.reading() as connection:
+        lineages = await read_lineages(connection, [operation.operation_id])
+    return definition.scope is None or definition.scope.has_agent(lineages[operation.operation_id].agent_ids)
 
 
 class _Tally:
@@ -349,7 +376,7 @@ class _Tally:
             until=time() if query.until is None else query.until,
             fails_closed=(definition.on_error if webhook is None else webhook.on_error) == "closed",
             labels=BacktestAgreement() if query.labels else None,
-            notes=judge.notes,
+            notes=[*judge.notes, *_describe_scope(definition)],
         )
         self._query = query
         self._matches = None if query.tool is None else tool_matcher(query.tool)
@@ -363,35 +390,32 @@ class _Tally:
         self._waiting: dict[str, tuple[PastCall, BacktestVerdict]] = {}
         self._decided: dict[str, PersonDecision] = {}
 
-    @property
-    def is_full(self) -> bool:
-        """Whether as many calls were judged as are wanted."""
-        return self._query.limit is not None and self.found.calls >= self._query.limit
-
     def begin(self, operation: PastOperation) -> None:
         """Begin with the next operation."""
         self._operation = operation
         self._waiting.clear()
         self._decided.clear()
 
-    def note(self, past: PastCall, executions: Sequence[HookExecution]) -> None:
+    def note(self, past: PastCall, judged: PastVerdict) -> None:
         """Count what the hooks decided about a call, if it is one of those that were asked for."""
         call, tool = past.call, tool_of(past.call)
-        if not executions or (self._query.tool is not None and not self._is_wanted(tool)):
+        if self._query.tool is not None and not self._is_wanted(tool):
             return
         found, group = self.found, self._group_of(call.tenant_id, tool)
-        deciding = executions[0] if len(executions) == 1 else max(executions, key=rank_of)
-        verdict: BacktestVerdict = "failed" if deciding.status in FAILING else VERDICTS[deciding.decision]
         found.calls += 1
         group.calls += 1
+        verdict: BacktestVerdict = "passed"
+        if judged.executions:
+            deciding = max(judged.executions, key=rank_of)
+            verdict = "failed" if deciding.status in FAILING else VERDICTS[deciding.decision]
         if verdict == "passed":
             found.passed += 1
         else:
             setattr(found, verdict, getattr(found, verdict) + 1)
             setattr(group, verdict, getattr(group, verdict) + 1)
-            found.timeouts += any(each.status == "timeout" for each in executions)
+            found.timeouts += any(each.status == "timeout" for each in judged.executions)
             self._show(verdict, past, reason=deciding.reason, error=deciding.error if verdict == "failed" else None)
-        spent = deciding.duration_ms if len(executions) == 1 else sum(each.duration_ms for each in executions)
+        spent = judged.duration_ms
         self._durations[duration_step(spent)] += 1
         self._total_ms += spent
         if spent > found.max_ms:
@@ -527,6 +551,13 @@ class _Tally:
             if left <= 0:
                 return min(step_middle(step), self.found.max_ms)
         return 0.0
+
+
+def _describe_scope(definition: HookDefinition) -> list[str]:
+    """Say which operations are judged, if the definition is for a part of them only."""
+    if definition.percent < 100 or definition.environments:
+        return ["Operations of all environments were judged, as if the hook were for 100 % of them."]
+    return []
 
 
 def rank_of(execution: HookExecution) -> int:

@@ -28,7 +28,7 @@ logger = logging.getLogger("hookline")
 UNUSED_FIELDS = frozenset(
     {
         *("name", "description", "enabled", "exceptTenants", "tags"),
-        *("tenants", "agents", "environments", "percent"),
+        *("tenants", "agents", "environments", "percent", "shadowAbove"),
         *("source", "revision", "createdAt", "updatedAt", "problem"),
     }
 )
@@ -90,6 +90,10 @@ class Builder:
         self._budgets = budgets
         self._cache: dict[bytes, BuiltHook] = {}
         self._issued: dict[bytes, IssuedHook] = {}
+
+    def renew(self) -> Builder:
+        """Return a builder with the same handlers, scripts and keys, whose hooks share no state with this one's."""
+        return Builder(self._catalog, self._scripts, self._keys, endpoint_secrets=self._endpoint_secrets)
 
     def build_new(self, definition: HookDefinition, *, budgets: BudgetStore | None = None) -> AnyHook:
         """Build a new hook from a checked definition, without the cache.

@@ -396,6 +396,7 @@ class HandlerCatalog:
             raise HookUsageError(f"`modules` must be dotted names of modules; got {modules!r:.200}.")
         self._modules = frozenset(modules)
         self._loaded: dict[str, Factory] = {}
+        self._signatures: dict[str, tuple[inspect.Signature, list[str]]] = {}
 
     @cached_property
     def _installed(self) -> dict[str, list[EntryPoint]]:
@@ -497,13 +498,7 @@ class HandlerCatalog:
     def _bind_arguments(self, factory: Factory, reference: str, definition: HookDefinition) -> dict[str, Any]:
         """Return the keyword arguments for a factory: a copy of the `config`, and fields of the definition."""
         config: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(definition.config))
-        try:
-            signature = inspect.signature(factory)
-        except (TypeError, ValueError):
-            raise DefinitionError(
-                "handler_broken", "$.handler", f"the signature of {reference!r} cannot be read"
-            ) from None
-        wanted = _definition_arguments(signature)
+        signature, wanted = self._get_signature(factory, reference)
         taken = sorted(set(config) & {*wanted, *(["store"] if _takes_store(reference) else [])})
         if taken:
             raise DefinitionError(
@@ -518,6 +513,19 @@ class HandlerCatalog:
                 "config_refused", "$.config", f"it does not match the arguments of the handler {reference!r}: {error}"
             ) from None
         return arguments
+
+    def _get_signature(self, factory: Factory, reference: str) -> tuple[inspect.Signature, list[str]]:
+        """Return the signature of a factory, and its parameters that are filled from the definition's own fields."""
+        known = self._signatures.get(reference)
+        if known is None:
+            try:
+                signature = inspect.signature(factory)
+            except (TypeError, ValueError):
+                raise DefinitionError(
+                    "handler_broken", "$.handler", f"the signature of {reference!r} cannot be read"
+                ) from None
+            known = self._signatures[reference] = signature, _definition_arguments(signature)
+        return known
 
     def _describe(self, name: str) -> HandlerEntry:
         installed = self._installed.get(name, ())

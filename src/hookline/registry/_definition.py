@@ -24,9 +24,11 @@ __all__ = [
     "READ_ONLY",
     "HookDefinition",
     "Point",
+    "ShadowLimits",
     "check_definition",
     "check_request",
     "check_tenant_id",
+    "field_error",
     "is_id",
     "normalize_keys",
     "point_of",
@@ -38,7 +40,9 @@ DEEPEST = 64
 SHOWN_NAMES = 3
 LARGEST_CONFIG = 64 * 1024
 """Largest `config`, in bytes of JSON."""
-RESERVED_IDS = frozenset({"deleted", "handlers", "logs", "matches", "new", "order", "stats", "test", ".", ".."})
+RESERVED_IDS = frozenset(
+    {"backtest", "deleted", "handlers", "logs", "matches", "new", "order", "stats", "test", ".", ".."}
+)
 """Ids that would collide with other paths of the HTTP API and of the web page."""
 READ_ONLY = frozenset({"id", "tenantId", "source", "revision", "createdAt", "updatedAt", "problem"})
 """Fields (wire names) that a change may not set."""
@@ -54,6 +58,25 @@ Environment = Annotated[str, Meta(min_length=1, max_length=100, pattern=r"^[^\x0
 Percent = Annotated[float, Meta(ge=0, le=100)]
 Mode = Literal["enforce", "shadow"]
 Seconds = Annotated[float, Meta(gt=0, le=3600)]
+Share = Annotated[float, Meta(ge=0, lt=1)]
+
+
+class ShadowLimits(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
+    """Limits beyond which the registry puts an enforced hook into shadow mode by itself.
+
+    Attributes:
+        failures: The share of calls, 0 to below 1, in which the hook may fail: raise, return an invalid value, or take
+            too long. `None` is no limit.
+        denials: The share of calls, 0 to below 1, that it may deny. `None` is no limit.
+        window: Seconds over which calls are counted, by whole minutes, and only those since the last change of the
+            definition.
+        minimum: Number of calls in the window from which on the limits hold.
+    """
+
+    failures: Share | None = None
+    denials: Share | None = None
+    window: Annotated[float, Meta(ge=60, le=86_400)] = 300.0
+    minimum: Annotated[int, Meta(ge=1, le=10**9)] = 20
 
 
 class Point(NamedTuple):
@@ -120,6 +143,7 @@ class HookDefinition(msgspec.Struct, frozen=True, kw_only=True, rename="camel", 
         config: Arguments of the handler, or configuration for the script.
         on_error: For an interceptor: what happens to the call if the hook fails. `"closed"` denies it.
         mode: `"enforce"`, or `"shadow"` to record what an interceptor or a control decides, without any effect.
+        shadow_above: Limits for its failures and denials, beyond which the registry sets `mode` to `"shadow"`.
         inherit: Whether the operations of sub-agents inherit the hook. By default, an interceptor and a control are
             inherited, and an observer is not.
         tags: Words to find the hook by.
@@ -153,6 +177,7 @@ class HookDefinition(msgspec.Struct, frozen=True, kw_only=True, rename="camel", 
     config: dict[str, Any] = NO_DICT
     on_error: OnError = "closed"
     mode: Mode = "enforce"
+    shadow_above: ShadowLimits | None = None
     inherit: bool | None = None
     tags: Annotated[list[Tag], Meta(max_length=30)] = NO_LIST
     source: str = "api"
@@ -249,7 +274,8 @@ def normalize_keys(given: Mapping[str, Any]) -> dict[str, Any]:
         wire = key if key.startswith("_") else to_camel(key)
         if wire in found:
             raise DefinitionError("invalid", f"$.{wire}", f"`{wire}` is given in two spellings; leave one out")
-        found[wire] = normalize_keys(value) if wire == "webhook" and isinstance(value, Mapping) else value
+        parted = wire in ("webhook", "shadowAbove") and isinstance(value, Mapping)
+        found[wire] = normalize_keys(value) if parted else value
     return found
 
 
@@ -271,7 +297,7 @@ def read_definition(given: object) -> HookDefinition:
             )
         definition = check_definition(msgspec.convert(normalize_keys(plain), HookDefinition))
     except msgspec.ValidationError as error:
-        raise _field_error(str(error)) from None
+        raise field_error(str(error)) from None
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
         if isinstance(error, DefinitionError):
             raise
@@ -310,9 +336,25 @@ def check_definition(definition: HookDefinition) -> HookDefinition:
     if definition.mode == "shadow" and not definition.decides:
         problem = f"a hook at {point.name} only observes, and decides nothing; leave `mode` out"
         raise DefinitionError("invalid", "$.mode", problem)
+    _check_shadow_limits(definition, point)
     if definition.webhook is not None:
         _check_webhook(definition, point, definition.webhook)
     return definition
+
+
+def _check_shadow_limits(definition: HookDefinition, point: Point) -> None:
+    limits = definition.shadow_above
+    if limits is None:
+        return
+    if not definition.decides:
+        problem = f"a hook at {point.name} only observes, and has no shadow mode; leave `shadowAbove` out"
+        raise DefinitionError("invalid", "$.shadowAbove", problem)
+    if limits.failures is None and limits.denials is None:
+        raise DefinitionError("invalid", "$.shadowAbove", "set at least one of `failures` and `denials`")
+    for name in ("failures", "denials", "window"):
+        value = getattr(limits, name)
+        if value is not None and not math.isfinite(value):
+            raise DefinitionError("invalid", f"$.shadowAbove.{name}", f"it must be a number; got {value!r}")
 
 
 def _check_scope(definition: HookDefinition, point: Point) -> None:
@@ -425,7 +467,8 @@ def _place_in_webhook(problem: str) -> str:
     return "$.webhook" if named is None else f"$.webhook.{named}"
 
 
-def _field_error(message: str) -> DefinitionError:
+def field_error(message: str) -> DefinitionError:
+    """Build the error for a message of a failed conversion, with the path of the field."""
     reason, _, path = message.rpartition(" - at `")
     if not reason:
         reason, path = message, "$"

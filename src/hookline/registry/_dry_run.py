@@ -39,7 +39,7 @@ from hookline.registry._errors import DefinitionError
 from hookline.store import OperationLineage
 from hookline.webhooks import payload_of
 
-__all__ = ["DryRun", "DryRunSample", "build_sample", "dry_run", "find_operation_id"]
+__all__ = ["DryRun", "DryRunSample", "build_sample", "dry_run", "find_operation_id", "snake_key", "to_plain"]
 
 WIRE_NAMES = {"apiName": "tool_name", "api_name": "tool_name", "identifier": "toolset"}
 """Fields whose wire name is another word than their Python name."""
@@ -90,7 +90,7 @@ def build_sample(point: Point, given: object, tenant_id: str) -> DryRunSample:
         raise _sample_error(
             "$.sample", f"a sample must be a mapping with fields of a {kind.__name__}; got {type(given).__name__}"
         )
-    fields = {_snake(str(key)): value for key, value in given.items()}
+    fields = {snake_key(str(key)): value for key, value in given.items()}
     kind_of_result = CALLS[point.call] if point.call is not None else None
     result = _build_result(kind_of_result, fields.pop("result", {})) if kind_of_result is not None else None
     if point.event is not None:
@@ -105,7 +105,7 @@ def build_sample(point: Point, given: object, tenant_id: str) -> DryRunSample:
 
 def _build_result(kind: type[msgspec.Struct], given: object) -> Any:
     if isinstance(given, Mapping):
-        return _fill_struct(kind, {_snake(str(key)): value for key, value in given.items()}, "$.sample.result")
+        return _fill_struct(kind, {snake_key(str(key)): value for key, value in given.items()}, "$.sample.result")
     try:
         return result_of(kind, given)
     except HookUsageError as error:
@@ -144,7 +144,7 @@ def _default_value(kind: Any) -> Any:
     return EMPTY.get(origin or kind)
 
 
-def _snake(key: str) -> str:
+def snake_key(key: str) -> str:
     """Return the field that a key of a sample names, in either spelling."""
     if key in WIRE_NAMES:
         return WIRE_NAMES[key]
@@ -283,7 +283,7 @@ def _explain_scope(definition: HookDefinition, given: object, lineage: Operation
 def _find_text(given: object, name: str) -> str:
     """Return the text that a sample has in a field; `""` if it has none."""
     if isinstance(given, Mapping):
-        value = next((each for key, each in given.items() if _snake(str(key)) == name), "")
+        value = next((each for key, each in given.items() if snake_key(str(key)) == name), "")
     else:
         value = getattr(given, name, "")
     return value if isinstance(value, str) else ""
@@ -360,15 +360,15 @@ def _interpret_answer(definition: HookDefinition, point: Point, call: Call, retu
     if isinstance(returned, Ask) and point.kind != "after":
         return _report(definition, "asked", reason=returned.prompt)
     if isinstance(returned, Respond) and before:
-        return _report(definition, "answered", result=_to_plain(result_of(kind, returned.answer)))
+        return _report(definition, "answered", result=to_plain(result_of(kind, returned.answer)))
     if isinstance(returned, type(call)) and before:
         problem = check_changed(returned, call)
         if problem is None:
-            return _report(definition, "changed", call=_to_plain(returned))
+            return _report(definition, "changed", call=to_plain(returned))
     elif isinstance(returned, kind) and after:
         problem = check_result(returned)
         if problem is None:
-            return _report(definition, "changed", result=_to_plain(returned))
+            return _report(definition, "changed", result=to_plain(returned))
     elif isinstance(returned, Guide) and point.name == "ModelCall.after":
         return _report(definition, "guided", reason=returned.feedback)
     elif isinstance(returned, Continue) and point.name == "AgentCall.after":
@@ -388,7 +388,8 @@ async def _call_handler(handler: Callable[..., Any], *arguments: Any) -> Any:
     return await returned if inspect.isawaitable(returned) else returned
 
 
-def _to_plain(value: Any) -> Any:
+def to_plain(value: Any) -> Any:
+    """Return a call, a result or an answer as JSON has it; an exception as its text."""
     if isinstance(value, Exception):
         return f"{type(value).__name__}: {message_of(value)}"
     return msgspec.to_builtins(value, enc_hook=str)

@@ -1,4 +1,4 @@
-"""Read definitions from TOML and YAML files, atomically, with line numbers in errors.
+"""Read definitions and their tests from TOML, YAML and JSON files, atomically, with line numbers in errors.
 
 TOML is parsed by the standard library. `tomlkit` parses TOML too, but its items have no positions, so the lines of keys
 are found here, by a scan of a document that is known to be valid.
@@ -9,6 +9,11 @@ name = "No shell"
 point = "ToolCall.guard"
 handler = "deny-tools"
 config = { tools = ["bash"] }
+
+[[tests]]
+name = "A shell is refused"
+call = { tool_name = "bash" }
+expect = "denied"
 ```
 """
 
@@ -18,7 +23,8 @@ import os
 import re
 import stat
 import tomllib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -29,17 +35,24 @@ from hookline._yaml import BadLine, LinedDict, LinedList, plain, read_lined
 from hookline.errors import MissingExtraError, message_of
 from hookline.registry._definition import HookDefinition, normalize_keys, read_definition
 from hookline.registry._errors import DefinitionError, DefinitionFileError
+from hookline.webhooks import to_camel
 
 __all__ = [
     "DefinitionFiles",
     "FileEntry",
+    "HookFile",
     "Lines",
     "blank_strings",
+    "check_buildable",
+    "check_unique",
     "derive_id",
     "find_key_line",
     "find_table_lines",
+    "list_files",
     "load_file",
+    "load_hook_file",
     "load_toml",
+    "parse_hook_file",
 ]
 
 Lines = dict[str, int]
@@ -51,8 +64,7 @@ TEXT = re.compile(
 """A string of one or several lines, or a comment."""
 NAME = r"[\"']?[\w-]+[\"']?"
 PATH = rf"{NAME}(?:\s*\.\s*{NAME})*"
-HEADER = re.compile(r"\s*\[\[\s*[\"']?hooks[\"']?\s*\]\]")
-TABLE = re.compile(rf"\s*\[\[?\s*[\"']?hooks[\"']?\s*\.\s*({PATH})\s*\]")
+HEADER = re.compile(rf"\s*(\[\[?)\s*({PATH})\s*\]")
 KEY = re.compile(rf"\s*({PATH})\s*=")
 INLINE = re.compile(rf"[\[\]{{}}]|({PATH})\s*=")
 
@@ -67,40 +79,58 @@ def find_key_line(text: str, key: str) -> int | None:
     return None if found is None else text.count("\n", 0, found.start()) + 1
 
 
-def find_table_lines(text: str, count: int) -> list[tuple[int | None, Lines]]:
-    """Find the lines of the tables of `hooks` and of their keys.
+def find_table_lines(text: str, count: int, key: str = "hooks") -> list[tuple[int | None, Lines]]:
+    """Find the lines of the tables of a top-level list and of their keys.
 
     Args:
         text: The document, which is valid TOML.
-        count: The number of tables. If the scan finds another number, each table gets the line of `hooks` itself.
+        count: The number of tables. If the scan finds another number, each table gets the line of the list itself.
+        key: The key of the list.
     """
-    found = _find_table_headers(text) or _find_inline_tables(text)
+    found = _find_table_headers(text, key) or _find_inline_tables(text, key)
     if len(found) == count:
         return [*found]
-    line = find_key_line(text, "hooks")
+    line = find_key_line(text, key)
     return [(line, {})] * count
 
 
-def _find_table_headers(text: str) -> list[tuple[int, Lines]]:
-    """Find tables that are written as `[[hooks]]`."""
+def _find_table_headers(text: str, key: str) -> list[tuple[int, Lines]]:
+    """Find tables that are written as `[[hooks]]`, with those inside: `[hooks.config]`, `[[tests.calls]]`."""
     found: list[tuple[int, Lines]] = []
-    table = ""
+    table: str | None = None  # where keys belong; `None` in tables of other lists
+    counts: dict[str, int] = {}
     for line, content in enumerate(blank_strings(text).split("\n"), 1):
-        if HEADER.match(content):
-            found.append((line, {}))
-            table = ""
-        elif found and (header := TABLE.match(content)):
-            _record_line(found[-1][1], _normalize_path(header[1]), line)
-            table = _normalize_path(header[1]) + "."
-        elif found and (key := KEY.match(content)):
-            _record_line(found[-1][1], table + _normalize_path(key[1]), line)
+        if header := HEADER.match(content):
+            path, is_list = _normalize_path(header[2]), header[1] == "[["
+            table = None
+            if path == key and is_list:
+                found.append((line, {}))
+                table, counts = "", {}
+            elif found and path.startswith(f"{key}."):
+                inner = path.removeprefix(f"{key}.")
+                if is_list:
+                    counts[inner] = counts.get(inner, -1) + 1
+                table = _number_lists(inner, counts)
+                _record_line(found[-1][1], table, line)
+                table += "."
+        elif table is not None and (named := KEY.match(content)):
+            _record_line(found[-1][1], table + _normalize_path(named[1]), line)
     return found
 
 
-def _find_inline_tables(text: str) -> list[tuple[int, Lines]]:
+def _number_lists(path: str, counts: Mapping[str, int]) -> str:
+    """Return a path with the number of each list's present entry: `calls[1].expect`."""
+    parts = path.split(".")
+    names = [".".join(parts[:end]) for end in range(1, len(parts) + 1)]
+    return ".".join(
+        f"{part}[{counts[name]}]" if name in counts else part for part, name in zip(parts, names, strict=True)
+    )
+
+
+def _find_inline_tables(text: str, key: str) -> list[tuple[int, Lines]]:
     """Find tables that are written as `hooks = [{...}, {...}]`."""
     text = blank_strings(text, short=True)
-    start = re.search(r"^\s*hooks\s*=\s*(?=\[)", text, re.MULTILINE)
+    start = re.search(rf"^\s*{key}\s*=\s*(?=\[)", text, re.MULTILINE)
     found: list[tuple[int, Lines]] = []
     depth = 0
     for match in INLINE.finditer(text, start.end() if start else len(text)):
@@ -144,6 +174,11 @@ def blank_strings(text: str, *, short: bool = False) -> str:
 
 
 SUFFIXES = (".toml", ".yaml", ".yml")
+TICK = 1e-6
+"""Seconds between the times of creation of two definitions of a file, whose order is that of their hooks in runs."""
+KEYS = ("hooks", "tests")
+"""The keys that a file may have."""
+NAMED_KEYS = "the keys `hooks` and `tests`"
 LARGEST_FILE = 8 * 1024 * 1024
 SET_HERE = frozenset({"source", "revision", "createdAt", "updatedAt", "problem"})
 """Fields (wire names) that a file may not set."""
@@ -157,7 +192,7 @@ Stamp = tuple[int, int, int]
 
 
 class FileEntry(NamedTuple):
-    """One definition in a file, as it is written.
+    """One definition or one test in a file, as it is written.
 
     Attributes:
         given: Its fields.
@@ -178,6 +213,25 @@ class FileEntry(NamedTuple):
         return known.get(left, self.line)
 
 
+class HookFile(NamedTuple):
+    """The content of a file of definitions.
+
+    Attributes:
+        file: Its name, for people.
+        hooks: The definitions, each with its entry, in the order of the file.
+        tests: The entries of its tests, which are parsed where they are run.
+    """
+
+    file: str
+    hooks: Sequence[tuple[HookDefinition, FileEntry]]
+    tests: Sequence[FileEntry]
+
+    @property
+    def definitions(self) -> list[HookDefinition]:
+        """The definitions, in the order of the file."""
+        return [definition for definition, _ in self.hooks]
+
+
 class DefinitionFiles:
     """The definitions of files and folders, which are read again when they change.
 
@@ -192,7 +246,7 @@ class DefinitionFiles:
 
     def have_changed(self) -> bool:
         """Return whether a file was added, removed or written since the last call."""
-        stamps = {path: _file_stamp(path) for path in self._list_files()}
+        stamps = {path: _file_stamp(path) for path in list_files(self.paths)}
         differs = stamps != self._stamps
         self._stamps = stamps
         return differs
@@ -214,76 +268,148 @@ class DefinitionFiles:
             raise
 
     def _load(self, check: Callable[[HookDefinition], object] | None) -> tuple[HookDefinition, ...]:
-        taken: dict[tuple[str, str, str], HookDefinition] = {}
-        ids: set[tuple[str, str]] = set()
-        for path in self._list_files():
-            for definition, entry in load_file(path, check):
-                name = (definition.tenant_id, definition.point, definition.name)
-                if name in taken or (definition.tenant_id, definition.id) in ids:
-                    problem = f"{definition.name!r} at {definition.point} is defined twice; give it another name and id"
-                    raise DefinitionFileError("invalid", "$.name", problem, str(path), entry.line)
-                taken[name] = definition
-                ids.add((definition.tenant_id, definition.id))
-        self.definitions = tuple(taken.values())
+        files = [load_hook_file(path, check) for path in list_files(self.paths)]
+        check_unique(files)
+        for file in files:
+            for definition, entry in file.hooks:
+                if definition.shadow_above is not None:
+                    problem = "the registry cannot change the mode of a hook in a file; leave it out, or store the hook"
+                    raise DefinitionFileError("invalid", "$.shadowAbove", problem, file.file, entry.line)
+        self.definitions = tuple(definition for file in files for definition in file.definitions)
         return self.definitions
 
-    def _list_files(self) -> list[Path]:
-        found: list[Path] = []
-        for path in self.paths:
-            try:
-                if path.is_dir():
-                    found.extend(sorted(each for each in path.iterdir() if each.suffix in SUFFIXES and each.is_file()))
-                else:
-                    found.append(path)
-            except OSError as error:
-                problem = f"the folder cannot be read ({error.strerror or error})"
-                raise DefinitionFileError(UNREADABLE, "$", problem, str(path)) from None
-        return found
+
+def list_files(paths: Iterable[Path]) -> list[Path]:
+    """List files, and the files in folders that end in `.toml`, `.yaml` or `.yml`, in the order of their names.
+
+    Raises:
+        DefinitionFileError: If a folder cannot be read.
+    """
+    found: list[Path] = []
+    for path in paths:
+        try:
+            if path.is_dir():
+                found.extend(sorted(each for each in path.iterdir() if each.suffix in SUFFIXES and each.is_file()))
+            else:
+                found.append(path)
+        except (OSError, ValueError) as error:
+            problem = f"the folder cannot be read ({getattr(error, 'strerror', None) or error})"
+            raise DefinitionFileError(UNREADABLE, "$", problem, str(path)) from None
+    return found
+
+
+def check_unique(files: Iterable[HookFile]) -> None:
+    """Check that no two definitions of some files have the same id, or the same name at the same point.
+
+    Raises:
+        DefinitionFileError: If two have.
+    """
+    taken: set[tuple[str, ...]] = set()
+    for file in files:
+        for definition, entry in file.hooks:
+            keys = {(definition.tenant_id, definition.id), (definition.tenant_id, definition.point, definition.name)}
+            if keys & taken:
+                problem = f"{definition.name!r} at {definition.point} is defined twice; give it another name and id"
+                raise DefinitionFileError("invalid", "$.name", problem, file.file, entry.line)
+            taken |= keys
 
 
 def load_file(
     path: Path, check: Callable[[HookDefinition], object] | None = None
 ) -> list[tuple[HookDefinition, FileEntry]]:
-    """Read the definitions of a file, each with its entry.
+    """Read the definitions of a file, each with its entry. See `load_hook_file`."""
+    return [*load_hook_file(path, check).hooks]
+
+
+def load_hook_file(path: Path, check: Callable[[HookDefinition], object] | None = None) -> HookFile:
+    """Read a file of definitions.
 
     Args:
-        path: A TOML file, or a YAML file if it ends in `.yaml` or `.yml`; in UTF-8.
+        path: A TOML file, a YAML file if it ends in `.yaml` or `.yml`, or a JSON file if it ends in `.json`; in UTF-8.
         check: Called with each definition; raises if it cannot be used.
 
     Raises:
         DefinitionFileError: If the file cannot be read, or a definition in it is invalid.
         MissingExtraError: If PyYAML is not installed and the file needs it.
     """
-    file = str(path)
     data, written = _read_file(path)
+    return parse_hook_file(str(path), data, suffix=path.suffix, written=written, check=check)
+
+
+def parse_hook_file(
+    file: str,
+    data: bytes,
+    *,
+    suffix: str,
+    written: float = 0.0,
+    check: Callable[[HookDefinition], object] | None = None,
+) -> HookFile:
+    """Parse the content of a file of definitions.
+
+    Args:
+        file: The name of the file, for errors.
+        data: Its content, in UTF-8.
+        suffix: Its format: `".yaml"`, `".yml"` or `".json"`; any other is TOML.
+        written: When it was written, in unix seconds.
+        check: Called with each definition; raises if it cannot be used.
+
+    Raises:
+        DefinitionFileError: If it cannot be parsed, or a definition in it is invalid.
+        MissingExtraError: If PyYAML is not installed and the file needs it.
+    """
+    if len(data) > LARGEST_FILE:
+        raise DefinitionFileError("invalid", "$", f"it has more than {LARGEST_FILE} bytes, which is the limit", file)
+    parse = PARSERS.get(suffix, _parse_toml)
     try:
-        entries = _parse_yaml(file, data) if path.suffix in (".yaml", ".yml") else _parse_toml(file, data)
+        entries, tests = parse(file, data)
     except (DefinitionFileError, MissingExtraError):
         raise
     except Exception as error:  # whatever a parser raises, it must not end the task that looks for changes
         raise DefinitionFileError("invalid", "$", f"it cannot be read: {message_of(error)}", file) from error
     found = []
     for nth, entry in enumerate(entries):
-        try:
-            definition = _build_definition(entry.given, file, written)
+        with _entry_errors(file, nth, entry):
+            definition = _build_definition(entry.given, file, written + nth * TICK)
             if check is not None:
                 check(definition)
-        except DefinitionError as error:
-            inside = f"$.hooks[{nth}]{error.path.removeprefix('$')}"
-            raise DefinitionFileError(error.code, inside, error.problem, file, entry.find_line(error.path)) from None
-        except Exception as error:
-            problem = f"it cannot be used: {message_of(error)}"
-            raise DefinitionFileError("invalid", f"$.hooks[{nth}]", problem, file, entry.line) from error
         found.append((definition, entry))
-    return found
+    return HookFile(file, found, tests)
+
+
+def check_buildable(file: HookFile, check: Callable[[HookDefinition], object]) -> None:
+    """Check that the definitions of a file can be used in this process.
+
+    Args:
+        file: The file.
+        check: Called with each definition; raises if it cannot be used.
+
+    Raises:
+        DefinitionFileError: If one cannot be used.
+    """
+    for nth, (definition, entry) in enumerate(file.hooks):
+        with _entry_errors(file.file, nth, entry):
+            check(definition)
+
+
+@contextmanager
+def _entry_errors(file: str, nth: int, entry: FileEntry) -> Iterator[None]:
+    """Turn an error of a definition into one of its file, with the line."""
+    try:
+        yield
+    except DefinitionError as error:
+        inside = f"$.hooks[{nth}]{error.path.removeprefix('$')}"
+        raise DefinitionFileError(error.code, inside, error.problem, file, entry.find_line(error.path)) from None
+    except Exception as error:
+        problem = f"it cannot be used: {message_of(error)}"
+        raise DefinitionFileError("invalid", f"$.hooks[{nth}]", problem, file, entry.line) from error
 
 
 def _read_file(path: Path) -> tuple[bytes, float]:
-    """Read a file, and return its content and the time when it was written.
+    """Read a file up to a byte more than the limit, and return its content and the time when it was written.
 
     Raises:
-        DefinitionFileError: If it is no regular file, is too large, or cannot be read; `code` is "unreadable" if a
-            later try may succeed although the file was not written meanwhile.
+        DefinitionFileError: If it is no regular file, or cannot be read; `code` is "unreadable" if a later try may
+            succeed although the file was not written meanwhile.
     """
     file = str(path)
     try:
@@ -297,8 +423,6 @@ def _read_file(path: Path) -> tuple[bytes, float]:
     except (OSError, ValueError) as error:
         problem = f"it cannot be read ({getattr(error, 'strerror', None) or error})"
         raise DefinitionFileError(UNREADABLE, "$", problem, file) from None
-    if len(data) > LARGEST_FILE:
-        raise DefinitionFileError("invalid", "$", f"it has more than {LARGEST_FILE} bytes, which is the limit", file)
     return data, status.st_mtime
 
 
@@ -334,28 +458,43 @@ def _file_stamp(path: Path) -> Stamp | None:
     return status.st_mtime_ns, status.st_size, status.st_ino
 
 
-def _parse_yaml(file: str, data: bytes) -> list[FileEntry]:
+ParsedLists = tuple[list[FileEntry], list[FileEntry]]
+"""The entries of `hooks` and of `tests`."""
+
+
+def _parse_yaml(file: str, data: bytes) -> ParsedLists:
     try:
         document = read_lined(data, needed_for="Reading definitions from a YAML file")
         if document is None:
-            return []
+            return [], []
         if not isinstance(document, LinedDict):
-            raise BadLine(getattr(document, "line", 1), "the file must be a mapping with the single key `hooks`")
+            raise BadLine(getattr(document, "line", 1), f"the file must be a mapping with {NAMED_KEYS}")
         for key, line in document.lines.items():
-            if key != "hooks":
-                raise BadLine(line, f"unknown key {key!r:.100}; the file must be a mapping with the single key `hooks`")
-        hooks = document.get("hooks", LinedList(1))
-        if not isinstance(hooks, LinedList):
-            raise BadLine(document.lines["hooks"], "`hooks` must be a list of definitions")
-        for line, entry in zip(hooks.lines, hooks, strict=True):
-            if not isinstance(entry, LinedDict):
-                raise BadLine(line, "a definition must be a mapping with its fields")
-        return [
-            FileEntry(plain(entry), line, dict(_iterate_yaml_lines(entry)))
-            for line, entry in zip(hooks.lines, hooks, strict=True)
-        ]
+            if key not in KEYS:
+                raise BadLine(line, f"unknown key {key!r:.100}; the file must be a mapping with {NAMED_KEYS}")
+        hooks, tests = (_read_yaml_list(document, key) for key in KEYS)
+        return hooks, tests
     except BadLine as error:
         raise DefinitionFileError("invalid", "$", error.problem, file, error.line) from None
+
+
+def _read_yaml_list(document: LinedDict, key: str) -> list[FileEntry]:
+    """Return the entries of one of the lists of a YAML document.
+
+    Raises:
+        BadLine: If it is no list of mappings.
+    """
+    entries = document.get(key, LinedList(1))
+    what = "definition" if key == "hooks" else "test"
+    if not isinstance(entries, LinedList):
+        raise BadLine(document.lines[key], f"`{key}` must be a list of {what}s")
+    for line, entry in zip(entries.lines, entries, strict=True):
+        if not isinstance(entry, LinedDict):
+            raise BadLine(line, f"a {what} must be a mapping with its fields")
+    return [
+        FileEntry(plain(entry), line, dict(_iterate_yaml_lines(entry)))
+        for line, entry in zip(entries.lines, entries, strict=True)
+    ]
 
 
 def _iterate_yaml_lines(value: object, path: str = "") -> Iterator[tuple[str, int]]:
@@ -402,15 +541,51 @@ def load_toml(file: str, data: bytes) -> tuple[str, dict[str, Any]]:
     return text, document
 
 
-def _parse_toml(file: str, data: bytes) -> list[FileEntry]:
+def _parse_toml(file: str, data: bytes) -> ParsedLists:
     text, document = load_toml(file, data)
-    hooks = document.pop("hooks", [])
-    if document:
-        key = next(iter(document))
-        problem = f"unknown key {key!r:.100}; the file must have the single key `hooks`"
-        raise DefinitionFileError("invalid", "$", problem, file, find_key_line(text, key))
-    if not isinstance(hooks, list) or not all(isinstance(entry, dict) for entry in hooks):
-        problem = "`hooks` must be a list of tables: [[hooks]]"
-        raise DefinitionFileError("invalid", "$.hooks", problem, file, find_key_line(text, "hooks"))
-    places = find_table_lines(text, len(hooks))
-    return [FileEntry(entry, line, lines) for entry, (line, lines) in zip(hooks, places, strict=True)]
+    for key in document:
+        if key not in KEYS:
+            problem = f"unknown key {key!r:.100}; the file must have only {NAMED_KEYS}"
+            raise DefinitionFileError("invalid", "$", problem, file, find_key_line(text, key))
+    hooks, tests = (_read_toml_list(file, text, document, key) for key in KEYS)
+    return hooks, tests
+
+
+def _read_toml_list(file: str, text: str, document: Mapping[str, Any], key: str) -> list[FileEntry]:
+    entries = document.get(key, [])
+    if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
+        problem = f"`{key}` must be a list of tables: [[{key}]]"
+        raise DefinitionFileError("invalid", f"$.{key}", problem, file, find_key_line(text, key))
+    places = find_table_lines(text, len(entries), key)
+    return [FileEntry(entry, line, lines) for entry, (line, lines) in zip(entries, places, strict=True)]
+
+
+def _parse_json(file: str, data: bytes) -> ParsedLists:
+    """Parse a definition, a list of definitions, or an object with the keys of a file. No lines are known."""
+    try:
+        found = msgspec.json.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        problem = f"it is not JSON ({error}); other files end in .toml, .yaml or .yml"
+        raise DefinitionFileError("invalid", "$", problem, file) from None
+    if isinstance(found, dict) and not set(found) & set(KEYS):
+        found = [found]
+    lists = {"hooks": found} if isinstance(found, list) else found
+    if not isinstance(lists, dict) or not set(lists) <= set(KEYS):
+        problem = f"it must be a definition, a list of definitions, or an object with {NAMED_KEYS}"
+        raise DefinitionFileError("invalid", "$", problem, file)
+    for key, entries in lists.items():
+        if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
+            what = "definition" if key == "hooks" else "test"
+            problem = f"`{key}` must be a list, and a {what} must be a mapping with its fields"
+            raise DefinitionFileError("invalid", f"$.{key}", problem, file)
+    hooks, tests = ([FileEntry(entry, None, {}) for entry in lists.get(key, [])] for key in KEYS)
+    return [each._replace(given=_without_set_fields(each.given)) for each in hooks], tests
+
+
+def _without_set_fields(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a definition without the fields that the registry sets, as JSON is also what the registry shows."""
+    return {name: value for name, value in given.items() if to_camel(name) not in SET_HERE}
+
+
+PARSERS = {".yaml": _parse_yaml, ".yml": _parse_yaml, ".json": _parse_json}
+"""The parsers by the suffix of a file; any other file is TOML."""

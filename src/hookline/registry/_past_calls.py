@@ -147,6 +147,7 @@ class PastCalls:
         self._waiting: dict[str, PastCall] = {}
         self._indices: dict[tuple[str, str], int] = {}
         self._has_waited = False
+        self._may_order = False
         self._open: dict[tuple[str, int, str], PastCall] = {}
         self._step: PastCall | None = None
 
@@ -156,13 +157,19 @@ class PastCalls:
         Args:
             part: The next events of the operation.
         """
+        self._may_order |= not part.is_last
         for stored in part.events:
             try:
                 event = decode(stored.wire)
             except EventDecodeError as error:
                 self._items.append(UnreadableEvent(stored.number, str(error)))
+                continue
+            if event.__class__ is BeforeToolCall:
+                self._add_tool_call(event, stored)
             else:
                 self._add(event, stored)
+        if part.is_last and not self._may_order:  # no call waited, and the whole operation is here
+            return self._items
         if part.is_last or len(self._items) - self._step_begins > LARGEST_STEP:
             self._end_step(())
         return self._take_ready(is_last=part.is_last)
@@ -180,8 +187,6 @@ class PastCalls:
 
     def _add(self, event: Event, stored: PastEvent) -> None:
         match event:
-            case BeforeToolCall():
-                self._add_tool_call(event, stored)
             case AfterToolCall() | OnToolCallError():
                 self._add_result(event)
             case BeforeHumanIntervention():
@@ -234,7 +239,8 @@ class PastCalls:
     def _append(self, call: Call, event: EventFields, stored: PastEvent, *, waited: bool = False) -> PastCall:
         past = PastCall(call=call, number=stored.number, at=event.time_unix_nano / 1e9, waited=waited)
         self._items.append(past)
-        self._has_waited |= waited
+        if waited:
+            self._has_waited = self._may_order = True
         return past
 
     def _add_result(self, event: AfterToolCall | OnToolCallError) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Mapping
+from collections.abc import Mapping
 from types import TracebackType
 from typing import Self
 
@@ -16,14 +16,13 @@ from hookline.registry._build import Builder
 from hookline.registry._definition import HookDefinition, point_of
 from hookline.registry._errors import DefinitionError
 from hookline.registry._past_calls import EMPTY_RESULTS, JUDGED_KINDS, CallNotRunError, PastCall, event_types_of
-from hookline.signals import HookExecution
 
 __all__ = ["PastJudge"]
 
 OWN_COUNTS = ("operation", "tool")
 """The values of `per` with which `limit-calls` counts the calls of each operation by themselves."""
 REFUSED_HANDLERS = {
-    "budget": "it adds up what model calls cost, and what its hooks see of them is not stored",
+    "budget": "it would need budgets as they were then, and what its hooks see of model calls is not stored",
     "log": "it only writes to the log, and decides nothing",
 }
 """Built-in handlers that cannot be judged on stored calls, and why."""
@@ -84,17 +83,9 @@ class PastJudge:
         """Build new hooks, for the calls of one operation."""
         return PastChain(self._select_judged(self._builder.build_new(self._definition)))
 
-    def judge(self, chain: PastChain, past: PastCall) -> Awaitable[list[HookExecution]]:
-        """Run a stored call through hooks, and return what each of them did, when awaited.
-
-        Args:
-            chain: The hooks.
-            past: The call.
-        """
-        result: object = past.result
-        if result is None:
-            result = CallNotRunError() if self.needs_results else EMPTY_RESULTS[type(past.call)]
-        return chain.judge(past.call, result)
+    def outcome_without_result(self, past: PastCall) -> object:
+        """Return what stands for the outcome of a call whose result is not known, or not needed."""
+        return CallNotRunError() if self.needs_results else EMPTY_RESULTS[type(past.call)]
 
     def _select_judged(self, built: AnyHook) -> list[Interceptor]:
         """Return the interceptors that judge stored calls."""

@@ -40,11 +40,15 @@ from hookline.registry._errors import (
     DefinitionNotFoundError,
     QuotaError,
 )
-from hookline.registry._files import DefinitionFiles
+from hookline.registry._files import DefinitionFiles, HookFile, check_buildable, check_unique, load_hook_file
+from hookline.registry._hook_test_runs import HookTestResult, run_hook_test
+from hookline.registry._hook_tests import read_hook_tests
 from hookline.registry._matches import CallMatches, RecentCalls, read_stored_sample
 from hookline.registry._order import assign_priorities
+from hookline.registry._plans import DefinitionPlan, check_plan, make_plan
+from hookline.registry._policy_watch import AlertSettings, PolicyWatch
 from hookline.registry._revisions import DefinitionRevision, find_revised_tenants, read_deleted, read_revision_page
-from hookline.registry._rows import ChangeTransaction, open_change, read_changes
+from hookline.registry._rows import ChangeTransaction, DefinitionRows, open_change, read_changes
 from hookline.registry._scripts import Scripts
 from hookline.registry._snapshot import Snapshot
 from hookline.store import DEFINITIONS, OperationLineage, Page, SqlStore, check_limit, read_lineages
@@ -58,6 +62,7 @@ AnyHooks: TypeAlias = list[AnyHook]
 Definitions: TypeAlias = list[HookDefinition]
 DefinitionsById: TypeAlias = dict[str, HookDefinition]
 HandlerEntries: TypeAlias = list[HandlerEntry]
+HookTestResults: TypeAlias = list[HookTestResult]
 Tenants: TypeAlias = list[str]
 GivenDefinition: TypeAlias = HookDefinition | Mapping[str, Any]
 
@@ -162,6 +167,7 @@ class Registry:
         endpoint_secrets: Whether deliveries of hooks that name no key are signed with the secrets of their endpoints,
             as a server does.
         quota: Number of definitions that each tenant may store, not counting those of the system and of files.
+        alerts: When a changed rate of denials of a shadow hook raises an alert, and where alerts are sent.
         refresh_seconds: Seconds between two looks at the files, and between two tries to reach a database that is down.
             The database is queried when the store's `wakeups` say that definitions were changed.
         environment: The name of the environment of this process, such as `"production"`, which definitions may name;
@@ -184,6 +190,7 @@ class Registry:
         keys: KeyRing | None = None,
         endpoint_secrets: bool = False,
         quota: int = 50,
+        alerts: AlertSettings = AlertSettings(),  # noqa: B008
         refresh_seconds: float = 0.3,
         environment: str | None = None,
     ) -> None:
@@ -195,6 +202,8 @@ class Registry:
             environment = os.environ.get("HOOKLINE_ENVIRONMENT", "")
         if not isinstance(environment, str):
             raise HookUsageError(f"`environment` must be a name, such as 'production'; got {environment!r:.100}.")
+        if not isinstance(alerts, AlertSettings):
+            raise HookUsageError(f"`alerts` must be AlertSettings; got {type(alerts).__name__}.")
         self._store = store
         self._recent_calls: RecentCalls | None = None
         self._files = DefinitionFiles(files)
@@ -204,6 +213,7 @@ class Registry:
         self._builder = Builder(self._catalog, known_scripts, ring, endpoint_secrets=endpoint_secrets, budgets=store)
         self._snapshot = Snapshot(self._builder, environment)
         self._rules = DefinitionRules(builder=self._builder, quota=quota, variables=frozenset(webhook_env))
+        self._watch = None if store is None else PolicyWatch(store, self._snapshot, alerts, self.refresh)
         self._refresh_seconds = float(refresh_seconds)
         self._refreshing = asyncio.Lock()
         self._woken = asyncio.Event()
@@ -232,12 +242,16 @@ class Registry:
             await self._open.aclose()
             raise
         self._task = asyncio.create_task(self._follow_changes())
+        if self._watch is not None:
+            self._watch.start()
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         """Stop looking for changes; `hooks` still returns the last known hooks."""
+        if self._watch is not None:
+            await self._watch.aclose()
         if self._task is not None:
             await self._open.aclose()
             self._closing = True
@@ -729,26 +743,115 @@ class Registry:
             StoreUnavailableError: If the database cannot be reached.
         """
         store = self._require_store()
-        check_tenant_id(tenant_id)
-        wanted = [self._rules.check_batch_entry(each, tenant_id, nth) for nth, each in enumerate(definitions)]
+        wanted = self._check_batch(definitions, tenant_id)
         async with open_change(store, actor) as change:
-            own = await change.read_tenant(tenant_id)
-            before, left = len(own), dict(own)
-            pairs = _pair_with_stored(wanted, own, left)
-            if prune:
-                for gone in left.values():
-                    await change.remove(gone)
-                    del own[gone.id]
-            for definition, old in pairs:
-                if old is None:
-                    await self._check_id(change, definition, own)
-                own[definition.id] = definition
-            for definition, _ in pairs:
-                self._check_name(definition, own)
-            self._rules.check_quota(tenant_id, before=before, after=len(own))
-            stored = [await _put_if_changed(change, definition, old) for definition, old in pairs]
+            plan = await self._make_plan(change, wanted, tenant_id=tenant_id, prune=prune)
+            stored = await _carry_out(change, plan)
         await self.refresh()
         return [self._snapshot.with_problem(definition) for definition in stored]
+
+    async def plan(
+        self,
+        definitions: Sequence[HookDefinition | Mapping[str, Any]],
+        *,
+        tenant_id: str = "",
+        prune: bool = False,
+    ) -> DefinitionPlan:
+        """Say what `apply` would change, without changing anything.
+
+        Args:
+            definitions: The definitions, or mappings with their fields.
+            tenant_id: The tenant that owns them; `""` is the system.
+            prune: Whether the tenant's other stored definitions would be deleted.
+
+        Raises:
+            DefinitionError: As for `apply`, like the errors that follow.
+            DefinitionConflictError: If an id is taken.
+            QuotaError: If the tenant would exceed its quota.
+            StoreUnavailableError: If the database cannot be reached.
+        """
+        store = self._require_store()
+        wanted = self._check_batch(definitions, tenant_id)
+        async with store.reading() as connection:
+            return await self._make_plan(DefinitionRows(connection), wanted, tenant_id=tenant_id, prune=prune)
+
+    async def apply_plan(self, plan: DefinitionPlan, *, actor: str = "", file: str = "") -> Definitions:
+        """Carry out a plan of `plan` atomically, unless something has changed since it was made.
+
+        Args:
+            plan: The plan.
+            actor: Who carries it out, for the audit log.
+            file: The file that the definitions come from, for the audit log.
+
+        Returns:
+            All definitions of the plan as they are stored, in its order.
+
+        Raises:
+            DefinitionConflictError: If a definition was created, changed or deleted meanwhile; nothing was changed.
+            QuotaError: If the tenant would exceed its quota.
+            StoreUnavailableError: If the database cannot be reached.
+        """
+        async with open_change(self._require_store(), actor, file=file) as change:
+            now = await self._make_plan(change, plan.definitions, tenant_id=plan.tenant_id, prune=plan.prune, made=plan)
+            stored = await _carry_out(change, now)
+        await self.refresh()
+        return [self._snapshot.with_problem(definition) for definition in stored]
+
+    def _check_batch(self, definitions: Sequence[GivenDefinition], tenant_id: str) -> Definitions:
+        check_tenant_id(tenant_id)
+        return [self._rules.check_batch_entry(each, tenant_id, nth) for nth, each in enumerate(definitions)]
+
+    async def _make_plan(
+        self,
+        rows: DefinitionRows,
+        wanted: Definitions,
+        *,
+        tenant_id: str,
+        prune: bool,
+        made: DefinitionPlan | None = None,
+    ) -> DefinitionPlan:
+        """Plan to store checked definitions of a tenant.
+
+        Args:
+            rows: The stored definitions.
+            wanted: The definitions.
+            tenant_id: The tenant.
+            prune: Whether to delete its other definitions.
+            made: The plan that was made before, which this one has to equal.
+        """
+        own = await rows.read_tenant(tenant_id)
+        plan = make_plan(wanted, own, tenant_id=tenant_id, prune=prune)
+        if made is not None:
+            check_plan(made, plan)
+        before = len(own)
+        if prune:
+            own = {id: each for id, each in own.items() if id in {definition.id for definition in plan.definitions}}  # noqa: A001
+        for definition in plan.definitions:
+            if not plan.revisions[definition.id]:
+                await self._check_id(rows, definition, own)
+            own[definition.id] = definition
+        for definition in plan.definitions:
+            self._check_name(definition, own)
+        self._rules.check_quota(tenant_id, before=before, after=len(own))
+        return plan
+
+    async def test_file(self, file: Path | HookFile, *, timeout: float = 5.0) -> HookTestResults:
+        """Run the tests of a file of definitions with new hooks; nothing is logged, counted, stored or sent.
+
+        Args:
+            file: The file, or its content from `load_hook_file`. Its hooks need not be stored.
+            timeout: Seconds that each hook without a `timeout` may take.
+
+        Returns:
+            A result for each test, in the order of the file; none if it has no tests.
+
+        Raises:
+            DefinitionFileError: If the file cannot be read, or a definition or a test in it is invalid.
+        """
+        read = load_hook_file(file) if isinstance(file, Path) else file
+        check_buildable(read, self._builder.build_new)
+        check_unique([read])
+        return [await run_hook_test(self._builder, test, timeout=timeout) for test in read_hook_tests(read)]
 
     async def dry_run(
         self,
@@ -787,6 +890,20 @@ class Registry:
         async with self._store.reading() as connection:
             found = (await read_lineages(connection, [operation_id])).get(operation_id)
         return found if found is not None and found.agent_ids else None
+
+    async def check_policies(self) -> None:
+        """Look at the statistics of policies now, as the registry does every few seconds while it is open.
+
+        A hook beyond the limits of its `shadow_above` is put into shadow mode. A shadow hook whose rate of denials has
+        changed raises an alert. Statistics are those that `ExecutionLog`s of all processes have written.
+
+        Raises:
+            HookUsageError: If the registry has no store.
+            StoreUnavailableError: If the database cannot be reached.
+        """
+        self._require_store()
+        assert self._watch is not None
+        await self._watch.check()
 
     async def backtest(
         self,
@@ -986,7 +1103,7 @@ class Registry:
         return old, own
 
     async def _check_id(
-        self, change: ChangeTransaction, definition: HookDefinition, own: Mapping[str, HookDefinition]
+        self, change: DefinitionRows, definition: HookDefinition, own: Mapping[str, HookDefinition]
     ) -> None:
         """Raise if the tenant, or the system whose hooks it sees, has a definition of that id.
 
@@ -1064,31 +1181,13 @@ def _refuse_file_definition(definition: HookDefinition) -> None:
         raise DefinitionError("read_only", "$.source", problem)
 
 
-def _pair_with_stored(
-    wanted: Definitions, own: DefinitionsById, left: DefinitionsById
-) -> list[tuple[HookDefinition, HookDefinition | None]]:
-    """Pair each wanted definition with the stored one that it replaces, which is removed from `left`.
-
-    Raises:
-        DefinitionError: If two of the wanted definitions would replace the same one.
-    """
-    by_name = {(each.point, each.name): each for each in own.values()}
-    pairs: list[tuple[HookDefinition, HookDefinition | None]] = []
-    for nth, definition in enumerate(wanted):
-        old = own.get(definition.id) if definition.id else by_name.get((definition.point, definition.name))
-        if old is not None and left.pop(old.id, None) is None:
-            raise DefinitionError("invalid", f"$[{nth}]", "it replaces the same definition as another one in the list")
-        id_ = old.id if old is not None else definition.id or f"hook_{os.urandom(6).hex()}"
-        pairs.append((msgspec.structs.replace(definition, id=id_), old))
-    return pairs
-
-
-async def _put_if_changed(
-    change: ChangeTransaction, definition: HookDefinition, old: HookDefinition | None
-) -> HookDefinition:
-    if old is None:
-        return await change.put(definition, "create", old=None)
-    kept = {name: getattr(old, name) for name in ("source", "revision", "created_at", "updated_at", "problem")}
-    if msgspec.structs.replace(definition, **kept) == old:
-        return old
-    return await change.put(definition, "update", old=old)
+async def _carry_out(change: ChangeTransaction, plan: DefinitionPlan) -> Definitions:
+    """Make the changes of a plan, and return its definitions as they are stored."""
+    own = await change.read_tenant(plan.tenant_id)
+    for planned in plan.changes:
+        if planned.action == "delete":
+            await change.remove(own[planned.definition.id])
+        else:
+            old = own.get(planned.definition.id)
+            own[planned.definition.id] = await change.put(planned.definition, planned.action, old=old)
+    return [own[definition.id] for definition in plan.definitions]

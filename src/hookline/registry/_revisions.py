@@ -28,7 +28,7 @@ __all__ = [
 
 logger = logging.getLogger("hookline")
 
-RevisionAction = Literal["keep", "create", "update", "enable", "disable", "reorder", "revert", "delete"]
+RevisionAction = Literal["keep", "create", "update", "enable", "disable", "reorder", "revert", "delete", "fallback"]
 KEPT_REVISIONS = 100
 """Revisions of each definition that are kept, the newest."""
 KEPT_DELETED = 200
@@ -51,6 +51,7 @@ NEW_FIELDS: dict[str, Any] = {
     "hostEvent": "",
     "matcher": "",
     "mode": "enforce",
+    "shadowAbove": None,
 }
 """Fields (wire names) that earlier versions do not know, with the values at which they are not written."""
 

@@ -19,9 +19,18 @@ from hookline.registry._revisions import (
     read_stored_revision,
     write_revision,
 )
-from hookline.store import DEFINITIONS, SqlStore, definitions, raise_revision, read_clock, read_revision, write_audit
+from hookline.store import (
+    DEFINITIONS,
+    SqlStore,
+    definitions,
+    raise_revision,
+    read_clock,
+    read_revision,
+    replace_unstorable,
+    write_audit,
+)
 
-__all__ = ["ChangeTransaction", "DefinitionChanges", "Key", "open_change", "read_changes"]
+__all__ = ["ChangeTransaction", "DefinitionChanges", "DefinitionRows", "Key", "open_change", "read_changes"]
 
 logger = logging.getLogger("hookline")
 
@@ -30,6 +39,9 @@ Key = tuple[str, str]
 COUNTER = "definitions"
 SWITCH = "switch"
 """Value of `source` in a row that only stores whether a definition of a file is enabled."""
+
+TICK = 1e-6
+"""Seconds between the times of creation of two definitions of one transaction, whose order is that of their hooks."""
 
 _decode = msgspec.json.Decoder(HookDefinition).decode
 
@@ -110,7 +122,29 @@ def decode_row(row: Row[Any]) -> HookDefinition | FileSwitch | None:
     )
 
 
-class ChangeTransaction:
+class DefinitionRows:
+    """Reads the stored definitions of a database as they are now.
+
+    Attributes:
+        connection: The connection of the transaction.
+    """
+
+    def __init__(self, connection: AsyncConnection) -> None:
+        self.connection = connection
+
+    async def read_tenant(self, tenant_id: str) -> dict[str, HookDefinition]:
+        """Read the stored definitions of a tenant, by id."""
+        query = select(definitions).where(definitions.c.tenant_id == tenant_id, definitions.c.source != SWITCH)
+        found = {row.id: decode_row(row) for row in await self.connection.execute(query)}
+        return {id: each for id, each in found.items() if isinstance(each, HookDefinition)}  # noqa: A001
+
+    async def find_tenants(self, id: str) -> list[str]:  # noqa: A002
+        """Find the tenants that have a stored definition of that id."""
+        query = select(definitions.c.tenant_id).where(definitions.c.id == id, definitions.c.source != SWITCH)
+        return list((await self.connection.execute(query)).scalars())
+
+
+class ChangeTransaction(DefinitionRows):
     """A transaction that changes definitions. Only one runs at a time.
 
     Attributes:
@@ -118,33 +152,24 @@ class ChangeTransaction:
         now: The time of the database, in unix seconds.
     """
 
-    def __init__(self, connection: AsyncConnection, actor: str, revision: int, now: float) -> None:
-        self._connection = connection
+    def __init__(self, connection: AsyncConnection, actor: str, revision: int, now: float, file: str) -> None:
+        super().__init__(connection)
         self._actor = actor
+        self._file = file
+        self._created = 0
         self.revision, self.now = revision, now
 
     async def find_revised_tenants(self, id: str) -> list[str]:  # noqa: A002
         """Find the tenants that have revisions of a definition, also of one that was deleted."""
-        return await find_revised_tenants(self._connection, id)
+        return await find_revised_tenants(self.connection, id)
 
     async def read_revision(self, tenant_id: str, id: str, revision: int) -> HookDefinition | None:  # noqa: A002
         """Read a definition as it was after a revision; `None` if that is not kept."""
-        return await read_stored_revision(self._connection, tenant_id, id, revision)
-
-    async def read_tenant(self, tenant_id: str) -> dict[str, HookDefinition]:
-        """Read the stored definitions of a tenant, by id."""
-        query = select(definitions).where(definitions.c.tenant_id == tenant_id, definitions.c.source != SWITCH)
-        found = {row.id: decode_row(row) for row in await self._connection.execute(query)}
-        return {id: each for id, each in found.items() if isinstance(each, HookDefinition)}  # noqa: A001
-
-    async def find_tenants(self, id: str) -> list[str]:  # noqa: A002
-        """Find the tenants that have a stored definition of that id."""
-        query = select(definitions.c.tenant_id).where(definitions.c.id == id, definitions.c.source != SWITCH)
-        return list((await self._connection.execute(query)).scalars())
+        return await read_stored_revision(self.connection, tenant_id, id, revision)
 
     async def apply_switch(self, definition: HookDefinition) -> HookDefinition:
         """Return a definition of a file with its stored `enabled` switch applied."""
-        row = (await self._connection.execute(select(definitions).where(_same_row(definition)))).one_or_none()
+        row = (await self.connection.execute(select(definitions).where(_same_row(definition)))).one_or_none()
         if row is None:
             return definition
         return msgspec.structs.replace(definition, enabled=row.enabled, revision=row.revision)
@@ -156,6 +181,7 @@ class ChangeTransaction:
         *,
         old: HookDefinition | None,
         restored: int | None = None,
+        why: str = "",
     ) -> HookDefinition:
         """Store a definition and its new revision.
 
@@ -164,21 +190,24 @@ class ChangeTransaction:
             action: The action for the revision and the audit log.
             old: The stored definition that it replaces, if there is one.
             restored: The revision that it was taken from.
+            why: Why it is changed, for the audit log, if no person has changed it.
 
         Returns:
             The definition as it is stored.
         """
+        created_at = self.now + self._created * TICK if old is None else old.created_at
+        self._created += old is None
         stored = msgspec.structs.replace(
             definition,
             source="api",
             revision=self.revision,
-            created_at=old.created_at if old is not None else self.now,
+            created_at=created_at,
             updated_at=self.now,
             problem="",
         )
         await self._write(stored, encode_definition(stored), is_new=old is None)
         await self._revise(stored, action, restored=restored)
-        await self._audit(f"definition.{action}", stored, changed=_list_changed_fields(old, stored))
+        await self._audit(f"definition.{action}", stored, changed=_list_changed_fields(old, stored), why=why)
         return stored
 
     async def switch(self, definition: HookDefinition) -> HookDefinition:
@@ -198,7 +227,7 @@ class ChangeTransaction:
     async def _revise(self, definition: HookDefinition, action: RevisionAction, *, restored: int | None = None) -> None:
         revision, now = self.revision, self.now
         await write_revision(
-            self._connection, definition, action, actor=self._actor, revision=revision, now=now, restored=restored
+            self.connection, definition, action, actor=self._actor, revision=revision, now=now, restored=restored
         )
 
     async def _write(self, definition: HookDefinition, encoded: bytes, *, is_new: bool) -> None:
@@ -215,34 +244,39 @@ class ChangeTransaction:
         }
         if is_new:
             key = {"tenant_id": definition.tenant_id, "id": definition.id}
-            await self._connection.execute(insert(definitions).values(**key, **values))
+            await self.connection.execute(insert(definitions).values(**key, **values))
         else:
-            await self._connection.execute(update(definitions).where(_same_row(definition)).values(**values))
+            await self.connection.execute(update(definitions).where(_same_row(definition)).values(**values))
 
     async def _delete(self, definition: HookDefinition) -> None:
-        await self._connection.execute(delete(definitions).where(_same_row(definition)))
+        await self.connection.execute(delete(definitions).where(_same_row(definition)))
 
-    async def _audit(self, action: str, definition: HookDefinition, *, changed: list[str]) -> None:
+    async def _audit(self, action: str, definition: HookDefinition, *, changed: list[str], why: str = "") -> None:
         # The names of the changed fields, never their values: an address or a configuration may hold secrets.
-        detail = {
+        detail: dict[str, Any] = {
             "name": definition.name,
             "point": definition.point,
             "revision": self.revision,
             "changed": changed,
             "enabled": definition.enabled,
         }
+        if self._file:
+            detail["file"] = replace_unstorable(self._file)
+        if why:
+            detail["why"] = why
         await write_audit(
-            self._connection, definition.tenant_id, self._actor, action, definition.id, now=self.now, detail=detail
+            self.connection, definition.tenant_id, self._actor, action, definition.id, now=self.now, detail=detail
         )
 
 
 @asynccontextmanager
-async def open_change(store: SqlStore, actor: str) -> AsyncIterator[ChangeTransaction]:
+async def open_change(store: SqlStore, actor: str, *, file: str = "") -> AsyncIterator[ChangeTransaction]:
     """Open a transaction that changes definitions.
 
     Args:
         store: The store of the definitions.
         actor: Who makes the changes, for the audit log.
+        file: The file that the changes come from, for the audit log.
 
     Raises:
         StoreUnavailableError: If the database cannot be reached.
@@ -250,7 +284,7 @@ async def open_change(store: SqlStore, actor: str) -> AsyncIterator[ChangeTransa
     async with store.writing() as connection:
         # First: of two changes that would exceed a quota together, the second one then sees the first.
         revision = await raise_revision(connection, COUNTER)
-        yield ChangeTransaction(connection, actor, revision, await read_clock(connection))
+        yield ChangeTransaction(connection, actor, revision, await read_clock(connection), file)
     store.wakeups.wake(DEFINITIONS)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from bisect import bisect_right
-from collections.abc import Iterable, KeysView, Mapping
+from collections.abc import Iterable, Iterator, KeysView, Mapping
 from itertools import islice
 
 import msgspec
@@ -128,6 +128,11 @@ class Snapshot:
     def of_tenant(self, tenant_id: str) -> Mapping[str, HookDefinition]:
         """Return the definitions of a tenant by id."""
         return self._tenants.get(tenant_id, {})
+
+    def definitions(self) -> Iterator[HookDefinition]:
+        """Yield all definitions."""
+        for own in self._tenants.values():
+            yield from own.values()
 
     def tenants_with(self, id: str) -> list[str]:  # noqa: A002
         """Return the tenants that have a definition of that id."""

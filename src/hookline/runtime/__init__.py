@@ -12,6 +12,7 @@ from hookline.runtime._approvals import decision_of as decision_of
 from hookline.runtime._capabilities import KINDS, Capabilities
 from hookline.runtime._capabilities import check_driven as check_driven
 from hookline.runtime._docstrings import parse_docstring as parse_docstring
+from hookline.runtime._engine import Engine, Segment
 from hookline.runtime._exec import TextStream, exec_agent, interrupt, recover_agent, resume_agent, stream_agent
 from hookline.runtime._inputs import check_decisions as check_decisions
 from hookline.runtime._inputs import new_operation_id as new_operation_id
@@ -24,6 +25,7 @@ from hookline.runtime._models import RETRY as RETRY
 from hookline.runtime._models import Model, ModelRetry, ScriptedModel, StreamingModel
 from hookline.runtime._models import Release as Release
 from hookline.runtime._models import model_by_name as model_by_name
+from hookline.runtime._parts_stream import PartsStream as PartsStream
 from hookline.runtime._persistence import let_go_when_cancelled as let_go_when_cancelled
 from hookline.runtime._retry import find_prompt as find_prompt
 from hookline.runtime._retry import is_compacted as is_compacted
@@ -60,6 +62,7 @@ __all__ = [
     "Capabilities",
     "Compaction",
     "DurableStore",
+    "Engine",
     "InMemoryHistory",
     "InMemoryStore",
     "InterceptorKey",
@@ -76,6 +79,7 @@ __all__ = [
     "OperationStore",
     "Reject",
     "ScriptedModel",
+    "Segment",
     "SessionMemory",
     "StreamingModel",
     "TextStream",

@@ -620,6 +620,11 @@ class AdapterRun:
         found = [each for entry in entries for each in entry if isinstance(each, Interceptor) and each.call is call]
         return any(each.kind in ("after", "around") and each.hold_text for each in found)
 
+    def judges_parts(self) -> bool:
+        """Return whether all hooks that may change or withhold a model's answer judge its text in parts."""
+        run = self._opened
+        return run.chain is not None and run.chain.judges_parts(ModelCall, run.tenant_id)
+
     def begin_model_call(self) -> None:
         """Count a model call that the framework is about to make itself; see `leads`.
 

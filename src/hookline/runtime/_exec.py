@@ -6,7 +6,7 @@ import contextlib
 from collections import deque
 from collections.abc import Coroutine, Iterable, Sequence
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, cast
 
 import anyio
 
@@ -24,6 +24,8 @@ from hookline.errors import (
 )
 from hookline.hooks import AnyHook, hook_batch
 from hookline.runtime._agent import Agent
+from hookline.runtime._begin import check_engine_arguments, exec_on_engine
+from hookline.runtime._engine import Engine
 from hookline.runtime._inputs import RunOptions, check_decisions, check_ids, check_operation_id, opening_messages
 from hookline.runtime._lifecycle import exec_run
 from hookline.runtime._missing_hooks import check_hooks, hooks_of_child
@@ -66,8 +68,14 @@ async def exec_agent(
     drain_timeout: float = 5.0,
     on_token: OnToken | None = None,
     release: Release = "checked",
+    engine: Engine | None = None,
+    queue: str = "",
+    agent_version: str = "",
 ) -> OperationResult:
     """Run an agent until it is done, fails, is stopped, or waits for a person.
+
+    With an `engine`, the operation is stored, and runs in a process with a `Worker` of that engine that has the agent.
+    This function waits for it there. If it is cancelled, or its process dies, the operation goes on.
 
     Args:
         agent: The agent.
@@ -85,6 +93,11 @@ async def exec_agent(
         release: `"checked"` holds text back until every hook that can change or withhold it has run: `around` and
             `after` hooks of `ModelCall`, `StepCall` and `AgentCall`. `"incremental"` releases it at once, before those
             hooks see it.
+        engine: Says which process runs the operation, and when; `None` to run it here. It needs a durable store. Hooks
+            that are functions, `dispatcher` and `on_token` cannot be given with it: they belong to the `Worker`.
+        queue: The queue of the engine; `""` for its default.
+        agent_version: Your version of the agent. It is stored, and workers with other `agent_versions` leave the
+            operation to others; `""` for any.
 
     Returns:
         The result, for every `reason`. Errors of the model are not raised; they are in `error`.
@@ -92,11 +105,14 @@ async def exec_agent(
     Raises:
         HookDefinitionError: If a hook is invalid.
         OperationExistsError: If the operation id is taken.
-        HookUsageError: If the prompt is neither a string nor messages, or the store is not open.
+        HookUsageError: If the prompt is neither a string nor messages, the store is not open, or an argument cannot be
+            given with an `engine`.
+        StoreUnavailableError: With an `engine`, if the store could not be reached. The operation goes on if it was
+            stored.
     """
     if not isinstance(agent, Agent):
         raise HookUsageError(f"exec_agent runs an Agent; got {quote(agent)}.")
-    check_ids(user_id=user_id, tenant_id=tenant_id)
+    check_ids(user_id=user_id, tenant_id=tenant_id, queue=queue, agent_version=agent_version)
     if store is not None and isinstance(store, DurableStore):
         with contextlib.suppress(StoreUnavailableError):  # the run reports it
             store.check_open()
@@ -107,7 +123,13 @@ async def exec_agent(
         tenant_id=tenant_id,
         parent_operation_id=parent_operation_id,
         messages=opening_messages(agent, prompt),
+        agent_version=agent_version,
     )
+    if engine is not None:
+        check_engine_arguments(engine, store, dispatcher=dispatcher, on_token=on_token)
+        return await exec_on_engine(agent, state, hook_batch(hooks), cast("DurableStore", store), engine, queue)
+    if queue:
+        raise HookUsageError(f"`queue` is a queue of an engine; give it with `engine`; got {quote(queue)}.")
     options = RunOptions(
         hooks=[*agent.hooks, *hook_batch(hooks)],
         store=store or default_store(),
@@ -339,6 +361,7 @@ async def exec_child(
         parent_operation_id=parent.operation_id,
         conversation_id=parent.conversation_id,
         messages=opening_messages(agent, instruction),
+        agent_version=parent.agent_version,
     )
     options = RunOptions(
         hooks=hooks_of_child(parent.given_hooks, agent),

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
+from contextvars import Context, copy_context
 from time import perf_counter_ns, time_ns
 from typing import Any
 
@@ -71,6 +73,8 @@ class Journal:
         self.left: OpenStep | None = state.open_step if recovered else None
         self.taking: list[Decision] = list(state.taking) if recovered else []
         self.lost = False
+        self._unheard: deque[tuple[int, Event, Context]] = deque()
+        """The events whose observers wait for the commit: number, event, and the context in which it happened."""
         self._lock = anyio.Lock()
         self._wanted = 0
         self._written = 0
@@ -82,7 +86,7 @@ class Journal:
         self.note(event)
         if isinstance(event, _TOOL_ENDS):
             self.end_call(event.tool_call_id)
-        self._dispatcher.dispatch(event)
+        self._dispatcher._dispatch_at_once(event)
 
     def ask_observers(self, event: BeforeToolCall) -> Awaitable[ToolResult | None]:
         """Note that a tool call begins, then ask the observers whether one of them answers it."""
@@ -96,7 +100,7 @@ class Journal:
             call_index=event.call_index,
         )
         self.note(event)
-        return self._dispatcher.dispatch_before_tool_call(event)
+        return self._dispatcher._ask_at_once(event)
 
     def note(self, event: Event) -> None:
         """Add an event to those that the next write takes along."""
@@ -109,11 +113,15 @@ class Journal:
                 wire=_encode_storable(event),
             )
         )
+        if self._dispatcher._waits_for_commit(event):
+            self._unheard.append((self.numbered, event, copy_context()))
 
     def drop(self, events: int) -> None:
         """Remove the newest events, which will not happen."""
         del self.entries[len(self.entries) - events :]
         self.numbered -= events
+        while self._unheard and self._unheard[-1][0] > self.numbered:
+            self._unheard.pop()
 
     # Calls under way.
 
@@ -191,12 +199,18 @@ class Journal:
         )
 
     def note_written(self, state: OperationState) -> None:
-        """Note that the store has a state, with the events and model calls that were to be written with it."""
+        """Note that the store has a state, with the events and model calls that were to be written with it.
+
+        Observers that wait for the commit of these events are called.
+        """
         self.written = state
         del self.model_calls[: self.attempted_model_calls]
         self.attempted_model_calls = 0
         if self.entries:
             del self.entries[: max(0, state.events - self.entries[0].number + 1)]
+        while self._unheard and self._unheard[0][0] <= state.events:
+            _, event, context = self._unheard.popleft()
+            context.run(self._dispatcher._dispatch_committed, event)
 
     async def checkpoint(self, write: Callable[[], Awaitable[None]]) -> None:
         """Write what happened so far; parallel calls share a write.

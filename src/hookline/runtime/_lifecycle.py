@@ -403,9 +403,11 @@ class Lifecycle(msgspec.Struct, eq=False):
     async def _announce(self) -> None:
         """Dispatch the last events, then unregister the hooks once their queues are empty."""
         run = self.run
+        # Those who wait for the commit have heard of it when the end was written, if it was.
+        dispatch = run.dispatcher._dispatch_at_once if run.journal.durable else run.dispatcher.dispatch
         try:
             for event in end_events(run, self.reason, self.error):
-                run.dispatcher.dispatch(event)
+                dispatch(event)
             if run.critical is not None:
                 self.reason, self.error = await await_required_deliveries(run, self.reason, self.error)
         finally:

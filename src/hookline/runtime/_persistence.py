@@ -130,6 +130,7 @@ def make_state(run: Run, status: CompletionReason | Literal["running"], version:
         interceptors=run.interceptors,
         framework=run.framework,
         retry_of=run.retry_of,
+        agent_version=run.agent_version,
         callers=list(run.callers) or UNSET,
         version=version,
     )

@@ -35,6 +35,7 @@ def make_retry(agent: Agent, state: OperationState, prompt: Sequence[Message], o
         hooks=state.hooks,
         interceptors=state.interceptors,
         retry_of=state.operation_id,
+        agent_version=state.agent_version,
     )
 
 

@@ -47,7 +47,16 @@ from hookline.events import (
     PendingTool,
     ToolOutcome,
 )
-from hookline.hooks import AnyHook, Hook, Hooks, Interceptor, check_hook, has_scopes, select_hooks
+from hookline.hooks import (
+    AnyHook,
+    Hook,
+    Hooks,
+    Interceptor,
+    check_hook,
+    has_scopes,
+    hooks_for_store,
+    select_hooks,
+)
 from hookline.instrumentation import Instrumentation
 from hookline.interceptors import Chain, Interruptible
 from hookline.phases import Phase, PhaseMachine
@@ -134,6 +143,7 @@ class Run:
     __slots__ = (
         "__weakref__",
         "agent",
+        "agent_version",
         "ask_observers",
         "attempted",
         "begun",
@@ -227,7 +237,8 @@ class Run:
         remember: Remember | None = None,
         recovered: bool = False,
     ) -> None:
-        hooks, store = options.hooks, options.store
+        store = options.store
+        hooks = hooks_for_store(options.hooks, store)
         self.agent = agent
         self.hooks = hooks
         self.given_hooks: Sequence[AnyHook] = hooks
@@ -325,6 +336,7 @@ class Run:
             "parent_operation_id": state.parent_operation_id,
         }
         self.retry_of = state.retry_of
+        self.agent_version = state.agent_version
         self.attempted: OperationState | None = None
         self.earlier_ms = state.active_ms
         self.messages: list[Message] = list(state.messages)

@@ -6,11 +6,12 @@ from collections.abc import Callable, Collection, Sequence
 from time import perf_counter_ns
 from typing import Any, ClassVar, Literal, NamedTuple, Protocol
 
+import anyio
 import msgspec
 from msgspec import UNSET, UnsetType
 
 from hookline.calls import AddedContext, Denial, Message, ToolRequest, ToolSpec, Usage
-from hookline.errors import RunFailedError, StaleStateError
+from hookline.errors import OperationNotFoundError, RunFailedError, StaleStateError
 from hookline.events import CompletionReason, HookType, PendingTool, StepType, ToolOutcome
 from hookline.webhooks import HookData
 
@@ -198,6 +199,7 @@ class OperationState(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         tenant_id: The tenant for whom it runs.
         parent_operation_id: The run that called this run as a sub-agent.
         retry_of: The operation that this operation retries.
+        agent_version: The version of the agent, so that a worker of another version leaves it; `""` for any.
         callers: The runs that called it, the outermost first; left out if there are none.
         status: `"running"`, or the reason of its last segment.
         messages: The conversation. While calls wait for a person, it ends with the assistant message that requests
@@ -264,6 +266,7 @@ class OperationState(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     open_step: OpenStep | None = None
     framework: str = ""
     retry_of: str | None = None
+    agent_version: str = ""
     callers: list[CallingOperation] | UnsetType = UNSET
     events: int = 0
     version: int = 1
@@ -424,6 +427,25 @@ class DurableStore(abc.ABC):
     @abc.abstractmethod
     async def release(self, operation_id: str) -> None:
         """Release a running operation, so that another process can continue it."""
+
+    async def wait_until_stopped(self, operation_id: str) -> OperationState:
+        """Wait until an operation has ended or waits for a person, in whatever process it runs.
+
+        `DurableStore` itself loads the state twice a second; a store that is told of changes overrides this.
+
+        Returns:
+            Its state.
+
+        Raises:
+            OperationNotFoundError: If the operation is not in the store.
+        """
+        while True:
+            state = await self.load(operation_id)
+            if state is None:
+                raise OperationNotFoundError(operation_id)
+            if state.status != "running":
+                return state
+            await anyio.sleep(0.5)
 
     @abc.abstractmethod
     async def children(self, operation_id: str) -> list[OperationState]:

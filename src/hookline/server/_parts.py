@@ -11,6 +11,7 @@ from hookline.errors import HookUsageError, StoreUnavailableError
 from hookline.hooks import AnyHook
 from hookline.registry import ExecutionLog, Registry
 from hookline.runtime import Agent
+from hookline.server._backtests import RunningBacktests
 from hookline.server._callers import Req
 from hookline.server._feed import OperationFeed
 from hookline.server._keys import KeyStore
@@ -104,6 +105,7 @@ class ServerParts:
         feed: Streams operations as they change.
         summaries: Sums up operations.
         streams: The open streams.
+        backtests: The backtests that run.
         metrics: The metrics.
         settings: What the server was configured with, for people who administer it.
         refusals: Refused attempts that wait to be written into the audit log.
@@ -134,6 +136,7 @@ class ServerParts:
         self.summaries = OperationSummaries(store)
         self.closing = asyncio.Event()
         self.streams = OpenStreams()
+        self.backtests = RunningBacktests()
         self.refusals = Refusals(store)
         self.settings = ServerSettings()
         self.metrics = Metrics(store, streams=self.streams, registry=registry, log=log)

@@ -18,7 +18,7 @@ import uvicorn
 from hookline.delivery import MASTER_KEY, MasterKeyError, MasterKeys, Outbox, networks_from_environment
 from hookline.errors import HookUsageError
 from hookline.hooks import AnyHook
-from hookline.registry import ExecutionLog, Registry
+from hookline.registry import AlertSettings, ExecutionLog, Registry
 from hookline.runtime import Agent
 from hookline.server._app import MEBIBYTE, build_app
 from hookline.server._connections import Connections, fit_connections, raise_file_limit
@@ -86,6 +86,7 @@ class Server:
             warning in the log; otherwise they wait for a worker that has them.
         master_key: Encrypts the signing secrets of endpoints: the keys, or a file that holds them, which is created if
             it is missing; by default, `HOOKLINE_MASTER_KEY`, or the file hookline.key beside an SQLite database.
+        alerts: When a changed rate of denials of a shadow hook raises an alert, and where alerts are sent.
         trace_url: The address of a trace in your tracing system, with `{trace_id}` in it; the page links to it.
         environment: The name of the environment of this process, such as `"production"`, which definitions may name;
             that of the variable `HOOKLINE_ENVIRONMENT` by default.
@@ -132,6 +133,7 @@ class Server:
         allow_missing_hooks: bool = False,
         master_key: MasterKeys | Path | None = None,
         trace_url: str | None = None,
+        alerts: AlertSettings = AlertSettings(),  # noqa: B008
         environment: str | None = None,
     ) -> None:
         limits = ServerLimits(
@@ -154,6 +156,7 @@ class Server:
             webhook_env=webhook_env,
             quota=quota,
             endpoint_secrets=True,
+            alerts=alerts,
             environment=environment,
         )
         self.log = ExecutionLog(self.store, observers=observers, retention_hours=retention_hours)

@@ -44,6 +44,8 @@ from hookline.store._delivery_claims import release_claims as release_claims
 from hookline.store._delivery_claims import release_uncertain_claims as release_uncertain_claims
 from hookline.store._delivery_log import DeliveryFilter, DeliveryLog, StoredAttempt, StoredDelivery, StoredEndpoint
 from hookline.store._delivery_log import DeliveryStatus as DeliveryStatus
+from hookline.store._engine import StoreEngine as StoreEngine
+from hookline.store._engine import WorkWatch as WorkWatch
 from hookline.store._event_log import EventLog
 from hookline.store._inspection import StoreInspection as StoreInspection
 from hookline.store._inspection import StoreProcess as StoreProcess
@@ -100,6 +102,7 @@ from hookline.store._tables import executions as executions
 from hookline.store._tables import idempotency as idempotency
 from hookline.store._tables import master_keys as master_keys
 from hookline.store._tables import operations as operations
+from hookline.store._tables import policy_alerts as policy_alerts
 from hookline.store._tables import statistics as statistics
 from hookline.store._topics import DEFINITIONS as DEFINITIONS
 from hookline.store._topics import DELIVERIES as DELIVERIES

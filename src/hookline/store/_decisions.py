@@ -35,6 +35,7 @@ __all__ = [
     "list_decisions",
     "make_seen_token",
     "read_decisions",
+    "read_ready_decisions",
     "select_decisions",
     "store_decision",
 ]
@@ -211,7 +212,12 @@ def _explain_not_pending(
 
 
 async def find_decided_operations(
-    connection: AsyncConnection, *, agent_ids: Sequence[str], limit: int, exclude: Container[str] = ()
+    connection: AsyncConnection,
+    *,
+    agent_ids: Sequence[str],
+    limit: int,
+    exclude: Container[str] = (),
+    agent_versions: Sequence[str] | None = None,
 ) -> list[tuple[OperationState, list[Approve | Reject]]]:
     """Find operations of some agents that can be resumed, with the decisions about them."""
     without_event = select(decisions.c.operation_id).where(decisions.c.event_number.is_(None))
@@ -222,6 +228,8 @@ async def find_decided_operations(
         .order_by(operations.c.operation_id)
         .limit(BATCH_SIZE)
     )
+    if agent_versions is not None:
+        query = query.where(operations.c.agent_version.in_(agent_versions))
     found: list[tuple[OperationState, list[Approve | Reject]]] = []
     last = ""
     while len(found) < limit:
@@ -236,6 +244,15 @@ async def find_decided_operations(
             break
         last = rows[-1].operation_id
     return found[:limit]
+
+
+async def read_ready_decisions(connection: AsyncConnection, operation_id: str) -> list[Approve | Reject]:
+    """Return the stored decisions about an operation that waits for a person, if they suffice to resume it."""
+    if not is_storable(operation_id):
+        return []
+    row = (await connection.execute(select(*head_columns).where(operations.c.operation_id == operation_id))).first()
+    state = None if row is None else decode_head(row)
+    return await select_decisions(connection, state) if state and state.status == "waiting_for_human" else []
 
 
 async def select_decisions(connection: AsyncConnection, state: OperationState) -> list[Approve | Reject]:

@@ -99,7 +99,7 @@ def build_delivery_rows(envelopes: Iterable[Envelope]) -> list[dict[str, Any]]:
             "tenant_id": envelope.tenant_id,
             "hook_id": envelope.hook.id,
             "owner_id": envelope.hook.tenant_id,
-            "type": str(envelope.hook.type),
+            "type": envelope.type or str(envelope.hook.type),
             "hook": msgspec.json.encode(envelope.hook),
             "endpoint": (endpoint := endpoint_of(envelope.hook.webhook.url)),
             "stream": stream_name(envelope.operation_id, endpoint),

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from sqlalchemy import select, tuple_
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = ["PastEvent", "PastEvents", "PastOperation", "read_past_events"]
 
-MOST_OPERATIONS = 200
+MOST_OPERATIONS = 500
 """Operations that one query reads."""
 MOST_EVENTS = 4_000
 """Events of all types that one query reads past: those of several operations, or a part of those of one."""
@@ -44,8 +44,8 @@ class PastOperation(NamedTuple):
     day: int
 
 
-class PastEvent(NamedTuple):
-    """A stored event.
+class PastEvent(Protocol):
+    """A stored event: a row of the database, as a copy of each takes a tenth of the time of judging it.
 
     Attributes:
         number: The number of the event in its operation, from 1.
@@ -53,9 +53,12 @@ class PastEvent(NamedTuple):
         wire: The event as JSON.
     """
 
-    number: int
-    type: str
-    wire: bytes
+    @property
+    def number(self) -> int: ...
+    @property
+    def type(self) -> str: ...
+    @property
+    def wire(self) -> bytes: ...
 
 
 class PastEvents(NamedTuple):
@@ -80,7 +83,7 @@ async def read_past_events(
     wanted: OperationFilter,
     types: Collection[str],
     *,
-    except_tenants: Collection[str] = (),
+    is_wanted: Callable[[PastOperation], bool] = lambda operation: True,
     along: Mapping[str, str] | None = None,
 ) -> AsyncIterator[PastEvents]:
     """Read events of the operations that match a filter, the newest operation first.
@@ -92,7 +95,7 @@ async def read_past_events(
         store: The store.
         wanted: The filter; `tool` and `search` are not used.
         types: The types of the events.
-        except_tenants: Tenants whose operations are left out.
+        is_wanted: Returns whether the events of an operation are read.
         along: For a type of events, another type that is only needed of operations with events of the first.
     """
     if wanted.is_impossible:
@@ -100,7 +103,7 @@ async def read_past_events(
     last: PastOperation | None = None
     while True:
         batch = await _read_operations(store, wanted, last)
-        for group in _group_operations([each for each in batch if each.tenant_id not in except_tenants]):
+        for group in _group_operations([each for each in batch if is_wanted(each)]):
             if len(group) == 1 and group[0].events > MOST_EVENTS:
                 async for part in _read_in_parts(store, group[0], types, along or {}):
                     yield part
@@ -172,8 +175,8 @@ async def _read_events(
             further = query.where(column.operation_id.in_(with_first), column.type.in_(set(along.values()) - {*types}))
             rows = sorted([*rows, *await connection.execute(further)], key=lambda row: (row.operation_id, row.number))
     found: dict[str, list[PastEvent]] = {}
-    for operation_id, number, type_, wire in rows:
-        found.setdefault(operation_id, []).append(PastEvent(number, type_, wire))
+    for row in rows:
+        found.setdefault(row[0], []).append(row)
     return found
 
 

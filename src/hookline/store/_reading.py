@@ -59,6 +59,7 @@ class StoredOperation(msgspec.Struct, frozen=True, kw_only=True, rename="camel")
         interrupt_asked_at: When somebody asked for its interruption, in unix seconds.
         interrupt_asked_by: Who asked: `"key:<id>"` for an API key, else the argument `by` of `request_interrupt`.
         retry_of: The operation that it retries.
+        agent_version: The version of the agent with which it was begun; `""` for none.
     """
 
     operation_id: str
@@ -85,6 +86,7 @@ class StoredOperation(msgspec.Struct, frozen=True, kw_only=True, rename="camel")
     interrupt_asked_at: float | None = None
     interrupt_asked_by: str | None = None
     retry_of: str | None = None
+    agent_version: str = ""
 
 
 class Page(msgspec.Struct, Generic[T], frozen=True, kw_only=True, rename="camel"):
@@ -128,6 +130,7 @@ async def find_orphans(
     limit: int,
     agent_ids: Sequence[str] | None,
     exclude: Sequence[str] = (),
+    agent_versions: Sequence[str] | None = None,
 ) -> list[str]:
     """Find operations whose process is dead, without sub-agents of an operation that is running."""
     orphaned = await find_orphaned_sql(database, connection)
@@ -144,6 +147,8 @@ async def find_orphans(
         query = query.where(operations.c.operation_id.not_in(exclude))
     if agent_ids is not None:
         query = query.where(operations.c.agent_id.in_(agent_ids))
+    if agent_versions is not None:
+        query = query.where(operations.c.agent_version.in_(agent_versions))
     return list((await connection.execute(query)).scalars())
 
 

@@ -43,7 +43,15 @@ def build_operation_row(state: OperationState, head: bytes, *, owner: str, write
     Raises:
         HookUsageError: If an id cannot be stored.
     """
-    for name in ("operation_id", "agent_id", "tenant_id", "user_id", "parent_operation_id", "retry_of"):
+    for name in (
+        "operation_id",
+        "agent_id",
+        "tenant_id",
+        "user_id",
+        "parent_operation_id",
+        "retry_of",
+        "agent_version",
+    ):
         check_text(state.operation_id, name, getattr(state, name) or "")
     return {
         "operation_id": state.operation_id,
@@ -67,6 +75,7 @@ def build_operation_row(state: OperationState, head: bytes, *, owner: str, write
         "duration_ms": state.active_ms,
         "trace_id": find_trace_id(state),
         "retry_of": state.retry_of,
+        "agent_version": state.agent_version,
         "missing_hooks": None,  # the process that writes has all hooks, and has gone on
     }
 

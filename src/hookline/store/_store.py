@@ -14,7 +14,7 @@ from sqlalchemy import ColumnElement
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from hookline.budgets import Amounts, BudgetFigures, BudgetRequest, Reservation, Settlement
-from hookline.errors import HookUsageError, StoreUnavailableError
+from hookline.errors import HookUsageError, OperationNotFoundError, StoreUnavailableError
 from hookline.runtime import Approve, DurableStore, JournalEntry, ModelCallRecord, OperationState, Reject
 from hookline.store import _budgets as counts
 from hookline.store import _conversation as conversation
@@ -357,6 +357,28 @@ class SqlStore(DurableStore):
         await self._commits.wait_until_written(operation_id)
         return await self._read(partial(reading.load_state, operation_id=operation_id))
 
+    async def wait_until_stopped(self, operation_id: str) -> OperationState:
+        """Wait until an operation has ended or waits for a person, in whatever process it runs, and load its state.
+
+        Raises:
+            OperationNotFoundError: If there is no such operation.
+            StoreUnavailableError: If the database cannot be reached.
+        """
+        changed = anyio.Event()
+
+        def note_change() -> None:
+            changed.set()
+
+        async with self.wakeups.woken(events_topic(operation_id), note_change):
+            while True:
+                changed = anyio.Event()
+                stored = await self.operation(operation_id)
+                if stored is None:
+                    raise OperationNotFoundError(operation_id)
+                if stored.status != "running" and (state := await self.load(operation_id)) is not None:
+                    return state
+                await changed.wait()
+
     async def orphaned(self, operation_id: str) -> bool:
         """Return whether an operation has the status "running" while its process is dead."""
         return await self._read(partial(is_orphaned, self._database, operation_id=operation_id))
@@ -376,7 +398,12 @@ class SqlStore(DurableStore):
         self.wakeups.wake(WORK)
 
     async def orphans(
-        self, limit: int = 100, *, agent_ids: Sequence[str] | None = None, exclude: Sequence[str] = ()
+        self,
+        limit: int = 100,
+        *,
+        agent_ids: Sequence[str] | None = None,
+        exclude: Sequence[str] = (),
+        agent_versions: Sequence[str] | None = None,
     ) -> list[str]:
         """List the ids of operations whose process is dead, least recently written first.
 
@@ -386,11 +413,11 @@ class SqlStore(DurableStore):
             limit: Number of operations at most.
             agent_ids: Only operations of these agents.
             exclude: Ids to leave out.
+            agent_versions: Only operations that were begun with one of these versions of the agent.
         """
         reading.check_limit(limit)
-        return await self._read(
-            partial(reading.find_orphans, self._database, limit=limit, agent_ids=agent_ids, exclude=exclude)
-        )
+        query = partial(reading.find_orphans, self._database, agent_ids=agent_ids, agent_versions=agent_versions)
+        return await self._read(partial(query, limit=limit, exclude=exclude))
 
     async def next_lease_end(self) -> float | None:
         """Return the seconds until the first lease of another process ends; `None` if no other process is alive.
@@ -650,7 +677,12 @@ class SqlStore(DurableStore):
         )
 
     async def decided(
-        self, agent_ids: Sequence[str], limit: int = 1000, *, exclude: Sequence[str] = ()
+        self,
+        agent_ids: Sequence[str],
+        limit: int = 1000,
+        *,
+        exclude: Sequence[str] = (),
+        agent_versions: Sequence[str] | None = None,
     ) -> list[tuple[OperationState, list[Approve | Reject]]]:
         """List operations that can be resumed, since all pending calls are decided or one decision stops the run.
 
@@ -658,10 +690,18 @@ class SqlStore(DurableStore):
             agent_ids: Only operations of these agents.
             limit: Number of operations at most.
             exclude: Ids to leave out.
+            agent_versions: Only operations that were begun with one of these versions of the agent.
         """
-        return await self._read(
-            partial(decisions.find_decided_operations, agent_ids=agent_ids, limit=limit, exclude=frozenset(exclude))
-        )
+        query = partial(decisions.find_decided_operations, agent_ids=agent_ids, agent_versions=agent_versions)
+        return await self._read(partial(query, limit=limit, exclude=frozenset(exclude)))
+
+    async def ready_decisions(self, operation_id: str) -> list[Approve | Reject]:
+        """Read the decisions about an operation that waits for a person; empty if they do not suffice to resume it.
+
+        Raises:
+            StateFormatError: If a newer version of hookline wrote the state.
+        """
+        return await self._read(partial(decisions.read_ready_decisions, operation_id=operation_id))
 
     async def decisions_of(self, operation_id: str) -> list[StoredDecision]:
         """List the decisions about calls of an operation, with who made them, oldest first."""

@@ -116,6 +116,7 @@ operations = Table(
     Column("interrupt_asked_at", Float),
     Column("interrupt_asked_by", String(400)),
     Column("retry_of", String(400)),
+    Column("agent_version", String(400), nullable=False, server_default=""),
     Index("ix_operations_day", "day", **_in_a_day),
     Index(None, "tenant_id", "created_at", "operation_id"),
     Index(None, "created_at", "operation_id"),

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Callable, Iterable, Sequence
-from time import monotonic
+from contextlib import AbstractAsyncContextManager
+from time import time
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 import anyio
-import anyio.abc
 
+from hookline._checks import quote
 from hookline.dispatcher import HookDispatcher
 from hookline.errors import (
     HookUsageError,
@@ -25,6 +25,7 @@ from hookline.hooks import AnyHook, hook_batch
 from hookline.runtime import (
     Agent,
     Approve,
+    Engine,
     OperationResult,
     Reject,
     hooks_of_child,
@@ -33,7 +34,8 @@ from hookline.runtime import (
     recover_agent,
     resume_agent,
 )
-from hookline.store._topics import INTERRUPTS, WORK
+from hookline.store._engine import StoreEngine
+from hookline.store._reading import LIVE
 
 if TYPE_CHECKING:
     from hookline.store._reading import StoredOperation
@@ -45,13 +47,12 @@ logger = logging.getLogger("hookline")
 
 RETRY_SECONDS = 60.0
 """Seconds until a worker tries again to resume an operation that it could not resume; others may try meanwhile."""
-
 HOOKS_SECONDS = 60.0
 """Seconds until a worker tries again to resume an operation that waits for hooks."""
 AGAIN_SECONDS = 0.5
 """Seconds until a worker tries again what failed because of the database, or since another one was faster."""
-LEASE_MARGIN = 0.05
-"""Seconds after the end of a lease after which a worker looks, since the two clocks do not run exactly alike."""
+MOST_REPORTED = 10_000
+"""Operations of which a worker remembers that it logged their missing hooks; then it forgets all."""
 MOST_CALLERS = 100
 """Ancestors of a sub-agent that are looked at, at most: a run may name any operation as its parent, even in a loop."""
 
@@ -77,6 +78,9 @@ class Worker:
         poll_seconds: Longest time, in seconds, between two queries for work. By default, a worker queries when the
             store's `wakeups` wake it, when the lease of another process ends, and when it is time to try again.
         allow_missing_hooks: Whether to resume operations without their missing interceptors, with a warning in the log.
+        engine: Says which process runs an operation, and when; by default a `StoreEngine` of the store.
+        agent_versions: The versions of the agents that this process can run. An operation that was begun with another
+            `agent_version` is left to other workers; one without a version is run by all. `None` for all versions.
 
     Raises:
         HookUsageError: If an argument is invalid.
@@ -93,179 +97,101 @@ class Worker:
         concurrency: int = 8,
         poll_seconds: float | None = None,
         allow_missing_hooks: bool = False,
+        engine: Engine | None = None,
+        agent_versions: Iterable[str] | None = None,
     ) -> None:
         self._agents = _collect_agents(agents)
         if not self._agents or concurrency < 1 or (poll_seconds is not None and not poll_seconds > 0):
             raise HookUsageError(
                 "A Worker needs at least one agent, a `concurrency` of 1 or more, and `poll_seconds` above 0."
             )
+        if engine is not None and not isinstance(engine, Engine):
+            raise HookUsageError(
+                f"`engine` must have `begin`, `wake` and `serve`, as StoreEngine has; got {quote(engine)}."
+            )
+        if engine is not None and poll_seconds is not None:
+            raise HookUsageError("`poll_seconds` is for the default engine: give it to the engine, not to the Worker.")
+        self._agent_versions = None if agent_versions is None else _check_versions(agent_versions)
         self.store = store
         batch = () if callable(hooks) else hook_batch(hooks)
         self._hooks: Callable[[str], Iterable[AnyHook]] = hooks if callable(hooks) else lambda tenant_id: batch
         self._dispatcher = dispatcher
-        self._limiter = anyio.CapacityLimiter(concurrency)
-        self._poll_seconds = poll_seconds
-        self._woken = anyio.Event()
-        self._lease_end = math.inf
-        """When (by `monotonic`) the first lease of another process ends, unless it is renewed before."""
-        self._running: set[str] = set()
-        self._postponed_until: dict[str, float] = {}
-        """Operations that could not be resumed, and when (by `monotonic`) to try again."""
+        self._concurrency = concurrency
+        self._engine: Engine = StoreEngine(store, poll_seconds=poll_seconds) if engine is None else engine
         self._allow_missing_hooks = allow_missing_hooks
-        self._reported: set[str] = set()
-        """Operations whose missing hooks were logged already."""
-        self._interrupts_asked = True
-        """Whether somebody may have asked for the interruption of operations since the last query for them."""
-        self._group: anyio.abc.TaskGroup | None = None
-        self._stop = anyio.Event()
+        self._reported: dict[str, int] = {}
+        """Operations whose missing hooks were logged, and the version of their state at that time."""
+        self._serving: AbstractAsyncContextManager[None] | None = None
 
     async def __aenter__(self) -> Self:
-        group = anyio.create_task_group()
-        await group.__aenter__()
-        self._group = group
-        await group.start(self._poll)
+        self._serving = self._engine.serve(
+            list(self._agents),
+            self._continue_operation,
+            concurrency=self._concurrency,
+            agent_versions=self._agent_versions,
+        )
+        await self._serving.__aenter__()
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool | None:
-        assert self._group is not None
-        self._stop.set()
-        self._woken.set()
-        if error is not None:
-            self._group.cancel_scope.cancel()
-        return await self._group.__aexit__(kind, error, trace)
+        assert self._serving is not None
+        return await self._serving.__aexit__(kind, error, trace)
 
     async def run(self) -> None:
         """Resume operations until cancelled."""
         async with self:
             await anyio.sleep_forever()
 
-    async def _poll(self, *, task_status: anyio.abc.TaskStatus[None]) -> None:
-        """Look for operations to resume whenever there may be some, until stopped."""
-        failing = False
-        wakeups = self.store.wakeups
-        async with wakeups.woken(WORK, self._look), wakeups.woken(INTERRUPTS, self._look_for_interrupts):
-            task_status.started()
-            while not self._stop.is_set():
-                self._woken = anyio.Event()
-                try:
-                    await self._start_available()
-                    failing = False
-                except StoreUnavailableError as error:
-                    if not failing:
-                        logger.error("A worker cannot reach its store and will retry: %s", error)
-                    failing = True
-                except Exception:
-                    if not failing:
-                        logger.exception("A worker could not check for operations")
-                    failing = True
-                with anyio.move_on_after(AGAIN_SECONDS if failing else self._find_pause()):
-                    await self._woken.wait()
-
-    def _look(self) -> None:
-        """Look for operations now."""
-        self._woken.set()
-
-    def _look_for_interrupts(self) -> None:
-        """Look for operations that are to be interrupted, now."""
-        self._interrupts_asked = True
-        self._woken.set()
-
-    def _find_pause(self) -> float:
-        """Return the seconds until the next look, if nothing wakes the worker before."""
-        ends = min((self._lease_end + LEASE_MARGIN, *self._postponed_until.values()))
-        return max(0.0, min(ends - monotonic(), math.inf if self._poll_seconds is None else self._poll_seconds))
-
-    async def _start_available(self) -> None:
-        """Start every operation that can be resumed now."""
-        assert self._group is not None
-        now = monotonic()
-        again = {name for name, until in self._postponed_until.items() if until <= now}
-        self._postponed_until = {name: until for name, until in self._postponed_until.items() if until > now}
-        exclude = [*self._running, *self._postponed_until]
-        if self._interrupts_asked:
-            await self._start_interrupted()
-        for state, decisions in await self.store.decided(list(self._agents), exclude=exclude):
-            if state.operation_id not in self._running and state.operation_id not in self._postponed_until:
-                self._start(self._agents[state.agent_id], state.operation_id, decisions)
-        for operation_id in await self.store.orphans(1000, agent_ids=list(self._agents), exclude=exclude):
-            stored = await self.store.operation(operation_id)
-            agent = self._agents.get(stored.agent_id) if stored is not None else None
-            if agent is not None and operation_id not in self._running:
-                self._start(agent, operation_id, None)
-        self._reported -= again - self._running  # somebody else has continued them
-        seconds = await self.store.next_lease_end()
-        self._lease_end = math.inf if seconds is None else monotonic() + seconds
-
-    async def _start_interrupted(self) -> None:
-        """End every operation that is to be interrupted and that no process runs."""
-        # An operation that waits for hooks can be ended without them.
-        left_out = [*self._running, *(each for each in self._postponed_until if each not in self._reported)]
-        self._interrupts_asked = False
+    async def _continue_operation(self, operation_id: str) -> None:
+        """Run a segment of an operation, and decide what its failure means."""
+        let_go_when_cancelled.set(True)
+        again: float | None = None
         try:
-            found = await self.store.unattended_interrupts(list(self._agents), exclude=left_out)
-            for operation_id in found:
-                stored = await self.store.operation(operation_id)
-                agent = self._agents.get(stored.agent_id) if stored is not None else None
-                if agent is not None and operation_id not in self._running:
-                    self._reported.discard(operation_id)
-                    self._start(agent, operation_id, None)
-        except BaseException:
-            self._interrupts_asked = True
-            raise
-
-    def _start(self, agent: Agent, operation_id: str, decisions: Sequence[Approve | Reject] | None) -> None:
-        assert self._group is not None
-        self._running.add(operation_id)
-        self._group.start_soon(self._continue_operation, agent, operation_id, decisions)
-
-    async def _continue_operation(
-        self, agent: Agent, operation_id: str, decisions: Sequence[Approve | Reject] | None
-    ) -> None:
-        """Resume one operation, and decide what its failure means."""
-        try:
-            async with self._limiter:
-                if self._stop.is_set():
-                    return
-                let_go_when_cancelled.set(True)
-                result = await self._run_segment(agent, operation_id, decisions)
-                if result.error is not None:
-                    # The operation may not have ended in the store. After an outage, try again soon.
-                    lost = isinstance(result.error, StoreUnavailableError)
-                    self._postponed_until[operation_id] = monotonic() + (AGAIN_SECONDS if lost else RETRY_SECONDS)
-                self._reported.discard(operation_id)
-                if decisions is not None:
-                    await self.store.forget_decisions(operation_id)
-        except MissingHooksError as error:
-            self._postponed_until[operation_id] = monotonic() + HOOKS_SECONDS
-            if operation_id not in self._reported:
-                self._reported.add(operation_id)
-                logger.error("Operation %s waits for hooks: %s", operation_id, error)
+            result = await self._run_segment(operation_id)
+            if result is not None and result.error is not None:
+                # The operation may not have ended in the store. After an outage, try again soon.
+                again = AGAIN_SECONDS if isinstance(result.error, StoreUnavailableError) else RETRY_SECONDS
+            self._reported.pop(operation_id, None)
+        except MissingHooksError:
+            again = HOOKS_SECONDS  # it was logged
         except OperationMismatchError as error:
-            self._postponed_until[operation_id] = monotonic() + RETRY_SECONDS
+            again = RETRY_SECONDS
             logger.info("A worker will retry operation %s in %g s: %s", operation_id, RETRY_SECONDS, error)
         except (OperationError, StoreUnavailableError) as error:
-            self._postponed_until[operation_id] = monotonic() + AGAIN_SECONDS
+            again = AGAIN_SECONDS
             logger.info("A worker skips operation %s: %s", operation_id, error)  # another worker was faster
         except Exception:
-            self._postponed_until[operation_id] = monotonic() + RETRY_SECONDS
+            again = RETRY_SECONDS
             logger.exception(
                 "A worker could not resume operation %s and will retry in %g s; other workers may resume it sooner",
                 operation_id,
                 RETRY_SECONDS,
             )
-        finally:
-            self._running.discard(operation_id)
-            self._interrupts_asked = True
-            self._look()  # it may have been decided, or released a sub-agent's operation, while it was left out
+        if again is not None:
+            await self._engine.wake(operation_id, not_before=time() + again)
 
-    async def _run_segment(
-        self, agent: Agent, operation_id: str, decisions: Sequence[Approve | Reject] | None
-    ) -> OperationResult:
+    async def _run_segment(self, operation_id: str) -> OperationResult | None:
+        """Run what an operation needs now: the rest after a pause, the rest of a dead process, or its end.
+
+        Returns:
+            The result; `None` if it has ended, or waits for decisions.
+        """
         stored = await self.store.operation(operation_id)
         if stored is None:
             raise OperationNotFoundError(operation_id)
+        agent = self._agents.get(stored.agent_id)
+        if agent is None or not self._serves_version(stored.agent_version):
+            return None  # an engine has called it although this process does not serve it; another one will run it
+        if stored.status not in LIVE:
+            return None
+        interrupted = stored.interrupt_asked_at is not None
+        decisions: Sequence[Approve | Reject] | None = None
+        if stored.status == "waiting_for_human" and not interrupted:
+            decisions = await self.store.ready_decisions(operation_id)
+            if not decisions:
+                return None
         given = list(self._hooks(stored.tenant_id))
         hooks = [*(entry for entry in await self._find_inherited_hooks(stored, agent) if entry not in given), *given]
         try:
@@ -276,10 +202,10 @@ class Worker:
                     store=self.store,
                     hooks=hooks,
                     dispatcher=self._dispatcher,
-                    abandon=stored.interrupt_asked_at is not None or await self._is_abandoned_child(stored),
+                    abandon=interrupted or await self._is_abandoned_child(stored),
                     allow_missing_hooks=self._allow_missing_hooks,
                 )
-            return await resume_agent(
+            result = await resume_agent(
                 agent,
                 operation_id,
                 decisions,
@@ -288,11 +214,26 @@ class Worker:
                 dispatcher=self._dispatcher,
                 allow_missing_hooks=self._allow_missing_hooks,
             )
+            await self.store.forget_decisions(operation_id)
+            return result
         except MissingHooksError as error:
-            ids = [hook_id for hook_id, _, _ in error.missing]
-            if ids != stored.missing_hooks:
-                await self.store.note_missing_hooks(operation_id, ids, version=stored.version)
+            await self._report_missing_hooks(stored, error)
             raise
+
+    async def _report_missing_hooks(self, stored: StoredOperation, error: MissingHooksError) -> None:
+        """Log once which hooks an operation waits for, and record it in the store."""
+        ids = [hook_id for hook_id, _, _ in error.missing]
+        if ids != stored.missing_hooks:
+            await self.store.note_missing_hooks(stored.operation_id, ids, version=stored.version)
+        if self._reported.get(stored.operation_id) != stored.version:
+            if len(self._reported) >= MOST_REPORTED:
+                self._reported.clear()
+            self._reported[stored.operation_id] = stored.version
+            logger.error("Operation %s waits for hooks: %s", stored.operation_id, error)
+
+    def _serves_version(self, version: str) -> bool:
+        """Return whether this process can run an operation with this version of its agent."""
+        return not version or self._agent_versions is None or version in self._agent_versions
 
     async def _find_inherited_hooks(self, stored: StoredOperation, agent: Agent) -> list[AnyHook]:
         """Find the hooks that a sub-agent's operation inherits from the agents that called it."""
@@ -316,6 +257,14 @@ class Worker:
             return False
         parent = await self.store.operation(stored.parent_operation_id)
         return parent is not None and parent.status != "running"
+
+
+def _check_versions(versions: Iterable[str]) -> list[str]:
+    """Return the versions of agents that a worker was given, as a list."""
+    found = [] if isinstance(versions, str) else list(versions)
+    if isinstance(versions, str) or not all(isinstance(each, str) for each in found):
+        raise HookUsageError(f"`agent_versions` is a list of strings, or None for all; got {quote(versions)}.")
+    return found
 
 
 def _collect_agents(agents: Iterable[Agent]) -> dict[str, Agent]:

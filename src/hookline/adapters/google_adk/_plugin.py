@@ -31,8 +31,9 @@ from hookline.calls import (
     ToolCall,
     ToolRequest,
 )
-from hookline.errors import HookUsageError
+from hookline.errors import HookDenied, HookUsageError
 from hookline.events import PendingTool
+from hookline.interceptors import TextJudge, open_text_judge
 from hookline.runtime import KINDS, AdapterRun, AgentDone, Capabilities, Reject, ToolDone
 
 __all__ = ["DRIVES", "OPERATION_KEY", "AdkBinding", "HookPlugin", "current_binding", "current_call"]
@@ -80,6 +81,10 @@ class AdkBinding:
         self.observes_model = False
         """Whether a model call is open that only observers watch; then only its answer is converted."""
         self.last_part: Any = None
+        self.text_judge: TextJudge | None = None
+        """Judges the text of the present model call in parts."""
+        self.denied_in_parts = False
+        """Whether hooks denied a part of the answer that the model is still writing."""
         self.note_piece: Callable[[], None] | None = None
         self.last_answer: tuple[Any, ModelResponse] | None = None
         """ADK's and hookline's form of the model's answer, if a hook had the model asked again."""
@@ -221,20 +226,26 @@ class HookPlugin(BasePlugin):
         if not await call.begin(hooked_call):
             return convert.to_llm_response(call.result, binding.run.denied)
         request.change(call.given)
+        binding.text_judge, binding.denied_in_parts = open_text_judge(call.given), False
         binding.model_call, binding.note_piece = call, binding.run.begin_stream(known_to_stream=False)
         return None
 
     async def after_model_callback(self, *, callback_context: Any, llm_response: Any) -> Any:
         binding = current_binding.get()
-        if binding is None or not (binding.model_call or binding.observes_model):
+        if binding is None or not (binding.model_call or binding.observes_model or binding.denied_in_parts):
             return None
+        if binding.denied_in_parts:  # ADK reads the model's stream to its end
+            if llm_response.partial:
+                return llm_response.model_copy(update={"content": None})
+            binding.denied_in_parts = False
+            return convert.to_llm_response(None, binding.run.denied)
         if llm_response.partial:
             binding.last_part = llm_response
             if binding.note_piece is not None:
                 binding.note_piece()
             if binding.model_call is None or not must_hold_stream(binding.run, ModelCall):
                 return None
-            return llm_response.model_copy(update={"content": None})  # ADK emits no event without content
+            return await self._release_part(binding, llm_response)
         if binding.model_call is None:
             binding.record_model_answer(llm_response)
             return None
@@ -250,6 +261,18 @@ class HookPlugin(BasePlugin):
             )
         return None if answer is given else convert.to_llm_response(answer, binding.run.denied, given=llm_response)
 
+    async def _release_part(self, binding: AdkBinding, llm_response: Any) -> Any:
+        """Return a part of a streamed answer with the text that hooks let pass; ADK emits no event without content."""
+        released, judge, call = "", binding.text_judge, binding.model_call
+        if judge is not None and call is not None:
+            try:
+                released = await judge.add(convert.from_llm_response(llm_response).content)
+            except HookDenied as refusal:
+                binding.model_call, binding.denied_in_parts = None, True
+                await call.fail(refusal)
+        content = types.Content(role="model", parts=[types.Part(text=released)]) if released else None
+        return llm_response.model_copy(update={"content": content})
+
     async def on_model_error_callback(self, *, callback_context: Any, llm_request: Any, error: Exception) -> Any:
         binding = current_binding.get()
         if binding is not None:
@@ -257,6 +280,12 @@ class HookPlugin(BasePlugin):
         if binding is None or binding.model_call is None:
             return None
         call, binding.model_call = binding.model_call, None
+        if binding.text_judge is not None:
+            try:
+                await binding.text_judge.judge_broken()
+            except HookDenied as refusal:
+                await call.fail(refusal)
+                return convert.to_llm_response(None, binding.run.denied)
         answer = await call.fail(error)
         return convert.to_llm_response(answer, None) if answer is not None else None
 

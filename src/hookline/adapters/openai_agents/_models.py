@@ -11,7 +11,7 @@ from agents import Agent, Model, ModelBehaviorError, ModelResponse, RunConfig, U
 from agents.util._error_tracing import get_current_task_model_timeout_error, mark_model_timeout_task
 from openai.types.responses import ResponseCompletedEvent, ResponseOutputItemDoneEvent
 
-from hookline.adapters._streams import PartsStream, must_hold_stream
+from hookline.adapters._streams import must_hold_stream
 from hookline.adapters.openai_agents._conversion import (
     completed_event,
     from_items,
@@ -30,7 +30,7 @@ from hookline.adapters.openai_agents._patches import Substitute
 from hookline.adapters.openai_agents._run_binding import OpenAIBinding, present_binding
 from hookline.calls import ModelCall
 from hookline.calls import ModelResponse as Answer
-from hookline.runtime import AdapterRun
+from hookline.runtime import AdapterRun, PartsStream
 
 __all__ = ["model_name", "wrap_get_model"]
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
-from contextlib import closing
+from contextlib import aclosing, closing
+from copy import copy
 from typing import Any
 
 from strands.hooks import AfterModelCallEvent
@@ -15,6 +16,8 @@ from hookline.adapters._streams import must_hold_stream
 from hookline.adapters.strands import _conversion as convert
 from hookline.adapters.strands._run_binding import StrandsBinding, binding_of
 from hookline.calls import Message, ModelCall, ModelResponse
+from hookline.errors import HookDenied
+from hookline.runtime import PartsStream
 
 __all__ = ["after_model", "hook_middleware", "model_middleware"]
 
@@ -80,22 +83,39 @@ async def _ask_model(binding: StrandsBinding, context: Any, call_next: Next) -> 
     messages = [*system, *(ours for _, each in known for ours in each)]
     tools = convert.to_tool_specs(agent, context.tool_specs)
 
+    parts: PartsStream[list[TypedEvent]] | None = None
+
     async def ask(call: ModelCall) -> ModelResponse:
-        changed = context
-        held.clear()
+        nonlocal parts
+        changed, raw = context, list[TypedEvent]()
+        parts = PartsStream(
+            call,
+            _emit_all if hold else None,
+            text_of=_text_of,
+            with_text=_with_text,
+            is_frame=_is_frame,
+        )
         if call.messages != messages or call.tools != tools:
             changed = _changed_context(context, call, system, known)
         note_piece = run.begin_stream()
         try:
-            async for event in call_next(changed):
-                if "event" in event:  # a piece of the stream as it came; what is made of it follows
-                    note_piece()
-                if isinstance(event, ModelStopReason):
-                    own.append(event)
-                elif hold:
-                    held.append(event)
-                else:
-                    await emit(event)
+            async with parts, aclosing(call_next(changed)) as events:
+                async for event in events:
+                    if "event" in event:  # a piece of the stream as it came; what is made of it follows
+                        note_piece()
+                    if isinstance(event, ModelStopReason):
+                        own.append(event)
+                    elif not hold:
+                        await emit(event)
+                    elif _has_text(event):
+                        raw.append(event)
+                    else:
+                        await parts.add([*raw, event])
+                        raw.clear()
+                if raw:
+                    await parts.add(raw)
+        except HookDenied:
+            raise
         except Exception as error:
             binding.error = error
             raise
@@ -103,16 +123,53 @@ async def _ask_model(binding: StrandsBinding, context: Any, call_next: Next) -> 
         responses.append(convert.to_model_response(agent, last.message, last.stop_reason, last.usage))
         return responses[-1]
 
-    responses, held, hold = list[ModelResponse](), list[TypedEvent](), must_hold_stream(run, ModelCall)
+    responses, hold = list[ModelResponse](), must_hold_stream(run, ModelCall)
     response = await run.ask_model(messages, ask, tools=tools)
     binding.model_pending = False
     unchanged = bool(own) and response == responses[-1]
     final = response or ModelResponse(content=run.denied.reason if run.denied is not None else "")
-    for event in held if unchanged else [TypedEvent({"data": final.content})]:
-        await emit(event)
+    if unchanged:
+        for events in parts.rest() if parts is not None else ():
+            await _emit_all(events)
+    else:
+        released = len(parts.released) if parts is not None and response is not None else 0
+        await emit(TypedEvent({"data": final.content[released:]}))
     return (
         own[-1] if unchanged else convert.to_model_stop_reason(final, own[-1] if own and response is not None else None)
     )
+
+
+async def _emit_all(events: list[TypedEvent]) -> None:
+    for event in events:
+        await emit(event)
+
+
+def _has_text(event: TypedEvent) -> bool:
+    """Return whether an event is a piece of text as it came from the model; what is made of it follows."""
+    return "text" in event.get("event", {}).get("contentBlockDelta", {}).get("delta", {})
+
+
+def _text_of(events: list[TypedEvent]) -> str | None:
+    """Return the text of a piece of the stream and the event that was made of it; `None` if they are not only text."""
+    text = events[-1].get("data")
+    return text if isinstance(text, str) and len(events) == 2 else None
+
+
+def _with_text(events: list[TypedEvent], text: str) -> list[TypedEvent]:
+    raw, made = events
+    changed = copy(made)
+    changed.update({"data": text, "delta": {"text": text}})
+    block = {**raw["event"]["contentBlockDelta"], "delta": {"text": text}}
+    return [type(raw)({**raw["event"], "contentBlockDelta": block}), changed]
+
+
+def _is_frame(events: list[TypedEvent]) -> bool:
+    """Return whether an event has no content of the model."""
+    piece = events[-1].get("event") if len(events) == 1 else None
+    if not isinstance(piece, dict):
+        return not events[-1].keys() - {"init_event_loop", "start", "start_event_loop"}
+    started = piece.get("contentBlockStart")
+    return "messageStart" in piece or (started is not None and not started.get("start"))
 
 
 def _system(context: Any) -> str:

@@ -1,4 +1,4 @@
-"""`hookline hooks`: list, show, apply, import, enforce, enable, disable, remove, revert, test, backtest definitions."""
+"""`hookline hooks`: list, show, import, enforce, enable, disable, remove, revert, test, backtest definitions."""
 
 from __future__ import annotations
 
@@ -56,8 +56,8 @@ if TYPE_CHECKING:
         CallLabel,
         DefinitionRevision,
         DryRun,
-        FileEntry,
         HookDefinition,
+        HookFile,
         HostSettings,
         ImportedHook,
         Mode,
@@ -65,7 +65,7 @@ if TYPE_CHECKING:
     )
     from hookline.store import SqlStore
 
-__all__ = ["hooks_app"]
+__all__ = ["hooks_app", "read_hook_file", "state_of", "with_registry", "without_derived_id"]
 
 T = TypeVar("T")
 
@@ -117,7 +117,7 @@ def list_hooks(
     async def look(registry: Registry) -> tuple[Sequence[HookDefinition], bool]:
         return await read_pages(partial(registry.list, tenant, point=point, enabled=enabled, text=text), limit)
 
-    found, more = operate(store, _with_registry(look, files, modules, scripts))
+    found, more = operate(store, with_registry(look, files, modules, scripts))
     print_list(found, _columns(), as_json=as_json, nothing="There are no hook definitions.", more=more)
 
 
@@ -132,50 +132,8 @@ def show_hook(
     as_json: AsJson = False,
 ) -> None:
     """Show a hook definition in full."""
-    found = operate(store, _with_registry(lambda registry: registry.get(id, tenant), files, modules, scripts))
+    found = operate(store, with_registry(lambda registry: registry.get(id, tenant), files, modules, scripts))
     _print_definition(found, as_json=as_json)
-
-
-@hooks_app.command("apply")
-def apply_hooks(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="A TOML, YAML or JSON file; - reads JSON from stdin.")],
-    store: StoreUrl = DEFAULT_STORE,
-    tenant: Annotated[str, typer.Option(metavar="ID", help="The tenant that owns them; the system by default.")] = "",
-    prune: Annotated[bool, typer.Option("--prune", help="Delete the tenant's other stored definitions.")] = False,
-    modules: Modules = None,
-    scripts: Scripts = None,
-    as_json: AsJson = False,
-) -> None:
-    """Create or replace the hook definitions that a file lists.
-
-    All of them are stored, or none. A definition replaces the stored one with the same id, or with the same name and
-    point.
-    """
-    with report_errors_only():
-        read = _read_definitions(file)
-
-    async def apply(registry: Registry) -> list[HookDefinition]:
-        from hookline.registry import DefinitionError, DefinitionFileError
-
-        try:
-            return await registry.apply([each for each, _ in read], tenant_id=tenant, prune=prune, actor=actor())
-        except DefinitionError as error:
-            nth, _, path = error.path.removeprefix("$[").partition("]")
-            if not nth.isdigit():
-                raise
-            entry = read[int(nth)][1]
-            line = None if entry is None else entry.find_line(path)
-            where = f"$.hooks[{nth}]{path}"
-            raise DefinitionFileError(error.code, where, error.problem, str(file), line) from None
-
-    found = operate(store, _with_registry(apply, None, modules, scripts), creates=True)
-    if as_json:
-        print_json_lines(found)
-        return
-    if not found:
-        typer.echo(f"There are no hook definitions in {file}.", err=True)
-    for each in found:
-        typer.echo(f"Stored {make_copyable(each.id)}: {make_one_line(each.name)} at {each.point}, {_state(each)}.")
 
 
 @hooks_app.command("import")
@@ -224,7 +182,7 @@ def import_hooks(
         async def store_all(registry: Registry) -> tuple[list[HookDefinition], list[HookDefinition]]:
             return await _store_imported(registry, imported, skipped, {settings.tag for settings in read}, tenant)
 
-        definitions, removed = operate(store, _with_registry(store_all, None, None, scripts), creates=True)
+        definitions, removed = operate(store, with_registry(store_all, None, None, scripts), creates=True)
     for each in skipped:
         typer.echo(f"Not taken over: {make_one_line(each)}", err=True)
     if as_json:
@@ -234,7 +192,7 @@ def import_hooks(
         typer.echo("There are no hooks to import.", err=True)
     for definition in definitions:
         did = "Would store" if dry_run else "Stored"
-        told = f"{make_one_line(definition.name)} at {definition.point}, {_state(definition)}"
+        told = f"{make_one_line(definition.name)} at {definition.point}, {state_of(definition)}"
         typer.echo(f"{did} {make_copyable(definition.id)}: {told}.")
     for definition in removed:
         typer.echo(f"Removed {make_copyable(definition.id)}: {make_one_line(definition.name)}")
@@ -343,7 +301,7 @@ def _switch_hook(
         owner = before.tenant_id if tenant is None else tenant
         return await registry.set_enabled(id, enabled, tenant_id=owner, actor=actor())
 
-    found = operate(url, _with_registry(switch, *sources))
+    found = operate(url, with_registry(switch, *sources))
     state = "on" if found.enabled else "off"
     print_result(found, f"{make_copyable(found.id)} is {state}: {make_one_line(found.name)}", as_json=as_json)
 
@@ -442,7 +400,7 @@ def _set_mode(
         changes = {"mode": mode} | scope
         return await registry.update(id, changes, tenant_id=owner, if_revision=before.revision, actor=actor())
 
-    found = operate(url, _with_registry(change, None, *sources))
+    found = operate(url, with_registry(change, None, *sources))
     whom = found.describe_scope() or "all operations"
     does = "is enforced" if mode == "enforce" else "is in shadow"
     off = "" if found.enabled else ", as soon as it is enabled"
@@ -464,7 +422,7 @@ def remove_hook(
         await registry.delete(id, tenant_id=found.tenant_id if tenant is None else tenant, actor=actor())
         return found
 
-    found = operate(store, _with_registry(remove, None, None, None))
+    found = operate(store, with_registry(remove, None, None, None))
     print_result(found, f"Removed {make_copyable(found.id)}: {make_one_line(found.name)}", as_json=as_json)
 
 
@@ -484,7 +442,7 @@ def show_history(
     async def look(registry: Registry) -> tuple[Sequence[DefinitionRevision], bool]:
         return await read_pages(partial(registry.revisions, id, tenant), limit)
 
-    found, more = operate(store, _with_registry(look, None, None, None))
+    found, more = operate(store, with_registry(look, None, None, None))
     print_list(found, _revision_columns(), as_json=as_json, nothing="There are no revisions of it.", more=more)
 
 
@@ -514,7 +472,7 @@ def revert_hook(
         wanted = _find_step_back(history) if revision is None else revision
         return await registry.revert(id, wanted, tenant_id=owner, actor=actor()), wanted
 
-    found, wanted = operate(store, _with_registry(revert, None, modules, scripts))
+    found, wanted = operate(store, with_registry(revert, None, modules, scripts))
     told = f"{make_copyable(found.id)} is again what it was at revision {wanted}: {make_one_line(found.name)}"
     print_result(found, told, as_json=as_json)
 
@@ -564,7 +522,7 @@ def try_hook(
                 raise
             raise typer.BadParameter(f"{error.problem}, at {error.path}", param_hint="'--call'") from None
 
-    found = operate(store, _with_registry(attempt, files, modules, scripts))
+    found = operate(store, with_registry(attempt, files, modules, scripts))
     _print_dry_run(found, as_json=as_json)
     if found.outcome == "failed":
         raise typer.Exit(FAILED)
@@ -632,7 +590,7 @@ def backtest_hook(
                 on_progress=progress,
             )
 
-    print_backtest(operate(store, _with_registry(judge, files, modules, scripts)), as_json=as_json)
+    print_backtest(operate(store, with_registry(judge, files, modules, scripts)), as_json=as_json)
 
 
 def _choose_definition(id: str | None, file: Path | None) -> str | HookDefinition:  # noqa: A002
@@ -641,9 +599,7 @@ def _choose_definition(id: str | None, file: Path | None) -> str | HookDefinitio
         if id is None:
             raise typer.BadParameter("Name a definition, or a file with --file.", param_hint="'ID'")
         return id
-    from hookline.registry import read_definition
-
-    found = [read_definition(each) for each, _ in _read_definitions(file)]
+    found = [without_derived_id(each) for each in read_hook_file(file).definitions]
     chosen = found if id is None else [each for each in found if id in (each.id, each.name)]
     if len(chosen) != 1:
         names = ", ".join(each.name for each in found) or "none"
@@ -652,13 +608,34 @@ def _choose_definition(id: str | None, file: Path | None) -> str | HookDefinitio
     return chosen[0]
 
 
+def read_hook_file(file: Path) -> HookFile:
+    """Read a file of definitions once, so that what is shown is what is stored.
+
+    Raises:
+        HooklineError: If it cannot be read.
+    """
+    from hookline.registry import load_hook_file, parse_hook_file
+
+    if str(file) == "-":
+        return parse_hook_file("stdin", sys.stdin.read().encode(errors="surrogateescape"), suffix=".json")
+    return load_hook_file(file)
+
+
+def without_derived_id(definition: HookDefinition) -> HookDefinition:
+    """Return a definition without an id that was only made from its name, so that its name finds the stored one."""
+    from hookline.registry import derive_id
+
+    made = derive_id(definition.tenant_id, definition.point, definition.name)
+    return msgspec.structs.replace(definition, id="") if definition.id == made else definition
+
+
 def _read_labels(file: Path) -> list[CallLabel]:
     from hookline.registry import read_call_labels
 
     return list(read_call_labels(file))
 
 
-def _with_registry(
+def with_registry(
     work: Callable[[Registry], Awaitable[T]],
     files: list[Path] | None,
     modules: list[str] | None,
@@ -666,7 +643,7 @@ def _with_registry(
 ) -> Callable[[SqlStore], Awaitable[T]]:
     """Return work for `operate` that opens the registry of a store and passes it on."""
 
-    async def work_with_registry(store: SqlStore) -> T:
+    async def workwith_registry(store: SqlStore) -> T:
         from hookline.delivery import EndpointSecrets, KeyRing
         from hookline.registry import Registry
 
@@ -677,39 +654,7 @@ def _with_registry(
         ) as registry:
             return await work(registry)
 
-    return work_with_registry
-
-
-def _read_definitions(file: Path) -> list[tuple[Any, FileEntry | None]]:
-    """Return the definitions of a file, each with its place there, if that is known.
-
-    Raises:
-        HooklineError: If they cannot be read.
-    """
-    from hookline.registry import load_file
-
-    if file.suffix in (".toml", ".yaml", ".yml"):
-        return [(_without_given_id(each), entry) for each, entry in load_file(file)]
-    name = "stdin" if str(file) == "-" else str(file)
-    try:
-        found = msgspec.json.decode(sys.stdin.read() if str(file) == "-" else file.read_bytes())
-    except OSError as error:
-        raise InputFileError(name, f"it cannot be read ({error.strerror or error})") from None
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise InputFileError(name, f"it is not JSON ({error}); other files end in .toml, .yaml or .yml") from None
-    if isinstance(found, dict):
-        found = found["hooks"] if set(found) == {"hooks"} else [found]
-    if not isinstance(found, list):
-        raise InputFileError(name, "it must be a definition, a list of definitions, or an object with the key `hooks`")
-    return [(each, None) for each in found]
-
-
-def _without_given_id(definition: HookDefinition) -> HookDefinition:
-    """Return a definition without an id that was only made from its name, so that its name finds the stored one."""
-    from hookline.registry import derive_id
-
-    made = derive_id(definition.tenant_id, definition.point, definition.name)
-    return msgspec.structs.replace(definition, id="") if definition.id == made else definition
+    return workwith_registry
 
 
 def _parse_sample(text: str) -> dict[str, Any]:
@@ -722,7 +667,7 @@ def _parse_sample(text: str) -> dict[str, Any]:
     return found
 
 
-def _state(definition: HookDefinition) -> str:
+def state_of(definition: HookDefinition) -> str:
     """Return whether a hook takes part in runs; `"not here"` if this process lacks what it names."""
     if not definition.enabled:
         return "off"
@@ -737,7 +682,7 @@ def _target(definition: HookDefinition) -> str:
 def _columns() -> list[Column[HookDefinition]]:
     return [
         Column("id", lambda each: each.id),
-        Column("state", lambda each: format_status(_state(each))),
+        Column("state", lambda each: format_status(state_of(each))),
         Column("for", lambda each: each.describe_scope(), rank=2, cut=True),
         Column("point", lambda each: each.point, rank=1),
         Column("name", lambda each: each.name, rank=2, cut=True),
@@ -764,7 +709,7 @@ def _print_definition(found: HookDefinition, *, as_json: bool) -> None:
     apart = {"id", "enabled", "problem", "createdAt", "updatedAt", "webhook"}
     shown = [
         ("id", found.id),
-        ("state", format_status(_state(found))),
+        ("state", format_status(state_of(found))),
         ("for", found.describe_scope() or "all operations"),
         ("problem", found.problem),
         *((name, value) for name, value in plain.items() if name not in apart),

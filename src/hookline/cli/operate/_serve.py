@@ -57,6 +57,22 @@ BodyTimeout = Annotated[
 HeaderTimeout = Annotated[
     float, typer.Option(min=0.001, metavar="SECONDS", help="Seconds to wait for the headers of a request.")
 ]
+AlertUrl = Annotated[
+    str | None,
+    typer.Option(
+        metavar="URL",
+        help="Where to send alerts: a shadow hook denies at another rate, or a hook fell back to shadow mode.",
+    ),
+]
+AlertWindow = Annotated[
+    int,
+    typer.Option(
+        metavar="SECONDS", help="The window of a rate of denials, which is compared with the one before: 60 to 21600."
+    ),
+]
+AlertMinimum = Annotated[
+    int, typer.Option(min=1, metavar="N", help="Calls in a window from which on its rate is compared.")
+]
 Environment = Annotated[
     str | None,
     typer.Option(
@@ -145,6 +161,9 @@ def serve(
     master_key_file: MasterKeyFile = None,
     trace_url: TraceUrl = None,
     environment: Environment = None,
+    alert_url: AlertUrl = None,
+    alert_window: AlertWindow = 900,
+    alert_minimum: AlertMinimum = 100,
     as_json: AsJson = False,
 ) -> None:
     """Serve the HTTP API and its web page until Ctrl-C.
@@ -155,7 +174,9 @@ def serve(
     base64, encrypts the signing secrets of endpoints.
     """
     with report_errors_only():
+        from hookline.registry import AlertSettings
         from hookline.server import RateLimit
+        from hookline.webhooks import Webhook
 
         exists = check_store(store, creates=True)
         find_modules(modules)
@@ -185,6 +206,11 @@ def serve(
             "master_key": master_key_file,
             "trace_url": trace_url,
             "environment": environment,
+            "alerts": AlertSettings(
+                webhook=None if alert_url is None else Webhook(url=alert_url),
+                window=alert_window,
+                minimum=alert_minimum,
+            ),
         }
         if not exists:
             asyncio.run(_rehearse(settings))

@@ -8,10 +8,10 @@ import getpass
 import logging
 import os
 import sys
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
@@ -40,8 +40,10 @@ __all__ = [
     "check_word",
     "find_modules",
     "operate",
+    "plan_on",
     "read_pages",
     "report_errors_only",
+    "run_quietly",
     "silence_logger",
 ]
 
@@ -114,6 +116,23 @@ def operate(url: str, work: Callable[[SqlStore], Awaitable[T]], *, creates: bool
         if not check_store(url, creates=creates):
             asyncio.run(_work_on(IN_MEMORY, work))  # what is refused is refused here, and leaves no file behind
         return asyncio.run(_work_on(url, work, creates=creates))
+
+
+def plan_on(url: str, work: Callable[[SqlStore], Awaitable[T]]) -> T:
+    """Do something with a store that changes nothing, as `operate` does; one that is not there counts as empty.
+
+    Args:
+        url: The address of the store.
+        work: What to do with the open store.
+    """
+    with report_errors_only(), silence_logger():
+        return asyncio.run(_work_on(url if check_store(url, creates=True) else IN_MEMORY, work))
+
+
+def run_quietly(work: Coroutine[Any, Any, T]) -> T:
+    """Do something that needs no store, without log records on stderr."""
+    with silence_logger():
+        return asyncio.run(work)
 
 
 def report_errors_only() -> AbstractContextManager[None]:

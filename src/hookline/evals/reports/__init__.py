@@ -3,11 +3,14 @@
 from hookline.evals.reports._agentevals import agentevals_messages
 from hookline.evals.reports._inspect_log import HasResults as HasResults
 from hookline.evals.reports._inspect_log import inspect_log, write_inspect_log
+from hookline.evals.reports._junit import clean_text as clean_text
 from hookline.evals.reports._junit import junit_xml, write_junit
+from hookline.evals.reports._junit import render_suites as render_suites
 from hookline.evals.reports._report import NAMES as NAMES
 from hookline.evals.reports._report import check_writable as check_writable
 from hookline.evals.reports._report import duration as duration
 from hookline.evals.reports._report import write_report as write_report
+from hookline.evals.reports._report import write_text as write_text
 from hookline.evals.reports._run_diff import Change as Change
 from hookline.evals.reports._run_diff import DiffThresholds, RunDiff, TaskDiff, diff_runs
 from hookline.evals.reports._run_diff import parse_increase as parse_increase

@@ -12,7 +12,7 @@ from hookline.evals.reports._report import write_text
 from hookline.evals.running import REPLAYS, SuiteRun, TaskResult
 from hookline.evals.statistics import Estimate, ModelStatistics, ModelTally
 
-__all__ = ["junit_xml", "write_junit"]
+__all__ = ["clean_text", "junit_xml", "render_suites", "write_junit"]
 
 NO_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 """Characters that XML 1.0 cannot contain, not even escaped."""
@@ -45,13 +45,17 @@ def junit_xml(runs: Sequence[SuiteRun]) -> str:
     Args:
         runs: The runs; one of several has its mode in the suites' names.
     """
+    suites = [suite for run in runs for suite in _suites(run, with_mode=len(runs) > 1)]
+    return render_suites(suites, duration_ms=sum(run.duration_ms for run in runs))
+
+
+def render_suites(suites: Sequence[Element], *, duration_ms: float) -> str:
+    """Render `testsuite` elements as a JUnit document with their totals."""
     root = Element("testsuites", name="hookline")
-    for run in runs:
-        root.extend(_suites(run, with_mode=len(runs) > 1))
-    cases = root.findall("testsuite")
+    root.extend(suites)
     for total in ("tests", "failures", "errors", "skipped"):
-        root.set(total, str(sum(int(suite.get(total, "0")) for suite in cases)))
-    root.set("time", f"{sum(run.duration_ms for run in runs) / 1000:.3f}")
+        root.set(total, str(sum(int(suite.get(total, "0")) for suite in suites)))
+    root.set("time", f"{duration_ms / 1000:.3f}")
     indent(root)
     return '<?xml version="1.0" encoding="UTF-8"?>\n' + tostring(root, encoding="unicode") + "\n"
 
@@ -109,9 +113,9 @@ class SuiteCases:
         done, planned = self._attempts.get(task, 0), self.run.repeat * max(len(self.run.models), 1)
         missing = "this task was done" if planned == 1 else f"{planned - done} of {planned} attempts were done"
         name = task.partition("/")[2] + (" [not run]" if done else "")
-        case = Element("testcase", classname=_clean(self.title), name=_clean(name))
+        case = Element("testcase", classname=clean_text(self.title), name=clean_text(name))
         message = self.run.stopped or f"the run was interrupted before {missing}"
-        SubElement(case, "skipped", message=_clean(message))
+        SubElement(case, "skipped", message=clean_text(message))
         self._cases.append(case)
         self._skipped += 1
 
@@ -119,7 +123,7 @@ class SuiteCases:
         """Return the suite with its cases."""
         suite = Element(
             "testsuite",
-            name=_clean(self.title),
+            name=clean_text(self.title),
             tests=str(len(self._cases)),
             failures=str(self._failures),
             errors=str(self._errors),
@@ -144,7 +148,7 @@ class SuiteCases:
         which += [f"attempt {result.attempt}"] if max(self.run.repeat, result.attempt) > 1 else []
         name = f"{result.task_id} [{', '.join(which)}]" if which else result.task_id
         seconds = f"{result.duration_ms / 1000:.3f}"
-        case = Element("testcase", classname=_clean(self.title), name=_clean(name), time=seconds)
+        case = Element("testcase", classname=clean_text(self.title), name=clean_text(name), time=seconds)
         _add_properties(
             case,
             {
@@ -176,8 +180,8 @@ class SuiteCases:
             f"{'ok' if call.success else 'failed'}: {call.tool} ({' '.join(filter(None, (call.outcome, call.source)))})"
             for call in result.calls
         ]
-        node = SubElement(case, kind, message=_clean(failure), type=result.reason)
-        node.text = _clean("\n".join([failure, "", *told]))
+        node = SubElement(case, kind, message=clean_text(failure), type=result.reason)
+        node.text = clean_text("\n".join([failure, "", *told]))
         return case
 
 
@@ -204,8 +208,9 @@ def _rates(statistics: ModelStatistics, *, several: bool) -> dict[str, object]:
 def _add_properties(parent: Element, values: Mapping[str, object]) -> None:
     node = SubElement(parent, "properties")
     for name, value in values.items():
-        SubElement(node, "property", name=name, value=_clean(str(value)))
+        SubElement(node, "property", name=name, value=clean_text(str(value)))
 
 
-def _clean(text: str) -> str:
+def clean_text(text: str) -> str:
+    """Return a text without the characters that XML cannot contain."""
     return NO_XML.sub("\ufffd", text)

@@ -80,6 +80,9 @@ STATUSES = {
     "closed": ("failed", "closed"),
     "compacted": ("mocked", "compacted"),
     "shadow": ("shadow", "shadow"),
+    "falseAlarm": ("waiting", "false alarm"),
+    "miss": ("waiting", "miss"),
+    "unreadable": ("failed", "unreadable"),
 }
 """Style and name of each status: an adjective or a participle that says how it stands."""
 

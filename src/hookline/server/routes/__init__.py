@@ -33,6 +33,7 @@ from hookline.server.routes._endpoints import revoke_secret as revoke_secret
 from hookline.server.routes._endpoints import rotate_secret as rotate_secret
 from hookline.server.routes._health import HEALTH_ROUTES
 from hookline.server.routes._health import PUBLIC as PUBLIC
+from hookline.server.routes._hook_bodies import BacktestBody as BacktestBody
 from hookline.server.routes._hook_bodies import HookChanges as HookChanges
 from hookline.server.routes._hook_bodies import HookOrder as HookOrder
 from hookline.server.routes._hook_bodies import NewHook as NewHook
@@ -42,6 +43,7 @@ from hookline.server.routes._hook_bodies import Switching as Switching
 from hookline.server.routes._hook_bodies import Trial as Trial
 from hookline.server.routes._hook_bodies import WholeHook as WholeHook
 from hookline.server.routes._hooks import HOOK_ROUTES
+from hookline.server.routes._hooks import backtest_hook as backtest_hook
 from hookline.server.routes._hooks import change_hook as change_hook
 from hookline.server.routes._hooks import create_hook as create_hook
 from hookline.server.routes._hooks import delete_hook as delete_hook

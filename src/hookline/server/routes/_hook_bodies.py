@@ -12,6 +12,7 @@ from hookline.hooks import OnError
 from hookline.registry import (
     READ_ONLY,
     AgentGlob,
+    CallLabel,
     Environment,
     HookDefinition,
     Id,
@@ -20,6 +21,7 @@ from hookline.registry import (
     OneTenant,
     Percent,
     Seconds,
+    ShadowLimits,
     Tag,
     Tenant,
     Text,
@@ -28,8 +30,10 @@ from hookline.server._problems import ApiError, FieldProblem
 from hookline.webhooks import LONGEST_MATCHER, Webhook
 
 __all__ = [
+    "BacktestBody",
     "HookChanges",
     "HookOrder",
+    "NewBacktest",
     "NewHook",
     "NewTrial",
     "OrderedHook",
@@ -50,6 +54,7 @@ Tags = Annotated[list[Tag], Meta(max_length=30)]
 Tenants = Annotated[list[OneTenant], Meta(max_length=1000)]
 Agents = Annotated[list[AgentGlob], Meta(max_length=100)]
 Environments = Annotated[list[Environment], Meta(max_length=100)]
+Moment = Annotated[float, Meta(ge=0, le=1e12)]
 Revision = Annotated[int, Meta(ge=0, le=2**53)]
 
 
@@ -80,6 +85,7 @@ class NewHook(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_
         config: Arguments of the handler.
         on_error: What happens to the call if the hook fails.
         mode: Whether its decisions have an effect, or are only recorded.
+        shadow_above: Limits for its failures and denials, beyond which it is put into shadow mode; `null` for none.
         inherit: Whether the operations of sub-agents inherit the hook; `null` for the default of its point.
         tags: Words to find the hook by.
     """
@@ -107,6 +113,7 @@ class NewHook(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_
     config: dict[str, Any] = {}
     on_error: OnError = "closed"
     mode: Mode = "enforce"
+    shadow_above: ShadowLimits | None = None
     inherit: bool | None = None
     tags: Tags = []
 
@@ -158,6 +165,7 @@ class HookChanges(msgspec.Struct, frozen=True, kw_only=True, rename="camel", for
         config: Arguments of the handler.
         on_error: What happens to the call if the hook fails.
         mode: Whether its decisions have an effect, or are only recorded.
+        shadow_above: Limits for its failures and denials, beyond which it is put into shadow mode; `null` for none.
         inherit: Whether the operations of sub-agents inherit the hook; `null` for the default of its point.
         tags: Words to find the hook by.
     """
@@ -183,6 +191,7 @@ class HookChanges(msgspec.Struct, frozen=True, kw_only=True, rename="camel", for
     config: dict[str, Any] | UnsetType = UNSET
     on_error: OnError | UnsetType = UNSET
     mode: Mode | UnsetType = UNSET
+    shadow_above: ShadowLimits | UnsetType | None = UNSET
     inherit: bool | UnsetType | None = UNSET
     tags: Tags | UnsetType = UNSET
 
@@ -232,6 +241,51 @@ class NewTrial(Trial, frozen=True, kw_only=True, forbid_unknown_fields=True):
         sample: Fields of the call or the event, as for a stored hook.
         call: A stored call whose fields are the sample.
         timeout: Time limit of the hook, in seconds.
+    """
+
+    definition: NewHook
+
+
+class BacktestBody(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
+    """The body of a request that judges stored calls with a hook.
+
+    Attributes:
+        tenant_id: Judge only calls of this tenant.
+        agent_id: Judge only calls of this agent.
+        tool: Count only calls of the tools that match this glob.
+        since: Judge only operations that began at this time or later, in unix seconds; by default 7 days ago.
+        until: Judge only operations that began before this time, in unix seconds; by default now.
+        limit: Number of calls to judge at most.
+        timeout: Seconds that the whole may take; the response then has what was judged by then.
+        examples: Number of examples of each kind.
+        labels: People's labels of calls, to compare with.
+    """
+
+    tenant_id: Tenant | UnsetType = UNSET
+    agent_id: Annotated[str, Meta(max_length=400)] | None = None
+    tool: Annotated[str, Meta(min_length=1, max_length=300)] | None = None
+    since: Moment | None = None
+    until: Moment | None = None
+    limit: Annotated[int, Meta(ge=1, le=10_000)] = 10_000
+    timeout: Annotated[float, Meta(gt=0, le=20)] = 10.0
+    examples: Annotated[int, Meta(ge=0, le=50)] = 5
+    labels: Annotated[list[CallLabel], Meta(max_length=10_000)] = []
+
+
+class NewBacktest(BacktestBody, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The body of a request that judges stored calls with a hook that is not stored.
+
+    Attributes:
+        definition: The definition.
+        tenant_id: Judge only calls of this tenant.
+        agent_id: Judge only calls of this agent.
+        tool: Count only calls of the tools that match this glob.
+        since: Judge only operations that began at this time or later, in unix seconds; by default 7 days ago.
+        until: Judge only operations that began before this time, in unix seconds; by default now.
+        limit: Number of calls to judge at most.
+        timeout: Seconds that the whole may take; the response then has what was judged by then.
+        examples: Number of examples of each kind.
+        labels: People's labels of calls, to compare with.
     """
 
     definition: NewHook

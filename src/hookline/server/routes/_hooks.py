@@ -12,6 +12,7 @@ from litestar import Response
 from litestar.params import JSONBody, QueryParameter
 
 from hookline.registry import (
+    Backtest,
     CallMatches,
     DefinitionConflictError,
     DefinitionRevision,
@@ -24,8 +25,10 @@ from hookline.server._callers import Caller, Req, caller_of, not_found_error
 from hookline.server._parts import parts_of
 from hookline.server._problems import ApiError
 from hookline.server.routes._hook_bodies import (
+    BacktestBody,
     HookChanges,
     HookOrder,
+    NewBacktest,
     NewHook,
     NewTrial,
     Reverting,
@@ -55,6 +58,8 @@ __all__ = ["HOOK_ROUTES"]
 Answer = TypeVar("Answer", covariant=True)
 TAG = re.compile(r'"(\d{1,18})(?:-[0-9a-f]+)?"')
 AT_ONCE = 1000
+BACKTEST_SECONDS = 7 * 86_400.0
+"""How far a backtest looks back by default."""
 
 Point = Annotated[PointName | None, QueryParameter(description="Return only definitions at this point.")]
 Enabled = Annotated[bool | None, QueryParameter(description="Return only enabled, or only disabled definitions.")]
@@ -155,6 +160,14 @@ async def match_new_hook(request: Req, data: JSONBody[NewHook]) -> CallMatches:
     return await find_visible_matches(request, build_definition(data, owner))
 
 
+@route("POST", "/v1/hooks/backtest", scope="hooks:manage", summary="Judge the past with a new hook", errors=[404, 429])
+async def backtest_new_hook(request: Req, data: JSONBody[NewBacktest]) -> Backtest:
+    """Run a hook that is not stored over stored calls, as for a stored one."""
+    caller = caller_of(request)
+    owner = caller.own(None if data.definition.tenant_id is msgspec.UNSET else data.definition.tenant_id)
+    return await run_visible_backtest(request, build_definition(data.definition, owner), data)
+
+
 @route("GET", "/v1/hooks/{id:str}", scope="hooks:read", summary="Read a hook definition", errors=[409], unchanged=True)
 async def read_hook(
     request: Req,
@@ -244,6 +257,23 @@ async def try_hook(
     return await run_trial(request, await read_changeable(registry, caller, id, tenant_id), data)
 
 
+@route("POST", "/v1/hooks/{id:str}/backtest", scope="hooks:manage", summary="Judge the past", errors=[404, 409, 429])
+async def backtest_hook(
+    request: Req,
+    id: Id,  # noqa: A002
+    data: JSONBody[BacktestBody | None] = None,
+    tenant_id: TenantId = None,
+) -> Backtest:
+    """Run a hook over stored calls, and return which of them it would have denied, changed or asked about.
+
+    Nothing is logged, counted or stored, and no webhook is sent. The code of a handler or script does run. There are no
+    examples unless the key has the scope `operations:read`. A server runs one backtest of a tenant at a time.
+    """
+    registry, caller = parts_of(request).registry, caller_of(request)
+    definition = await read_changeable(registry, caller, id, tenant_id)
+    return await run_visible_backtest(request, definition, data or BacktestBody())
+
+
 @route("GET", "/v1/hooks/{id:str}/matches", scope="hooks:read", summary="Count the calls of a hook", errors=[409])
 async def match_hook(
     request: Req,
@@ -307,6 +337,31 @@ async def run_trial(request: Req, definition: HookDefinition, trial: Trial) -> D
         call = trial.call
         sample = await registry.stored_sample(definition, call.operation_id, call.number, tenant_id=visible) | sample
     return await registry.dry_run(definition, sample, timeout=trial.timeout)
+
+
+async def run_visible_backtest(request: Req, definition: HookDefinition, body: BacktestBody) -> Backtest:
+    """Run a definition over the stored calls of the tenants that the caller may see.
+
+    Raises:
+        ApiError: 429, if a backtest of the tenant runs already.
+        DefinitionError: If stored calls cannot be judged with the definition.
+    """
+    parts, caller = parts_of(request), caller_of(request)
+    tenant = caller.tenant(None if body.tenant_id is msgspec.UNSET else body.tenant_id)
+    since = await parts.store.now() - BACKTEST_SECONDS if body.since is None else body.since
+    with parts.backtests.enter(caller.tenant()):
+        return await parts.registry.backtest(
+            definition,
+            tenant_id=tenant,
+            agent_id=body.agent_id,
+            tool=body.tool,
+            since=since,
+            until=body.until,
+            limit=body.limit,
+            timeout=body.timeout,
+            labels=body.labels,
+            examples=body.examples if "operations:read" in caller.scopes else 0,
+        )
 
 
 async def find_visible_matches(request: Req, definition: HookDefinition) -> CallMatches:
@@ -414,12 +469,14 @@ HOOK_ROUTES = [
     order_hooks,
     try_new_hook,
     match_new_hook,
+    backtest_new_hook,
     read_hook,
     replace_hook,
     change_hook,
     toggle_hook,
     delete_hook,
     try_hook,
+    backtest_hook,
     match_hook,
     list_hook_revisions,
     revert_hook,

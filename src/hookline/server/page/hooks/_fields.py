@@ -9,7 +9,7 @@ from typing import Any, Literal
 import msgspec
 
 from hookline.dialects import DIALECTS, events_at
-from hookline.registry import POINTS, READ_ONLY, HandlerEntry, HookDefinition
+from hookline.registry import POINTS, READ_ONLY, HandlerEntry, HookDefinition, ShadowLimits
 
 __all__ = [
     "MODULE",
@@ -174,7 +174,7 @@ def draw_groups(
     ]
     if runs != "webhook":
         groups.append(_draw_config(values, entry, runs))
-    how = [_mode_field()] if is_control else []
+    how = [_mode_field(), *_limit_fields()] if is_control else []
     decides = point.call is not None or values.get("point") == "beforeToolCall"
     if not is_control:
         hint = "0 to 1000. A lower number runs earlier before a call, and later after it."
@@ -183,7 +183,7 @@ def draw_groups(
         )
     if runs != "webhook":
         if decides:
-            how.append(_mode_field())
+            how += [_mode_field(), *_limit_fields()]
         if point.call is not None:
             choices = [("closed", "the call is denied (closed)"), ("open", "the call goes on (open)")]
             hint = "It fails if it raises an error, or takes too long."
@@ -225,7 +225,7 @@ def draw_scope(values: Mapping[str, str], tenants: Sequence[str] | None) -> list
     """
     fields = []
     if not values.get("point", "").startswith("RequestCall."):
-        hint = "0 to 100, also 0.01. A higher percentage keeps the operations of a lower one."
+        hint = "0 to 100, such as 0.01. A higher percentage keeps the operations of a lower one."
         share = FormField(name="percent", label="Percent of operations", kind="number", reader="number", hint=hint)
         hint = "The ids of the agents, or globs of them. Write one per line. Example: refund*"
         agents = FormField(name="agents", label="Only for agents", kind="lines", reader="list", hint=hint)
@@ -245,6 +245,24 @@ def draw_scope(values: Mapping[str, str], tenants: Sequence[str] | None) -> list
 def _fill(group: FieldGroup, values: Mapping[str, str]) -> FieldGroup:
     fields = [msgspec.structs.replace(each, value=values.get(each.name, "")) for each in group.fields]
     return msgspec.structs.replace(group, fields=fields)
+
+
+def _limit_fields() -> list[FormField]:
+    """Return the fields with the limits beyond which a hook is put into shadow mode."""
+    prefix, above = "shadowAbove", "0.05 is 5 %. Beyond it, the hook is put into shadow mode."
+    shares = [
+        FormField(
+            name=f"{prefix}.{name}", label=label, kind="number", reader="number", placeholder="no limit", hint=above
+        )
+        for name, label in (("failures", "Largest share of failures"), ("denials", "Largest share of denials"))
+    ]
+    window = FormField(
+        name=f"{prefix}.window", label="Within seconds", kind="number", reader="number", placeholder="300"
+    )
+    least = FormField(
+        name=f"{prefix}.minimum", label="From calls on", kind="number", reader="integer", placeholder="20"
+    )
+    return [*shares, window, least]
 
 
 def _mode_field() -> FormField:
@@ -529,8 +547,12 @@ def write_values(definition: HookDefinition, entry: HandlerEntry | None) -> dict
     plain = msgspec.to_builtins(definition)
     config = plain.pop("config")
     webhook = plain.pop("webhook") or {}
+    limits = plain.pop("shadowAbove") or {}
     values = {name: _write_text(value) for name, value in plain.items() if name not in READ_ONLY or name == "tenantId"}
     values |= {f"webhook.{name}": _write_text(value) for name, value in webhook.items()}
+    # The defaults of the others stay out, so that a form whose limits are cleared has none.
+    defaults = msgspec.to_builtins(ShadowLimits())
+    values |= {f"shadowAbove.{name}": _write_text(value) for name, value in limits.items() if value != defaults[name]}
     values |= {"runs": definition.runs, "tags": ", ".join(definition.tags)}
     schema = {} if entry is None or entry.problem else entry.schema
     for field in _draw_properties(schema, schema, "config"):

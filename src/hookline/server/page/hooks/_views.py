@@ -11,6 +11,7 @@ from litestar import Response, get, post
 from hookline.errors import HookUsageError
 from hookline.registry import (
     POINTS,
+    Backtest,
     CallMatches,
     DefinitionConflictError,
     DefinitionError,
@@ -36,12 +37,15 @@ from hookline.server.page.hooks._fields import (
 from hookline.server.page.hooks._form import FORM_ROUTES
 from hookline.server.page.hooks._order import ORDER_ROUTES
 from hookline.server.page.hooks._samples import first_sample, parse_call, write_sample
+from hookline.server.page.hooks._shadow_view import read_shadow_view
 from hookline.server.routes import (
+    BacktestBody,
     HookChanges,
     Id,
     Reverting,
     Switching,
     Trial,
+    backtest_hook,
     change_hook,
     delete_hook,
     list_deleted_hooks,
@@ -54,7 +58,7 @@ from hookline.server.routes import (
     toggle_hook,
     try_hook,
 )
-from hookline.store import Page
+from hookline.store import DAY, Page
 
 __all__ = ["ROUTES"]
 
@@ -63,6 +67,8 @@ LONGEST_TEXT = 400
 TRIES = 5
 RECENT = 5
 """Revisions that the page of a hook shows."""
+BACKTEST_DAYS = {"1": "day", "7": "7 days", "30": "30 days"}
+SHOWN_EXAMPLES = 5
 READS, CHANGES = {"scope": "hooks:read"}, {"scope": "hooks:manage"}
 ENABLED = {"yes": True, "no": False}
 ACTIONS = {
@@ -74,6 +80,7 @@ ACTIONS = {
     "reorder": "reordered",
     "revert": "restored",
     "delete": "deleted",
+    "fallback": "put into shadow mode by its limits",
 }
 """What was done, for people."""
 DONE = {name: f"This hook was {words}" for name, words in ACTIONS.items()} | {
@@ -202,13 +209,15 @@ async def roll_out_hook(request: Req, id: Id) -> Response[str]:  # noqa: A002
     if not problems:
         try:
             changes = msgspec.convert(unset | given | {"mode": mode}, HookChanges)
-            await change_hook.fn(
-                request, id, changes, tenant_id=found.tenant_id, if_match=f'"{fields.get("revision", "")}"'
-            )
+            tag = f'"{fields.get("revision", "")}"'
+            await change_hook.fn(request, id, changes, tenant_id=found.tenant_id, if_match=tag)
         except (DefinitionError, msgspec.ValidationError) as error:
             problems = _place_problem(error, [each.name for each in drawn])
         except STALE as error:
-            return await _render_stale(request, id, tenant, error)
+            now = msgspec.to_builtins(await _find(request, id, tenant))
+            wanted: dict[str, Any] = msgspec.to_builtins(changes)
+            if now is None or any(now[name] != value for name, value in wanted.items()):
+                return await _render_stale(request, id, tenant, error)  # else it was sent twice
     if problems:
         drawn = [msgspec.structs.replace(each, problem=problems.get(each.name, "")) for each in drawn]
         return await _render_hook(request, id, tenant, scope=drawn, stale=problems.get("", ""))
@@ -341,6 +350,21 @@ async def dry_run_hook(request: Req, id: Id) -> Response[str]:  # noqa: A002
     return await _render_hook(request, id, tenant, sample=sample, tried=tried)
 
 
+@post("/hooks/{id:str}/backtest", opt=CHANGES)
+async def judge_the_past(request: Req, id: Id) -> Response[str]:  # noqa: A002
+    """Judge stored calls with a definition."""
+    fields = await context_of(request).read_form(request)
+    tenant, days = fields.get("tenant"), fields.get("days", "")
+    if days not in BACKTEST_DAYS:
+        raise ApiError(422, "invalid", "Choose one of the times that are listed.")
+    body = BacktestBody(since=await context_of(request).parts.store.now() - int(days) * DAY, examples=SHOWN_EXAMPLES)
+    try:
+        found = await backtest_hook.fn(request, id, body, tenant_id=tenant)
+    except DefinitionError as error:
+        return await _render_hook(request, id, tenant, backtest_days=days, backtest_problem=error.problem)
+    return await _render_hook(request, id, tenant, backtest=found, backtest_days=days)
+
+
 async def _render_hook(
     request: Req,
     id: Id,  # noqa: A002
@@ -354,6 +378,9 @@ async def _render_hook(
     tenant_typed: str = "",
     stale: str = "",
     scope: Sequence[FormField] | None = None,
+    backtest: Backtest | None = None,
+    backtest_days: str = "7",
+    backtest_problem: str = "",
 ) -> Response[str]:
     context, caller = context_of(request), caller_of(request)
     registry = context.parts.registry
@@ -361,10 +388,11 @@ async def _render_hook(
     if sample is None:
         sample = msgspec.json.format(msgspec.json.encode(first_sample(definition)), indent=2).decode()
     history = await _read_recent(request, definition)
+    refused = problem or tenant_problem or backtest_problem or scope is not None
     return context.render_page(
         request,
         "hooks/hook.html",
-        status=409 if stale and scope is None else 422 if problem or tenant_problem or scope is not None else 200,
+        status=409 if stale and scope is None else 422 if refused else 200,
         stale=stale,
         definition=definition,
         observes=POINTS[definition.point].event is not None and not (definition.webhook and definition.webhook.control),
@@ -379,6 +407,11 @@ async def _render_hook(
         tenant_problem=tenant_problem,
         tenant_typed=tenant_typed,
         scope=_draw_rollout(request, definition) if scope is None else scope,
+        shadow=await read_shadow_view(context.parts, caller, definition),
+        backtest=backtest,
+        backtest_days=backtest_days,
+        backtest_choices=BACKTEST_DAYS,
+        backtest_problem=backtest_problem,
     )
 
 
@@ -443,6 +476,7 @@ ROUTES = [
     show_history,
     go_back,
     dry_run_hook,
+    judge_the_past,
     *FORM_ROUTES,
     *ORDER_ROUTES,
 ]

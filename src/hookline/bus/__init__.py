@@ -1,0 +1,34 @@
+"""Carry questions, committed events and wake-ups between processes: `NatsBus`, and `MemoryBus` for tests.
+
+`remote` and `serve` are for hooks that run in another process.
+
+`NatsBus` needs the extra `nats`. Nothing is only in a bus: what was committed is in the database.
+"""
+
+from hookline.bus._bus import (
+    Answerer,
+    Bus,
+    BusAnswerError,
+    BusUnavailableError,
+    CommittedEvents,
+    Hearer,
+    NobodyServesError,
+)
+from hookline.bus._memory import MemoryBus
+from hookline.bus._nats import NatsBus
+from hookline.bus._remote import REVISIONS, remote, serve
+
+__all__ = [
+    "REVISIONS",
+    "Answerer",
+    "Bus",
+    "BusAnswerError",
+    "BusUnavailableError",
+    "CommittedEvents",
+    "Hearer",
+    "MemoryBus",
+    "NatsBus",
+    "NobodyServesError",
+    "remote",
+    "serve",
+]

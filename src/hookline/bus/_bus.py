@@ -1,0 +1,230 @@
+"""`Bus`: carry questions, committed events and wake-ups between processes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
+from typing import Protocol, TypeAlias, runtime_checkable
+
+import msgspec
+
+from hookline._deadlines import runs_on_asyncio
+from hookline.errors import HooklineError, HookUsageError, define_error
+from hookline.wakeups import Wakeups
+
+__all__ = [
+    "Answerer",
+    "Bus",
+    "BusAnswerError",
+    "BusUnavailableError",
+    "CommittedEvents",
+    "Hearer",
+    "NobodyServesError",
+    "check_asking",
+    "check_commit",
+    "check_handler",
+    "check_name",
+    "no_answer_error",
+]
+
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,62}")
+
+
+@define_error("Nobody on the bus answers {name!r}. Start a process that serves it.")
+class NobodyServesError(HooklineError):
+    """No process answers questions of this name.
+
+    Attributes:
+        name: The name that was asked.
+    """
+
+    name: str
+
+
+@define_error("The question to {name!r} got no usable answer: {problem}.")
+class BusAnswerError(HooklineError):
+    """A process answered a question with a failure, or the question or the answer could not be carried.
+
+    Attributes:
+        name: The name that was asked.
+        problem: What went wrong.
+    """
+
+    name: str
+    problem: str
+
+
+@define_error("The bus at {address} cannot be reached: {problem}.")
+class BusUnavailableError(HooklineError, OSError):
+    """The server of the bus cannot be reached, or refuses this process.
+
+    Attributes:
+        address: The address of the server, without passwords.
+        problem: What went wrong.
+    """
+
+    address: str
+    problem: str
+
+
+class CommittedEvents(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """The events that one commit added to the journal of an operation.
+
+    Attributes:
+        operation_id: The operation.
+        number: The number of the last of the events in the operation, from 1. With the operation, it is the id of the
+            commit: a commit that is heard twice has the same one.
+        events: The events, oldest first, each as `hookline.events.encode` writes it.
+        tenant_id: The tenant for whom the operation runs.
+    """
+
+    operation_id: str
+    number: int
+    events: list[msgspec.Raw]
+    tenant_id: str = ""
+
+    @property
+    def id(self) -> str:
+        """The id of the commit: `<operation>:<number>`."""
+        return f"{self.operation_id}:{self.number}"
+
+
+Answerer: TypeAlias = Callable[[bytes], Awaitable[bytes]]
+"""An async function that answers a question."""
+Hearer: TypeAlias = Callable[[CommittedEvents], Awaitable[None]]
+"""An async function that is called with each commit. If it raises, it is called with the same commit again."""
+
+
+@runtime_checkable
+class Bus(Wakeups, Protocol):
+    """Carries questions, committed events and wake-ups between processes, on asyncio.
+
+    Losing a bus delays; it never loses what was committed, since that is in the database. `hookline.evals.bus_contract`
+    checks an implementation.
+    """
+
+    async def ask(self, name: str, question: bytes, *, deadline: float) -> bytes:
+        """Ask one of the processes that serve a name, and return its answer.
+
+        If that process dies, another one is asked within the deadline. So a question may be answered twice; the first
+        answer counts.
+
+        Args:
+            name: The name: up to 63 letters, digits, `_` and `-`.
+            question: The question.
+            deadline: Seconds until the answer must be there.
+
+        Raises:
+            NobodyServesError: At once, if no process serves the name.
+            TimeoutError: If no answer came before the deadline, or the server of the bus was away.
+            BusAnswerError: If a process answered with a failure, or the question or the answer is too large.
+            HookUsageError: If an argument is invalid, or the bus is not open.
+        """
+        ...
+
+    def answer(self, name: str, handler: Answerer) -> AbstractAsyncContextManager[None]:
+        """Answer questions of a name while the context is open, concurrently.
+
+        Each question goes to one of the processes that serve the name. A handler is cancelled at the deadline of its
+        question. When the context ends, no further questions come, and those under way are answered first.
+
+        Args:
+            name: The name.
+            handler: `async (question) -> answer`.
+
+        Raises:
+            HookUsageError: If an argument is invalid, or the bus is not open.
+        """
+        ...
+
+    async def tell(self, commit: CommittedEvents) -> None:
+        """Hand over a commit to all who hear. It returns once the bus has kept it.
+
+        The same commit told twice is kept once, as long as the bus remembers it. Tell the commits of an operation in
+        order, one at a time.
+
+        Args:
+            commit: The commit, which must be in the database.
+
+        Raises:
+            BusUnavailableError: If the bus did not keep it, or did not say so. Tell it again.
+            HookUsageError: If it is invalid or too large, or the bus is not open.
+        """
+        ...
+
+    def hear(self, name: str, handler: Hearer) -> AbstractAsyncContextManager[None]:
+        """Hear every commit that was told, while the context is open.
+
+        The bus remembers by the name what was heard, so that a later process goes on where an earlier one ended.
+        Several processes that hear under one name share the work. Commits of one operation are heard in order and one
+        at a time; each at least once: after a process was killed, or a handler raised, its commit is heard again.
+
+        Args:
+            name: The name.
+            handler: `async (commit) -> None`.
+
+        Raises:
+            HookUsageError: If an argument is invalid, or the bus is not open.
+            BusUnavailableError: If the server cannot be reached.
+        """
+        ...
+
+
+def check_name(name: object) -> str:
+    """Return a name, checked.
+
+    Raises:
+        HookUsageError: If it is no name.
+    """
+    if not isinstance(name, str) or not NAME.fullmatch(name):
+        raise HookUsageError(
+            f"A name on the bus has up to 63 letters, digits, '_' and '-', and begins with one of the first two; got "
+            f"{name!r:.100}."
+        )
+    return name
+
+
+def check_asking(name: object, question: object, deadline: object) -> None:
+    """Check the arguments of `ask`.
+
+    Raises:
+        HookUsageError: If one is invalid, or the event loop is not asyncio's.
+    """
+    check_name(name)
+    if not isinstance(question, bytes):
+        raise HookUsageError(f"A question must be bytes; got {type(question).__name__}.")
+    is_number = isinstance(deadline, int | float) and not isinstance(deadline, bool)
+    if not is_number or not 0 < deadline <= 3600:  # type: ignore[operator]
+        raise HookUsageError(f"`deadline` must be a number of seconds above 0, at most 3600; got {deadline!r:.100}.")
+    if not runs_on_asyncio():
+        raise HookUsageError("A bus needs asyncio, and this program runs on trio.")
+
+
+def check_handler(name: object, handler: object) -> str:
+    """Check the arguments of `answer` and `hear`, and return the name.
+
+    Raises:
+        HookUsageError: If one is invalid.
+    """
+    if not callable(handler):
+        raise HookUsageError(f"A handler on the bus must be an async function; got {handler!r:.100}.")
+    return check_name(name)
+
+
+def check_commit(commit: object) -> CommittedEvents:
+    """Return a commit, checked.
+
+    Raises:
+        HookUsageError: If it is invalid.
+    """
+    if not isinstance(commit, CommittedEvents):
+        raise HookUsageError(f"`tell` takes CommittedEvents; got {type(commit).__name__}.")
+    if not commit.operation_id or not isinstance(commit.number, int) or commit.number < 1 or not commit.events:
+        raise HookUsageError(f"CommittedEvents need an operation, a number from 1, and events; got {commit!r:.200}.")
+    return commit
+
+
+def no_answer_error(name: str, deadline: float, why: str = "") -> TimeoutError:
+    """Return the error of a question that was not answered in time."""
+    return TimeoutError(f"Nobody answered the question to {name!r} within {deadline:g} s{why}.")

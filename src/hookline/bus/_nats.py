@@ -1,0 +1,615 @@
+"""`NatsBus`: a bus over NATS, with core requests for questions and JetStream for committed events."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import re
+import secrets
+import ssl
+from collections.abc import AsyncIterator, Coroutine, Sequence
+from contextlib import asynccontextmanager, suppress
+from hashlib import sha256
+from importlib import import_module
+from typing import Any, Self
+from urllib.parse import urlsplit
+
+import msgspec
+
+from hookline.bus._bus import (
+    Answerer,
+    BusAnswerError,
+    BusUnavailableError,
+    CommittedEvents,
+    Hearer,
+    NobodyServesError,
+    check_asking,
+    check_commit,
+    check_handler,
+    no_answer_error,
+)
+from hookline.bus._memory import call_answerer, partition_of
+from hookline.errors import HookUsageError, MissingExtraError, message_of
+from hookline.wakeups import NET, POLL_SECONDS, LocalWakeups, check_seconds
+
+__all__ = ["NatsBus"]
+
+logger = logging.getLogger("hookline")
+
+PREFIX = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,31}")
+CONNECTING, CLOSING = 5.0, 2.0
+"""Seconds that one try to connect, and closing, may take."""
+FIRST_PAUSE, LONGEST_PAUSE = 0.05, 5.0
+"""Shortest and longest pause, in seconds, between two tries."""
+PATIENCE = 0.25
+"""Seconds, or a quarter of the deadline if that is less, without a sign of the process that was asked, after which all
+others are asked. A living process gives a sign three times as often."""
+WAKE_SECONDS = 0.02
+"""Seconds between two messages with wake-ups of a process."""
+TELLING = 5.0
+"""Seconds within which the server must have kept a commit."""
+FETCHING = 2.0
+"""Seconds after which a request for the next commit is made anew, as the server may have forgotten it."""
+REMEMBERED = 120.0
+"""Seconds for which the server knows a commit that is told again."""
+HEADER_BYTES = 1024
+"""Bytes of a message that are left for its headers."""
+QUESTION, SECONDS, SIGN, STATUS = "Hookline-Question", "Hookline-Seconds", "Hookline-Sign", "Hookline-Status"
+WORKING, FAILED = "working", "failed"
+
+
+class NatsBus(LocalWakeups):
+    """A `Bus` over a NATS server. Use it with `async with`.
+
+    Questions are core requests to a queue group; commits are kept by JetStream in partitions, each of which has one
+    message under way, so that the order holds also when a process is killed. Questions need no JetStream.
+
+    The account of the server that the process logs in with says whom it reaches: give each tenant whose processes may
+    not meet an account of its own.
+
+    Args:
+        url: `nats://host:4222` or `tls://host:4222`, also with `user:password@` or `token@`; several for a cluster.
+        credentials: File with the JWT and the seed of a user (`.creds`).
+        nkey_seed: File with the seed of an nkey.
+        tls: The certificates to trust and to show; by default those of the system, with `tls://`.
+        prefix: First part of all subjects and streams; processes with different ones do not meet.
+        wait: Seconds to wait for a server that cannot be reached yet; 0 to fail at once.
+        partitions: Number of partitions of commits. All processes must give the same number.
+        replicas: Number of servers of a cluster that keep each commit.
+        keep_seconds: How long commits are kept for those who have not heard them.
+        ack_seconds: Seconds after which a commit whose process gives no sign of life is heard by another process.
+        net: Shortest and longest time, in seconds, after which a listener of wake-ups is called without a reason.
+        poll_seconds: The same while the server is away.
+
+    Raises:
+        HookUsageError: If an argument is invalid.
+        MissingExtraError: If the extra `nats` is not installed.
+    """
+
+    def __init__(
+        self,
+        url: str | Sequence[str],
+        *,
+        credentials: str | os.PathLike[str] | None = None,
+        nkey_seed: str | os.PathLike[str] | None = None,
+        tls: ssl.SSLContext | None = None,
+        prefix: str = "hookline",
+        wait: float = 0.0,
+        partitions: int = 16,
+        replicas: int = 1,
+        keep_seconds: float = 7 * 86400.0,
+        ack_seconds: float = 10.0,
+        net: Sequence[float] = NET,
+        poll_seconds: float = POLL_SECONDS,
+    ) -> None:
+        super().__init__(net)
+        try:
+            self._nats: Any = import_module("nats")
+            self._js_errors: Any = import_module("nats.js.errors")
+            self._js_api: Any = import_module("nats.js.api")
+        except ImportError as error:
+            raise MissingExtraError("nats", "NatsBus") from error
+        self._urls = _check_urls(url)
+        if not isinstance(prefix, str) or not PREFIX.fullmatch(prefix):
+            raise HookUsageError(f"`prefix` must be up to 32 letters, digits, '_' and '-'; got {prefix!r:.100}.")
+        if isinstance(partitions, bool) or not isinstance(partitions, int) or not 1 <= partitions <= 256:
+            raise HookUsageError(f"`partitions` must be a whole number from 1 to 256; got {partitions!r:.100}.")
+        if isinstance(replicas, bool) or not isinstance(replicas, int) or not 1 <= replicas <= 5:
+            raise HookUsageError(f"`replicas` must be a whole number from 1 to 5; got {replicas!r:.100}.")
+        if wait != 0:
+            check_seconds("wait", wait)
+        self._login = {
+            "user_credentials": None if credentials is None else os.fspath(credentials),
+            "nkeys_seed": None if nkey_seed is None else os.fspath(nkey_seed),
+            "tls": tls,
+        }
+        self._prefix, self._wait = prefix, wait
+        self._partitions, self._replicas = partitions, replicas
+        self._keep_seconds = check_seconds("keep_seconds", keep_seconds)
+        self._ack_seconds = check_seconds("ack_seconds", ack_seconds)
+        self._poll_seconds = check_seconds("poll_seconds", poll_seconds)
+        self._failures = (OSError, TimeoutError, self._nats.errors.Error)
+        self._client: Any = None
+        self._connected = asyncio.Event()
+        self._connections = 0
+        self._problem: Exception | None = None
+        self._id = secrets.token_hex(8)
+        self._asked: dict[str, asyncio.Queue[Any]] = {}
+        self._has_stream = False
+        self._pending: set[str] = set()
+        self._flush: asyncio.TimerHandle | None = None
+        self._sending: set[asyncio.Task[Any]] = set()
+
+    @property
+    def address(self) -> str:
+        """The addresses of the servers, without passwords."""
+        return ", ".join(_without_login(url) for url in self._urls)
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether a server is connected now."""
+        return self._connected.is_set()
+
+    def __repr__(self) -> str:
+        return f"NatsBus({self.address!r})"
+
+    async def __aenter__(self) -> Self:
+        """Connect to the server.
+
+        Raises:
+            BusUnavailableError: If it cannot be reached within `wait` seconds, or refuses this process.
+            HookUsageError: If the bus is open already.
+        """
+        if self._client is not None:
+            raise HookUsageError("The bus is open already.")
+        self._client = await self._connect()
+        self._connected.set()
+        self._connections = 1
+        await self._client.subscribe(f"{self._inbox}.*", cb=self._take_reply)
+        await self._client.subscribe(self._wake_subject, cb=self._hear_wake)
+        await self._client.flush()
+        self._change_net()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """Close the bus."""
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """Send the wake-ups that wait, for two seconds at most, and close the connection. May be called twice."""
+        client, self._client = self._client, None
+        if client is not None:
+            if self._flush is not None:
+                self._flush.cancel()
+            with suppress(*self._failures):
+                async with asyncio.timeout(CLOSING):
+                    if self._pending:
+                        await client.publish(self._wake_subject, self._take_pending())
+                    await client.flush()
+            with suppress(*self._failures):
+                await client.close()
+            self._connected.clear()
+        await super().aclose()
+
+    async def _connect(self) -> Any:
+        """Return a connected client.
+
+        Raises:
+            BusUnavailableError: If no server can be reached in time.
+        """
+        ends, pause = asyncio.get_running_loop().time() + self._wait, FIRST_PAUSE
+        while True:
+            client = self._nats.NATS()
+            self._problem = None
+            try:
+                async with asyncio.timeout(CONNECTING * len(self._urls)):
+                    await client.connect(
+                        self._urls,
+                        name="hookline",
+                        allow_reconnect=False,
+                        connect_timeout=CONNECTING,
+                        reconnect_time_wait=FIRST_PAUSE,
+                        max_reconnect_attempts=1,
+                        ping_interval=10,
+                        error_cb=self._note_error,
+                        disconnected_cb=self._note_lost,
+                        reconnected_cb=self._note_connected,
+                        **{name: value for name, value in self._login.items() if value is not None},
+                    )
+            except (*self._failures, ValueError) as error:
+                with suppress(*self._failures):
+                    await client.close()
+                problem = message_of(self._problem or error)
+                left = ends - asyncio.get_running_loop().time()
+                if left <= 0 or isinstance(error, ValueError) or "authorization" in problem.lower():
+                    raise BusUnavailableError(self.address, problem) from error
+                await asyncio.sleep(min(pause, left))
+                pause = min(pause * 2, LONGEST_PAUSE)
+            else:
+                # From now on; the first connection must not be tried for ever.
+                client.options |= {"allow_reconnect": True, "max_reconnect_attempts": -1}
+                return client
+
+    async def _note_error(self, error: Exception) -> None:
+        self._problem = error
+        logger.info("The bus at %s reports: %s", self.address, message_of(error))
+
+    async def _note_lost(self) -> None:
+        if self._client is not None:
+            self._connected.clear()
+            self._change_net()
+            logger.warning("The bus at %s is away; it is connected again as soon as it is back.", self.address)
+
+    async def _note_connected(self) -> None:
+        self._connections += 1
+        self._connected.set()
+        self._change_net()
+        self._call(*self._calls)  # they may have missed something
+        logger.info("The bus at %s is connected again.", self.address)
+
+    def _open_client(self) -> Any:
+        """Return the client.
+
+        Raises:
+            HookUsageError: If the bus is not open.
+        """
+        if self._client is None:
+            raise HookUsageError("The bus is not open; use it inside of `async with NatsBus(...) as bus:`.")
+        return self._client
+
+    # Wake-ups
+
+    @property
+    def _wake_subject(self) -> str:
+        return f"{self._prefix}.wake"
+
+    def wake(self, topic: str) -> None:
+        """Wake the listeners of a topic, in this process now and in others soon."""
+        super().wake(topic)
+        if self._client is not None:
+            self._pending.add(topic)
+            if self._flush is None:
+                self._flush = asyncio.get_running_loop().call_later(WAKE_SECONDS, self._send_wakeups)
+
+    def _take_pending(self) -> bytes:
+        topics, self._pending = self._pending, set()
+        return f"{self._id} {','.join(sorted(topics))}".encode()
+
+    def _send_wakeups(self) -> None:
+        self._flush = None
+        if self._client is not None and self.is_connected:
+            self._start(self._send_quietly(self._wake_subject, self._take_pending()))
+        elif self._client is not None:
+            self._pending.clear()  # who listens is called when it is connected again
+
+    async def _send_quietly(self, subject: str, data: bytes, headers: dict[str, str] | None = None) -> None:
+        """Send a message that may get lost."""
+        with suppress(*self._failures):
+            await self._open_client().publish(subject, data, headers=headers)
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._sending.add(task)
+        task.add_done_callback(self._sending.discard)
+
+    async def _hear_wake(self, message: Any) -> None:
+        sender, _, topics = message.data.decode(errors="replace").partition(" ")
+        if sender != self._id:
+            self._call(*topics.split(","))
+
+    def _pause(self) -> float:
+        return super()._pause() if self.is_connected else self._poll_seconds
+
+    # Questions
+
+    @property
+    def _inbox(self) -> str:
+        return f"_INBOX.{self._prefix}.{self._id}"
+
+    async def _take_reply(self, message: Any) -> None:
+        replies = self._asked.get(message.subject.rpartition(".")[2])
+        if replies is not None:  # an answer that comes too late, or a second one, is nobody's
+            replies.put_nowait(message)
+
+    async def ask(self, name: str, question: bytes, *, deadline: float) -> bytes:
+        """Ask one of the processes that serve a name, and return its answer; see `Bus.ask`."""
+        check_asking(name, question, deadline)
+        client = self._open_client()
+        if self.is_connected and len(question) + HEADER_BYTES > client.max_payload:
+            raise BusAnswerError(name, f"it has {len(question)} bytes; the bus carries {client.max_payload}")
+        token = secrets.token_hex(8)
+        replies = self._asked[token] = asyncio.Queue()
+        try:
+            async with asyncio.timeout(deadline) as limit:
+                return await self._ask(name, question, deadline, f"{self._inbox}.{token}", replies)
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            why = "" if self.is_connected else f"; the bus at {self.address} is away"
+            raise no_answer_error(name, deadline, why) from None
+        finally:
+            del self._asked[token]
+
+    async def _ask(self, name: str, question: bytes, deadline: float, inbox: str, replies: asyncio.Queue[Any]) -> bytes:
+        """Ask one process, and all of them whenever it gives no sign, until an answer comes.
+
+        Raises:
+            NobodyServesError: If the server says that nobody listens.
+            BusAnswerError: If the answer is a failure.
+        """
+        loop = asyncio.get_running_loop()
+        ends, patience = loop.time() + deadline, min(PATIENCE, deadline / 4)
+        subject, asked_at = f"{self._prefix}.ask.{name}", self._connections
+        while True:
+            await self._connected.wait()
+            headers = {
+                QUESTION: inbox.rpartition(".")[2],
+                SECONDS: f"{max(0.001, ends - loop.time()):.3f}",  # not a time: clocks differ
+                SIGN: f"{patience / 3:.3f}",
+            }
+            with suppress(*self._failures):  # it is asked again
+                await self._open_client().publish(subject, question, reply=inbox, headers=headers)
+            subject = f"{self._prefix}.ask-all.{name}"
+            while (message := await _get_within(replies, patience)) is not None:
+                headers = message.headers or {}
+                if headers.get("Status") == "503":
+                    if asked_at == self._connections:
+                        raise NobodyServesError(name)
+                    await asyncio.sleep(patience)  # they may be connecting again, like this process
+                    break
+                if headers.get(STATUS) == FAILED:
+                    raise BusAnswerError(name, message.data.decode(errors="replace"))
+                if headers.get(STATUS) != WORKING:
+                    return bytes(message.data)
+
+    @asynccontextmanager
+    async def answer(self, name: str, handler: Answerer) -> AsyncIterator[None]:
+        """Answer questions of a name while the context is open; see `Bus.answer`."""
+        check_handler(name, handler)
+        client = self._open_client()
+        under_way: dict[str, asyncio.Task[None]] = {}
+
+        async def take_question(message: Any) -> None:
+            question = (message.headers or {}).get(QUESTION, message.reply)
+            if question not in under_way:  # it is asked again while this process is slow
+                under_way[question] = task = asyncio.create_task(self._answer_message(message, name, handler))
+                task.add_done_callback(lambda _: under_way.pop(question, None))
+
+        subscriptions = [
+            await client.subscribe(f"{self._prefix}.ask.{name}", queue=self._prefix, cb=take_question),
+            await client.subscribe(f"{self._prefix}.ask-all.{name}", cb=take_question),
+        ]
+        with suppress(*self._failures):
+            await client.flush()
+        try:
+            yield
+        finally:
+            for subscription in subscriptions:
+                with suppress(*self._failures):
+                    async with asyncio.timeout(CLOSING):
+                        await subscription.drain()
+            if client.is_closed:
+                for task in under_way.values():
+                    task.cancel()  # nobody could get the answer
+            if under_way:
+                await asyncio.wait(under_way.values())
+            with suppress(*self._failures):
+                async with asyncio.timeout(CLOSING):
+                    await client.flush()
+
+    async def _answer_message(self, message: Any, name: str, handler: Answerer) -> None:
+        headers = message.headers or {}
+        try:
+            seconds, sign = float(headers[SECONDS]), float(headers[SIGN])
+        except (KeyError, ValueError):
+            logger.warning("A message to %r on the bus is no question, and is ignored", name)
+            return
+        signing = asyncio.create_task(self._give_signs(message.reply, sign))
+        failed = None
+        try:
+            async with asyncio.timeout(seconds) as limit:
+                answer = await call_answerer(handler, message.data)
+            room = self._open_client().max_payload - HEADER_BYTES
+            if len(answer) > room:
+                answer, failed = f"the answer has {len(answer)} bytes; the bus carries {room}".encode(), FAILED
+        except Exception as error:
+            if limit.expired():
+                return  # nobody waits for it any more
+            logger.exception("The handler of %r failed", name)
+            answer, failed = f"{type(error).__name__}: {message_of(error)}"[:2000].encode(errors="replace"), FAILED
+        finally:
+            signing.cancel()
+        await self._send_quietly(message.reply, answer, None if failed is None else {STATUS: failed})
+
+    async def _give_signs(self, inbox: str, pause: float) -> None:
+        while True:
+            await asyncio.sleep(max(0.001, pause))
+            await self._send_quietly(inbox, b"", {STATUS: WORKING})
+
+    # Committed events
+
+    @property
+    def _stream(self) -> str:
+        return f"{self._prefix}-events"
+
+    async def _event_stream(self) -> Any:
+        """Return JetStream, with the stream of commits.
+
+        Raises:
+            BusUnavailableError: If it cannot be reached, or this account may not use it.
+            HookUsageError: If its number of partitions is another one.
+        """
+        jetstream = self._open_client().jetstream()
+        if self._has_stream:
+            return jetstream
+        subjects = [self._subject_of(nth) for nth in range(self._partitions)]
+        try:
+            try:
+                found = (await jetstream.stream_info(self._stream)).config.subjects
+            except self._js_errors.NotFoundError:
+                await jetstream.add_stream(
+                    name=self._stream,
+                    subjects=subjects,
+                    num_replicas=self._replicas,
+                    max_age=self._keep_seconds,
+                    duplicate_window=min(REMEMBERED, self._keep_seconds),
+                    discard=self._js_api.DiscardPolicy.NEW,  # where it is full, `tell` fails rather than an old commit
+                )
+                found = subjects
+        except self._failures as error:
+            raise self._unavailable_error(error) from error
+        if sorted(found) != sorted(subjects):
+            raise HookUsageError(
+                f"The stream {self._stream!r} has {len(found)} partitions, and this bus was given "
+                f"partitions={self._partitions}; give all processes the same number, or another `prefix`."
+            )
+        self._has_stream = True
+        return jetstream
+
+    def _subject_of(self, partition: int) -> str:
+        return f"{self._prefix}.events.{partition}"
+
+    def _unavailable_error(self, error: BaseException) -> BusUnavailableError:
+        return BusUnavailableError(self.address, message_of(error))
+
+    async def tell(self, commit: CommittedEvents) -> None:
+        """Hand over a commit to all who hear; see `Bus.tell`."""
+        check_commit(commit)
+        data = msgspec.json.encode(commit)
+        client = self._open_client()
+        if self.is_connected and len(data) + HEADER_BYTES > client.max_payload:
+            raise HookUsageError(
+                f"The commit {commit.id} has {len(data)} bytes; the bus carries {client.max_payload - HEADER_BYTES}. "
+                "Raise `max_payload` of the server."
+            )
+        subject = self._subject_of(partition_of(commit.operation_id, self._partitions))
+        # The same in every try: the server keeps it once.
+        headers = {"Nats-Msg-Id": sha256(commit.id.encode(errors="surrogatepass")).hexdigest()}
+        problem: BaseException | None = None
+        try:
+            async with asyncio.timeout(TELLING):
+                while True:
+                    await self._connected.wait()
+                    try:
+                        jetstream = await self._event_stream()
+                        await jetstream.publish(subject, data, timeout=1.0, headers=headers)
+                    except (self._js_errors.APIError, HookUsageError):
+                        raise
+                    except (*self._failures, BusUnavailableError) as error:
+                        problem = error
+                        await asyncio.sleep(FIRST_PAUSE)
+                    else:
+                        return
+        except (TimeoutError, self._js_errors.APIError) as error:
+            raise self._unavailable_error(problem if isinstance(error, TimeoutError) and problem else error) from error
+
+    @asynccontextmanager
+    async def hear(self, name: str, handler: Hearer) -> AsyncIterator[None]:
+        """Hear every commit that was told, while the context is open; see `Bus.hear`."""
+        check_handler(name, handler)
+        jetstream = await self._event_stream()
+        try:
+            subscriptions = [await self._subscribe(jetstream, name, nth) for nth in range(self._partitions)]
+        except self._failures as error:
+            raise self._unavailable_error(error) from error
+        tasks = [asyncio.create_task(self._hear_partition(each, handler)) for each in subscriptions]
+        try:
+            yield
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            for subscription in subscriptions:
+                with suppress(*self._failures):
+                    await subscription.unsubscribe()
+
+    async def _subscribe(self, jetstream: Any, name: str, partition: int) -> Any:
+        durable = f"{name}-{partition}"
+        await jetstream.add_consumer(
+            self._stream,
+            durable_name=durable,
+            filter_subject=self._subject_of(partition),
+            # "all" would confirm what a process that was killed had fetched and not heard.
+            ack_policy=self._js_api.AckPolicy.EXPLICIT,
+            ack_wait=self._ack_seconds,
+            max_ack_pending=1,  # the order holds only if a commit waits for the one before it
+        )
+        return await jetstream.pull_subscribe_bind(durable, stream=self._stream)
+
+    async def _hear_partition(self, subscription: Any, handler: Hearer) -> None:
+        pause = FIRST_PAUSE
+        while True:
+            try:
+                [message] = await subscription.fetch(1, timeout=FETCHING)
+            except TimeoutError:
+                continue
+            except self._failures as error:
+                logger.info("Commits cannot be fetched from the bus, and are in %g s: %s", pause, message_of(error))
+                await asyncio.sleep(pause)
+                pause = min(pause * 2, LONGEST_PAUSE)
+            else:
+                pause = FIRST_PAUSE
+                with suppress(*self._failures):  # what could not be confirmed is heard again
+                    await self._hear_message(message, handler)
+
+    async def _hear_message(self, message: Any, handler: Hearer) -> None:
+        try:
+            commit = msgspec.json.decode(message.data, type=CommittedEvents)
+        except msgspec.MsgspecError as error:
+            logger.error("A message in the stream %r holds no commit, and is left out: %s", self._stream, error)
+            await message.term()
+            return
+        confirming = asyncio.create_task(self._keep(message))
+        try:
+            await handler(commit)
+        except asyncio.CancelledError:
+            with suppress(*self._failures):
+                await message.nak()  # another process hears it at once
+            raise
+        except Exception:
+            pause = min(LONGEST_PAUSE, FIRST_PAUSE * 2 ** min(message.metadata.num_delivered, 10))
+            logger.exception("A handler failed with the commit %s, and gets it again in %g s", commit.id, pause)
+            await message.nak(delay=pause)
+        else:
+            await message.ack()
+        finally:
+            confirming.cancel()
+
+    async def _keep(self, message: Any) -> None:
+        """Say from time to time that the commit is being heard."""
+        while True:
+            await asyncio.sleep(self._ack_seconds / 3)
+            with suppress(*self._failures):
+                await message.in_progress()
+
+
+async def _get_within(queue: asyncio.Queue[Any], seconds: float) -> Any:
+    """Return the next item of a queue; `None` if none comes in time."""
+    try:
+        async with asyncio.timeout(seconds):
+            return await queue.get()
+    except TimeoutError:
+        return None
+
+
+def _check_urls(url: object) -> list[str]:
+    """Return the URLs of the servers as a list.
+
+    Raises:
+        HookUsageError: If one is invalid.
+    """
+    urls: list[Any] = list(url) if isinstance(url, tuple | list) else [url]
+    for each in urls:
+        if not isinstance(each, str) or not re.match(r"(nats|tls|ws|wss)://[^\s]+$", each):
+            raise HookUsageError(
+                "The URL of NatsBus must be 'nats://host:4222' or 'tls://host:4222', also with 'user:password@'."
+            )
+    if not urls:
+        raise HookUsageError("NatsBus needs the URL of a server, such as 'nats://host:4222'.")
+    return urls
+
+
+def _without_login(url: str) -> str:
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"

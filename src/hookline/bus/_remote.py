@@ -1,0 +1,377 @@
+"""Remote hooks: interceptors of a run that another process serves over a bus."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, Literal
+
+import msgspec
+
+from hookline._checks import quote
+from hookline.bus._bus import Bus, BusAnswerError, check_name
+from hookline.calls import (
+    CALLS,
+    AgentCall,
+    AgentResult,
+    Ask,
+    Call,
+    CompactResult,
+    Deny,
+    MemoryResult,
+    ModelResponse,
+    RequestResult,
+    Respond,
+    StepResult,
+    ToolCall,
+    ToolResult,
+)
+from hookline.errors import HookDefinitionError, HookUsageError, message_of
+from hookline.hooks import AnyHook, ControlInterceptor, Hooks, Interceptor, OnError, check_interceptor, hook_batch
+from hookline.interceptors import Chain, Outcome
+
+__all__ = ["REVISIONS", "RemoteHooks", "remote", "serve"]
+
+FORMAT = 1
+"""The form of questions and decisions. Processes that write another one do not understand each other."""
+SPARE_SECONDS = 1.0
+"""How much later than its question a remote hook times out, so that the bus says what happened."""
+REVISIONS = "hookline.revisions"
+"""The key of `Call.metadata` for the revisions by which remote hooks judged the call, by the id of the hook."""
+
+NAMES = {call.__name__: call for call in CALLS}
+NOT_RUN: dict[type[msgspec.Struct], msgspec.Struct] = {
+    result.__class__: result
+    for result in (
+        AgentResult(output=""),
+        StepResult(should_continue=False),
+        ModelResponse(),
+        ToolResult(content=""),
+        CompactResult(summary=""),
+        RequestResult(status=200),
+        MemoryResult(),
+    )
+}
+"""What a call gives in the process that only judges it."""
+
+
+class HookQuestion(msgspec.Struct, frozen=True, kw_only=True):
+    """The question about a call, as JSON.
+
+    Attributes:
+        format: `FORMAT`.
+        call: The name of the class of the call.
+        fields: The call, without its `metadata`.
+    """
+
+    format: int
+    call: str
+    fields: msgspec.Raw
+
+
+class RemoteDecision(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
+    """The decision about a call, as JSON.
+
+    Attributes:
+        format: `FORMAT`.
+        decision: `"pass"`: the hooks have no objection. `"change"`: they changed the call. `"answer"`, `"deny"` and
+            `"ask"` as the decisions of hooks.
+        revision: The revision of the hooks that judged.
+        reason: The reason of a denial, or the question to a person.
+        stop: With `"deny"`: whether the run ends too.
+        fields: With `"change"`: the changed call.
+        result: With `"answer"`: the result of the call.
+        context: A text for the model; `""` for none.
+    """
+
+    format: int
+    decision: Literal["pass", "change", "answer", "deny", "ask"]
+    revision: str = ""
+    reason: str = ""
+    stop: bool = False
+    fields: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    result: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    context: str = ""
+
+
+class RemoteHooks(Hooks):
+    """Interceptors that ask the processes that serve a name; `remote` makes them.
+
+    Args:
+        name: The name, which is also the id of the bundle and of its hooks.
+        bus: Carries the questions; `None` for that of the store.
+        calls: The classes of calls to ask about.
+        deadline: Seconds until the answer must be there.
+        on_error: What happens to a call without a valid answer in time.
+        tool: Glob over `toolset/tool_name`.
+        options: Further options of the bundle, as of `Hooks`.
+    """
+
+    needs_store = True
+
+    def __init__(
+        self,
+        name: str,
+        bus: Bus | None,
+        *,
+        calls: Sequence[type[Call]],
+        deadline: float,
+        on_error: OnError,
+        tool: str | None,
+        **options: Any,
+    ) -> None:
+        super().__init__(name, **options)
+        self._bus, self._deadline, self._options = bus, deadline, options
+        self._calls, self._on_error, self._tool = calls, on_error, tool
+        self._bound: RemoteHooks | None = None
+        for call in calls:
+            hook = ControlInterceptor(
+                id=name,
+                call=call,
+                kind="before",
+                handler=self._ask,
+                priority=self.priority,
+                tool=tool if call is ToolCall else None,
+                timeout=deadline + SPARE_SECONDS,
+                on_error=on_error,
+                tenant_id=self.tenant_id,
+                shadow=self.shadow,
+            )
+            check_interceptor(hook, f"Remote hook {name!r}")
+            self.interceptors = (*self.interceptors, hook)
+
+    def for_store(self, store: object) -> Hooks:
+        """Return the hooks for a run that is kept in a store: its wake-ups carry the questions, if they are a bus.
+
+        Raises:
+            HookUsageError: If they are none, and the hooks have no bus of their own.
+        """
+        if self._bus is not None:
+            return self
+        wakeups = getattr(store, "wakeups", None)
+        if not isinstance(wakeups, Bus):
+            found = (
+                "has no wake-ups" if wakeups is None else f"wakes up with {type(wakeups).__name__}, which cannot ask"
+            )
+            raise HookUsageError(
+                f"The remote hook {self.id!r} needs a bus, and the store of this run {found}. Give the store "
+                f"`wakeups=NatsBus(...)`, or give the hook its bus: remote({self.id!r}, bus=...)."
+            )
+        if self._bound is None or self._bound._bus is not wakeups:
+            self._bound = RemoteHooks(
+                self.id,
+                wakeups,
+                calls=self._calls,
+                deadline=self._deadline,
+                on_error=self._on_error,
+                tool=self._tool,
+                **self._options,
+            )
+        return self._bound
+
+    async def _ask(self, call: Any) -> Call | Respond | Deny | Ask | None:
+        if self._bus is None:
+            raise HookUsageError(f"The remote hook {self.id!r} has no bus; give it one: remote({self.id!r}, bus=...).")
+        question = HookQuestion(format=FORMAT, call=type(call).__name__, fields=_encode_call(call))
+        answer = await self._bus.ask(self.id, msgspec.json.encode(question), deadline=self._deadline)
+        try:
+            decision = msgspec.json.decode(answer, type=RemoteDecision)
+            if decision.format != FORMAT:
+                raise ValueError(f"its format is {decision.format}, and this process reads format {FORMAT}")
+            made = _decision_about(call, decision)
+        except (msgspec.MsgspecError, ValueError) as error:
+            raise BusAnswerError(self.id, message_of(error)) from error
+        call.metadata.setdefault(REVISIONS, {})[self.id] = decision.revision
+        if decision.context and isinstance(call, ToolCall | AgentCall):
+            call.add_context(decision.context)
+        return made
+
+
+def remote(
+    name: str,
+    *,
+    bus: Bus | None = None,
+    calls: Sequence[type[Call]] = (ToolCall,),
+    deadline: float = 2.0,
+    on_error: OnError = "closed",
+    tool: str | None = None,
+    priority: int = 100,
+    tenant_id: str = "",
+    inherit: bool = False,
+    shadow: bool = False,
+) -> Hooks:
+    """Return hooks whose decisions another process makes: one that serves the name on the bus.
+
+    The hook stands at `before` of each class of calls, and like a control webhook it also judges calls that a person
+    has approved. The revision that judged a call is in `call.metadata["hookline.revisions"]`, by the name.
+
+    Args:
+        name: The name that is served: up to 63 letters, digits, `_` and `-`.
+        bus: Carries the questions. By default that of the store of the run: `SqlStore(url, wakeups=bus)`.
+        calls: The classes of calls to ask about.
+        deadline: Seconds until the answer must be there, at most 3600.
+        on_error: What happens to a call without a valid answer in time: `"closed"` denies it, `"open"` lets it run. It
+            happens at once where nobody serves the name.
+        tool: Glob over `toolset/tool_name`, as of `Hooks.before`.
+        priority: From 0 (outermost) to 1000.
+        tenant_id: Only for calls of this tenant; `""` for every tenant.
+        inherit: Whether sub-agents inherit the hooks.
+        shadow: Whether decisions are only recorded.
+
+    Raises:
+        HookDefinitionError: If an argument is invalid.
+    """
+    where = f"Remote hook {quote(name)}"
+    try:
+        check_name(name)
+    except HookUsageError as error:
+        raise HookDefinitionError(where, str(error)) from None
+    if bus is not None and not isinstance(bus, Bus):
+        raise HookDefinitionError(where, f"`bus` must be a bus, such as a NatsBus; got {type(bus).__name__}")
+    if not isinstance(calls, tuple | list) or not calls:
+        raise HookDefinitionError(where, f"`calls` must be classes of calls, such as (ToolCall,); got {quote(calls)}")
+    is_number = isinstance(deadline, int | float) and not isinstance(deadline, bool)
+    if not is_number or not 0 < deadline <= 3600:
+        raise HookDefinitionError(where, f"`deadline` must be seconds above 0, at most 3600; got {quote(deadline)}")
+    if tool is not None and ToolCall not in calls:
+        raise HookDefinitionError(where, "`tool` is only for calls of tools; leave it out")
+    return RemoteHooks(
+        name,
+        bus,
+        calls=tuple(calls),
+        deadline=deadline,
+        on_error=on_error,
+        tool=tool,
+        priority=priority,
+        tenant_id=tenant_id,
+        inherit=inherit,
+        shadow=shadow,
+    )
+
+
+@asynccontextmanager
+async def serve(
+    bus: Bus, hooks: Hooks | Iterable[AnyHook], *, name: str | None = None, revision: str = ""
+) -> AsyncIterator[str]:
+    """Decide about calls of runs in other processes, while the context is open.
+
+    Any number of processes can serve one name; each question goes to one of them. When the context ends, no further
+    questions come, and those under way are answered first.
+
+    Args:
+        bus: Carries the questions.
+        hooks: `before` and `guard` hooks: a bundle, or a list as `exec_agent` takes.
+        name: The name; by default the id of the bundle.
+        revision: The version of the hooks, which each decision carries.
+
+    Returns:
+        The name that is served, in `async with ... as name`.
+
+    Raises:
+        HookDefinitionError: If a hook is invalid.
+        HookUsageError: If a hook cannot be served, or an argument is invalid.
+    """
+    if not isinstance(bus, Bus):
+        raise HookUsageError(f"`bus` must be a bus, such as a NatsBus; got {type(bus).__name__}.")
+    batch = hook_batch([hooks] if isinstance(hooks, Hooks) else hooks)
+    for entry in batch:
+        check_served(entry)
+    if name is None:
+        if len(batch) != 1 or not isinstance(batch[0], Hooks):
+            raise HookUsageError("`name` is missing; only a single bundle has a name of its own, its id.")
+        name = batch[0].id
+    if not isinstance(revision, str):
+        raise HookUsageError(f"`revision` must be text; got {quote(revision)}.")
+    chain = Chain(batch)
+    if not chain.calls:
+        raise HookUsageError(f"There is nothing to serve as {name!r}: the hooks hold no `before` and no `guard`.")
+
+    async def decide(question: bytes) -> bytes:
+        asked = msgspec.json.decode(question, type=HookQuestion)
+        if asked.format != FORMAT or asked.call not in NAMES:
+            raise HookUsageError(
+                f"This process reads questions of format {FORMAT} about {', '.join(NAMES)}; got format {asked.format} "
+                f"about {asked.call!r:.100}. Run the same version of hookline in both processes."
+            )
+        call: Call = msgspec.json.decode(asked.fields, type=NAMES[asked.call])
+        passed: list[Call] = []
+
+        async def note(final: Call) -> Any:
+            passed.append(final)
+            return NOT_RUN[CALLS[type(call)]]
+
+        outcome = await chain.run(call, note)
+        return msgspec.json.encode(_to_decision(call, passed, outcome, revision))
+
+    async with bus.answer(name, decide):
+        yield name
+
+
+def check_served(entry: AnyHook) -> None:
+    """Refuse a hook that cannot be served to other processes.
+
+    Raises:
+        HookUsageError: With the reason.
+    """
+    if isinstance(entry, Interceptor):
+        judges: Sequence[Interceptor] = (entry,)
+    elif isinstance(entry, Hooks) and not entry.observers and not entry.phase_hooks:
+        judges = entry.interceptors
+    else:
+        raise HookUsageError(
+            f"{quote(entry)} cannot be served over a bus: only `before` and `guard` hooks are. Give observers and "
+            "phase hooks to the run."
+        )
+    for hook in judges:
+        if hook.kind not in ("before", "guard"):
+            raise HookUsageError(
+                f"The hook {hook.id!r} cannot be served over a bus: it is an `{hook.kind}`, and only `before` and "
+                "`guard` hooks are. Give it to the run."
+            )
+
+
+def _encode_call(call: Call) -> msgspec.Raw:
+    # The metadata may hold anything, and what hooks of this process share is theirs.
+    return msgspec.Raw(msgspec.json.encode(msgspec.structs.replace(call, metadata={}), enc_hook=str))
+
+
+def _to_decision(call: Call, passed: list[Call], outcome: Outcome, revision: str) -> RemoteDecision:
+    context = "\n\n".join(each.text for each in outcome.context if each.text)
+    told: dict[str, Any] = {"format": FORMAT, "revision": revision, "context": context}
+    if outcome.asked is not None:
+        return RemoteDecision(decision="ask", reason=outcome.asked.prompt, **told)
+    if outcome.denied is not None:
+        return RemoteDecision(decision="deny", reason=outcome.denied.reason, stop=outcome.stop, **told)
+    if not passed:
+        result = msgspec.Raw(msgspec.json.encode(outcome.result, enc_hook=str))
+        return RemoteDecision(decision="answer", result=result, **told)
+    if passed[0] == call:
+        return RemoteDecision(decision="pass", **told)
+    return RemoteDecision(decision="change", fields=_encode_call(passed[0]), **told)
+
+
+def _decision_about(call: Any, told: RemoteDecision) -> Call | Respond | Deny | Ask | None:
+    """Return what a `before` hook of a call returns to make a decision.
+
+    Raises:
+        ValueError: If the decision contradicts itself.
+        msgspec.ValidationError: If the changed call or the result is invalid.
+    """
+    for name, given, wanted in (
+        ("fields", told.fields is not msgspec.UNSET, "change"),
+        ("result", told.result is not msgspec.UNSET, "answer"),
+    ):
+        if given is not (told.decision == wanted):
+            raise ValueError(f"`{name}` goes with the decision {wanted!r} and no other; got {told.decision!r}")
+    if told.stop and told.decision != "deny":
+        raise ValueError(f"`stop` goes with the decision 'deny' and no other; got {told.decision!r}")
+    if told.decision == "deny":
+        return Deny(told.reason or "Denied by a remote hook.", stop=told.stop)
+    if told.decision == "ask":
+        return Ask(told.reason or "A remote hook wants a person to decide.")
+    if told.result is not msgspec.UNSET:
+        return Respond(msgspec.json.decode(told.result, type=CALLS[type(call)]))
+    if told.fields is not msgspec.UNSET:
+        changed = msgspec.json.decode(told.fields, type=type(call))
+        return msgspec.structs.replace(changed, metadata=call.metadata)  # type: ignore[no-any-return]
+    return None

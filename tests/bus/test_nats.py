@@ -1,0 +1,282 @@
+"""A bus over a real NATS server: it comes late, goes away, refuses, and keeps accounts apart."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from hookline.bus import BusAnswerError, BusUnavailableError, CommittedEvents, NatsBus, NobodyServesError
+from hookline.errors import HookUsageError
+from tests.nats_servers import NatsServer
+
+pytestmark = pytest.mark.anyio
+
+ACCOUNTS = """
+max_payload: 65536
+accounts {
+    ONE { jetstream: enabled, users: [ { user: one, password: "s3cret-1" } ] }
+    TWO { jetstream: enabled, users: [ { user: two, password: "s3cret-2" } ] }
+    NOTHING { users: [ { user: three, password: "s3cret-3" } ] }
+}
+"""
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[NatsServer]:
+    """A server of this test alone, which is not started yet."""
+    server = NatsServer(tmp_path / "nats")
+    yield server
+    server.kill()
+
+
+@pytest.fixture(scope="module")
+def accounts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NatsServer]:
+    """A server with accounts, of which one has no JetStream, and with small messages."""
+    server = NatsServer(tmp_path_factory.mktemp("accounts"), ACCOUNTS)
+    server.start()
+    yield server
+    server.kill()
+
+
+def url(server: NatsServer, login: str) -> str:
+    return f"nats://{login}@127.0.0.1:{server.port}"
+
+
+def commit(number: int, text: str = "{}") -> CommittedEvents:
+    return CommittedEvents(operation_id="op", number=number, events=[msgspec.Raw(text.encode())])
+
+
+async def echo(question: bytes) -> bytes:
+    await asyncio.sleep(0)
+    return question
+
+
+async def test_a_server_that_is_away_is_a_clear_error(server: NatsServer) -> None:
+    with pytest.raises(BusUnavailableError, match=f"127.0.0.1:{server.port} cannot be reached"):
+        async with NatsBus(server.url.replace("nats://", "nats://me:s3cret@")):
+            pass
+
+
+async def test_a_password_is_in_no_error(server: NatsServer) -> None:
+    bus = NatsBus(server.url.replace("nats://", "nats://me:s3cret@"))
+    with pytest.raises(BusUnavailableError) as caught:
+        await bus.__aenter__()
+
+    assert "s3cret" not in f"{caught.value}{bus!r}"
+
+
+async def test_a_server_that_comes_later_is_waited_for(server: NatsServer) -> None:
+    async def use() -> bytes:
+        async with NatsBus(server.url, wait=60) as bus, bus.answer("guard", echo):
+            return await bus.ask("guard", b"?", deadline=60)
+
+    using = asyncio.create_task(use())
+    await asyncio.sleep(0)
+    server.start()
+
+    assert await using == b"?"
+
+
+async def test_what_is_said_while_the_server_is_away_arrives_when_it_is_back(server: NatsServer) -> None:
+    server.start()
+    heard: list[str] = []
+    done = asyncio.Event()
+
+    async def hear(each: CommittedEvents) -> None:
+        heard.append(each.id)
+        if each.number == 3:
+            done.set()
+
+    async with (
+        NatsBus(server.url, partitions=1, ack_seconds=1.0) as asker,
+        NatsBus(server.url, partitions=1, ack_seconds=1.0) as member,
+        member.answer("guard", echo),
+        member.hear("observer", hear),
+    ):
+        await asker.tell(commit(1))
+        server.kill()
+        question = asyncio.create_task(asker.ask("guard", b"?", deadline=100))
+        await asyncio.sleep(0)
+        server.start()
+        assert await question == b"?"
+        for number in (2, 3):
+            await asker.tell(commit(number))
+        await done.wait()
+
+    assert list(dict.fromkeys(heard)) == ["op:1", "op:2", "op:3"]
+
+
+async def test_a_question_ends_at_its_deadline_while_the_server_is_away(server: NatsServer) -> None:
+    server.start()
+    async with NatsBus(server.url) as bus, bus.answer("guard", echo):
+        server.kill()
+        async with asyncio.timeout(60):
+            while bus.is_connected:
+                await asyncio.sleep(0.01)
+        with pytest.raises(TimeoutError, match="is away"):
+            await bus.ask("guard", b"?", deadline=0.1)
+
+
+async def test_listeners_are_called_when_the_server_is_back(server: NatsServer) -> None:
+    server.start()
+    woken = asyncio.Event()
+    async with NatsBus(server.url, net=(3600, 3600), poll_seconds=3600) as bus, bus.woken("work", woken.set):
+        server.kill()
+        server.start()
+        async with asyncio.timeout(60):
+            await woken.wait()
+
+
+async def test_accounts_do_not_meet(accounts: NatsServer) -> None:
+    async with (
+        NatsBus(url(accounts, "one:s3cret-1"), partitions=1) as one,
+        NatsBus(url(accounts, "two:s3cret-2"), partitions=1) as two,
+    ):
+        heard: list[int] = []
+        done = asyncio.Event()
+
+        async def hear(each: CommittedEvents) -> None:
+            heard.append(each.number)
+            done.set()
+
+        async with one.answer("guard", echo), two.hear("observer", hear):
+            with pytest.raises(NobodyServesError):
+                await two.ask("guard", b"?", deadline=30)
+            await one.tell(commit(1))
+            await two.tell(commit(2))
+            await done.wait()
+
+    assert heard == [2]
+
+
+async def test_a_wrong_password_is_refused_at_once(accounts: NatsServer) -> None:
+    with pytest.raises(BusUnavailableError, match=r"[Aa]uthorization"):
+        async with asyncio.timeout(60), NatsBus(url(accounts, "one:wrong"), wait=3600):
+            pass
+
+
+async def test_an_account_without_streams_asks_and_cannot_tell(accounts: NatsServer) -> None:
+    async with NatsBus(url(accounts, "three:s3cret-3")) as bus, bus.answer("guard", echo):
+        assert await bus.ask("guard", b"?", deadline=60) == b"?"
+        with pytest.raises(BusUnavailableError):
+            await bus.tell(commit(1))
+        with pytest.raises(BusUnavailableError):
+            async with bus.hear("observer", lambda each: asyncio.sleep(0)):
+                pass
+
+
+async def test_what_is_too_large_is_refused_and_the_connection_stays(accounts: NatsServer) -> None:
+    async def grow(question: bytes) -> bytes:
+        await asyncio.sleep(0)
+        return question * 100
+
+    large = b"x" * 70_000
+    async with NatsBus(url(accounts, "one:s3cret-1"), partitions=1) as bus, bus.answer("guard", grow):
+        with pytest.raises(BusAnswerError, match="has 70000 bytes"):
+            await bus.ask("guard", large, deadline=60)
+        with pytest.raises(BusAnswerError, match="the answer has 100000 bytes"):
+            await bus.ask("guard", b"x" * 1000, deadline=60)
+        with pytest.raises(HookUsageError, match="the bus carries"):
+            await bus.tell(commit(1, f'"{large.decode()}"'))
+        assert await bus.ask("guard", b"x", deadline=60) == b"x" * 100
+
+
+async def test_processes_with_another_number_of_partitions_are_refused(
+    nats_server: NatsServer, nats_prefix: str
+) -> None:
+    async with (
+        NatsBus(nats_server.url, prefix=nats_prefix, partitions=2) as two,
+        NatsBus(nats_server.url, prefix=nats_prefix, partitions=3) as three,
+    ):
+        await two.tell(commit(1))
+        with pytest.raises(HookUsageError, match="has 2 partitions"):
+            await three.tell(commit(2))
+
+
+async def test_what_is_no_message_of_hookline_is_left_out(nats_server: NatsServer, nats_prefix: str) -> None:
+    import nats
+
+    other = await nats.connect(nats_server.url)
+    heard: list[int] = []
+    done = asyncio.Event()
+
+    async def hear(each: CommittedEvents) -> None:
+        heard.append(each.number)
+        done.set()
+
+    async with NatsBus(nats_server.url, prefix=nats_prefix, partitions=1) as bus, bus.hear("observer", hear):
+        await other.publish(f"{nats_prefix}.events.0", b"no commit")
+        await other.publish(f"{nats_prefix}.wake", b"\xff")
+        await other.flush()
+        await bus.tell(commit(1))
+        await done.wait()
+    await other.close()
+
+    assert heard == [1]
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"url": "http://localhost"},
+        {"url": []},
+        {"prefix": "a.b"},
+        {"partitions": 0},
+        {"partitions": True},
+        {"replicas": 9},
+        {"wait": -1},
+        {"keep_seconds": 0},
+    ],
+)
+async def test_a_wrong_argument_is_refused(fields: dict[str, object]) -> None:
+    with pytest.raises(HookUsageError):
+        NatsBus(**{"url": "nats://localhost", **fields})  # type: ignore[arg-type]
+
+
+async def test_a_bus_that_is_not_open_says_so() -> None:
+    bus = NatsBus("nats://localhost:4222")
+
+    with pytest.raises(HookUsageError, match="is not open"):
+        await bus.ask("guard", b"?", deadline=1)
+    with pytest.raises(HookUsageError, match="is not open"):
+        await bus.tell(commit(1))
+    await bus.aclose()
+
+
+WITHOUT_NATS = """
+import sys
+sys.modules["nats"] = None
+from hookline.bus import MemoryBus, NatsBus
+from hookline.errors import MissingExtraError
+MemoryBus
+try:
+    NatsBus("nats://localhost")
+except MissingExtraError as error:
+    print(error)
+"""
+
+
+def run_python(program: str) -> str:
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=100)
+    return done.stdout.strip()
+
+
+def test_without_the_extra_the_error_says_how_to_install_it() -> None:
+    printed = run_python(WITHOUT_NATS)
+
+    assert printed.startswith("NatsBus needs an extra that is not installed: ")
+    assert "[nats]" in printed
+
+
+def test_nats_is_not_imported_before_it_is_used() -> None:
+    program = (
+        "import hookline, hookline.bus, hookline.evals.bus_contract, hookline.store, sys; print('nats' in sys.modules)"
+    )
+
+    assert run_python(program) == "False"

@@ -1,0 +1,313 @@
+"""Hooks that another process serves decide about the calls of a run as hooks of this process do."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from hookline import (
+    Agent,
+    AgentCall,
+    Approve,
+    Ask,
+    Deny,
+    HookDispatcher,
+    Hooks,
+    ModelCall,
+    OperationResult,
+    Respond,
+    ScriptedModel,
+    ToolCall,
+    ToolRequest,
+    exec_agent,
+    resume_agent,
+    tool,
+)
+from hookline.bus import REVISIONS, Bus, MemoryBus, remote, serve
+from hookline.errors import HookDefinitionError, HookUsageError
+from hookline.runtime import InMemoryStore
+from hookline.store import SqlStore
+from hookline.wakeups import PollingWakeups
+from tests.nats_servers import NatsServer
+
+from .stages import MemoryStage, NatsStage
+
+pytestmark = pytest.mark.anyio
+
+Join = Callable[[], Awaitable[Bus]]
+
+
+@pytest.fixture(params=["memory", "nats"])
+async def join(request: pytest.FixtureRequest) -> AsyncIterator[Join]:
+    """Makes the bus of a further process."""
+    async with AsyncExitStack() as stack:
+        if request.param == "memory":
+            stage: Any = MemoryStage()
+        else:
+            server: NatsServer = request.getfixturevalue("nats_server")
+            stage = NatsStage(server, request.getfixturevalue("nats_prefix"))
+        await stack.enter_async_context(stage)
+        yield stage.join
+
+
+class Payments:
+    """An agent that pays once, and what the tool was called with."""
+
+    def __init__(self) -> None:
+        self.paid: list[tuple[str, int]] = []
+        self.read: list[str] = []
+
+        @tool
+        async def pay(to: str, amount: int) -> str:
+            """Pay somebody."""
+            self.paid.append((to, amount))
+            return f"paid {amount}"
+
+        def turn(call: ModelCall) -> ToolRequest | str:
+            if call.messages[-1].role != "tool":
+                return ToolRequest("pay", {"to": "Ann", "amount": 5}, tool_call_id="t1")
+            self.read.append(call.messages[-1].content)
+            return "done"
+
+        self.agent = Agent(id="clerk", model=ScriptedModel(turn), tools=[pay])
+
+    async def run(self, *hooks: Any, **options: Any) -> OperationResult:
+        async with HookDispatcher() as dispatcher:
+            return await exec_agent(self.agent, "pay Ann", hooks=list(hooks), dispatcher=dispatcher, **options)
+
+
+def policy(decide: Callable[[ToolCall], Any]) -> Hooks:
+    hooks = Hooks("guard")
+    hooks.before(ToolCall)(decide)
+    return hooks
+
+
+async def test_a_call_passes_that_the_other_process_has_no_objection_to(join: Join) -> None:
+    payments, asked = Payments(), []
+    async with serve(await join(), policy(lambda call: asked.append(call))):
+        await payments.run(remote("guard", bus=await join()))
+
+    assert payments.paid == [("Ann", 5)]
+    assert [(call.tool_name, call.args, call.tool_call_id, call.agent_id) for call in asked] == [
+        ("pay", {"to": "Ann", "amount": 5}, "t1", "clerk")
+    ]
+
+
+async def test_a_call_is_changed(join: Join) -> None:
+    payments = Payments()
+    async with serve(await join(), policy(lambda call: call.with_args(amount=3))):
+        await payments.run(remote("guard", bus=await join()))
+
+    assert payments.paid == [("Ann", 3)]
+
+
+async def test_a_call_is_denied_and_the_model_reads_why(join: Join) -> None:
+    payments = Payments()
+    async with serve(await join(), policy(lambda call: Deny("too much"))):
+        await payments.run(remote("guard", bus=await join()))
+
+    assert payments.paid == []
+    assert "too much" in payments.read[0]
+
+
+async def test_a_denial_that_ends_the_run_ends_it(join: Join) -> None:
+    payments = Payments()
+    async with serve(await join(), policy(lambda call: Deny("fraud", stop=True))):
+        result = await payments.run(remote("guard", bus=await join()))
+
+    assert payments.read == []
+    assert result.reason != "done"
+
+
+async def test_a_call_is_answered(join: Join) -> None:
+    payments = Payments()
+    async with serve(await join(), policy(lambda call: Respond({"content": "paid already", "success": False}))):
+        await payments.run(remote("guard", bus=await join()))
+
+    assert payments.paid == []
+    assert payments.read == ["paid already"]
+
+
+async def test_a_person_is_asked_and_the_hook_judges_the_approved_call_again(join: Join) -> None:
+    payments, store, judged = Payments(), InMemoryStore(), []
+
+    def decide(call: ToolCall) -> Ask | None:
+        judged.append(call.tool_call_id)
+        return Ask("Pay Ann?")
+
+    async with serve(await join(), policy(decide)), HookDispatcher() as dispatcher:
+        hooks = [remote("guard", bus=await join())]
+        waiting = await exec_agent(payments.agent, "pay", hooks=hooks, store=store, dispatcher=dispatcher)
+        assert [each.prompt for each in waiting.pending] == ["Pay Ann?"]
+        await resume_agent(
+            payments.agent, waiting.operation_id, [Approve("t1")], hooks=hooks, store=store, dispatcher=dispatcher
+        )
+
+    assert payments.paid == [("Ann", 5)]
+    assert judged == ["t1", "t1"]
+
+
+async def test_context_reaches_the_model(join: Join) -> None:
+    payments, hooks = Payments(), Hooks("guard")
+
+    @hooks.guard(ToolCall)
+    def explain(call: ToolCall) -> None:
+        call.add_context("Ann is new.")
+
+    async with serve(await join(), hooks):
+        await payments.run(remote("guard", bus=await join()))
+
+    assert "Ann is new." in payments.read[0]
+
+
+async def test_other_calls_are_judged_if_they_are_named(join: Join) -> None:
+    payments, hooks, judged = Payments(), Hooks("guard"), []
+
+    @hooks.guard(ModelCall)
+    @hooks.guard(AgentCall)
+    def judge(call: Any) -> None:
+        judged.append(type(call).__name__)
+
+    async with serve(await join(), hooks):
+        await payments.run(remote("guard", bus=await join(), calls=(AgentCall, ModelCall)))
+
+    assert judged == ["AgentCall", "ModelCall", "ModelCall"]
+
+
+async def test_the_revision_that_judged_is_with_the_call(join: Join) -> None:
+    payments, hooks, seen = Payments(), Hooks("after-it"), []
+    hooks.guard(ToolCall)(lambda call: seen.append(dict(call.metadata[REVISIONS])))
+    async with serve(await join(), policy(lambda call: None), revision="2026-11-28"):
+        await payments.run(remote("guard", bus=await join(), priority=1), hooks)
+
+    assert seen == [{"guard": "2026-11-28"}]
+
+
+@pytest.mark.parametrize(("on_error", "paid"), [("closed", []), ("open", [("Ann", 5)])])
+async def test_where_nobody_serves_the_declared_mode_decides_at_once(join: Join, on_error: Any, paid: Any) -> None:
+    payments = Payments()
+    async with asyncio.timeout(60):
+        await payments.run(remote("guard", bus=await join(), deadline=3000, on_error=on_error))
+
+    assert payments.paid == paid
+
+
+@pytest.mark.parametrize(("on_error", "paid"), [("closed", []), ("open", [("Ann", 5)])])
+async def test_where_the_answer_is_late_the_declared_mode_decides(join: Join, on_error: Any, paid: Any) -> None:
+    async def hang(call: ToolCall) -> None:
+        await asyncio.Event().wait()
+
+    payments = Payments()
+    async with serve(await join(), policy(hang)):
+        await payments.run(remote("guard", bus=await join(), deadline=0.1, on_error=on_error))
+
+    assert payments.paid == paid
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"",
+        b"{}",
+        b"[]",
+        b'{"format":2,"decision":"pass"}',
+        b'{"format":1,"decision":"allow"}',
+        b'{"format":1,"decision":"pass","reson":"x"}',
+        b'{"format":1,"decision":"pass","stop":true}',
+        b'{"format":1,"decision":"change"}',
+        b'{"format":1,"decision":"change","fields":{"args":{}}}',
+        b'{"format":1,"decision":"pass","fields":{}}',
+        b'{"format":1,"decision":"answer"}',
+        b'{"format":1,"decision":"answer","result":{"content":7}}',
+        b'{"format":1,"decision":"deny","result":{"content":"x"}}',
+    ],
+)
+async def test_a_decision_that_cannot_be_read_never_allows_a_call(answer: bytes) -> None:
+    bus, payments = MemoryBus(), Payments()
+    async with bus.answer("guard", lambda question: asyncio.sleep(0, answer)):
+        await payments.run(remote("guard", bus=bus))
+
+    assert payments.paid == []
+
+
+async def test_a_change_of_whose_call_it_is_never_allows_it() -> None:
+    bus, payments = MemoryBus(), Payments()
+
+    async def change_owner(question: bytes) -> bytes:
+        fields = msgspec.json.decode(question)["fields"]
+        return msgspec.json.encode({"format": 1, "decision": "change", "fields": {**fields, "tenant_id": "other"}})
+
+    async with bus.answer("guard", change_owner):
+        await payments.run(remote("guard", bus=bus))
+
+    assert payments.paid == []
+
+
+async def test_a_question_of_another_version_is_refused_with_the_reason() -> None:
+    bus = MemoryBus()
+    async with serve(bus, policy(lambda call: None)):
+        with pytest.raises(Exception, match="questions of format 1"):
+            await bus.ask("guard", b'{"format":2,"call":"ToolCall","fields":{}}', deadline=5)
+
+
+async def test_the_bus_of_the_store_carries_the_questions(tmp_path: Path) -> None:
+    bus, payments = MemoryBus(), Payments()
+    async with (
+        SqlStore(f"sqlite:///{tmp_path}/hookline.db", wakeups=bus) as store,
+        serve(bus.peer(), policy(lambda call: call.with_args(amount=2))),
+    ):
+        await payments.run(remote("guard"), store=store)
+
+    assert payments.paid == [("Ann", 2)]
+
+
+async def test_wake_ups_that_cannot_ask_are_refused_at_the_start(tmp_path: Path) -> None:
+    payments, wakeups = Payments(), PollingWakeups()
+    async with SqlStore(f"sqlite:///{tmp_path}/hookline.db", wakeups=wakeups) as store:
+        with pytest.raises(HookUsageError, match="wakes up with PollingWakeups, which cannot ask"):
+            await payments.run(remote("guard"), store=store)
+    with pytest.raises(HookUsageError, match="has no wake-ups"):
+        await payments.run(remote("guard"))
+
+    assert payments.paid == []
+
+
+@pytest.mark.parametrize("kind", ["after", "around", "on"])
+async def test_what_cannot_be_served_is_refused(kind: str) -> None:
+    hooks = Hooks("guard")
+    if kind == "on":
+        from hookline import OnComplete
+
+        hooks.on(OnComplete)(lambda event: None)
+    elif kind == "after":
+        hooks.after(ToolCall)(lambda call, result: None)
+    else:
+        hooks.around(ToolCall)(lambda call, call_next: call_next(call))
+
+    with pytest.raises(HookUsageError, match="cannot be served over a bus"):
+        async with serve(MemoryBus(), hooks):
+            pass
+
+
+@pytest.mark.parametrize(
+    ("fields", "problem"),
+    [
+        ({"name": "a.b"}, "name on the bus"),
+        ({"deadline": 0}, "`deadline`"),
+        ({"deadline": True}, "`deadline`"),
+        ({"calls": ()}, "`calls`"),
+        ({"calls": (int,)}, "not one of the eight calls"),
+        ({"on_error": "ajar"}, "`on_error`"),
+        ({"bus": PollingWakeups()}, "`bus`"),
+        ({"calls": (ModelCall,), "tool": "pay"}, "`tool`"),
+    ],
+)
+async def test_a_wrong_argument_is_refused(fields: dict[str, Any], problem: str) -> None:
+    with pytest.raises(HookDefinitionError, match=problem):
+        remote(**{"name": "guard", **fields})

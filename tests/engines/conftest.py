@@ -1,0 +1,3 @@
+"""Engines, on both databases."""
+
+from tests.databases import *  # noqa: F403

@@ -1,0 +1,88 @@
+"""Engines that the contract accepts, and engines with a fault that it must find."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from contextlib import AbstractAsyncContextManager
+
+from sqlalchemy import delete
+
+from hookline.engines import Segment, StoreEngine
+from hookline.runtime import OperationState
+from hookline.store import SqlStore, StoredOperation
+from hookline.store._tables import events, model_calls, operations, state_rows
+
+
+def sound(store: SqlStore) -> StoreEngine:
+    return StoreEngine(store)
+
+
+class FaultyEngine(StoreEngine):
+    """Leaves out the segments of some operations."""
+
+    def leaves_out(self, stored: StoredOperation) -> bool:
+        return False
+
+    async def prepare(self, stored: StoredOperation) -> None:
+        pass
+
+    def serve(
+        self,
+        agents: Collection[str],
+        segment: Segment,
+        *,
+        concurrency: int,
+        agent_versions: Collection[str] | None = None,
+    ) -> AbstractAsyncContextManager[None]:
+        async def faulty(operation_id: str) -> None:
+            stored = await self.store.operation(operation_id)
+            assert stored is not None
+            if self.leaves_out(stored):
+                await self.wake(operation_id, not_before=stored.updated_at + 3600)
+                return
+            await self.prepare(stored)
+            await segment(operation_id)
+
+        return super().serve(agents, faulty, concurrency=concurrency, agent_versions=agent_versions)
+
+
+class LostBegin(FaultyEngine):
+    """Never runs an operation that was begun."""
+
+    def leaves_out(self, stored: StoredOperation) -> bool:
+        return stored.steps == 0
+
+
+class LostWake(FaultyEngine):
+    """Never goes on with an operation that was woken after a pause."""
+
+    def leaves_out(self, stored: StoredOperation) -> bool:
+        return stored.status == "waiting_for_human"
+
+
+class NoTakeover(FaultyEngine):
+    """Never goes on with an operation whose process has died."""
+
+    def leaves_out(self, stored: StoredOperation) -> bool:
+        return stored.status == "running" and stored.owner is not None
+
+
+class Replay(FaultyEngine):
+    """Runs an operation whose process has died from its beginning, as an engine does that replays code."""
+
+    async def prepare(self, stored: StoredOperation) -> None:
+        if stored.status != "running" or stored.owner is None:
+            return
+        state = await self.store.load(stored.operation_id)
+        assert state is not None
+        async with self.store.writing() as connection:
+            for table in (events, model_calls, state_rows, operations):
+                await connection.execute(delete(table).where(table.c.operation_id == stored.operation_id))
+        first = OperationState(
+            operation_id=stored.operation_id,
+            agent_id=stored.agent_id,
+            messages=state.messages[:1],
+            interceptors=state.interceptors,
+        )
+        await self.store.commit(first, expected_version=None, entries=())
+        await self.store.release(stored.operation_id)

@@ -1,0 +1,66 @@
+"""Each engine keeps the contract of engines, and the contract finds what an engine does wrong."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hookline.engines import KILL_PLACES, check_engine
+from hookline.errors import HookUsageError
+from hookline.evals.adapter_contract import ContractError
+
+pytestmark = pytest.mark.anyio
+
+LEASE_SECONDS = 1.0
+SPARE_SECONDS = 5.0
+
+
+@pytest.mark.parametrize(
+    ("dialect", "places"), [("sqlite", ["in a pause"]), ("postgresql", ["after a tool", "in a stream"])]
+)
+async def test_the_store_engine_keeps_the_contract(database_url: str, places: list[str], tmp_path: Path) -> None:
+    found = await check_engine(
+        "tests.engines.planted:sound", url=database_url, folder=tmp_path, lease_seconds=LEASE_SECONDS, places=places
+    )
+    assert [each.place for each in found] == places
+
+
+@pytest.mark.parametrize(
+    ("fault", "problem"),
+    [
+        ("LostBegin", "it does not run"),
+        ("LostWake", "decided and woken"),
+        ("NoTakeover", "it does not run"),
+        ("Replay", "started twice|heard twice"),
+    ],
+)
+async def test_the_contract_finds_a_fault(fault: str, problem: str, postgresql_url: str, tmp_path: Path) -> None:
+    with pytest.raises(ContractError, match=problem):
+        await check_engine(
+            f"tests.engines.planted:{fault}",
+            url=postgresql_url,
+            folder=tmp_path,
+            lease_seconds=LEASE_SECONDS,
+            places=["in a tool"],
+            within=6,
+        )
+
+
+@pytest.mark.parametrize("name", ["no_such_module:engine", "tests.engines.planted:none", "", "json"])
+async def test_an_engine_that_cannot_be_made_is_refused(name: str, tmp_path: Path) -> None:
+    with pytest.raises(HookUsageError, match="'module:function'"):
+        await check_engine(name, url=f"sqlite:///{tmp_path / 'store.db'}", folder=tmp_path)
+
+
+@pytest.mark.soak
+async def test_a_hundred_kills_are_taken_over_without_a_person(postgresql_url: str, tmp_path: Path) -> None:
+    found = await check_engine(
+        "tests.engines.planted:sound",
+        url=postgresql_url,
+        folder=tmp_path,
+        lease_seconds=LEASE_SECONDS,
+        places=KILL_PLACES * 20,
+    )
+    assert len(found) == 100
+    assert [each for each in found if each.seconds > LEASE_SECONDS + SPARE_SECONDS] == []

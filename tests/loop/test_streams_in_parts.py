@@ -1,0 +1,132 @@
+"""Streams of a loop that hooks judge in parts."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from hookline import AfterStep, Deny, Guide, Hooks, ModelCall, ModelResponse, TextParts, ToolRequest
+from hookline.errors import RunStopped
+
+from .conftest import Way
+from .test_streams import read, text_of, watching
+
+pytestmark = pytest.mark.anyio
+
+SECRET = ModelResponse(content="the key is 4711, keep it well")
+PIECES = ["the key is 47", "11, keep ", "it well"]
+
+
+def judging(judge: Any, **parts: Any) -> Hooks:
+    hooks = Hooks("judge")
+
+    @hooks.after(ModelCall, parts=TextParts(**{"max_chars": 1, **parts}), id="judge")
+    def look(call: ModelCall, response: ModelResponse) -> Any:
+        return judge(response)
+
+    return hooks
+
+
+async def test_text_is_released_before_the_answer_is_whole(way: Way) -> None:
+    gate = threading.Event()
+
+    def pieces() -> Iterator[str]:
+        yield "hello "
+        assert gate.wait(20)
+        yield "world"
+
+    hooks, seen = watching()
+    way.provider.script(way.dialect.says(ModelResponse(content="hello world"), pieces=pieces()))
+
+    async with way.wrapped([judging(lambda r: None), hooks]) as run:
+        found = []
+        async for event in read(await way.ask(run, stream=True)):
+            found.append(text_of(event))
+            if found[-1]:
+                gate.set()
+        assert way.dialect.text(run.response) == "hello world"
+    assert "".join(found) == "hello world"
+    assert [event.content for event in seen if isinstance(event, AfterStep)] == ["hello world"]
+
+
+async def test_nothing_is_given_after_a_denial(way: Way) -> None:
+    way.provider.script(way.dialect.says(SECRET, pieces=PIECES))
+    found: list[str] = []
+    hooks = judging(lambda r: Deny("a secret") if "4711" in r.content else None, hold=3)
+
+    with pytest.raises(RunStopped, match="a secret"):
+        async with way.wrapped([hooks]) as run:
+            async for event in read(await way.ask(run, stream=True)):
+                found.append(text_of(event))  # noqa: PERF401  # what was read before the denial counts
+
+    assert "".join(found) == "the key is"
+
+
+async def test_a_denial_of_the_whole_answer_withholds_the_rest(way: Way) -> None:
+    way.provider.script(way.dialect.says(SECRET, pieces=PIECES))
+    found: list[str] = []
+    hooks = judging(lambda r: Deny("a secret") if r.finish_reason != "incremental" else None, hold=20)
+
+    with pytest.raises(RunStopped, match="a secret"):
+        async with way.wrapped([hooks]) as run:
+            async for event in read(await way.ask(run, stream=True)):
+                found.append(text_of(event))  # noqa: PERF401  # what was read before the denial counts
+
+    assert "".join(found) == SECRET.content[:-20]
+
+
+async def test_rewritten_text_is_given_rewritten_once(way: Way) -> None:
+    def mask(response: ModelResponse) -> ModelResponse:
+        return replace(response, content=response.content.replace("4711", "****"))
+
+    way.provider.script(way.dialect.says(SECRET, pieces=PIECES))
+
+    async with way.wrapped([judging(mask, hold=3)]) as run:
+        found = [text_of(event) async for event in read(await way.ask(run, stream=True))]
+        assert way.dialect.text(run.response) == "the key is ****, keep it well"
+
+    assert "".join(found) == "the key is ****, keep it well"
+    assert len([text for text in found if text]) > 1
+
+
+async def test_tool_calls_are_given_when_the_whole_answer_was_judged(way: Way) -> None:
+    call = ToolRequest(tool_name="look", args={"at": "x"}, tool_call_id="c1")
+    way.provider.script(way.dialect.says(ModelResponse(content="I look", tool_calls=[call]), pieces=["I ", "look"]))
+    seen: list[str] = []
+
+    async with way.wrapped([judging(lambda r: seen.append(r.finish_reason))]) as run:
+        events = []
+        async for event in read(await way.ask(run, stream=True)):
+            if "look" in repr(event) and "at" in repr(event) and "c1" in repr(event):
+                assert seen[-1] != "incremental"
+            events.append(event)
+        assert [way.dialect.call_id(each) for each in way.dialect.calls(run.response)] == ["c1"]
+    assert "".join(map(text_of, events)) == "I look"
+
+
+async def test_an_answer_of_which_nothing_was_released_can_be_asked_for_again(way: Way) -> None:
+    kind = ModelResponse(content="dear world")
+    way.provider.script(
+        way.dialect.says(ModelResponse(content="hello world"), pieces=["hello ", "world"]),
+        way.dialect.says(kind, pieces=["dear ", "world"]),
+    )
+    hooks = judging(lambda r: Guide("be kind") if "hello" in r.content else None)
+
+    async with way.wrapped([hooks]) as run:
+        found = [text_of(event) async for event in read(await way.ask(run, stream=True))]
+        assert way.dialect.text(run.response) == "dear world"
+
+    assert "".join(found) == "dear world"
+
+
+async def test_a_stream_that_is_left_early_ends_the_call(way: Way) -> None:
+    way.provider.script(way.dialect.says(SECRET, pieces=PIECES))
+
+    async with way.wrapped([judging(lambda r: None)]) as run:
+        async for event in read(await way.ask(run, stream=True)):
+            if text_of(event):
+                break
