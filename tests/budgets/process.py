@@ -36,7 +36,6 @@ async def main(url: str, bill: str, calls: int, limit_cents: int) -> None:
         )
         chain = Chain([hooks])
         left = iter(range(calls))
-        print("ready", flush=True)
 
         async def work() -> None:
             for _ in left:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, rule
 from sqlalchemy import update
 
+from hookline import Agent, ScriptedModel, exec_agent
 from hookline.budgets import Amounts, BudgetRequest, BudgetScope, BudgetStore, InMemoryBudgets
 from hookline.errors import StoreUnavailableError
 from hookline.store import SqlStore
@@ -21,6 +22,8 @@ from hookline.store._tables import budget_reservations, budget_windows
 from .scenes import request
 
 pytestmark = pytest.mark.anyio
+
+HOUR = 3600.0
 
 
 @pytest.fixture(params=["memory", "sqlite", "postgresql"])
@@ -186,6 +189,47 @@ async def test_windows_that_ended_long_ago_are_pruned_and_those_that_still_count
         await store.prune(3600)
 
         assert [each.window for each in await store.budgets()] == [None]
+
+
+async def test_the_budget_of_an_operation_is_kept_while_the_operation_is_stored(database_url: str) -> None:
+    async with SqlStore(database_url) as store:
+        for operation in ("stored", "gone"):
+            scope = BudgetScope(budget_id="team", per="operation", key=operation)
+            limits = Amounts(calls=5)
+            asked = BudgetRequest(id=uuid4().hex, scope=scope, limits=limits, amounts=Amounts(calls=1))
+            await store.reserve_budget(asked)
+        await exec_agent(Agent(id="a", model=ScriptedModel([])), "hi", operation_id="stored", store=store)
+        async with store.writing() as connection:
+            await connection.execute(update(budget_windows).values(updated_at=0.0))
+
+        await store.prune(3600)
+
+        assert [each.scope.key for each in await store.budgets()] == ["stored"]
+
+
+@pytest.mark.parametrize("jump", [HOUR, -HOUR])
+async def test_a_clock_that_jumps_across_a_window_moves_no_call_to_another(
+    database_url: str, jump: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 1_000_000 * HOUR + 1800
+
+    async def read_clock(connection: object) -> float:
+        return now
+
+    monkeypatch.setattr("hookline.store._budgets.read_clock", read_clock)
+    async with SqlStore(database_url) as store:
+        asked = request(calls=6, window="1h")
+        before = await store.reserve_budget(asked)
+        now += jump
+        elsewhere = await store.reserve_budget(request(calls=6, window="1h"))
+        settled = await store.settle_budget(asked.id, Amounts(calls=5))
+        now -= jump
+        back = await store.reserve_budget(request(calls=6, window="1h"))
+
+    assert (before.granted, elsewhere.granted, back.granted) == (True, True, False)
+    assert settled is not None
+    assert settled.figures.id == before.figures.id != elsewhere.figures.id
+    assert (back.figures.used.calls, back.figures.reserved.calls) == (5, 0)
 
 
 async def test_many_reservations_at_once_take_no_more_than_there_is(database_url: str) -> None:

@@ -164,6 +164,38 @@ async def test_a_cost_that_is_unknown_counts_with_the_reservation() -> None:
     assert (await figures_of(store)).used.nano_usd == 250_000_000
 
 
+@pytest.mark.parametrize(
+    ("model", "usd"),
+    [
+        ("gpt-5", 0.02025),  # 1,000 tokens at $1.25 and 1,900 at $10 per million
+        ("mine", 0.25),  # all that it reserved
+    ],
+)
+async def test_tokens_without_a_cost_take_their_price_and_without_a_price_the_reservation(
+    model: str, usd: float
+) -> None:
+    store = InMemoryBudgets()
+    usage = Usage(input_tokens=1000, output_tokens=1900)
+    response = ModelResponse(content="x", usage=usage, cost_known=False, model=model)
+
+    hooks = budget(cost_usd=1, tokens=10_000, per="tenant", store=store, reserve_usd=0.25, reserve_tokens=5000)
+    await exec_agent(agent_of(response), "hi", hooks=[hooks])
+
+    used = (await figures_of(store)).used
+    assert (used.nano_usd / 1e9, used.tokens) == (usd, 2900)
+
+
+async def test_a_cost_without_tokens_counts_and_the_tokens_are_those_reserved() -> None:
+    store = InMemoryBudgets()
+    hooks = budget(cost_usd=1, tokens=1000, per="tenant", store=store, reserve_usd=0.25, reserve_tokens=100)
+
+    await exec_agent(agent_of(says(cost=0.4)), "hi", hooks=[hooks])
+
+    figures = await figures_of(store)
+    assert (figures.used.nano_usd, figures.used.tokens) == (400_000_000, 100)
+    assert figures.closed
+
+
 async def test_a_cancelled_call_counts_in_full_and_leaves_no_reservation() -> None:
     store, started = InMemoryBudgets(), anyio.Event()
     chain = Chain([budget(tokens=1000, per="tenant", store=store, reserve_tokens=100)])

@@ -27,6 +27,7 @@ from hookline import (
     ToolCall,
     ToolRequest,
 )
+from hookline.budgets import InMemoryBudgets
 from hookline.builtin import budget
 from hookline.errors import RunStopped
 from hookline.evals import Cassette, EventRecorder, ToolMocks
@@ -122,6 +123,38 @@ async def test_a_budget_stops_a_loop(way: Way) -> None:
             await way.loop(run)
     assert stopped.value.hook_id is not None
     assert len(way.provider.exchanges) < 10
+
+
+@pytest.mark.anyio
+async def test_loops_draw_on_one_budget_in_all_their_runs(way: Way) -> None:
+    store = InMemoryBudgets()
+    tokens = budget(tokens=10**6, per="agent", store=store, reserve_tokens=400_000, id="tokens")
+    count = budget(calls=1, per="tool", store=store, id="count", on_limit="stop")
+    script(way)
+    async with way.wrapped([tokens, count], [Tools().look], agent_id="looker") as run:
+        await way.loop(run)
+    script(way)
+    with pytest.raises(RunStopped, match="has 1 call used of 1 call"):
+        async with way.wrapped([tokens, count], [Tools().look], agent_id="looker") as run:
+            await way.loop(run)
+
+    [taken] = await store.budgets(budget_id="tokens")
+    [called] = await store.budgets(budget_id="count")
+    assert (taken.scope.key, taken.reserved.tokens) == ("looker", 0)
+    assert 0 < taken.used.tokens < 1000  # three answers, by what the provider says of them
+    assert (called.scope.key, called.used.calls) == ("local/look", 1)
+
+
+@pytest.mark.anyio
+async def test_an_answer_of_a_model_without_a_price_takes_what_it_reserved(way: Way) -> None:
+    store = InMemoryBudgets()
+    way.provider.script(way.dialect.says(DONE))
+
+    async with way.wrapped([budget(cost_usd=1, per="agent", store=store, reserve_usd=0.4)], []) as run:
+        await way.loop(run)
+
+    [taken] = await store.budgets()
+    assert (taken.used.nano_usd, taken.reserved.nano_usd) == (400_000_000, 0)
 
 
 @pytest.mark.anyio

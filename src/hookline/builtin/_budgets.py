@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from importlib.util import find_spec
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 from uuid import uuid4
 
 import anyio
@@ -204,6 +204,13 @@ def add_budget(hooks: Hooks, terms: BudgetTerms, store: BudgetStore | None) -> H
     return hooks
 
 
+class _Made(NamedTuple):
+    """A reservation that was made for a call."""
+
+    id: str
+    amounts: Amounts
+
+
 class _Root:
     id = ""
 
@@ -303,7 +310,7 @@ class _Budget:
             reservation = await self.store.reserve_budget(msgspec.structs.replace(request, beyond=True))
         if not reservation.granted:
             return self._refuse(call, amounts, reservation)
-        call.metadata[mark] = request.id
+        call.metadata[mark] = _Made(request.id, amounts)
         if reservation.warns:
             logger.warning("%s", self._describe(reservation.figures))
             self._announce("warned", amounts, reservation.figures, call.operation_id)
@@ -320,7 +327,9 @@ class _Budget:
 
     def note_usage(self, call: ModelCall, response: ModelResponse) -> None:
         """Note what a model call took, before other hooks see the answer."""
-        call.metadata[self.usage_mark] = self._amounts_of(response)
+        made: _Made | None = call.metadata.get(self.model_mark)
+        if made is not None:
+            call.metadata[self.usage_mark] = self._amounts_of(response, call.model, made.amounts)
 
     async def settle_model(self, call: ModelCall, call_next: Callable[[ModelCall], Awaitable[Any]]) -> Any:
         """Settle a model call with what it took: in full if it failed or was cancelled, and nobody knows."""
@@ -348,10 +357,10 @@ class _Budget:
         await self._settle_unsettled()
 
     async def _settle(self, call: Any, mark: str, used: Amounts | None) -> None:
-        reservation_id = call.metadata.pop(mark, None)
-        if reservation_id is None:
+        made: _Made | None = call.metadata.pop(mark, None)
+        if made is None:
             return
-        self.unsettled.append((reservation_id, used, call.operation_id))
+        self.unsettled.append((made.id, used, call.operation_id))
         # A cancelled run settles too. If that takes too long, the next call does it, or the lease ends.
         with anyio.move_on_after(SETTLING, shield=True):
             await self._settle_unsettled()
@@ -434,25 +443,27 @@ class _Budget:
             read = _most_input_tokens(call)
             tokens = read + written if needs_tokens else tokens
             if needs_usd:
-                from hookline.loop import highest_cost_of  # not before it is needed: its price table is large
-
-                cost = highest_cost_of(call.model, read, written)
+                cost = _price_of(call.model, Usage(input_tokens=read, output_tokens=written))
                 if cost is None:
                     raise _invalid(f"no price is known for the model {call.model!r}; give the budget `reserve_usd`")
-                nano_usd = to_nano_usd(cost)
+                nano_usd = max(1, to_nano_usd(cost))  # so that a call of a free model is settled too
         return Amounts(nano_usd=nano_usd, tokens=tokens)
 
-    def _amounts_of(self, response: ModelResponse) -> Amounts | None:
-        """Return what an answer took; `None` if it does not say so, and counts with its reservation."""
+    def _amounts_of(self, response: ModelResponse, model: str, reserved: Amounts) -> Amounts | None:
+        """Return what an answer took: for what it does not say, all that was reserved; `None` if it says nothing.
+
+        An answer with tokens but without a cost, such as those of most frameworks, takes the price of its tokens.
+        """
         usage: Usage = response.usage
-        tokens = usage.input_tokens + usage.output_tokens
-        if (self.terms.limits.tokens and not tokens) or (self.terms.limits.nano_usd and not response.cost_known):
-            return None
+        limits, tokens = self.terms.limits, usage.input_tokens + usage.output_tokens
         if not tokens and not usage.cost_usd:
             return None
+        cost: float | None = usage.cost_usd
+        if limits.nano_usd and not response.cost_known:
+            cost = _price_of(response.model or model, usage)
+        nano_usd = reserved.nano_usd if cost is None else to_nano_usd(cost)
         return Amounts(
-            nano_usd=to_nano_usd(usage.cost_usd) if self.terms.limits.nano_usd else 0,
-            tokens=tokens if self.terms.limits.tokens else 0,
+            nano_usd=nano_usd if limits.nano_usd else 0, tokens=(tokens or reserved.tokens) if limits.tokens else 0
         )
 
     def _describe(self, figures: BudgetFigures) -> str:
@@ -474,3 +485,12 @@ class _Budget:
 def _most_input_tokens(call: ModelCall) -> int:
     """Return the most tokens that the text of a call can be: a token is at least one byte."""
     return len(msgspec.json.encode([call.messages, call.tools], enc_hook=str))
+
+
+def _price_of(model: str, usage: Usage) -> float | None:
+    """Return what tokens of a model cost at most, in US dollars; `None` if its price is not known."""
+    if not model or not (usage.input_tokens or usage.output_tokens):
+        return None
+    from hookline.loop import highest_cost_of  # not before it is needed: its price table is large
+
+    return highest_cost_of(model, usage.input_tokens, usage.output_tokens)

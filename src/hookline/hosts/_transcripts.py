@@ -186,7 +186,7 @@ class Transcript:
             return call
         from hookline.loop import cost_of  # not before it is needed: its price table takes a while to load
 
-        return call._replace(cost_usd=cost_of(call.tokens, call.model, self._form.provider))
+        return call._replace(cost_usd=cost_of(call.tokens, call.model, self._form.provider) or 0.0)
 
 
 class SessionTranscripts:

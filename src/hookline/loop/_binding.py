@@ -456,7 +456,9 @@ class LoopBinding:
         response = format_.read_answer(answer, self.names)
         cost = cost_of(format_.read_usage(answer), response.model or self._model, self._provider)
         changes: dict[str, Any] = {}
-        if cost:
+        if cost is None:
+            changes["cost_known"] = False
+        elif cost:
             changes["usage"] = msgspec.structs.replace(response.usage, cost_usd=cost)
         if response.tool_calls:
             changes["tool_calls"] = assign_call_ids(response.tool_calls, self.run.step.index)

@@ -17,8 +17,8 @@ _rates: dict[tuple[str, str, int], tuple[float, float] | None] = {}
 """US dollars per input and output token, where they are flat; a look-up in the table takes a hundred times as long."""
 
 
-def cost_of(usage: Mapping[str, int], model: str, provider: str) -> float:
-    """Return the cost of an answer in US dollars; 0 if it is not known.
+def cost_of(usage: Mapping[str, int], model: str, provider: str) -> float | None:
+    """Return the cost of an answer in US dollars; `None` if it is not known.
 
     Args:
         usage: The tokens of the answer, by the names that `genai_prices` uses.
@@ -30,13 +30,13 @@ def cost_of(usage: Mapping[str, int], model: str, provider: str) -> float:
     if flat is not None and usage.keys() <= {"input_tokens", "output_tokens"}:
         return usage.get("input_tokens", 0) * flat[0] + usage.get("output_tokens", 0) * flat[1]
     if not usage or (flat is None and key in _rates):
-        return 0.0
+        return None
     calculated = _look_up(usage, model, provider)
     if len(_rates) >= MOST_RATES:
         _rates.clear()
     if calculated is None:
         _rates[key] = None
-        return 0.0
+        return None
     prices = calculated.model_price
     read, written = getattr(prices, "input_mtok", None), getattr(prices, "output_mtok", None)
     if isinstance(read, Decimal) and isinstance(written, Decimal):

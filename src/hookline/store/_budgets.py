@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
-from sqlalchemy import ColumnElement, Row, and_, delete, func, literal, or_, select, update
+from sqlalchemy import ColumnElement, Row, and_, delete, exists, func, literal, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from hookline.budgets import (
@@ -28,6 +28,7 @@ from hookline.store._database import Database, insert_into, read_clock
 from hookline.store._rows import LONGEST_ID, replace_unstorable
 from hookline.store._tables import budget_reservations as reservations
 from hookline.store._tables import budget_windows as windows
+from hookline.store._tables import operations
 
 __all__ = ["prune_budgets", "read_figures", "read_windows", "reserve", "reset", "settle"]
 
@@ -238,10 +239,12 @@ async def reset(connection: AsyncConnection, *, window_id: str) -> BudgetFigures
 async def prune_budgets(database: Database, older_than: float) -> int:
     """Delete windows that ended and last changed that many seconds ago; return their number.
 
-    A window without an end goes on counting, unless it is that of an operation.
+    A window without an end goes on counting. That of an operation is deleted once the operation is no longer stored, so
+    that one which waits for a person for long finds what it has used.
     """
     before = database.now_sql() - older_than
-    has_ended = or_(windows.c.window_end < before, windows.c.per == "operation")
+    is_stored = exists().where(operations.c.operation_id == windows.c.key)
+    has_ended = or_(windows.c.window_end < before, and_(windows.c.per == "operation", ~is_stored))
     is_old = and_(has_ended, windows.c.updated_at < before)
     count = 0
     while True:

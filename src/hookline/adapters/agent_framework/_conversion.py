@@ -181,6 +181,7 @@ def to_model_response(response: Any, tools: Mapping[str, str]) -> ModelResponse:
         usage=Usage(
             input_tokens=usage.get("input_token_count") or 0, output_tokens=usage.get("output_token_count") or 0
         ),
+        cost_known=False,
         finish_reason=str(response.finish_reason or "stop"),
         model=response.model or "",
         response_id=response.response_id or "",

@@ -101,6 +101,7 @@ def to_model_response(message: AssistantMessage) -> ModelResponse:
             ),
             output_tokens=usage.get("output_tokens") or 0,
         ),
+        cost_known=False,
         finish_reason=message.stop_reason or "stop",
         model=message.model,
         response_id=message.message_id or "",

@@ -204,6 +204,7 @@ def from_llm_response(given: Any) -> ModelResponse:
                 (usage.candidates_token_count or 0) + (usage.thoughts_token_count or 0) if usage is not None else 0
             ),
         ),
+        cost_known=False,
         finish_reason=given.finish_reason.value.lower() if given.finish_reason is not None else "stop",
         model=given.model_version or "",
         response_id=given.interaction_id or "",

@@ -381,6 +381,7 @@ def to_model_response(messages: Sequence[BaseMessage], named: IdentifyTool) -> A
         tool_calls=[each for each in to_tool_requests(message, named) if each.tool_call_id not in answered],
         reasoning="" if isinstance(message.content, str) else _reasoning(message),
         usage=Usage(input_tokens=usage["input_tokens"], output_tokens=usage["output_tokens"]) if usage else Usage(),
+        cost_known=False,
         finish_reason=str(metadata.get("finish_reason") or metadata.get("stop_reason") or "stop"),
         model=str(metadata.get("model_name") or metadata.get("model") or ""),
         response_id=message.id or "",

@@ -301,6 +301,7 @@ def from_model_response(response: ModelResponse, tools: Sequence[Any], handoffs:
         tool_calls=callings,
         reasoning=reasoning,
         usage=usage,
+        cost_known=False,
         finish_reason="tool_calls" if callings else "stop",
         response_id=response.response_id or "",
     )

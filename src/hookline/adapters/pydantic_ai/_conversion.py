@@ -355,25 +355,27 @@ def to_model_response(response: ModelResponse, toolset_of: ToolsetOf) -> calls.M
                 else:
                     requests.append(_to_tool_request(part, toolset))
     used = response.usage
-    usage = Usage(input_tokens=used.input_tokens, output_tokens=used.output_tokens, cost_usd=_cost_of(response))
+    cost_usd = _cost_of(response)
+    usage = Usage(input_tokens=used.input_tokens, output_tokens=used.output_tokens, cost_usd=cost_usd or 0.0)
     return calls.ModelResponse(
         content=text,
         reasoning=reasoning,
         tool_calls=requests,
         usage=usage,
+        cost_known=cost_usd is not None,
         finish_reason=response.finish_reason or "stop",
         model=response.model_name or "",
     )
 
 
-def _cost_of(response: ModelResponse) -> float:
-    """Return the cost of an answer in dollars; 0 if the framework does not know the price."""
+def _cost_of(response: ModelResponse) -> float | None:
+    """Return the cost of an answer in dollars; `None` if the framework does not know the price."""
     if not response.model_name or not response.usage.has_values():
-        return 0.0
+        return None
     try:
         return float(response.cost().total_price)
     except (LookupError, ValueError):
-        return 0.0
+        return None
 
 
 def from_model_response(answer: calls.ModelResponse) -> ModelResponse:

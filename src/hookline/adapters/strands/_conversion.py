@@ -188,6 +188,7 @@ def to_model_response(agent: Any, message: Block, reason: str, usage: Block) -> 
         tool_calls=calls,
         reasoning="\n".join(thoughts),
         usage=Usage(input_tokens=usage["inputTokens"], output_tokens=usage["outputTokens"]),
+        cost_known=False,
         finish_reason=reason,
     )
 
