@@ -11,8 +11,7 @@ from typing import Any
 from benchmarks.bench_shadow import searcher
 from benchmarks.harness import Row, interleave, statement
 from hookline import Agent, Hooks, ToolCall, exec_agent, tool
-from hookline._scope import HookScope, is_drawn
-from hookline.hooks import copy_bundle
+from hookline.hooks import HookScope, copy_bundle, is_drawn
 
 CALLS = 30
 OPERATIONS = 100_000

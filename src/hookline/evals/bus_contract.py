@@ -103,7 +103,7 @@ def commit_of(operation_id: str, number: int) -> CommittedEvents:
     return CommittedEvents(operation_id=operation_id, number=number, events=[msgspec.Raw(b'{"type":"onComplete"}')])
 
 
-class Ledger:
+class HeardCommits:
     """Notes what several processes hear.
 
     Attributes:
@@ -205,7 +205,7 @@ async def _another_process_answers_for_a_killed_one(stage: BusStage) -> None:
 
 async def _commits_of_an_operation_are_heard_in_order(stage: BusStage) -> None:
     teller, one, other = await stage.join(), await stage.join(), await stage.join()
-    ledger, told = Ledger(), [(f"op{nth % 3}", 1 + nth // 3) for nth in range(30)]
+    ledger, told = HeardCommits(), [(f"op{nth % 3}", 1 + nth // 3) for nth in range(30)]
     async with one.hear("observer", ledger.note), other.hear("observer", ledger.note):
         for operation_id, number in told:
             await teller.tell(commit_of(operation_id, number))
@@ -217,7 +217,7 @@ async def _commits_of_an_operation_are_heard_in_order(stage: BusStage) -> None:
 
 async def _a_commit_that_is_told_again_is_heard_once(stage: BusStage) -> None:
     teller, other, hearer = await stage.join(), await stage.join(), await stage.join()
-    ledger = Ledger()
+    ledger = HeardCommits()
     for bus in (teller, other, teller):
         await bus.tell(commit_of("op", 1))
     await teller.tell(commit_of("op", 2))
@@ -228,7 +228,7 @@ async def _a_commit_that_is_told_again_is_heard_once(stage: BusStage) -> None:
 
 async def _what_was_told_while_nobody_listened_is_heard(stage: BusStage) -> None:
     teller, first, second = await stage.join(), await stage.join(), await stage.join()
-    ledger = Ledger()
+    ledger = HeardCommits()
     await teller.tell(commit_of("op", 1))
     async with first.hear("observer", ledger.note):
         await ledger.wait_for(["op:1"])
@@ -240,7 +240,7 @@ async def _what_was_told_while_nobody_listened_is_heard(stage: BusStage) -> None
 
 async def _what_a_killed_process_was_hearing_is_heard_by_another(stage: BusStage) -> None:
     teller, killed, living = await stage.join(), await stage.join(), await stage.join()
-    ledger, begun = Ledger(), asyncio.Event()
+    ledger, begun = HeardCommits(), asyncio.Event()
 
     async def hang_and_tell(commit: CommittedEvents) -> None:
         begun.set()
@@ -260,7 +260,7 @@ async def _what_a_killed_process_was_hearing_is_heard_by_another(stage: BusStage
 
 async def _a_commit_is_heard_again_after_a_failure(stage: BusStage) -> None:
     teller, hearer = await stage.join(), await stage.join()
-    ledger = Ledger()
+    ledger = HeardCommits()
     failed: list[str] = []
 
     async def fail_once(commit: CommittedEvents) -> None:
@@ -278,7 +278,7 @@ async def _a_commit_is_heard_again_after_a_failure(stage: BusStage) -> None:
 
 async def _each_name_hears_everything(stage: BusStage) -> None:
     teller, one, other = await stage.join(), await stage.join(), await stage.join()
-    ledgers = Ledger(), Ledger()
+    ledgers = HeardCommits(), HeardCommits()
     async with one.hear("first", ledgers[0].note), other.hear("second", ledgers[1].note):
         for number in (1, 2, 3):
             await teller.tell(commit_of("op", number))

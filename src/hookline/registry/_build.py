@@ -9,12 +9,11 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from hookline._scope import HookScope
 from hookline.budgets import BudgetStore
 from hookline.calls import Call, Deny
 from hookline.delivery import ENVIRONMENT_KEY, InProcess, KeyRing
 from hookline.errors import HookDefinitionError, message_of
-from hookline.hooks import AnyHook, Hook, Hooks, Interceptor, check_hook, check_interceptor, copy_bundle
+from hookline.hooks import AnyHook, Hook, Hooks, HookScope, Interceptor, check_hook, check_interceptor, copy_bundle
 from hookline.registry._catalog import BUILT_IN, HandlerCatalog
 from hookline.registry._definition import HookDefinition, Point, point_of
 from hookline.registry._errors import DefinitionError

@@ -564,8 +564,9 @@ def backtest_hook(
 ) -> None:
     """Judge stored calls with a hook, and say what it would have done.
 
-    The result has the calls that it would have denied, changed or asked about. The calls of each operation are judged in order, the newest operation first. No tool runs, nothing is stored, and
-    nobody is asked. False alarms and misses are counted where people have decided about calls, or have labelled them.
+    The result has the calls that it would have denied, changed or asked about. The calls of each operation are judged
+    in order, the newest operation first. No tool runs, nothing is stored, and nobody is asked. False alarms and misses
+    are counted where people have decided about calls, or have labelled them.
     """
     begin, end = parse_option("--since", since, parse_time), parse_option("--until", until, parse_time)
     judged: str | HookDefinition
