@@ -8,7 +8,17 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Page, expect
 
-from hookline import Agent, ModelResponse, ScriptedModel, ToolRequest, exec_agent, tool
+from hookline import (
+    Agent,
+    Deny,
+    Hooks,
+    ModelResponse,
+    ScriptedModel,
+    ToolCall,
+    ToolRequest,
+    exec_agent,
+    tool,
+)
 from tests.server.browsing import complaints, page, paged, secret, tenant
 from tests.server.site import Site
 from tests.server.test_page_guards import done
@@ -48,6 +58,22 @@ def test_what_a_hook_would_have_denied_stands_beside_what_was_done(
         page.screenshot(path=str(Path(folder) / f"shadow-{width}.png"), full_page=True)
     row.get_by_role("link").click()
     expect(page).to_have_url(f"{paged.server.address}/page/operations/{ran.operation_id}")
+
+
+def test_a_call_that_another_hook_denied_did_not_run(page: Page, paged: Site, tenant: str) -> None:
+    hook = made(paged, tenant, name="No payments", mode="shadow", priority=0)
+    agent = Agent(
+        id="payer", model=ScriptedModel([ToolRequest("pay", {"to": "bob", "amount": 9}), "Done."]), tools=[pay]
+    )
+    bank = Hooks("bank")
+    bank.guard(ToolCall, priority=1000, id="bank")(lambda call: Deny("Not now."))
+    hooks = [*paged.server.registry.hooks(tenant), bank]
+    done(paged, exec_agent(agent, "Pay", store=paged.server.store, tenant_id=tenant, hooks=hooks))
+    done(paged, paged.server.log.flush())
+
+    page.goto(f"hooks/{hook.id}")
+
+    expect(page.locator("#shadow tbody tr")).to_contain_text("bank denied it")
 
 
 def test_a_hook_that_judged_nothing_says_so_and_an_enforced_one_has_no_such_part(

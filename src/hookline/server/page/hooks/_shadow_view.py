@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from time import time
 from typing import Any
 
@@ -108,8 +109,18 @@ async def _add_call(store: SqlStore, example: ShadowExample) -> ShadowExample:
                 tool = f"{event.get('identifier', '')}/{event.get('apiName', '')}"
                 args = _shorten(msgspec.json.encode(event.get("args", {})).decode())
             else:
-                was = "it failed" if kind == HookType.ON_TOOL_CALL_ERROR else "it ran"
+                was = _outcome_of(kind, event)
     return msgspec.structs.replace(example, tool=tool, args=args, was=was)
+
+
+def _outcome_of(kind: str, event: Mapping[str, Any]) -> str:
+    """Say what happened to a call, by the event of its end."""
+    by = event.get("answeredBy")
+    if event.get("mocked"):
+        return f"{by} answered it"
+    if by:
+        return f"{by} denied it"
+    return "it failed" if kind == HookType.ON_TOOL_CALL_ERROR else "it ran"
 
 
 def _shorten(text: str) -> str:
