@@ -51,6 +51,7 @@ from hookline.hooks import copy_bundle
 from hookline.instrumentation import EvaluationResult, await_verdicts
 from hookline.otel import MetricsHooks, TracingHooks
 from hookline.otel import _attributes as names
+from hookline.signals import DenialRateAlert, FallbackAlert, denial_rate_changed, fell_back_to_shadow
 
 from .markdown import ROOT, rows
 
@@ -107,6 +108,11 @@ class Exported:
         return found
 
     def measure(self) -> None:
+        about = {"definition_id": "a", "name": "a", "tenant_id": "", "revision": 1, "window": 60, "count": 9}
+        figures = {"denied": 8, "denied_before": 1, "count_before": 9, "until": 120, "p_value": 0.0}
+        denial_rate_changed.send(None, alert=DenialRateAlert(**about, **figures))  # type: ignore[arg-type]
+        limits = {"cause": "failures", "limit": 0.1, "failed": 9, "denied": 0, "time": 1.0}
+        fell_back_to_shadow.send(None, alert=FallbackAlert(**about, **limits))  # type: ignore[arg-type]
         data = self.metrics.get_metrics_data()
         self.of_metrics = {
             metric.name: {key for point in metric.data.data_points for key in point.attributes}
