@@ -417,7 +417,7 @@ CASES: dict[tuple[str, str], Case] = {
     ),
     ("POST", "/hooks/{id:str}/try"): Case("/hooks/{id}/try", hook, view=HOOK, again=(200,)),
     ("POST", "/hooks/{id:str}/backtest"): Case(
-        "/hooks/{id}/backtest", hook, view=HOOK, fill={"days": "7"}, again=(200,)
+        "/hooks/{id}/backtest", hook, view=HOOK, fill={"days": "7"}, again=(200, 429)
     ),
     ("GET", "/logs"): Case(
         "/logs", execution, ("hook", "point", "status", "operation", "tenant", "from", "to", "cursor"), listed=True

@@ -186,8 +186,11 @@ class AsyncJudge:
     async def __anext__(self) -> bytes:
         assert self._chunks is not None
         while not self._stream.ended:
+            chunk: bytes | None
             try:
-                chunk: bytes | None = await anext(self._chunks, None)
+                chunk = await anext(self._chunks)
+            except StopAsyncIteration:
+                chunk = None
             except BaseException as error:
                 with anyio.CancelScope(shield=True):
                     await self._take(None, error)
