@@ -51,7 +51,7 @@ NANO = 10**9
 
 
 class Amounts(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """What is limited, reserved or used. Sums are exact, since the amounts are whole numbers.
+    """Amounts that a budget limits, reserves or counts. They are whole numbers, so that sums are exact.
 
     Attributes:
         nano_usd: Cost in billionths of a US dollar.
@@ -119,7 +119,7 @@ def format_amounts(amounts: Amounts, limits: Amounts) -> str:
 
 
 class BudgetScope(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """Whose calls are counted together.
+    """The calls that a budget counts together.
 
     Attributes:
         tenant_id: The tenant.
@@ -234,7 +234,7 @@ class Reservation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Settlement(msgspec.Struct, frozen=True, kw_only=True):
-    """What settling a reservation changed.
+    """The change that settling a reservation has made.
 
     Attributes:
         used: What the call took.
@@ -248,7 +248,7 @@ class Settlement(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BudgetChange(msgspec.Struct, frozen=True, kw_only=True):
-    """What happened to a budget, sent by the signal `budget_changed`.
+    """An event of a budget, sent by the signal `budget_changed`.
 
     Attributes:
         kind: `"warned"`: it has reached the share at which it warns. `"denied"`: it denied a call. `"asked"`: a person
