@@ -124,6 +124,31 @@ def test_an_event_loop_is_used_again_only_if_nothing_is_left_in_it() -> None:
     assert third is not second
 
 
+class LateTaker(LoopPortal):
+    """Takes the event loop only after what the caller waits for has ended, and its thread has stopped."""
+
+    def _take(self) -> bool:
+        while self._runner is not None or any(each.needs_loop for each in self._callers):
+            time.sleep(0)
+        return super()._take()
+
+
+def test_a_caller_that_takes_the_event_loop_too_late_does_not_leave_it_running() -> None:
+    closed = threading.Event()
+
+    async def main() -> None:
+        portal = LateTaker()
+        assert portal.run(thread_name) == BACKGROUND
+        portal.close(cancel=True)
+        closed.set()
+
+    caller = threading.Thread(target=asyncio.run, args=(main(),), daemon=True)
+    caller.start()
+    caller.join(30)
+    assert closed.is_set()
+    assert BACKGROUND not in names()
+
+
 def test_a_portal_that_was_closed_refuses_work() -> None:
     portal = LoopPortal()
     portal.close(cancel=False)

@@ -320,17 +320,23 @@ class LoopPortal(Portal):
 
     def _run_in_background(self) -> None:
         while self._turns.get() is not None:
-            has_turn = True
-            while has_turn:
+            while self._keeps_turn():
                 try:
                     self._loop.run_forever()
                 except BaseException:  # such as the SystemExit of a task
                     self._fail()
                     return
-                with self._lock:
-                    has_turn = self._has_work()
-                    if not has_turn:
-                        self._runner = None
+
+    def _keeps_turn(self) -> bool:
+        """Return whether the background thread has anything to run; if not, it no longer runs the event loop.
+
+        A caller that looked before its result was there, and hands over after it, gives a turn in which nothing runs.
+        """
+        with self._lock:
+            if self._has_work():
+                return True
+            self._runner = None
+            return False
 
     def _fail(self) -> None:
         """End the event loop, which an exception has torn, and what waits for it."""
