@@ -108,6 +108,7 @@ from hookline.store._topics import DEFINITIONS as DEFINITIONS
 from hookline.store._topics import DELIVERIES as DELIVERIES
 from hookline.store._topics import INTERRUPTS as INTERRUPTS
 from hookline.store._topics import OPERATIONS as OPERATIONS
+from hookline.store._topics import WORK as WORK
 from hookline.store._topics import events_topic as events_topic
 from hookline.store._worker import Worker
 
