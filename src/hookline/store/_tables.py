@@ -344,6 +344,9 @@ revisions = Table(
 # Most executions are ok, and a search for these needs no index of the status.
 _not_ok: dict[str, Any] = dict.fromkeys(("sqlite_where", "postgresql_where"), text("status <> 'ok'"))
 
+# Partial indexes, since hooks that no definition made have no revision.
+_of_definition: dict[str, Any] = dict.fromkeys(("sqlite_where", "postgresql_where"), text("revision <> 0"))
+
 executions = Table(
     "executions",
     metadata,
@@ -371,11 +374,14 @@ execution_hooks = Table(
     _id("tenant_id"),
     Column("point", String(40), nullable=False),
     Column("status", String(20), nullable=False),
+    Column("revision", BigInteger, nullable=False, server_default="0"),
     Index(None, "id"),
     # The index covers whole rows; otherwise SQLite prefers the primary key, and reads the rows of all tenants.
     Index(None, "tenant_id", "hook_id", "id", "point", "status"),
     Index(None, "hook_id", "status", "id", "point", **_not_ok),
     Index(None, "tenant_id", "hook_id", "status", "id", "point", **_not_ok),
+    Index(None, "revision", "id", **_of_definition),
+    Index(None, "tenant_id", "revision", "id", **_of_definition),
     sqlite_with_rowid=False,
 )
 
