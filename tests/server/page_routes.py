@@ -301,7 +301,21 @@ def api_key(site: Site, owner: str) -> Made:
     return Made(its, {}, (its,))
 
 
-OPERATIONS = ("q", "status", "tenant", "agent", "user", "tool", "range", "from", "to", "sort", "column", "cursor")
+OPERATIONS = (
+    "q",
+    "status",
+    "tenant",
+    "agent",
+    "user",
+    "tag",
+    "tool",
+    "range",
+    "from",
+    "to",
+    "sort",
+    "column",
+    "cursor",
+)
 ABOUT_A_CALL = "operation={id}&call=call&seen={seen}"
 HOOK = "/hooks/{id}?tenant={tenant}"
 

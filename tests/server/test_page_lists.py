@@ -208,7 +208,7 @@ def test_no_text_in_a_filter_breaks_the_list(paged: Site, tenant: str) -> None:
     with visitor(paged) as person:
         for word in HOSTILE:
             typed = word.encode("utf-8", "surrogatepass").decode("latin-1")
-            for names in (("q", "agent", "user", "tool", "status", "range", "sort", "column"), ("from", "to")):
+            for names in (("q", "agent", "user", "tag", "tool", "status", "range", "sort", "column"), ("from", "to")):
                 for view in ("operations", "overview", "logs"):
                     answer = person.get(f"/{view}", params={"tenant": tenant} | dict.fromkeys(names, typed))
                     assert answer.status_code in (200, 400, 422), (view, names, word)

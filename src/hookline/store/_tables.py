@@ -42,6 +42,7 @@ __all__ = [
     "master_keys",
     "metadata",
     "model_calls",
+    "operation_tags",
     "operations",
     "policy_alerts",
     "revisions",
@@ -117,6 +118,7 @@ operations = Table(
     Column("interrupt_asked_by", String(400)),
     Column("retry_of", String(400)),
     Column("agent_version", String(400), nullable=False, server_default=""),
+    Column("tags", Text),
     Index("ix_operations_day", "day", **_in_a_day),
     Index(None, "tenant_id", "created_at", "operation_id"),
     Index(None, "created_at", "operation_id"),
@@ -133,6 +135,18 @@ operations = Table(
     Index("ix_operations_ended_of_tenant", "tenant_id", "created_at", *_listed, sqlite_where=_has_ended).ddl_if(
         "sqlite"
     ),
+)
+
+# By tag, in the order of their start, so that a page of the operations with a tag reads only these.
+operation_tags = Table(
+    "operation_tags",
+    metadata,
+    _id("operation_id", primary_key=True),
+    Column("tag", String(100), primary_key=True),
+    _id("tenant_id"),
+    Column("created_at", Float, nullable=False),
+    Index(None, "tag", "created_at", "operation_id"),
+    Index(None, "tag", "tenant_id", "created_at", "operation_id"),
 )
 
 # The messages, outcomes and long fields of states. Rows are only added, until the state no longer needs them.
