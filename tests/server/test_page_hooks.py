@@ -152,6 +152,22 @@ def test_a_form_of_a_session_that_has_ended_keeps_what_was_typed(page: Page) -> 
     text(page, "main").to_contain_text("Kept")
 
 
+def test_the_form_has_the_fields_of_parts_with_what_they_mean(page: Page, paged: Site, tenant: str) -> None:
+    page.goto("hooks/new")
+    page.get_by_label("Name (required)").fill("Hide addresses")
+    page.get_by_label("Handler (required)").select_option("redact")
+    page.get_by_label("Point (required)").select_option("ModelCall.after")
+    page.get_by_label("Patterns (required)").fill("email")
+    page.get_by_label("Parts: hold").fill("sentence")
+    text(page, "main").to_contain_text("New characters with which the hook judges the text again.")
+    page.get_by_label("Parts: max chars").fill("40")
+    page.get_by_role("button", name="Create hook").click()
+
+    text(page, ".notice").to_contain_text("stored")
+    [hook] = stored(paged, tenant)
+    assert hook.config == {"patterns": ["email"], "parts": {"hold": "sentence", "max_chars": 40}}
+
+
 def test_without_scripts_a_webhook_is_made_step_by_step(plain: Page, paged: Site, tenant: str) -> None:
     plain.goto("hooks/new")
     plain.get_by_label("Name (required)").fill("Tell the desk")

@@ -410,12 +410,16 @@ def _resolve(node: Mapping[str, Any], root: Mapping[str, Any]) -> Mapping[str, A
     if reference.startswith("#/$defs/"):
         node = root.get("$defs", {}).get(reference.removeprefix("#/$defs/"), {})
     kinds = [each for each in node.get("anyOf", ()) if each.get("type") != "null"]
-    return _resolve(kinds[0], root) if len(kinds) == 1 else node
+    if len(kinds) != 1:
+        return node
+    described = {"description": node["description"]} if "description" in node else {}
+    return {**_resolve(kinds[0], root), **described}
 
 
 def _draw_property(path: str, name: str, node: Mapping[str, Any], default: Any, *, required: bool) -> FormField:
-    label = name.replace("_", " ").capitalize()
-    hint = str(node.get("description", ""))
+    *outer, _ = path.split(".")[1:]
+    label = ": ".join([*outer, name]).replace("_", " ").capitalize()
+    hint = _plain(str(node.get("description", "")))
     shown = "" if default in (None, "", [], {}) else str(default)
     field = FormField(name=path, label=label, hint=hint, required=required, placeholder=shown)
     replace = msgspec.structs.replace
@@ -441,7 +445,7 @@ def _draw_property(path: str, name: str, node: Mapping[str, Any], default: Any, 
     if kind == "array" and items.get("enum"):
         known = ", ".join(str(each) for each in items["enum"])
         return replace(field, kind="lines", reader="list", hint=f"{hint} Write one per line, of {known}.".lstrip())
-    kinds = node.get("anyOf", ())
+    kinds = sorted(node.get("anyOf", ()), key=lambda each: "enum" not in each)
     if len(kinds) == 2 and "enum" in kinds[0] and kinds[1].get("type") in ("number", "integer"):
         words = [str(each) for each in kinds[0]["enum"]]
         return replace(
