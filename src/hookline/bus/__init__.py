@@ -18,6 +18,7 @@ from hookline.bus._bus import (
 from hookline.bus._memory import MemoryBus
 from hookline.bus._nats import NatsBus
 from hookline.bus._remote import REVISIONS, remote, serve
+from hookline.bus._signing import SECRET_VARIABLE as SECRET_VARIABLE
 
 __all__ = [
     "REVISIONS",
