@@ -323,3 +323,19 @@ def test_nats_is_not_imported_before_it_is_used() -> None:
     )
 
     assert run_python(program) == "False"
+
+
+async def test_the_first_question_after_a_process_serves_is_answered(nats_server: NatsServer, nats_prefix: str) -> None:
+    async def echo(question: bytes) -> bytes:
+        return question
+
+    async def serve_and_ask(nth: int) -> bytes:
+        prefix = f"{nats_prefix}-{nth}"
+        async with (
+            NatsBus(nats_server.url, prefix=prefix) as asker,
+            NatsBus(nats_server.url, prefix=prefix) as member,
+            member.answer("guard", echo),
+        ):
+            return await asker.ask("guard", b"?", deadline=60)
+
+    assert await asyncio.gather(*(serve_and_ask(nth) for nth in range(100))) == [b"?"] * 100

@@ -66,6 +66,16 @@ QUESTION, SECONDS, SIGN, STATUS = "Hookline-Question", "Hookline-Seconds", "Hook
 WORKING, FAILED = "working", "failed"
 
 
+async def flush_twice(client: Any) -> None:
+    """Wait until the server has processed all that a client of `nats-py` was given to send.
+
+    `Client.flush` writes its PING before what waits in the buffer of the client (2.16), so that its PONG may come before
+    the server knows of a subscription that was made a moment ago. The second PING goes behind that buffer.
+    """
+    await client.flush()
+    await client.flush()
+
+
 class NatsBus(LocalWakeups, ServesHooks):
     """A `Bus` over a NATS server. Use it with `async with`.
 
@@ -179,7 +189,7 @@ class NatsBus(LocalWakeups, ServesHooks):
         self._connections = 1
         await self._client.subscribe(f"{self._inbox}.*", cb=self._take_reply)
         await self._client.subscribe(self._wake_subject, cb=self._hear_wake)
-        await self._client.flush()
+        await flush_twice(self._client)
         self._change_net()
         return self
 
@@ -197,7 +207,7 @@ class NatsBus(LocalWakeups, ServesHooks):
                 async with asyncio.timeout(CLOSING):
                     if self._pending:
                         await client.publish(self._wake_subject, self._take_pending())
-                    await client.flush()
+                    await flush_twice(client)
             with suppress(*self._failures):
                 await client.close()
             self._connected.clear()
@@ -394,7 +404,7 @@ class NatsBus(LocalWakeups, ServesHooks):
             await client.subscribe(f"{self._prefix}.ask-all.{name}", cb=take_question),
         ]
         with suppress(*self._failures):
-            await client.flush()
+            await flush_twice(client)
         try:
             yield
         finally:
@@ -409,7 +419,7 @@ class NatsBus(LocalWakeups, ServesHooks):
                 await asyncio.wait(under_way.values())
             with suppress(*self._failures):
                 async with asyncio.timeout(CLOSING):
-                    await client.flush()
+                    await flush_twice(client)
 
     async def _answer_message(self, message: Any, name: str, handler: Answerer) -> None:
         headers = message.headers or {}
