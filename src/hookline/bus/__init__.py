@@ -11,11 +11,16 @@ from hookline.bus._bus import (
     BusAnswerError,
     BusUnavailableError,
     CommittedEvents,
+    CommitTooLargeError,
+    EventFilter,
     Hearer,
     NobodyServesError,
 )
 from hookline.bus._memory import MemoryBus
 from hookline.bus._nats import NatsBus
+from hookline.bus._observers import DEAD_LETTERS as DEAD_LETTERS
+from hookline.bus._observers import FailedEvent as FailedEvent
+from hookline.bus._observers import heard_event_id
 from hookline.bus._remote import REVISIONS, remote, serve
 
 __all__ = [
@@ -24,11 +29,14 @@ __all__ = [
     "Bus",
     "BusAnswerError",
     "BusUnavailableError",
+    "CommitTooLargeError",
     "CommittedEvents",
+    "EventFilter",
     "Hearer",
     "MemoryBus",
     "NatsBus",
     "NobodyServesError",
+    "heard_event_id",
     "remote",
     "serve",
 ]
