@@ -1,4 +1,4 @@
-"""Carry questions, committed events and wake-ups between processes: `NatsBus`, and `MemoryBus` for tests.
+"""Carry questions, committed events, small values and wake-ups between processes: `NatsBus`, and `MemoryBus` for tests.
 
 `remote` and `serve` are for hooks that run in another process.
 
@@ -15,6 +15,7 @@ from hookline.bus._bus import (
     EventFilter,
     Hearer,
     NobodyServesError,
+    Watcher,
 )
 from hookline.bus._memory import MemoryBus
 from hookline.bus._nats import NatsBus
@@ -36,6 +37,7 @@ __all__ = [
     "MemoryBus",
     "NatsBus",
     "NobodyServesError",
+    "Watcher",
     "heard_event_id",
     "remote",
     "serve",

@@ -210,6 +210,7 @@ class Run:
         "stopped",
         "store",
         "stored_offer",
+        "tags",
         "task",
         "tenant_id",
         "text",
@@ -247,6 +248,7 @@ class Run:
         """Its hooks as they were given or stored, which sub-agents may inherit."""
         self.dispatcher = dispatcher
         self.callers = find_callers(state, parent)
+        self.tags = tuple(state.tags or ())
         self.parent = parent
         self.phases = phases
         self.remember = remember
@@ -272,8 +274,8 @@ class Run:
         self.data = state.hooks
         if hooks and has_scopes(hooks):
             root = self.callers[0].operation_id if self.callers else state.parent_operation_id or state.operation_id
-            agent_ids = [agent.id, *(caller.agent_id for caller in self.callers)]
-            hooks = self.hooks = select_hooks(hooks, root, agent_ids)
+            agent_ids = [agent.id, *(each.agent_id for each in self.callers)]
+            hooks = self.hooks = select_hooks(hooks, root, agent_ids, self.tags)
         self.hearers: Sequence[RemoteHearer] = ()
         """Who hears its stored events in other processes."""
         if hooks or state.hearers is not UNSET or (parent is not None and parent.hearers):
@@ -333,6 +335,7 @@ class Run:
             "user_id": state.user_id,
             "tenant_id": state.tenant_id,
             "parent_operation_id": state.parent_operation_id,
+            "tags": self.tags,
         }
         self.call_ids: dict[str, Any] = {
             "operation_id": state.operation_id,
@@ -340,6 +343,7 @@ class Run:
             "user_id": state.user_id,
             "tenant_id": state.tenant_id,
             "parent_operation_id": state.parent_operation_id,
+            "tags": self.tags,
         }
         self.retry_of = state.retry_of
         self.agent_version = state.agent_version

@@ -215,6 +215,7 @@ class OperationState(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         agent_version: The version of the agent, so that a worker of another version leaves it; `""` for any.
         callers: The runs that called it, the outermost first; left out if there are none.
         hearers: Who hears its stored events in other processes; left out if nobody does.
+        tags: Its tags; left out if there are none.
         status: `"running"`, or the reason of its last segment.
         messages: The conversation. While calls wait for a person, it ends with the assistant message that requests
             them.
@@ -283,6 +284,7 @@ class OperationState(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     agent_version: str = ""
     callers: list[CallingOperation] | UnsetType = UNSET
     hearers: list[RemoteHearer] | UnsetType = UNSET
+    tags: list[str] | UnsetType = UNSET
     events: int = 0
     version: int = 1
     format: int = FORMAT

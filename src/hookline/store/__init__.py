@@ -95,6 +95,7 @@ from hookline.store._relay_queue import release_relay as release_relay
 from hookline.store._relay_queue import replay_dead_letters as replay_dead_letters
 from hookline.store._relay_queue import replay_events as replay_events
 from hookline.store._rows import is_storable as is_storable
+from hookline.store._rows import parse_tags as parse_tags
 from hookline.store._rows import replace_unstorable as replace_unstorable
 from hookline.store._state_rows import decode_head as decode_head
 from hookline.store._state_rows import head_columns as head_columns

@@ -24,6 +24,7 @@ from hookline.store._tables import (
     deliveries,
     events,
     model_calls,
+    operation_tags,
     operations,
     relay_queue,
     state_rows,
@@ -125,7 +126,7 @@ async def _delete_batch(database: Database, deadline: Deadline, days: Collection
         for day in {KEPT, *(row.day for row in rows)}.difference(days):
             names = [row.operation_id for row in rows if day in (KEPT, row.day)]
             await connection.execute(delete(events).where(events.c.day == day, events.c.operation_id.in_(names)))
-        for table in (decisions, dead_letters, state_rows, model_calls, operations):
+        for table in (decisions, dead_letters, state_rows, model_calls, operation_tags, operations):
             await connection.execute(delete(table).where(table.c.operation_id.in_(ids)))
     return len(ids)
 

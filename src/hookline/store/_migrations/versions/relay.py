@@ -3,8 +3,8 @@
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0015_relay"
-down_revision = "0014_agent_version"
+revision = "0017_relay"
+down_revision = "0016_execution_revisions"
 
 
 def upgrade() -> None:
