@@ -31,7 +31,7 @@ from hookline import (
 )
 from hookline.registry import ExecutionLog
 from hookline.registry._log_rows import build_row, execution_hook_rows, execution_row
-from hookline.registry._statistics import StatisticsBuffer, write_statistics
+from hookline.registry._statistics import StatisticsBuffer, write_grouped_statistics, write_statistics
 from hookline.signals import ChainRun, HookExecution, chain_ran
 from hookline.store import SqlStore
 from hookline.store._tables import execution_hooks, executions
@@ -44,6 +44,7 @@ TOGETHER = 5000
 PAGE = 10
 """Rows of a page: every filter finds so many among a thousand, so that no full page is compared with a short one."""
 TENANTS, HOOKS = 4, 4
+AGENTS, TOOLS = 3, 10
 POINTS = ("ToolCall", "ModelCall", "StepCall")
 STATUSES = ("ok",) * 6 + ("denied", "denied", "error", "error")
 FILTERS: dict[str, dict[str, Any]] = {
@@ -82,6 +83,10 @@ async def pages(urls: dict[int, str]) -> list[Row]:
         f"p99 of a page [{name}": partial(page, which=which) for name, which in FILTERS.items()
     }
     asked["p99 of a tenant's statistics ["] = lambda log: log.statistics("tenant 3")
+    asked["p99 of a tenant's statistics by tool ["] = lambda log: log.statistics("tenant 3", by="tool")
+    asked["p99 of a hook's statistics by agent ["] = lambda log: log.statistics(
+        "tenant 3", hook_id="hook 2", by="agent"
+    )
     samples: dict[str, list[float]] = {}
     for _ in range(BLOCKS):
         taken: dict[str, list[float]] = {}
@@ -126,10 +131,13 @@ async def fill(store: SqlStore, count: int) -> None:
             await connection.execute(
                 insert(execution_hooks), [place for row in rows for place in execution_hook_rows(row)]
             )
-    added_up = sums.changed_rows()
-    for start in range(0, len(added_up), TOGETHER):
-        async with store.writing() as connection:
-            await write_statistics(connection, added_up[start : start + TOGETHER])
+    for write, added_up in (
+        (write_statistics, sums.changed_rows()),
+        (write_grouped_statistics, sums.changed_group_rows()),
+    ):
+        for start in range(0, len(added_up), TOGETHER):
+            async with store.writing() as connection:
+                await write(connection, added_up[start : start + TOGETHER])
 
 
 def made(chance: random.Random, nth: int, time_unix_nano: int) -> ChainRun:
@@ -158,6 +166,8 @@ def made(chance: random.Random, nth: int, time_unix_nano: int) -> ChainRun:
         reason="not today" if status == "denied" else None,
         duration_ms=2.0,
         time_unix_nano=time_unix_nano,
+        agent_id=f"agent {chance.randrange(AGENTS)}",
+        tool=f"local/tool {chance.randrange(TOOLS)}" if point == "ToolCall" else "",
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -49,7 +50,9 @@ def test_what_a_hook_would_have_denied_stands_beside_what_was_done(
 
     shadow = page.locator("#shadow")
     expect(shadow).to_contain_text("It judged 1 call. It would have denied 1.")
-    row = shadow.locator("tbody tr")
+    expect(shadow.locator("#shadow-by-tool tbody tr")).to_have_text(re.compile(r"local/pay\s*1\s*1"))
+    expect(shadow.locator("#shadow-by-agent tbody tr")).to_have_text(re.compile(r"payer\s*1\s*1"))
+    row = shadow.locator("#shadow-examples tbody tr")
     expect(row).to_have_count(1)
     expect(row).to_contain_text('{"to":"bob","amount":900}')
     expect(row).to_contain_text("would have denied it: Ask the bank.")
@@ -73,7 +76,7 @@ def test_a_call_that_another_hook_denied_did_not_run(page: Page, paged: Site, te
 
     page.goto(f"hooks/{hook.id}")
 
-    expect(page.locator("#shadow tbody tr")).to_contain_text("bank denied it")
+    expect(page.locator("#shadow-examples tbody tr")).to_contain_text("bank denied it")
 
 
 def test_a_hook_that_judged_nothing_says_so_and_an_enforced_one_has_no_such_part(

@@ -23,6 +23,7 @@ from hookline.bus._observers import DEAD_LETTERS as DEAD_LETTERS
 from hookline.bus._observers import FailedEvent as FailedEvent
 from hookline.bus._observers import heard_event_id
 from hookline.bus._remote import REVISIONS, remote, serve
+from hookline.bus._signing import SECRET_VARIABLE as SECRET_VARIABLE
 
 __all__ = [
     "REVISIONS",

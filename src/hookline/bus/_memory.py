@@ -27,6 +27,7 @@ from hookline.bus._bus import (
     no_answer_error,
 )
 from hookline.bus._hearing import Draining, check_filter, select_commits
+from hookline.bus._remote import ServesHooks
 from hookline.errors import HookUsageError, message_of
 from hookline.wakeups import NET, LocalWakeups
 
@@ -82,7 +83,7 @@ class _Shared:
         self.expiries: dict[str, asyncio.TimerHandle] = {}
 
 
-class MemoryBus(LocalWakeups):
+class MemoryBus(LocalWakeups, ServesHooks):
     """A `Bus` within one process, for tests. What it keeps is lost with the process.
 
     `peer()` makes the bus of a further process of the test, and `kill()` ends one without a farewell.

@@ -38,6 +38,7 @@ from hookline.bus._bus import (
 from hookline.bus._hearing import DRAINING, Draining, check_filter, select_commits
 from hookline.bus._memory import call_answerer, partition_of
 from hookline.bus._nats_values import NatsValues
+from hookline.bus._remote import ServesHooks
 from hookline.errors import HookUsageError, MissingExtraError, message_of
 from hookline.wakeups import NET, POLL_SECONDS, LocalWakeups, check_seconds
 
@@ -68,7 +69,7 @@ QUESTION, SECONDS, SIGN, STATUS = "Hookline-Question", "Hookline-Seconds", "Hook
 WORKING, FAILED = "working", "failed"
 
 
-class NatsBus(LocalWakeups):
+class NatsBus(LocalWakeups, ServesHooks):
     """A `Bus` over a NATS server. Use it with `async with`.
 
     Questions are core requests to a queue group; commits are kept by JetStream in partitions, each of which has one

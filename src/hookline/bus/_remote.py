@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from typing import Any, Literal
 
 import msgspec
@@ -11,6 +11,7 @@ import msgspec
 from hookline._checks import quote
 from hookline.bus._bus import Bus, BusAnswerError, EventFilter, check_name
 from hookline.bus._observers import DEAD_LETTERS, FailedEvent, RemoteObservers
+from hookline.bus._signing import Secret, ask_signed, check_secret, sign_answers
 from hookline.calls import (
     CALLS,
     AgentCall,
@@ -31,7 +32,7 @@ from hookline.errors import HookDefinitionError, HookUsageError, message_of
 from hookline.hooks import AnyHook, ControlInterceptor, Hook, Hooks, Interceptor, OnError, check_interceptor, hook_batch
 from hookline.interceptors import Chain, Outcome
 
-__all__ = ["REVISIONS", "RemoteHooks", "remote", "serve"]
+__all__ = ["REVISIONS", "RemoteHooks", "ServesHooks", "remote", "serve"]
 
 FORMAT = 1
 """The form of questions and decisions. Processes that write another one do not understand each other."""
@@ -108,6 +109,7 @@ class RemoteHooks(Hooks):
         on_error: What happens to a call without a valid answer in time.
         tool: Glob over `toolset/tool_name`.
         observes: Whether the processes hear the stored events of the run.
+        secret: The secrets that sign; none for questions without a signature.
         options: Further options of the bundle, as of `Hooks`.
     """
 
@@ -123,6 +125,7 @@ class RemoteHooks(Hooks):
         on_error: OnError,
         tool: str | None,
         observes: bool = False,
+        secret: tuple[bytes, ...] = (),
         **options: Any,
     ) -> None:
         super().__init__(name, **options)
@@ -130,6 +133,7 @@ class RemoteHooks(Hooks):
         self.needs_journal = observes
         self._bus, self._deadline, self._options = bus, deadline, options
         self._calls, self._on_error, self._tool = calls, on_error, tool
+        self._secret = secret
         self._bound: RemoteHooks | None = None
         for call in calls:
             hook = ControlInterceptor(
@@ -173,6 +177,7 @@ class RemoteHooks(Hooks):
                 on_error=self._on_error,
                 tool=self._tool,
                 observes=bool(self.hearer),
+                secret=self._secret,
                 **self._options,
             )
             self._bound.needs_journal = False
@@ -199,7 +204,9 @@ class RemoteHooks(Hooks):
         if self._bus is None:
             raise HookUsageError(f"The remote hook {self.id!r} has no bus; give it one: remote({self.id!r}, bus=...).")
         question = HookQuestion(format=FORMAT, call=type(call).__name__, fields=_encode_call(call))
-        answer = await self._bus.ask(self.id, msgspec.json.encode(question), deadline=self._deadline)
+        answer = await ask_signed(
+            self._bus, self.id, msgspec.json.encode(question), deadline=self._deadline, secret=self._secret
+        )
         try:
             decision = msgspec.json.decode(answer, type=RemoteDecision)
             if decision.format != FORMAT:
@@ -222,6 +229,7 @@ def remote(
     deadline: float = 2.0,
     on_error: OnError = "closed",
     tool: str | None = None,
+    secret: Secret | None = None,
     priority: int = 100,
     tenant_id: str = "",
     inherit: bool = False,
@@ -246,6 +254,8 @@ def remote(
         on_error: What happens to a call without a valid answer in time: `"closed"` denies it, `"open"` lets it run. It
             happens at once where nobody serves the name.
         tool: Glob over `toolset/tool_name`, as of `Hooks.before`.
+        secret: Signs the questions, and must have signed the answers: a text of at least 24 characters that the serving
+            processes know too, or several, newest first. An answer without a valid signature is none.
         priority: From 0 (outermost) to 1000.
         tenant_id: Only for calls of this tenant; `""` for every tenant.
         inherit: Whether sub-agents inherit the hooks.
@@ -258,6 +268,7 @@ def remote(
     where = f"Remote hook {quote(name)}"
     try:
         check_name(name)
+        signing = check_secret(secret)
     except HookUsageError as error:
         raise HookDefinitionError(where, str(error)) from None
     if bus is not None and not isinstance(bus, Bus):
@@ -281,11 +292,30 @@ def remote(
         on_error=on_error,
         tool=tool,
         observes=observes,
+        secret=signing,
         priority=priority,
         tenant_id=tenant_id,
         inherit=inherit,
         shadow=shadow,
     )
+
+
+class ServesHooks:
+    """The method of a bus that serves hooks."""
+
+    def serve(
+        self,
+        hooks: Hooks | Iterable[AnyHook],
+        *,
+        name: str | None = None,
+        revision: str = "",
+        secret: Secret | None = None,
+        where: EventFilter | None = None,
+        tries: int = 5,
+    ) -> AbstractAsyncContextManager[str]:
+        """Serve hooks for runs in other processes, while the context is open; see `hookline.bus.serve`."""
+        bus: Any = self
+        return serve(bus, hooks, name=name, revision=revision, secret=secret, where=where, tries=tries)
 
 
 @asynccontextmanager
@@ -295,6 +325,7 @@ async def serve(
     *,
     name: str | None = None,
     revision: str = "",
+    secret: Secret | None = None,
     where: EventFilter | None = None,
     tries: int = 5,
 ) -> AsyncIterator[str]:
@@ -312,6 +343,7 @@ async def serve(
         revision: The version of the hooks, which each decision carries.
         where: Only commits that match are heard.
         tries: How often an observer is called with an event at most.
+        secret: Signs the answers, and must have signed the questions; that of `remote`. Other questions are refused.
 
     Returns:
         The name that is served, in `async with ... as name`.
@@ -337,6 +369,7 @@ async def serve(
     async def store_dead_letter(failed: FailedEvent) -> None:
         await bus.ask(DEAD_LETTERS, msgspec.json.encode(failed), deadline=DEAD_LETTER_SECONDS)
 
+    signing = check_secret(secret)
     chain = Chain(batch)
     observers = RemoteObservers(name, batch, tries=tries, give_up=store_dead_letter)
     if not chain.calls and observers.is_empty:
@@ -361,7 +394,7 @@ async def serve(
 
     async with AsyncExitStack() as stack:
         if chain.calls:
-            await stack.enter_async_context(bus.answer(name, decide))
+            await stack.enter_async_context(bus.answer(name, sign_answers(decide, name, signing)))
         if not observers.is_empty:
             await stack.enter_async_context(bus.hear(name, observers.hear, where=where))
         yield name

@@ -17,8 +17,9 @@ import anyio.lowlevel
 import msgspec
 
 from hookline._checks import tool_matcher
-from hookline.calls import Call, SubAgentCall, ToolCall
+from hookline.calls import Call, ToolCall
 from hookline.errors import HookUsageError
+from hookline.execution import tool_of
 from hookline.interceptors import PastChain, PastVerdict
 from hookline.registry._build import Builder
 from hookline.registry._call_labels import CallLabel, count_labels
@@ -566,13 +567,6 @@ def _describe_scope(definition: HookDefinition) -> list[str]:
 def rank_of(execution: HookExecution) -> int:
     """Return how much an execution weighs in the verdict of all hooks of a definition."""
     return len(RANKS) if execution.status in FAILING else RANKS.index(execution.decision)
-
-
-def tool_of(call: Call) -> str:
-    """Return toolset and name of the tool of a call, `agent/` and the sub-agent, or `""`."""
-    if isinstance(call, ToolCall):
-        return f"{call.toolset}/{call.tool_name}"
-    return f"agent/{call.callee_id}" if isinstance(call, SubAgentCall) else ""
 
 
 def tool_call_id_of(call: Call) -> str:

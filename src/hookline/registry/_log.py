@@ -49,6 +49,7 @@ from hookline.registry._statistics import (
     StatisticsBuffer,
     expired_conditions,
     read_statistics,
+    write_grouped_statistics,
     write_statistics,
 )
 from hookline.signals import ChainRun, ExecutionStatus, HookExecution, chain_ran, hook_executed
@@ -62,7 +63,6 @@ from hookline.store import (
     execution_hooks,
     executions,
     policy_alerts,
-    statistics,
 )
 
 __all__ = ["ExecutionLog", "LogQuery", "LogWriter", "SampleFilter", "build_query", "prune_log", "read_page", "read_row"]
@@ -99,8 +99,8 @@ async def prune_log(store: SqlStore, *, retention_seconds: float, max_rows: int)
     else:
         oldest_row = first_key(oldest)
     count += await _delete_old(store, executions, executions.c.id < max(oldest_row, enough))
-    for condition in expired_conditions(oldest):
-        await _delete_old(store, statistics, condition)
+    for table, condition in expired_conditions(oldest):
+        await _delete_old(store, table, condition)
     await _delete_old(store, policy_alerts, policy_alerts.c.created_at < time() - DAYS_OF_ALERTS * DAY)
     return count
 
@@ -398,7 +398,9 @@ class LogWriter:
 
     async def _write_once(self, batch: list[ExecutionRow], uncertain: bool) -> None:
         now = monotonic()
-        sums = self._sums.changed_rows() if not self._queue or now >= self._sums_due else []
+        due = not self._queue or now >= self._sums_due
+        sums = self._sums.changed_rows() if due else []
+        grouped = self._sums.changed_group_rows() if due else []
         async with self._store.writing() as connection:
             new = bool(batch)
             if new and uncertain:
@@ -411,6 +413,7 @@ class LogWriter:
                 if found_by:
                     await connection.execute(insert(execution_hooks), found_by)
             await write_statistics(connection, sums)
+            await write_grouped_statistics(connection, grouped)
         if sums:
             self._sums.mark_written()
             self._sums_due = now + SUMS_EVERY
@@ -614,10 +617,10 @@ class ExecutionLog:
             hook_id: Only executions of this hook.
             point: Only executions at this point.
             since: Only executions from the minute of this time on, in unix seconds; from its hour on if that is older
-                than the log. By default everything that is kept; with `by="minute"` the last hour, with `by="hour"` the
-                last day.
-            by: `"hook"`, `"point"` or `"tenant"`: a row for each, the busiest first; `"minute"` or `"hour"`: in order
-                of time.
+                than the log, or with `by="agent"` and `by="tool"`. By default everything that is kept; with
+                `by="minute"` the last hour, with `by="hour"` the last day.
+            by: `"hook"`, `"point"`, `"tenant"`, `"agent"` or `"tool"`: a row for each, the busiest first; by tool, only
+                executions about a tool. `"minute"` or `"hour"`: in order of time.
 
         Raises:
             HookUsageError: If an argument is invalid.

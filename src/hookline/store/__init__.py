@@ -112,6 +112,7 @@ from hookline.store._tables import endpoints as endpoints
 from hookline.store._tables import events as events
 from hookline.store._tables import execution_hooks as execution_hooks
 from hookline.store._tables import executions as executions
+from hookline.store._tables import grouped_statistics as grouped_statistics
 from hookline.store._tables import idempotency as idempotency
 from hookline.store._tables import master_keys as master_keys
 from hookline.store._tables import operations as operations

@@ -39,6 +39,7 @@ __all__ = [
     "events",
     "execution_hooks",
     "executions",
+    "grouped_statistics",
     "idempotency",
     "master_keys",
     "metadata",
@@ -411,6 +412,29 @@ statistics = Table(
         for name in ("failed", "denied", "asked", "mocked", "changed", "continued")
     ),
     Index(None, "seconds", "start"),
+    sqlite_with_rowid=False,
+)
+
+# The same counts by agent and by tool, for whole hours only: a minute each would be sixty times the rows.
+grouped_statistics = Table(
+    "grouped_statistics",
+    metadata,
+    _id("hook_id", primary_key=True),
+    Column("kind", String(10), primary_key=True),
+    Column("start", BigInteger, primary_key=True, autoincrement=False),
+    _id("tenant_id", primary_key=True),
+    Column("point", String(40), primary_key=True),
+    Column("name", String(200), primary_key=True),
+    Column("writer", String(40), primary_key=True),
+    *(
+        Column(name, BigInteger, nullable=False)
+        for name in (
+            *("count", "errors", "denied", "asked", "mocked", "changed", "continued", "timeouts", "dropped", "shadow"),
+            *("shadow_denied", "shadow_asked", "shadow_mocked", "shadow_changed", "shadow_continued", "shadow_failed"),
+        )
+    ),
+    Column("durations", LargeBinary, nullable=False),
+    Index(None, "start"),
     sqlite_with_rowid=False,
 )
 

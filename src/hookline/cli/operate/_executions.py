@@ -164,13 +164,15 @@ def count_executions(
     hook: Annotated[str | None, typer.Option("--hook", metavar="ID", help="Only of this hook.")] = None,
     point: Point = None,
     since: Since = None,
-    by: Annotated[str, typer.Option("--by", metavar="WHAT", help="Group by: hook, point, tenant or minute.")] = "hook",
+    by: Annotated[
+        str, typer.Option("--by", metavar="WHAT", help="Group by: hook, point, tenant, agent, tool, minute or hour.")
+    ] = "hook",
     as_json: AsJson = False,
 ) -> None:
     """Summarize hook executions: counts, decisions and latencies.
 
-    What shadow hooks would have done is counted apart. The busiest come first. --by minute shows the last hour unless
-    --since is given.
+    What shadow hooks would have done is counted apart. The busiest come first. --by minute shows the last hour, and
+    --by hour the last day, unless --since is given. --by agent and --by tool count whole hours.
     """
     check_point(point, logged=True)
     begin = parse_option("--since", since, parse_time)
@@ -291,10 +293,11 @@ def _format_count(name: str, each: Statistic) -> str:
 
 
 def _group(each: Statistic) -> str:
-    """Return the name of a group of executions; a dash for those of no tenant."""
-    if each.minute is not None:
-        return format_clock_time(each.minute).removesuffix(":00.000")
-    return make_copyable(each.hook_id or each.point or each.tenant_id) or "—"
+    """Return the name of a group of executions; a dash for those of no tenant or agent."""
+    start = each.hour if each.minute is None else each.minute
+    if start is not None:
+        return format_clock_time(start).removesuffix(":00.000")
+    return make_copyable(each.hook_id or each.point or each.tenant_id or each.agent_id or each.tool) or "—"
 
 
 def _summarize_shadow(each: Statistic) -> str:

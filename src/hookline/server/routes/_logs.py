@@ -86,7 +86,10 @@ async def read_statistics(
     since: Since = None,
     by: By = "hook",
 ) -> list[Statistic]:
-    """Summarize hook executions: counts and p50/p95/p99 latencies, by hook, point, tenant or minute."""
+    """Summarize hook executions: counts, decisions and p50/p95/p99 latencies, by hook, tenant, agent, tool or time.
+
+    By agent and by tool, whole hours are counted. By tool, only executions about a tool are.
+    """
     tenant = caller_of(request).tenant(tenant_id)
     return await parts_of(request).log.statistics(tenant, hook_id=hook_id, point=point, since=since, by=by)
 

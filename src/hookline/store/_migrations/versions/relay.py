@@ -3,8 +3,8 @@
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0017_relay"
-down_revision = "0016_execution_revisions"
+revision = "0018_relay"
+down_revision = "0017_grouped_statistics"
 
 
 def upgrade() -> None:
