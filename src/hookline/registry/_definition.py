@@ -40,7 +40,7 @@ SHOWN_NAMES = 3
 LARGEST_CONFIG = 64 * 1024
 """Largest `config`, in bytes of JSON."""
 RESERVED_IDS = frozenset(
-    {"backtest", "deleted", "handlers", "logs", "matches", "new", "order", "stats", "test", ".", ".."}
+    {"alerts", "backtest", "deleted", "handlers", "logs", "matches", "new", "order", "stats", "test", ".", ".."}
 )
 """Ids that would collide with other paths of the HTTP API and of the web page."""
 READ_ONLY = frozenset({"id", "tenantId", "source", "revision", "createdAt", "updatedAt", "problem"})

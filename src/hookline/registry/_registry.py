@@ -43,9 +43,11 @@ from hookline.registry._errors import (
 from hookline.registry._files import DefinitionFiles, HookFile, check_buildable, check_unique, load_hook_file
 from hookline.registry._hook_test_runs import HookTestResult, run_hook_test
 from hookline.registry._hook_tests import read_hook_tests
+from hookline.registry._log_rows import first_key
 from hookline.registry._matches import CallMatches, RecentCalls, read_stored_sample
 from hookline.registry._order import assign_priorities
 from hookline.registry._plans import DefinitionPlan, check_plan, make_plan
+from hookline.registry._policy_alerts import ALERT_KINDS, PolicyAlert, read_alerts
 from hookline.registry._policy_watch import AlertSettings, PolicyWatch
 from hookline.registry._revisions import DefinitionRevision, find_revised_tenants, read_deleted, read_revision_page
 from hookline.registry._rows import ChangeTransaction, DefinitionRows, open_change, read_changes
@@ -904,6 +906,42 @@ class Registry:
         self._require_store()
         assert self._watch is not None
         await self._watch.check()
+
+    @property
+    def raised_alerts(self) -> Mapping[str, int]:
+        """Number of alerts that this process has raised: `"fallback"` and `"rate"`; see `PolicyAlert`."""
+        raised = {} if self._watch is None else self._watch.raised
+        return {kind: raised.get(kind, 0) for kind in ALERT_KINDS}
+
+    async def alerts(
+        self,
+        tenant_id: str | None = None,
+        *,
+        hook_id: str | None = None,
+        since: float | None = None,
+        cursor: str | None = None,
+        limit: int = 50,
+    ) -> Page[PolicyAlert]:
+        """Return a page of the alerts of policies that all processes have raised, newest first.
+
+        They are kept for 30 days, or as long as the execution log if that is longer.
+
+        Args:
+            tenant_id: Only alerts of definitions of this tenant; `""` for the system's, `None` for all.
+            hook_id: Only alerts of this definition.
+            since: Only alerts that were raised at this time or later, in unix seconds.
+            cursor: The cursor of the page before; `None` for the first page.
+            limit: Number of alerts at most, up to 1000.
+
+        Raises:
+            HookUsageError: If the time, the cursor or the limit is invalid, or the registry has no store.
+            StoreUnavailableError: If the database cannot be reached.
+        """
+        check_limit(limit)
+        if since is not None:
+            first_key(since)
+        async with self._require_store().reading() as connection:
+            return await read_alerts(connection, tenant_id, hook_id=hook_id, since=since, cursor=cursor, limit=limit)
 
     async def backtest(
         self,
