@@ -192,7 +192,7 @@ class PolicyWatch:
                 continue
             if definition.mode == "shadow":
                 shadows.append(definition)
-            elif definition.shadow_above is not None and definition.source == "api":
+            elif definition.shadow_above is not None and definition.is_stored:
                 limited.append(definition)
         if limited or shadows:
             now = await self._store.now()

@@ -231,7 +231,7 @@ async def _store_imported(
             place = f"{file}, line {hook.line}: {hook.definition.name}"
             skipped.append(f"{place}: {error.problem}, at ${path}")
     kept = {each.id for each in stored}
-    removed = [each for each in earlier.values() if each.id not in kept and each.source == "api"]
+    removed = [each for each in earlier.values() if each.id not in kept and each.is_stored]
     for definition in removed:
         await registry.delete(definition.id, tenant_id=tenant, actor=actor())
     return stored, removed

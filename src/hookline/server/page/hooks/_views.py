@@ -434,7 +434,7 @@ def _draw_rollout(request: Req, definition: HookDefinition) -> Sequence[FormFiel
     """Draw the small form that enforces a hook; nothing for a hook that the caller cannot change, or that observes."""
     caller = caller_of(request)
     changes = "hooks:manage" in caller.scopes and (definition.tenant_id or caller.sees_all)
-    if not definition.decides or not changes or definition.source != "api":
+    if not definition.decides or not changes or not definition.is_stored:
         return ()
     return _fill_scope(request, definition, write_values(definition, None))
 
@@ -472,7 +472,7 @@ async def _render_stale(request: Req, id: Id, tenant: str | None, error: Excepti
 
 async def _read_recent(request: Req, definition: HookDefinition) -> Page[DefinitionRevision]:
     """Read the newest revisions of a definition; a definition in a file has none."""
-    if definition.source != "api":
+    if not definition.is_stored:
         return Page(items=[])
     registry, caller = context_of(request).parts.registry, caller_of(request)
     return await read_history(registry, caller, definition.id, definition.tenant_id, limit=RECENT)
