@@ -10,6 +10,7 @@ from functools import partial
 from itertools import product
 from pathlib import Path
 from time import perf_counter, perf_counter_ns, time_ns
+from typing import Any
 
 from sqlalchemy import insert
 
@@ -46,7 +47,7 @@ TENANTS, HOOKS = 4, 4
 AGENTS, TOOLS = 3, 10
 POINTS = ("ToolCall", "ModelCall", "StepCall")
 STATUSES = ("ok",) * 6 + ("denied", "denied", "error", "error")
-FILTERS: dict[str, dict[str, str]] = {
+FILTERS: dict[str, dict[str, Any]] = {
     "no filter": {},
     "tenant": {"tenant_id": "tenant 3"},
     "point": {"point": "ToolCall"},
@@ -58,6 +59,8 @@ FILTERS: dict[str, dict[str, str]] = {
     "tenant, point, status": {"tenant_id": "tenant 3", "point": "ToolCall", "status": "error"},
     "tenant, hook": {"tenant_id": "tenant 3", "hook_id": "hook 2"},
     "tenant, hook, status": {"tenant_id": "tenant 3", "hook_id": "hook 2", "status": "denied"},
+    "revision": {"revision": 3},
+    "tenant, revision, status": {"tenant_id": "tenant 3", "revision": 3, "status": "denied"},
     "nothing found": {"tenant_id": "nobody", "point": "ToolCall", "status": "error"},
 }
 
@@ -109,9 +112,9 @@ def case_of(name: str, size: int) -> str:
     return f"{name}{'' if name.endswith('[') else ', '}rows={size:,}]"
 
 
-async def page(log: ExecutionLog, which: dict[str, str]) -> None:
-    arguments = {"tenant_id": None, **which}
-    await log.logs(**arguments, limit=PAGE)  # type: ignore[arg-type]
+async def page(log: ExecutionLog, which: dict[str, Any]) -> None:
+    arguments: dict[str, Any] = {"tenant_id": None, **which}
+    await log.logs(**arguments, limit=PAGE)
 
 
 async def fill(store: SqlStore, count: int) -> None:
@@ -140,9 +143,11 @@ async def fill(store: SqlStore, count: int) -> None:
 def made(chance: random.Random, nth: int, time_unix_nano: int) -> ChainRun:
     """A record of a call that met two hooks."""
     point, status, tenant = chance.choice(POINTS), chance.choice(STATUSES), f"tenant {chance.randrange(TENANTS)}"
+    ran = [chance.randrange(HOOKS) for _ in range(2)]
     executions = [
         HookExecution(
-            hook_id=f"hook {chance.randrange(HOOKS)}",
+            hook_id=f"hook {hook}",
+            revision=hook + 1,
             hook_type=point,
             operation_id=f"op {nth // 20}",
             status=status if last else "ok",
@@ -150,7 +155,7 @@ def made(chance: random.Random, nth: int, time_unix_nano: int) -> ChainRun:
             time_unix_nano=time_unix_nano,
             tenant_id=tenant,
         )
-        for last in (False, True)
+        for hook, last in zip(ran, (False, True), strict=True)
     ]
     return ChainRun(
         point=point,

@@ -127,7 +127,7 @@ def test_a_row_that_comes_late_is_shown_too(url: str) -> None:
         )
 
     async def follow(store: SqlStore) -> list[list[str]]:
-        log, tail, seen = ExecutionLog(store), Tail(LogFilter(None, None, None, None, None)), []
+        log, tail, seen = ExecutionLog(store), Tail(LogFilter(None, None, None, None, None, None)), []
 
         async def comes(*times: float) -> None:
             async with store.writing() as connection:
@@ -201,3 +201,6 @@ def test_the_executions_of_a_stored_hook_name_its_revision(url: str) -> None:
     assert f"never@{revision}" in run("executions", url=url, width=160).stdout
     [row] = lines(run("executions", "--json", url=url))
     assert [each["revision"] for each in row["executions"]] == [revision]
+    assert lines(run("executions", "--revision", str(revision), "--json", url=url)) == [row]
+    assert lines(run("executions", "--revision", str(revision + 1), "--json", url=url)) == []
+    assert run("executions", "--revision", "0", url=url).exit_code == 2

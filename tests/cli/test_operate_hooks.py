@@ -356,13 +356,16 @@ def test_a_hook_is_enforced_by_degrees_and_taken_back_in_one_step(url: str) -> N
     listed = run("hooks", url=url, width=200).stdout
     second = run("hooks", "enforce", made, "--percent", "100", "--everywhere", url=url)
     back = run("hooks", "revert", made, url=url)
-    shadow = run("hooks", "shadow", made, "--environment", "staging", url=url)
+    shadow = run("hooks", "shadow", made, "--environment", "staging", "--operation-tag", "vip*", url=url)
 
     assert first.stdout == f"{made} is enforced for 0.01 % of operations of agents refund*, pay: A\n"
     assert "0.01 % of operations of agents refund*, pay" in listed
     assert second.stdout == f"{made} is enforced for all operations: A\n"
     assert back.exit_code == 0
-    assert shadow.stdout == f"{made} is in shadow for 0.01 % of operations of agents refund*, pay in staging: A\n"
+    assert (
+        shadow.stdout
+        == f"{made} is in shadow for 0.01 % of operations of agents refund*, pay tagged vip* in staging: A\n"
+    )
     history = lines(run("hooks", "history", made, "--json", url=url))
     assert [each["action"] for each in history] == ["update", "revert", "update", "update", "create"]
     assert {each["field"] for each in history[3]["changes"]} == {"mode", "percent", "agents"}  # type: ignore[index]

@@ -69,13 +69,16 @@ async def test_a_plan_names_each_change_with_its_fields_and_changes_nothing(regi
 async def test_a_plan_has_the_fields_of_a_rollout(registry: Registry) -> None:
     await registry.apply([hook("a", mode="shadow", percent=10)])
 
-    plan = await registry.plan([hook("a", percent=50, agents=["refund*"], environments=["production"])])
+    plan = await registry.plan(
+        [hook("a", percent=50, agents=["refund*"], operation_tags=["vip"], environments=["production"])]
+    )
 
     (change,) = plan.changes
     assert {each.field: (each.old, each.new) for each in change.changes} == {
         "mode": ("shadow", "enforce"),
         "percent": (10, 50),
         "agents": ([], ["refund*"]),
+        "operationTags": ([], ["vip"]),
         "environments": ([], ["production"]),
     }
 

@@ -1,4 +1,4 @@
-"""Carry questions, committed events and wake-ups between processes: `NatsBus`, and `MemoryBus` for tests.
+"""Carry questions, committed events, small values and wake-ups between processes: `NatsBus`, and `MemoryBus` for tests.
 
 `remote` and `serve` are for hooks that run in another process.
 
@@ -13,10 +13,12 @@ from hookline.bus._bus import (
     CommittedEvents,
     Hearer,
     NobodyServesError,
+    Watcher,
 )
 from hookline.bus._memory import MemoryBus
 from hookline.bus._nats import NatsBus
 from hookline.bus._remote import REVISIONS, remote, serve
+from hookline.bus._signing import SECRET_VARIABLE as SECRET_VARIABLE
 
 __all__ = [
     "REVISIONS",
@@ -29,6 +31,7 @@ __all__ = [
     "MemoryBus",
     "NatsBus",
     "NobodyServesError",
+    "Watcher",
     "remote",
     "serve",
 ]

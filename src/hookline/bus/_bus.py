@@ -1,4 +1,4 @@
-"""`Bus`: carry questions, committed events and wake-ups between processes."""
+"""`Bus`: carry questions, committed events, small values and wake-ups between processes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import msgspec
 
 from hookline._deadlines import runs_on_asyncio
 from hookline.errors import HooklineError, HookUsageError, define_error
-from hookline.wakeups import Wakeups
+from hookline.wakeups import Wakeups, check_seconds
 
 __all__ = [
     "Answerer",
@@ -21,13 +21,20 @@ __all__ = [
     "CommittedEvents",
     "Hearer",
     "NobodyServesError",
+    "Watcher",
     "check_asking",
     "check_commit",
     "check_handler",
+    "check_key",
     "check_name",
+    "check_value",
+    "check_watcher",
     "no_answer_error",
 ]
 
+KEY = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*")
+LONGEST_KEY, LARGEST_VALUE = 200, 65_536
+"""Characters of a key, and bytes of a value."""
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,62}")
 
 
@@ -94,11 +101,13 @@ Answerer: TypeAlias = Callable[[bytes], Awaitable[bytes]]
 """An async function that answers a question."""
 Hearer: TypeAlias = Callable[[CommittedEvents], Awaitable[None]]
 """An async function that is called with each commit. If it raises, it is called with the same commit again."""
+Watcher: TypeAlias = Callable[[str, bytes | None], None]
+"""A quick function that is called with a key and its new value, or with `None` if the key has no value any more."""
 
 
 @runtime_checkable
 class Bus(Wakeups, Protocol):
-    """Carries questions, committed events and wake-ups between processes, on asyncio.
+    """Carries questions, committed events, small values and wake-ups between processes, on asyncio.
 
     Losing a bus delays; it never loses what was committed, since that is in the database. `hookline.evals.bus_contract`
     checks an implementation.
@@ -170,6 +179,56 @@ class Bus(Wakeups, Protocol):
         """
         ...
 
+    async def put(self, key: str, value: bytes, *, seconds: float | None = None) -> None:
+        """Give a key a value, for all processes. It returns once the bus has kept the value.
+
+        Args:
+            key: Parts of letters, digits, `_` and `-`, joined by dots; up to 200 characters.
+            value: The value, up to 64 KiB.
+            seconds: Seconds after which the key has no value any more, unless it is put again; never earlier, and a few
+                seconds later at most. `NatsBus` rounds up to whole seconds. `None` keeps the value.
+
+        Raises:
+            BusUnavailableError: If the bus did not keep the value, or did not say so. The others may see it or not.
+            HookUsageError: If an argument is invalid, or the bus is not open.
+        """
+        ...
+
+    async def get(self, key: str) -> bytes | None:
+        """Return the present value of a key; `None` if it has none.
+
+        Raises:
+            BusUnavailableError: If the server cannot be reached.
+            HookUsageError: If this is no key, or the bus is not open.
+        """
+        ...
+
+    async def delete(self, key: str) -> None:
+        """Take the value of a key away. It may have none.
+
+        Raises:
+            BusUnavailableError: If the server cannot be reached.
+            HookUsageError: If this is no key, or the bus is not open.
+        """
+        ...
+
+    def watch(self, prefix: str, call: Watcher) -> AbstractAsyncContextManager[None]:
+        """Call a function with the values of keys, and with each change, while the context is open.
+
+        When the context has been entered, the function has been called with all present values. It sees changes in the
+        order in which they were made. It may miss a value that was soon followed by another one, but never the last.
+        After the server was away, it is called with what has changed in the meantime, also with what expired.
+
+        Args:
+            prefix: First parts of the keys: `"members"` is for `members.a` and `members.b.c`, and for no other.
+            call: The function. What it raises is logged.
+
+        Raises:
+            BusUnavailableError: If the server cannot be reached.
+            HookUsageError: If an argument is invalid, or the bus is not open.
+        """
+        ...
+
 
 def check_name(name: object) -> str:
     """Return a name, checked.
@@ -223,6 +282,45 @@ def check_commit(commit: object) -> CommittedEvents:
     if not commit.operation_id or not isinstance(commit.number, int) or commit.number < 1 or not commit.events:
         raise HookUsageError(f"CommittedEvents need an operation, a number from 1, and events; got {commit!r:.200}.")
     return commit
+
+
+def check_key(key: object) -> str:
+    """Return a key, or the first parts of keys, checked.
+
+    Raises:
+        HookUsageError: If it is no key.
+    """
+    if not isinstance(key, str) or len(key) > LONGEST_KEY or not KEY.fullmatch(key):
+        raise HookUsageError(
+            f"A key on the bus has parts of letters, digits, '_' and '-' that are joined by dots, {LONGEST_KEY} "
+            f"characters at most; got {key!r:.300}."
+        )
+    return key
+
+
+def check_value(key: object, value: object, seconds: float | None) -> None:
+    """Check the arguments of `put`.
+
+    Raises:
+        HookUsageError: If one is invalid.
+    """
+    check_key(key)
+    if not isinstance(value, bytes) or len(value) > LARGEST_VALUE:
+        size = f"{len(value)} bytes" if isinstance(value, bytes) else type(value).__name__
+        raise HookUsageError(f"A value on the bus must be bytes, at most {LARGEST_VALUE}; got {size}.")
+    if seconds is not None:
+        check_seconds("seconds", seconds)
+
+
+def check_watcher(prefix: object, call: object) -> str:
+    """Check the arguments of `watch`, and return the prefix.
+
+    Raises:
+        HookUsageError: If one is invalid.
+    """
+    if not callable(call):
+        raise HookUsageError(f"`call` must be a function of a key and a value; got {call!r:.100}.")
+    return check_key(prefix)
 
 
 def no_answer_error(name: str, deadline: float, why: str = "") -> TimeoutError:

@@ -16,11 +16,16 @@ from hookline.bus._bus import (
     CommittedEvents,
     Hearer,
     NobodyServesError,
+    Watcher,
     check_asking,
     check_commit,
     check_handler,
+    check_key,
+    check_value,
+    check_watcher,
     no_answer_error,
 )
+from hookline.bus._remote import ServesHooks
 from hookline.errors import HookUsageError, message_of
 from hookline.wakeups import NET, LocalWakeups
 
@@ -72,9 +77,11 @@ class _Shared:
         self.progress: dict[str, _Progress] = {}
         self.told = asyncio.Event()
         self.turns = count()
+        self.values: dict[str, bytes] = {}
+        self.expiries: dict[str, asyncio.TimerHandle] = {}
 
 
-class MemoryBus(LocalWakeups):
+class MemoryBus(LocalWakeups, ServesHooks):
     """A `Bus` within one process, for tests. What it keeps is lost with the process.
 
     `peer()` makes the bus of a further process of the test, and `kill()` ends one without a farewell.
@@ -88,6 +95,7 @@ class MemoryBus(LocalWakeups):
         self._shared = _Shared()
         self._shared.buses.append(self)
         self._hearing: set[asyncio.Task[None]] = set()
+        self._watchers: list[tuple[str, Watcher]] = []
         self._is_open = True
 
     def peer(self) -> Self:
@@ -123,6 +131,7 @@ class MemoryBus(LocalWakeups):
 
     def _leave(self) -> None:
         self._is_open = False
+        self._watchers.clear()
         if self in self._shared.buses:
             self._shared.buses.remove(self)
 
@@ -237,6 +246,61 @@ class MemoryBus(LocalWakeups):
         """Call a handler with the next commit of a queue until it does not raise, and confirm the commit."""
         await call_until_heard(handler, queue[progress.heard[nth]])
         progress.heard[nth] += 1
+
+    async def put(self, key: str, value: bytes, *, seconds: float | None = None) -> None:
+        """Give a key a value, for all processes; see `Bus.put`."""
+        check_value(key, value, seconds)
+        self._check_open()
+        self._change(key, value)
+        if seconds is not None:
+            self._shared.expiries[key] = asyncio.get_running_loop().call_later(seconds, self._change, key, None)
+
+    async def get(self, key: str) -> bytes | None:
+        """Return the present value of a key; see `Bus.get`."""
+        self._check_open()
+        return self._shared.values.get(check_key(key))
+
+    async def delete(self, key: str) -> None:
+        """Take the value of a key away; see `Bus.delete`."""
+        check_key(key)
+        self._check_open()
+        self._change(key, None)
+
+    def _change(self, key: str, value: bytes | None) -> None:
+        expiry = self._shared.expiries.pop(key, None)
+        if expiry is not None:
+            expiry.cancel()
+        had_value = self._shared.values.pop(key, None) is not None
+        if value is not None:
+            self._shared.values[key] = value  # the last, since it is the latest
+        if had_value or value is not None:
+            for bus in self._shared.buses:
+                for prefix, call in tuple(bus._watchers):
+                    if key.startswith(prefix):
+                        call_watcher(call, key, value)
+
+    @asynccontextmanager
+    async def watch(self, prefix: str, call: Watcher) -> AsyncIterator[None]:
+        """Call a function with the values of keys, and with each change; see `Bus.watch`."""
+        watcher = f"{check_watcher(prefix, call)}.", call
+        self._check_open()
+        for key, value in tuple(self._shared.values.items()):
+            if key.startswith(watcher[0]):
+                call_watcher(call, key, value)
+        self._watchers.append(watcher)
+        try:
+            yield
+        finally:
+            if watcher in self._watchers:
+                self._watchers.remove(watcher)
+
+
+def call_watcher(call: Watcher, key: str, value: bytes | None) -> None:
+    """Call a watcher, and log what it raises."""
+    try:
+        call(key, value)
+    except Exception:
+        logger.exception("The watcher of the key %s failed", key)
 
 
 async def call_answerer(handler: Answerer, question: bytes) -> bytes:

@@ -1,4 +1,4 @@
-"""`NatsBus`: a bus over NATS, with core requests for questions and JetStream for committed events."""
+"""`NatsBus`: a bus over NATS, with core requests for questions, and JetStream for committed events and values."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import os
 import re
 import secrets
 import ssl
-from collections.abc import AsyncIterator, Coroutine, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from hashlib import sha256
 from importlib import import_module
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 from urllib.parse import urlsplit
 
 import msgspec
@@ -24,18 +24,25 @@ from hookline.bus._bus import (
     CommittedEvents,
     Hearer,
     NobodyServesError,
+    Watcher,
     check_asking,
     check_commit,
     check_handler,
+    check_key,
+    check_value,
+    check_watcher,
     no_answer_error,
 )
 from hookline.bus._memory import call_answerer, partition_of
+from hookline.bus._nats_values import NatsValues
+from hookline.bus._remote import ServesHooks
 from hookline.errors import HookUsageError, MissingExtraError, message_of
 from hookline.wakeups import NET, POLL_SECONDS, LocalWakeups, check_seconds
 
 __all__ = ["NatsBus"]
 
 logger = logging.getLogger("hookline")
+_Result = TypeVar("_Result")
 
 PREFIX = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,31}")
 CONNECTING, CLOSING = 5.0, 2.0
@@ -59,11 +66,22 @@ QUESTION, SECONDS, SIGN, STATUS = "Hookline-Question", "Hookline-Seconds", "Hook
 WORKING, FAILED = "working", "failed"
 
 
-class NatsBus(LocalWakeups):
+async def flush_twice(client: Any) -> None:
+    """Wait until the server has processed all that a client of `nats-py` was given to send.
+
+    `Client.flush` writes its PING before what waits in the buffer of the client (2.16), so that its PONG may come before
+    the server knows of a subscription that was made a moment ago. The second PING goes behind that buffer.
+    """
+    await client.flush()
+    await client.flush()
+
+
+class NatsBus(LocalWakeups, ServesHooks):
     """A `Bus` over a NATS server. Use it with `async with`.
 
     Questions are core requests to a queue group; commits are kept by JetStream in partitions, each of which has one
-    message under way, so that the order holds also when a process is killed. Questions need no JetStream.
+    message under way, so that the order holds also when a process is killed. Values are in a bucket of JetStream, which
+    needs nats-server 2.11 or later. Questions need no JetStream.
 
     The account of the server that the process logs in with says whom it reaches: give each tenant whose processes may
     not meet an account of its own.
@@ -76,7 +94,7 @@ class NatsBus(LocalWakeups):
         prefix: First part of all subjects and streams; processes with different ones do not meet.
         wait: Seconds to wait for a server that cannot be reached yet; 0 to fail at once.
         partitions: Number of partitions of commits. All processes must give the same number.
-        replicas: Number of servers of a cluster that keep each commit.
+        replicas: Number of servers of a cluster that keep each commit and value.
         keep_seconds: How long commits are kept for those who have not heard them.
         ack_seconds: Seconds after which a commit whose process gives no sign of life is heard by another process.
         net: Shortest and longest time, in seconds, after which a listener of wake-ups is called without a reason.
@@ -140,6 +158,9 @@ class NatsBus(LocalWakeups):
         self._pending: set[str] = set()
         self._flush: asyncio.TimerHandle | None = None
         self._sending: set[asyncio.Task[Any]] = set()
+        self._values = NatsValues(
+            f"{prefix}-values", replicas=replicas, use_jetstream=self._use_jetstream, failures=self._failures
+        )
 
     @property
     def address(self) -> str:
@@ -168,7 +189,7 @@ class NatsBus(LocalWakeups):
         self._connections = 1
         await self._client.subscribe(f"{self._inbox}.*", cb=self._take_reply)
         await self._client.subscribe(self._wake_subject, cb=self._hear_wake)
-        await self._client.flush()
+        await flush_twice(self._client)
         self._change_net()
         return self
 
@@ -186,7 +207,7 @@ class NatsBus(LocalWakeups):
                 async with asyncio.timeout(CLOSING):
                     if self._pending:
                         await client.publish(self._wake_subject, self._take_pending())
-                    await client.flush()
+                    await flush_twice(client)
             with suppress(*self._failures):
                 await client.close()
             self._connected.clear()
@@ -243,9 +264,11 @@ class NatsBus(LocalWakeups):
 
     async def _note_connected(self) -> None:
         self._connections += 1
+        self._has_stream = False  # the server may have lost it
         self._connected.set()
         self._change_net()
         self._call(*self._calls)  # they may have missed something
+        await self._values.read_again()
         logger.info("The bus at %s is connected again.", self.address)
 
     def _open_client(self) -> Any:
@@ -381,7 +404,7 @@ class NatsBus(LocalWakeups):
             await client.subscribe(f"{self._prefix}.ask-all.{name}", cb=take_question),
         ]
         with suppress(*self._failures):
-            await client.flush()
+            await flush_twice(client)
         try:
             yield
         finally:
@@ -396,7 +419,7 @@ class NatsBus(LocalWakeups):
                 await asyncio.wait(under_way.values())
             with suppress(*self._failures):
                 async with asyncio.timeout(CLOSING):
-                    await client.flush()
+                    await flush_twice(client)
 
     async def _answer_message(self, message: Any, name: str, handler: Answerer) -> None:
         headers = message.headers or {}
@@ -486,21 +509,35 @@ class NatsBus(LocalWakeups):
         subject = self._subject_of(partition_of(commit.operation_id, self._partitions))
         # The same in every try: the server keeps it once.
         headers = {"Nats-Msg-Id": sha256(commit.id.encode(errors="surrogatepass")).hexdigest()}
+
+        async def publish(_: Any) -> None:
+            jetstream = await self._event_stream()
+            await jetstream.publish(subject, data, timeout=1.0, headers=dict(headers))
+
+        await self._use_jetstream(publish)
+
+    async def _use_jetstream(self, work: Callable[[Any], Awaitable[_Result]]) -> _Result:
+        """Do something with JetStream, and try again while the server is away.
+
+        Args:
+            work: `async (jetstream) -> result`.
+
+        Raises:
+            BusUnavailableError: If it did not succeed within `TELLING` seconds, or the server refused it.
+        """
+        self._open_client()
         problem: BaseException | None = None
         try:
             async with asyncio.timeout(TELLING):
                 while True:
                     await self._connected.wait()
                     try:
-                        jetstream = await self._event_stream()
-                        await jetstream.publish(subject, data, timeout=1.0, headers=headers)
-                    except (self._js_errors.APIError, HookUsageError):
+                        return await work(self._open_client().jetstream())
+                    except self._js_errors.APIError:
                         raise
                     except (*self._failures, BusUnavailableError) as error:
                         problem = error
                         await asyncio.sleep(FIRST_PAUSE)
-                    else:
-                        return
         except (TimeoutError, self._js_errors.APIError) as error:
             raise self._unavailable_error(problem if isinstance(error, TimeoutError) and problem else error) from error
 
@@ -582,6 +619,25 @@ class NatsBus(LocalWakeups):
             await asyncio.sleep(self._ack_seconds / 3)
             with suppress(*self._failures):
                 await message.in_progress()
+
+    # Values
+
+    async def put(self, key: str, value: bytes, *, seconds: float | None = None) -> None:
+        """Give a key a value, for all processes; see `Bus.put`."""
+        check_value(key, value, seconds)
+        await self._values.put(key, value, seconds)
+
+    async def get(self, key: str) -> bytes | None:
+        """Return the present value of a key; see `Bus.get`."""
+        return await self._values.get(check_key(key))
+
+    async def delete(self, key: str) -> None:
+        """Take the value of a key away; see `Bus.delete`."""
+        await self._values.delete(check_key(key))
+
+    def watch(self, prefix: str, call: Watcher) -> AbstractAsyncContextManager[None]:
+        """Call a function with the values of keys, and with each change; see `Bus.watch`."""
+        return self._values.watch(check_watcher(prefix, call), call)
 
 
 async def _get_within(queue: asyncio.Queue[Any], seconds: float) -> Any:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, Literal
 
 import msgspec
 
 from hookline._checks import quote
 from hookline.bus._bus import Bus, BusAnswerError, check_name
+from hookline.bus._signing import Secret, ask_signed, check_secret, sign_answers
 from hookline.calls import (
     CALLS,
     AgentCall,
@@ -30,7 +31,7 @@ from hookline.errors import HookDefinitionError, HookUsageError, message_of
 from hookline.hooks import AnyHook, ControlInterceptor, Hooks, Interceptor, OnError, check_interceptor, hook_batch
 from hookline.interceptors import Chain, Outcome
 
-__all__ = ["REVISIONS", "RemoteHooks", "remote", "serve"]
+__all__ = ["REVISIONS", "RemoteHooks", "ServesHooks", "remote", "serve"]
 
 FORMAT = 1
 """The form of questions and decisions. Processes that write another one do not understand each other."""
@@ -104,6 +105,7 @@ class RemoteHooks(Hooks):
         deadline: Seconds until the answer must be there.
         on_error: What happens to a call without a valid answer in time.
         tool: Glob over `toolset/tool_name`.
+        secret: The secrets that sign; none for questions without a signature.
         options: Further options of the bundle, as of `Hooks`.
     """
 
@@ -118,11 +120,13 @@ class RemoteHooks(Hooks):
         deadline: float,
         on_error: OnError,
         tool: str | None,
+        secret: tuple[bytes, ...] = (),
         **options: Any,
     ) -> None:
         super().__init__(name, **options)
         self._bus, self._deadline, self._options = bus, deadline, options
         self._calls, self._on_error, self._tool = calls, on_error, tool
+        self._secret = secret
         self._bound: RemoteHooks | None = None
         for call in calls:
             hook = ControlInterceptor(
@@ -165,6 +169,7 @@ class RemoteHooks(Hooks):
                 deadline=self._deadline,
                 on_error=self._on_error,
                 tool=self._tool,
+                secret=self._secret,
                 **self._options,
             )
         return self._bound
@@ -173,7 +178,9 @@ class RemoteHooks(Hooks):
         if self._bus is None:
             raise HookUsageError(f"The remote hook {self.id!r} has no bus; give it one: remote({self.id!r}, bus=...).")
         question = HookQuestion(format=FORMAT, call=type(call).__name__, fields=_encode_call(call))
-        answer = await self._bus.ask(self.id, msgspec.json.encode(question), deadline=self._deadline)
+        answer = await ask_signed(
+            self._bus, self.id, msgspec.json.encode(question), deadline=self._deadline, secret=self._secret
+        )
         try:
             decision = msgspec.json.decode(answer, type=RemoteDecision)
             if decision.format != FORMAT:
@@ -195,6 +202,7 @@ def remote(
     deadline: float = 2.0,
     on_error: OnError = "closed",
     tool: str | None = None,
+    secret: Secret | None = None,
     priority: int = 100,
     tenant_id: str = "",
     inherit: bool = False,
@@ -213,6 +221,8 @@ def remote(
         on_error: What happens to a call without a valid answer in time: `"closed"` denies it, `"open"` lets it run. It
             happens at once where nobody serves the name.
         tool: Glob over `toolset/tool_name`, as of `Hooks.before`.
+        secret: Signs the questions, and must have signed the answers: a text of at least 24 characters that the serving
+            processes know too, or several, newest first. An answer without a valid signature is none.
         priority: From 0 (outermost) to 1000.
         tenant_id: Only for calls of this tenant; `""` for every tenant.
         inherit: Whether sub-agents inherit the hooks.
@@ -224,6 +234,7 @@ def remote(
     where = f"Remote hook {quote(name)}"
     try:
         check_name(name)
+        signing = check_secret(secret)
     except HookUsageError as error:
         raise HookDefinitionError(where, str(error)) from None
     if bus is not None and not isinstance(bus, Bus):
@@ -242,6 +253,7 @@ def remote(
         deadline=deadline,
         on_error=on_error,
         tool=tool,
+        secret=signing,
         priority=priority,
         tenant_id=tenant_id,
         inherit=inherit,
@@ -249,9 +261,30 @@ def remote(
     )
 
 
+class ServesHooks:
+    """The method of a bus that serves hooks."""
+
+    def serve(
+        self,
+        hooks: Hooks | Iterable[AnyHook],
+        *,
+        name: str | None = None,
+        revision: str = "",
+        secret: Secret | None = None,
+    ) -> AbstractAsyncContextManager[str]:
+        """Serve hooks for runs in other processes, while the context is open; see `hookline.bus.serve`."""
+        bus: Any = self
+        return serve(bus, hooks, name=name, revision=revision, secret=secret)
+
+
 @asynccontextmanager
 async def serve(
-    bus: Bus, hooks: Hooks | Iterable[AnyHook], *, name: str | None = None, revision: str = ""
+    bus: Bus,
+    hooks: Hooks | Iterable[AnyHook],
+    *,
+    name: str | None = None,
+    revision: str = "",
+    secret: Secret | None = None,
 ) -> AsyncIterator[str]:
     """Decide about calls of runs in other processes, while the context is open.
 
@@ -263,6 +296,7 @@ async def serve(
         hooks: `before` and `guard` hooks: a bundle, or a list as `exec_agent` takes.
         name: The name; by default the id of the bundle.
         revision: The version of the hooks, which each decision carries.
+        secret: Signs the answers, and must have signed the questions; that of `remote`. Other questions are refused.
 
     Returns:
         The name that is served, in `async with ... as name`.
@@ -282,6 +316,7 @@ async def serve(
         name = batch[0].id
     if not isinstance(revision, str):
         raise HookUsageError(f"`revision` must be text; got {quote(revision)}.")
+    signing = check_secret(secret)
     chain = Chain(batch)
     if not chain.calls:
         raise HookUsageError(f"There is nothing to serve as {name!r}: the hooks hold no `before` and no `guard`.")
@@ -303,7 +338,7 @@ async def serve(
         outcome = await chain.run(call, note)
         return msgspec.json.encode(_to_decision(call, passed, outcome, revision))
 
-    async with bus.answer(name, decide):
+    async with bus.answer(name, sign_answers(decide, name, signing)):
         yield name
 
 

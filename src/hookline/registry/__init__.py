@@ -21,6 +21,7 @@ from hookline.registry._definition import Id as Id
 from hookline.registry._definition import Mode as Mode
 from hookline.registry._definition import Name as Name
 from hookline.registry._definition import OneTenant as OneTenant
+from hookline.registry._definition import OperationTag as OperationTag
 from hookline.registry._definition import Percent as Percent
 from hookline.registry._definition import Point as Point
 from hookline.registry._definition import Seconds as Seconds

@@ -28,7 +28,7 @@ from hookline.registry._past_calls import ALONG, PastCall, PastCalls, PersonDeci
 from hookline.registry._past_judge import PastJudge
 from hookline.registry._statistics import duration_step, step_middle
 from hookline.signals import HookDecision, HookExecution
-from hookline.store import OperationFilter, PastOperation, SqlStore, read_lineages, read_past_events
+from hookline.store import OperationFilter, PastOperation, SqlStore, parse_tags, read_lineages, read_past_events
 
 __all__ = [
     "Backtest",
@@ -344,13 +344,16 @@ async def _judge_operations(
 
 
 def _may_be_for(definition: HookDefinition, operation: PastOperation) -> bool:
-    """Return whether a definition is for the tenant of an operation and, unless another agent called it, its agent."""
+    """Return whether a definition is for the tenant and the tags of an operation and, unless called, its agent."""
     tenant_id, is_called = operation.tenant_id, operation.parent_operation_id is not None
     if tenant_id in definition.except_tenants or (definition.tenants and tenant_id not in definition.tenants):
         return False
+    scope = definition.scope
+    if scope is not None and scope.tags and not scope.has_tag(parse_tags(operation.tags)):
+        return False
     if is_called:
         return definition.inherits
-    return definition.scope is None or definition.scope.has_agent([operation.agent_id])
+    return scope is None or scope.has_agent([operation.agent_id])
 
 
 async def _is_called_by_agent(store: SqlStore, definition: HookDefinition, operation: PastOperation) -> bool:

@@ -171,10 +171,12 @@ def execution_row(row: ExecutionRow) -> dict[str, Any]:
 
 
 def execution_hook_rows(row: ExecutionRow) -> list[dict[str, Any]]:
-    """Return the rows of the `execution_hooks` table: one for each hook, with its worst status."""
+    """Return the rows of the `execution_hooks` table: one for each hook, with its worst status and its revision."""
     statuses: dict[str, list[ExecutionStatus]] = {}
+    revisions: dict[str, int] = {}
     for run in row.executions:
         statuses.setdefault(run.hook_id, []).append(run.status)
+        revisions[run.hook_id] = run.revision or revisions.get(run.hook_id, 0)
     key = parse_key(row.id)
     return [
         {
@@ -183,6 +185,7 @@ def execution_hook_rows(row: ExecutionRow) -> list[dict[str, Any]]:
             "tenant_id": row.tenant_id,
             "point": row.point,
             "status": all_of_it[0] if len(all_of_it) == 1 else worst_status(all_of_it),
+            "revision": revisions[hook_id],
         }
         for hook_id, all_of_it in statuses.items()
     ]

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import math
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 from types import TracebackType
@@ -282,17 +282,20 @@ class Registry:
         """Number of definitions that each tenant may store."""
         return self._rules.quota
 
-    def hooks(self, tenant_id: str = "", *, operation_id: str | None = None, agent_id: str = "") -> AnyHooks:
+    def hooks(
+        self, tenant_id: str = "", *, operation_id: str | None = None, agent_id: str = "", tags: Collection[str] = ()
+    ) -> AnyHooks:
         """Return the hooks for a run of a tenant: the enabled hooks of the system, then the tenant's own.
 
-        Hooks that are only for a share of operations, or for some agents, are among them: a run selects those that are
-        for it, and for its sub-agents. Only without a run, as for a `HookDispatcher` of your own, name the operation
-        and its agent to have them selected here.
+        Hooks that are only for a share of operations, or for some agents or tags, are among them: a run selects those
+        that are for it, and for its sub-agents. Only without a run, as for a `HookDispatcher` of your own, name the
+        operation, its agent and its tags to have them selected here.
 
         Args:
             tenant_id: The tenant for whom the agent runs.
             operation_id: The operation, to return only hooks that are for it; `None` for a run that selects them.
             agent_id: With `operation_id`, the agent of the operation.
+            tags: With `operation_id`, the tags of the operation.
 
         Raises:
             HookUsageError: If the registry was never opened.
@@ -302,7 +305,7 @@ class Registry:
                 "This registry is not open, so its hooks are not known; use `async with Registry(...)`."
             )
         found = self._snapshot.hooks(tenant_id)
-        return found if operation_id is None else select_hooks(found, operation_id, [agent_id])
+        return found if operation_id is None else select_hooks(found, operation_id, [agent_id], tags)
 
     def handlers(self) -> HandlerEntries:
         """List the handlers that definitions may name, except those in the configured modules."""

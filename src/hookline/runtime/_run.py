@@ -208,6 +208,7 @@ class Run:
         "stopped",
         "store",
         "stored_offer",
+        "tags",
         "task",
         "tenant_id",
         "text",
@@ -245,6 +246,7 @@ class Run:
         """Its hooks as they were given or stored, which sub-agents may inherit."""
         self.dispatcher = dispatcher
         self.callers = find_callers(state, parent)
+        self.tags = tuple(state.tags or ())
         self.parent = parent
         self.phases = phases
         self.remember = remember
@@ -270,8 +272,8 @@ class Run:
         self.data = state.hooks
         if hooks and has_scopes(hooks):
             root = self.callers[0].operation_id if self.callers else state.parent_operation_id or state.operation_id
-            agent_ids = [agent.id, *(caller.agent_id for caller in self.callers)]
-            hooks = self.hooks = select_hooks(hooks, root, agent_ids)
+            agent_ids = [agent.id, *(each.agent_id for each in self.callers)]
+            hooks = self.hooks = select_hooks(hooks, root, agent_ids, self.tags)
         if state.hooks or (hooks and has_webhooks(hooks)):
             attach_travelling_hooks(self, hooks)
             hooks = self.hooks
@@ -327,6 +329,7 @@ class Run:
             "user_id": state.user_id,
             "tenant_id": state.tenant_id,
             "parent_operation_id": state.parent_operation_id,
+            "tags": self.tags,
         }
         self.call_ids: dict[str, Any] = {
             "operation_id": state.operation_id,
@@ -334,6 +337,7 @@ class Run:
             "user_id": state.user_id,
             "tenant_id": state.tenant_id,
             "parent_operation_id": state.parent_operation_id,
+            "tags": self.tags,
         }
         self.retry_of = state.retry_of
         self.agent_version = state.agent_version

@@ -201,6 +201,7 @@ class OperationState(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         retry_of: The operation that this operation retries.
         agent_version: The version of the agent, so that a worker of another version leaves it; `""` for any.
         callers: The runs that called it, the outermost first; left out if there are none.
+        tags: Its tags; left out if there are none.
         status: `"running"`, or the reason of its last segment.
         messages: The conversation. While calls wait for a person, it ends with the assistant message that requests
             them.
@@ -268,6 +269,7 @@ class OperationState(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     retry_of: str | None = None
     agent_version: str = ""
     callers: list[CallingOperation] | UnsetType = UNSET
+    tags: list[str] | UnsetType = UNSET
     events: int = 0
     version: int = 1
     format: int = FORMAT

@@ -83,6 +83,7 @@ from hookline.store._recent_events import read_operation_sums as read_operation_
 from hookline.store._recent_events import read_recent_events as read_recent_events
 from hookline.store._recent_events import read_recent_operations as read_recent_operations
 from hookline.store._rows import is_storable as is_storable
+from hookline.store._rows import parse_tags as parse_tags
 from hookline.store._rows import replace_unstorable as replace_unstorable
 from hookline.store._state_rows import decode_head as decode_head
 from hookline.store._state_rows import head_columns as head_columns

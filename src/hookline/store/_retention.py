@@ -17,7 +17,16 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from hookline.store._database import Database
 from hookline.store._partitions import DAY, GIVEN_UP, KEPT, day_of, drop_day, find_partitions, move_rows
 from hookline.store._reading import LIVE
-from hookline.store._tables import attempts, decisions, deliveries, events, model_calls, operations, state_rows
+from hookline.store._tables import (
+    attempts,
+    decisions,
+    deliveries,
+    events,
+    model_calls,
+    operation_tags,
+    operations,
+    state_rows,
+)
 
 __all__ = ["give_way", "prune_operations"]
 
@@ -115,7 +124,7 @@ async def _delete_batch(database: Database, deadline: Deadline, days: Collection
         for day in {KEPT, *(row.day for row in rows)}.difference(days):
             names = [row.operation_id for row in rows if day in (KEPT, row.day)]
             await connection.execute(delete(events).where(events.c.day == day, events.c.operation_id.in_(names)))
-        for table in (decisions, state_rows, model_calls, operations):
+        for table in (decisions, state_rows, model_calls, operation_tags, operations):
             await connection.execute(delete(table).where(table.c.operation_id.in_(ids)))
     return len(ids)
 

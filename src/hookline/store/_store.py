@@ -472,6 +472,7 @@ class SqlStore(DurableStore):
         *,
         agent_id: str | None = None,
         user_id: str | None = None,
+        tag: str | None = None,
         tool: str | None = None,
         search: str | None = None,
         since: float | None = None,
@@ -482,14 +483,16 @@ class SqlStore(DurableStore):
     ) -> OperationPage:
         """Read a page of operations, newest first unless sorted otherwise.
 
-        A page looks at 10,000 operations at most, or at 1,000 if `tool` is given. If it stops before the end, it says
-        so in `looked_at`, and `cursor` continues. Any other order is that of the operations which a page looks at.
+        A page looks at 10,000 operations at most, or at 1,000 if `tool` is given, or `tag` with another filter. If it
+        stops before the end, it says so in `looked_at`, and `cursor` continues. Any other order is that of the
+        operations which a page looks at.
 
         Args:
             tenant_id: Only operations of this tenant.
             status: Only operations with this status.
             agent_id: Only operations of this agent.
             user_id: Only operations of this user.
+            tag: Only operations with this tag.
             tool: Only operations that called this tool: `"search"`, or with its toolset `"local/search"`.
             search: Only operations whose id begins with this text, or whose prompt preview contains it.
             since: Only operations that started at this time or later, in unix seconds.
@@ -508,6 +511,7 @@ class SqlStore(DurableStore):
             status=status,
             agent_id=agent_id,
             user_id=user_id,
+            tag=tag,
             tool=tool,
             search=search,
             since=since,

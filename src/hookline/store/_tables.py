@@ -43,6 +43,7 @@ __all__ = [
     "master_keys",
     "metadata",
     "model_calls",
+    "operation_tags",
     "operations",
     "policy_alerts",
     "revisions",
@@ -118,6 +119,7 @@ operations = Table(
     Column("interrupt_asked_by", String(400)),
     Column("retry_of", String(400)),
     Column("agent_version", String(400), nullable=False, server_default=""),
+    Column("tags", Text),
     Index("ix_operations_day", "day", **_in_a_day),
     Index(None, "tenant_id", "created_at", "operation_id"),
     Index(None, "created_at", "operation_id"),
@@ -134,6 +136,18 @@ operations = Table(
     Index("ix_operations_ended_of_tenant", "tenant_id", "created_at", *_listed, sqlite_where=_has_ended).ddl_if(
         "sqlite"
     ),
+)
+
+# By tag, in the order of their start, so that a page of the operations with a tag reads only these.
+operation_tags = Table(
+    "operation_tags",
+    metadata,
+    _id("operation_id", primary_key=True),
+    Column("tag", String(100), primary_key=True),
+    _id("tenant_id"),
+    Column("created_at", Float, nullable=False),
+    Index(None, "tag", "created_at", "operation_id"),
+    Index(None, "tag", "tenant_id", "created_at", "operation_id"),
 )
 
 # The messages, outcomes and long fields of states. Rows are only added, until the state no longer needs them.
@@ -331,6 +345,9 @@ revisions = Table(
 # Most executions are ok, and a search for these needs no index of the status.
 _not_ok: dict[str, Any] = dict.fromkeys(("sqlite_where", "postgresql_where"), text("status <> 'ok'"))
 
+# Partial indexes, since hooks that no definition made have no revision.
+_of_definition: dict[str, Any] = dict.fromkeys(("sqlite_where", "postgresql_where"), text("revision <> 0"))
+
 executions = Table(
     "executions",
     metadata,
@@ -358,11 +375,14 @@ execution_hooks = Table(
     _id("tenant_id"),
     Column("point", String(40), nullable=False),
     Column("status", String(20), nullable=False),
+    Column("revision", BigInteger, nullable=False, server_default="0"),
     Index(None, "id"),
     # The index covers whole rows; otherwise SQLite prefers the primary key, and reads the rows of all tenants.
     Index(None, "tenant_id", "hook_id", "id", "point", "status"),
     Index(None, "hook_id", "status", "id", "point", **_not_ok),
     Index(None, "tenant_id", "hook_id", "status", "id", "point", **_not_ok),
+    Index(None, "revision", "id", **_of_definition),
+    Index(None, "tenant_id", "revision", "id", **_of_definition),
     sqlite_with_rowid=False,
 )
 

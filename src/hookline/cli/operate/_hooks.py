@@ -72,7 +72,7 @@ T = TypeVar("T")
 
 KEPT_CHOICES = (
     *("on_error", "priority", "inherit", "mode"),
-    *("except_tenants", "tenants", "agents", "environments", "percent"),
+    *("except_tenants", "tenants", "agents", "operation_tags", "environments", "percent"),
 )
 """Fields of an imported definition that a second import leaves as they are."""
 LARGEST_IMPORT = 100_000
@@ -315,6 +315,12 @@ ForAgents = Annotated[
     list[str] | None,
     typer.Option("--agent", metavar="GLOB", help="Only for agents of this id, such as refund*; repeatable."),
 ]
+ForTags = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--operation-tag", metavar="GLOB", help="Only for operations with this tag, such as vip*; repeatable."
+    ),
+]
 ForTenants = Annotated[
     list[str] | None, typer.Option("--for-tenant", metavar="ID", help="Only for this tenant; repeatable.")
 ]
@@ -323,7 +329,7 @@ ForEnvironments = Annotated[
     typer.Option("--environment", metavar="NAME", help="Only in this environment; repeatable."),
 ]
 Everywhere = Annotated[
-    bool, typer.Option("--everywhere", help="For all agents, tenants and environments that are not named.")
+    bool, typer.Option("--everywhere", help="For all agents, tags, tenants and environments that are not named.")
 ]
 
 
@@ -332,6 +338,7 @@ def enforce_hook(
     id: HookId,  # noqa: A002
     percent: Percent = None,
     agent: ForAgents = None,
+    operation_tag: ForTags = None,
     for_tenant: ForTenants = None,
     environment: ForEnvironments = None,
     everywhere: Everywhere = False,
@@ -345,7 +352,7 @@ def enforce_hook(
 
     The next run follows. What is not named stays as it is. `hookline hooks revert ID` takes it back.
     """
-    scope = _read_scope(percent, agent, for_tenant, environment, everywhere=everywhere)
+    scope = _read_scope(percent, agent, operation_tag, for_tenant, environment, everywhere=everywhere)
     _set_mode(id, "enforce", scope, store, tenant, (modules, scripts), as_json=as_json)
 
 
@@ -354,6 +361,7 @@ def shadow_hook(
     id: HookId,  # noqa: A002
     percent: Percent = None,
     agent: ForAgents = None,
+    operation_tag: ForTags = None,
     for_tenant: ForTenants = None,
     environment: ForEnvironments = None,
     everywhere: Everywhere = False,
@@ -367,20 +375,21 @@ def shadow_hook(
 
     The next run follows. What is not named stays as it is. `hookline hooks revert ID` takes it back.
     """
-    scope = _read_scope(percent, agent, for_tenant, environment, everywhere=everywhere)
+    scope = _read_scope(percent, agent, operation_tag, for_tenant, environment, everywhere=everywhere)
     _set_mode(id, "shadow", scope, store, tenant, (modules, scripts), as_json=as_json)
 
 
 def _read_scope(
     percent: float | None,
     agents: list[str] | None,
+    tags: list[str] | None,
     tenants: list[str] | None,
     environments: list[str] | None,
     *,
     everywhere: bool,
 ) -> dict[str, Any]:
     """Return the fields of a definition that options about its operations set."""
-    named = {"agents": agents, "tenants": tenants, "environments": environments}
+    named = {"agents": agents, "operation_tags": tags, "tenants": tenants, "environments": environments}
     scope: dict[str, Any] = {name: given or [] for name, given in named.items() if given or everywhere}
     return scope if percent is None else scope | {"percent": percent}
 

@@ -3,8 +3,8 @@
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0015_grouped_statistics"
-down_revision = "0014_agent_version"
+revision = "0017_grouped_statistics"
+down_revision = "0016_execution_revisions"
 
 DECISIONS = ("denied", "asked", "mocked", "changed", "continued")
 COUNTS = ("count", "errors", *DECISIONS, "timeouts", "dropped", "shadow", *(f"shadow_{name}" for name in DECISIONS))
