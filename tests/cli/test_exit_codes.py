@@ -137,6 +137,15 @@ ROWS: dict[str, list[tuple[int, str]]] = {
         (MISUSED, "--port 0 --store sqlite:///exit_agents.py"),
         (MISUSED, "--port 0 --store nowhere:///x"),
     ],
+    "worker": [
+        (MISUSED, ""),
+        (MISUSED, "missing.py:agent"),
+        (MISUSED, "exit_agents.py:plain --hooks missing.py:hooks"),
+        (MISUSED, "exit_agents.py:plain --concurrency 0"),
+        (MISUSED, "exit_agents.py:plain --store nowhere:///x"),
+        (MISUSED, "exit_agents.py:plain --bus gopher://x"),
+        (FAILED, "exit_agents.py:plain --bus nats://127.0.0.1:1"),
+    ],
     "approvals approve": [
         (DONE, "op-approve"),
         (FAILED, "op-unknown"),
@@ -384,6 +393,12 @@ ROWS: dict[str, list[tuple[int, str]]] = {
         (FAILED, "unknown"),
         (MISUSED, ""),
         (MISUSED, "kept --store sqlite:///missing.db"),
+    ],
+    "hooks alerts": [
+        (DONE, "kept"),
+        (DONE, "--since 1h"),
+        (MISUSED, "--since never"),
+        (MISUSED, "--store sqlite:///missing.db"),
     ],
     "hooks revert": [
         (FAILED, "unknown 1"),

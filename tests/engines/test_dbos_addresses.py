@@ -91,6 +91,34 @@ async def test_a_worker_that_is_left_ends_its_segments_and_another_one_can_follo
     assert group.cancel_scope.cancel_called
 
 
+async def test_a_worker_that_is_cancelled_while_its_segments_end_lets_them_go(store: SqlStore, address: str) -> None:
+    begun = anyio.Event()
+
+    async def answer(call: object) -> ModelResponse:
+        begun.set()
+        await anyio.sleep_forever()
+        raise AssertionError
+
+    slow = Agent(id="worker", model=ScriptedModel(answer))
+    async with DbosEngine(store, address) as engine, anyio.create_task_group() as group:
+
+        async def begin() -> None:
+            await exec_agent(agent(), "Go", operation_id="op", store=store, engine=engine)
+
+        group.start_soon(begin)
+        with anyio.CancelScope() as scope:
+            async with Worker(store, [slow], engine=engine):
+                with anyio.fail_after(60):
+                    await begun.wait()
+                scope.deadline = anyio.current_time() + 0.1
+        assert scope.cancelled_caught
+
+        with anyio.fail_after(60):
+            async with Worker(store, [agent("done")], engine=engine):
+                while (await store.operation("op")).status != "done":  # type: ignore[union-attr]
+                    await anyio.sleep(0.01)
+
+
 @pytest.mark.parametrize(
     ("wrong", "shown"),
     [

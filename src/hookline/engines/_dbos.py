@@ -211,12 +211,20 @@ class DbosEngine:
                 await group.start(serving.run, group)
                 yield
             except BaseException:
-                group.cancel_scope.cancel()
-                raise
-            finally:
                 serving.stop()
+                group.cancel_scope.cancel()
                 with anyio.CancelScope(shield=True):
                     await self._leave(serving)
+                raise
+            serving.stop()
+            leaving = asyncio.ensure_future(self._leave(serving))
+            try:
+                await asyncio.shield(leaving)
+            except asyncio.CancelledError:
+                group.cancel_scope.cancel()
+                with anyio.CancelScope(shield=True):
+                    await asyncio.wait([leaving])
+                raise
 
     async def _join(self, serving: _Serving, concurrency: int) -> None:
         """Have DBOS give workflows to a worker."""
