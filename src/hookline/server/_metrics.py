@@ -18,7 +18,7 @@ from sqlalchemy import func, select
 from hookline.registry import ExecutionLog, Registry
 from hookline.server._callers import Req, caller_of
 from hookline.server._problems import ApiError
-from hookline.store import DeliveryLog, SqlStore, endpoints, operations
+from hookline.store import DeliveryLog, SqlStore, endpoints, operations, read_relay_status
 
 __all__ = ["CONTENT_TYPE", "MOST_STREAMS", "Metrics", "OpenStreams"]
 
@@ -174,16 +174,27 @@ class Metrics:
             runs: dict[str, int] = {row[0]: row[1] for row in await connection.execute(by_status)}
             disabled = select(func.count()).where(endpoints.c.disabled_at.is_not(None))
             endpoints_disabled = (await connection.execute(disabled)).scalar_one()
+            relay = await read_relay_status(connection, now=self._store.now_sql())
         sent = {str(status): count for status, count in (await DeliveryLog(self._store).counts()).items()}
         return [
             _status_samples("hookline_operations", runs),
             _status_samples("hookline_deliveries", sent),
             _single_sample("gauge", "hookline_endpoints_disabled", endpoints_disabled),
+            _single_sample("gauge", "hookline_relay_waiting_commits", relay.waiting),
+            _single_sample("gauge", "hookline_relay_waiting_seconds", relay.waiting_seconds),
+            _single_sample("counter", "hookline_relay_told_total", relay.told),
+            _single_sample("gauge", "hookline_relay_running", relay.owner is not None),
+            _named_samples("hookline_relay_unheard_commits", relay.depths),
+            _named_samples("hookline_relay_dead_letters", relay.dead_letters),
         ]
 
 
 def _single_sample(kind: str, name: str, value: float) -> tuple[str, str, list[Sample]]:
     return kind, name, [(name, (), value)]
+
+
+def _named_samples(name: str, counts: Mapping[str, int]) -> tuple[str, str, list[Sample]]:
+    return "gauge", name, [(name, (("name", each),), count) for each, count in sorted(counts.items())]
 
 
 def _status_samples(name: str, counts: Mapping[str, int]) -> tuple[str, str, list[Sample]]:
