@@ -82,7 +82,6 @@ def test_a_stored_definition_is_judged_on_the_calls_of_a_tenant_and_held_against
 @pytest.mark.parametrize(
     ("args", "told"),
     [
-        (["No models"], "the tools and the settings of model calls are not stored"),
         ([], "Say which one; the definitions of"),
         (["nobody"], "There is no 'nobody'; the definitions of"),
         (["No payments", "--labels", "hooks.toml"], "hooks.toml"),
