@@ -12,6 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeAlias
 
+import anyio
 import msgspec
 
 from hookline.calls import Call
@@ -961,6 +962,7 @@ class Registry:
         examples: int = 5,
         allow_webhooks: bool = False,
         on_progress: Callable[[Backtest], None] | None = None,
+        scope: anyio.CancelScope | None = None,
     ) -> Backtest:
         """Run a definition over stored calls, and say what it would have decided about each.
 
@@ -980,7 +982,9 @@ class Registry:
             labels: People's labels of the calls, to compare with; see `read_call_labels`.
             examples: Number of examples of each kind.
             allow_webhooks: Whether the receiver of a control webhook is asked about each call.
-            on_progress: Called with the counts so far after every 100 operations.
+            on_progress: Called with the counts so far, at the beginning and after every 100 operations. The object is
+                the same each time, and its counts grow meanwhile.
+            scope: A scope that nobody has entered. Cancel it to end the backtest with what was judged so far.
 
         Raises:
             DefinitionError: If the definition is invalid, or cannot be judged on stored calls.
@@ -1004,7 +1008,7 @@ class Registry:
             examples=examples,
             allow_webhooks=allow_webhooks,
         )
-        return await run_backtest(self._require_store(), self._builder, judged, query, on_progress)
+        return await run_backtest(self._require_store(), self._builder, judged, query, on_progress, scope)
 
     async def refresh(self) -> None:
         """Look for changes now. Errors are logged once, and the last known definitions stay in force."""

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Annotated, Any, Protocol, TypeVar
 
+import anyio
 import msgspec
 from litestar import Response
 from litestar.params import JSONBody, QueryParameter
@@ -22,6 +23,7 @@ from hookline.registry import (
     PolicyAlert,
     Registry,
 )
+from hookline.server._backtests import ShownBacktest
 from hookline.server._callers import Caller, Req, caller_of, not_found_error
 from hookline.server._parts import parts_of
 from hookline.server._problems import ApiError
@@ -366,21 +368,45 @@ async def run_visible_backtest(request: Req, definition: HookDefinition, body: B
         DefinitionError: If stored calls cannot be judged with the definition.
     """
     parts, caller = parts_of(request), caller_of(request)
+    judge = await _prepare_backtest(request, definition, body)
+    with parts.backtests.enter(caller.tenant()):
+        return await judge()
+
+
+async def start_visible_backtest(request: Req, definition: HookDefinition, body: BacktestBody) -> ShownBacktest:
+    """Start what `run_visible_backtest` does, for a page that shows the counts meanwhile.
+
+    Raises:
+        ApiError: 429, if a backtest of the tenant runs already.
+    """
+    parts, caller = parts_of(request), caller_of(request)
+    judge = await _prepare_backtest(request, definition, body)
+
+    async def run(scope: anyio.CancelScope, on_progress: Callable[[Backtest], None]) -> Backtest:
+        return await judge(scope=scope, on_progress=on_progress)
+
+    return parts.backtests.start(caller.tenant(), caller.key_id, definition.id, run)
+
+
+async def _prepare_backtest(
+    request: Req, definition: HookDefinition, body: BacktestBody
+) -> Callable[..., Awaitable[Backtest]]:
+    parts, caller = parts_of(request), caller_of(request)
     tenant = caller.tenant(None if body.tenant_id is msgspec.UNSET else body.tenant_id)
     since = await parts.store.now() - BACKTEST_SECONDS if body.since is None else body.since
-    with parts.backtests.enter(caller.tenant()):
-        return await parts.registry.backtest(
-            definition,
-            tenant_id=tenant,
-            agent_id=body.agent_id,
-            tool=body.tool,
-            since=since,
-            until=body.until,
-            limit=body.limit,
-            timeout=body.timeout,
-            labels=body.labels,
-            examples=body.examples if "operations:read" in caller.scopes else 0,
-        )
+    return partial(
+        parts.registry.backtest,
+        definition,
+        tenant_id=tenant,
+        agent_id=body.agent_id,
+        tool=body.tool,
+        since=since,
+        until=body.until,
+        limit=body.limit,
+        timeout=body.timeout,
+        labels=body.labels,
+        examples=body.examples if "operations:read" in caller.scopes else 0,
+    )
 
 
 async def find_visible_matches(request: Req, definition: HookDefinition) -> CallMatches:
