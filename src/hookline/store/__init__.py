@@ -127,6 +127,7 @@ from hookline.store._topics import DELIVERIES as DELIVERIES
 from hookline.store._topics import INTERRUPTS as INTERRUPTS
 from hookline.store._topics import OPERATIONS as OPERATIONS
 from hookline.store._topics import RELAY as RELAY
+from hookline.store._topics import WORK as WORK
 from hookline.store._topics import events_topic as events_topic
 from hookline.store._worker import Worker
 
