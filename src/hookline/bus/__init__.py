@@ -5,6 +5,7 @@
 `NatsBus` needs the extra `nats`. Nothing is only in a bus: what was committed is in the database.
 """
 
+from hookline.bus._bus import NAME as NAME
 from hookline.bus._bus import (
     Answerer,
     Bus,
@@ -18,7 +19,9 @@ from hookline.bus._bus import (
 from hookline.bus._memory import MemoryBus
 from hookline.bus._nats import NatsBus
 from hookline.bus._remote import REVISIONS, remote, serve
+from hookline.bus._remote import ask_about as ask_about
 from hookline.bus._signing import SECRET_VARIABLE as SECRET_VARIABLE
+from hookline.bus._signing import check_secret as check_secret
 
 __all__ = [
     "REVISIONS",

@@ -251,9 +251,11 @@ class NatsBus(LocalWakeups, ServesHooks):
                 with suppress(*self._failures):
                     async with asyncio.timeout(CLOSING):  # after a failed TLS handshake, it might wait for ever
                         await client.close()
-                problem = message_of(self._problem or error)
+                # A refusal says more than the reset of the connection that follows it.
+                reasons = [each for each in (self._problem, error) if self._is_final(each)]
+                problem = message_of(reasons[0] if reasons else self._problem or error)
                 left = ends - asyncio.get_running_loop().time()
-                if left <= 0 or self._is_final(error) or self._is_final(self._problem):
+                if left <= 0 or reasons:
                     raise BusUnavailableError(self.address, problem) from error
                 await asyncio.sleep(min(pause, left))
                 pause = min(pause * 2, LONGEST_PAUSE)
@@ -304,7 +306,8 @@ class NatsBus(LocalWakeups, ServesHooks):
                 raise HookUsageError(f"The file of `{name}` holds no valid seed of an nkey: {file}") from None
 
     async def _note_error(self, error: Exception) -> None:
-        self._problem = error
+        if not self._is_final(self._problem):
+            self._problem = error
         refusal = REFUSAL.search(str(error))
         if refusal is None:
             logger.info("The bus at %s reports: %s", self.address, message_of(error))
