@@ -19,6 +19,7 @@ __all__ = [
     "HookExecution",
     "budget_changed",
     "chain_ran",
+    "dead_letter_stored",
     "denial_rate_changed",
     "fell_back_to_shadow",
     "hook_executed",
@@ -219,6 +220,9 @@ fell_back_to_shadow = _signals.signal(
 )
 budget_changed = _signals.signal(
     "budget-changed", doc="A budget warned or changed; keyword `change`: a `BudgetChange`."
+)
+dead_letter_stored = _signals.signal(
+    "dead-letter-stored", doc="A remote observer could not handle an event; keyword `failed`: a `FailedEvent`."
 )
 phase_changed = _signals.signal("phase-changed", doc="An agent has moved; keyword `transition`: a `PhaseTransition`.")
 

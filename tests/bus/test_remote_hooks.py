@@ -371,14 +371,10 @@ async def test_wake_ups_that_cannot_ask_are_refused_at_the_start(tmp_path: Path)
     assert payments.paid == []
 
 
-@pytest.mark.parametrize("kind", ["after", "around", "on"])
+@pytest.mark.parametrize("kind", ["after", "around"])
 async def test_what_cannot_be_served_is_refused(kind: str) -> None:
     hooks = Hooks("guard")
-    if kind == "on":
-        from hookline import OnComplete
-
-        hooks.on(OnComplete)(lambda event: None)
-    elif kind == "after":
+    if kind == "after":
         hooks.after(ToolCall)(lambda call, result: None)
     else:
         hooks.around(ToolCall)(lambda call, call_next: call_next(call))

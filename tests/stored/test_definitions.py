@@ -141,6 +141,7 @@ def test_the_json_of_a_definition_is_read() -> None:
             "environments": [],
             "percent": 100.0,
             "shadowAbove": None,
+            "remote": None,
         }
 
 

@@ -23,6 +23,8 @@ from hookline.bus._bus import (
     BusAnswerError,
     BusUnavailableError,
     CommittedEvents,
+    CommitTooLargeError,
+    EventFilter,
     Hearer,
     NobodyServesError,
     Watcher,
@@ -34,6 +36,7 @@ from hookline.bus._bus import (
     check_watcher,
     no_answer_error,
 )
+from hookline.bus._hearing import DRAINING, Draining, check_filter, select_commits
 from hookline.bus._memory import call_answerer, partition_of
 from hookline.bus._nats_values import NatsValues
 from hookline.bus._remote import ServesHooks
@@ -69,6 +72,16 @@ QUESTION, SECONDS, SIGN, STATUS = "Hookline-Question", "Hookline-Seconds", "Hook
 WORKING, FAILED = "working", "failed"
 REFUSAL = re.compile(r"permissions violation for (?:publish|subscription) to \"([^\"]+)\"", re.IGNORECASE)
 """What the server says about a subject that this process may not use; it comes without a question of its own."""
+
+
+async def flush_twice(client: Any) -> None:
+    """Wait until the server has processed all that a client of `nats-py` was given to send.
+
+    `Client.flush` writes its PING before what waits in the buffer of the client (2.16), so that its PONG may come
+    before the server knows of a subscription that was made a moment ago. The second PING goes behind that buffer.
+    """
+    await client.flush()
+    await client.flush()
 
 
 class NatsBus(LocalWakeups, ServesHooks):
@@ -188,7 +201,7 @@ class NatsBus(LocalWakeups, ServesHooks):
         try:
             await self._client.subscribe(f"{self._inbox}.*", cb=self._take_reply)
             await self._client.subscribe(self._wake_subject, cb=self._hear_wake)
-            await self._client.flush()
+            await flush_twice(self._client)
             self._check_allowed(f"{self._inbox}.*", self._wake_subject)
         except BaseException as error:
             await self.aclose()
@@ -212,7 +225,7 @@ class NatsBus(LocalWakeups, ServesHooks):
                 async with asyncio.timeout(CLOSING):
                     if self._pending:
                         await client.publish(self._wake_subject, self._take_pending())
-                    await client.flush()
+                    await flush_twice(client)
             with suppress(*self._failures):
                 async with asyncio.timeout(CLOSING):
                     await client.close()
@@ -252,8 +265,9 @@ class NatsBus(LocalWakeups, ServesHooks):
                     async with asyncio.timeout(CLOSING):  # after a failed TLS handshake, it might wait for ever
                         await client.close()
                 # A refusal says more than the reset of the connection that follows it.
-                reasons = [each for each in (self._problem, error) if self._is_final(each)]
-                problem = message_of(reasons[0] if reasons else self._problem or error)
+                told = error if self._problem is None else self._problem
+                reasons = [each for each in (told, error) if self._is_final(each)]
+                problem = message_of(reasons[0] if reasons else told)
                 left = ends - asyncio.get_running_loop().time()
                 if left <= 0 or reasons:
                     raise BusUnavailableError(self.address, problem) from error
@@ -482,7 +496,7 @@ class NatsBus(LocalWakeups, ServesHooks):
             await client.subscribe(f"{self._prefix}.ask-all.{name}", cb=take_question),
         ]
         with suppress(*self._failures):
-            await client.flush()
+            await flush_twice(client)
         try:
             self._check_allowed(*(subscription.subject for subscription in subscriptions))
             yield
@@ -498,7 +512,7 @@ class NatsBus(LocalWakeups, ServesHooks):
                 await asyncio.wait(under_way.values())
             with suppress(*self._failures):
                 async with asyncio.timeout(CLOSING):
-                    await client.flush()
+                    await flush_twice(client)
 
     async def _answer_message(self, message: Any, name: str, handler: Answerer) -> None:
         headers = message.headers or {}
@@ -578,19 +592,31 @@ class NatsBus(LocalWakeups, ServesHooks):
             problem = list(self._refusals.values())[-1]  # why nobody answered
         return BusUnavailableError(self.address, problem)
 
+    async def depths(self) -> dict[str, int]:
+        """Return the number of commits that are kept and not heard yet, by name; see `Bus.depths`."""
+        jetstream = await self._event_stream()
+        depths: dict[str, int] = {}
+        seen = 0
+        try:
+            while found := await jetstream.consumers_info(self._stream, offset=seen):
+                seen += len(found)
+                for each in found:
+                    name = each.name.rpartition("-")[0]  # without the number of the partition
+                    depths[name] = depths.get(name, 0) + each.num_pending + each.num_ack_pending
+        except self._failures as error:
+            raise self._unavailable_error(error) from error
+        return depths
+
     async def tell(self, commit: CommittedEvents) -> None:
         """Hand over a commit to all who hear; see `Bus.tell`."""
         check_commit(commit)
         data = msgspec.json.encode(commit)
         client = self._open_client()
         if self.is_connected and len(data) + HEADER_BYTES > client.max_payload:
-            raise HookUsageError(
-                f"The commit {commit.id} has {len(data)} bytes; the bus carries {client.max_payload - HEADER_BYTES}. "
-                "Raise `max_payload` of the server."
-            )
+            raise CommitTooLargeError(commit.id, len(data), client.max_payload - HEADER_BYTES)
         subject = self._subject_of(partition_of(commit.operation_id, self._partitions))
         # The same in every try: the server keeps it once.
-        headers = {"Nats-Msg-Id": sha256(commit.id.encode(errors="surrogatepass")).hexdigest()}
+        headers = {"Nats-Msg-Id": sha256(commit.message_id.encode(errors="surrogatepass")).hexdigest()}
 
         async def publish(_: Any) -> None:
             jetstream = await self._event_stream()
@@ -627,21 +653,21 @@ class NatsBus(LocalWakeups, ServesHooks):
             raise self._unavailable_error(problem if isinstance(error, TimeoutError) and problem else error) from error
 
     @asynccontextmanager
-    async def hear(self, name: str, handler: Hearer) -> AsyncIterator[None]:
-        """Hear every commit that was told, while the context is open; see `Bus.hear`."""
+    async def hear(self, name: str, handler: Hearer, *, where: EventFilter | None = None) -> AsyncIterator[None]:
+        """Hear every commit that was told for a name, while the context is open; see `Bus.hear`."""
         check_handler(name, handler)
+        handler = select_commits(name, handler, check_filter(where))
+        client, draining = self._open_client(), Draining()
         jetstream = await self._event_stream()
         try:
             subscriptions = [await self._subscribe(jetstream, name, nth) for nth in range(self._partitions)]
         except self._failures as error:
             raise self._unavailable_error(error) from error
-        tasks = [asyncio.create_task(self._hear_partition(each, handler)) for each in subscriptions]
+        tasks = [asyncio.create_task(self._hear_partition(each, handler, draining)) for each in subscriptions]
         try:
             yield
         finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await draining.finish(tasks, seconds=0.0 if client.is_closed else DRAINING)
             for subscription in subscriptions:
                 with suppress(*self._failures):
                     await subscription.unsubscribe()
@@ -659,7 +685,7 @@ class NatsBus(LocalWakeups, ServesHooks):
         )
         return await jetstream.pull_subscribe_bind(durable, stream=self._stream)
 
-    async def _hear_partition(self, subscription: Any, handler: Hearer) -> None:
+    async def _hear_partition(self, subscription: Any, handler: Hearer, draining: Draining) -> None:
         pause = FIRST_PAUSE
         while True:
             try:
@@ -672,7 +698,7 @@ class NatsBus(LocalWakeups, ServesHooks):
                 pause = min(pause * 2, LONGEST_PAUSE)
             else:
                 pause = FIRST_PAUSE
-                with suppress(*self._failures):  # what could not be confirmed is heard again
+                with suppress(*self._failures), draining.hearing():  # what could not be confirmed is heard again
                     await self._hear_message(message, handler)
 
     async def _hear_message(self, message: Any, handler: Hearer) -> None:

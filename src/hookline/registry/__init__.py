@@ -58,6 +58,8 @@ from hookline.registry._matches import CallMatches, MatchedCall, MatchedTool, Un
 from hookline.registry._matches import find_tool_globs as find_tool_globs
 from hookline.registry._order import is_movable as is_movable
 from hookline.registry._plans import DefinitionPlan, PlannedChange
+from hookline.registry._policy_alerts import ALERT_KINDS as ALERT_KINDS
+from hookline.registry._policy_alerts import PolicyAlert
 from hookline.registry._policy_watch import FALLBACK_ACTOR as FALLBACK_ACTOR
 from hookline.registry._policy_watch import AlertSettings
 from hookline.registry._registry import Registry
@@ -97,6 +99,7 @@ __all__ = [
     "MatchedCall",
     "MatchedTool",
     "PlannedChange",
+    "PolicyAlert",
     "QuotaError",
     "Registry",
     "RemoteTarget",

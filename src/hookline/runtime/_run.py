@@ -72,6 +72,7 @@ from hookline.runtime._state import (
     InMemoryStore,
     OperationResult,
     OperationState,
+    RemoteHearer,
     Steering,
     Step,
     WaitingCall,
@@ -80,7 +81,7 @@ from hookline.runtime._state import (
 from hookline.runtime._tools import Tool
 from hookline.webhooks import HookData
 
-__all__ = ["Run", "after_step", "before_step", "end_events", "live", "wants_no_event"]
+__all__ = ["Run", "after_step", "before_step", "end_events", "find_hearers", "live", "wants_no_event"]
 
 
 _NO_CALLS: frozenset[type[Call]] = frozenset()
@@ -173,6 +174,7 @@ class Run:
         "finishing",
         "given_hooks",
         "halted",
+        "hearers",
         "history",
         "hooked",
         "hooks",
@@ -274,6 +276,10 @@ class Run:
             root = self.callers[0].operation_id if self.callers else state.parent_operation_id or state.operation_id
             agent_ids = [agent.id, *(each.agent_id for each in self.callers)]
             hooks = self.hooks = select_hooks(hooks, root, agent_ids, self.tags)
+        self.hearers: Sequence[RemoteHearer] = ()
+        """Who hears its stored events in other processes."""
+        if hooks or state.hearers is not UNSET or (parent is not None and parent.hearers):
+            self.hearers = find_hearers(state, hooks, parent)
         if state.hooks or (hooks and has_webhooks(hooks)):
             attach_travelling_hooks(self, hooks)
             hooks = self.hooks
@@ -702,6 +708,24 @@ def find_callers(state: OperationState, parent: Run | None) -> tuple[CallingOper
     if parent is None:
         return ()
     return (*parent.callers, CallingOperation(parent.operation_id, parent.agent.id))
+
+
+def find_hearers(state: OperationState, hooks: Sequence[AnyHook], parent: Run | None = None) -> list[RemoteHearer]:
+    """Return who hears the stored events of an operation in other processes.
+
+    Args:
+        state: The operation as it is stored, or as it begins; who has heard it so far goes on hearing it.
+        hooks: The hooks that it was given.
+        parent: The run that calls it here, if one does.
+    """
+    inherited = [hearer for hearer in parent.hearers if hearer.inherit] if parent is not None else []
+    kept = state.hearers or []
+    given = [
+        RemoteHearer(name=entry.hearer, inherit=entry.inherit)
+        for entry in hooks
+        if isinstance(entry, Hooks) and entry.hearer and entry.tenant_id in ("", state.tenant_id)
+    ]
+    return list({hearer.name: hearer for hearer in (*inherited, *kept, *given)}.values())
 
 
 def attach_travelling_hooks(run: Run, hooks: Sequence[AnyHook]) -> None:

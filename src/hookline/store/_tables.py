@@ -28,6 +28,7 @@ __all__ = [
     "audit",
     "budget_reservations",
     "budget_windows",
+    "dead_letters",
     "decisions",
     "definition_revisions",
     "definitions",
@@ -46,6 +47,8 @@ __all__ = [
     "operation_tags",
     "operations",
     "policy_alerts",
+    "relay_queue",
+    "relays",
     "revisions",
     "state_rows",
     "statistics",
@@ -533,4 +536,50 @@ budget_reservations = Table(
     Column("created_at", Float, nullable=False),
     Column("lease_until", Float, nullable=False),
     Index(None, "window_id"),
+)
+
+# Commits that a relay has yet to tell. A row is written with its commit, so that none can be passed over.
+relay_queue = Table(
+    "relay_queue",
+    metadata,
+    Column("seq", Serial, primary_key=True, autoincrement=True),
+    _id("operation_id"),
+    Column("first", BigInteger, nullable=False),
+    Column("number", BigInteger, nullable=False),
+    _id("tenant_id"),
+    Column("hearers", Text, nullable=False),
+    Column("replay", String(40), nullable=False),
+    Column("created_at", Float, nullable=False),
+    _day(),
+    Index(None, "operation_id"),
+    sqlite_autoincrement=True,
+)
+
+relays = Table(
+    "relays",
+    metadata,
+    Column("name", String(40), primary_key=True),
+    Column("owner", String(80)),
+    Column("owned_until", Float, nullable=False),
+    Column("told", BigInteger, nullable=False),
+    Column("told_at", Float),
+    Column("problem", Text),
+    Column("depths", Text, nullable=False),
+    Column("updated_at", Float, nullable=False),
+)
+
+dead_letters = Table(
+    "dead_letters",
+    metadata,
+    Column("id", String(64), primary_key=True),
+    _id("hearer"),
+    _id("hook_id"),
+    _id("operation_id"),
+    Column("number", BigInteger, nullable=False),
+    _id("tenant_id"),
+    Column("tries", Integer, nullable=False),
+    Column("error", Text, nullable=False),
+    Column("created_at", Float, nullable=False),
+    Index(None, "hearer", "created_at"),
+    Index(None, "operation_id"),
 )
