@@ -10,7 +10,7 @@ try:
 except ImportError as error:
     raise MissingExtraError("server", "A registry of stored hooks") from error
 
-from hookline.registry._backtest import Backtest, BacktestAgreement, BacktestExample, BacktestGroup
+from hookline.registry._backtest import Backtest, BacktestAgreement, BacktestExample, BacktestGap, BacktestGroup
 from hookline.registry._call_labels import CallLabel, read_call_labels
 from hookline.registry._catalog import HandlerCatalog, HandlerEntry
 from hookline.registry._definition import POINTS, HookDefinition, RemoteTarget, ShadowLimits
@@ -76,6 +76,7 @@ __all__ = [
     "Backtest",
     "BacktestAgreement",
     "BacktestExample",
+    "BacktestGap",
     "BacktestGroup",
     "CallLabel",
     "CallMatches",

@@ -63,6 +63,9 @@ from hookline.store._partitions import DAY as DAY
 from hookline.store._partitions import KEPT as KEPT
 from hookline.store._partitions import day_of as day_of
 from hookline.store._partitions import drop_days as drop_days
+from hookline.store._past_conversations import PastConversation as PastConversation
+from hookline.store._past_conversations import PastModelCall as PastModelCall
+from hookline.store._past_conversations import read_past_conversations as read_past_conversations
 from hookline.store._past_events import PastEvent as PastEvent
 from hookline.store._past_events import PastEvents as PastEvents
 from hookline.store._past_events import PastOperation as PastOperation
@@ -82,8 +85,9 @@ from hookline.store._recent_events import read_lineages as read_lineages
 from hookline.store._recent_events import read_operation_sums as read_operation_sums
 from hookline.store._recent_events import read_recent_events as read_recent_events
 from hookline.store._recent_events import read_recent_operations as read_recent_operations
-from hookline.store._relay_queue import DeadLetter, RelayStatus
+from hookline.store._relay_queue import DeadLetter as DeadLetter
 from hookline.store._relay_queue import QueuedCommit as QueuedCommit
+from hookline.store._relay_queue import RelayStatus as RelayStatus
 from hookline.store._relay_queue import add_dead_letter as add_dead_letter
 from hookline.store._relay_queue import claim_relay as claim_relay
 from hookline.store._relay_queue import confirm_told as confirm_told
@@ -128,14 +132,12 @@ from hookline.store._worker import Worker
 
 __all__ = [
     "Breaker",
-    "DeadLetter",
     "DeliveryFilter",
     "DeliveryLog",
     "EventLog",
     "OperationPage",
     "OperationSort",
     "Page",
-    "RelayStatus",
     "SqlStore",
     "StoreVersionError",
     "StoredAttempt",
