@@ -429,7 +429,7 @@ async def test_progress_is_told_while_operations_are_read(store: SqlStore, regis
 
     await registry.backtest(definition(), on_progress=lambda found: told.append((found.operations, found.calls)))
 
-    assert told == [(100, 100), (200, 200)]
+    assert told == [(0, 0), (100, 100), (200, 200)]
 
 
 @pytest.mark.parametrize(

@@ -208,7 +208,7 @@ class Backtest(msgspec.Struct, kw_only=True, rename="camel"):
         max_ms: The longest time.
         took_ms: How long the whole took.
         ended_by: `"end"`: all operations were looked at. `"limit"`: there were more calls than wanted. `"timeout"`: the
-            time was up.
+            time was up. `"stopped"`: somebody has stopped it.
         notes: What is different from a run, in sentences.
     """
 
@@ -239,7 +239,7 @@ class Backtest(msgspec.Struct, kw_only=True, rename="camel"):
     p95_ms: float = 0.0
     max_ms: float = 0.0
     took_ms: float = 0.0
-    ended_by: Literal["end", "limit", "timeout"] = "end"
+    ended_by: Literal["end", "limit", "timeout", "stopped"] = "end"
     notes: list[str] = []
 
 
@@ -294,6 +294,7 @@ async def run_backtest(
     definition: HookDefinition,
     query: BacktestQuery,
     on_progress: Callable[[Backtest], None] | None = None,
+    scope: anyio.CancelScope | None = None,
 ) -> Backtest:
     """Run a definition over stored calls.
 
@@ -302,7 +303,9 @@ async def run_backtest(
         builder: Builds a new hook for each operation.
         definition: The definition, enabled or not, in force or not.
         query: The calls.
-        on_progress: Is called with the counts so far after every 100 operations; groups and times come at the end.
+        on_progress: Is called with the counts so far at the beginning and after every 100 operations; groups and times
+            come at the end.
+        scope: Ends it with what was judged so far when it is cancelled.
 
     Raises:
         DefinitionError: If the definition cannot be judged on stored calls.
@@ -316,10 +319,14 @@ async def run_backtest(
         tally = _Tally(definition, query, judge)
         if definition.tenant_id and query.tenant_id not in (None, definition.tenant_id):
             return tally.finish(began)
-        with anyio.move_on_after(timeout) as scope:
+        scope = anyio.CancelScope() if scope is None else scope
+        deadline = scope.deadline = min(scope.deadline, anyio.current_time() + timeout)
+        if on_progress is not None:
+            on_progress(tally.found)
+        with scope:
             await _judge_operations(store, definition, query, judge, tally, on_progress)
         if scope.cancelled_caught:
-            tally.found.ended_by = "timeout"
+            tally.found.ended_by = "timeout" if anyio.current_time() >= deadline else "stopped"
         return tally.finish(began)
 
 
