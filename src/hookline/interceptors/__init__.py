@@ -29,6 +29,7 @@ from hookline.interceptors._chain import (
 from hookline.interceptors._chain import PastChain as PastChain
 from hookline.interceptors._chain import PastVerdict as PastVerdict
 from hookline.interceptors._parts import TextJudge as TextJudge
+from hookline.interceptors._parts import cut_answer as cut_answer
 from hookline.interceptors._parts import judge_in_time as judge_in_time
 from hookline.interceptors._parts import open_text_judge as open_text_judge
 from hookline.interceptors._shadow import judge_in_shadow as judge_in_shadow
