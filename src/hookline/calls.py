@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import msgspec
 
+from hookline._not_stored import NotStored
 from hookline._readonly import NO_DICT, NO_LIST, ReadOnlyDict, ReadOnlyList, freeze_dict, freeze_list, read_only_value
 from hookline.errors import HookUsageError, message_of
 
@@ -226,7 +227,7 @@ class ToolSpec(msgspec.Struct, frozen=True, kw_only=True):
 
 def freeze_messages(struct: msgspec.Struct, name: str, messages: object) -> None:
     """Make a list of messages and their tool calls read-only, inside of `__post_init__`."""
-    if messages is NO_LIST:
+    if messages is NO_LIST or messages.__class__ is NotStored:
         return
     freeze_list(struct, name, messages)
     for message in getattr(struct, name):
@@ -243,6 +244,7 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
         user_id: The user for whom it runs.
         tenant_id: The tenant for whom it runs.
         parent_operation_id: The run that called the agent; `None` if it is no sub-agent.
+        tags: The tags of the run.
         metadata: A dictionary that all hooks of the call share. It is the only part that you can change in place.
     """
 
@@ -251,6 +253,7 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
     user_id: str = ""
     tenant_id: str = ""
     parent_operation_id: str | None = None
+    tags: tuple[str, ...] = ()
     metadata: dict[str, Any] = {}
 
 

@@ -583,15 +583,17 @@ def test_a_hook_in_shadow_is_enforced_from_now_for_whom_the_small_form_says(
     expect(rollout.get_by_label("Percent of operations")).to_have_value("25")
 
     rollout.get_by_label("Percent of operations").fill("2.5")
+    rollout.get_by_label("Only for tags").fill("vip*\neu")
     rollout.get_by_role("button", name="Enforce from now").click()
 
-    expect(page.get_by_text("Enforced, for 2.5 % of operations of agents refund*.")).to_be_visible()
+    expect(page.get_by_text("Enforced, for 2.5 % of operations of agents refund* tagged vip*, eu.")).to_be_visible()
     expect(page.get_by_text("It is enforced from the next run on.")).to_be_visible()
     newest = page.locator("#main .history li").first
     expect(newest).to_contain_text("percent")
     expect(newest).to_contain_text("shadow")
     found = done(paged, paged.server.registry.revisions(hook.id, tenant)).items[0]
     assert [(each.field, each.old, each.new) for each in found.changes] == [
+        ("operationTags", [], ["vip*", "eu"]),
         ("percent", 25.0, 2.5),
         ("mode", "shadow", "enforce"),
     ]
@@ -667,11 +669,11 @@ def test_the_page_says_why_a_hook_cannot_judge_the_past(plain: Page, paged: Site
     hook = done(
         paged,
         paged.server.registry.create(
-            HookDefinition(name="No models", point="ModelCall.guard", handler="deny", tenant_id=tenant)
+            HookDefinition(name="No writing", point="MemoryCall.guard", handler="deny", tenant_id=tenant)
         ),
     )
     plain.goto(f"hooks/{hook.id}")
 
     plain.get_by_role("button", name="Judge their calls").click()
 
-    text(plain, "#judged .problem").to_contain_text("the tools and the settings of model calls are not stored")
+    text(plain, "#judged .problem").to_contain_text("writes to memory are not stored")

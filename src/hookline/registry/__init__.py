@@ -10,7 +10,7 @@ try:
 except ImportError as error:
     raise MissingExtraError("server", "A registry of stored hooks") from error
 
-from hookline.registry._backtest import Backtest, BacktestAgreement, BacktestExample, BacktestGroup
+from hookline.registry._backtest import Backtest, BacktestAgreement, BacktestExample, BacktestGap, BacktestGroup
 from hookline.registry._call_labels import CallLabel, read_call_labels
 from hookline.registry._catalog import HandlerCatalog, HandlerEntry
 from hookline.registry._definition import POINTS, HookDefinition, ShadowLimits
@@ -21,6 +21,7 @@ from hookline.registry._definition import Id as Id
 from hookline.registry._definition import Mode as Mode
 from hookline.registry._definition import Name as Name
 from hookline.registry._definition import OneTenant as OneTenant
+from hookline.registry._definition import OperationTag as OperationTag
 from hookline.registry._definition import Percent as Percent
 from hookline.registry._definition import Point as Point
 from hookline.registry._definition import Seconds as Seconds
@@ -35,6 +36,7 @@ from hookline.registry._errors import (
     DefinitionError,
     DefinitionFileError,
     DefinitionNotFoundError,
+    FenceError,
     QuotaError,
     ScriptError,
 )
@@ -57,6 +59,8 @@ from hookline.registry._matches import CallMatches, MatchedCall, MatchedTool, Un
 from hookline.registry._matches import find_tool_globs as find_tool_globs
 from hookline.registry._order import is_movable as is_movable
 from hookline.registry._plans import DefinitionPlan, PlannedChange
+from hookline.registry._policy_alerts import ALERT_KINDS as ALERT_KINDS
+from hookline.registry._policy_alerts import PolicyAlert
 from hookline.registry._policy_watch import FALLBACK_ACTOR as FALLBACK_ACTOR
 from hookline.registry._policy_watch import AlertSettings
 from hookline.registry._registry import Registry
@@ -73,6 +77,7 @@ __all__ = [
     "Backtest",
     "BacktestAgreement",
     "BacktestExample",
+    "BacktestGap",
     "BacktestGroup",
     "CallLabel",
     "CallMatches",
@@ -85,6 +90,7 @@ __all__ = [
     "DryRun",
     "ExecutionLog",
     "ExecutionRow",
+    "FenceError",
     "FieldChange",
     "HandlerCatalog",
     "HandlerEntry",
@@ -96,6 +102,7 @@ __all__ = [
     "MatchedCall",
     "MatchedTool",
     "PlannedChange",
+    "PolicyAlert",
     "QuotaError",
     "Registry",
     "ScriptError",

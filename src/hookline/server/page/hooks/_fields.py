@@ -229,9 +229,12 @@ def draw_scope(values: Mapping[str, str], tenants: Sequence[str] | None) -> list
         share = FormField(name="percent", label="Percent of operations", kind="number", reader="number", hint=hint)
         hint = "The ids of the agents, or globs of them. Write one per line. Example: refund*"
         agents = FormField(name="agents", label="Only for agents", kind="lines", reader="list", hint=hint)
+        hint = "The operation must have one of these tags. Globs match too. Write one per line. Example: vip*"
+        tags = FormField(name="operationTags", label="Only for tags", kind="lines", reader="list", hint=hint)
         fields += [
             msgspec.structs.replace(share, placeholder="100"),
             msgspec.structs.replace(agents, placeholder="all agents"),
+            msgspec.structs.replace(tags, placeholder="all operations"),
         ]
     if tenants is not None and not values.get("tenantId"):
         hint = "The hook only runs for these tenants. Write one per line."
