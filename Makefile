@@ -22,7 +22,7 @@ WORKERS := $(shell n=$$(getconf _NPROCESSORS_ONLN); n=$$((n + (n + 1) / 2)); ech
 # Where it is set, every process that the tests start would compile everything again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test check bench soak mutants adapters peers hosts docs images site clean
+.PHONY: demo test check bench soak cluster mutants adapters peers hosts docs images site clean
 
 demo: $(VENV)/.demo
 	$(VENV)/bin/hookline demo
@@ -43,6 +43,9 @@ soak: $(VENV)/.bench $(SOAK_PHOENIX)
 	$(PY) -m pytest -m soak --timeout 0
 	HOOKLINE_EXAMPLES=$(EXAMPLES) $(PY) -m pytest -m hypothesis -n $(WORKERS) --dist worksteal --timeout 0
 	$(PY) -m benchmarks.soak --phoenix $(SOAK_PHOENIX) $(ARGS)
+
+cluster: $(VENV)/.bench
+	$(PY) -m benchmarks.cluster $(ARGS)
 
 mutants: $(VENV)/.bench
 	$(PY) -m benchmarks.mutants $(ARGS)
@@ -79,7 +82,7 @@ $(VENV)/.demo: pyproject.toml | $(VENV)/.pip
 	@touch $@
 
 $(VENV)/.test: pyproject.toml | $(VENV)/.pip
-	$(PIP) install --editable '.[cli,agentdojo,otel,evals,models,mcp,nats,agent-hooks,server,$(FRAMEWORKS)]' --group test --group check --group docs
+	$(PIP) install --editable '.[cli,agentdojo,otel,evals,models,mcp,nats,dbos,agent-hooks,server,$(FRAMEWORKS)]' --group test --group check --group docs
 	@touch $@ $(VENV)/.demo $(VENV)/.site
 
 $(VENV)/.site: pyproject.toml | $(VENV)/.pip
@@ -90,7 +93,7 @@ $(VENV)/.check: $(VENV)/.test
 	@touch $@
 
 $(VENV)/.bench: pyproject.toml | $(VENV)/.pip
-	$(PIP) install --editable '.[cli,agentdojo,otel,evals,models,mcp,nats,agent-hooks,server,$(FRAMEWORKS)]' --group test --group bench
+	$(PIP) install --editable '.[cli,agentdojo,otel,evals,models,mcp,nats,dbos,agent-hooks,server,$(FRAMEWORKS)]' --group test --group bench
 	@touch $@
 
 $(SOAK_VENV)/bin/phoenix:

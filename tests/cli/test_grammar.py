@@ -34,6 +34,10 @@ READING = [
     "endpoints rotate https://acme.example/in",
     "executions list",
     "executions follow",
+    "relay status",
+    "relay dead-letters",
+    "relay retry a",
+    "relay replay a --since 1h",
     "executions stats",
     "hooks list",
     "hooks show a",
@@ -43,6 +47,7 @@ READING = [
     "hooks disable a",
     "hooks remove a",
     "hooks history a",
+    "hooks alerts",
     "hooks enforce a --percent 5",
     "hooks shadow a",
     "hooks revert a",
@@ -68,6 +73,7 @@ REFUSED = [
     "serve --port 0 --files broken.toml",
     "serve --port 0 --trusted-proxy nowhere",
     "serve --port 0 --agent missing.py:agent",
+    "relay run --bus gopher://x",
 ]
 """Commands that create a store, with arguments that are refused."""
 
@@ -155,7 +161,7 @@ def test_a_command_that_reads_or_changes_a_store_creates_none(tmp_path: Path, li
 
 
 def test_every_command_that_takes_a_store_is_tried_without_one() -> None:
-    tried = {line.rpartition(" op")[0] or line for line in READING} | set(REFUSED) | {"serve", "doctor"}
+    tried = {line.rpartition(" op")[0] or line for line in READING} | set(REFUSED) | {"serve", "worker", "doctor"}
 
     for path in HELPS:
         if "--store" in run(*path, "--help").stdout:

@@ -278,6 +278,17 @@ async def test_what_hooks_of_a_process_did_is_found_in_the_log(site: Site, store
     assert {(each["tenantId"], each["count"]) for each in sums} == {("acme", 1), ("globex", 1)}
 
 
+async def test_executions_are_listed_by_revision(site: Site, store: SqlStore) -> None:
+    _, second = [await execution(site, "acme", revision=revision) for revision in (7001, 7002)]
+    async with site.client(await key(store, "acme")) as acme, site.client(await key(store, "globex")) as globex:
+        mine = (await acme.get("/v1/hooks/logs?revision=7002")).json()["items"]
+        others = (await globex.get("/v1/hooks/logs?revision=7002")).json()["items"]
+        problem(await acme.get("/v1/hooks/logs?revision=0"), 422, "invalid")
+
+    assert [(each["operationId"], each["executions"][0]["revision"]) for each in mine] == [(second, 7002)]
+    assert others == []
+
+
 async def test_a_backtest_judges_the_calls_of_the_tenant_of_the_key(site: Site, store: SqlStore) -> None:
     acme, globex = new_id("acme"), new_id("globex")
     for tenant in (acme, globex):
@@ -325,3 +336,22 @@ async def test_one_backtest_of_a_tenant_runs_at_a_time(site: Site, store: SqlSto
     assert problem(busy, 429, "backtests")
     assert busy.headers["retry-after"] == "5"
     assert (other.status_code, after.status_code) == (200, 200)
+
+
+async def test_a_change_with_a_fence_is_made_when_a_process_takes_part(site: Site, store: SqlStore) -> None:
+    async with site.client() as client:
+        made = await client.post("/v1/hooks", json={**DENY, "name": new_id("name")})
+        where = made.headers["location"]
+        problem(await client.patch(f"{where}?fence=true", json={"priority": 7}), 422, "invalid")
+        assert (await client.get(where)).json() == made.json()
+
+        async with Registry(store, lease_seconds=30) as registry:
+            changed = await client.patch(f"{where}?fence=true", json={"priority": 7})
+
+            assert changed.status_code == 200
+            [hook] = [each for each in registry.hooks() if getattr(each, "id", "") == made.json()["id"]]
+            assert hook.revision == changed.json()["revision"]  # type: ignore[union-attr]
+            switched = await client.put(f"{where}/toggle?fence=true", json={"enabled": False})
+            assert switched.status_code == 200
+            assert not [each for each in registry.hooks() if getattr(each, "id", "") == made.json()["id"]]
+            assert (await client.delete(f"{where}?fence=true")).status_code == 204

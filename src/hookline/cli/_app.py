@@ -32,6 +32,8 @@ from hookline.cli.operate import (
     host_app,
     keys_app,
     operations_app,
+    relay_app,
+    run_worker,
     serve,
 )
 from hookline.cli.trace import EventRecording, Tracing, load_events, otlp_json, replay_events, show_spans
@@ -59,8 +61,8 @@ hookline: lifecycle hooks for AI agents. See, steer and test every run.
 
   Start            demo, init, doctor
   Run agents       chat, eval, trace, host
-  Operate a store  serve, hooks, approvals, operations, executions,
-                   budgets, deliveries, endpoints, keys, audit
+  Operate a store  serve, worker, hooks, approvals, operations,
+                   executions, budgets, deliveries, endpoints, relay, keys, audit
 
 hookline demo shows what hookline does, in a minute, without a model.
 hookline --help describes every command, hookline COMMAND --help one of them."""
@@ -226,6 +228,7 @@ app.add_typer(eval_app, rich_help_panel=RUN)
 app.command(rich_help_panel=RUN)(trace)
 app.add_typer(host_app, rich_help_panel=RUN)
 app.command(rich_help_panel=OPERATE)(serve)
+app.command("worker", rich_help_panel=OPERATE)(run_worker)
 for group in (
     hooks_app,
     approvals_app,
@@ -234,6 +237,7 @@ for group in (
     budgets_app,
     deliveries_app,
     endpoints_app,
+    relay_app,
     keys_app,
     audit_app,
 ):

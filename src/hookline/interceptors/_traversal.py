@@ -18,6 +18,7 @@ from hookline.errors import (
 )
 from hookline.execution import (
     announce_execution,
+    tool_of,
 )
 from hookline.hooks import Kind, TextParts
 from hookline.interceptors._clock import Clock
@@ -254,6 +255,8 @@ class Traversal(msgspec.Struct, eq=False):
         released: The text that readers got of the answer while the model wrote it, by the index of the hook that let
             it pass; `None` if it was not read in parts.
         logged: Whether failures of hooks are logged; not those about a stored call.
+        superseded: Whether other `after` hooks have judged the result in place of those of the chain, since a fenced
+            change has replaced some of them while the call was running.
     """
 
     # A struct and not a class with defaults, because in Python 3.11 a default that is read from the class is slow.
@@ -288,6 +291,7 @@ class Traversal(msgspec.Struct, eq=False):
     shadow_metadata: dict[int, dict[str, Any]] | None = None
     released: dict[int, str] | None = None
     logged: bool = True
+    superseded: bool = False
 
     @property
     def reached(self) -> bool:
@@ -414,6 +418,8 @@ def execution_of(
         step_index=getattr(call, "step_index", None),
         tool_call_id=getattr(call, "tool_call_id", None),
         tenant_id=call.tenant_id,
+        agent_id=call.agent_id,
+        tool=tool_of(call),
         in_chain=True,
         decision=decision or ("changed" if hook.index in traversal.rewrote else ""),
         reason=reason,
@@ -427,7 +433,7 @@ def executions_of(traversal: Traversal) -> list[HookExecution]:
         return []
     noted, marks, call = traversal.executions, traversal.clock.marks, traversal.call
     epoch = time_ns() - perf_counter_ns()
-    operation_id, tenant_id = call.operation_id, call.tenant_id
+    operation_id, tenant_id, agent_id, tool = call.operation_id, call.tenant_id, call.agent_id, tool_of(call)
     step_index, tool_call_id = getattr(call, "step_index", None), getattr(call, "tool_call_id", None)
     executions = []
     for hook in traversal.started:
@@ -445,6 +451,8 @@ def executions_of(traversal: Traversal) -> list[HookExecution]:
                 step_index=step_index,
                 tool_call_id=tool_call_id,
                 tenant_id=tenant_id,
+                agent_id=agent_id,
+                tool=tool,
                 in_chain=True,
                 decision="changed" if hook.index in traversal.rewrote else "",
                 revision=hook.revision,

@@ -19,6 +19,7 @@ import msgspec
 from hookline._checks import tool_matcher
 from hookline.calls import AgentCall, Call, Message, ModelCall, SubAgentCall, ToolCall
 from hookline.errors import HookUsageError
+from hookline.execution import tool_of
 from hookline.interceptors import PastChain, PastVerdict
 from hookline.registry._build import Builder
 from hookline.registry._call_labels import CallLabel, count_labels
@@ -34,6 +35,7 @@ from hookline.store import (
     PastEvents,
     PastOperation,
     SqlStore,
+    parse_tags,
     read_lineages,
     read_past_conversations,
     read_past_events,
@@ -445,13 +447,16 @@ class _JudgedOperation:
 
 
 def _may_be_for(definition: HookDefinition, operation: PastOperation) -> bool:
-    """Return whether a definition is for the tenant of an operation and, unless another agent called it, its agent."""
+    """Return whether a definition is for the tenant and the tags of an operation and, unless called, its agent."""
     tenant_id, is_called = operation.tenant_id, operation.parent_operation_id is not None
     if tenant_id in definition.except_tenants or (definition.tenants and tenant_id not in definition.tenants):
         return False
+    scope = definition.scope
+    if scope is not None and scope.tags and not scope.has_tag(parse_tags(operation.tags)):
+        return False
     if is_called:
         return definition.inherits
-    return definition.scope is None or definition.scope.has_agent([operation.agent_id])
+    return scope is None or scope.has_agent([operation.agent_id])
 
 
 async def _is_called_by_agent(store: SqlStore, definition: HookDefinition, operation: PastOperation) -> bool:
@@ -686,13 +691,6 @@ def _describe_scope(definition: HookDefinition) -> list[str]:
 def rank_of(execution: HookExecution) -> int:
     """Return how much an execution weighs in the verdict of all hooks of a definition."""
     return len(RANKS) if execution.status in FAILING else RANKS.index(execution.decision)
-
-
-def tool_of(call: Call) -> str:
-    """Return toolset and name of the tool of a call, `agent/` and the sub-agent, or `""`."""
-    if isinstance(call, ToolCall):
-        return f"{call.toolset}/{call.tool_name}"
-    return f"agent/{call.callee_id}" if isinstance(call, SubAgentCall) else ""
 
 
 def tool_call_id_of(call: Call) -> str:

@@ -83,5 +83,6 @@ def ids_of(event: EventFields) -> dict[str, Any]:
         "user_id": event.user_id,
         "tenant_id": event.tenant_id,
         "parent_operation_id": event.parent_operation_id,
+        "tags": event.tags,
         "metadata": {},
     }

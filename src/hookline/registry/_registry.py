@@ -6,8 +6,9 @@ import asyncio
 import logging
 import math
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeAlias
@@ -20,6 +21,7 @@ from hookline.delivery import KeyRing
 from hookline.errors import HookUsageError, StoreUnavailableError, message_of
 from hookline.events import Event
 from hookline.hooks import AnyHook, select_hooks
+from hookline.interceptors import Fence, FencedHooks
 from hookline.registry._backtest import Backtest, BacktestQuery, run_backtest
 from hookline.registry._build import Builder
 from hookline.registry._call_labels import CallLabel
@@ -41,12 +43,15 @@ from hookline.registry._errors import (
     DefinitionNotFoundError,
     QuotaError,
 )
+from hookline.registry._fencing import FenceMember, wait_for_members
 from hookline.registry._files import DefinitionFiles, HookFile, check_buildable, check_unique, load_hook_file
 from hookline.registry._hook_test_runs import HookTestResult, run_hook_test
 from hookline.registry._hook_tests import read_hook_tests
+from hookline.registry._log_rows import first_key
 from hookline.registry._matches import CallMatches, RecentCalls, read_stored_sample
 from hookline.registry._order import assign_priorities
 from hookline.registry._plans import DefinitionPlan, check_plan, make_plan
+from hookline.registry._policy_alerts import ALERT_KINDS, PolicyAlert, read_alerts
 from hookline.registry._policy_watch import AlertSettings, PolicyWatch
 from hookline.registry._revisions import DefinitionRevision, find_revised_tenants, read_deleted, read_revision_page
 from hookline.registry._rows import ChangeTransaction, DefinitionRows, open_change, read_changes
@@ -173,6 +178,10 @@ class Registry:
             The database is queried when the store's `wakeups` say that definitions were changed.
         environment: The name of the environment of this process, such as `"production"`, which definitions may name;
             that of the variable `HOOKLINE_ENVIRONMENT` by default.
+        lease_seconds: Take part in fenced changes: `update(..., fence=True)` in any process waits until this one judges
+            by the new revision, in operations that are running, too. If the database cannot be reached for so many
+            seconds, calls that the hooks of this registry would judge are denied until it can. `None` takes no part.
+        fence_timeout: Seconds for which a fenced change waits for all processes.
 
     Raises:
         HookUsageError: If an argument is invalid.
@@ -194,6 +203,8 @@ class Registry:
         alerts: AlertSettings = AlertSettings(),  # noqa: B008
         refresh_seconds: float = 0.3,
         environment: str | None = None,
+        lease_seconds: float | None = None,
+        fence_timeout: float = 60.0,
     ) -> None:
         if isinstance(quota, bool) or not isinstance(quota, int) or quota < 0:
             raise HookUsageError(f"`quota` must be a whole number, 0 or more; got {quota!r}.")
@@ -203,6 +214,7 @@ class Registry:
             environment = os.environ.get("HOOKLINE_ENVIRONMENT", "")
         if not isinstance(environment, str):
             raise HookUsageError(f"`environment` must be a name, such as 'production'; got {environment!r:.100}.")
+        _check_lease(lease_seconds, fence_timeout, store)
         if not isinstance(alerts, AlertSettings):
             raise HookUsageError(f"`alerts` must be AlertSettings; got {type(alerts).__name__}.")
         self._store = store
@@ -215,6 +227,12 @@ class Registry:
         self._snapshot = Snapshot(self._builder, environment)
         self._rules = DefinitionRules(builder=self._builder, quota=quota, variables=frozenset(webhook_env))
         self._watch = None if store is None else PolicyWatch(store, self._snapshot, alerts, self.refresh)
+        self._fence = Fence(self._snapshot.hooks)
+        self._member: FenceMember | None = None
+        if store is not None and lease_seconds is not None:
+            report = partial(self._set_problem, "lease")
+            self._member = FenceMember(store, self._fence, float(lease_seconds), self._read_changes, report)
+        self._fence_timeout = float(fence_timeout)
         self._refresh_seconds = float(refresh_seconds)
         self._refreshing = asyncio.Lock()
         self._woken = asyncio.Event()
@@ -238,10 +256,12 @@ class Registry:
         if self._store is not None:
             await self._open.enter_async_context(self._store.wakeups.woken(DEFINITIONS, self._woken.set))
         try:
-            await self._read_changes()
+            await (self._read_changes() if self._member is None else self._member.join())
         except BaseException:
             await self._open.aclose()
             raise
+        if self._member is not None:
+            self._member.start()
         self._task = asyncio.create_task(self._follow_changes())
         if self._watch is not None:
             self._watch.start()
@@ -250,9 +270,14 @@ class Registry:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Stop looking for changes; `hooks` still returns the last known hooks."""
+        """Stop looking for changes; `hooks` still returns the last known hooks.
+
+        With `lease_seconds`, they deny all calls from now on, also those of operations that are still running.
+        """
         if self._watch is not None:
             await self._watch.aclose()
+        if self._member is not None and self._task is not None:
+            await self._member.leave()
         if self._task is not None:
             await self._open.aclose()
             self._closing = True
@@ -281,17 +306,20 @@ class Registry:
         """Number of definitions that each tenant may store."""
         return self._rules.quota
 
-    def hooks(self, tenant_id: str = "", *, operation_id: str | None = None, agent_id: str = "") -> AnyHooks:
+    def hooks(
+        self, tenant_id: str = "", *, operation_id: str | None = None, agent_id: str = "", tags: Collection[str] = ()
+    ) -> AnyHooks:
         """Return the hooks for a run of a tenant: the enabled hooks of the system, then the tenant's own.
 
-        Hooks that are only for a share of operations, or for some agents, are among them: a run selects those that are
-        for it, and for its sub-agents. Only without a run, as for a `HookDispatcher` of your own, name the operation
-        and its agent to have them selected here.
+        Hooks that are only for a share of operations, or for some agents or tags, are among them: a run selects those
+        that are for it, and for its sub-agents. Only without a run, as for a `HookDispatcher` of your own, name the
+        operation, its agent and its tags to have them selected here.
 
         Args:
             tenant_id: The tenant for whom the agent runs.
             operation_id: The operation, to return only hooks that are for it; `None` for a run that selects them.
             agent_id: With `operation_id`, the agent of the operation.
+            tags: With `operation_id`, the tags of the operation.
 
         Raises:
             HookUsageError: If the registry was never opened.
@@ -301,7 +329,11 @@ class Registry:
                 "This registry is not open, so its hooks are not known; use `async with Registry(...)`."
             )
         found = self._snapshot.hooks(tenant_id)
-        return found if operation_id is None else select_hooks(found, operation_id, [agent_id])
+        if operation_id is not None:
+            return select_hooks(found, operation_id, [agent_id], tags)
+        if self._member is None:
+            return found
+        return [FencedHooks(self._fence, tenant_id, self._snapshot.revision), *found]
 
     def handlers(self) -> HandlerEntries:
         """List the handlers that definitions may name, except those in the configured modules."""
@@ -361,12 +393,16 @@ class Registry:
         """
         return self._snapshot.page(tenant_id, cursor=cursor, limit=limit, point=point, enabled=enabled, text=text)
 
-    async def create(self, definition: HookDefinition | Mapping[str, Any], *, actor: str = "") -> HookDefinition:
+    async def create(
+        self, definition: HookDefinition | Mapping[str, Any], *, actor: str = "", fence: bool = False
+    ) -> HookDefinition:
         """Store a new definition, for the tenant that it names.
 
         Args:
             definition: The definition, or a mapping with its fields.
             actor: Who creates it, for the audit log.
+            fence: Whether it takes effect in operations that are running, and in all processes before this returns; see
+                `update`.
 
         Returns:
             The definition as it is stored.
@@ -376,17 +412,19 @@ class Registry:
             DefinitionConflictError: If its id, or its name at that point, is taken.
             QuotaError: If the tenant's quota is used up.
             StoreUnavailableError: If the database cannot be reached.
+            FenceError: If `fence` is set, and some processes have not confirmed the change in time; it is stored.
+            HookUsageError: If `fence` is set, and no process takes part in fenced changes.
         """
         store = self._require_store()
         new = self._rules.check(read_definition(definition))
         new = msgspec.structs.replace(new, id=new.id or f"hook_{os.urandom(6).hex()}")
-        async with open_change(store, actor) as change:
+        async with open_change(store, actor, fence=fence) as change:
             own = await change.read_tenant(new.tenant_id)
             await self._check_id(change, new, own)
             self._check_name(new, own)
             self._rules.check_quota(new.tenant_id, before=len(own), after=len(own) + 1)
             stored = await change.put(new, "create", old=None)
-        return await self._refresh_and_show(stored)
+        return await self._take_effect_and_show(change, stored)
 
     async def update(
         self,
@@ -396,6 +434,7 @@ class Registry:
         tenant_id: str | None = None,
         if_revision: int | None = None,
         actor: str = "",
+        fence: bool = False,
     ) -> HookDefinition:
         """Change fields of a definition; the result is checked like a new definition.
 
@@ -405,12 +444,19 @@ class Registry:
             tenant_id: The tenant that changes it, which has to own it; `None` may change all definitions.
             if_revision: Change it only if this is its revision.
             actor: Who changes it, for the audit log.
+            fence: Return only when no process will judge a call by the old revision. The change then takes effect in
+                operations that are running, too: their next calls are judged by the new revision, which the records
+                name, and the results of calls that are running by its `after` hooks. Each process whose registry has
+                `lease_seconds` has confirmed it, or its lease has ended and it denies calls. Calls that an `around`
+                hook of the old revision is inside of are waited for.
 
         Raises:
             DefinitionError: If the result is invalid, or the definition is read-only: the system's, or in a file.
             DefinitionNotFoundError: If there is no such definition, or it is another tenant's.
             DefinitionConflictError: If its revision is another one, or its name at that point is taken.
             StoreUnavailableError: If the database cannot be reached.
+            FenceError: If `fence` is set, and some processes have not confirmed the change in time; it is stored.
+            HookUsageError: If `fence` is set, and no process takes part in fenced changes.
         """
         store = self._require_store()
         if not isinstance(changed, Mapping):
@@ -418,13 +464,13 @@ class Registry:
         fields = normalize_keys(changed)
         for name in READ_ONLY & set(fields):
             raise DefinitionError("read_only", f"$.{name}", f"`{name}` cannot be changed; leave it out")
-        async with open_change(store, actor) as change:
+        async with open_change(store, actor, fence=fence) as change:
             old, own = await self._read_to_change(change, id, tenant_id, if_revision)
             _refuse_file_definition(old)
             new = self._rules.check_change(read_definition({**msgspec.to_builtins(old), **fields}), old)
             self._check_name(new, own)
             stored = await change.put(new, "update", old=old)
-        return await self._refresh_and_show(stored)
+        return await self._take_effect_and_show(change, stored)
 
     async def set_enabled(
         self,
@@ -434,6 +480,7 @@ class Registry:
         tenant_id: str | None = None,
         if_revision: int | None = None,
         actor: str = "",
+        fence: bool = False,
     ) -> HookDefinition:
         """Enable or disable a definition. For a definition in a file, this outlasts changes of the file.
 
@@ -443,24 +490,28 @@ class Registry:
             tenant_id: The tenant that changes it, as for `update`.
             if_revision: Change it only if this is its revision.
             actor: Who changes it, for the audit log.
+            fence: Whether it takes effect in operations that are running, and in all processes before this returns; see
+                `update`.
 
         Raises:
             DefinitionError: If a tenant tries to change a definition of the system.
             DefinitionNotFoundError: If there is no such definition, or it is another tenant's.
             DefinitionConflictError: If its revision is another one.
             StoreUnavailableError: If the database cannot be reached.
+            FenceError: If `fence` is set, and some processes have not confirmed the change in time; it is stored.
+            HookUsageError: If `fence` is set, and no process takes part in fenced changes.
         """
         store = self._require_store()
         if not isinstance(enabled, bool):
             raise DefinitionError("invalid", "$.enabled", f"it must be true or false; got {enabled!r:.100}")
-        async with open_change(store, actor) as change:
+        async with open_change(store, actor, fence=fence) as change:
             old, _ = await self._read_to_change(change, id, tenant_id, if_revision)
             new = msgspec.structs.replace(old, enabled=enabled)
-            if old.source != "api":
+            if not old.is_stored:
                 stored = await change.switch(new)
             else:
                 stored = await change.put(new, "enable" if enabled else "disable", old=old)
-        return await self._refresh_and_show(stored)
+        return await self._take_effect_and_show(change, stored)
 
     async def delete(
         self,
@@ -469,6 +520,7 @@ class Registry:
         tenant_id: str | None = None,
         if_revision: int | None = None,
         actor: str = "",
+        fence: bool = False,
     ) -> None:
         """Delete a definition.
 
@@ -477,18 +529,22 @@ class Registry:
             tenant_id: The tenant that deletes it, as for `update`.
             if_revision: Delete it only if this is its revision.
             actor: Who deletes it, for the audit log.
+            fence: Whether it takes effect in operations that are running, and in all processes before this returns; see
+                `update`.
 
         Raises:
             DefinitionError: If the definition is read-only: the system's, or in a file.
             DefinitionNotFoundError: If there is no such definition, or it is another tenant's.
             DefinitionConflictError: If its revision is another one.
             StoreUnavailableError: If the database cannot be reached.
+            FenceError: If `fence` is set, and some processes have not confirmed the change in time; it is stored.
+            HookUsageError: If `fence` is set, and no process takes part in fenced changes.
         """
-        async with open_change(self._require_store(), actor) as change:
+        async with open_change(self._require_store(), actor, fence=fence) as change:
             old, _ = await self._read_to_change(change, id, tenant_id, if_revision)
             _refuse_file_definition(old)
             await change.remove(old)
-        await self.refresh()
+        await self._take_effect(change)
 
     async def revisions(
         self,
@@ -517,7 +573,7 @@ class Registry:
         """
         check_limit(limit)
         snapshot = self._snapshot
-        in_files = {each for each in snapshot.tenants_with(id) if snapshot.of_tenant(each)[id].source != "api"}
+        in_files = {each for each in snapshot.tenants_with(id) if not snapshot.of_tenant(each)[id].is_stored}
         async with self._require_store().reading() as connection:
             known = {*(await find_revised_tenants(connection, id) if is_id(id) else ()), *in_files}
             owner = _choose_owner(id, sorted(known), tenant_id)
@@ -549,6 +605,7 @@ class Registry:
         tenant_id: str | None = None,
         if_revision: int | None = None,
         actor: str = "",
+        fence: bool = False,
     ) -> HookDefinition:
         """Make a definition again what it was after a revision; this is a new revision. A deleted one is brought back.
 
@@ -558,6 +615,8 @@ class Registry:
             tenant_id: The tenant that changes it, as for `update`.
             if_revision: Change it only if this is its revision now.
             actor: Who changes it, for the history and the audit log.
+            fence: Whether it takes effect in operations that are running, and in all processes before this returns; see
+                `update`.
 
         Returns:
             The definition as it is stored.
@@ -569,9 +628,11 @@ class Registry:
             DefinitionConflictError: If its revision is another one, or its name or id is taken by now.
             QuotaError: If it was deleted, and the tenant's quota is used up.
             StoreUnavailableError: If the database cannot be reached.
+            FenceError: If `fence` is set, and some processes have not confirmed the change in time; it is stored.
+            HookUsageError: If `fence` is set, and no process takes part in fenced changes.
         """
         store = self._require_store()
-        async with open_change(store, actor) as change:
+        async with open_change(store, actor, fence=fence) as change:
             owner = await self._find_owner_to_revert(change, id, tenant_id)
             own = await change.read_tenant(owner)
             old = own.get(id)
@@ -589,7 +650,7 @@ class Registry:
                 new = self._rules.check_change(found, old)
             self._check_name(new, own)
             stored = await change.put(new, "revert", old=old, restored=revision)
-        return await self._refresh_and_show(stored)
+        return await self._take_effect_and_show(change, stored)
 
     async def _find_owner_to_revert(
         self,
@@ -604,7 +665,7 @@ class Registry:
             DefinitionError: If it belongs to the system and a tenant asks, or is in a file.
         """
         snapshot = self._snapshot
-        in_files = [each for each in snapshot.tenants_with(id) if snapshot.of_tenant(each)[id].source != "api"]
+        in_files = [each for each in snapshot.tenants_with(id) if not snapshot.of_tenant(each)[id].is_stored]
         known = {*(await change.find_revised_tenants(id) if is_id(id) else ()), *in_files}
         owner = _choose_owner(id, sorted(known), tenant_id)
         _refuse_system_definition(owner, tenant_id)
@@ -662,7 +723,7 @@ class Registry:
 
     def _file_definitions(self, tenant_id: str) -> DefinitionsById:
         known = self._snapshot.of_tenant(tenant_id)
-        return {id: each for id, each in known.items() if each.source != "api"}  # noqa: A001
+        return {id: each for id, each in known.items() if not each.is_stored}  # noqa: A001
 
     async def matches(
         self, definition: str | HookDefinition | Mapping[str, Any], *, tenant_id: str | None = None
@@ -723,6 +784,7 @@ class Registry:
         tenant_id: str = "",
         prune: bool = False,
         actor: str = "",
+        fence: bool = False,
     ) -> Definitions:
         """Store many definitions of a tenant atomically.
 
@@ -733,6 +795,8 @@ class Registry:
             tenant_id: The tenant that owns them; `""` is the system.
             prune: Whether to delete the tenant's other stored definitions.
             actor: Who stores them, for the audit log.
+            fence: Whether it takes effect in operations that are running, and in all processes before this returns; see
+                `update`.
 
         Returns:
             The definitions as they are stored, in the same order.
@@ -742,13 +806,15 @@ class Registry:
             DefinitionConflictError: If an id is taken.
             QuotaError: If the tenant would exceed its quota.
             StoreUnavailableError: If the database cannot be reached.
+            FenceError: If `fence` is set, and some processes have not confirmed the change in time; it is stored.
+            HookUsageError: If `fence` is set, and no process takes part in fenced changes.
         """
         store = self._require_store()
         wanted = self._check_batch(definitions, tenant_id)
-        async with open_change(store, actor) as change:
+        async with open_change(store, actor, fence=fence) as change:
             plan = await self._make_plan(change, wanted, tenant_id=tenant_id, prune=prune)
             stored = await _carry_out(change, plan)
-        await self.refresh()
+        await self._take_effect(change)
         return [self._snapshot.with_problem(definition) for definition in stored]
 
     async def plan(
@@ -776,13 +842,17 @@ class Registry:
         async with store.reading() as connection:
             return await self._make_plan(DefinitionRows(connection), wanted, tenant_id=tenant_id, prune=prune)
 
-    async def apply_plan(self, plan: DefinitionPlan, *, actor: str = "", file: str = "") -> Definitions:
+    async def apply_plan(
+        self, plan: DefinitionPlan, *, actor: str = "", file: str = "", fence: bool = False
+    ) -> Definitions:
         """Carry out a plan of `plan` atomically, unless something has changed since it was made.
 
         Args:
             plan: The plan.
             actor: Who carries it out, for the audit log.
-            file: The file that the definitions come from, for the audit log.
+            file: The file that the definitions come from, for the audit log and their `source`.
+            fence: Whether it takes effect in operations that are running, and in all processes before this returns; see
+                `update`.
 
         Returns:
             All definitions of the plan as they are stored, in its order.
@@ -791,11 +861,13 @@ class Registry:
             DefinitionConflictError: If a definition was created, changed or deleted meanwhile; nothing was changed.
             QuotaError: If the tenant would exceed its quota.
             StoreUnavailableError: If the database cannot be reached.
+            FenceError: If `fence` is set, and some processes have not confirmed the change in time; it is stored.
+            HookUsageError: If `fence` is set, and no process takes part in fenced changes.
         """
-        async with open_change(self._require_store(), actor, file=file) as change:
+        async with open_change(self._require_store(), actor, file=file, fence=fence) as change:
             now = await self._make_plan(change, plan.definitions, tenant_id=plan.tenant_id, prune=plan.prune, made=plan)
             stored = await _carry_out(change, now)
-        await self.refresh()
+        await self._take_effect(change)
         return [self._snapshot.with_problem(definition) for definition in stored]
 
     def _check_batch(self, definitions: Sequence[GivenDefinition], tenant_id: str) -> Definitions:
@@ -906,6 +978,42 @@ class Registry:
         assert self._watch is not None
         await self._watch.check()
 
+    @property
+    def raised_alerts(self) -> Mapping[str, int]:
+        """Number of alerts that this process has raised: `"fallback"` and `"rate"`; see `PolicyAlert`."""
+        raised = {} if self._watch is None else self._watch.raised
+        return {kind: raised.get(kind, 0) for kind in ALERT_KINDS}
+
+    async def alerts(
+        self,
+        tenant_id: str | None = None,
+        *,
+        hook_id: str | None = None,
+        since: float | None = None,
+        cursor: str | None = None,
+        limit: int = 50,
+    ) -> Page[PolicyAlert]:
+        """Return a page of the alerts of policies that all processes have raised, newest first.
+
+        They are kept for 30 days, or as long as the execution log if that is longer.
+
+        Args:
+            tenant_id: Only alerts of definitions of this tenant; `""` for the system's, `None` for all.
+            hook_id: Only alerts of this definition.
+            since: Only alerts that were raised at this time or later, in unix seconds.
+            cursor: The cursor of the page before; `None` for the first page.
+            limit: Number of alerts at most, up to 1000.
+
+        Raises:
+            HookUsageError: If the time, the cursor or the limit is invalid, or the registry has no store.
+            StoreUnavailableError: If the database cannot be reached.
+        """
+        check_limit(limit)
+        if since is not None:
+            first_key(since)
+        async with self._require_store().reading() as connection:
+            return await read_alerts(connection, tenant_id, hook_id=hook_id, since=since, cursor=cursor, limit=limit)
+
     async def backtest(
         self,
         definition: str | HookDefinition | Mapping[str, Any],
@@ -1007,6 +1115,9 @@ class Registry:
                 changes = await read_changes(self._store, self._snapshot.revision, self._snapshot.stored_keys)
                 if changes is not None:
                     self._snapshot.apply_changes(changes)
+                    self._fence.advance(changes.revision, changes.fenced)
+                    if changes.fenced and self._member is not None:
+                        self._member.note_change()
         except TimeoutError as error:
             problem = f"reading the definitions took longer than {LONGEST_REFRESH:g} s"
             raise StoreUnavailableError(repr(self._store), problem) from error
@@ -1023,8 +1134,18 @@ class Registry:
                 await self._refresh_stored()
             self._refresh_files()
 
-    async def _refresh_and_show(self, stored: HookDefinition) -> HookDefinition:
+    async def _take_effect(self, change: ChangeTransaction) -> None:
+        """Have a change that was committed take effect here, and in all processes if it is fenced.
+
+        Raises:
+            FenceError: If some have not confirmed it in time.
+        """
         await self.refresh()
+        if change.fence:
+            await wait_for_members(self._require_store(), change.revision, self._fence_timeout)
+
+    async def _take_effect_and_show(self, change: ChangeTransaction, stored: HookDefinition) -> HookDefinition:
+        await self._take_effect(change)
         return self._snapshot.with_problem(stored)
 
     def _set_problem(self, part: str, problem: str) -> None:
@@ -1090,7 +1211,7 @@ class Registry:
         """
         tenants = await change.find_tenants(id) if is_id(id) else []
         snapshot = self._snapshot
-        tenants += [each for each in snapshot.tenants_with(id) if snapshot.of_tenant(each)[id].source != "api"]
+        tenants += [each for each in snapshot.tenants_with(id) if not snapshot.of_tenant(each)[id].is_stored]
         if tenant_id is not None:
             tenants = [each for each in (tenant_id, "") if each in tenants][:1]
         if not tenants:
@@ -1101,7 +1222,7 @@ class Registry:
         _refuse_system_definition(owner, tenant_id)
         own = await change.read_tenant(owner)
         in_file = snapshot.of_tenant(owner).get(id)
-        old = own[id] if in_file is None or in_file.source == "api" else await change.apply_switch(in_file)
+        old = own[id] if in_file is None or in_file.is_stored else await change.apply_switch(in_file)
         if if_revision is not None and old.revision != if_revision:
             raise _changed_error(id, old)
         return old, own
@@ -1114,18 +1235,34 @@ class Registry:
         Of the snapshot, only definitions of files count: another process may just have deleted a stored one.
         """
         seen = [self._snapshot.of_tenant(tenant).get(definition.id) for tenant in (definition.tenant_id, "")]
-        taken = definition.id in own or any(each is not None and each.source != "api" for each in seen)
+        taken = definition.id in own or any(each is not None and not each.is_stored for each in seen)
         if taken or "" in await change.find_tenants(definition.id):
             raise DefinitionConflictError(definition.id, "this id is taken; leave the id out to have one generated")
 
     def _check_name(self, definition: HookDefinition, own: Mapping[str, HookDefinition]) -> None:
         """Raise if another definition of the tenant has the same name at the same point."""
         known = self._snapshot.of_tenant(definition.tenant_id).values()
-        for other in (*own.values(), *(each for each in known if each.source != "api")):
+        for other in (*own.values(), *(each for each in known if not each.is_stored)):
             same = other.point == definition.point and other.name == definition.name
             if same and other.id != definition.id:
                 problem = f"{other.id!r} at {other.point} already has the name {other.name!r}; choose another name"
                 raise DefinitionConflictError(definition.id, problem)
+
+
+def _check_lease(lease_seconds: float | None, fence_timeout: float, store: SqlStore | None) -> None:
+    """Refuse a lease with which no process could take part in fenced changes.
+
+    Raises:
+        HookUsageError: If so.
+    """
+    given: dict[str, object] = {"fence_timeout": fence_timeout}
+    if lease_seconds is not None:
+        given["lease_seconds"] = lease_seconds
+        if store is None:
+            raise HookUsageError("`lease_seconds` needs a store, by which processes agree; give one, or leave it out.")
+    for name, value in given.items():
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
+            raise HookUsageError(f"`{name}` must be a number of seconds above 0; got {value!r:.100}.")
 
 
 SEVERAL_TENANTS = "several tenants have a definition with this id; name the tenant"
@@ -1180,7 +1317,7 @@ def _refuse_system_definition(owner: str, tenant_id: str | None) -> None:
 
 
 def _refuse_file_definition(definition: HookDefinition) -> None:
-    if definition.source != "api":
+    if not definition.is_stored:
         problem = f"it is defined in {definition.source}; change it there. Here you can only enable and disable it"
         raise DefinitionError("read_only", "$.source", problem)
 

@@ -46,6 +46,7 @@ from hookline.runtime._state import (
     OperationState,
     OperationStore,
     Reject,
+    RemoteHearer,
     SessionMemory,
 )
 from hookline.runtime._state import tool_message as tool_message
@@ -80,6 +81,7 @@ __all__ = [
     "OperationState",
     "OperationStore",
     "Reject",
+    "RemoteHearer",
     "ScriptedModel",
     "Segment",
     "SessionMemory",

@@ -17,6 +17,7 @@ from msgspec import UNSET, UnsetType
 
 from hookline._deadlines import new_scope, runs_on_asyncio
 from hookline.calls import (
+    CALLS,
     AgentCall,
     Call,
     Denial,
@@ -58,7 +59,7 @@ from hookline.hooks import (
     select_hooks,
 )
 from hookline.instrumentation import Instrumentation
-from hookline.interceptors import Chain, Interruptible
+from hookline.interceptors import Chain, FencedChain, Interruptible, is_fenced
 from hookline.phases import Phase, PhaseMachine
 from hookline.runtime._agent import Agent, find_offered, restore_tools
 from hookline.runtime._inputs import RunOptions, system_message
@@ -72,6 +73,7 @@ from hookline.runtime._state import (
     InMemoryStore,
     OperationResult,
     OperationState,
+    RemoteHearer,
     Steering,
     Step,
     WaitingCall,
@@ -80,10 +82,11 @@ from hookline.runtime._state import (
 from hookline.runtime._tools import Tool
 from hookline.webhooks import HookData
 
-__all__ = ["Run", "after_step", "before_step", "end_events", "live", "wants_no_event"]
+__all__ = ["Run", "after_step", "before_step", "end_events", "find_hearers", "live", "wants_no_event"]
 
 
 _NO_CALLS: frozenset[type[Call]] = frozenset()
+_ALL_CALLS: frozenset[type[Call]] = frozenset(CALLS)
 
 
 def compile_chain(hooks: Sequence[AnyHook], dispatcher: HookDispatcher) -> tuple[Chain | None, frozenset[type[Call]]]:
@@ -104,6 +107,26 @@ def compile_chain(hooks: Sequence[AnyHook], dispatcher: HookDispatcher) -> tuple
         only._chain = (key, Chain([only], budget=budget, hook_timeout=hook_timeout, record=False))
     kept: Chain = only._chain[1]
     return kept, kept.calls
+
+
+def compile_fenced_chain(
+    hooks: Sequence[AnyHook], dispatcher: HookDispatcher, select: Callable[[Sequence[AnyHook]], list[AnyHook]]
+) -> tuple[FencedChain, frozenset[type[Call]]]:
+    """Return the chain of a run on whose hooks fenced changes take effect, and the calls that may get any: all.
+
+    Args:
+        hooks: The hooks that the run was given.
+        dispatcher: The dispatcher of the run.
+        select: Returns the hooks that are for the operation.
+    """
+    budget, hook_timeout = dispatcher.chain_budget, dispatcher.hook_timeout
+
+    def compile_renewed(renewed: Sequence[AnyHook]) -> Chain:
+        here = hooks_of_this_process(select(renewed), lambda: dispatcher.delivery)
+        chain, _ = compile_chain(here, dispatcher)
+        return chain or Chain(budget=budget, hook_timeout=hook_timeout, record=False)
+
+    return FencedChain(hooks, compile_renewed, budget=budget, hook_timeout=hook_timeout), _ALL_CALLS
 
 
 ExecChild = Callable[["Run", Agent, str, str, OperationState | None], Awaitable[OperationResult]]
@@ -173,6 +196,7 @@ class Run:
         "finishing",
         "given_hooks",
         "halted",
+        "hearers",
         "history",
         "hooked",
         "hooks",
@@ -209,6 +233,7 @@ class Run:
         "stopped",
         "store",
         "stored_offer",
+        "tags",
         "task",
         "tenant_id",
         "text",
@@ -246,6 +271,7 @@ class Run:
         """Its hooks as they were given or stored, which sub-agents may inherit."""
         self.dispatcher = dispatcher
         self.callers = find_callers(state, parent)
+        self.tags = tuple(state.tags or ())
         self.parent = parent
         self.phases = phases
         self.remember = remember
@@ -269,14 +295,21 @@ class Run:
         self.interceptors = all_interceptor_keys(state, hooks) if hooks or state.interceptors else []
         """The interceptors without which nobody may go on with it."""
         self.data = state.hooks
+        root = self.callers[0].operation_id if self.callers else state.parent_operation_id or state.operation_id
+        agent_ids = [agent.id, *(caller.agent_id for caller in self.callers)]
+        select = partial(select_hooks, root_operation_id=root, agent_ids=agent_ids, tags=self.tags)
         if hooks and has_scopes(hooks):
-            root = self.callers[0].operation_id if self.callers else state.parent_operation_id or state.operation_id
-            agent_ids = [agent.id, *(caller.agent_id for caller in self.callers)]
-            hooks = self.hooks = select_hooks(hooks, root, agent_ids)
+            hooks = self.hooks = select(hooks)
+        self.hearers: Sequence[RemoteHearer] = ()
+        """Who hears its stored events in other processes."""
+        if hooks or state.hearers is not UNSET or (parent is not None and parent.hearers):
+            self.hearers = find_hearers(state, hooks, parent)
         if state.hooks or (hooks and has_webhooks(hooks)):
             attach_travelling_hooks(self, hooks)
             hooks = self.hooks
         self.chain, self.intercepted = compile_chain(hooks, dispatcher) if hooks else (None, _NO_CALLS)
+        if is_fenced(self.given_hooks):
+            self.chain, self.intercepted = compile_fenced_chain(self.given_hooks, dispatcher, select)
         self.text: RunText | None = None
         """Takes the text of its model calls while it is written."""
         if options.on_token is not None or options.release != "checked":
@@ -328,6 +361,7 @@ class Run:
             "user_id": state.user_id,
             "tenant_id": state.tenant_id,
             "parent_operation_id": state.parent_operation_id,
+            "tags": self.tags,
         }
         self.call_ids: dict[str, Any] = {
             "operation_id": state.operation_id,
@@ -335,6 +369,7 @@ class Run:
             "user_id": state.user_id,
             "tenant_id": state.tenant_id,
             "parent_operation_id": state.parent_operation_id,
+            "tags": self.tags,
         }
         self.retry_of = state.retry_of
         self.agent_version = state.agent_version
@@ -701,6 +736,24 @@ def find_callers(state: OperationState, parent: Run | None) -> tuple[CallingOper
     if parent is None:
         return ()
     return (*parent.callers, CallingOperation(parent.operation_id, parent.agent.id))
+
+
+def find_hearers(state: OperationState, hooks: Sequence[AnyHook], parent: Run | None = None) -> list[RemoteHearer]:
+    """Return who hears the stored events of an operation in other processes.
+
+    Args:
+        state: The operation as it is stored, or as it begins; who has heard it so far goes on hearing it.
+        hooks: The hooks that it was given.
+        parent: The run that calls it here, if one does.
+    """
+    inherited = [hearer for hearer in parent.hearers if hearer.inherit] if parent is not None else []
+    kept = state.hearers or []
+    given = [
+        RemoteHearer(name=entry.hearer, inherit=entry.inherit)
+        for entry in hooks
+        if isinstance(entry, Hooks) and entry.hearer and entry.tenant_id in ("", state.tenant_id)
+    ]
+    return list({hearer.name: hearer for hearer in (*inherited, *kept, *given)}.values())
 
 
 def attach_travelling_hooks(run: Run, hooks: Sequence[AnyHook]) -> None:

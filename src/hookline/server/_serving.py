@@ -15,10 +15,12 @@ from typing import Literal, Self
 
 import uvicorn
 
+from hookline.bus import Bus
 from hookline.delivery import MASTER_KEY, MasterKeyError, MasterKeys, Outbox, networks_from_environment
 from hookline.errors import HookUsageError
 from hookline.hooks import AnyHook
 from hookline.registry import AlertSettings, ExecutionLog, Registry
+from hookline.relay import Relay
 from hookline.runtime import Agent
 from hookline.server._app import MEBIBYTE, build_app
 from hookline.server._connections import Connections, fit_connections, raise_file_limit
@@ -90,6 +92,9 @@ class Server:
         trace_url: The address of a trace in your tracing system, with `{trace_id}` in it; the page links to it.
         environment: The name of the environment of this process, such as `"production"`, which definitions may name;
             that of the variable `HOOKLINE_ENVIRONMENT` by default.
+        bus: Carries wake-ups between the processes of the store, questions to remote hooks, and events to remote
+            observers, such as a `NatsBus`.
+            The server opens and closes it. All processes of the store need the same one.
 
     Attributes:
         address: The URL at which it listens.
@@ -135,6 +140,7 @@ class Server:
         trace_url: str | None = None,
         alerts: AlertSettings = AlertSettings(),  # noqa: B008
         environment: str | None = None,
+        bus: Bus | None = None,
     ) -> None:
         limits = ServerLimits(
             max_body=max_body,
@@ -146,7 +152,9 @@ class Server:
         self._proxies = check_proxies(trusted_proxies)
         self.address = ""
         self.first_key: NewApiKey | None = None
-        self.store = SqlStore(url)
+        self._opened_bus: object = bus
+        self._bus = bus
+        self.store = SqlStore(url, wakeups=bus)
         self.registry = Registry(
             self.store,
             files=files,
@@ -194,15 +202,20 @@ class Server:
         Raises:
             HookUsageError: If the address is not available.
             StoreUnavailableError: If the database cannot be reached.
+            BusUnavailableError: If the bus cannot be reached.
             MasterKeyError: If the master key is missing, or is not that of the database.
             DefinitionFileError: If a file of definitions is broken.
         """
         async with contextlib.AsyncExitStack() as stack:
             listener = stack.enter_context(contextlib.closing(_open_listener(self._host, self._port)))
+            if isinstance(self._opened_bus, contextlib.AbstractAsyncContextManager):
+                await stack.enter_async_context(self._opened_bus)
             await stack.enter_async_context(self.store)
             await self._open_secrets()
             for part in (self.registry, self.log, self.outbox):
                 await stack.enter_async_context(part)
+            if self._bus is not None:
+                await stack.enter_async_context(Relay(self.store, self._bus))
             self._connections.limits = fit_connections(self._connections.limits)
             stack.push_async_callback(self._parts.refusals.aclose)
             stack.push_async_callback(self._parts.backtests.aclose)

@@ -51,6 +51,7 @@ from hookline.store._inspection import StoreInspection as StoreInspection
 from hookline.store._inspection import StoreProcess as StoreProcess
 from hookline.store._inspection import inspect_store as inspect_store
 from hookline.store._inspection import read_revision_and_processes as read_revision_and_processes
+from hookline.store._lease import generate_worker_id as generate_worker_id
 from hookline.store._migrate import downgrade_store
 from hookline.store._operation_search import LONGEST_SEARCH as LONGEST_SEARCH
 from hookline.store._operation_search import OperationFilter as OperationFilter
@@ -85,7 +86,21 @@ from hookline.store._recent_events import read_lineages as read_lineages
 from hookline.store._recent_events import read_operation_sums as read_operation_sums
 from hookline.store._recent_events import read_recent_events as read_recent_events
 from hookline.store._recent_events import read_recent_operations as read_recent_operations
+from hookline.store._relay_queue import DeadLetter as DeadLetter
+from hookline.store._relay_queue import QueuedCommit as QueuedCommit
+from hookline.store._relay_queue import RelayStatus as RelayStatus
+from hookline.store._relay_queue import add_dead_letter as add_dead_letter
+from hookline.store._relay_queue import claim_relay as claim_relay
+from hookline.store._relay_queue import confirm_told as confirm_told
+from hookline.store._relay_queue import note_relay as note_relay
+from hookline.store._relay_queue import read_dead_letters as read_dead_letters
+from hookline.store._relay_queue import read_queue as read_queue
+from hookline.store._relay_queue import read_relay_status as read_relay_status
+from hookline.store._relay_queue import release_relay as release_relay
+from hookline.store._relay_queue import replay_dead_letters as replay_dead_letters
+from hookline.store._relay_queue import replay_events as replay_events
 from hookline.store._rows import is_storable as is_storable
+from hookline.store._rows import parse_tags as parse_tags
 from hookline.store._rows import replace_unstorable as replace_unstorable
 from hookline.store._state_rows import decode_head as decode_head
 from hookline.store._state_rows import head_columns as head_columns
@@ -93,6 +108,7 @@ from hookline.store._store import SqlStore
 from hookline.store._tables import api_keys as api_keys
 from hookline.store._tables import audit as audit
 from hookline.store._tables import decisions as decisions
+from hookline.store._tables import definition_fences as definition_fences
 from hookline.store._tables import definition_revisions as definition_revisions
 from hookline.store._tables import definitions as definitions
 from hookline.store._tables import deliveries as deliveries
@@ -102,15 +118,20 @@ from hookline.store._tables import endpoints as endpoints
 from hookline.store._tables import events as events
 from hookline.store._tables import execution_hooks as execution_hooks
 from hookline.store._tables import executions as executions
+from hookline.store._tables import grouped_statistics as grouped_statistics
 from hookline.store._tables import idempotency as idempotency
 from hookline.store._tables import master_keys as master_keys
 from hookline.store._tables import operations as operations
 from hookline.store._tables import policy_alerts as policy_alerts
+from hookline.store._tables import registry_members as registry_members
 from hookline.store._tables import statistics as statistics
 from hookline.store._topics import DEFINITIONS as DEFINITIONS
 from hookline.store._topics import DELIVERIES as DELIVERIES
+from hookline.store._topics import FENCES as FENCES
 from hookline.store._topics import INTERRUPTS as INTERRUPTS
 from hookline.store._topics import OPERATIONS as OPERATIONS
+from hookline.store._topics import RELAY as RELAY
+from hookline.store._topics import WORK as WORK
 from hookline.store._topics import events_topic as events_topic
 from hookline.store._worker import Worker
 

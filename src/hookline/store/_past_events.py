@@ -35,6 +35,7 @@ class PastOperation(NamedTuple):
         created_at: When it was first stored, in unix seconds.
         events: Number of its events.
         day: The partition of its events.
+        tags: Its tags, as JSON; `None` for none.
     """
 
     operation_id: str
@@ -44,6 +45,7 @@ class PastOperation(NamedTuple):
     created_at: float
     events: int
     day: int
+    tags: str | None
 
 
 class PastEvent(Protocol):

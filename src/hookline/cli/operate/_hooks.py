@@ -1,4 +1,4 @@
-"""`hookline hooks`: list, show, import, enforce, enable, disable, remove, revert, test, backtest definitions."""
+"""`hookline hooks`: list, show, import, enforce, enable, remove, revert, test and backtest definitions; list alerts."""
 
 from __future__ import annotations
 
@@ -33,6 +33,7 @@ from hookline.cli.operate._backtest import BacktestProgress, print_backtest
 from hookline.cli.operate._store import (
     DEFAULT_STORE,
     AsJson,
+    Fence,
     Files,
     Limit,
     Modules,
@@ -61,6 +62,7 @@ if TYPE_CHECKING:
         HostSettings,
         ImportedHook,
         Mode,
+        PolicyAlert,
         Registry,
     )
     from hookline.store import SqlStore
@@ -71,7 +73,7 @@ T = TypeVar("T")
 
 KEPT_CHOICES = (
     *("on_error", "priority", "inherit", "mode"),
-    *("except_tenants", "tenants", "agents", "environments", "percent"),
+    *("except_tenants", "tenants", "agents", "operation_tags", "environments", "percent"),
 )
 """Fields of an imported definition that a second import leaves as they are."""
 LARGEST_IMPORT = 100_000
@@ -230,7 +232,7 @@ async def _store_imported(
             place = f"{file}, line {hook.line}: {hook.definition.name}"
             skipped.append(f"{place}: {error.problem}, at ${path}")
     kept = {each.id for each in stored}
-    removed = [each for each in earlier.values() if each.id not in kept and each.source == "api"]
+    removed = [each for each in earlier.values() if each.id not in kept and each.is_stored]
     for definition in removed:
         await registry.delete(definition.id, tenant_id=tenant, actor=actor())
     return stored, removed
@@ -264,13 +266,14 @@ def enable_hook(
     id: HookId,  # noqa: A002
     store: StoreUrl = DEFAULT_STORE,
     tenant: Tenant = None,
+    fence: Fence = False,
     files: Files = None,
     modules: Modules = None,
     scripts: Scripts = None,
     as_json: AsJson = False,
 ) -> None:
     """Enable a hook in all processes, from their next run on."""
-    _switch_hook(id, store, tenant, (files, modules, scripts), enabled=True, as_json=as_json)
+    _switch_hook(id, store, tenant, (files, modules, scripts), enabled=True, fence=fence, as_json=as_json)
 
 
 @hooks_app.command("disable")
@@ -278,13 +281,14 @@ def disable_hook(
     id: HookId,  # noqa: A002
     store: StoreUrl = DEFAULT_STORE,
     tenant: Tenant = None,
+    fence: Fence = False,
     files: Files = None,
     modules: Modules = None,
     scripts: Scripts = None,
     as_json: AsJson = False,
 ) -> None:
     """Disable a hook in all processes, from their next run on."""
-    _switch_hook(id, store, tenant, (files, modules, scripts), enabled=False, as_json=as_json)
+    _switch_hook(id, store, tenant, (files, modules, scripts), enabled=False, fence=fence, as_json=as_json)
 
 
 def _switch_hook(
@@ -294,12 +298,13 @@ def _switch_hook(
     sources: tuple[list[Path] | None, list[str] | None, Path | None],
     *,
     enabled: bool,
+    fence: bool,
     as_json: bool,
 ) -> None:
     async def switch(registry: Registry) -> HookDefinition:
         before = await registry.get(id, tenant)
         owner = before.tenant_id if tenant is None else tenant
-        return await registry.set_enabled(id, enabled, tenant_id=owner, actor=actor())
+        return await registry.set_enabled(id, enabled, tenant_id=owner, actor=actor(), fence=fence)
 
     found = operate(url, with_registry(switch, *sources))
     state = "on" if found.enabled else "off"
@@ -314,6 +319,12 @@ ForAgents = Annotated[
     list[str] | None,
     typer.Option("--agent", metavar="GLOB", help="Only for agents of this id, such as refund*; repeatable."),
 ]
+ForTags = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--operation-tag", metavar="GLOB", help="Only for operations with this tag, such as vip*; repeatable."
+    ),
+]
 ForTenants = Annotated[
     list[str] | None, typer.Option("--for-tenant", metavar="ID", help="Only for this tenant; repeatable.")
 ]
@@ -322,7 +333,7 @@ ForEnvironments = Annotated[
     typer.Option("--environment", metavar="NAME", help="Only in this environment; repeatable."),
 ]
 Everywhere = Annotated[
-    bool, typer.Option("--everywhere", help="For all agents, tenants and environments that are not named.")
+    bool, typer.Option("--everywhere", help="For all agents, tags, tenants and environments that are not named.")
 ]
 
 
@@ -331,11 +342,13 @@ def enforce_hook(
     id: HookId,  # noqa: A002
     percent: Percent = None,
     agent: ForAgents = None,
+    operation_tag: ForTags = None,
     for_tenant: ForTenants = None,
     environment: ForEnvironments = None,
     everywhere: Everywhere = False,
     store: StoreUrl = DEFAULT_STORE,
     tenant: Tenant = None,
+    fence: Fence = False,
     modules: Modules = None,
     scripts: Scripts = None,
     as_json: AsJson = False,
@@ -344,8 +357,8 @@ def enforce_hook(
 
     The next run follows. What is not named stays as it is. `hookline hooks revert ID` takes it back.
     """
-    scope = _read_scope(percent, agent, for_tenant, environment, everywhere=everywhere)
-    _set_mode(id, "enforce", scope, store, tenant, (modules, scripts), as_json=as_json)
+    scope = _read_scope(percent, agent, operation_tag, for_tenant, environment, everywhere=everywhere)
+    _set_mode(id, "enforce", scope, store, tenant, (modules, scripts), fence=fence, as_json=as_json)
 
 
 @hooks_app.command("shadow")
@@ -353,11 +366,13 @@ def shadow_hook(
     id: HookId,  # noqa: A002
     percent: Percent = None,
     agent: ForAgents = None,
+    operation_tag: ForTags = None,
     for_tenant: ForTenants = None,
     environment: ForEnvironments = None,
     everywhere: Everywhere = False,
     store: StoreUrl = DEFAULT_STORE,
     tenant: Tenant = None,
+    fence: Fence = False,
     modules: Modules = None,
     scripts: Scripts = None,
     as_json: AsJson = False,
@@ -366,20 +381,21 @@ def shadow_hook(
 
     The next run follows. What is not named stays as it is. `hookline hooks revert ID` takes it back.
     """
-    scope = _read_scope(percent, agent, for_tenant, environment, everywhere=everywhere)
-    _set_mode(id, "shadow", scope, store, tenant, (modules, scripts), as_json=as_json)
+    scope = _read_scope(percent, agent, operation_tag, for_tenant, environment, everywhere=everywhere)
+    _set_mode(id, "shadow", scope, store, tenant, (modules, scripts), fence=fence, as_json=as_json)
 
 
 def _read_scope(
     percent: float | None,
     agents: list[str] | None,
+    tags: list[str] | None,
     tenants: list[str] | None,
     environments: list[str] | None,
     *,
     everywhere: bool,
 ) -> dict[str, Any]:
     """Return the fields of a definition that options about its operations set."""
-    named = {"agents": agents, "tenants": tenants, "environments": environments}
+    named = {"agents": agents, "operation_tags": tags, "tenants": tenants, "environments": environments}
     scope: dict[str, Any] = {name: given or [] for name, given in named.items() if given or everywhere}
     return scope if percent is None else scope | {"percent": percent}
 
@@ -392,13 +408,16 @@ def _set_mode(
     tenant: str | None,
     sources: tuple[list[str] | None, Path | None],
     *,
+    fence: bool,
     as_json: bool,
 ) -> None:
     async def change(registry: Registry) -> HookDefinition:
         before = await registry.get(id, tenant)
         owner = before.tenant_id if tenant is None else tenant
         changes = {"mode": mode} | scope
-        return await registry.update(id, changes, tenant_id=owner, if_revision=before.revision, actor=actor())
+        return await registry.update(
+            id, changes, tenant_id=owner, if_revision=before.revision, actor=actor(), fence=fence
+        )
 
     found = operate(url, with_registry(change, None, *sources))
     whom = found.describe_scope() or "all operations"
@@ -413,13 +432,15 @@ def remove_hook(
     id: HookId,  # noqa: A002
     store: StoreUrl = DEFAULT_STORE,
     tenant: Tenant = None,
+    fence: Fence = False,
     as_json: AsJson = False,
 ) -> None:
     """Delete a hook definition."""
 
     async def remove(registry: Registry) -> HookDefinition:
         found = await registry.get(id, tenant)
-        await registry.delete(id, tenant_id=found.tenant_id if tenant is None else tenant, actor=actor())
+        owner = found.tenant_id if tenant is None else tenant
+        await registry.delete(id, tenant_id=owner, actor=actor(), fence=fence)
         return found
 
     found = operate(store, with_registry(remove, None, None, None))
@@ -446,6 +467,29 @@ def show_history(
     print_list(found, _revision_columns(), as_json=as_json, nothing="There are no revisions of it.", more=more)
 
 
+@hooks_app.command("alerts")
+def list_alerts(
+    id: Annotated[str | None, typer.Argument(metavar="[ID]", help="Only alerts of this definition.")] = None,  # noqa: A002
+    store: StoreUrl = DEFAULT_STORE,
+    tenant: Tenant = None,
+    since: Since = None,
+    limit: Limit = 50,
+    as_json: AsJson = False,
+) -> None:
+    """List the alerts of policies, newest first.
+
+    A hook was put into shadow mode by its limits (fallback), or would deny more or fewer calls than before (rate).
+    Alerts are kept for 30 days.
+    """
+    begin = parse_option("--since", since, parse_time)
+
+    async def look(registry: Registry) -> tuple[Sequence[PolicyAlert], bool]:
+        return await read_pages(partial(registry.alerts, tenant, hook_id=id, since=begin), limit)
+
+    found, more = operate(store, with_registry(look, None, None, None))
+    print_list(found, _alert_columns(), as_json=as_json, nothing="There are no alerts.", more=more)
+
+
 @hooks_app.command("revert")
 def revert_hook(
     id: HookId,  # noqa: A002
@@ -457,6 +501,7 @@ def revert_hook(
     ] = None,
     store: StoreUrl = DEFAULT_STORE,
     tenant: Tenant = None,
+    fence: Fence = False,
     modules: Modules = None,
     scripts: Scripts = None,
     as_json: AsJson = False,
@@ -470,7 +515,7 @@ def revert_hook(
         history = (await registry.revisions(id, tenant, limit=2)).items
         owner = history[0].tenant_id if tenant is None and history else tenant
         wanted = _find_step_back(history) if revision is None else revision
-        return await registry.revert(id, wanted, tenant_id=owner, actor=actor()), wanted
+        return await registry.revert(id, wanted, tenant_id=owner, actor=actor(), fence=fence), wanted
 
     found, wanted = operate(store, with_registry(revert, None, modules, scripts))
     told = f"{make_copyable(found.id)} is again what it was at revision {wanted}: {make_one_line(found.name)}"
@@ -702,6 +747,17 @@ def _revision_columns() -> list[Column[DefinitionRevision]]:
         Column("action", lambda each: each.action),
         Column("by", lambda each: each.actor, rank=1),
         Column("changed", lambda each: ", ".join(change.field for change in each.changes), rank=2, cut=True),
+    ]
+
+
+def _alert_columns() -> list[Column[PolicyAlert]]:
+    return [
+        Column("when", lambda each: format_full_time(each.created_at)),
+        Column("kind", lambda each: each.kind),
+        Column("hook", lambda each: each.alert.definition_id),
+        Column("revision", lambda each: str(each.alert.revision), rank=2, right=True),
+        Column("what", lambda each: each.message, rank=1, cut=True),
+        Column("tenant", lambda each: each.alert.tenant_id, rank=3),
     ]
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from hookline.cli._terminal import print_json_lines
+from hookline.cli.operate._bus import BusCredentials, BusNkeySeed, BusPrefix, BusUrls, BusWait, make_bus
 from hookline.cli.operate._endpoints import MasterKeyFile
 from hookline.cli.operate._store import (
     DEFAULT_STORE,
@@ -161,6 +162,11 @@ def serve(
     master_key_file: MasterKeyFile = None,
     trace_url: TraceUrl = None,
     environment: Environment = None,
+    bus: BusUrls = None,
+    bus_credentials: BusCredentials = None,
+    bus_nkey_seed: BusNkeySeed = None,
+    bus_prefix: BusPrefix = "hookline",
+    bus_wait: BusWait = 0.0,
     alert_url: AlertUrl = None,
     alert_window: AlertWindow = 900,
     alert_minimum: AlertMinimum = 100,
@@ -214,7 +220,10 @@ def serve(
         }
         if not exists:
             asyncio.run(_rehearse(settings))
-        _run_server(settings, agents=agent or (), as_json=as_json)
+        made = None
+        if bus:
+            made = make_bus(bus, credentials=bus_credentials, nkey_seed=bus_nkey_seed, prefix=bus_prefix, wait=bus_wait)
+        _run_server(settings | {"bus": made}, agents=agent or (), as_json=as_json)
 
 
 async def _rehearse(settings: dict[str, Any]) -> None:

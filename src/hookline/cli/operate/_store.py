@@ -17,6 +17,7 @@ import typer
 
 from hookline.cli._terminal import report_errors
 from hookline.cli.errors import NotAStoreError, StoreMissingError
+from hookline.cli.operate._bus import bus_from_environment
 
 if TYPE_CHECKING:
     from hookline.store import Page, SqlStore
@@ -26,6 +27,7 @@ __all__ = [
     "IN_MEMORY",
     "RETRY_SECONDS",
     "AsJson",
+    "Fence",
     "Files",
     "Limit",
     "Modules",
@@ -68,6 +70,14 @@ StoreUrl = Annotated[
     ),
 ]
 Tenant = Annotated[str | None, typer.Option(metavar="ID", help="Only what belongs to this tenant.")]
+Fence = Annotated[
+    bool,
+    typer.Option(
+        "--fence",
+        help="Also in running operations; wait until no process judges by the old revision. Needs processes with a "
+        "lease.",
+    ),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON on stdout, one object per line.")]
 Limit = Annotated[int, typer.Option(min=1, metavar="N", help="Show this many at most.")]
 Since = Annotated[
@@ -184,12 +194,19 @@ def check_store(url: str, *, creates: bool) -> bool:
 
 
 async def _work_on(url: str, work: Callable[[SqlStore], Awaitable[T]], *, creates: bool = True) -> T:
+    from hookline.bus import BusUnavailableError
     from hookline.store import SqlStore, inspect_store, parse_address
 
     if not creates and (await inspect_store(url, retry_seconds=RETRY_SECONDS)).schema == "missing":
         raise StoreMissingError(parse_address(url).name)
-    async with SqlStore(url, retry_seconds=RETRY_SECONDS) as store:
-        return await work(store)
+    async with contextlib.AsyncExitStack() as stack:
+        if (bus := bus_from_environment()) is not None:
+            try:
+                await stack.enter_async_context(bus)
+            except BusUnavailableError as error:  # what is in the database counts; others see it a little later
+                typer.echo(f"{error} Other processes notice what this command changes some seconds later.", err=True)
+                bus = None
+        return await work(await stack.enter_async_context(SqlStore(url, retry_seconds=RETRY_SECONDS, wakeups=bus)))
 
 
 async def read_pages(page: Callable[..., Awaitable[Page[T]]], limit: int) -> tuple[Sequence[T], bool]:

@@ -1,0 +1,237 @@
+"""`hookline worker`: run the operations of agents that a store holds, until stopped."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from hookline.cli.operate._bus import BusCredentials, BusNkeySeed, BusPrefix, BusUrls, BusWait, make_bus
+from hookline.cli.operate._endpoints import MasterKeyFile
+from hookline.cli.operate._serve import AllowMissingHooks, Environment, Observers, ScriptEnv, WebhookEnv
+from hookline.cli.operate._store import (
+    DEFAULT_STORE,
+    Files,
+    Modules,
+    Scripts,
+    StoreUrl,
+    check_store,
+    find_modules,
+    report_errors_only,
+)
+
+if TYPE_CHECKING:
+    from hookline.bus import NatsBus
+    from hookline.hooks import AnyHook
+    from hookline.runtime import Agent
+
+__all__ = ["run_worker"]
+
+AgentTargets = Annotated[
+    list[str], typer.Argument(metavar="AGENT", help="Agents, as package.module:name or file.py:name.")
+]
+HookTargets = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--hooks",
+        metavar="HOOKS",
+        help="Hooks of every run, as package.module:name or file.py:name; repeatable. Stored definitions come after "
+        "them.",
+    ),
+]
+AgentVersions = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--agent-version",
+        metavar="TEXT",
+        help="A version of the agents that this process can run; repeatable. All by default.",
+    ),
+]
+Concurrency = Annotated[int, typer.Option(min=1, metavar="N", help="Number of operations that run at a time.")]
+Drain = Annotated[
+    float,
+    typer.Option(
+        min=0.0,
+        metavar="SECONDS",
+        help="After SIGTERM or Ctrl-C, seconds in which running operations may end. Then other workers continue them.",
+    ),
+]
+Lease = Annotated[
+    float | None,
+    typer.Option(
+        metavar="SECONDS",
+        help="Take part in changes of hooks with --fence; deny calls if the store is away for so long.",
+    ),
+]
+
+
+def run_worker(
+    agents: AgentTargets,
+    store: StoreUrl = DEFAULT_STORE,
+    hooks: HookTargets = None,
+    agent_version: AgentVersions = None,
+    concurrency: Concurrency = 8,
+    drain: Drain = 30.0,
+    lease: Lease = None,
+    allow_missing_hooks: AllowMissingHooks = False,
+    files: Files = None,
+    modules: Modules = None,
+    scripts: Scripts = None,
+    script_env: ScriptEnv = None,
+    webhook_env: WebhookEnv = None,
+    environment: Environment = None,
+    observers: Observers = False,
+    bus: BusUrls = None,
+    bus_credentials: BusCredentials = None,
+    bus_nkey_seed: BusNkeySeed = None,
+    bus_prefix: BusPrefix = "hookline",
+    bus_wait: BusWait = 0.0,
+    master_key_file: MasterKeyFile = None,
+) -> None:
+    """Run operations of agents until Ctrl-C.
+
+    It runs new operations, and continues those whose process has ended or that a person has decided about. Hook
+    definitions of the store apply to them, and executions of hooks are logged there.
+    """
+    with report_errors_only():
+        from hookline.cli.chat import AgentArguments, load_hooks, make_agent
+
+        check_store(store, creates=True)
+        find_modules(modules)
+        settings = WorkerSettings(
+            url=store,
+            agents=[make_agent(AgentArguments(target=each)) for each in agents],
+            hooks=load_hooks(hooks or ()),
+            bus=make_bus(bus, credentials=bus_credentials, nkey_seed=bus_nkey_seed, prefix=bus_prefix, wait=bus_wait)
+            if bus
+            else None,
+            master_key_file=master_key_file,
+            observers=observers,
+            drain=drain,
+            registry={
+                "files": files or (),
+                "modules": modules or (),
+                "scripts": scripts,
+                "script_env": script_env or (),
+                "webhook_env": webhook_env or (),
+                "environment": environment,
+                "lease_seconds": lease,
+            },
+            worker={
+                "concurrency": concurrency,
+                "allow_missing_hooks": allow_missing_hooks,
+                "agent_versions": agent_version or None,
+            },
+        )
+        asyncio.run(_work(settings, typer.echo))
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkerSettings:
+    """What a process runs operations with.
+
+    Attributes:
+        url: The store.
+        agents: The agents.
+        hooks: Hooks of every run, before those of the registry.
+        bus: The bus of the store, which is not open yet.
+        master_key_file: The file of the master key; `None` for the default.
+        observers: Whether the log records executions of observers too.
+        drain: Seconds in which running operations may end.
+        registry: Arguments of the `Registry`.
+        worker: Arguments of the `Worker`.
+    """
+
+    url: str
+    agents: Sequence[Agent]
+    hooks: Sequence[AnyHook]
+    bus: NatsBus | None
+    master_key_file: Path | None
+    observers: bool
+    drain: float
+    registry: dict[str, Any]
+    worker: dict[str, Any]
+
+
+async def _work(settings: WorkerSettings, say: Callable[[str], None]) -> None:
+    from hookline.delivery import Outbox, networks_from_environment
+    from hookline.dispatcher import HookDispatcher
+    from hookline.registry import ExecutionLog, Registry
+    from hookline.relay import Relay
+    from hookline.store import SqlStore, Worker
+
+    async with contextlib.AsyncExitStack() as stack:
+        if settings.bus is not None:
+            await stack.enter_async_context(settings.bus)
+        store = await stack.enter_async_context(SqlStore(settings.url, wakeups=settings.bus))
+        outbox = Outbox(store, allow_private=networks_from_environment(), master_key=find_master_key(settings))
+        if outbox.secrets is not None and outbox.secrets.master is not None:
+            await outbox.secrets.open()
+        registry = await stack.enter_async_context(Registry(store, endpoint_secrets=True, **settings.registry))
+        await stack.enter_async_context(ExecutionLog(store, observers=settings.observers))
+        await stack.enter_async_context(outbox)
+        if settings.bus is not None:
+            await stack.enter_async_context(Relay(store, settings.bus))
+        # Controls are asked through the outbox, since it has the secrets of their endpoints.
+        dispatcher = await stack.enter_async_context(HookDispatcher(delivery=outbox))
+
+        def hooks_of(tenant_id: str) -> Iterable[AnyHook]:
+            return (*settings.hooks, *registry.hooks(tenant_id))
+
+        worker = Worker(store, settings.agents, hooks=hooks_of, dispatcher=dispatcher, **settings.worker)
+        names = ", ".join(each.id for each in settings.agents)
+        await _run_until_stopped(worker, settings.drain, say, f"hookline runs operations of {names} on {store.name}")
+
+
+async def _run_until_stopped(worker: Any, drain: float, say: Callable[[str], None], ready: str) -> None:
+    """Run a worker until a signal comes; another signal ends the drain too."""
+    loop, stop, stop_now = asyncio.get_running_loop(), asyncio.Event(), asyncio.Event()
+
+    def note_signal() -> None:
+        (stop_now if stop.is_set() else stop).set()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        with contextlib.suppress(NotImplementedError):  # without signal handlers (Windows), Ctrl-C cancels this
+            loop.add_signal_handler(number, note_signal)
+
+    async def serve() -> None:
+        async with worker:
+            say(ready)
+            await stop.wait()
+
+    serving = asyncio.create_task(serve())
+    waiting = asyncio.create_task(stop.wait())
+    hurrying = asyncio.create_task(stop_now.wait())
+    try:
+        await asyncio.wait([serving, waiting], return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait([serving, hurrying], timeout=drain, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in (serving, waiting, hurrying):
+            task.cancel()
+        await asyncio.gather(serving, waiting, hurrying, return_exceptions=True)
+    if not serving.cancelled():
+        serving.result()
+
+
+def find_master_key(settings: WorkerSettings) -> Any:
+    """Return the master key that a file holds; `None` if the environment has it, or nobody has.
+
+    Raises:
+        MasterKeyError: If the file is missing or holds something else.
+    """
+    from hookline.delivery import MasterKeys
+    from hookline.store import parse_address
+
+    if settings.master_key_file is not None:
+        return MasterKeys.in_file(settings.master_key_file)
+    address = parse_address(settings.url)
+    if MasterKeys.from_environment() is not None or address.dialect != "sqlite" or address.in_memory:
+        return None
+    beside = Path(address.url.database or "").with_name("hookline.key")
+    return MasterKeys.in_file(beside) if beside.exists() else None

@@ -1,0 +1,142 @@
+"""`hookline worker`: runs operations of a store, drains when it is stopped, and leaves the rest to another one."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from hookline import Agent, ScriptedModel, exec_agent
+from hookline.engines import StoreEngine
+from hookline.registry import ExecutionLog, Registry
+from hookline.store import SqlStore
+from tests.cli.operated import database
+from tests.signals import default_signals
+
+pytestmark = pytest.mark.anyio
+
+HOOKLINE = str(Path(sys.executable).with_name("hookline"))
+AGENTS = """
+import asyncio
+from pathlib import Path
+
+from hookline import Agent, Deny, Hooks, ModelResponse, ScriptedModel, ToolCall, ToolRequest, tool
+
+hooks = Hooks("limits")
+
+
+@hooks.guard(ToolCall, tool="pay")
+def limit(call):
+    return Deny("too much") if call.args["amount"] > 100 else None
+
+
+@tool(in_thread=False)
+async def pay(amount: int) -> str:
+    return f"paid {amount}"
+
+
+@tool(in_thread=False)
+async def refund(amount: int) -> str:
+    return f"refunded {amount}"
+
+
+@tool(in_thread=False)
+async def hold(file: str) -> str:
+    print("holding", flush=True)
+    while not Path(file).exists():
+        await asyncio.sleep(0.01)
+    return "held"
+
+
+def say(call):
+    order = next(each.content for each in call.messages if each.role == "user")
+    results = [each.content for each in call.messages if each.role == "tool"]
+    if results:
+        return ModelResponse(content=" ".join(results))
+    name, _, value = order.partition(" ")
+    args = {"file": value} if name == "hold" else {"amount": int(value)}
+    return ModelResponse(tool_calls=[ToolRequest(name, args, tool_call_id="c1")])
+
+
+payer = Agent(id="payer", model=ScriptedModel(say), tools=[pay, refund, hold])
+"""
+NAMESAKE = Agent(id="payer", model=ScriptedModel([]))
+"""The agent, as the process knows it that begins operations."""
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@contextmanager
+def working(folder: Path, *options: str) -> Iterator[subprocess.Popen[str]]:
+    """The command as a process, once it says that it runs operations."""
+    (folder / "agents.py").write_text(AGENTS)
+    with subprocess.Popen(
+        [HOOKLINE, "worker", "agents.py:payer", *options],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=folder,
+        preexec_fn=default_signals,
+        env={**os.environ, "HOOKLINE_STORE": database(folder)},
+    ) as process:
+        try:
+            assert process.stdout is not None
+            assert "hookline runs operations of payer on" in process.stdout.readline()
+            yield process
+        finally:
+            process.kill()
+
+
+async def begin(store: SqlStore, prompt: str) -> str:
+    """Begin an operation, and return its answer when it has ended."""
+    result = await exec_agent(NAMESAKE, prompt, operation_id=prompt, store=store, engine=StoreEngine(store))
+    return str(result.output)
+
+
+async def test_it_runs_operations_with_its_hooks_and_those_of_the_store_and_lets_them_end(tmp_path: Path) -> None:
+    flag = tmp_path / "flag"
+    async with SqlStore(database(tmp_path)) as store:
+        async with Registry(store) as registry:
+            definition = {"id": "stop", "name": "stop", "point": "ToolCall.guard", "handler": "deny", "tool": "refund"}
+            await registry.create({**definition, "config": {"reason": "Nobody refunds."}})
+        with working(tmp_path, "--hooks", "agents.py:hooks") as process:
+            assert await begin(store, "pay 7") == "paid 7"
+            assert "too much" in await begin(store, "pay 700")
+            assert "Nobody refunds." in await begin(store, "refund 7")
+            held = asyncio.create_task(begin(store, f"hold {flag}"))
+            assert process.stdout is not None
+            assert await asyncio.to_thread(process.stdout.readline) == "holding\n"
+            process.send_signal(signal.SIGTERM)
+            flag.touch()
+            assert await held == "held"
+            _, problems = await asyncio.to_thread(process.communicate, timeout=60)
+        assert (process.returncode, problems) == (0, "")
+        rows = (await ExecutionLog(store).logs(None)).items
+        denied = {(row.operation_id, row.denied_by) for row in rows}
+        assert denied >= {("pay 700", "limits.limit"), ("refund 7", "stop")}
+
+
+async def test_what_does_not_end_in_time_is_continued_by_another_worker(tmp_path: Path) -> None:
+    flag = tmp_path / "flag"
+    async with SqlStore(database(tmp_path)) as store:
+        with working(tmp_path, "--drain", "0") as process:
+            held = asyncio.create_task(begin(store, f"hold {flag}"))
+            assert process.stdout is not None
+            assert await asyncio.to_thread(process.stdout.readline) == "holding\n"
+            process.send_signal(signal.SIGTERM)
+            await asyncio.to_thread(process.communicate, timeout=60)
+        assert process.returncode == 0
+        flag.touch()
+        with working(tmp_path):
+            answer = await held
+    assert "held" not in answer  # the tool was cut: it is told so, and not run again
