@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -17,7 +17,7 @@ from hookline import BeforeStep, Hooks
 from hookline.bus import BusUnavailableError, CommittedEvents, MemoryBus, heard_event_id, serve
 from hookline.events import encode
 from hookline.hooks import HookType
-from hookline.relay import Relay, relay_status
+from hookline.relay import Relay, list_dead_letters, relay_status, replay, retry_dead_letters
 from hookline.runtime import JournalEntry, OperationState, RemoteHearer
 from hookline.store import SqlStore
 from hookline.store._partitions import today
@@ -225,3 +225,65 @@ async def commit_on(store: SqlStore, connection: Any, operation_id: str) -> None
     await connection.execute(
         insert(relay_queue).values(created_at=store.now_sql()), [{**queued, "hearers": '["ledger"]', "replay": ""}]
     )
+
+
+@pytest.mark.parametrize("dialect", ["sqlite", "postgresql"])
+async def test_both_databases_keep_dead_letters_replays_and_the_status(
+    new_database_url: Callable[[str], str], dialect: str
+) -> None:
+    bus, hooks, heard = MemoryBus(), Hooks("ledger"), list[str]()
+    broken = True
+
+    @hooks.on(BeforeStep)
+    async def note(event: BeforeStep) -> None:
+        if broken and event.step_index == 2:
+            raise ValueError("no")
+        heard.append(heard_event_id())
+
+    async def are_heard(ids: list[str]) -> bool:
+        return len(heard) >= len(ids)
+
+    async with SqlStore(new_database_url(dialect)) as store, Relay(store, bus), serve(bus, hooks, tries=1):
+        await commit(store, "op", 1, 3, 1)
+        await wait_until(lambda: are_heard(["op:1", "op:3"]))
+        [letter] = await list_dead_letters(store, hearer="ledger", tenant_id="")
+        assert (letter.operation_id, letter.number, letter.hook_id) == ("op", 2, "ledger.note")
+        broken = False
+        assert await retry_dead_letters(store, hearer="ledger") == 1
+        await wait_until(lambda: are_heard(["op:1", "op:3", "op:2"]))
+        assert heard == ["op:1", "op:3", "op:2"]
+        assert await list_dead_letters(store) == []
+        heard.clear()
+        assert await replay(store, "ledger", since=0.0) == 3
+        assert await replay(store, "ledger", operation_id="op", first=3) == 1
+        await wait_until(lambda: are_heard(["op:1", "op:2", "op:3", "op:3"]))
+        assert heard == ["op:1", "op:2", "op:3", "op:3"]
+
+        async def nothing_waits() -> bool:
+            return (await relay_status(store)).waiting == 0
+
+        await wait_until(nothing_waits)
+        status = await relay_status(store)
+    assert status.told == 4
+    assert status.told_at is not None
+    assert status.problem is None
+
+
+@pytest.mark.parametrize("dialect", ["sqlite", "postgresql"])
+async def test_an_operation_with_commits_that_wait_is_not_pruned(
+    new_database_url: Callable[[str], str], dialect: str
+) -> None:
+    async with SqlStore(new_database_url(dialect)) as store:
+        state = OperationState(
+            operation_id="op", agent_id="a", hearers=[RemoteHearer(name="x")], events=1, status="done"
+        )
+        await store.commit(state, expected_version=None, entries=entries("op", 1, 1))
+        assert await store.prune(-10) == 0
+        bus = MemoryBus()
+        async with Relay(store, bus):
+
+            async def nothing_waits() -> bool:
+                return (await relay_status(store)).waiting == 0
+
+            await wait_until(nothing_waits)
+        assert await store.prune(-10) == 1

@@ -156,5 +156,7 @@ async def test_metrics_count_requests_by_route_and_what_the_store_has(site: Site
     assert 'hookline_http_request_duration_seconds_count{method="GET",route="/v1/operations/{id}"} 2' in lines
     assert 'hookline_operations{status="waiting_for_human"} 1' in lines
     assert 'hookline_deliveries{status="dead"} 1' in lines
+    assert "hookline_relay_running 0" in lines
+    assert "hookline_relay_waiting_commits 0" in lines
     assert waiting not in answer.text
     assert "made-up" not in answer.text
