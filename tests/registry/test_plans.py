@@ -105,6 +105,30 @@ async def test_the_audit_says_who_and_which_file(registry: Registry, store: SqlS
     assert (row.actor, row.action, detail["file"]) == ("cli:ann", "definition.create", "policies/hooks.toml")
 
 
+async def test_a_definition_names_the_file_that_it_was_applied_from_until_it_is_changed_otherwise(
+    registry: Registry, store: SqlStore
+) -> None:
+    long = "policies/" * 100 + "hooks.toml"
+    [made] = await registry.apply_plan(await registry.plan([hook("a")]), file="policies/hooks.toml")
+    [far] = await registry.apply_plan(await registry.plan([hook("b")]), file=long)
+    [other] = await registry.apply_plan(await registry.plan([hook("c")]))
+
+    assert (made.source, made.applied_file, made.is_stored) == (
+        *("apply:policies/hooks.toml", "policies/hooks.toml"),
+        True,
+    )
+    assert (len(far.source), far.applied_file) == (400, long[-394:])
+    assert (other.source, other.applied_file) == ("api", "")
+    async with Registry(store) as elsewhere:
+        assert (await elsewhere.get(made.id)).source == made.source
+        assert (await elsewhere.plan([hook("a")])).changes == []
+    assert (await registry.update(made.id, {"priority": 3})).source == "api"
+    again = await registry.apply_plan(await registry.plan([hook("a", priority=4)]), file="hooks.toml")
+    assert again[0].source == "apply:hooks.toml"
+    await registry.delete(made.id)
+    assert {each.id for each in (await registry.list()).items} == {far.id, other.id}
+
+
 async def test_a_second_plan_is_empty_and_makes_no_revision(registry: Registry) -> None:
     wanted = [hook("a", timeout=5, config={"reason": "no", "stop": False}), hook("b", tags=["x"], enabled=False)]
     first = await registry.apply_plan(await registry.plan(wanted, tenant_id="acme"))

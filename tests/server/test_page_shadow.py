@@ -20,6 +20,7 @@ from hookline import (
     exec_agent,
     tool,
 )
+from tests.registry.test_policy_alerts import fallback_alert, put, rate_alert
 from tests.server.browsing import complaints, page, paged, secret, tenant
 from tests.server.site import Site
 from tests.server.test_page_guards import done
@@ -89,6 +90,29 @@ def test_a_hook_that_judged_nothing_says_so_and_an_enforced_one_has_no_such_part
     expect(page.locator("#shadow")).to_contain_text("It judged no call yet.")
     page.goto(f"hooks/{enforced.id}")
     expect(page.locator("#shadow")).to_have_count(0)
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_alerts_stand_on_the_page_of_the_hook_and_mark_it_in_the_list(
+    page: Page, paged: Site, tenant: str, width: int
+) -> None:
+    calm, wild = made(paged, tenant, name="Calm"), made(paged, tenant, name="Wild", mode="shadow")
+    done(paged, put(paged.server.store, rate_alert(wild.id, tenant, wild.revision), ago=60))
+    done(paged, put(paged.server.store, fallback_alert(calm.id, tenant), ago=2 * 86_400))
+
+    page.set_viewport_size({"width": width, "height": 900})
+    page.goto(f"hooks?tenant={tenant}")
+    mark = page.get_by_role("link", name="alert", exact=True)
+    expect(mark).to_have_count(1)  # that of the other hook is older than a day
+    expect(page.get_by_role("row").filter(has=mark)).to_contain_text("Wild")
+    mark.click()
+
+    expect(page.locator("#alerts li")).to_contain_text("Rate of denials changed")
+    expect(page.locator("#alerts li")).to_contain_text("It would have denied 50.00% of calls (50 of 100)")
+    if folder := os.environ.get("HOOKLINE_PICTURES"):
+        page.screenshot(path=str(Path(folder) / f"alerts-{width}.png"), full_page=True)
+    page.goto(f"hooks/{calm.id}")
+    expect(page.locator("#alerts li")).to_contain_text("Put into shadow mode")
 
 
 def test_limits_are_set_kept_and_cleared_in_the_form(page: Page, paged: Site, tenant: str) -> None:

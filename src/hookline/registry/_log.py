@@ -70,7 +70,7 @@ __all__ = ["ExecutionLog", "LogQuery", "LogWriter", "SampleFilter", "build_query
 BATCH_SIZE = 200
 """Rows that are written or deleted in one transaction at most."""
 DAYS_OF_ALERTS = 30
-"""Days for which alerts of policies are kept."""
+"""Days for which alerts of policies are kept; longer if the log is."""
 PAUSE = 0.005
 """Seconds between two transactions that delete rows, so that other writers get their turn."""
 
@@ -101,7 +101,7 @@ async def prune_log(store: SqlStore, *, retention_seconds: float, max_rows: int)
     count += await _delete_old(store, executions, executions.c.id < max(oldest_row, enough))
     for table, condition in expired_conditions(oldest):
         await _delete_old(store, table, condition)
-    await _delete_old(store, policy_alerts, policy_alerts.c.created_at < time() - DAYS_OF_ALERTS * DAY)
+    await _delete_old(store, policy_alerts, policy_alerts.c.created_at < min(oldest, time() - DAYS_OF_ALERTS * DAY))
     return count
 
 

@@ -13,7 +13,7 @@ from typing import Any, cast
 
 import anyio.lowlevel
 import msgspec
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 
 from hookline._deadlines import new_scope, runs_on_asyncio
 from hookline.calls import (
@@ -179,6 +179,7 @@ class Run:
         "hooked",
         "hooks",
         "ids",
+        "input_from",
         "instructions",
         "intercepted",
         "interceptors",
@@ -379,6 +380,8 @@ class Run:
         self.offer = steering.offer
         self.said_from = len(state.messages) if steering.said_from is None else steering.said_from
         """Where in the conversation begins what this operation has said."""
+        self.input_from: int | UnsetType = steering.input_from if state.steps else self.first_input()
+        """Where in the conversation begins the first input of this operation."""
         self.denied: Denial | None = steering.denied if self.journal.recovered else None
         self.refused_from: int | None = None
         """Where input begins that hooks have refused: a session does not keep it, so that no later task reads it."""

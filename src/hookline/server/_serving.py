@@ -218,6 +218,7 @@ class Server:
                 await stack.enter_async_context(Relay(self.store, self._bus))
             self._connections.limits = fit_connections(self._connections.limits)
             stack.push_async_callback(self._parts.refusals.aclose)
+            stack.push_async_callback(self._parts.backtests.aclose)
             stack.push_async_callback(self._stop)
             if not self._proxies and not _is_loopback(listener):
                 logger.warning(

@@ -63,6 +63,9 @@ from hookline.store._partitions import DAY as DAY
 from hookline.store._partitions import KEPT as KEPT
 from hookline.store._partitions import day_of as day_of
 from hookline.store._partitions import drop_days as drop_days
+from hookline.store._past_conversations import PastConversation as PastConversation
+from hookline.store._past_conversations import PastModelCall as PastModelCall
+from hookline.store._past_conversations import read_past_conversations as read_past_conversations
 from hookline.store._past_events import PastEvent as PastEvent
 from hookline.store._past_events import PastEvents as PastEvents
 from hookline.store._past_events import PastOperation as PastOperation
@@ -124,6 +127,7 @@ from hookline.store._topics import DELIVERIES as DELIVERIES
 from hookline.store._topics import INTERRUPTS as INTERRUPTS
 from hookline.store._topics import OPERATIONS as OPERATIONS
 from hookline.store._topics import RELAY as RELAY
+from hookline.store._topics import WORK as WORK
 from hookline.store._topics import events_topic as events_topic
 from hookline.store._worker import Worker
 
