@@ -45,6 +45,17 @@ from hookline.store import SqlStore
 pytestmark = pytest.mark.anyio
 
 PATIENCE = 60.0
+ENDED: dict[str, Any] = {
+    "operation_id": "op",
+    "reason": "done",
+    "steps": 1,
+    "llm_calls": 1,
+    "tool_calls": 0,
+    "total_tokens": 0,
+    "cost_usd": 0.0,
+    "duration_ms": 1.0,
+    "last_assistant_content": "",
+}
 
 
 @tool
@@ -461,3 +472,34 @@ async def test_a_filter_selects_commits() -> None:
     assert (await bus.depths()) == {"ledger": 0}
     with pytest.raises(HookUsageError, match="no event 'onPay'"):
         EventFilter(types=["onPay"])
+
+
+async def test_a_commit_that_kills_each_process_that_hears_it_becomes_dead_letters() -> None:
+    bus, heard = MemoryBus(), Heard()
+
+    def commit(number: int, delivered: int) -> CommittedEvents:
+        event = msgspec.Raw(encode(OnComplete(**ENDED)))
+        return CommittedEvents(operation_id="op", number=number, events=[event], delivered=delivered)
+
+    async with SqlStore("sqlite:///:memory:") as store, Relay(store, bus), serve(bus, heard.hooks):
+        await bus.tell(commit(1, delivered=11))
+        await bus.tell(commit(2, delivered=10))
+        await heard.wait_for(lambda: len(heard.ids) >= 1)
+        [letter] = await list_dead_letters(store)
+
+    assert heard.ids == ["op:2"]
+    assert (letter.operation_id, letter.number, letter.tries) == ("op", 1, 10)
+    assert "no process that heard it has finished" in letter.error
+
+
+async def test_an_event_that_cannot_be_read_becomes_a_dead_letter() -> None:
+    bus, heard = MemoryBus(), Heard()
+    async with SqlStore("sqlite:///:memory:") as store, Relay(store, bus), serve(bus, heard.hooks):
+        events = [msgspec.Raw(b'{"type":"onFuture"}'), msgspec.Raw(encode(OnComplete(**ENDED)))]
+        await bus.tell(CommittedEvents(operation_id="op", number=2, events=events))
+        await heard.wait_for(lambda: len(heard.ids) >= 1)
+        [letter] = await list_dead_letters(store)
+
+    assert heard.ids == ["op:2"]
+    assert letter.number == 1
+    assert "Not a hookline event" in letter.error

@@ -11,10 +11,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from hookline import Agent, ScriptedModel, ToolRequest, exec_agent, tool
-from hookline.bus import NatsBus, remote
+from hookline.bus import CommittedEvents, NatsBus, remote
 from hookline.relay import Relay, relay_status
 from hookline.store import SqlStore
 from tests.nats_servers import NatsServer
@@ -145,3 +146,27 @@ async def test_commits_wait_while_the_server_is_away_and_are_told_when_it_is_bac
                 await lines(tmp_path / "booked", 2)
     finally:
         server.kill()
+
+
+async def test_commits_wait_while_the_stream_is_full(tmp_path: Path, nats_server: NatsServer, nats_prefix: str) -> None:
+    async with (
+        NatsBus(nats_server.url, prefix=nats_prefix) as bus,
+        SqlStore(f"sqlite:///{tmp_path}/db") as store,
+    ):
+        first = CommittedEvents(operation_id="other", number=1, events=[msgspec.Raw(b"{}")])
+        await bus.tell(first)
+        jetstream = bus._client.jetstream()
+        config = (await jetstream.stream_info(f"{nats_prefix}-events")).config
+        config.max_msgs = 1
+        await jetstream.update_stream(config)
+        async with Relay(store, bus):
+            await exec_agent(payer(), "pay", store=store, hooks=[remote("ledger", observes=True)])
+            async with asyncio.timeout(PATIENCE):
+                while "maximum messages exceeded" not in ((await relay_status(store)).problem or ""):
+                    await asyncio.sleep(0.02)
+            config.max_msgs = -1
+            await jetstream.update_stream(config)
+            async with asyncio.timeout(PATIENCE):
+                while (await relay_status(store)).waiting:
+                    await asyncio.sleep(0.02)
+        assert (await relay_status(store)).problem is None
