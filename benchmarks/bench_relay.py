@@ -53,16 +53,31 @@ class Ledger:
     def __init__(self, file: Path) -> None:
         self.file = file
         self.file.touch()
+        self._heard: list[tuple[str, int]] = []
+        self._different: set[tuple[str, int]] = set()
+        self._offset = 0
 
     def read(self) -> list[tuple[str, int]]:
         """Return the operation and number of each event, in the order in which they were heard."""
-        lines = self.file.read_text().splitlines()
-        return [(line.rpartition(":")[0], int(line.rpartition(":")[2])) for line in lines]
+        with self.file.open("rb") as file:
+            file.seek(self._offset)
+            new = file.read()
+        new = new[: new.rfind(b"\n") + 1]
+        self._offset += len(new)
+        parts = [line.rpartition(":") for line in new.decode().split()]
+        self._heard += [(operation_id, int(number)) for operation_id, _, number in parts]
+        self._different.update(self._heard[len(self._heard) - len(parts) :])
+        return self._heard
+
+    def count(self) -> int:
+        """Return how many different events were heard."""
+        self.read()
+        return len(self._different)
 
     async def wait_for(self, count: int) -> None:
         """Wait until so many different events were heard, or nothing was heard for too long."""
         seen, last = -1, monotonic()
-        while (found := len(set(self.read()))) < count and monotonic() - last < PATIENCE:
+        while (found := self.count()) < count and monotonic() - last < PATIENCE:
             if found != seen:
                 seen, last = found, monotonic()
             await asyncio.sleep(0.05)

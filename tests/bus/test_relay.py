@@ -35,12 +35,13 @@ from hookline.bus import (
     remote,
     serve,
 )
+from hookline.engines import StoreEngine
 from hookline.errors import HookDefinitionError, HookUsageError
 from hookline.events import encode
 from hookline.relay import Relay, list_dead_letters, relay_status, replay, retry_dead_letters
-from hookline.runtime import Approve, InMemoryStore
+from hookline.runtime import Approve, InMemoryStore, RemoteHearer, make_retry
 from hookline.signals import dead_letter_stored
-from hookline.store import SqlStore
+from hookline.store import SqlStore, Worker
 
 pytestmark = pytest.mark.anyio
 
@@ -503,3 +504,36 @@ async def test_an_event_that_cannot_be_read_becomes_a_dead_letter() -> None:
     assert heard.ids == ["op:2"]
     assert letter.number == 1
     assert "Not a hookline event" in letter.error
+
+
+async def test_an_operation_that_a_worker_runs_is_heard_by_those_whom_its_caller_named() -> None:
+    bus, heard = MemoryBus(), Heard()
+    agent = payer()
+    async with SqlStore("sqlite:///:memory:") as store, Relay(store, bus), serve(bus, heard.hooks):
+        engine = StoreEngine(store)
+        async with Worker(store, [agent], engine=engine):
+            result = await exec_agent(agent, "pay", store=store, engine=engine, hooks=[remote("ledger", observes=True)])
+        wanted = await numbers_of(store, result.operation_id)
+        await heard.wait_for(lambda: len(heard.ids) >= len(wanted))
+
+    assert wanted
+    assert heard.ids == wanted
+
+
+@pytest.mark.parametrize(("tenant_id", "is_heard"), [("acme", True), ("other", False)])
+async def test_observers_of_a_tenant_hear_the_runs_of_that_tenant_only(tenant_id: str, is_heard: bool) -> None:
+    async with SqlStore("sqlite:///:memory:") as store:
+        hooks = [remote("ledger", observes=True, tenant_id="acme")]
+        await exec_agent(payer(), "pay", store=store, tenant_id=tenant_id, hooks=hooks)
+        assert ((await relay_status(store)).waiting > 0) is is_heard
+
+
+async def test_a_retried_operation_is_heard_by_those_who_heard_the_first_one() -> None:
+    async with SqlStore("sqlite:///:memory:") as store:
+        agent = payer()
+        first = await exec_agent(agent, "pay", store=store, hooks=[remote("ledger", observes=True)])
+        state = await store.load(first.operation_id)
+        assert state is not None
+        again = make_retry(agent, state, state.messages[:1], "op_again")
+
+    assert again.hearers == [RemoteHearer(name="ledger")]
