@@ -350,6 +350,7 @@ REFUSALS: list[list[str]] = [
     ["500", "`hook_failed`", "A hook for `RequestCall` that fails closed failed; `hook` has its id."],
     ["500", "`internal`", "An error in the server; its log has it under `requestId`."],
     ["503", "`store_unavailable`", "The database cannot be reached; see `Retry-After`."],
+    ["504", "`fence`", "A fenced change is stored, but the processes that the detail names have not confirmed it."],
     ["503", "`connections`", "The server has reached its limit of connections; see `Retry-After`."],
     ["503", "`no_registry`, `no_log`", "This server has no registry, or no log of executions."],
     ["503", "`no_master_key`", "This server has no master key, or not the one of the database."],

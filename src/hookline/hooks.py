@@ -562,6 +562,10 @@ class Hooks:
         """Return the bundle for a run that is kept in a store; called if it `needs_store`."""
         return self
 
+    def for_sub_agents(self) -> Hooks:
+        """Return the bundle as sub-agents inherit it; called if `inherit` is set."""
+        return self
+
     def _default_id(self, handler: object) -> str:
         """Return the default id of a hook: `<bundle>.<function>`, or `<module>.<function>` for an unnamed bundle."""
         return f"{module_of(handler) if self.id is UNNAMED else self.id}.{name_of(handler)}"

@@ -83,3 +83,26 @@ def nothing() -> None:
 
 
 number = 7
+
+JUDGING: list[Any] = []
+"""An event that `slow` sets when it begins to judge, and one that it waits for."""
+
+
+def slow() -> Callable[[ToolCall], Any]:
+    """Judge until it is told to end."""
+
+    async def judge(call: ToolCall) -> None:
+        JUDGING[0].set()
+        await JUDGING[1].wait()
+
+    return judge
+
+
+def wrapping(*, word: str = "old") -> Callable[[ToolCall, Any], Any]:
+    """Put a word before every result."""
+
+    async def wrap(call: ToolCall, call_next: Any) -> ToolResult:
+        result = await call_next(call)
+        return ToolResult(content=f"{word} {result.content}")
+
+    return wrap

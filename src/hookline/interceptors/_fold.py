@@ -463,7 +463,7 @@ def run_afters(hooks: Sequence[CompiledInterceptor], inner: NextStep) -> NextSte
 
     async def enter(traversal: Traversal, call: Any) -> Any:
         result = await inner(traversal, call)
-        if traversal.policy is not None and traversal.policy.suspended:
+        if traversal.superseded or (traversal.policy is not None and traversal.policy.suspended):
             return result
         return await run_turns(traversal, turns, apply_after, outer, result)
 
@@ -476,7 +476,7 @@ def run_part_afters(hooks: Sequence[CompiledInterceptor], turns: Sequence[Turn],
 
     async def enter(traversal: Traversal, call: Any) -> Any:
         result = await inner(traversal, call)
-        if traversal.policy is not None and traversal.policy.suspended:
+        if traversal.superseded or (traversal.policy is not None and traversal.policy.suspended):
             return result
         for hook, turn in zip(hooks, turns, strict=True):
             result = await run_turns(traversal, (turn,), apply_after, outer, result)

@@ -36,6 +36,7 @@ from hookline.registry._errors import (
     DefinitionError,
     DefinitionFileError,
     DefinitionNotFoundError,
+    FenceError,
     QuotaError,
     ScriptError,
 )
@@ -89,6 +90,7 @@ __all__ = [
     "DryRun",
     "ExecutionLog",
     "ExecutionRow",
+    "FenceError",
     "FieldChange",
     "HandlerCatalog",
     "HandlerEntry",

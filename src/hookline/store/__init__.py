@@ -51,6 +51,7 @@ from hookline.store._inspection import StoreInspection as StoreInspection
 from hookline.store._inspection import StoreProcess as StoreProcess
 from hookline.store._inspection import inspect_store as inspect_store
 from hookline.store._inspection import read_revision_and_processes as read_revision_and_processes
+from hookline.store._lease import generate_worker_id as generate_worker_id
 from hookline.store._migrate import downgrade_store
 from hookline.store._operation_search import LONGEST_SEARCH as LONGEST_SEARCH
 from hookline.store._operation_search import OperationFilter as OperationFilter
@@ -107,6 +108,7 @@ from hookline.store._store import SqlStore
 from hookline.store._tables import api_keys as api_keys
 from hookline.store._tables import audit as audit
 from hookline.store._tables import decisions as decisions
+from hookline.store._tables import definition_fences as definition_fences
 from hookline.store._tables import definition_revisions as definition_revisions
 from hookline.store._tables import definitions as definitions
 from hookline.store._tables import deliveries as deliveries
@@ -121,9 +123,11 @@ from hookline.store._tables import idempotency as idempotency
 from hookline.store._tables import master_keys as master_keys
 from hookline.store._tables import operations as operations
 from hookline.store._tables import policy_alerts as policy_alerts
+from hookline.store._tables import registry_members as registry_members
 from hookline.store._tables import statistics as statistics
 from hookline.store._topics import DEFINITIONS as DEFINITIONS
 from hookline.store._topics import DELIVERIES as DELIVERIES
+from hookline.store._topics import FENCES as FENCES
 from hookline.store._topics import INTERRUPTS as INTERRUPTS
 from hookline.store._topics import OPERATIONS as OPERATIONS
 from hookline.store._topics import RELAY as RELAY

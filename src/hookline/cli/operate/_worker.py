@@ -62,6 +62,13 @@ Drain = Annotated[
         help="After SIGTERM or Ctrl-C, seconds in which running operations may end. Then other workers continue them.",
     ),
 ]
+Lease = Annotated[
+    float | None,
+    typer.Option(
+        metavar="SECONDS",
+        help="Take part in changes of hooks with --fence; deny calls if the store is away for so long.",
+    ),
+]
 
 
 def run_worker(
@@ -71,6 +78,7 @@ def run_worker(
     agent_version: AgentVersions = None,
     concurrency: Concurrency = 8,
     drain: Drain = 30.0,
+    lease: Lease = None,
     allow_missing_hooks: AllowMissingHooks = False,
     files: Files = None,
     modules: Modules = None,
@@ -113,6 +121,7 @@ def run_worker(
                 "script_env": script_env or (),
                 "webhook_env": webhook_env or (),
                 "environment": environment,
+                "lease_seconds": lease,
             },
             worker={
                 "concurrency": concurrency,
