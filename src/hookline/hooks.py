@@ -511,6 +511,10 @@ class Hooks:
     """Whether a stored definition made it: a run that is resumed has those that are in force then."""
     needs_store = False
     """Whether it needs something of the store of the run, which `for_store` gives it."""
+    hearer = ""
+    """The name under which other processes hear the stored events of its runs; `""` if none do."""
+    needs_journal = False
+    """Whether only a run whose store keeps its events may have it, which `for_store` checks."""
     revision = 0
     """The revision of that definition."""
     scope: HookScope | None = None

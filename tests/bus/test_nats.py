@@ -323,3 +323,20 @@ def test_nats_is_not_imported_before_it_is_used() -> None:
     )
 
     assert run_python(program) == "False"
+
+
+async def test_the_first_question_after_a_process_serves_is_answered(nats_server: NatsServer, nats_prefix: str) -> None:
+    async def echo(question: bytes) -> bytes:
+        return question
+
+    async with (
+        NatsBus(nats_server.url, prefix=nats_prefix) as asker,
+        NatsBus(nats_server.url, prefix=nats_prefix) as member,
+    ):
+
+        async def serve_and_ask(nth: int) -> bytes:
+            async with member.answer(f"guard-{nth}", echo):
+                return await asker.ask(f"guard-{nth}", b"?", deadline=60)
+
+        for _ in range(10):
+            assert await asyncio.gather(*(serve_and_ask(nth) for nth in range(40))) == [b"?"] * 40

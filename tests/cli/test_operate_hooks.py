@@ -16,6 +16,7 @@ import pytest
 from hookline.registry import Registry
 from hookline.store import SqlStore
 from tests.cli.operated import database, define, lines, on, run
+from tests.registry.test_policy_alerts import fallback_alert, put, rate_alert
 from tests.signals import default_signals
 
 HOOKLINE = str(Path(sys.executable).with_name("hookline"))
@@ -325,6 +326,21 @@ def test_a_removed_hook_keeps_its_history_and_is_brought_back(url: str) -> None:
     assert back.stdout == f"{made} is again what it was at revision {history[-1]['revision']}: A\n"
     [found] = lines(run("hooks", "--json", url=url))
     assert (found["id"], found["enabled"]) == (made, True)
+
+
+def test_alerts_are_listed_with_their_figures_newest_first(url: str) -> None:
+    on(url, lambda store: put(store, rate_alert("a", "acme"), ago=3600))
+    on(url, lambda store: put(store, fallback_alert("b")))
+
+    found = lines(run("hooks", "alerts", "--json", url=url))
+    one = run("hooks", "alerts", "a", url=url, width=200)
+    recent = lines(run("hooks", "alerts", "--since", "10m", "--json", url=url))
+
+    assert [(each["kind"], each["alert"]["definitionId"]) for each in found] == [("fallback", "b"), ("rate", "a")]  # type: ignore[index]
+    assert [each["kind"] for each in recent] == ["fallback"]
+    assert "It would have denied 50.00% of calls (50 of 100) within 900 s" in one.stdout
+    assert run("hooks", "alerts", "other", url=url).stderr == "There are no alerts.\n"
+    assert lines(run("hooks", "alerts", "--tenant", "acme", "--json", url=url)) == found[1:]
 
 
 def stored(url: str, **fields: object) -> str:

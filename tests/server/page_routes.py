@@ -433,8 +433,12 @@ CASES: dict[tuple[str, str], Case] = {
     ("POST", "/hooks/{id:str}/backtest"): Case(
         "/hooks/{id}/backtest", hook, view=HOOK, fill={"days": "7"}, again=(200, 429)
     ),
+    ("GET", "/hooks/{id:str}/backtest"): Case("/hooks/{id}/backtest?tenant={tenant}", hook, ("tenant", "run", "days")),
     ("GET", "/logs"): Case(
-        "/logs", execution, ("hook", "point", "status", "operation", "tenant", "from", "to", "cursor"), listed=True
+        "/logs",
+        execution,
+        ("hook", "point", "status", "operation", "revision", "tenant", "from", "to", "cursor"),
+        listed=True,
     ),
     ("GET", "/statistics"): Case("/statistics", execution, ("tenant", "by", "span", "hook"), listed=True),
     ("GET", "/budgets"): Case("/budgets", budget, ("budget", "tenant", "ended"), listed=True),

@@ -669,11 +669,11 @@ def test_the_page_says_why_a_hook_cannot_judge_the_past(plain: Page, paged: Site
     hook = done(
         paged,
         paged.server.registry.create(
-            HookDefinition(name="No models", point="ModelCall.guard", handler="deny", tenant_id=tenant)
+            HookDefinition(name="No writing", point="MemoryCall.guard", handler="deny", tenant_id=tenant)
         ),
     )
     plain.goto(f"hooks/{hook.id}")
 
     plain.get_by_role("button", name="Judge their calls").click()
 
-    text(plain, "#judged .problem").to_contain_text("the tools and the settings of model calls are not stored")
+    text(plain, "#judged .problem").to_contain_text("writes to memory are not stored")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Protocol, TypeAlias, runtime_checkable
 
@@ -11,6 +11,7 @@ import msgspec
 
 from hookline._deadlines import runs_on_asyncio
 from hookline.errors import HooklineError, HookUsageError, define_error
+from hookline.events import EVENTS
 from hookline.wakeups import Wakeups, check_seconds
 
 __all__ = [
@@ -18,7 +19,9 @@ __all__ = [
     "Bus",
     "BusAnswerError",
     "BusUnavailableError",
+    "CommitTooLargeError",
     "CommittedEvents",
+    "EventFilter",
     "Hearer",
     "NobodyServesError",
     "Watcher",
@@ -36,6 +39,21 @@ KEY = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*")
 LONGEST_KEY, LARGEST_VALUE = 200, 65_536
 """Characters of a key, and bytes of a value."""
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,62}")
+
+
+@define_error("The commit {id} has {size} bytes; the bus carries {limit}. Raise `max_payload` of the server.")
+class CommitTooLargeError(HookUsageError):
+    """A commit has more bytes than a message of the bus can have.
+
+    Attributes:
+        id: The id of the commit.
+        size: Its bytes as JSON.
+        limit: The bytes that a message can have.
+    """
+
+    id: str
+    size: int
+    limit: int
 
 
 @define_error("Nobody on the bus answers {name!r}. Start a process that serves it.")
@@ -84,17 +102,59 @@ class CommittedEvents(msgspec.Struct, frozen=True, kw_only=True, rename="camel")
             commit: a commit that is heard twice has the same one.
         events: The events, oldest first, each as `hookline.events.encode` writes it.
         tenant_id: The tenant for whom the operation runs.
+        hearers: The names for which it is; empty for all who hear.
+        replay: The id of the replay that tells it again; `""` when it is told for the first time.
     """
 
     operation_id: str
     number: int
     events: list[msgspec.Raw]
     tenant_id: str = ""
+    hearers: list[str] = []
+    replay: str = ""
 
     @property
     def id(self) -> str:
         """The id of the commit: `<operation>:<number>`."""
         return f"{self.operation_id}:{self.number}"
+
+    @property
+    def message_id(self) -> str:
+        """The id of the message that carries the commit: its `id`, and another one in each replay."""
+        return f"{self.id}:{self.replay}" if self.replay else self.id
+
+    @property
+    def first(self) -> int:
+        """The number of the first of the events."""
+        return self.number - len(self.events) + 1
+
+
+class EventFilter(msgspec.Struct, frozen=True, kw_only=True):
+    """Which commits somebody hears: those with at least one event that matches. They are heard whole.
+
+    Attributes:
+        types: Wire names of events, such as `"onComplete"`; empty for all.
+        tenant_ids: Tenants; empty for all.
+        agent_ids: Globs over the ids of agents; empty for all.
+    """
+
+    types: Sequence[str] = ()
+    tenant_ids: Sequence[str] = ()
+    agent_ids: Sequence[str] = ()
+
+    def __post_init__(self) -> None:
+        """Refuse an invalid filter.
+
+        Raises:
+            HookUsageError: If a field is no list of texts, or a type is unknown.
+        """
+        for name in self.__struct_fields__:
+            given = getattr(self, name)
+            if isinstance(given, str) or not all(isinstance(each, str) for each in given):
+                raise HookUsageError(f"`{name}` of an EventFilter must be a list of texts; got {given!r:.100}.")
+        for each in self.types:
+            if each not in EVENTS:
+                raise HookUsageError(f"There is no event {each!r:.100}; the events are {', '.join(EVENTS)}.")
 
 
 Answerer: TypeAlias = Callable[[bytes], Awaitable[bytes]]
@@ -147,6 +207,15 @@ class Bus(Wakeups, Protocol):
         """
         ...
 
+    async def depths(self) -> dict[str, int]:
+        """Return the number of commits that are kept and not heard yet, by name of those who hear.
+
+        Raises:
+            BusUnavailableError: If the server cannot be reached.
+            HookUsageError: If the bus is not open.
+        """
+        ...
+
     async def tell(self, commit: CommittedEvents) -> None:
         """Hand over a commit to all who hear. It returns once the bus has kept it.
 
@@ -158,20 +227,25 @@ class Bus(Wakeups, Protocol):
 
         Raises:
             BusUnavailableError: If the bus did not keep it, or did not say so. Tell it again.
-            HookUsageError: If it is invalid or too large, or the bus is not open.
+            CommitTooLargeError: If it has more bytes than a message can have.
+            HookUsageError: If it is invalid, or the bus is not open.
         """
         ...
 
-    def hear(self, name: str, handler: Hearer) -> AbstractAsyncContextManager[None]:
-        """Hear every commit that was told, while the context is open.
+    def hear(
+        self, name: str, handler: Hearer, *, where: EventFilter | None = None
+    ) -> AbstractAsyncContextManager[None]:
+        """Hear every commit that was told for a name, while the context is open.
 
         The bus remembers by the name what was heard, so that a later process goes on where an earlier one ended.
         Several processes that hear under one name share the work. Commits of one operation are heard in order and one
         at a time; each at least once: after a process was killed, or a handler raised, its commit is heard again.
+        When the context ends, no further commits come, and those under way are heard first, for 30 seconds at most.
 
         Args:
             name: The name.
             handler: `async (commit) -> None`.
+            where: Only commits that match; others count as heard.
 
         Raises:
             HookUsageError: If an argument is invalid, or the bus is not open.

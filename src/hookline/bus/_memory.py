@@ -14,6 +14,7 @@ from hookline.bus._bus import (
     Answerer,
     BusAnswerError,
     CommittedEvents,
+    EventFilter,
     Hearer,
     NobodyServesError,
     Watcher,
@@ -25,6 +26,8 @@ from hookline.bus._bus import (
     check_watcher,
     no_answer_error,
 )
+from hookline.bus._hearing import Draining, check_filter, select_commits
+from hookline.bus._remote import ServesHooks
 from hookline.errors import HookUsageError, message_of
 from hookline.wakeups import NET, LocalWakeups
 
@@ -72,7 +75,7 @@ class _Shared:
         self.buses: list[MemoryBus] = []
         self.members: dict[str, list[_Member]] = {}
         self.queues: list[list[CommittedEvents]] = [[] for _ in range(PARTITIONS)]
-        self.known: set[tuple[str, int]] = set()
+        self.known: set[str] = set()
         self.progress: dict[str, _Progress] = {}
         self.told = asyncio.Event()
         self.turns = count()
@@ -80,7 +83,7 @@ class _Shared:
         self.expiries: dict[str, asyncio.TimerHandle] = {}
 
 
-class MemoryBus(LocalWakeups):
+class MemoryBus(LocalWakeups, ServesHooks):
     """A `Bus` within one process, for tests. What it keeps is lost with the process.
 
     `peer()` makes the bus of a further process of the test, and `kill()` ends one without a farewell.
@@ -204,12 +207,18 @@ class MemoryBus(LocalWakeups):
         check_commit(commit)
         self._check_open()
         if not self._is_known(commit):
-            self._shared.known.add((commit.operation_id, commit.number))
+            self._shared.known.add(commit.message_id)
             self._shared.queues[partition_of(commit.operation_id, PARTITIONS)].append(commit)
             self._announce()
 
+    async def depths(self) -> dict[str, int]:
+        """Return the number of commits that are not heard yet, by name; see `Bus.depths`."""
+        self._check_open()
+        told = sum(len(queue) for queue in self._shared.queues)
+        return {name: told - sum(progress.heard) for name, progress in self._shared.progress.items()}
+
     def _is_known(self, commit: CommittedEvents) -> bool:
-        return (commit.operation_id, commit.number) in self._shared.known
+        return commit.message_id in self._shared.known
 
     def _announce(self) -> None:
         """Wake those who hear."""
@@ -217,20 +226,20 @@ class MemoryBus(LocalWakeups):
         self._shared.told = asyncio.Event()
 
     @asynccontextmanager
-    async def hear(self, name: str, handler: Hearer) -> AsyncIterator[None]:
-        """Hear every commit that was told, while the context is open; see `Bus.hear`."""
+    async def hear(self, name: str, handler: Hearer, *, where: EventFilter | None = None) -> AsyncIterator[None]:
+        """Hear every commit that was told for a name, while the context is open; see `Bus.hear`."""
         check_handler(name, handler)
         self._check_open()
+        draining = Draining()
+        handler = draining.guard(select_commits(name, handler, check_filter(where)))
         progress = self._shared.progress.setdefault(name, _Progress())
         tasks = {asyncio.create_task(self._hear_queue(nth, progress, handler)) for nth in range(PARTITIONS)}
         self._hearing |= tasks
         try:
             yield
         finally:
+            await draining.finish(tasks)
             self._hearing -= tasks
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _hear_queue(self, nth: int, progress: _Progress, handler: Hearer) -> None:
         queue = self._shared.queues[nth]

@@ -10,7 +10,7 @@ try:
 except ImportError as error:
     raise MissingExtraError("server", "A registry of stored hooks") from error
 
-from hookline.registry._backtest import Backtest, BacktestAgreement, BacktestExample, BacktestGroup
+from hookline.registry._backtest import Backtest, BacktestAgreement, BacktestExample, BacktestGap, BacktestGroup
 from hookline.registry._call_labels import CallLabel, read_call_labels
 from hookline.registry._catalog import HandlerCatalog, HandlerEntry
 from hookline.registry._definition import POINTS, HookDefinition, ShadowLimits
@@ -59,6 +59,8 @@ from hookline.registry._matches import CallMatches, MatchedCall, MatchedTool, Un
 from hookline.registry._matches import find_tool_globs as find_tool_globs
 from hookline.registry._order import is_movable as is_movable
 from hookline.registry._plans import DefinitionPlan, PlannedChange
+from hookline.registry._policy_alerts import ALERT_KINDS as ALERT_KINDS
+from hookline.registry._policy_alerts import PolicyAlert
 from hookline.registry._policy_watch import FALLBACK_ACTOR as FALLBACK_ACTOR
 from hookline.registry._policy_watch import AlertSettings
 from hookline.registry._registry import Registry
@@ -75,6 +77,7 @@ __all__ = [
     "Backtest",
     "BacktestAgreement",
     "BacktestExample",
+    "BacktestGap",
     "BacktestGroup",
     "CallLabel",
     "CallMatches",
@@ -99,6 +102,7 @@ __all__ = [
     "MatchedCall",
     "MatchedTool",
     "PlannedChange",
+    "PolicyAlert",
     "QuotaError",
     "Registry",
     "ScriptError",

@@ -40,9 +40,11 @@ SHOWN_NAMES = 3
 LARGEST_CONFIG = 64 * 1024
 """Largest `config`, in bytes of JSON."""
 RESERVED_IDS = frozenset(
-    {"backtest", "deleted", "handlers", "logs", "matches", "new", "order", "stats", "test", ".", ".."}
+    {"alerts", "backtest", "deleted", "handlers", "logs", "matches", "new", "order", "stats", "test", ".", ".."}
 )
 """Ids that would collide with other paths of the HTTP API and of the web page."""
+APPLIED = "apply:"
+"""How the `source` of a stored definition begins that was applied from a file."""
 READ_ONLY = frozenset({"id", "tenantId", "source", "revision", "createdAt", "updatedAt", "problem"})
 """Fields (wire names) that a change may not set."""
 
@@ -148,7 +150,8 @@ class HookDefinition(msgspec.Struct, frozen=True, kw_only=True, rename="camel", 
         inherit: Whether the operations of sub-agents inherit the hook. By default, an interceptor and a control are
             inherited, and an observer is not.
         tags: Words to find the hook by.
-        source: `"api"`, or the file in which the definition stands. Set by the registry, like all that follow.
+        source: `"api"`; `"apply:"` and the file from which `apply_plan` has stored it, until it is changed otherwise;
+            or the file in which the definition stands. Set by the registry, like all that follow.
         revision: The revision of its last change, counted over all definitions.
         created_at: When it was created, in unix seconds.
         updated_at: When it was last changed, in unix seconds.
@@ -218,6 +221,16 @@ class HookDefinition(msgspec.Struct, frozen=True, kw_only=True, rename="camel", 
             if names
         ]
         return " ".join([share, *named]) if named or self.percent < 100 else ""
+
+    @property
+    def is_stored(self) -> bool:
+        """Whether the database has the definition, so that it can be changed there; else a file has it."""
+        return self.source == "api" or self.source.startswith(APPLIED)
+
+    @property
+    def applied_file(self) -> str:
+        """The file from which a stored definition was applied; `""` if it was made or changed otherwise."""
+        return self.source.removeprefix(APPLIED) if self.source.startswith(APPLIED) else ""
 
     @property
     def runs(self) -> Literal["handler", "webhook", "script"]:

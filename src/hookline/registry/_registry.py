@@ -13,6 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeAlias
 
+import anyio
 import msgspec
 
 from hookline.calls import Call
@@ -46,9 +47,11 @@ from hookline.registry._fencing import FenceMember, wait_for_members
 from hookline.registry._files import DefinitionFiles, HookFile, check_buildable, check_unique, load_hook_file
 from hookline.registry._hook_test_runs import HookTestResult, run_hook_test
 from hookline.registry._hook_tests import read_hook_tests
+from hookline.registry._log_rows import first_key
 from hookline.registry._matches import CallMatches, RecentCalls, read_stored_sample
 from hookline.registry._order import assign_priorities
 from hookline.registry._plans import DefinitionPlan, check_plan, make_plan
+from hookline.registry._policy_alerts import ALERT_KINDS, PolicyAlert, read_alerts
 from hookline.registry._policy_watch import AlertSettings, PolicyWatch
 from hookline.registry._revisions import DefinitionRevision, find_revised_tenants, read_deleted, read_revision_page
 from hookline.registry._rows import ChangeTransaction, DefinitionRows, open_change, read_changes
@@ -504,7 +507,7 @@ class Registry:
         async with open_change(store, actor, fence=fence) as change:
             old, _ = await self._read_to_change(change, id, tenant_id, if_revision)
             new = msgspec.structs.replace(old, enabled=enabled)
-            if old.source != "api":
+            if not old.is_stored:
                 stored = await change.switch(new)
             else:
                 stored = await change.put(new, "enable" if enabled else "disable", old=old)
@@ -570,7 +573,7 @@ class Registry:
         """
         check_limit(limit)
         snapshot = self._snapshot
-        in_files = {each for each in snapshot.tenants_with(id) if snapshot.of_tenant(each)[id].source != "api"}
+        in_files = {each for each in snapshot.tenants_with(id) if not snapshot.of_tenant(each)[id].is_stored}
         async with self._require_store().reading() as connection:
             known = {*(await find_revised_tenants(connection, id) if is_id(id) else ()), *in_files}
             owner = _choose_owner(id, sorted(known), tenant_id)
@@ -662,7 +665,7 @@ class Registry:
             DefinitionError: If it belongs to the system and a tenant asks, or is in a file.
         """
         snapshot = self._snapshot
-        in_files = [each for each in snapshot.tenants_with(id) if snapshot.of_tenant(each)[id].source != "api"]
+        in_files = [each for each in snapshot.tenants_with(id) if not snapshot.of_tenant(each)[id].is_stored]
         known = {*(await change.find_revised_tenants(id) if is_id(id) else ()), *in_files}
         owner = _choose_owner(id, sorted(known), tenant_id)
         _refuse_system_definition(owner, tenant_id)
@@ -720,7 +723,7 @@ class Registry:
 
     def _file_definitions(self, tenant_id: str) -> DefinitionsById:
         known = self._snapshot.of_tenant(tenant_id)
-        return {id: each for id, each in known.items() if each.source != "api"}  # noqa: A001
+        return {id: each for id, each in known.items() if not each.is_stored}  # noqa: A001
 
     async def matches(
         self, definition: str | HookDefinition | Mapping[str, Any], *, tenant_id: str | None = None
@@ -847,7 +850,7 @@ class Registry:
         Args:
             plan: The plan.
             actor: Who carries it out, for the audit log.
-            file: The file that the definitions come from, for the audit log.
+            file: The file that the definitions come from, for the audit log and their `source`.
             fence: Whether it takes effect in operations that are running, and in all processes before this returns; see
                 `update`.
 
@@ -975,6 +978,42 @@ class Registry:
         assert self._watch is not None
         await self._watch.check()
 
+    @property
+    def raised_alerts(self) -> Mapping[str, int]:
+        """Number of alerts that this process has raised: `"fallback"` and `"rate"`; see `PolicyAlert`."""
+        raised = {} if self._watch is None else self._watch.raised
+        return {kind: raised.get(kind, 0) for kind in ALERT_KINDS}
+
+    async def alerts(
+        self,
+        tenant_id: str | None = None,
+        *,
+        hook_id: str | None = None,
+        since: float | None = None,
+        cursor: str | None = None,
+        limit: int = 50,
+    ) -> Page[PolicyAlert]:
+        """Return a page of the alerts of policies that all processes have raised, newest first.
+
+        They are kept for 30 days, or as long as the execution log if that is longer.
+
+        Args:
+            tenant_id: Only alerts of definitions of this tenant; `""` for the system's, `None` for all.
+            hook_id: Only alerts of this definition.
+            since: Only alerts that were raised at this time or later, in unix seconds.
+            cursor: The cursor of the page before; `None` for the first page.
+            limit: Number of alerts at most, up to 1000.
+
+        Raises:
+            HookUsageError: If the time, the cursor or the limit is invalid, or the registry has no store.
+            StoreUnavailableError: If the database cannot be reached.
+        """
+        check_limit(limit)
+        if since is not None:
+            first_key(since)
+        async with self._require_store().reading() as connection:
+            return await read_alerts(connection, tenant_id, hook_id=hook_id, since=since, cursor=cursor, limit=limit)
+
     async def backtest(
         self,
         definition: str | HookDefinition | Mapping[str, Any],
@@ -990,6 +1029,7 @@ class Registry:
         examples: int = 5,
         allow_webhooks: bool = False,
         on_progress: Callable[[Backtest], None] | None = None,
+        scope: anyio.CancelScope | None = None,
     ) -> Backtest:
         """Run a definition over stored calls, and say what it would have decided about each.
 
@@ -1009,7 +1049,9 @@ class Registry:
             labels: People's labels of the calls, to compare with; see `read_call_labels`.
             examples: Number of examples of each kind.
             allow_webhooks: Whether the receiver of a control webhook is asked about each call.
-            on_progress: Called with the counts so far after every 100 operations.
+            on_progress: Called with the counts so far, at the beginning and after every 100 operations. The object is
+                the same each time, and its counts grow meanwhile.
+            scope: A scope that nobody has entered. Cancel it to end the backtest with what was judged so far.
 
         Raises:
             DefinitionError: If the definition is invalid, or cannot be judged on stored calls.
@@ -1033,7 +1075,7 @@ class Registry:
             examples=examples,
             allow_webhooks=allow_webhooks,
         )
-        return await run_backtest(self._require_store(), self._builder, judged, query, on_progress)
+        return await run_backtest(self._require_store(), self._builder, judged, query, on_progress, scope)
 
     async def refresh(self) -> None:
         """Look for changes now. Errors are logged once, and the last known definitions stay in force."""
@@ -1169,7 +1211,7 @@ class Registry:
         """
         tenants = await change.find_tenants(id) if is_id(id) else []
         snapshot = self._snapshot
-        tenants += [each for each in snapshot.tenants_with(id) if snapshot.of_tenant(each)[id].source != "api"]
+        tenants += [each for each in snapshot.tenants_with(id) if not snapshot.of_tenant(each)[id].is_stored]
         if tenant_id is not None:
             tenants = [each for each in (tenant_id, "") if each in tenants][:1]
         if not tenants:
@@ -1180,7 +1222,7 @@ class Registry:
         _refuse_system_definition(owner, tenant_id)
         own = await change.read_tenant(owner)
         in_file = snapshot.of_tenant(owner).get(id)
-        old = own[id] if in_file is None or in_file.source == "api" else await change.apply_switch(in_file)
+        old = own[id] if in_file is None or in_file.is_stored else await change.apply_switch(in_file)
         if if_revision is not None and old.revision != if_revision:
             raise _changed_error(id, old)
         return old, own
@@ -1193,14 +1235,14 @@ class Registry:
         Of the snapshot, only definitions of files count: another process may just have deleted a stored one.
         """
         seen = [self._snapshot.of_tenant(tenant).get(definition.id) for tenant in (definition.tenant_id, "")]
-        taken = definition.id in own or any(each is not None and each.source != "api" for each in seen)
+        taken = definition.id in own or any(each is not None and not each.is_stored for each in seen)
         if taken or "" in await change.find_tenants(definition.id):
             raise DefinitionConflictError(definition.id, "this id is taken; leave the id out to have one generated")
 
     def _check_name(self, definition: HookDefinition, own: Mapping[str, HookDefinition]) -> None:
         """Raise if another definition of the tenant has the same name at the same point."""
         known = self._snapshot.of_tenant(definition.tenant_id).values()
-        for other in (*own.values(), *(each for each in known if each.source != "api")):
+        for other in (*own.values(), *(each for each in known if not each.is_stored)):
             same = other.point == definition.point and other.name == definition.name
             if same and other.id != definition.id:
                 problem = f"{other.id!r} at {other.point} already has the name {other.name!r}; choose another name"
@@ -1275,7 +1317,7 @@ def _refuse_system_definition(owner: str, tenant_id: str | None) -> None:
 
 
 def _refuse_file_definition(definition: HookDefinition) -> None:
-    if definition.source != "api":
+    if not definition.is_stored:
         problem = f"it is defined in {definition.source}; change it there. Here you can only enable and disable it"
         raise DefinitionError("read_only", "$.source", problem)
 

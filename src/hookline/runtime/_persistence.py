@@ -132,6 +132,7 @@ def make_state(run: Run, status: CompletionReason | Literal["running"], version:
         retry_of=run.retry_of,
         agent_version=run.agent_version,
         callers=list(run.callers) or UNSET,
+        hearers=list(run.hearers) or UNSET,
         tags=list(run.tags) or UNSET,
         version=version,
     )
@@ -174,6 +175,7 @@ def make_steering(run: Run) -> Steering:
         offered=storable_tools(run.agent, run.offered) if run.offered is not None else None,
         offer=run.offer,
         said_from=run.said_from,
+        input_from=UNSET if run.framework else run.input_from,
         denied=run.denied,
         context=list(run.context) or UNSET,
     )

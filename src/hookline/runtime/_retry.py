@@ -33,6 +33,7 @@ def make_retry(agent: Agent, state: OperationState, prompt: Sequence[Message], o
         tenant_id=state.tenant_id,
         messages=opening_messages(agent, given),
         hooks=state.hooks,
+        hearers=state.hearers,
         interceptors=state.interceptors,
         retry_of=state.operation_id,
         agent_version=state.agent_version,

@@ -13,7 +13,7 @@ from typing import Any, cast
 
 import anyio.lowlevel
 import msgspec
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 
 from hookline._deadlines import new_scope, runs_on_asyncio
 from hookline.calls import (
@@ -73,6 +73,7 @@ from hookline.runtime._state import (
     InMemoryStore,
     OperationResult,
     OperationState,
+    RemoteHearer,
     Steering,
     Step,
     WaitingCall,
@@ -81,7 +82,7 @@ from hookline.runtime._state import (
 from hookline.runtime._tools import Tool
 from hookline.webhooks import HookData
 
-__all__ = ["Run", "after_step", "before_step", "end_events", "live", "wants_no_event"]
+__all__ = ["Run", "after_step", "before_step", "end_events", "find_hearers", "live", "wants_no_event"]
 
 
 _NO_CALLS: frozenset[type[Call]] = frozenset()
@@ -195,10 +196,12 @@ class Run:
         "finishing",
         "given_hooks",
         "halted",
+        "hearers",
         "history",
         "hooked",
         "hooks",
         "ids",
+        "input_from",
         "instructions",
         "intercepted",
         "interceptors",
@@ -297,6 +300,10 @@ class Run:
         select = partial(select_hooks, root_operation_id=root, agent_ids=agent_ids, tags=self.tags)
         if hooks and has_scopes(hooks):
             hooks = self.hooks = select(hooks)
+        self.hearers: Sequence[RemoteHearer] = ()
+        """Who hears its stored events in other processes."""
+        if hooks or state.hearers is not UNSET or (parent is not None and parent.hearers):
+            self.hearers = find_hearers(state, hooks, parent)
         if state.hooks or (hooks and has_webhooks(hooks)):
             attach_travelling_hooks(self, hooks)
             hooks = self.hooks
@@ -398,6 +405,8 @@ class Run:
         self.offer = steering.offer
         self.said_from = len(state.messages) if steering.said_from is None else steering.said_from
         """Where in the conversation begins what this operation has said."""
+        self.input_from: int | UnsetType = steering.input_from if state.steps else self.first_input()
+        """Where in the conversation begins the first input of this operation."""
         self.denied: Denial | None = steering.denied if self.journal.recovered else None
         self.refused_from: int | None = None
         """Where input begins that hooks have refused: a session does not keep it, so that no later task reads it."""
@@ -727,6 +736,24 @@ def find_callers(state: OperationState, parent: Run | None) -> tuple[CallingOper
     if parent is None:
         return ()
     return (*parent.callers, CallingOperation(parent.operation_id, parent.agent.id))
+
+
+def find_hearers(state: OperationState, hooks: Sequence[AnyHook], parent: Run | None = None) -> list[RemoteHearer]:
+    """Return who hears the stored events of an operation in other processes.
+
+    Args:
+        state: The operation as it is stored, or as it begins; who has heard it so far goes on hearing it.
+        hooks: The hooks that it was given.
+        parent: The run that calls it here, if one does.
+    """
+    inherited = [hearer for hearer in parent.hearers if hearer.inherit] if parent is not None else []
+    kept = state.hearers or []
+    given = [
+        RemoteHearer(name=entry.hearer, inherit=entry.inherit)
+        for entry in hooks
+        if isinstance(entry, Hooks) and entry.hearer and entry.tenant_id in ("", state.tenant_id)
+    ]
+    return list({hearer.name: hearer for hearer in (*inherited, *kept, *given)}.values())
 
 
 def attach_travelling_hooks(run: Run, hooks: Sequence[AnyHook]) -> None:

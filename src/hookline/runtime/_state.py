@@ -32,6 +32,7 @@ __all__ = [
     "OperationState",
     "OperationStore",
     "Reject",
+    "RemoteHearer",
     "SessionMemory",
     "Steering",
     "Step",
@@ -112,6 +113,8 @@ class Steering(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         offered: The tools that the model is offered, where hooks have changed them.
         offer: Names `offered`, so that it is not taken for that of another operation.
         said_from: Where in `messages` begins what the operation itself has said.
+        input_from: Where in `messages` begins the first input of the operation, until it is compacted; left out if
+            an older version of hookline, or the adapter of a framework, wrote the state.
         denied: Which hook has denied something so that the run is to end.
         context: The texts that hooks of the `AgentCall` have added after the prompt; left out if there are none.
     """
@@ -123,6 +126,7 @@ class Steering(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     offered: list[OfferedTool] | None = None
     offer: str = ""
     said_from: int | None = None
+    input_from: int | UnsetType = UNSET
     denied: Denial | None = None
     context: list[AddedContext] | UnsetType = UNSET
 
@@ -151,6 +155,18 @@ class CallingOperation(NamedTuple):
 
     operation_id: str
     agent_id: str
+
+
+class RemoteHearer(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Who hears the stored events of an operation in other processes, through a relay.
+
+    Attributes:
+        name: The name under which they hear, which `hookline.bus.serve` serves.
+        inherit: Whether they hear sub-agents too.
+    """
+
+    name: str
+    inherit: bool = False
 
 
 class BegunCall(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -201,6 +217,7 @@ class OperationState(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         retry_of: The operation that this operation retries.
         agent_version: The version of the agent, so that a worker of another version leaves it; `""` for any.
         callers: The runs that called it, the outermost first; left out if there are none.
+        hearers: Who hears its stored events in other processes; left out if nobody does.
         tags: Its tags; left out if there are none.
         status: `"running"`, or the reason of its last segment.
         messages: The conversation. While calls wait for a person, it ends with the assistant message that requests
@@ -269,6 +286,7 @@ class OperationState(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     retry_of: str | None = None
     agent_version: str = ""
     callers: list[CallingOperation] | UnsetType = UNSET
+    hearers: list[RemoteHearer] | UnsetType = UNSET
     tags: list[str] | UnsetType = UNSET
     events: int = 0
     version: int = 1
@@ -348,6 +366,8 @@ class DurableStore(abc.ABC):
     in one transaction. The first write is a `commit` of the whole state; the later ones `append` what is new.
     """
 
+    relays: ClassVar[bool] = False
+    """Whether the hearers of a state (`OperationState.hearers`) hear its events: a `Relay` can read them."""
     _writes_whole_states: ClassVar[set[type]] = set()
     """Classes of stores without an `append` of their own that were logged."""
 

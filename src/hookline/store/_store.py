@@ -32,6 +32,7 @@ from hookline.store._operation_search import OperationFilter, OperationPage, Ope
 from hookline.store._operation_totals import count_live
 from hookline.store._partitions import Partitions, make_partitions
 from hookline.store._reading import Page, StoredOperation
+from hookline.store._relay_queue import build_relay_row
 from hookline.store._retention import prune_operations
 from hookline.store._rows import (
     build_change,
@@ -41,7 +42,7 @@ from hookline.store._rows import (
     build_operation_row,
 )
 from hookline.store._state_rows import StateChange
-from hookline.store._topics import DELIVERIES, INTERRUPTS, OPERATIONS, WORK, choose_wakeups, events_topic
+from hookline.store._topics import DELIVERIES, INTERRUPTS, OPERATIONS, RELAY, WORK, choose_wakeups, events_topic
 from hookline.wakeups import Wakeups
 
 __all__ = ["Companion", "SqlStore", "check_settings"]
@@ -111,6 +112,8 @@ class SqlStore(DurableStore):
     Raises:
         HookUsageError: If an argument is invalid.
     """
+
+    relays = True
 
     def __init__(
         self,
@@ -336,6 +339,7 @@ class SqlStore(DurableStore):
             events=build_event_rows(state, entries),
             deliveries=build_delivery_rows(build_envelopes(state, entries)),
             model_calls=build_model_call_rows(state, model_calls),
+            relayed=build_relay_row(state, entries),
         )
         # This process owns the operation again; the next renewal of the lease must not release it.
         self._lease.abandoned.discard(state.operation_id)
@@ -811,6 +815,8 @@ class SqlStore(DurableStore):
         self.wakeups.wake(OPERATIONS)
         if any(commit.deliveries for commit in commits):
             self.wakeups.wake(DELIVERIES)
+        if any(commit.relayed is not None for commit in commits):
+            self.wakeups.wake(RELAY)
         for topic in {events_topic(commit.operation_id) for commit in commits}:
             self.wakeups.wake(topic)
         return outcomes

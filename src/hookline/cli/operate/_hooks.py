@@ -1,4 +1,4 @@
-"""`hookline hooks`: list, show, import, enforce, enable, disable, remove, revert, test, backtest definitions."""
+"""`hookline hooks`: list, show, import, enforce, enable, remove, revert, test and backtest definitions; list alerts."""
 
 from __future__ import annotations
 
@@ -62,6 +62,7 @@ if TYPE_CHECKING:
         HostSettings,
         ImportedHook,
         Mode,
+        PolicyAlert,
         Registry,
     )
     from hookline.store import SqlStore
@@ -231,7 +232,7 @@ async def _store_imported(
             place = f"{file}, line {hook.line}: {hook.definition.name}"
             skipped.append(f"{place}: {error.problem}, at ${path}")
     kept = {each.id for each in stored}
-    removed = [each for each in earlier.values() if each.id not in kept and each.source == "api"]
+    removed = [each for each in earlier.values() if each.id not in kept and each.is_stored]
     for definition in removed:
         await registry.delete(definition.id, tenant_id=tenant, actor=actor())
     return stored, removed
@@ -464,6 +465,29 @@ def show_history(
 
     found, more = operate(store, with_registry(look, None, None, None))
     print_list(found, _revision_columns(), as_json=as_json, nothing="There are no revisions of it.", more=more)
+
+
+@hooks_app.command("alerts")
+def list_alerts(
+    id: Annotated[str | None, typer.Argument(metavar="[ID]", help="Only alerts of this definition.")] = None,  # noqa: A002
+    store: StoreUrl = DEFAULT_STORE,
+    tenant: Tenant = None,
+    since: Since = None,
+    limit: Limit = 50,
+    as_json: AsJson = False,
+) -> None:
+    """List the alerts of policies, newest first.
+
+    A hook was put into shadow mode by its limits (fallback), or would deny more or fewer calls than before (rate).
+    Alerts are kept for 30 days.
+    """
+    begin = parse_option("--since", since, parse_time)
+
+    async def look(registry: Registry) -> tuple[Sequence[PolicyAlert], bool]:
+        return await read_pages(partial(registry.alerts, tenant, hook_id=id, since=begin), limit)
+
+    found, more = operate(store, with_registry(look, None, None, None))
+    print_list(found, _alert_columns(), as_json=as_json, nothing="There are no alerts.", more=more)
 
 
 @hooks_app.command("revert")
@@ -723,6 +747,17 @@ def _revision_columns() -> list[Column[DefinitionRevision]]:
         Column("action", lambda each: each.action),
         Column("by", lambda each: each.actor, rank=1),
         Column("changed", lambda each: ", ".join(change.field for change in each.changes), rank=2, cut=True),
+    ]
+
+
+def _alert_columns() -> list[Column[PolicyAlert]]:
+    return [
+        Column("when", lambda each: format_full_time(each.created_at)),
+        Column("kind", lambda each: each.kind),
+        Column("hook", lambda each: each.alert.definition_id),
+        Column("revision", lambda each: str(each.alert.revision), rank=2, right=True),
+        Column("what", lambda each: each.message, rank=1, cut=True),
+        Column("tenant", lambda each: each.alert.tenant_id, rank=3),
     ]
 
 

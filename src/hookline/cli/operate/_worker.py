@@ -163,6 +163,7 @@ async def _work(settings: WorkerSettings, say: Callable[[str], None]) -> None:
     from hookline.delivery import Outbox, networks_from_environment
     from hookline.dispatcher import HookDispatcher
     from hookline.registry import ExecutionLog, Registry
+    from hookline.relay import Relay
     from hookline.store import SqlStore, Worker
 
     async with contextlib.AsyncExitStack() as stack:
@@ -175,6 +176,8 @@ async def _work(settings: WorkerSettings, say: Callable[[str], None]) -> None:
         registry = await stack.enter_async_context(Registry(store, endpoint_secrets=True, **settings.registry))
         await stack.enter_async_context(ExecutionLog(store, observers=settings.observers))
         await stack.enter_async_context(outbox)
+        if settings.bus is not None:
+            await stack.enter_async_context(Relay(store, settings.bus))
         # Controls are asked through the outbox, since it has the secrets of their endpoints.
         dispatcher = await stack.enter_async_context(HookDispatcher(delivery=outbox))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from litestar import Response, get
 
+from hookline.relay import list_dead_letters, relay_status
 from hookline.server._callers import Req, caller_of
 from hookline.server._server_description import describe_server
 from hookline.server.page._context import context_of
@@ -11,6 +12,8 @@ from hookline.server.page._sessions import SESSION_SECONDS
 
 __all__ = ["ROUTES"]
 
+SHOWN = 20
+"""Dead letters that are shown at most."""
 WAKEUPS = {
     "postgresql": "PostgreSQL (LISTEN and NOTIFY)",
     "file": "times of the database's files",
@@ -35,6 +38,8 @@ async def show_settings(request: Req) -> Response[str]:
         wakeups=WAKEUPS,
         session_hours=SESSION_SECONDS // 3600,
         waiting_for_hooks=readiness or {},
+        relay=None if server.system is None else await relay_status(context.parts.store),
+        dead_letters=[] if server.system is None else await list_dead_letters(context.parts.store, limit=SHOWN),
         api=request.scope["state"].get("hookline_root", ""),
     )
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Annotated, Any, Protocol, TypeVar
 
+import anyio
 import msgspec
 from litestar import Response
 from litestar.params import JSONBody, QueryParameter
@@ -19,8 +20,10 @@ from hookline.registry import (
     DryRun,
     HandlerEntry,
     HookDefinition,
+    PolicyAlert,
     Registry,
 )
+from hookline.server._backtests import ShownBacktest
 from hookline.server._callers import Caller, Req, caller_of, not_found_error
 from hookline.server._parts import parts_of
 from hookline.server._problems import ApiError
@@ -41,11 +44,13 @@ from hookline.server.routes._hook_bodies import (
 from hookline.server.routes._shared import (
     VISIBLE,
     Cursor,
+    HookId,
     Id,
     IfMatch,
     IfNoneMatch,
     Limit,
     PointName,
+    Since,
     TenantId,
     page_response,
     route,
@@ -136,6 +141,22 @@ async def list_deleted_hooks(
     """List definitions that were deleted, the last first. `POST /v1/hooks/{id}/revert` brings one back."""
     registry, caller = parts_of(request).registry, caller_of(request)
     return page_response(request, await registry.deleted(caller.tenant(tenant_id), cursor=cursor, limit=limit))
+
+
+@route("GET", "/v1/hooks/alerts", scope="hooks:read", summary="List alerts of policies", errors=[404])
+async def list_hook_alerts(
+    request: Req,
+    tenant_id: TenantId = None,
+    hook_id: HookId = None,
+    since: Since = None,
+    cursor: Cursor = None,
+    limit: Limit = 50,
+) -> Response[Page[PolicyAlert]]:
+    """List alerts, newest first: hooks that their limits put into shadow mode, and changed rates of denials."""
+    registry, tenant = parts_of(request).registry, caller_of(request).tenant(tenant_id)
+    return page_response(
+        request, await registry.alerts(tenant, hook_id=hook_id, since=since, cursor=cursor, limit=limit)
+    )
 
 
 @route("PUT", "/v1/hooks/order", scope="hooks:manage", summary="Order the hooks at a point", errors=[404, 409, 412])
@@ -362,21 +383,45 @@ async def run_visible_backtest(request: Req, definition: HookDefinition, body: B
         DefinitionError: If stored calls cannot be judged with the definition.
     """
     parts, caller = parts_of(request), caller_of(request)
+    judge = await _prepare_backtest(request, definition, body)
+    with parts.backtests.enter(caller.tenant()):
+        return await judge()
+
+
+async def start_visible_backtest(request: Req, definition: HookDefinition, body: BacktestBody) -> ShownBacktest:
+    """Start what `run_visible_backtest` does, for a page that shows the counts meanwhile.
+
+    Raises:
+        ApiError: 429, if a backtest of the tenant runs already.
+    """
+    parts, caller = parts_of(request), caller_of(request)
+    judge = await _prepare_backtest(request, definition, body)
+
+    async def run(scope: anyio.CancelScope, on_progress: Callable[[Backtest], None]) -> Backtest:
+        return await judge(scope=scope, on_progress=on_progress)
+
+    return parts.backtests.start(caller.tenant(), caller.key_id, definition.id, run)
+
+
+async def _prepare_backtest(
+    request: Req, definition: HookDefinition, body: BacktestBody
+) -> Callable[..., Awaitable[Backtest]]:
+    parts, caller = parts_of(request), caller_of(request)
     tenant = caller.tenant(None if body.tenant_id is msgspec.UNSET else body.tenant_id)
     since = await parts.store.now() - BACKTEST_SECONDS if body.since is None else body.since
-    with parts.backtests.enter(caller.tenant()):
-        return await parts.registry.backtest(
-            definition,
-            tenant_id=tenant,
-            agent_id=body.agent_id,
-            tool=body.tool,
-            since=since,
-            until=body.until,
-            limit=body.limit,
-            timeout=body.timeout,
-            labels=body.labels,
-            examples=body.examples if "operations:read" in caller.scopes else 0,
-        )
+    return partial(
+        parts.registry.backtest,
+        definition,
+        tenant_id=tenant,
+        agent_id=body.agent_id,
+        tool=body.tool,
+        since=since,
+        until=body.until,
+        limit=body.limit,
+        timeout=body.timeout,
+        labels=body.labels,
+        examples=body.examples if "operations:read" in caller.scopes else 0,
+    )
 
 
 async def find_visible_matches(request: Req, definition: HookDefinition) -> CallMatches:
@@ -481,6 +526,7 @@ HOOK_ROUTES = [
     create_hook,
     list_handlers,
     list_deleted_hooks,
+    list_hook_alerts,
     order_hooks,
     try_new_hook,
     match_new_hook,

@@ -432,7 +432,7 @@ def _refuse_file(found: HookDefinition) -> None:
     Raises:
         ApiError: 409, if it is.
     """
-    if found.source != "api":
+    if not found.is_stored:
         raise ApiError(409, "read_only", f"This hook is defined in {found.source}. Change it there.")
 
 

@@ -3,8 +3,8 @@
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0016_definition_fences"
-down_revision = "0015_operation_tags"
+revision = "0019_definition_fences"
+down_revision = "0018_relay"
 
 
 def upgrade() -> None:

@@ -13,7 +13,7 @@ from time import monotonic, time
 
 import msgspec
 
-from hookline.engines._contract_process import AGENT_ID, Ledger, open_engine
+from hookline.evals._engine_process import AGENT_ID, Ledger, open_engine
 from hookline.evals.adapter_contract import ContractError
 from hookline.runtime import Agent, Approve, Engine, ScriptedModel, exec_agent, new_operation_id
 from hookline.store import SqlStore
@@ -103,7 +103,7 @@ class _Processes:
                 await asyncio.create_subprocess_exec(
                     sys.executable,
                     "-m",
-                    "hookline.engines._contract_process",
+                    "hookline.evals._engine_process",
                     *self._arguments,
                     env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
                 )
