@@ -77,7 +77,7 @@ async def test_stored_definitions_are_read_as_they_were(registry: Registry) -> N
 
 
 async def test_definitions_of_files_are_read_and_keep_their_switch(registry: Registry) -> None:
-    found = {each.id: each for each in (await registry.list()).items if each.source != "api"}
+    found = {each.id: each for each in (await registry.list()).items if not each.is_stored}
 
     assert sorted(found) == ["asked", "no-shell-in-file", "switched", "told"]
     assert {id_: each.enabled for id_, each in found.items()} == {
