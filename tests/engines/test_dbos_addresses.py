@@ -11,10 +11,11 @@ import pytest
 from dbos import DBOS
 
 from hookline import Agent, ModelResponse, exec_agent
-from hookline.engines import DbosEngine
+from hookline.engines import DbosEngine, QueueOptions
 from hookline.errors import HookUsageError
 from hookline.runtime import ScriptedModel
 from hookline.store import SqlStore, Worker
+from tests.databases import Server
 
 pytestmark = pytest.mark.anyio
 
@@ -117,6 +118,25 @@ async def test_a_worker_that_is_cancelled_while_its_segments_end_lets_them_go(st
             async with Worker(store, [agent("done")], engine=engine):
                 while (await store.operation("op")).status != "done":  # type: ignore[union-attr]
                     await anyio.sleep(0.01)
+
+
+async def test_operations_run_once_a_lost_database_of_dbos_is_back(
+    store: SqlStore, postgresql: Server, postgresql_url: str
+) -> None:
+    fast: QueueOptions = {"polling_interval_sec": 0.1}
+    async with (
+        DbosEngine(store, postgresql_url, queues={"hookline": fast}) as engine,
+        Worker(store, [agent("before", "after")], engine=engine),
+    ):
+        assert (await exec_agent(agent(), "Go", store=store, engine=engine)).output == "before"
+        await anyio.to_thread.run_sync(postgresql.lose)
+        try:
+            with anyio.move_on_after(0.5):
+                await exec_agent(agent(), "Go", operation_id="op", store=store, engine=engine)
+        finally:
+            await anyio.to_thread.run_sync(postgresql.recover)
+        with anyio.fail_after(100):
+            assert (await store.wait_until_stopped("op")).status == "done"
 
 
 @pytest.mark.parametrize(

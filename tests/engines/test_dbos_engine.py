@@ -209,6 +209,18 @@ async def test_an_operation_that_this_process_does_not_serve_waits_for_one_that_
             await wait_until_done(store, "op2")
 
 
+async def test_only_workers_of_a_version_run_its_operations(store: SqlStore, engine: DbosEngine) -> None:
+    old: list[object] = []
+    new: list[object] = []
+    async with (
+        Worker(store, [agent(old)], engine=engine, agent_versions=["1"]),
+        Worker(store, [agent(new)], engine=engine, agent_versions=["1", "2"]),
+    ):
+        for _ in range(3):
+            await exec_agent(agent(), "Go", store=store, engine=engine, agent_version="2")
+    assert (len(old), len(new)) == (0, 3)
+
+
 @pytest.mark.parametrize(
     ("status", "app_version"), [("PENDING", "2"), ("PENDING", "1"), ("ENQUEUED", "1"), ("CANCELLED", "1")]
 )

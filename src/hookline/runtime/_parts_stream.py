@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterable, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable
+from contextlib import asynccontextmanager
 from typing import Generic, TypeVar
 
 from hookline.calls import ModelCall
@@ -64,6 +65,25 @@ class PartsStream(Generic[E]):
         Raises:
             HookDenied: If a hook denies the answer.
         """
+        async with self.open(give) as add:
+            async for event in events:
+                await add(event)
+
+    @asynccontextmanager
+    async def open(self, give: Callable[[E], Awaitable[None]]) -> AsyncGenerator[Callable[[E], Awaitable[None]]]:
+        """Take the events that are read inside of the block, and give those that may be released.
+
+        If the block raises, the hooks judge what they have not judged.
+
+        Args:
+            give: Gives an event to the readers; called in the present task or in one beside it.
+
+        Yields:
+            The function that takes each event of the stream. It raises `HookDenied` if a hook denies the answer.
+
+        Raises:
+            HookDenied: If a hook denies the answer; the block is cancelled if it waits for events meanwhile.
+        """
 
         async def release(text: str) -> None:
             for event in self._release(text):
@@ -72,9 +92,12 @@ class PartsStream(Generic[E]):
         assert self._judge is not None
         try:
             async with judge_in_time(self._judge, release) as take:
-                async for event in events:
+
+                async def add(event: E) -> None:
                     if text := self._hold_or_read(event):
                         await take(text)
+
+                yield add
         except HookDenied:
             raise
         except Exception:
