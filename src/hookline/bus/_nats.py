@@ -732,6 +732,7 @@ class NatsBus(LocalWakeups, ServesHooks):
             logger.error("A message in the stream %r holds no commit, and is left out: %s", self._stream, error)
             await message.term()
             return
+        commit = msgspec.structs.replace(commit, delivered=message.metadata.num_delivered)
         confirming = asyncio.create_task(self._keep(message))
         try:
             await handler(commit)

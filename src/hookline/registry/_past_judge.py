@@ -102,7 +102,11 @@ class PastJudge:
         Args:
             part: The first part of its events.
         """
-        questions = PastQuestions(part, self._missing, only_ends=self._only_ends) if self.needs_conversations else None
+        questions = (
+            PastQuestions(part, self._missing, results=self.needs_results, only_ends=self._only_ends)
+            if self.needs_conversations
+            else None
+        )
         return PastCalls(self.calls, results=self.needs_results, missing=self._missing, questions=questions)
 
     async def judge(self, chain: PastChain, calls: PastCalls, past: PastCall) -> PastVerdict | str | None:
