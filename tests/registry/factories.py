@@ -10,6 +10,7 @@ from typing import Any, Unpack
 
 from hookline.builtin import BundleOptions
 from hookline.calls import Deny, ToolCall, ToolResult
+from hookline.events import AfterToolCall
 from hookline.hooks import Hooks
 
 __all__ = ["check_output", "counting", "late", "say", "two_hooks", "unlike"]
@@ -55,6 +56,16 @@ def late() -> Callable[[ToolCall], Any]:
         await anyio.sleep_forever()
 
     return wait
+
+
+def breaking(*, at: str) -> Callable[[AfterToolCall], None]:
+    """Fail on the calls of one tool."""
+
+    def hear(event: AfterToolCall) -> None:
+        if event.tool_name == at:
+            raise ValueError(f"no {at}")
+
+    return hear
 
 
 def blocking() -> Callable[[ToolCall], None]:

@@ -241,12 +241,14 @@ class LiveDecisions:
     @property
     def calls(self) -> int:
         """How many calls it has judged; a run is one call, also if it was resumed."""
-        return len(set(self._judged) if self._call == "AgentCall" else self._judged)
+        return len(self._judged)
 
     def __call__(self, sender: object, execution: HookExecution) -> None:
         """Take the record of an execution."""
         if execution.hook_id != self._hook_id or execution.hook_type != self._call:
             return
+        if self._call == "AgentCall" and execution.operation_id in self._judged:
+            return  # a run that is resumed is judged again
         self._judged.append(execution.operation_id)
         decided = {"": "passed", "continued": "changed"}.get(execution.decision, execution.decision)
         if execution.error is not None and execution.reason.startswith("the hook failed"):

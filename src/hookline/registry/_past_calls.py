@@ -236,6 +236,17 @@ class PastCalls:
         match event:
             case AfterToolCall() | OnToolCallError():
                 self._add_result(event)
+            case BeforeStep():
+                self._end_step(())
+                self._begin_step(event, stored)
+            case AfterStep():
+                if self._step is not None:
+                    self._step.result = StepResult(should_continue=event.should_continue, content=event.content)
+                    self._last_step = None if event.should_continue else self._step
+                    self._step = None
+                if self._questions is not None:
+                    self._questions.end_step(event)
+                self._end_step([each.tool_call_id for each in event.tools_calling])
             case BeforeHumanIntervention():
                 for pending in event.pending_tools:
                     if pending.tool_call_id not in self._waiting:
@@ -254,17 +265,6 @@ class PastCalls:
                 self._end_agent(event)
             case OnCallAgentError():
                 self._lose_agents(event.callee_id, FAILED_AGENT)
-            case BeforeStep():
-                self._end_step(())
-                self._begin_step(event, stored)
-            case AfterStep():
-                if self._step is not None:
-                    self._step.result = StepResult(should_continue=event.should_continue, content=event.content)
-                    self._last_step = None if event.should_continue else self._step
-                    self._step = None
-                if self._questions is not None:
-                    self._questions.end_step(event)
-                self._end_step([each.tool_call_id for each in event.tools_calling])
             case BeforeCompact() if CompactCall in self._wanted:
                 compaction = CompactCall(
                     messages=self._missing.compacted, token_count=event.token_count, **ids_of(event)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
 from typing import Any, NamedTuple
 
 import msgspec
@@ -24,7 +25,7 @@ from hookline.calls import (
 from hookline.errors import EventDecodeError
 from hookline.events import AfterStep, EventFields, HookType, OnComplete, decode
 from hookline.registry._past_items import PastCall, PastItem, UnjudgedCalls, ids_of
-from hookline.store import PastEvents, PastModelCall
+from hookline.store import PastConversation, PastEvents, PastModelCall
 
 __all__ = ["MissingFields", "PastQuestions"]
 
@@ -99,11 +100,13 @@ class PastQuestions:
     Args:
         part: The first part of the operation, with its conversation.
         missing: The fields that are not stored.
+        results: Whether calls are to have their results.
         only_ends: Whether hooks see runs at their ends only. If people had decided about calls of a run, its last part
             has only the newest message of the user as its input.
     """
 
-    def __init__(self, part: PastEvents, missing: MissingFields, *, only_ends: bool) -> None:
+    def __init__(self, part: PastEvents, missing: MissingFields, *, results: bool, only_ends: bool) -> None:
+        self._results = results
         self._only_ends = only_ends
         self._was_resumed = False
         conversation = part.conversation
@@ -119,6 +122,7 @@ class PastQuestions:
         self._last_step: AfterStep | None = None
         self._last_content = ""
         self._place = _Place()
+        self._context = _find_context(conversation)
         self._problem = conversation.problem
         self._is_compacted = False
         self._places: dict[int, _Place] = {}
@@ -135,7 +139,7 @@ class PastQuestions:
 
     def with_messages(self, past: PastCall) -> ModelCall:
         """Return a past model call with the messages that stood."""
-        call = msgspec.structs.replace(past.call, messages=NO_LIST)
+        call = copy(past.call)
         msgspec.structs.force_setattr(call, "messages", ReadOnlyList(self._messages[: past.messages]))
         assert isinstance(call, ModelCall)
         return call
@@ -157,11 +161,12 @@ class PastQuestions:
             return [UnjudgedCalls(place.problem, max(1, len(made)))]
         if number not in self._places:
             return []  # it applied a person's decisions
-        asked, problems = self._count_asked(place, len(made))
-        if problems:
-            return problems
+        guided = _count_guides(self._messages, place.messages, self._context)
+        asked = self._count_asked(place, len(made), guided)
+        if not asked:
+            assert self._conversation.state is not None
+            return [UnjudgedCalls(NOT_ENDED if self._conversation.state.status == "running" else NOT_ASKED)]
         items: list[PastItem] = []
-        guided = _count_guides(self._messages, place.messages, self._context())
         discarded = max(0, asked - 1)
         if discarded > guided:  # feedback that is empty has left no message
             items.append(UnjudgedCalls(DISCARDED, discarded))
@@ -200,37 +205,29 @@ class PastQuestions:
             past.lost = WITHHELD
         else:
             past.lost = ""
-            past.result = self._build_response(event, message)
+            if self._results:
+                past.result = self._build_response(event, message)
 
     @property
     def unfinished(self) -> PastCall | None:
         """The model call whose step has not ended."""
         return self._answering[0] if self._answering is not None else None
 
-    def _count_asked(self, place: _Place, made: int) -> tuple[int, list[PastItem]]:
-        """Return how often a step asked the model, or why that is not known.
+    def _count_asked(self, place: _Place, made: int, guided: int) -> int:
+        """Return how often a step asked the model; 0 if that is not known.
 
         Args:
             place: Where it did.
             made: Number of its model calls that are stored; those that a hook denied or answered are not.
+            guided: Number of messages with which hooks had the model asked again.
         """
-        guided = _count_guides(self._messages, place.messages, self._context())
         if place.is_answered:
-            return max(made, guided + 1 if made >= guided else 1), []
+            return max(made, guided + 1 if made >= guided else 1)
         state = self._conversation.state
-        assert state is not None
-        was_denied = state.steering is not None and state.steering.denied is not None
+        was_denied = state is not None and state.steering is not None and state.steering.denied is not None
         if made and (not was_denied or made > guided):
-            return made, []
-        if was_denied:
-            return made + 1, []
-        return 0, [UnjudgedCalls(NOT_ENDED if state.status == "running" else NOT_ASKED)]
-
-    def _context(self) -> Message | None:
-        """Return the message with the texts that hooks have added after the input."""
-        state = self._conversation.state
-        steering = state.steering if state is not None else None
-        return context_message(steering.context) if steering is not None and steering.context is not UNSET else None
+            return made
+        return made + 1 if was_denied else 0
 
     def _build_response(self, event: AfterStep, message: Message) -> ModelResponse:
         made = self._calls.get(event.step_index)
@@ -360,6 +357,12 @@ def _freeze(messages: Sequence[Message]) -> list[Message]:
         if calls.__class__ is not ReadOnlyList:
             msgspec.structs.force_setattr(message, "tool_calls", ReadOnlyList(message.tool_calls))
     return list(messages)
+
+
+def _find_context(conversation: PastConversation) -> Message | None:
+    """Return the message with the texts that hooks have added after the input of a run, if there is one."""
+    steering = conversation.state.steering if conversation.state is not None else None
+    return context_message(steering.context) if steering is not None and steering.context is not UNSET else None
 
 
 def _count_guides(messages: Sequence[Message], end: int, context: Message | None) -> int:

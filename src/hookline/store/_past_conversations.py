@@ -102,20 +102,23 @@ async def read_past_conversations(
     count = 0
     for name, head in heads.items():
         if group and count + head.size > MOST_MESSAGES:
-            for found in await _read_group(store, group, heads):
+            async for found in _read_group(store, group, heads):
                 yield found
             group, count = [], 0
         group.append(name)
         count += head.size
     if group:
-        for found in await _read_group(store, group, heads):
+        async for found in _read_group(store, group, heads):
             yield found
 
 
 async def _read_group(
     store: SqlStore, group: Sequence[str], heads: Mapping[str, _Head]
-) -> list[tuple[str, PastConversation]]:
-    """Read the messages and model calls of some operations."""
+) -> AsyncIterator[tuple[str, PastConversation]]:
+    """Read the messages and model calls of some operations; they are decoded one operation after the other.
+
+    Decoded all at once, they take twice the time: the garbage collector then looks through all of them repeatedly.
+    """
     bodies: dict[str, dict[int, tuple[str, bytes]]] = {}
     calls: dict[str, list[Any]] = {}
     row, call = state_rows.c, model_calls.c
@@ -128,7 +131,8 @@ async def _read_group(
             bodies.setdefault(operation_id, {})[number] = kind, body
         for each in (await connection.execute(asked.order_by(call.operation_id, call.number))).all():
             calls.setdefault(each[0], []).append(each)
-    return [(name, _build(heads[name], bodies.get(name, {}), calls.get(name, ()))) for name in group]
+    for name in group:
+        yield name, _build(heads[name], bodies.pop(name, {}), calls.pop(name, ()))
 
 
 PAST_CALL_COLUMNS = ("step_index", "model", "input_tokens", "output_tokens", "cost_usd", "error_type")
