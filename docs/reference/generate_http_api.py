@@ -95,7 +95,7 @@ def http_api_page() -> Iterator[str]:
     yield from table(["status", "`code`", "when"], REFUSALS)
     yield (
         "Routes that write definitions have further codes with status 422: `handler_not_allowed`, `handler_broken`, "
-        "`config_refused`, `point_not_served`, `webhook_refused`, `script_refused`, `read_only`; see "
+        "`config_refused`, `point_not_served`, `webhook_refused`, `script_refused`, `remote_refused`, `read_only`; see "
         "[DefinitionError](registry.md#hookline.registry.DefinitionError).\n"
     )
     yield "## Objects\n"

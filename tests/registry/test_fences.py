@@ -12,9 +12,12 @@ import pytest
 from sqlalchemy import delete, select
 
 from hookline import Agent, OperationResult, ScriptedModel, ToolRequest, exec_agent, tool
-from hookline.errors import HookUsageError
-from hookline.interceptors import boot_time
+from hookline.calls import ModelCall, ToolCall, ToolResult
+from hookline.errors import HookUsageError, StoreUnavailableError
+from hookline.interceptors import Fence, boot_time
 from hookline.registry import DefinitionNotFoundError, FenceError, Registry
+from hookline.registry._fencing import FenceMember
+from hookline.runtime import AdapterRun, Capabilities
 from hookline.signals import HookExecution
 from hookline.store import SqlStore, registry_members
 from hookline.wakeups import PollingWakeups
@@ -384,3 +387,52 @@ async def test_operations_that_outlive_their_registry_are_denied(database_url: s
 async def test_a_definition_that_is_gone_cannot_be_changed_with_a_fence(registry: Registry) -> None:
     with pytest.raises(DefinitionNotFoundError):
         await registry.update("gone", REFUSE, fence=True)
+
+
+async def test_a_process_that_was_not_waited_for_does_not_judge_before_it_has_read_the_changes(
+    database_url: str,
+) -> None:
+    failures: list[str] = []
+    is_broken = False
+
+    async def read() -> None:
+        if is_broken:
+            failures.append("read")
+            raise StoreUnavailableError("the store", "it cannot be read")
+
+    fence = Fence(lambda tenant_id: [])
+    async with SqlStore(database_url) as store:
+        member = FenceMember(store, fence, 0.6, read, lambda problem: None)
+        await member.join()
+        assert not fence.is_lost
+        is_broken = True
+        async with store.writing() as connection:
+            await connection.execute(delete(registry_members))
+        member.start()
+        try:
+            await until(lambda: len(failures) > 3)
+            assert fence.is_lost
+            assert fence.epoch == 1
+            is_broken = False
+            await until(lambda: not fence.is_lost)
+            assert fence.epoch == 2
+        finally:
+            await member.leave()
+
+
+async def test_an_operation_of_another_framework_follows_a_fenced_change(registry: Registry) -> None:
+    drives = Capabilities(framework="a loop", calls={ToolCall: frozenset({"guard"})})
+
+    async def pay(args: object) -> ToolResult:
+        return ToolResult(content="paid")
+
+    async with AdapterRun(registry.hooks(), drives) as run:
+        run.begin_step()
+        one = await run.call_tool(ToolRequest("pay", {}, tool_call_id="1"), pay)
+        await registry.create(definition(**COUNTING | REFUSE), fence=True)
+        two = await run.call_tool(ToolRequest("pay", {}, tool_call_id="2"), pay)
+        run.end_step(should_continue=False)
+        assert run.leads(ToolCall)
+        assert not run.leads(ModelCall)
+
+    assert (one.result.content, one.ran, two.ran) == ("paid", True, False)

@@ -26,7 +26,7 @@ EMPTY = Path(__file__).parents[1] / "store" / "stored" / "by_8ffe382.sql"
 DEFINITIONS = FILES / "definitions"
 
 ADDED = {"$.exceptTenants", "$.dialect", "$.hostEvent", "$.matcher", "$.mode", "$.shadowAbove"}
-ADDED |= {"$.tenants", "$.agents", "$.operationTags", "$.environments", "$.percent"}
+ADDED |= {"$.remote", "$.tenants", "$.agents", "$.operationTags", "$.environments", "$.percent"}
 """Fields that definitions have today, and had not then."""
 
 
@@ -141,6 +141,7 @@ def test_the_json_of_a_definition_is_read() -> None:
             "environments": [],
             "percent": 100.0,
             "shadowAbove": None,
+            "remote": None,
         }
 
 

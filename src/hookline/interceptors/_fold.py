@@ -235,7 +235,8 @@ class CompiledChain:
         self.background = bool(background) or len(enforced) < len(waited)
         self.takes_context = bool(enforced) and enforced[0].call in (ToolCall, AgentCall)
         self.background_after = tuple(hook for hook in reversed(background) if hook.kind == "after")
-        judges = [hook for hook in reversed(enforced) if hook.kind in ("after", "around")]
+        holding = [hook for hook, (given, _) in pairs if given.hold_text and hook in enforced]
+        judges = [hook for hook in reversed(holding) if hook.kind in ("after", "around")]
         self.part_hooks = tuple(judges) if all(hook.parts is not None for hook in judges) else ()
         layers = [hook for hook in waited if hook.kind != "guard"]
         self.idle: list[Any] = [IDLE]

@@ -13,7 +13,7 @@ except ImportError as error:
 from hookline.registry._backtest import Backtest, BacktestAgreement, BacktestExample, BacktestGap, BacktestGroup
 from hookline.registry._call_labels import CallLabel, read_call_labels
 from hookline.registry._catalog import HandlerCatalog, HandlerEntry
-from hookline.registry._definition import POINTS, HookDefinition, ShadowLimits
+from hookline.registry._definition import POINTS, HookDefinition, RemoteTarget, ShadowLimits
 from hookline.registry._definition import READ_ONLY as READ_ONLY
 from hookline.registry._definition import AgentGlob as AgentGlob
 from hookline.registry._definition import Environment as Environment
@@ -105,6 +105,7 @@ __all__ = [
     "PolicyAlert",
     "QuotaError",
     "Registry",
+    "RemoteTarget",
     "ScriptError",
     "ShadowLimits",
     "Statistic",

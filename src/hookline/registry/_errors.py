@@ -39,8 +39,8 @@ class DefinitionError(HooklineError, ValueError):
     Attributes:
         code: The kind of problem: `"invalid"` (a field has an invalid value), `"handler_not_allowed"`,
             `"handler_broken"` (the handler cannot be loaded), `"config_refused"`, `"point_not_served"` (the hook does
-            not fit the point), `"webhook_refused"`, `"script_refused"`, `"read_only"`, `"unreadable"` (a file cannot
-            be opened), `"not_judged"` (stored calls cannot be judged with it).
+            not fit the point), `"webhook_refused"`, `"script_refused"`, `"remote_refused"`, `"read_only"`,
+            `"unreadable"` (a file cannot be opened), `"not_judged"` (stored calls cannot be judged with it).
         path: The field, as a JSON path (`$.config.tools`).
         problem: What is wrong, and how to fix it.
     """

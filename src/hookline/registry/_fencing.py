@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import NamedTuple
 
-from sqlalchemy import delete, exists, insert, select, update
+from sqlalchemy import delete, exists, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from hookline.errors import HookUsageError, StoreUnavailableError, message_of
 from hookline.interceptors import Fence, boot_time
 from hookline.registry._errors import FenceError
-from hookline.store import FENCES, SqlStore, after_commit, generate_worker_id, read_clock, registry_members
+from hookline.store import FENCES, SqlStore, after_commit, generate_worker_id, insert_into, read_clock, registry_members
 
 __all__ = ["FenceMember", "check_members", "wait_for_members"]
 
@@ -58,6 +59,7 @@ class FenceMember:
         self._read_changes = read_changes
         self._report = report
         self._confirmed = -1
+        self._is_member = False
         self._changed = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
@@ -67,15 +69,17 @@ class FenceMember:
         Raises:
             StoreUnavailableError: If the database cannot be reached.
         """
-        began = boot_time()
+        began, self._is_member, self._fence.valid_until = boot_time(), False, -math.inf
         async with self._store.writing() as connection:
             row = {"member_id": self.member_id, "lease_seconds": self._lease_seconds, "renewals": 0, "confirmed": -1}
-            await connection.execute(insert(registry_members).values(**row, started_at=await read_clock(connection)))
+            added = insert_into(connection, registry_members).values(**row, started_at=await read_clock(connection))
+            await connection.execute(added.on_conflict_do_nothing())  # an earlier try may have got so far
         # What is changed from now on waits for this process; what was changed before is read here.
         await self._read_changes()
         self._fence.epoch += 1
         if not await self._renew(began, self._fence.revision):
             raise StoreUnavailableError(repr(self._store), "another process has ended the lease of this one at once")
+        self._is_member = True
 
     def start(self) -> None:
         """Keep the lease until `leave` is called."""
@@ -128,7 +132,8 @@ class FenceMember:
         """
         began, revision = boot_time(), self._fence.revision if is_drained else self._confirmed
         async with asyncio.timeout(self._lease_seconds):
-            if not await self._renew(began, revision):
+            # A process without a row has missed changes: it may not judge before it has read them.
+            if not self._is_member or not await self._renew(began, revision):
                 logger.warning("Registry: the other processes did not wait for this one; it begins a new lease")
                 await self.join()
             elif revision >= self._fence.revision:

@@ -192,6 +192,9 @@ def check_stored_point(definition: HookDefinition, *, allow_webhooks: bool) -> N
             problem = "its receiver would be asked about each stored call; allow that with `allow_webhooks`"
             raise refusal(problem, "$.webhook")
         return
+    if definition.remote is not None and not allow_webhooks:
+        problem = "the processes that serve it would be asked about each stored call; allow that with `allow_webhooks`"
+        raise refusal(problem, "$.remote")
     if point.call is None or point.kind is None:
         raise refusal("it observes events, and decides nothing; use a guard, such as 'ToolCall.guard'", "$.point")
     if definition.handler == "log":

@@ -72,7 +72,7 @@ HookTestResults: TypeAlias = list[HookTestResult]
 Tenants: TypeAlias = list[str]
 GivenDefinition: TypeAlias = HookDefinition | Mapping[str, Any]
 
-BEHAVIOR_FIELDS = ("point", "handler", "webhook", "script", "dialect", "host_event", "matcher", "config")
+BEHAVIOR_FIELDS = ("point", "handler", "webhook", "script", "remote", "dialect", "host_event", "matcher", "config")
 """Fields that decide what a definition does."""
 CLOSING = 1.0
 """Seconds that a query for changes may still take when the registry is closed."""
@@ -223,7 +223,14 @@ class Registry:
         self._catalog = HandlerCatalog(modules)
         known_scripts = None if scripts is None else Scripts(Path(scripts), script_env)
         ring = KeyRing.from_environment() if keys is None else keys
-        self._builder = Builder(self._catalog, known_scripts, ring, endpoint_secrets=endpoint_secrets, budgets=store)
+        self._builder = Builder(
+            self._catalog,
+            known_scripts,
+            ring,
+            endpoint_secrets=endpoint_secrets,
+            budgets=store,
+            wakeups=getattr(store, "wakeups", None),
+        )
         self._snapshot = Snapshot(self._builder, environment)
         self._rules = DefinitionRules(builder=self._builder, quota=quota, variables=frozenset(webhook_env))
         self._watch = None if store is None else PolicyWatch(store, self._snapshot, alerts, self.refresh)

@@ -44,6 +44,8 @@ FIRST_PAUSE, LONGEST_PAUSE = 0.05, 5.0
 """Shortest and longest pause, in seconds, before commits that could not be told are told again."""
 LEASE_MARGIN = 0.05
 """Seconds after the end of another relay's lease after which this one takes over."""
+GATHERING = 0.01
+"""Seconds for which commits are gathered before they are read, as a run stores several in a row."""
 CLOSING = 5.0
 """Seconds that closing may take at most."""
 
@@ -156,6 +158,7 @@ class Relay:
             pause = FIRST_PAUSE
             if told < self._batch_size:
                 await self._wait(max(0.0, renew_at - monotonic()))
+                await asyncio.sleep(GATHERING)
 
     async def _wait(self, seconds: float, *, for_wakeup: bool = True) -> None:
         """Wait until woken, for some seconds at most; not for a wake-up while the bus is away."""

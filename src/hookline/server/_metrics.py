@@ -15,6 +15,7 @@ from time import monotonic
 
 from sqlalchemy import func, select
 
+from hookline.bus import NatsBus
 from hookline.registry import ALERT_KINDS, ExecutionLog, Registry
 from hookline.server._callers import Req, caller_of
 from hookline.server._problems import ApiError
@@ -165,6 +166,16 @@ class Metrics:
             yield _single_sample("gauge", "hookline_registry_problems", len(self._registry.problems))
             name = "hookline_policy_alerts_total"
             yield "counter", name, _labelled_samples(name, "kind", self._registry.raised_alerts)
+        bus = self._store.wakeups
+        if isinstance(bus, NatsBus):
+            yield _single_sample("gauge", "hookline_bus_connected", bus.is_connected)
+            yield _single_sample("counter", "hookline_bus_reconnects_total", bus.reconnects)
+            name = "hookline_bus_questions_total"
+            asked: list[Sample] = [
+                (name, (("name", asked_name), ("outcome", outcome)), float(count))
+                for (asked_name, outcome), count in sorted(bus.questions.items())
+            ]
+            yield "counter", name, asked
         if self._log is not None:
             yield _single_sample("gauge", "hookline_log_queued", self._log.queued)
             yield _single_sample("counter", "hookline_log_written_total", self._log.written)

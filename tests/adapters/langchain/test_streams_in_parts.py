@@ -22,6 +22,8 @@ from pydantic import PrivateAttr
 from hookline import Deny, Guide, Hooks, ModelCall, ModelResponse, TextParts
 from hookline.adapters import hooked
 from hookline.adapters.langchain import HooklineMiddleware
+from hookline.budgets import InMemoryBudgets
+from hookline.builtin import budget
 from hookline.errors import RunStopped
 
 pytestmark = [pytest.mark.anyio, pytest.mark.parametrize("anyio_backend", ["asyncio"])]
@@ -368,3 +370,18 @@ async def test_the_newest_streams_are_held_whole() -> None:
     messages = [await message.text async for message in run.messages]
 
     assert "".join(messages) == "the key is ****"
+
+
+async def test_the_tokens_that_a_cut_answer_has_reported_count() -> None:
+    used: Any = {"input_tokens": 40, "output_tokens": 1, "total_tokens": 41}
+    store = InMemoryBudgets()
+    spending = budget(tokens=1000, reserve_tokens=300, per="user", store=store)
+    begun = AIMessageChunk(content="", usage_metadata=used)
+    model, texts = Streaming(begun, "the key is ", "4711 and", " more"), list[str]()
+
+    with pytest.raises(RunStopped, match="a secret"):
+        await by_messages(hooked(agent_of(model, judging(deny_secret)), hooks=[spending]), model, texts)
+
+    [figures] = await store.budgets()
+    assert figures.used.tokens == 41
+    assert texts[0] == "the key is "

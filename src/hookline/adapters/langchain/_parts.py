@@ -26,7 +26,7 @@ from langchain_core.runnables.config import ensure_config, var_child_runnable_co
 from langchain_core.tracers import _streaming
 from langchain_core.tracers._streaming import _StreamingCallbackHandler
 
-from hookline.calls import ModelCall
+from hookline.calls import ModelCall, ModelResponse, Usage
 from hookline.errors import HookDenied
 from hookline.runtime import PartsStream
 
@@ -107,7 +107,14 @@ class JudgedReading:
         self._manager, self._readers, self._run_in_loop = manager, list(readers), run_in_loop
         self._last = last.content if last is not None else None
         self._place: object = None
-        self._parts = PartsStream[Piece](call, text_of=self._text_of, with_text=with_text, is_frame=is_frame)
+        self._usage = Usage()
+        self._parts = PartsStream[Piece](
+            call,
+            text_of=self._text_of,
+            with_text=with_text,
+            is_frame=is_frame,
+            read_so_far=lambda: ModelResponse(usage=self._usage, cost_known=False),
+        )
         self._add: Callable[[Piece], Awaitable[None]] | None = None
         self._refusal: HookDenied | None = None
         self._started: dict[str, Any] = {}
@@ -164,6 +171,9 @@ class JudgedReading:
         """
         assert self._add is not None
         self.check_denied()
+        used = getattr(piece.message, "usage_metadata", None)
+        if used:
+            self._usage += Usage(input_tokens=used["input_tokens"], output_tokens=used["output_tokens"])
         try:
             await self._add(piece)
         except HookDenied as refusal:

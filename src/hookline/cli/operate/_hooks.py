@@ -721,8 +721,7 @@ def state_of(definition: HookDefinition) -> str:
 
 
 def _target(definition: HookDefinition) -> str:
-    webhook = definition.webhook
-    return definition.handler or definition.script or ("" if webhook is None else webhook.url)
+    return definition.target
 
 
 def _columns() -> list[Column[HookDefinition]]:

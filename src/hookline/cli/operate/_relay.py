@@ -52,6 +52,10 @@ def run_relay(
     bus_nkey_seed: BusNkeySeed = None,
     bus_prefix: BusPrefix = "hookline",
     bus_wait: BusWait = 0.0,
+    lease: Annotated[
+        float,
+        typer.Option(min=0.1, metavar="SECONDS", help="Seconds after which another process follows a killed one."),
+    ] = 15.0,
 ) -> None:
     """Tell stored events to remote observers until Ctrl-C.
 
@@ -63,17 +67,17 @@ def run_relay(
     with report_errors_only():
         check_store(store, creates=True)
         made = make_bus(bus, credentials=bus_credentials, nkey_seed=bus_nkey_seed, prefix=bus_prefix, wait=bus_wait)
-        asyncio.run(_relay(store, made))
+        asyncio.run(_relay(store, made, lease))
 
 
-async def _relay(url: str, bus: NatsBus) -> None:
+async def _relay(url: str, bus: NatsBus, lease: float) -> None:
     from hookline.relay import Relay
     from hookline.store import SqlStore
 
     async with contextlib.AsyncExitStack() as stack:
         await stack.enter_async_context(bus)
         store = await stack.enter_async_context(SqlStore(url, wakeups=bus))
-        await stack.enter_async_context(Relay(store, bus))
+        await stack.enter_async_context(Relay(store, bus, lease_seconds=lease))
         typer.echo(f"hookline relays the events of {store.name} to {bus.address}")
         await asyncio.Event().wait()
 

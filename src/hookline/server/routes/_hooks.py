@@ -74,7 +74,7 @@ Words = Annotated[
         max_length=400,
         pattern=VISIBLE,
         description="Return only definitions with all of these words in their name, id, description, tags, tools, or "
-        "handler, script or URL.",
+        "handler, script, URL or remote name.",
     ),
 ]
 Fence = Annotated[
