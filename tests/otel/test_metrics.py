@@ -31,16 +31,20 @@ from hookline import (
     InMemoryStore,
     Message,
     ModelCall,
+    ModelResponse,
     OnToolCallError,
     Reject,
     ScriptedModel,
+    TextParts,
     ToolCall,
     ToolResult,
+    Usage,
     exec_agent,
     interrupt,
     resume_agent,
     tool,
 )
+from hookline.interceptors import open_text_judge
 
 from .gauge import (
     AGENT,
@@ -189,6 +193,31 @@ async def test_tokens_are_measured_by_type(gauge: Gauge) -> None:
     for attributes in gauge.attributes("gen_ai.client.token.usage"):
         assert attributes.items() >= common.items()
     assert gauge.attributes("gen_ai.client.operation.duration") == [common]
+
+
+async def test_the_tokens_that_a_cut_answer_has_reported_are_measured(gauge: Gauge) -> None:
+    class Cut:
+        name, provider = "m", "p"
+
+        async def respond(self, call: ModelCall) -> ModelResponse:
+            raise AssertionError
+
+        async def stream(self, call: ModelCall) -> Any:
+            judge = open_text_judge(call)
+            assert judge is not None
+            judge.read_so_far = lambda: ModelResponse(usage=Usage(input_tokens=40, output_tokens=1))
+            await judge.add("a secret")
+            yield "never"
+
+    hooks = Hooks("judge")
+    hooks.after(ModelCall, parts=TextParts(max_chars=1))(lambda call, response: Deny("no"))
+
+    result = await exec_agent(
+        Agent(id="a", model=Cut()), "go", hooks=[hooks, gauge.hooks()], on_token=lambda text: None
+    )
+
+    assert result.denied is not None
+    assert gauge.sums("gen_ai.client.token.usage", "gen_ai.token.type") == {"input": (1, 40), "output": (1, 1)}
 
 
 async def test_a_model_call_is_measured_under_the_model_that_hooks_have_chosen_for_it(gauge: Gauge) -> None:
