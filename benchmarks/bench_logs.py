@@ -10,6 +10,7 @@ from functools import partial
 from itertools import product
 from pathlib import Path
 from time import perf_counter, perf_counter_ns, time_ns
+from typing import Any
 
 from sqlalchemy import insert
 
@@ -30,7 +31,7 @@ from hookline import (
 )
 from hookline.registry import ExecutionLog
 from hookline.registry._log_rows import build_row, execution_hook_rows, execution_row
-from hookline.registry._statistics import StatisticsBuffer, write_statistics
+from hookline.registry._statistics import StatisticsBuffer, write_grouped_statistics, write_statistics
 from hookline.signals import ChainRun, HookExecution, chain_ran
 from hookline.store import SqlStore
 from hookline.store._tables import execution_hooks, executions
@@ -43,9 +44,10 @@ TOGETHER = 5000
 PAGE = 10
 """Rows of a page: every filter finds so many among a thousand, so that no full page is compared with a short one."""
 TENANTS, HOOKS = 4, 4
+AGENTS, TOOLS = 3, 10
 POINTS = ("ToolCall", "ModelCall", "StepCall")
 STATUSES = ("ok",) * 6 + ("denied", "denied", "error", "error")
-FILTERS: dict[str, dict[str, str]] = {
+FILTERS: dict[str, dict[str, Any]] = {
     "no filter": {},
     "tenant": {"tenant_id": "tenant 3"},
     "point": {"point": "ToolCall"},
@@ -57,6 +59,8 @@ FILTERS: dict[str, dict[str, str]] = {
     "tenant, point, status": {"tenant_id": "tenant 3", "point": "ToolCall", "status": "error"},
     "tenant, hook": {"tenant_id": "tenant 3", "hook_id": "hook 2"},
     "tenant, hook, status": {"tenant_id": "tenant 3", "hook_id": "hook 2", "status": "denied"},
+    "revision": {"revision": 3},
+    "tenant, revision, status": {"tenant_id": "tenant 3", "revision": 3, "status": "denied"},
     "nothing found": {"tenant_id": "nobody", "point": "ToolCall", "status": "error"},
 }
 
@@ -79,6 +83,10 @@ async def pages(urls: dict[int, str]) -> list[Row]:
         f"p99 of a page [{name}": partial(page, which=which) for name, which in FILTERS.items()
     }
     asked["p99 of a tenant's statistics ["] = lambda log: log.statistics("tenant 3")
+    asked["p99 of a tenant's statistics by tool ["] = lambda log: log.statistics("tenant 3", by="tool")
+    asked["p99 of a hook's statistics by agent ["] = lambda log: log.statistics(
+        "tenant 3", hook_id="hook 2", by="agent"
+    )
     samples: dict[str, list[float]] = {}
     for _ in range(BLOCKS):
         taken: dict[str, list[float]] = {}
@@ -104,9 +112,9 @@ def case_of(name: str, size: int) -> str:
     return f"{name}{'' if name.endswith('[') else ', '}rows={size:,}]"
 
 
-async def page(log: ExecutionLog, which: dict[str, str]) -> None:
-    arguments = {"tenant_id": None, **which}
-    await log.logs(**arguments, limit=PAGE)  # type: ignore[arg-type]
+async def page(log: ExecutionLog, which: dict[str, Any]) -> None:
+    arguments: dict[str, Any] = {"tenant_id": None, **which}
+    await log.logs(**arguments, limit=PAGE)
 
 
 async def fill(store: SqlStore, count: int) -> None:
@@ -123,18 +131,23 @@ async def fill(store: SqlStore, count: int) -> None:
             await connection.execute(
                 insert(execution_hooks), [place for row in rows for place in execution_hook_rows(row)]
             )
-    added_up = sums.changed_rows()
-    for start in range(0, len(added_up), TOGETHER):
-        async with store.writing() as connection:
-            await write_statistics(connection, added_up[start : start + TOGETHER])
+    for write, added_up in (
+        (write_statistics, sums.changed_rows()),
+        (write_grouped_statistics, sums.changed_group_rows()),
+    ):
+        for start in range(0, len(added_up), TOGETHER):
+            async with store.writing() as connection:
+                await write(connection, added_up[start : start + TOGETHER])
 
 
 def made(chance: random.Random, nth: int, time_unix_nano: int) -> ChainRun:
     """A record of a call that met two hooks."""
     point, status, tenant = chance.choice(POINTS), chance.choice(STATUSES), f"tenant {chance.randrange(TENANTS)}"
+    ran = [chance.randrange(HOOKS) for _ in range(2)]
     executions = [
         HookExecution(
-            hook_id=f"hook {chance.randrange(HOOKS)}",
+            hook_id=f"hook {hook}",
+            revision=hook + 1,
             hook_type=point,
             operation_id=f"op {nth // 20}",
             status=status if last else "ok",
@@ -142,7 +155,7 @@ def made(chance: random.Random, nth: int, time_unix_nano: int) -> ChainRun:
             time_unix_nano=time_unix_nano,
             tenant_id=tenant,
         )
-        for last in (False, True)
+        for hook, last in zip(ran, (False, True), strict=True)
     ]
     return ChainRun(
         point=point,
@@ -153,6 +166,8 @@ def made(chance: random.Random, nth: int, time_unix_nano: int) -> ChainRun:
         reason="not today" if status == "denied" else None,
         duration_ms=2.0,
         time_unix_nano=time_unix_nano,
+        agent_id=f"agent {chance.randrange(AGENTS)}",
+        tool=f"local/tool {chance.randrange(TOOLS)}" if point == "ToolCall" else "",
     )
 
 

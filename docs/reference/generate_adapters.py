@@ -65,6 +65,7 @@ AFTER_ATTACHED = """\
 |---|---|
 | `operation_id` | the id of the run; a new one by default |
 | `user_id`, `tenant_id` | for whom it runs |
+| `tags` | words to find the operation by, and for hooks that are only for some operations |
 | `dispatcher` | an open `HookDispatcher` to share; each run has one of its own by default |
 | `store` | where an operation is kept while it waits for a person |
 | `drain_timeout` | the seconds that queued observers may take at the end |

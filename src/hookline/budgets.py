@@ -44,7 +44,7 @@ BudgetPer: TypeAlias = Literal["operation", "user", "tenant", "agent", "tool"]
 BudgetWindow: TypeAlias = Literal["1h", "1d", "month"]
 """The time for which a budget holds: an hour, a day or a month of the clock and calendar of a time zone."""
 
-BudgetState: TypeAlias = Literal["open", "warned", "used up", "closed", "ended"]
+BudgetState: TypeAlias = Literal["open", "nearly used up", "used up", "closed", "ended"]
 """How a window stands; `"closed"` after an overrun."""
 
 NANO = 10**9
@@ -216,7 +216,7 @@ class BudgetFigures(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
             return "closed"
         if self.share >= 1:
             return "used up"
-        return "warned" if self.warned else "open"
+        return "nearly used up" if self.warned else "open"
 
 
 class Reservation(msgspec.Struct, frozen=True, kw_only=True):

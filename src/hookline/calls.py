@@ -243,6 +243,7 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
         user_id: The user for whom it runs.
         tenant_id: The tenant for whom it runs.
         parent_operation_id: The run that called the agent; `None` if it is no sub-agent.
+        tags: The tags of the run.
         metadata: A dictionary that all hooks of the call share. It is the only part that you can change in place.
     """
 
@@ -251,6 +252,7 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
     user_id: str = ""
     tenant_id: str = ""
     parent_operation_id: str | None = None
+    tags: tuple[str, ...] = ()
     metadata: dict[str, Any] = {}
 
 

@@ -143,6 +143,7 @@ class EventFields(msgspec.Struct, frozen=True, kw_only=True, rename="camel", tag
         user_id: The user for whom it runs.
         tenant_id: The tenant for whom it runs.
         parent_operation_id: The run that called this run as a sub-agent.
+        tags: The tags of the run.
     """
 
     hook_type: ClassVar[HookType]
@@ -153,6 +154,7 @@ class EventFields(msgspec.Struct, frozen=True, kw_only=True, rename="camel", tag
     user_id: str = ""
     tenant_id: str = ""
     parent_operation_id: str | None = None
+    tags: tuple[str, ...] = ()
 
     if not TYPE_CHECKING:  # or type checkers would take it for an attribute of every event
         mock = _NoMock()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from copy import copy
 from fnmatch import fnmatchcase
 from hashlib import sha256
@@ -98,30 +98,37 @@ class HookScope(msgspec.Struct, frozen=True, kw_only=True):
     """The operations that a hook is for.
 
     A sub-agent goes with the operation that called it: it is in the same share, and belongs to the agents of its
-    callers, too.
+    callers, too. It has the tags of its callers.
 
     Attributes:
         key: What the share is drawn by: the id of the definition.
         percent: The share of all operations, 0 to 100.
         agents: Globs of the ids of agents; empty for all agents.
+        tags: Globs of tags, one of which an operation must have; empty for all operations.
     """
 
     key: str
     percent: float = 100.0
     agents: tuple[str, ...] = ()
+    tags: tuple[str, ...] = ()
 
-    def includes(self, root_operation_id: str, agent_ids: Sequence[str]) -> bool:
+    def includes(self, root_operation_id: str, agent_ids: Sequence[str], tags: Iterable[str]) -> bool:
         """Return whether an operation is one of those that the hook is for.
 
         Args:
             root_operation_id: The operation, or the outermost one that called it.
             agent_ids: Its agent, and those that called it.
+            tags: Its tags.
         """
-        return self.has_agent(agent_ids) and self.has_operation(root_operation_id)
+        return self.has_agent(agent_ids) and self.has_tag(tags) and self.has_operation(root_operation_id)
 
     def has_agent(self, agent_ids: Sequence[str]) -> bool:
         """Return whether the hook is for one of these agents."""
         return not self.agents or any(fnmatchcase(agent, glob) for glob in self.agents for agent in agent_ids)
+
+    def has_tag(self, tags: Iterable[str]) -> bool:
+        """Return whether the hook is for operations with one of these tags."""
+        return not self.tags or any(fnmatchcase(tag, glob) for tag in tags for glob in self.tags)
 
     def has_operation(self, root_operation_id: str) -> bool:
         """Return whether an operation belongs to the share of operations that the hook is for."""
@@ -504,6 +511,10 @@ class Hooks:
     """Whether a stored definition made it: a run that is resumed has those that are in force then."""
     needs_store = False
     """Whether it needs something of the store of the run, which `for_store` gives it."""
+    hearer = ""
+    """The name under which other processes hear the stored events of its runs; `""` if none do."""
+    needs_journal = False
+    """Whether only a run whose store keeps its events may have it, which `for_store` checks."""
     revision = 0
     """The revision of that definition."""
     scope: HookScope | None = None
@@ -865,20 +876,23 @@ def has_scopes(hooks: Sequence[AnyHook]) -> bool:
     return any(entry.scope is not None for entry in hooks if isinstance(entry, Hooks | Hook))
 
 
-def select_hooks(hooks: Iterable[AnyHook], root_operation_id: str, agent_ids: Sequence[str]) -> list[AnyHook]:
+def select_hooks(
+    hooks: Iterable[AnyHook], root_operation_id: str, agent_ids: Sequence[str], tags: Collection[str] = ()
+) -> list[AnyHook]:
     """Return the hooks that are for an operation, without those whose stored definition is for others.
 
     Args:
         hooks: The hooks.
         root_operation_id: The operation, or the outermost one that called it.
         agent_ids: Its agent, and those that called it.
+        tags: Its tags.
     """
     selected: list[AnyHook] = []
     for entry in hooks:
         scope = entry.scope if isinstance(entry, Hooks | Hook) else None
         if scope is None:
             selected.append(entry)
-        elif scope.includes(root_operation_id, agent_ids):
+        elif scope.includes(root_operation_id, agent_ids, tags):
             selected.append(_without_scope(entry))
     return selected
 
@@ -921,5 +935,5 @@ def refuse_scoped(entry: AnyHook, where: str) -> None:
         raise HookDefinitionError(
             where,
             f"the definition {entry.id!r} is only for some operations, which a run selects; outside of a run, use "
-            "`registry.hooks(tenant_id, operation_id=..., agent_id=...)`",
+            "`registry.hooks(tenant_id, operation_id=..., agent_id=..., tags=...)`",
         )

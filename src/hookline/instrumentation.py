@@ -109,6 +109,7 @@ class SegmentInfo(msgspec.Struct, frozen=True, kw_only=True):
         user_id: The user for whom it runs.
         tenant_id: The tenant for whom it runs.
         parent_operation_id: The run that called this one as a sub-agent.
+        tags: The tags of the run.
         conversation_id: The session of the run.
         model: Name of the agent's model.
         provider: Provider of the model.
@@ -130,6 +131,7 @@ class SegmentInfo(msgspec.Struct, frozen=True, kw_only=True):
     user_id: str = ""
     tenant_id: str = ""
     parent_operation_id: str | None = None
+    tags: tuple[str, ...] = ()
     conversation_id: str | None = None
     model: str = ""
     provider: str = ""

@@ -19,6 +19,7 @@ __all__ = [
     "HookExecution",
     "budget_changed",
     "chain_ran",
+    "dead_letter_stored",
     "denial_rate_changed",
     "fell_back_to_shadow",
     "hook_executed",
@@ -53,6 +54,8 @@ class HookExecution(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         step_index: The step of the event or call, if it has one.
         tool_call_id: The tool call, if the event or call is about one.
         tenant_id: The tenant for whom it ran.
+        agent_id: The agent that ran; empty if there is none.
+        tool: Toolset and name of the tool, or `agent/` and the sub-agent; empty if the event or call is about neither.
         in_chain: Whether it is also in the `executions` of a `ChainRun`; false for observers and `wait=False` hooks of
             a run.
         revision: The revision of the stored definition that made the hook; 0 for any other hook.
@@ -68,6 +71,8 @@ class HookExecution(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     step_index: int | None = None
     tool_call_id: str | None = None
     tenant_id: str = ""
+    agent_id: str = ""
+    tool: str = ""
     in_chain: bool = False
     decision: HookDecision = ""
     reason: str = ""
@@ -88,6 +93,8 @@ class ChainRun(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         time_unix_nano: Start time, in nanoseconds since 1970.
         step_index: The step of the call, if it has one.
         tool_call_id: The id of the call, if it is a tool call.
+        agent_id: The agent that ran; empty if there is none.
+        tool: Toolset and name of the tool, or `agent/` and the sub-agent; empty for other calls.
     """
 
     point: str
@@ -100,6 +107,8 @@ class ChainRun(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     time_unix_nano: int
     step_index: int | None = None
     tool_call_id: str | None = None
+    agent_id: str = ""
+    tool: str = ""
 
 
 class DenialRateAlert(
@@ -211,6 +220,9 @@ fell_back_to_shadow = _signals.signal(
 )
 budget_changed = _signals.signal(
     "budget-changed", doc="A budget warned or changed; keyword `change`: a `BudgetChange`."
+)
+dead_letter_stored = _signals.signal(
+    "dead-letter-stored", doc="A remote observer could not handle an event; keyword `failed`: a `FailedEvent`."
 )
 phase_changed = _signals.signal("phase-changed", doc="An agent has moved; keyword `transition`: a `PhaseTransition`.")
 

@@ -133,6 +133,49 @@ async def test_listeners_are_called_when_the_server_is_back(server: NatsServer) 
             await woken.wait()
 
 
+async def test_a_watcher_learns_what_changed_while_the_server_was_away(server: NatsServer) -> None:
+    server.start()
+    seen: list[tuple[str, bytes | None]] = []
+    done = asyncio.Event()
+
+    def note(key: str, value: bytes | None) -> None:
+        seen.append((key, value))
+        if key == "a.done":
+            done.set()
+
+    async with NatsBus(server.url) as one, NatsBus(server.url) as other:
+        for key in ("a.kept", "a.changed"):
+            await one.put(key, b"1")
+        await one.put("a.expired", b"1", seconds=1)
+        async with other.watch("a", note):
+            server.kill()
+            server.start()
+            await one.put("a.changed", b"2")
+            async with asyncio.timeout(60):
+                while await one.get("a.expired") is not None:
+                    await asyncio.sleep(0.05)
+            await one.put("a.done", b"")
+            async with asyncio.timeout(60):
+                await done.wait()
+
+    assert dict(seen) == {"a.kept": b"1", "a.changed": b"2", "a.expired": None, "a.done": b""}
+    assert len(seen) == 6  # nothing is told twice
+
+
+async def test_values_need_the_server(server: NatsServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hookline.bus._nats.TELLING", 0.2)
+    server.start()
+    async with NatsBus(server.url) as bus:
+        server.kill()
+        with pytest.raises(BusUnavailableError):
+            await bus.put("a", b"1")
+        with pytest.raises(BusUnavailableError):
+            await bus.get("a")
+        with pytest.raises(BusUnavailableError):
+            async with bus.watch("a", lambda key, value: None):
+                pass
+
+
 async def test_accounts_do_not_meet(accounts: NatsServer) -> None:
     async with (
         NatsBus(url(accounts, "one:s3cret-1"), partitions=1) as one,
@@ -280,3 +323,20 @@ def test_nats_is_not_imported_before_it_is_used() -> None:
     )
 
     assert run_python(program) == "False"
+
+
+async def test_the_first_question_after_a_process_serves_is_answered(nats_server: NatsServer, nats_prefix: str) -> None:
+    async def echo(question: bytes) -> bytes:
+        return question
+
+    async with (
+        NatsBus(nats_server.url, prefix=nats_prefix) as asker,
+        NatsBus(nats_server.url, prefix=nats_prefix) as member,
+    ):
+
+        async def serve_and_ask(nth: int) -> bytes:
+            async with member.answer(f"guard-{nth}", echo):
+                return await asker.ask(f"guard-{nth}", b"?", deadline=60)
+
+        for _ in range(10):
+            assert await asyncio.gather(*(serve_and_ask(nth) for nth in range(40))) == [b"?"] * 40

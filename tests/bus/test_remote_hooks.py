@@ -256,6 +256,99 @@ async def test_a_question_of_another_version_is_refused_with_the_reason() -> Non
             await bus.ask("guard", b'{"format":2,"call":"ToolCall","fields":{}}', deadline=5)
 
 
+SECRET, OTHER_SECRET = "s" * 24, "t" * 24
+
+
+async def test_a_bus_serves_hooks_itself(join: Join) -> None:
+    payments, bus = Payments(), await join()
+    async with bus.serve(policy(lambda call: call.with_args(amount=3)), revision="7") as name:  # type: ignore[attr-defined]
+        await payments.run(remote(name, bus=await join()))
+
+    assert payments.paid == [("Ann", 3)]
+
+
+@pytest.mark.parametrize(("asking", "serving"), [(SECRET, SECRET), ([OTHER_SECRET, SECRET], SECRET)])
+async def test_signed_questions_get_signed_answers(join: Join, asking: Any, serving: Any) -> None:
+    payments = Payments()
+    async with serve(await join(), policy(lambda call: call.with_args(amount=3)), secret=serving):
+        await payments.run(remote("guard", bus=await join(), secret=asking))
+
+    assert payments.paid == [("Ann", 3)]
+
+
+@pytest.mark.parametrize(
+    ("asking", "serving"), [(SECRET, OTHER_SECRET), (SECRET, None), (None, SECRET)], ids=["other", "none", "only"]
+)
+@pytest.mark.parametrize(("on_error", "paid"), [("closed", []), ("open", [("Ann", 5)])])
+async def test_what_is_wrongly_signed_is_no_answer(asking: Any, serving: Any, on_error: Any, paid: Any) -> None:
+    bus, payments = MemoryBus(), Payments()
+    async with serve(bus, policy(lambda call: call.with_args(amount=3)), secret=serving):
+        await payments.run(remote("guard", bus=bus, secret=asking, on_error=on_error))
+
+    assert payments.paid == paid
+
+
+async def test_an_answer_to_another_question_is_no_answer() -> None:
+    bus, payments = MemoryBus(), Payments()
+    answers: list[bytes] = []
+    genuine = MemoryBus()
+
+    async def repeat_the_first(question: bytes) -> bytes:
+        if not answers:
+            answers.append(await genuine.ask("guard", question, deadline=30))
+        return answers[0]
+
+    async with (
+        serve(genuine, policy(lambda call: None), secret=SECRET),
+        bus.answer("guard", repeat_the_first),
+    ):
+        for _ in range(2):
+            await payments.run(remote("guard", bus=bus, secret=SECRET))
+
+    assert payments.paid == [("Ann", 5)]  # the second run got the answer of the first
+
+
+async def test_a_question_that_is_sent_back_is_no_answer() -> None:
+    bus, payments = MemoryBus(), Payments()
+    async with bus.answer("guard", lambda question: asyncio.sleep(0, question)):
+        await payments.run(remote("guard", bus=bus, secret=SECRET))
+
+    assert payments.paid == []
+
+
+async def test_changed_arguments_of_a_question_are_refused() -> None:
+    from hookline.bus._signing import sign_answers
+
+    asked: list[bytes] = []
+
+    async def decide(question: bytes) -> bytes:
+        asked.append(question)
+        return b"{}"
+
+    bus = MemoryBus()
+    answerer = sign_answers(decide, "guard", (SECRET.encode(),))
+
+    async def change(question: bytes) -> bytes:
+        return await answerer(question.replace(b'"amount":5', b'"amount":4'))
+
+    payments = Payments()
+    async with bus.answer("guard", change):
+        await payments.run(remote("guard", bus=bus, secret=SECRET))
+
+    assert (payments.paid, asked) == ([], [])
+
+
+@pytest.mark.parametrize("secret", ["short", [], [7], 7, ["s" * 24, "short"]])
+async def test_a_bad_secret_is_refused_and_not_shown(secret: Any) -> None:
+    with pytest.raises(HookDefinitionError) as caught:
+        remote("guard", secret=secret)
+    with pytest.raises(HookUsageError):
+        async with serve(MemoryBus(), policy(lambda call: None), secret=secret):
+            pass
+
+    assert "short" not in str(caught.value).replace("at least", "")
+
+
 async def test_the_bus_of_the_store_carries_the_questions(tmp_path: Path) -> None:
     bus, payments = MemoryBus(), Payments()
     async with (
@@ -278,14 +371,10 @@ async def test_wake_ups_that_cannot_ask_are_refused_at_the_start(tmp_path: Path)
     assert payments.paid == []
 
 
-@pytest.mark.parametrize("kind", ["after", "around", "on"])
+@pytest.mark.parametrize("kind", ["after", "around"])
 async def test_what_cannot_be_served_is_refused(kind: str) -> None:
     hooks = Hooks("guard")
-    if kind == "on":
-        from hookline import OnComplete
-
-        hooks.on(OnComplete)(lambda event: None)
-    elif kind == "after":
+    if kind == "after":
         hooks.after(ToolCall)(lambda call, result: None)
     else:
         hooks.around(ToolCall)(lambda call, call_next: call_next(call))

@@ -394,6 +394,12 @@ ROWS: dict[str, list[tuple[int, str]]] = {
         (MISUSED, ""),
         (MISUSED, "kept --store sqlite:///missing.db"),
     ],
+    "hooks alerts": [
+        (DONE, "kept"),
+        (DONE, "--since 1h"),
+        (MISUSED, "--since never"),
+        (MISUSED, "--store sqlite:///missing.db"),
+    ],
     "hooks revert": [
         (FAILED, "unknown 1"),
         (MISUSED, "kept 0"),

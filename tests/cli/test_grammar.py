@@ -43,6 +43,7 @@ READING = [
     "hooks disable a",
     "hooks remove a",
     "hooks history a",
+    "hooks alerts",
     "hooks enforce a --percent 5",
     "hooks shadow a",
     "hooks revert a",

@@ -55,12 +55,16 @@ def test_what_hooks_did_is_added_up(url: str) -> None:
     assert [(each["tenantId"], each["count"]) for each in sums("--by", "tenant")] == [("acme", 2), ("", 1)]
     assert [(each["point"], each["count"]) for each in sums("--by", "point", "--tenant", "acme")] == [("ToolCall", 2)]
     assert sum(int(str(each["count"])) for each in sums("--by", "minute")) == 3
+    assert sum(int(str(each["count"])) for each in sums("--by", "hour")) == 3
+    assert [(each["tool"], each["count"]) for each in sums("--by", "tool")] == [("local/pay", 3)]
+    assert [(each["agentId"], each["count"]) for each in sums("--by", "agent", "--hook", "never")] == [("payer", 2)]
     assert (sums("--hook", "other"), sums("--point", "ModelCall")) == ([], [])
     assert [each["hookId"] for each in sums("--since", "1h", "--hook", "also")] == ["also"]
     heading, _, first, second = shown()
     assert " ".join(heading) == "hook count errors p50 ms p95 ms p99 ms denied timeouts dropped"
     assert (first[:3], first[-3:], second[:3]) == (["never", "2", "0"], ["2", "0", "0"], ["also", "1", "0"])
     assert [line[0] for line in shown("--by", "tenant")[2:]] == ["acme", "—"]
+    assert [line[:2] for line in shown("--by", "tool")[2:]] == [["local/pay", "3"]]
 
 
 def test_sums_fit_a_narrow_terminal_and_where_there_are_none_it_is_told(url: str) -> None:
@@ -123,7 +127,7 @@ def test_a_row_that_comes_late_is_shown_too(url: str) -> None:
         )
 
     async def follow(store: SqlStore) -> list[list[str]]:
-        log, tail, seen = ExecutionLog(store), Tail(LogFilter(None, None, None, None, None)), []
+        log, tail, seen = ExecutionLog(store), Tail(LogFilter(None, None, None, None, None, None)), []
 
         async def comes(*times: float) -> None:
             async with store.writing() as connection:
@@ -197,3 +201,6 @@ def test_the_executions_of_a_stored_hook_name_its_revision(url: str) -> None:
     assert f"never@{revision}" in run("executions", url=url, width=160).stdout
     [row] = lines(run("executions", "--json", url=url))
     assert [each["revision"] for each in row["executions"]] == [revision]
+    assert lines(run("executions", "--revision", str(revision), "--json", url=url)) == [row]
+    assert lines(run("executions", "--revision", str(revision + 1), "--json", url=url)) == []
+    assert run("executions", "--revision", "0", url=url).exit_code == 2

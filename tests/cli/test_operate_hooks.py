@@ -16,6 +16,7 @@ import pytest
 from hookline.registry import Registry
 from hookline.store import SqlStore
 from tests.cli.operated import database, define, lines, on, run
+from tests.registry.test_policy_alerts import fallback_alert, put, rate_alert
 from tests.signals import default_signals
 
 HOOKLINE = str(Path(sys.executable).with_name("hookline"))
@@ -327,6 +328,21 @@ def test_a_removed_hook_keeps_its_history_and_is_brought_back(url: str) -> None:
     assert (found["id"], found["enabled"]) == (made, True)
 
 
+def test_alerts_are_listed_with_their_figures_newest_first(url: str) -> None:
+    on(url, lambda store: put(store, rate_alert("a", "acme"), ago=3600))
+    on(url, lambda store: put(store, fallback_alert("b")))
+
+    found = lines(run("hooks", "alerts", "--json", url=url))
+    one = run("hooks", "alerts", "a", url=url, width=200)
+    recent = lines(run("hooks", "alerts", "--since", "10m", "--json", url=url))
+
+    assert [(each["kind"], each["alert"]["definitionId"]) for each in found] == [("fallback", "b"), ("rate", "a")]  # type: ignore[index]
+    assert [each["kind"] for each in recent] == ["fallback"]
+    assert "It would have denied 50.00% of calls (50 of 100) within 900 s" in one.stdout
+    assert run("hooks", "alerts", "other", url=url).stderr == "There are no alerts.\n"
+    assert lines(run("hooks", "alerts", "--tenant", "acme", "--json", url=url)) == found[1:]
+
+
 def stored(url: str, **fields: object) -> str:
     """The id of a stored definition."""
     [made] = on(url, lambda store: define(store, {"point": "ToolCall.guard", **fields}))
@@ -340,13 +356,16 @@ def test_a_hook_is_enforced_by_degrees_and_taken_back_in_one_step(url: str) -> N
     listed = run("hooks", url=url, width=200).stdout
     second = run("hooks", "enforce", made, "--percent", "100", "--everywhere", url=url)
     back = run("hooks", "revert", made, url=url)
-    shadow = run("hooks", "shadow", made, "--environment", "staging", url=url)
+    shadow = run("hooks", "shadow", made, "--environment", "staging", "--operation-tag", "vip*", url=url)
 
     assert first.stdout == f"{made} is enforced for 0.01 % of operations of agents refund*, pay: A\n"
     assert "0.01 % of operations of agents refund*, pay" in listed
     assert second.stdout == f"{made} is enforced for all operations: A\n"
     assert back.exit_code == 0
-    assert shadow.stdout == f"{made} is in shadow for 0.01 % of operations of agents refund*, pay in staging: A\n"
+    assert (
+        shadow.stdout
+        == f"{made} is in shadow for 0.01 % of operations of agents refund*, pay tagged vip* in staging: A\n"
+    )
     history = lines(run("hooks", "history", made, "--json", url=url))
     assert [each["action"] for each in history] == ["update", "revert", "update", "update", "create"]
     assert {each["field"] for each in history[3]["changes"]} == {"mode", "percent", "agents"}  # type: ignore[index]

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from hookline import Approve, Hooks, ToolCall, resume_agent
+from hookline import Agent, Approve, Hooks, ScriptedModel, ToolCall, exec_agent, resume_agent
 from hookline.store import SqlStore, Worker
 from tests.cli.operated import PAID, database, go_on, lines, on, pause, paused, payer, run
 
@@ -127,6 +127,22 @@ def test_operations_are_filtered_by_status_and_tenant(url: str) -> None:
     assert names("--status", "waiting_for_human") == ["c", "a"]
     assert names("--status", "waiting_for_human", "--tenant", "acme") == ["a"]
     assert names("--limit", "1") == ["c"]
+
+
+def test_operations_are_filtered_by_tag_and_show_their_tags(url: str) -> None:
+    async def arrange(store: SqlStore) -> None:
+        for name, tags in (("a", ["vip", "eu"]), ("b", ["vip"]), ("c", [])):
+            await exec_agent(
+                Agent(id="x", model=ScriptedModel(["done"])), "Go", operation_id=name, tags=tags, store=store
+            )
+
+    on(url, arrange)
+
+    found = lines(run("operations", "--tag", "vip", "--json", url=url))
+    assert [(each["operationId"], each["tags"]) for each in found] == [("b", ["vip"]), ("a", ["vip", "eu"])]
+    assert "vip, eu" in run("operations", "--tag", "eu", url=url, width=200).stdout
+    assert "vip, eu" in run("operations", "show", "a", url=url).stdout
+    assert lines(run("operations", "--tag", "nobody's", "--json", url=url)) == []
 
 
 def test_an_operation_is_shown_with_the_calls_that_wait(url: str) -> None:

@@ -114,7 +114,7 @@ async def test_only_workers_of_a_version_run_its_operations(store: SqlStore, dat
         Worker(other, [agent(ran, says="new")], agent_versions=["1", "2"]),
     ):
         for _ in range(5):
-            result = await exec_agent(agent(), "Go", store=store, engine=engine, agent_version="2")
+            result = await exec_agent(agent(), "Go", store=store, engine=engine, agent_version="2", tags=["vip"])
             assert result.output == "new"
         unversioned = await exec_agent(agent(), "Go", store=store, engine=engine)
 
@@ -122,7 +122,7 @@ async def test_only_workers_of_a_version_run_its_operations(store: SqlStore, dat
     assert ran[:5] == ["new"] * 5
     stored = await store.operation(result.operation_id)
     assert stored is not None
-    assert stored.agent_version == "2"
+    assert (stored.agent_version, stored.tags) == ("2", ["vip"])
 
 
 async def test_a_paused_operation_keeps_its_version(store: SqlStore) -> None:

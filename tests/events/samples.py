@@ -30,7 +30,7 @@ from hookline import (
     ToolRequest,
 )
 
-COMMON_KEYS = ["operationId", "timeUnixNano", "agentId", "userId", "tenantId", "parentOperationId"]
+COMMON_KEYS = ["operationId", "timeUnixNano", "agentId", "userId", "tenantId", "parentOperationId", "tags"]
 TOOL_KEYS = ["identifier", "apiName", "args", "callIndex", "stepIndex", "toolCallId"]
 
 TABLE: dict[type[Event], tuple[str, list[str]]] = {

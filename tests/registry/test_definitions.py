@@ -38,7 +38,7 @@ BAD: list[tuple[dict[str, Any], str, str]] = [
     ({"name": "\ud800"}, "invalid", "$.name"),
     ({"name": None}, "invalid", "$.name"),
     ({"id": "a/b"}, "invalid", "$.id"),
-    *(({"id": reserved}, "invalid", "$.id") for reserved in ("logs", "stats", "handlers", ".", "..")),
+    *(({"id": reserved}, "invalid", "$.id") for reserved in ("alerts", "logs", "stats", "handlers", ".", "..")),
     ({"tenantId": "a\x00b"}, "invalid", "$.tenantId"),
     ({"point": "toolCall.guard"}, "invalid", "$.point"),
     ({"point": "ToolCall"}, "invalid", "$.point"),

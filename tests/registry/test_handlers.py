@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
+from collections.abc import AsyncIterator
 from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from hookline.calls import AgentCall, Message, ModelCall, ToolCall
+from hookline import Agent, exec_agent
+from hookline.calls import AgentCall, Message, ModelCall, ModelResponse, ToolCall
 from hookline.delivery import KeyRing
 from hookline.errors import HookUsageError
 from hookline.events import AfterToolCall
@@ -21,6 +23,7 @@ from hookline.registry import _catalog as catalog_module
 from hookline.registry._build import Builder
 from hookline.registry._catalog import BUILT_IN
 from hookline.registry._definition import read_definition
+from hookline.runtime import OperationResult
 
 from .scenes import FACTORIES, PAY, definition, pay
 
@@ -179,6 +182,7 @@ def test_every_handler_that_hookline_brings_along_is_described() -> None:
     assert all(entry.description and not entry.problem for entry in entries)
     assert {entry.name: entry.required for entry in entries if entry.required} == {
         "allow-tools": ["tools"],
+        "deny-phrases": ["phrases"],
         "deny-tools": ["tools"],
         "limit-calls": ["n"],
         "redact": ["patterns"],
@@ -234,6 +238,75 @@ async def test_redacting_takes_named_patterns_and_no_expressions() -> None:
     for handler in ("redact", "deny-text"):
         with pytest.raises(DefinitionError, match="email"):
             build(handler=handler, config={"patterns": ["(a+)+$"]}, point="ToolCall.before")
+
+
+async def read(hook: Hooks, *pieces: str) -> tuple[list[str], OperationResult]:
+    """Return the pieces that a reader got of an answer, and the result of the run."""
+
+    class Streamed:
+        name = provider = "streamed"
+
+        async def respond(self, call: ModelCall) -> ModelResponse:
+            return ModelResponse(content="".join(pieces))
+
+        async def stream(self, call: ModelCall) -> AsyncIterator[str | ModelResponse]:
+            for piece in pieces:
+                yield piece
+            yield ModelResponse(content="".join(pieces))
+
+    got: list[str] = []
+    result = await exec_agent(Agent(id="a", model=Streamed()), "go", hooks=[hook], on_token=got.append)
+    return got, result
+
+
+async def test_a_definition_denies_phrases_while_the_model_writes() -> None:
+    config = {"phrases": ["Project Zeus"], "max_chars": 1}
+    hook = build(handler="deny-phrases", config=config, point="ModelCall.after", priority=7)
+
+    got, result = await read(hook, "We work on ", "pro", "ject zeus", " now")
+
+    assert "".join(got) == "We "
+    assert result.denied is not None
+    assert (result.denied.hook_id, result.denied.reason) == (
+        "hook_1",
+        "the answer contains the banned phrase 'project zeus'",
+    )
+
+
+async def test_a_definition_redacts_an_answer_in_parts() -> None:
+    config = {"patterns": ["email"], "parts": {"hold": 20, "max_chars": 1}}
+    hook = build(handler="redact", config=config, point="ModelCall.after")
+
+    got, result = await read(hook, "Write to ada@exam", "ple.org, who sits in the office in Rome", ".")
+
+    assert "".join(got) == result.output == "Write to [redacted], who sits in the office in Rome."
+    assert len(got) > 1
+
+
+@pytest.mark.parametrize(
+    ("handler", "config", "problem"),
+    [
+        ("redact", {"patterns": ["email"], "parts": {"hold": "word"}}, "hold"),
+        ("redact", {"patterns": ["email"], "parts": 5}, "hold, max_chars and max_seconds"),
+        ("redact", {"patterns": ["email"], "parts": {"max_chars": 0}}, "`max_chars` must be"),
+        ("deny-phrases", {"phrases": []}, "at least one phrase"),
+        ("deny-phrases", {"phrases": "zeus"}, "must be a list"),
+        ("deny-phrases", {"phrases": ["zeus"], "max_seconds": -1}, "max_seconds"),
+    ],
+)
+def test_invalid_parts_are_refused_when_the_definition_is_stored(
+    handler: str, config: dict[str, Any], problem: str
+) -> None:
+    with pytest.raises(DefinitionError, match=problem) as refused:
+        build(handler=handler, config=config, point="ModelCall.after")
+
+    assert refused.value.code == "config_refused"
+
+
+def test_the_schema_of_a_handler_describes_the_fields_of_parts() -> None:
+    parts = HandlerCatalog().describe("redact").schema["$defs"]["TextParts"]["properties"]
+
+    assert all(parts[name]["description"] for name in ("hold", "max_chars", "max_seconds"))
 
 
 @pytest.mark.parametrize(

@@ -342,7 +342,15 @@ tenants = ["acme", "initech"]
     wrong = await run_one(registry, '[[tests]]\nname = "t"\ncall = { tool_name = "x" }\nexpect = "denied"', hooks)
 
     assert right.problems == []
-    assert wrong.problems == ["expected denied; got allowed (not for its tenant or agent: 'Refunds')"]
+    assert wrong.problems == ["expected denied; got allowed (not for its tenant, agent or tags: 'Refunds')"]
+
+
+async def test_the_tags_of_a_call_count(registry: Registry) -> None:
+    hooks = '[[hooks]]\nname = "VIPs"\npoint = "ToolCall.guard"\nhandler = "deny"\noperation_tags = ["vip*", "eu"]\n'
+    calls = [('"vip1"', "denied"), ('"x", "eu"', "denied"), ('"x"', "allowed"), ("", "allowed")]
+    rows = [f'{{ call = {{ tool_name = "x", tags = [{tags}] }}, expect = "{verdict}" }}' for tags, verdict in calls]
+
+    assert (await run_one(registry, f'[[tests]]\nname = "t"\ncalls = [{", ".join(rows)}]', hooks)).problems == []
 
 
 async def test_a_budget_is_new_in_each_test(database_url: str) -> None:

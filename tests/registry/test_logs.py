@@ -148,9 +148,10 @@ STATUSES = ("ok", "error", "timeout", "denied", "mocked", "dropped")
 
 @st.composite
 def chain_runs(draw: st.DrawFn) -> ChainRun:
-    executions = draw(
-        st.lists(st.builds(execution, st.sampled_from(HOOK_IDS), st.sampled_from(STATUSES)), min_size=1, max_size=3)
-    )
+    # A hook has one revision in a call, and several hooks the same one if one change was about all of them.
+    revisions = draw(st.fixed_dictionaries({name: st.sampled_from(REVISIONS) for name in HOOK_IDS}))
+    ids = draw(st.lists(st.sampled_from(HOOK_IDS), min_size=1, max_size=3))
+    executions = [execution(name, draw(st.sampled_from(STATUSES)), revision=revisions[name]) for name in ids]
     deniers = [each.hook_id for each in executions if each.status == "denied"]
     return ran(
         *executions,
@@ -162,6 +163,9 @@ def chain_runs(draw: st.DrawFn) -> ChainRun:
     )
 
 
+REVISIONS = (0, 1, 2)
+
+
 def worst_of(row: ExecutionRow, hook_id: str) -> str:
     statuses = {run.status for run in row.executions if run.hook_id == hook_id}
     return next(status for status in ("denied", "error", "timeout", "dropped", "mocked", "ok") if status in statuses)
@@ -169,10 +173,13 @@ def worst_of(row: ExecutionRow, hook_id: str) -> str:
 
 def applies(row: ExecutionRow, which: dict[str, Any]) -> bool:
     """What the filters mean, said once more."""
-    hook_id, status = which.get("hook_id"), which.get("status")
-    if hook_id is not None and hook_id not in {run.hook_id for run in row.executions}:
+    hook_id, status, revision = which.get("hook_id"), which.get("status"), which.get("revision")
+    hooks = {run.hook_id for run in row.executions if hook_id in (None, run.hook_id)}
+    hooks &= {run.hook_id for run in row.executions if revision in (None, run.revision)}
+    if not hooks:
         return False
-    if status is not None and status != (row.status if hook_id is None else worst_of(row, hook_id)):
+    statuses = {row.status} if hook_id is revision is None else {worst_of(row, each) for each in hooks}
+    if status is not None and status not in statuses:
         return False
     return (
         all(getattr(row, name) == which[name] for name in ("tenant_id", "point", "operation_id") if name in which)
@@ -193,6 +200,7 @@ def applies(row: ExecutionRow, which: dict[str, Any]) -> bool:
                 "point": st.sampled_from(POINTS),
                 "status": st.sampled_from(STATUSES),
                 "operation_id": st.sampled_from(OPERATIONS),
+                "revision": st.sampled_from((1, 2, 3)),
                 "since": st.integers(0, 20).map(lambda second: TIME / 1e9 + second),
                 "until": st.integers(0, 20).map(lambda second: TIME / 1e9 + second),
             },
@@ -465,13 +473,16 @@ async def test_options_that_make_no_sense_are_refused(options: dict[str, Any]) -
         {"since": float("nan")},
         {"until": "now"},
         {"since": True},
+        {"revision": 0},
+        {"revision": True},
+        {"revision": "1"},
     ],
     ids=str,
 )
 async def test_questions_that_make_no_sense_are_refused(which: dict[str, Any]) -> None:
     log = ExecutionLog(SqlStore("sqlite:///:memory:"))
 
-    with pytest.raises(HookUsageError, match=r"`limit`|`status`|cursor|A time must be"):
+    with pytest.raises(HookUsageError, match=r"`limit`|`status`|cursor|`revision`|A time must be"):
         await log.logs(None, **which)
 
 

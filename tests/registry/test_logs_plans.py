@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from itertools import product
+from typing import Any
 
 import pytest
 from sqlalchemy import text
@@ -17,8 +18,10 @@ pytestmark = pytest.mark.anyio
 CURSOR = "3328b944c41f47b5"
 
 
-def expected(which: dict[str, str]) -> str:
+def expected(which: dict[str, Any]) -> str:
     """Name of the index that a page is to be read from; `""` for a primary key."""
+    if "revision" in which and "operation_id" not in which:
+        return f"ix_execution_hooks_{'tenant_id_' if 'tenant_id' in which else ''}revision_id"
     status = ["status"] if which.get("status", "ok") != "ok" else []
     if "operation_id" in which:
         return "ix_executions_operation_id_id"
@@ -39,9 +42,9 @@ async def test_each_filter_is_answered_from_its_own_index(database_url: str) -> 
         if store.dialect == "postgresql":
             await connection.execute(reading._no_sorting)
         parts = dict((await connection.execute(text(PARTS))).all()) if store.dialect == "postgresql" else {}
-        for values in product(("", "t"), ("", "h"), ("", "ToolCall"), ("", "ok", "denied"), ("", "op")):
-            names = ("tenant_id", "hook_id", "point", "status", "operation_id")
-            which = {name: value for name, value in zip(names, values, strict=True) if value}
+        for values in product(("", "t"), ("", "h"), ("", "ToolCall"), ("", "ok", "denied"), ("", "op"), (0, 7)):
+            names = ("tenant_id", "hook_id", "point", "status", "operation_id", "revision")
+            which: dict[str, Any] = {name: value for name, value in zip(names, values, strict=True) if value}
             wanted = reading.build_query(which.get("tenant_id"), **{k: v for k, v in which.items() if k != "tenant_id"})
             query = reading.build_page_statement(wanted._replace(to_key=reading.parse_key(CURSOR)), 51, store.dialect)
             sql = str(query.compile(dialect=connection.dialect, compile_kwargs={"literal_binds": True}))
@@ -52,7 +55,8 @@ async def test_each_filter_is_answered_from_its_own_index(database_url: str) -> 
             plan = "\n".join(lines)
 
             index = expected(which)
-            source = execution_hooks if "hook_id" in which and "operation_id" not in which else executions
+            is_by_hook = ("hook_id" in which or "revision" in which) and "operation_id" not in which
+            source = execution_hooks if is_by_hook else executions
             if store.dialect == "sqlite":
                 place = f"INDEX {index} (" if index else "PRIMARY KEY ("
                 line = next(line for line in lines if f"SEARCH {source.name} " in line)

@@ -69,13 +69,16 @@ async def test_a_plan_names_each_change_with_its_fields_and_changes_nothing(regi
 async def test_a_plan_has_the_fields_of_a_rollout(registry: Registry) -> None:
     await registry.apply([hook("a", mode="shadow", percent=10)])
 
-    plan = await registry.plan([hook("a", percent=50, agents=["refund*"], environments=["production"])])
+    plan = await registry.plan(
+        [hook("a", percent=50, agents=["refund*"], operation_tags=["vip"], environments=["production"])]
+    )
 
     (change,) = plan.changes
     assert {each.field: (each.old, each.new) for each in change.changes} == {
         "mode": ("shadow", "enforce"),
         "percent": (10, 50),
         "agents": ([], ["refund*"]),
+        "operationTags": ([], ["vip"]),
         "environments": ([], ["production"]),
     }
 
@@ -100,6 +103,30 @@ async def test_the_audit_says_who_and_which_file(registry: Registry, store: SqlS
         (row,) = await connection.execute(select(audit.c.actor, audit.c.action, audit.c.detail))
     detail = row.detail if isinstance(row.detail, dict) else msgspec.json.decode(row.detail)
     assert (row.actor, row.action, detail["file"]) == ("cli:ann", "definition.create", "policies/hooks.toml")
+
+
+async def test_a_definition_names_the_file_that_it_was_applied_from_until_it_is_changed_otherwise(
+    registry: Registry, store: SqlStore
+) -> None:
+    long = "policies/" * 100 + "hooks.toml"
+    [made] = await registry.apply_plan(await registry.plan([hook("a")]), file="policies/hooks.toml")
+    [far] = await registry.apply_plan(await registry.plan([hook("b")]), file=long)
+    [other] = await registry.apply_plan(await registry.plan([hook("c")]))
+
+    assert (made.source, made.applied_file, made.is_stored) == (
+        *("apply:policies/hooks.toml", "policies/hooks.toml"),
+        True,
+    )
+    assert (len(far.source), far.applied_file) == (400, long[-394:])
+    assert (other.source, other.applied_file) == ("api", "")
+    async with Registry(store) as elsewhere:
+        assert (await elsewhere.get(made.id)).source == made.source
+        assert (await elsewhere.plan([hook("a")])).changes == []
+    assert (await registry.update(made.id, {"priority": 3})).source == "api"
+    again = await registry.apply_plan(await registry.plan([hook("a", priority=4)]), file="hooks.toml")
+    assert again[0].source == "apply:hooks.toml"
+    await registry.delete(made.id)
+    assert {each.id for each in (await registry.list()).items} == {far.id, other.id}
 
 
 async def test_a_second_plan_is_empty_and_makes_no_revision(registry: Registry) -> None:

@@ -1,4 +1,4 @@
-"""Hooks for a share of operations, for some agents, tenants and environments: which run has them, and in which revision."""
+"""Hooks for a share of operations, for some agents, tags, tenants and environments: which run has them, and in which revision."""
 
 from __future__ import annotations
 
@@ -37,6 +37,7 @@ pytestmark = pytest.mark.anyio
 
 HUNDRED_THOUSAND = [f"op_{nth:032x}" for nth in range(100_000)]
 IDS = st.text(max_size=60)
+TAGS = st.sampled_from(["vip", "eu", "refund"])
 PERCENTAGES = st.integers(0, 10_000).map(lambda hundredths: hundredths / 100)
 
 
@@ -128,7 +129,7 @@ async def test_a_run_has_the_hook_if_its_operation_is_in_the_share(registry: Reg
     scope = HookScope(key=made.id, percent=30.0)
 
     for nth in range(20):
-        expected = [made.id] if scope.includes(f"op{nth}", ["payer"]) else []
+        expected = [made.id] if scope.includes(f"op{nth}", ["payer"], []) else []
         assert await deciders(registry, payer(), operation_id=f"op{nth}") == expected
 
 
@@ -179,6 +180,64 @@ async def test_a_hook_for_some_agents_is_for_them_and_for_the_agents_that_they_c
     agent = payer(agent_id, sub_agents=[payer(callee)] if callee else None)
 
     assert len(await deciders(registry, agent)) == judged
+
+
+@pytest.mark.parametrize(
+    ("globs", "tags", "judged"),
+    [
+        (["vip"], ["vip"], 1),
+        (["vip"], ["other", "vip"], 1),
+        (["refund", "vip"], ["vip"], 1),
+        (["vip*"], ["vip-eu"], 1),
+        (["vip"], ["vip-eu"], 0),
+        (["VIP"], ["vip"], 0),
+        (["vip"], [], 0),
+        (["*"], [], 0),
+    ],
+)
+@pytest.mark.parametrize("is_called", [False, True])
+async def test_a_hook_for_some_tags_is_for_operations_with_one_of_them_and_for_those_that_they_call(
+    registry: Registry, globs: list[str], tags: list[str], judged: int, is_called: bool
+) -> None:
+    await registry.create(definition(operation_tags=globs, mode="shadow"))
+    agent = payer("boss", sub_agents=[payer()]) if is_called else payer()
+
+    assert len(await deciders(registry, agent, tags=tags)) == judged
+
+
+@given(globs=st.lists(TAGS, max_size=3), tags=st.lists(TAGS, max_size=3), percent=PERCENTAGES, operation_id=IDS)
+def test_a_scope_includes_what_has_one_of_its_tags_and_is_in_its_share(
+    globs: list[str], tags: list[str], percent: float, operation_id: str
+) -> None:
+    scope = HookScope(key="h", percent=percent, tags=tuple(globs))
+
+    has_tag = not globs or bool({*globs} & {*tags})
+    assert scope.includes(operation_id, ["a"], tags) == (has_tag and is_drawn("h", operation_id, percent))
+
+
+async def test_a_run_that_waited_has_the_hooks_for_its_tags_when_it_is_resumed(
+    registry: Registry, database_url: str
+) -> None:
+    @tool(needs_approval=True)
+    async def pay() -> str:
+        """Pay."""
+        return "paid"
+
+    @tool
+    async def look() -> str:
+        """Look."""
+        return "seen"
+
+    made = await registry.create(definition(operation_tags=["vip"], mode="shadow"))
+    turns = [ToolRequest("pay", {}), ToolRequest("look", {}), "done"]
+    async with SqlStore(database_url) as store:
+        for tags, judged in ((["vip"], [made.id]), ([], [])):
+            agent = Agent(id="a", model=ScriptedModel(turns), tools=[pay, look])
+            paused = await exec_agent(agent, "go", hooks=registry.hooks(), store=store, tags=tags)
+            decisions = [Approve(each.tool_call_id) for each in paused.pending]
+            with executions() as seen:
+                await resume_agent(agent, paused.operation_id, decisions, hooks=registry.hooks(), store=store)
+            assert [each.hook_id for each in seen] == judged
 
 
 async def test_a_system_hook_for_some_tenants_is_only_for_them(registry: Registry) -> None:
@@ -235,6 +294,14 @@ async def test_without_a_run_a_registry_selects_the_hooks_of_an_operation(regist
         assert ids(found) == expected
         assert (await pay(found)).denied is not None if expected else not found
         assert registry.hooks(operation_id=operation_id, agent_id="support") == []
+
+
+async def test_without_a_run_a_registry_selects_the_hooks_of_the_tags_of_an_operation(registry: Registry) -> None:
+    made = await registry.create(definition(operation_tags=["vip*"]))
+
+    assert ids(registry.hooks(operation_id="op", tags={"other", "vip-eu"})) == [made.id]
+    assert registry.hooks(operation_id="op", tags={"other"}) == []
+    assert registry.hooks(operation_id="op") == []
 
 
 async def test_a_dispatcher_and_a_chain_refuse_a_hook_that_may_not_be_for_the_operation(registry: Registry) -> None:
@@ -435,6 +502,42 @@ async def test_the_calls_that_a_hook_would_be_for_are_those_of_its_share_and_its
     assert (models.looked_at, models.matched) == (3 * 10 + 4 + 4, 3 * len(drawn) + 2 * also)
 
 
+async def test_the_calls_that_a_hook_would_be_for_are_those_of_operations_with_its_tags(database_url: str) -> None:
+    async with SqlStore(database_url) as store, Registry(store) as registry:
+        await exec_agent(payer(calls=2), "go", operation_id="vip", tags=["vip", "eu"], store=store)
+        boss = payer("boss", sub_agents=[payer()])
+        await exec_agent(boss, "go", operation_id="called", tags=["vip"], store=store)
+        await exec_agent(payer(calls=4), "go", tags=["other"], store=store)
+        await exec_agent(payer(), "go", operation_id="plain", store=store)
+        made = await registry.create(definition(operation_tags=["vip"]))
+
+        calls = await registry.matches(made.id)
+        of_stored = await registry.dry_run(made.id, {"operationId": "plain"})
+        judged = await registry.backtest(made.id)
+
+    assert (calls.looked_at, calls.matched) == (8, 3)
+    assert {each.reason: each.count for each in calls.unmatched} == {
+        "of operations with other tags": 4,
+        "of operations without tags": 1,
+    }
+    assert of_stored.reason == "it is for operations tagged vip, and the operation has no tags"
+    assert (judged.calls, judged.denied) == (3, 3)
+
+
+async def test_a_dry_run_says_why_the_hook_is_not_for_the_tags_of_the_sample(registry: Registry) -> None:
+    made = await registry.create(definition(operation_tags=["vip*", "eu"]))
+
+    async def reason(**sample: Any) -> str:
+        return (await registry.dry_run(made.id, sample)).reason
+
+    assert not (await reason(tags=["other", "vip1"])).startswith("it is for")
+    assert not (await reason()).startswith("it is for")
+    assert (
+        await reason(tags=["a", "b"]) == "it is for operations tagged vip* or eu, and the operation has the tags a, b"
+    )
+    assert await reason(tags=[]) == "it is for operations tagged vip* or eu, and the operation has no tags"
+
+
 async def test_a_dry_run_says_why_the_hook_is_not_for_the_sample(registry: Registry) -> None:
     made = await registry.create(definition(percent=50, agents=["refund*"], tenants=["acme"]))
     inside, outside = (
@@ -470,11 +573,15 @@ async def test_a_dry_run_says_why_the_hook_is_not_for_the_sample(registry: Regis
         ({"percent": 33.333}, "$.percent", "at most two decimals"),
         ({"agents": "refund*"}, "$.agents", "expected `array`"),
         ({"agents": [""]}, "$.agents[0]", "length >= 1"),
+        ({"operationTags": "vip"}, "$.operationTags", "expected `array`"),
+        ({"operationTags": ["x" * 101]}, "$.operationTags[0]", "length <= 100"),
+        ({"operationTags": ["a\nb"]}, "$.operationTags[0]", "matching regex"),
         ({"environments": ["a\nb"]}, "$.environments[0]", "matching regex"),
         ({"tenants": ["acme"], "tenantId": "acme"}, "$.tenants", "only a system hook"),
         ({"tenants": ["acme"], "exceptTenants": ["globex"]}, "$.exceptTenants", "leaves out all others"),
         ({"point": "RequestCall.guard", "percent": 5}, "$.percent", "belongs to no operation"),
         ({"point": "RequestCall.guard", "agents": ["a"]}, "$.agents", "belongs to no operation"),
+        ({"point": "RequestCall.guard", "operationTags": ["a"]}, "$.operationTags", "belongs to no operation"),
     ],
 )
 async def test_a_scope_that_makes_no_sense_is_refused(
@@ -502,6 +609,7 @@ async def test_a_percentage_is_stored_as_it_was_given(registry: Registry, percen
         ({}, ""),
         ({"percent": 25, "agents": ["refund*"]}, "25 % of operations of agents refund*"),
         ({"percent": 0.01}, "0.01 % of operations"),
+        ({"percent": 5, "operation_tags": ["vip", "eu*"]}, "5 % of operations tagged vip, eu*"),
         ({"agents": list("abcde")}, "operations of agents a, b, c and 2 more"),
         ({"tenants": ["acme"], "environments": ["staging"]}, "operations for tenants acme in staging"),
     ],
@@ -572,4 +680,4 @@ async def test_a_definition_without_a_scope_is_stored_as_earlier_versions_can_re
 
     plain = msgspec.json.decode(encode_definition(await registry.create(definition())))
 
-    assert not {"percent", "agents", "tenants", "environments", "mode"} & set(plain)
+    assert not {"percent", "agents", "operationTags", "tenants", "environments", "mode"} & set(plain)

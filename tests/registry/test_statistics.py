@@ -14,12 +14,25 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hookline import Ask, Chain, Deny, Hooks, ToolCall
+from hookline import (
+    Agent,
+    Ask,
+    Chain,
+    Deny,
+    Hooks,
+    ScriptedModel,
+    SubAgentCall,
+    ToolCall,
+    ToolRequest,
+    exec_agent,
+    tool,
+)
 from hookline.errors import HookUsageError
-from hookline.registry import ExecutionLog, Statistic
+from hookline.events import AfterToolCall
+from hookline.registry import ExecutionLog, Grouping, Statistic
 from hookline.registry._statistics import COUNTS, HookTotals, duration_step, step_middle
 from hookline.store import SqlStore
-from hookline.store._tables import statistics
+from hookline.store._tables import grouped_statistics, statistics
 
 from .test_logs import execution, ran, tell, terminal
 from .test_logs_faults import count
@@ -37,6 +50,9 @@ async def store(database_url: str) -> AsyncIterator[SqlStore]:
 async def log(store: SqlStore) -> AsyncIterator[ExecutionLog]:
     async with ExecutionLog(store) as log:
         yield log
+
+
+GROUPED: tuple[Grouping, ...] = ("hook", "agent", "tool")
 
 
 def counts(found: list[Statistic], field: str) -> dict[Any, tuple[int, ...]]:
@@ -100,6 +116,114 @@ async def test_decisions_are_told_apart_for_enforced_and_for_shadow_hooks(log: E
     assert [getattr(found, name) for name in names] == [1, 1, 1, 1, 1]
     assert [getattr(found, f"shadow_{name}") for name in names] == [1, 1, 1, 1, 1]
     assert (found.errors, found.timeouts, found.shadow_failed) == (1, 0, 2)
+
+
+async def test_they_are_added_up_by_agents_and_by_tools(log: ExecutionLog) -> None:
+    now = time.time_ns()
+    refund, look = {"agent_id": "clerk", "tool": "bank/refund"}, {"agent_id": "clerk", "tool": "local/look"}
+    no = {"decision": "denied", "error": "no", "reason": "no"}
+    tell(
+        ran(execution("a", "denied", **no), execution("b"), time_unix_nano=now, **refund),
+        ran(execution("a", "shadow", **no), time_unix_nano=now, **refund),
+        ran(execution("a"), time_unix_nano=now, **look),
+        ran(execution("a"), time_unix_nano=now, point="ModelCall", agent_id="clerk"),
+        ran(execution("a"), time_unix_nano=now, tenant_id="other", agent_id="guard", tool="local/look"),
+        ran(execution("a"), time_unix_nano=now),
+    )
+    await log.flush()
+
+    assert counts(await log.statistics("t", by="tool"), "tool") == {
+        "bank/refund": (3, 0, 1, 0, 0),
+        "local/look": (1, 0, 0, 0, 0),
+    }
+    [refunds, looks] = await log.statistics("t", by="tool", hook_id="a")
+    assert (refunds.tool, refunds.count, refunds.denied, refunds.shadow, refunds.shadow_denied) == (
+        *("bank/refund", 2, 1),
+        *(1, 1),
+    )
+    assert (looks.tool, looks.count, looks.shadow_denied) == ("local/look", 1, 0)
+    assert counts(await log.statistics("t", by="agent"), "agent_id") == {
+        "clerk": (5, 0, 1, 0, 0),
+        "": (1, 0, 0, 0, 0),
+    }
+    assert counts(await log.statistics(None, by="agent", point="ModelCall"), "agent_id") == {
+        "clerk": (1, 0, 0, 0, 0),
+    }
+    assert {each.agent_id for each in await log.statistics("other", by="agent")} == {"guard"}
+
+
+async def test_calls_events_and_sub_agents_of_a_run_are_counted_for_their_agent_and_tool(store: SqlStore) -> None:
+    @tool
+    async def pay(amount: int) -> str:
+        """Pay somebody."""
+        return "paid"
+
+    hooks = Hooks("h")
+    hooks.guard(ToolCall, id="guard")(lambda call: None)
+    hooks.after(ToolCall, id="after", wait=False)(lambda call, result: None)
+    hooks.before(SubAgentCall, id="calls")(lambda call: None)
+    hooks.on(AfterToolCall, id="hears")(lambda event: None)
+    shadow = Hooks("shadow", shadow=True)
+    shadow.guard(ToolCall, id="shadow")(lambda call: Deny("no"))
+    helper = Agent(id="helper", model=ScriptedModel(["ok"]))
+    turns = [ToolRequest("pay", {"amount": 1}), ToolRequest("helper", {"instruction": "x"}, toolset="agent"), "done"]
+    agent = Agent(id="boss", model=ScriptedModel(turns), tools=[pay], sub_agents=[helper])
+    async with ExecutionLog(store, observers=True) as log:
+        await exec_agent(agent, "go", hooks=[hooks, shadow])
+        await log.flush()
+
+        for id_, tool_name in {
+            **dict.fromkeys(("guard", "after", "hears", "shadow"), "local/pay"),
+            "calls": "agent/helper",
+        }.items():
+            found = await log.statistics(None, by="tool", hook_id=id_)
+            assert [(each.tool, each.count) for each in found] == [(tool_name, 1)], id_
+            found = await log.statistics(None, by="agent", hook_id=id_)
+            assert [(each.agent_id, each.count) for each in found] == [("boss", 1)], id_
+        [row] = (await log.logs(None, hook_id="guard")).items
+
+    assert (row.agent_id, row.tool) == ("boss", "local/pay")
+
+
+async def test_agents_and_tools_beyond_a_number_are_counted_together(
+    store: SqlStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hookline.registry._statistics.MOST_NAMES", 3)
+    async with ExecutionLog(store) as log:
+        for _ in range(2):
+            now = time.time_ns()
+            tell(*(ran(time_unix_nano=now, agent_id=f"agent{nth}", tool="x" * 300) for nth in range(5)))
+            await log.flush()
+        found = await log.statistics("t", by="agent")
+
+        assert {each.agent_id: each.count for each in found} in (
+            {"agent0": 2, "agent1": 2, "agent2": 2, "*": 4},
+            {f"agent{nth}": 2 for nth in range(3)} | {"*": 4},
+        )
+        assert [each.count for each in await log.statistics("t", by="tool")] == [10]
+        assert await count(store, grouped_statistics) <= 2 * (4 + 1)
+
+
+async def test_groups_add_up_to_the_same_as_hooks_and_are_pruned_with_the_hours(log: ExecutionLog) -> None:
+    now, chance = int(time.time()) // 3600 * 3600 + 60, random.Random(4)
+    for _ in range(300):
+        at = now - chance.randrange(40) * 86_400
+        status = chance.choice(("ok", "error", "denied", "timeout", "dropped"))
+        names = {"agent_id": chance.choice("AB"), "tool": chance.choice(("x/1", "x/2"))}
+        tell(ran(execution(chance.choice("ab"), status), time_unix_nano=at * 10**9, **names))
+    await log.flush()
+
+    for since in (None, now - 86_400 * 3):
+        sums = [
+            {name: sum(getattr(each, name) for each in found) for name in COUNTS}
+            for found in [await log.statistics("t", since=since, by=by) for by in GROUPED]
+        ]
+        assert sums[0] == sums[1] == sums[2]
+    before = [sum(each.count for each in await log.statistics("t", by=by)) for by in GROUPED]
+    await log.prune()
+    left = [sum(each.count for each in await log.statistics("t", by=by)) for by in GROUPED]
+    assert left[0] == left[1] == left[2]
+    assert 0 < left[0] < before[0]
 
 
 async def test_a_real_denial_in_the_shadow_counts_as_one_and_a_failure_as_a_failure(log: ExecutionLog) -> None:

@@ -41,7 +41,7 @@ from hookline.events import OnComplete, OnError
 from hookline.registry import ExecutionLog, Registry
 from hookline.server import KeyStore
 from hookline.store import SqlStore, events
-from hookline.store._tables import execution_hooks, executions, statistics
+from hookline.store._tables import execution_hooks, executions, grouped_statistics, statistics
 
 __all__ = ["fill"]
 
@@ -317,7 +317,11 @@ async def _moved(store: SqlStore, seconds: int) -> AsyncIterator[None]:
     """Move what is stored inside of the block back by some seconds, a multiple of 60."""
     mark = await store.now()
     async with store.reading() as connection:
-        writers = {*(await connection.execute(select(statistics.c.writer).distinct())).scalars()}
+        writers = {
+            writer
+            for table in (statistics, grouped_statistics)
+            for writer in (await connection.execute(select(table.c.writer).distinct())).scalars()
+        }
     yield
     if not seconds:
         return
@@ -352,6 +356,12 @@ async def _move_statistics(connection: AsyncConnection, seconds: int, others: se
         key = [getattr(statistics.c, each.name) == getattr(row, each.name) for each in statistics.primary_key]
         start = (row.start - seconds) // row.seconds * row.seconds
         await connection.execute(update(statistics).where(*key).values(start=start))
+    its = grouped_statistics.c
+    grouped = select(*grouped_statistics.primary_key).where(its.writer.not_in(others)).order_by(its.start)
+    for row in (await connection.execute(grouped)).all():
+        key = [its[each.name] == getattr(row, each.name) for each in grouped_statistics.primary_key]
+        start = (row.start - seconds) // 3600 * 3600
+        await connection.execute(update(grouped_statistics).where(*key).values(start=start))
 
 
 async def _subtract(connection: AsyncConnection, table: str, by: float, *, since: float, columns: list[str]) -> None:

@@ -301,7 +301,21 @@ def api_key(site: Site, owner: str) -> Made:
     return Made(its, {}, (its,))
 
 
-OPERATIONS = ("q", "status", "tenant", "agent", "user", "tool", "range", "from", "to", "sort", "column", "cursor")
+OPERATIONS = (
+    "q",
+    "status",
+    "tenant",
+    "agent",
+    "user",
+    "tag",
+    "tool",
+    "range",
+    "from",
+    "to",
+    "sort",
+    "column",
+    "cursor",
+)
 ABOUT_A_CALL = "operation={id}&call=call&seen={seen}"
 HOOK = "/hooks/{id}?tenant={tenant}"
 
@@ -420,7 +434,10 @@ CASES: dict[tuple[str, str], Case] = {
         "/hooks/{id}/backtest", hook, view=HOOK, fill={"days": "7"}, again=(200, 429)
     ),
     ("GET", "/logs"): Case(
-        "/logs", execution, ("hook", "point", "status", "operation", "tenant", "from", "to", "cursor"), listed=True
+        "/logs",
+        execution,
+        ("hook", "point", "status", "operation", "revision", "tenant", "from", "to", "cursor"),
+        listed=True,
     ),
     ("GET", "/statistics"): Case("/statistics", execution, ("tenant", "by", "span", "hook"), listed=True),
     ("GET", "/budgets"): Case("/budgets", budget, ("budget", "tenant", "ended"), listed=True),

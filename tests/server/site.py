@@ -17,7 +17,7 @@ from hookline import HookType
 from hookline.calls import ToolCall, ToolResult
 from hookline.delivery import MasterKeys
 from hookline.events import PendingTool
-from hookline.hooks import Hooks
+from hookline.hooks import Interceptor
 from hookline.interceptors import Chain
 from hookline.runtime import OperationState
 from hookline.server import SCOPES, KeyStore, Scope, Server
@@ -142,17 +142,16 @@ async def endpoint(store: SqlStore, tenant_id: str = "acme") -> str:
     return url
 
 
-async def execution(site: Site, tenant_id: str = "acme") -> str:
+async def execution(site: Site, tenant_id: str = "acme", *, hook_id: str = "look", revision: int = 0) -> str:
     """A row of the log, which hears of what runs in this process; gives its operation."""
     operation_id = new_id("op")
-    hooks = Hooks("bank")
-    hooks.guard(ToolCall, id="look")(lambda call: None)
+    hook = Interceptor(id=hook_id, call=ToolCall, kind="guard", handler=lambda call: None, revision=revision)
 
     async def tool(call: ToolCall) -> ToolResult:
         return ToolResult(content="done")
 
     call = ToolCall(toolset="bank", tool_name="pay", operation_id=operation_id, tenant_id=tenant_id)
-    await Chain([hooks]).run(call, tool)
+    await Chain([hook]).run(call, tool)
     written = asyncio.run_coroutine_threadsafe(site.server.log.flush(), site.loop)
     assert await asyncio.wrap_future(written)
     return operation_id

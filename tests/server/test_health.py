@@ -15,6 +15,7 @@ from hookline.registry import Registry
 from hookline.store import SqlStore
 from hookline.store._database import limit_waiting
 from tests.databases import Server, administer
+from tests.registry.test_policy_alerts import fallback_alert, put, rate_alert
 from tests.server.site import Site, delivery, operation
 from tests.server.test_hooks import DENY, problem
 
@@ -142,6 +143,7 @@ async def test_a_file_that_was_written_over_is_told_by_ready(new_database_url: C
 async def test_metrics_count_requests_by_route_and_what_the_store_has(site: Site, store: SqlStore) -> None:
     waiting = await operation(store)
     await delivery(store, "acme", "dead")
+    await put(store, rate_alert("a", until=60), rate_alert("a", until=120), fallback_alert("b"))
 
     async with site.client() as client:
         await client.get(f"/v1/operations/{waiting}")
@@ -156,5 +158,8 @@ async def test_metrics_count_requests_by_route_and_what_the_store_has(site: Site
     assert 'hookline_http_request_duration_seconds_count{method="GET",route="/v1/operations/{id}"} 2' in lines
     assert 'hookline_operations{status="waiting_for_human"} 1' in lines
     assert 'hookline_deliveries{status="dead"} 1' in lines
+    assert 'hookline_policy_alerts_stored{kind="rate"} 2' in lines
+    assert 'hookline_policy_alerts_stored{kind="fallback"} 1' in lines
+    assert 'hookline_policy_alerts_total{kind="rate"} 0' in lines  # none of them was raised by this process
     assert waiting not in answer.text
     assert "made-up" not in answer.text

@@ -278,6 +278,17 @@ async def test_what_hooks_of_a_process_did_is_found_in_the_log(site: Site, store
     assert {(each["tenantId"], each["count"]) for each in sums} == {("acme", 1), ("globex", 1)}
 
 
+async def test_executions_are_listed_by_revision(site: Site, store: SqlStore) -> None:
+    _, second = [await execution(site, "acme", revision=revision) for revision in (7001, 7002)]
+    async with site.client(await key(store, "acme")) as acme, site.client(await key(store, "globex")) as globex:
+        mine = (await acme.get("/v1/hooks/logs?revision=7002")).json()["items"]
+        others = (await globex.get("/v1/hooks/logs?revision=7002")).json()["items"]
+        problem(await acme.get("/v1/hooks/logs?revision=0"), 422, "invalid")
+
+    assert [(each["operationId"], each["executions"][0]["revision"]) for each in mine] == [(second, 7002)]
+    assert others == []
+
+
 async def test_a_backtest_judges_the_calls_of_the_tenant_of_the_key(site: Site, store: SqlStore) -> None:
     acme, globex = new_id("acme"), new_id("globex")
     for tenant in (acme, globex):

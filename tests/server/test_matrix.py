@@ -19,6 +19,7 @@ from hookline.server.routes import ROUTES
 from hookline.server.routes._health import PUBLIC
 from hookline.store import SqlStore
 from hookline.store._tables import definitions
+from tests.registry.test_policy_alerts import fallback_alert, put
 from tests.server import site as made
 from tests.server.site import Site, key
 
@@ -59,6 +60,12 @@ async def deleted_hook(site: Site, store: SqlStore, owner: str) -> str:
     id = await hook(site, store, owner)  # noqa: A001
     async with site.client() as admin:
         assert (await admin.delete(f"/v1/hooks/{id}?tenantId={owner}")).status_code == 204
+    return id
+
+
+async def alert(site: Site, store: SqlStore, owner: str) -> str:
+    id = await hook(site, store, owner)  # noqa: A001
+    await put(store, fallback_alert(id, owner))
     return id
 
 
@@ -114,6 +121,10 @@ def tenants(answer: Any) -> set[str]:
     return {each["tenantId"] for each in items}
 
 
+def alerted_tenants(answer: Any) -> set[str]:
+    return {each["alert"]["tenantId"] for each in answer["items"]}
+
+
 HOOK = {"name": "a hook", "point": "ToolCall.guard", "handler": "deny"}
 CASES: dict[tuple[str, str], Case] = {
     ("GET", "/v1/hooks"): Case("/v1/hooks?limit=1000", hook, listed=tenants),
@@ -126,6 +137,7 @@ CASES: dict[tuple[str, str], Case] = {
     ("DELETE", "/v1/hooks/{id:str}"): Case("/v1/hooks/{id}", hook, status=204),
     ("POST", "/v1/hooks/{id:str}/test"): Case("/v1/hooks/{id}/test", hook, body=lambda _: {"sample": {}}, status=200),
     ("GET", "/v1/hooks/deleted"): Case("/v1/hooks/deleted?limit=1000", deleted_hook, listed=tenants),
+    ("GET", "/v1/hooks/alerts"): Case("/v1/hooks/alerts?limit=1000", alert, listed=alerted_tenants),
     ("PUT", "/v1/hooks/order"): Case(
         "/v1/hooks/order", body=lambda _: {"point": "MemoryCall.before", "hooks": [{"id": "nobody"}]}, status=412
     ),

@@ -78,7 +78,7 @@ async def refused(client: httpx.AsyncClient, place: str) -> tuple[int, str]:
 
 async def test_a_retry_has_the_whole_prompt_and_names_what_it_retries(acting: Site) -> None:
     tenant, prompt = new_id("tenant"), "word " * 200
-    its = ran(acting, prompt, tenant)
+    its = ran(acting, prompt, tenant, tags=["vip"])
     secret = done(acting, key(acting.server.store, tenant))
     async with acting.client(secret) as client:
         first = await client.post(f"/v1/operations/{its}/retry", headers={"Idempotency-Key": "once"})
@@ -91,7 +91,7 @@ async def test_a_retry_has_the_whole_prompt_and_names_what_it_retries(acting: Si
     state = done(acting, acting.server.store.load(new.operation_id))
     assert state is not None
     assert [message.content for message in state.messages] == ["Count.", prompt, f"{len(prompt)} characters"]
-    assert read["retryOf"] == its
+    assert (read["retryOf"], read["tags"]) == (its, ["vip"])
     async with acting.client() as admin:
         entries = (await admin.get("/v1/audit", params={"tenantId": tenant, "limit": 1})).json()["items"]
     assert (entries[0]["action"], entries[0]["detail"]) == ("operation.retry", {"operationId": new.operation_id})

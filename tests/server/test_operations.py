@@ -9,7 +9,7 @@ from hookline.events import HookType
 from hookline.store import EventLog, SqlStore, Worker
 from hookline.store._deliveries import build_delivery_rows, insert_deliveries
 from hookline.webhooks import Envelope, HookData, Webhook
-from tests.server.site import Site, delivery, endpoint, key, operation
+from tests.server.site import Site, delivery, endpoint, key, new_id, operation
 from tests.server.test_hooks import problem
 
 pytestmark = pytest.mark.anyio
@@ -44,6 +44,22 @@ async def test_operations_are_listed_newest_first_by_status_and_part(site: Site,
     assert found == [waiting, *reversed(ids)]
     assert [each["operationId"] for each in those] == [waiting]
     assert one.json() == those[0]
+
+
+async def test_operations_are_listed_by_tag(site: Site, store: SqlStore) -> None:
+    tag = new_id("tag")
+    tagged = [await operation(store, "acme", tags=["other", tag]) for _ in range(3)]
+    await operation(store, "acme", tags=["other"])
+    await operation(store, "globex", tags=[tag])
+
+    async with site.client(await key(store)) as client:
+        first = await client.get("/v1/operations", params={"tag": tag, "limit": 2})
+        rest = await client.get(first.links["next"]["url"])
+        none = await client.get("/v1/operations", params={"tag": f"{tag}x"})
+
+    assert [each["operationId"] for each in (*first.json()["items"], *rest.json()["items"])] == tagged[::-1]
+    assert first.json()["items"][0]["tags"] == ["other", tag]
+    assert none.json()["items"] == []
 
 
 async def test_events_are_read_in_order_from_a_number_on(site: Site, store: SqlStore) -> None:

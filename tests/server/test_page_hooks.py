@@ -152,6 +152,22 @@ def test_a_form_of_a_session_that_has_ended_keeps_what_was_typed(page: Page) -> 
     text(page, "main").to_contain_text("Kept")
 
 
+def test_the_form_has_the_fields_of_parts_with_what_they_mean(page: Page, paged: Site, tenant: str) -> None:
+    page.goto("hooks/new")
+    page.get_by_label("Name (required)").fill("Hide addresses")
+    page.get_by_label("Handler (required)").select_option("redact")
+    page.get_by_label("Point (required)").select_option("ModelCall.after")
+    page.get_by_label("Patterns (required)").fill("email")
+    page.get_by_label("Parts: hold").fill("sentence")
+    text(page, "main").to_contain_text("New characters with which the hook judges the text again.")
+    page.get_by_label("Parts: max chars").fill("40")
+    page.get_by_role("button", name="Create hook").click()
+
+    text(page, ".notice").to_contain_text("stored")
+    [hook] = stored(paged, tenant)
+    assert hook.config == {"patterns": ["email"], "parts": {"hold": "sentence", "max_chars": 40}}
+
+
 def test_without_scripts_a_webhook_is_made_step_by_step(plain: Page, paged: Site, tenant: str) -> None:
     plain.goto("hooks/new")
     plain.get_by_label("Name (required)").fill("Tell the desk")
@@ -567,15 +583,17 @@ def test_a_hook_in_shadow_is_enforced_from_now_for_whom_the_small_form_says(
     expect(rollout.get_by_label("Percent of operations")).to_have_value("25")
 
     rollout.get_by_label("Percent of operations").fill("2.5")
+    rollout.get_by_label("Only for tags").fill("vip*\neu")
     rollout.get_by_role("button", name="Enforce from now").click()
 
-    expect(page.get_by_text("Enforced, for 2.5 % of operations of agents refund*.")).to_be_visible()
+    expect(page.get_by_text("Enforced, for 2.5 % of operations of agents refund* tagged vip*, eu.")).to_be_visible()
     expect(page.get_by_text("It is enforced from the next run on.")).to_be_visible()
     newest = page.locator("#main .history li").first
     expect(newest).to_contain_text("percent")
     expect(newest).to_contain_text("shadow")
     found = done(paged, paged.server.registry.revisions(hook.id, tenant)).items[0]
     assert [(each.field, each.old, each.new) for each in found.changes] == [
+        ("operationTags", [], ["vip*", "eu"]),
         ("percent", 25.0, 2.5),
         ("mode", "shadow", "enforce"),
     ]

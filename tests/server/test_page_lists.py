@@ -14,7 +14,7 @@ from sqlalchemy import update
 from hookline.runtime import OperationState
 from hookline.store import operations
 from tests.server.browsing import complaints, look, page, paged, secret, tenant, text
-from tests.server.site import Site, new_id, operation
+from tests.server.site import Site, execution, new_id, operation
 from tests.server.test_page_guards import done, visitor
 from tests.store.records import insert_operations, operation_rows
 
@@ -202,13 +202,46 @@ def test_a_wrong_filter_is_kept_and_explained(paged: Site, asked: dict[str, str]
     assert all(f'value="{value}"' in answer.text for value in asked.values())
 
 
+@pytest.mark.parametrize("given", ["0", "-1", "1.5", "twelve", "٣", "9" * 20])
+def test_a_revision_that_is_none_is_kept_and_explained(paged: Site, given: str) -> None:
+    with visitor(paged) as person:
+        answer = person.get("/logs", params={"revision": given})
+
+    assert answer.status_code == 422
+    assert "must be the number of a revision" in answer.text
+    assert f'value="{given}"' in answer.text
+
+
+def test_the_history_of_a_hook_leads_to_the_executions_of_a_revision(page: Any, paged: Site, tenant: str) -> None:
+    registry = paged.server.registry
+    given = {"name": "Wary", "point": "ToolCall.guard", "handler": "deny", "mode": "shadow", "tenantId": tenant}
+    made = done(paged, registry.create(given))
+    changed = done(paged, registry.update(made.id, {"priority": 7}, tenant_id=tenant))
+    first, second = (
+        done(paged, execution(paged, tenant, hook_id=made.id, revision=each.revision)) for each in (made, changed)
+    )
+
+    page.goto(f"hooks/{made.id}")
+    page.get_by_role("link", name=f"revision {made.revision}", exact=True).click()
+
+    rows = page.locator("#results tr[data-row]")
+    expect(rows).to_have_count(1)
+    expect(rows.locator(".id a")).to_have_attribute("title", first)
+    field = page.get_by_label("Revision", exact=True)
+    expect(field).to_have_value(str(made.revision))
+    field.fill(str(changed.revision))
+    field.press("Enter")
+    expect(rows.locator(".id a")).to_have_attribute("title", second)
+    expect(rows).to_have_count(1)
+
+
 def test_no_text_in_a_filter_breaks_the_list(paged: Site, tenant: str) -> None:
     seed(paged, tenant, 3)
 
     with visitor(paged) as person:
         for word in HOSTILE:
             typed = word.encode("utf-8", "surrogatepass").decode("latin-1")
-            for names in (("q", "agent", "user", "tool", "status", "range", "sort", "column"), ("from", "to")):
+            for names in (("q", "agent", "user", "tag", "tool", "status", "range", "sort", "column"), ("from", "to")):
                 for view in ("operations", "overview", "logs"):
                     answer = person.get(f"/{view}", params={"tenant": tenant} | dict.fromkeys(names, typed))
                     assert answer.status_code in (200, 400, 422), (view, names, word)

@@ -147,6 +147,31 @@ def clerked(site: Site, tenant_id: str) -> str:
     return its
 
 
+def test_the_tags_of_an_operation_lead_to_all_that_have_them(page: Page, paged: Site, tenant: str) -> None:
+    async def run() -> list[str]:
+        its = [new_id("op") for _ in range(3)]
+        for operation_id, tags in zip(its, (["vip", "<b>eu</b> & co"], ["vip"], []), strict=True):
+            agent = Agent(id="clerk", model=ScriptedModel(["Done."]))
+            given: dict[str, Any] = {"operation_id": operation_id, "tenant_id": tenant, "tags": tags}
+            await exec_agent(agent, f"Task {operation_id}", store=paged.server.store, **given)
+        return its
+
+    first, second, third = done(paged, run())
+    page.goto(f"operations/{first}")
+    page.get_by_role("link", name="vip", exact=True).click()
+
+    expect(page.get_by_role("link", name=f"Task {first}")).to_be_visible()
+    expect(page.get_by_role("link", name=f"Task {second}")).to_be_visible()
+    expect(page.get_by_role("link", name=f"Task {third}")).to_have_count(0)
+    expect(page.get_by_label("Tag", exact=True)).to_have_value("vip")
+    page.get_by_label("Tags", exact=True).check()
+    expect(page.locator("td[data-label=tags]").last).to_have_text("vip, <b>eu</b> & co")
+    page.get_by_label("Tag", exact=True).fill("<b>eu</b> & co")
+    page.get_by_label("Tag", exact=True).press("Enter")
+    expect(page.get_by_role("link", name=f"Task {second}")).to_have_count(0)
+    expect(page.get_by_role("link", name=f"Task {first}")).to_be_visible()
+
+
 def test_why_a_call_was_denied_and_who_approved_another_is_said_beside_it(page: Page, paged: Site, tenant: str) -> None:
     page.goto(f"operations/{clerked(paged, tenant)}")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ from hookline import (
     exec_agent,
     tool,
 )
+from tests.registry.test_policy_alerts import fallback_alert, put, rate_alert
 from tests.server.browsing import complaints, page, paged, secret, tenant
 from tests.server.site import Site
 from tests.server.test_page_guards import done
@@ -49,7 +51,9 @@ def test_what_a_hook_would_have_denied_stands_beside_what_was_done(
 
     shadow = page.locator("#shadow")
     expect(shadow).to_contain_text("It judged 1 call. It would have denied 1.")
-    row = shadow.locator("tbody tr")
+    expect(shadow.locator("#shadow-by-tool tbody tr")).to_have_text(re.compile(r"local/pay\s*1\s*1"))
+    expect(shadow.locator("#shadow-by-agent tbody tr")).to_have_text(re.compile(r"payer\s*1\s*1"))
+    row = shadow.locator("#shadow-examples tbody tr")
     expect(row).to_have_count(1)
     expect(row).to_contain_text('{"to":"bob","amount":900}')
     expect(row).to_contain_text("would have denied it: Ask the bank.")
@@ -73,7 +77,7 @@ def test_a_call_that_another_hook_denied_did_not_run(page: Page, paged: Site, te
 
     page.goto(f"hooks/{hook.id}")
 
-    expect(page.locator("#shadow tbody tr")).to_contain_text("bank denied it")
+    expect(page.locator("#shadow-examples tbody tr")).to_contain_text("bank denied it")
 
 
 def test_a_hook_that_judged_nothing_says_so_and_an_enforced_one_has_no_such_part(
@@ -86,6 +90,29 @@ def test_a_hook_that_judged_nothing_says_so_and_an_enforced_one_has_no_such_part
     expect(page.locator("#shadow")).to_contain_text("It judged no call yet.")
     page.goto(f"hooks/{enforced.id}")
     expect(page.locator("#shadow")).to_have_count(0)
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_alerts_stand_on_the_page_of_the_hook_and_mark_it_in_the_list(
+    page: Page, paged: Site, tenant: str, width: int
+) -> None:
+    calm, wild = made(paged, tenant, name="Calm"), made(paged, tenant, name="Wild", mode="shadow")
+    done(paged, put(paged.server.store, rate_alert(wild.id, tenant, wild.revision), ago=60))
+    done(paged, put(paged.server.store, fallback_alert(calm.id, tenant), ago=2 * 86_400))
+
+    page.set_viewport_size({"width": width, "height": 900})
+    page.goto(f"hooks?tenant={tenant}")
+    mark = page.get_by_role("link", name="alert", exact=True)
+    expect(mark).to_have_count(1)  # that of the other hook is older than a day
+    expect(page.get_by_role("row").filter(has=mark)).to_contain_text("Wild")
+    mark.click()
+
+    expect(page.locator("#alerts li")).to_contain_text("Rate of denials changed")
+    expect(page.locator("#alerts li")).to_contain_text("It would have denied 50.00% of calls (50 of 100)")
+    if folder := os.environ.get("HOOKLINE_PICTURES"):
+        page.screenshot(path=str(Path(folder) / f"alerts-{width}.png"), full_page=True)
+    page.goto(f"hooks/{calm.id}")
+    expect(page.locator("#alerts li")).to_contain_text("Put into shadow mode")
 
 
 def test_limits_are_set_kept_and_cleared_in_the_form(page: Page, paged: Site, tenant: str) -> None:

@@ -6,7 +6,9 @@ from collections.abc import AsyncIterator, Callable
 from itertools import product
 from typing import Any
 
+import msgspec
 import pytest
+from sqlalchemy import insert, select
 
 from hookline import BeforeToolCall, HookType
 from hookline.errors import HookUsageError
@@ -23,6 +25,7 @@ from hookline.store import (
 )
 from hookline.store import _operation_search as searching
 from hookline.store import _operation_totals as summing
+from hookline.store._tables import operation_tags
 
 from .records import insert_operations, operation_rows, state
 
@@ -64,7 +67,9 @@ def matches(row: dict[str, Any], wanted: dict[str, Any]) -> bool:
     return named and (row["operation_id"].startswith(words) or words in row["prompt"].lower())
 
 
-def expected(rows: list[dict[str, Any]], wanted: dict[str, Any], sort: OperationSort, window: int) -> list[str]:
+def expected(
+    rows: list[dict[str, Any]], wanted: dict[str, Any], sort: OperationSort, window: int, *, in_parts: bool = False
+) -> list[str]:
     """What is found: in each part of the range that one page looks at, in order."""
     within = [
         row
@@ -75,8 +80,8 @@ def expected(rows: list[dict[str, Any]], wanted: dict[str, Any], sort: Operation
     within.sort(key=lambda row: (row["created_at"], row["operation_id"]), reverse=True)
     exact = [row for row in within if row["operation_id"] == wanted.get("search")]
     found = [row["operation_id"] for row in exact]
-    length = len(rows) if sort == "newest" or wanted.get("status") in LIVE else window
-    for first in range(0, len(within), length):
+    length = len(rows) if sort == "newest" or (wanted.get("status") in LIVE and not in_parts) else window
+    for first in range(0, len(within), max(length, 1)):
         those = [row for row in within[first : first + length] if matches(row, wanted) and row not in exact]
         those.sort(key=lambda row: (row[KEYS[sort]], row["operation_id"]), reverse=True)
         found += [row["operation_id"] for row in those]
@@ -99,6 +104,113 @@ async def test_pages_lead_through_all_that_matches(store: SqlStore, monkeypatch:
                 break
 
         assert listed == expected(rows, wanted, sort, 40), (wanted, sort)
+
+
+TAGGED: list[dict[str, Any]] = [
+    {"tag": "vip"},
+    {"tag": "vip", "tenant_id": "acme"},
+    {"tag": "vip", "since": 20.0, "until": 70.0},
+    {"tag": "vip", "status": "error"},
+    {"tag": "vip", "status": "running"},
+    {"tag": "vip", "agent_id": "a1", "tenant_id": "globex"},
+    {"tag": "vip", "search": "REFUND"},
+    {"tag": "vip", "search": "op-1"},
+    {"tag": "VIP"},
+    {"tag": "nobody's"},
+    {"tag": "vip\0"},
+]
+
+
+async def test_pages_lead_through_all_operations_with_a_tag(store: SqlStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(searching, "MOST_READ", 20)
+    rows = operation_rows(130)
+    await insert_operations(store, rows)
+    tagged = rows[::2]
+    async with store.writing() as connection:
+        places = [{name: row[name] for name in ("operation_id", "tenant_id", "created_at")} for row in tagged]
+        await connection.execute(insert(operation_tags), [{**place, "tag": "vip"} for place in places])
+        await connection.execute(insert(operation_tags), [{**place, "tag": "other"} for place in places])
+
+    for wanted, sort in product(TAGGED, KEYS):
+        listed, cursor, pages = [], None, 0
+        while pages < 130:
+            page = await store.operations(**wanted, sort=sort, cursor=cursor, limit=17)
+            listed += [each.operation_id for each in page.items]
+            cursor, pages = page.cursor, pages + 1
+            assert page.looked_at in (None, 20)
+            if cursor is None:
+                break
+
+        within = tagged if wanted["tag"] == "vip" else []
+        # Also those that run are in parts: the index of their status would yield those of all tags.
+        assert listed == expected(within, wanted, sort, 20, in_parts=True), (wanted, sort)
+
+
+async def test_the_operations_with_a_tag_are_those_of_its_own_index(database_url: str) -> None:
+    """However many others there are, only those with the tag are read."""
+    async with SqlStore(database_url) as store, store.reading() as connection:
+        for tenant_id, index in ((None, "tag_created_at"), ("acme", "tag_tenant_id_created_at")):
+            wanted = OperationFilter(tag="vip", tenant_id=tenant_id, since=5.0)
+            place = wanted.place
+            [query] = searching._select_matching(
+                wanted,
+                (place[1], place[0].label("key")),
+                wanted.range_conditions(),
+                wanted.row_conditions(connection.dialect.name),
+                is_in_order=True,
+                dialect=connection.dialect.name,
+            )
+            query = query.order_by(*(each.desc() for each in place)).limit(50)
+            text_ = str(query.compile(connection.engine, compile_kwargs={"literal_binds": True}))
+            if connection.dialect.name == "postgresql":
+                await connection.exec_driver_sql("SET LOCAL enable_seqscan = off")
+                await connection.exec_driver_sql("SET LOCAL enable_bitmapscan = off")
+            plan = await connection.exec_driver_sql(f"{EXPLAIN[connection.dialect.name]} {text_}")
+            steps = "\n".join(str(row[-1]) for row in plan)
+
+            assert f"ix_operation_tags_{index}_operation_id" in steps, steps
+            assert "TEMP B-TREE" not in steps
+            assert "Sort" not in steps, steps
+
+
+EXPLAIN = {"sqlite": "EXPLAIN QUERY PLAN", "postgresql": "EXPLAIN"}
+
+
+async def test_the_tags_of_a_state_are_in_its_summary_and_find_it(store: SqlStore) -> None:
+    first = state("first", tags=["vip", "größe"], tenant_id="acme")
+    await store.commit(first, expected_version=None, entries=())
+    await store.commit(state("second", tags=["vip"]), expected_version=None, entries=())
+    await store.commit(state("third"), expected_version=None, entries=())
+    await store.commit(msgspec.structs.replace(first, version=2, status="done"), expected_version=1, entries=())
+
+    async def found(tag: str, tenant_id: str | None = None) -> list[str]:
+        return [each.operation_id for each in (await store.operations(tenant_id, tag=tag)).items]
+
+    assert sorted(await found("vip")) == ["first", "second"]
+    assert await found("größe") == ["first"]
+    assert await found("vip", "acme") == ["first"]
+    assert await found("vi") == []
+    summary = await store.operation("first")
+    assert summary is not None
+    assert (summary.tags, summary.version) == (["vip", "größe"], 2)
+    assert (await store.load("first")).tags == ["vip", "größe"]  # type: ignore[union-attr]
+    assert [each.tags for each in (await store.operations(search="third")).items] == [[]]
+
+
+async def test_a_tag_that_cannot_be_stored_is_refused(store: SqlStore) -> None:
+    for tag in ("a\0b", "x" * 101, "\ud800"):
+        with pytest.raises(HookUsageError, match="cannot be stored"):
+            await store.commit(state(tags=[tag]), expected_version=None, entries=())
+
+
+async def test_pruning_deletes_the_tags_of_operations(store: SqlStore) -> None:
+    await store.commit(state("old", tags=["vip"], status="done"), expected_version=None, entries=())
+    await store.commit(state("live", tags=["vip"]), expected_version=None, entries=())
+
+    await store.prune(older_than=-1)
+
+    async with store.reading() as connection:
+        assert list((await connection.execute(select(operation_tags.c.operation_id))).scalars()) == ["live"]
 
 
 async def test_an_id_is_found_however_old_it_is(store: SqlStore, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,7 +25,7 @@ from tests.store.test_migrations import differences
 pytestmark = pytest.mark.anyio
 
 BEFORE = "0006_appended_states"
-LATER = ("day", "interrupt_asked_at", "interrupt_asked_by", "retry_of", "agent_version")
+LATER = ("day", "interrupt_asked_at", "interrupt_asked_by", "retry_of", "agent_version", "tags", "revision")
 TABLES = ("operations", "events", "deliveries", "attempts", "executions", "execution_hooks")
 FILL = """
 INSERT INTO events (operation_id, number, tenant_id, type, time_unix_nano, wire)

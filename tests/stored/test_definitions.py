@@ -26,7 +26,7 @@ EMPTY = Path(__file__).parents[1] / "store" / "stored" / "by_8ffe382.sql"
 DEFINITIONS = FILES / "definitions"
 
 ADDED = {"$.exceptTenants", "$.dialect", "$.hostEvent", "$.matcher", "$.mode", "$.shadowAbove"}
-ADDED |= {"$.tenants", "$.agents", "$.environments", "$.percent"}
+ADDED |= {"$.tenants", "$.agents", "$.operationTags", "$.environments", "$.percent"}
 """Fields that definitions have today, and had not then."""
 
 
@@ -137,6 +137,7 @@ def test_the_json_of_a_definition_is_read() -> None:
             "mode": "enforce",
             "tenants": [],
             "agents": [],
+            "operationTags": [],
             "environments": [],
             "percent": 100.0,
             "shadowAbove": None,
@@ -151,7 +152,7 @@ async def test_dry_runs_of_stored_definitions_show_what_they_showed(registry: Re
         tried = await registry.dry_run(id_, sample, tenant_id="acme")
 
         added = added_paths(without_times(shown), without_times(msgspec.to_builtins(tried)))
-        assert added <= {"$.call.parent_operation_id"}
+        assert added <= {"$.call.parent_operation_id", "$.call.tags"}
 
 
 async def test_a_stored_delivery_waits_to_be_sent(store: SqlStore) -> None:
@@ -180,6 +181,6 @@ async def test_the_log_of_executions_is_read_as_it_was(store: SqlStore) -> None:
     async with ExecutionLog(store, retention_hours=1e9) as log:
         (row,) = (await log.logs("acme", hook_id="limit")).items
 
-    assert msgspec.to_builtins(row) == stored
+    assert msgspec.to_builtins(row) == {**stored, "agentId": "", "tool": ""}
     assert (row.point, row.status, row.denied_by, row.reason) == ("ToolCall", "denied", "limit", "not to Bob")
     assert [(each.hook_id, each.status) for each in row.executions] == [("trim", "ok"), ("limit", "denied")]

@@ -99,8 +99,8 @@ def hooked(thing: Any, hooks: Iterable[AnyHook] = (), **options: Any) -> Any:
             `Runner` of Google ADK; a `FastMCP` server; the `ClaudeAgentOptions` of the Claude Agent SDK; a client of
             `openai` or `anthropic`. A server is changed; everything else is not.
         hooks: The hooks of each run.
-        options: Options of the runs: `operation_id`, `user_id`, `tenant_id`, `dispatcher`, `store`, `drain_timeout`,
-            `best_effort`, `allow_missing_hooks`; and options of the framework's own `hooked`.
+        options: Options of the runs: `operation_id`, `user_id`, `tenant_id`, `tags`, `dispatcher`, `store`,
+            `drain_timeout`, `best_effort`, `allow_missing_hooks`; and options of the framework's own `hooked`.
 
     Returns:
         An object with the framework's own run methods: `run` of Pydantic AI, `ainvoke` of LangChain, and so on. If the

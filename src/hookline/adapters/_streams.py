@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable
-from typing import Any
+from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable
+from contextlib import aclosing
+from functools import partial
+from typing import Any, TypeVar
 
 import anyio
 
 from hookline.calls import Call
-from hookline.runtime import AdapterRun
+from hookline.errors import HookDenied
+from hookline.runtime import AdapterRun, PartsStream
 
-__all__ = ["must_hold_stream", "stream_values", "wait_for_end"]
+__all__ = ["must_hold_stream", "read_parts", "stream_values", "wait_for_end"]
 
+E = TypeVar("E")
 Emit = Callable[[Any], Awaitable[None]]
 
 
@@ -26,6 +30,34 @@ def must_hold_stream(run: AdapterRun, call: type[Call]) -> bool:
         call: The class of the calls.
     """
     return run.may_change_result(call)
+
+
+async def read_parts(parts: PartsStream[E], events: AsyncIterable[E]) -> AsyncGenerator[E, None]:
+    """Read a model's stream to its end, and yield the events that hooks let pass.
+
+    If a hook must judge after some time, the stream is read in a task of its own.
+
+    Args:
+        parts: Holds the events, and lets the hooks judge them.
+        events: The stream.
+
+    Raises:
+        HookDenied: If a hook denies the answer.
+    """
+    if parts.is_timed:
+        async with aclosing(stream_values(partial(parts.feed, events))) as released:
+            async for event in released:
+                yield event
+        return
+    try:
+        async for event in events:
+            for each in await parts.add(event):
+                yield each
+    except HookDenied:
+        raise
+    except Exception:
+        await parts.judge_broken()
+        raise
 
 
 async def stream_values(work: Callable[[Emit], Awaitable[None]]) -> AsyncGenerator[Any, None]:

@@ -65,8 +65,8 @@ def hooked(
         server: The server.
         hooks: The hooks of every connection, or a function that returns them; see `HooklineMiddleware`.
         identify: See `HooklineMiddleware`.
-        options: Options of the runs: `operation_id`, `user_id`, `tenant_id`, `dispatcher`, `store`, `drain_timeout`,
-            `best_effort`, `allow_missing_hooks`.
+        options: Options of the runs: `operation_id`, `user_id`, `tenant_id`, `tags`, `dispatcher`, `store`,
+            `drain_timeout`, `best_effort`, `allow_missing_hooks`.
 
     Returns:
         The same server.
@@ -93,7 +93,7 @@ class HooklineMiddleware(Middleware):
             and returns the hooks of that connection, for example per tenant.
         identify: A function that takes the same `Context` and returns any of `operation_id`, `user_id` and `tenant_id`.
             Without a `user_id`, the user is the subject of the client's access token.
-        attach: Other options of the runs: `dispatcher`, `drain_timeout`, `best_effort`.
+        attach: Other options of the runs: `tags`, `dispatcher`, `drain_timeout`, `best_effort`.
 
     Raises:
         UnsupportedHookError: If a hook would never be called.

@@ -1,4 +1,4 @@
-"""Carry questions, committed events and wake-ups between processes: `NatsBus`, and `MemoryBus` for tests.
+"""Carry questions, committed events, small values and wake-ups between processes: `NatsBus`, and `MemoryBus` for tests.
 
 `remote` and `serve` are for hooks that run in another process.
 
@@ -11,12 +11,19 @@ from hookline.bus._bus import (
     BusAnswerError,
     BusUnavailableError,
     CommittedEvents,
+    CommitTooLargeError,
+    EventFilter,
     Hearer,
     NobodyServesError,
+    Watcher,
 )
 from hookline.bus._memory import MemoryBus
 from hookline.bus._nats import NatsBus
+from hookline.bus._observers import DEAD_LETTERS as DEAD_LETTERS
+from hookline.bus._observers import FailedEvent as FailedEvent
+from hookline.bus._observers import heard_event_id
 from hookline.bus._remote import REVISIONS, remote, serve
+from hookline.bus._signing import SECRET_VARIABLE as SECRET_VARIABLE
 
 __all__ = [
     "REVISIONS",
@@ -24,11 +31,15 @@ __all__ = [
     "Bus",
     "BusAnswerError",
     "BusUnavailableError",
+    "CommitTooLargeError",
     "CommittedEvents",
+    "EventFilter",
     "Hearer",
     "MemoryBus",
     "NatsBus",
     "NobodyServesError",
+    "Watcher",
+    "heard_event_id",
     "remote",
     "serve",
 ]

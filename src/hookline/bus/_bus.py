@@ -1,9 +1,9 @@
-"""`Bus`: carry questions, committed events and wake-ups between processes."""
+"""`Bus`: carry questions, committed events, small values and wake-ups between processes."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Protocol, TypeAlias, runtime_checkable
 
@@ -11,24 +11,49 @@ import msgspec
 
 from hookline._deadlines import runs_on_asyncio
 from hookline.errors import HooklineError, HookUsageError, define_error
-from hookline.wakeups import Wakeups
+from hookline.events import EVENTS
+from hookline.wakeups import Wakeups, check_seconds
 
 __all__ = [
     "Answerer",
     "Bus",
     "BusAnswerError",
     "BusUnavailableError",
+    "CommitTooLargeError",
     "CommittedEvents",
+    "EventFilter",
     "Hearer",
     "NobodyServesError",
+    "Watcher",
     "check_asking",
     "check_commit",
     "check_handler",
+    "check_key",
     "check_name",
+    "check_value",
+    "check_watcher",
     "no_answer_error",
 ]
 
+KEY = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*")
+LONGEST_KEY, LARGEST_VALUE = 200, 65_536
+"""Characters of a key, and bytes of a value."""
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,62}")
+
+
+@define_error("The commit {id} has {size} bytes; the bus carries {limit}. Raise `max_payload` of the server.")
+class CommitTooLargeError(HookUsageError):
+    """A commit has more bytes than a message of the bus can have.
+
+    Attributes:
+        id: The id of the commit.
+        size: Its bytes as JSON.
+        limit: The bytes that a message can have.
+    """
+
+    id: str
+    size: int
+    limit: int
 
 
 @define_error("Nobody on the bus answers {name!r}. Start a process that serves it.")
@@ -77,28 +102,72 @@ class CommittedEvents(msgspec.Struct, frozen=True, kw_only=True, rename="camel")
             commit: a commit that is heard twice has the same one.
         events: The events, oldest first, each as `hookline.events.encode` writes it.
         tenant_id: The tenant for whom the operation runs.
+        hearers: The names for which it is; empty for all who hear.
+        replay: The id of the replay that tells it again; `""` when it is told for the first time.
     """
 
     operation_id: str
     number: int
     events: list[msgspec.Raw]
     tenant_id: str = ""
+    hearers: list[str] = []
+    replay: str = ""
 
     @property
     def id(self) -> str:
         """The id of the commit: `<operation>:<number>`."""
         return f"{self.operation_id}:{self.number}"
 
+    @property
+    def message_id(self) -> str:
+        """The id of the message that carries the commit: its `id`, and another one in each replay."""
+        return f"{self.id}:{self.replay}" if self.replay else self.id
+
+    @property
+    def first(self) -> int:
+        """The number of the first of the events."""
+        return self.number - len(self.events) + 1
+
+
+class EventFilter(msgspec.Struct, frozen=True, kw_only=True):
+    """Which commits somebody hears: those with at least one event that matches. They are heard whole.
+
+    Attributes:
+        types: Wire names of events, such as `"onComplete"`; empty for all.
+        tenant_ids: Tenants; empty for all.
+        agent_ids: Globs over the ids of agents; empty for all.
+    """
+
+    types: Sequence[str] = ()
+    tenant_ids: Sequence[str] = ()
+    agent_ids: Sequence[str] = ()
+
+    def __post_init__(self) -> None:
+        """Refuse an invalid filter.
+
+        Raises:
+            HookUsageError: If a field is no list of texts, or a type is unknown.
+        """
+        for name in self.__struct_fields__:
+            given = getattr(self, name)
+            if isinstance(given, str) or not all(isinstance(each, str) for each in given):
+                raise HookUsageError(f"`{name}` of an EventFilter must be a list of texts; got {given!r:.100}.")
+        for each in self.types:
+            if each not in EVENTS:
+                raise HookUsageError(f"There is no event {each!r:.100}; the events are {', '.join(EVENTS)}.")
+
 
 Answerer: TypeAlias = Callable[[bytes], Awaitable[bytes]]
 """An async function that answers a question."""
 Hearer: TypeAlias = Callable[[CommittedEvents], Awaitable[None]]
 """An async function that is called with each commit. If it raises, it is called with the same commit again."""
+Watcher: TypeAlias = Callable[[str, bytes | None], None]
+"""A quick function that is called with a key and its new value, or with `None` if the key has no value any more."""
 
 
 @runtime_checkable
 class Bus(Wakeups, Protocol):
-    """Carries questions, committed events and wake-ups between processes, on asyncio.
+    """Carries questions, committed events, small values and wake-ups between processes, on asyncio.
 
     Losing a bus delays; it never loses what was committed, since that is in the database. `hookline.evals.bus_contract`
     checks an implementation.
@@ -138,6 +207,15 @@ class Bus(Wakeups, Protocol):
         """
         ...
 
+    async def depths(self) -> dict[str, int]:
+        """Return the number of commits that are kept and not heard yet, by name of those who hear.
+
+        Raises:
+            BusUnavailableError: If the server cannot be reached.
+            HookUsageError: If the bus is not open.
+        """
+        ...
+
     async def tell(self, commit: CommittedEvents) -> None:
         """Hand over a commit to all who hear. It returns once the bus has kept it.
 
@@ -149,24 +227,79 @@ class Bus(Wakeups, Protocol):
 
         Raises:
             BusUnavailableError: If the bus did not keep it, or did not say so. Tell it again.
-            HookUsageError: If it is invalid or too large, or the bus is not open.
+            CommitTooLargeError: If it has more bytes than a message can have.
+            HookUsageError: If it is invalid, or the bus is not open.
         """
         ...
 
-    def hear(self, name: str, handler: Hearer) -> AbstractAsyncContextManager[None]:
-        """Hear every commit that was told, while the context is open.
+    def hear(
+        self, name: str, handler: Hearer, *, where: EventFilter | None = None
+    ) -> AbstractAsyncContextManager[None]:
+        """Hear every commit that was told for a name, while the context is open.
 
         The bus remembers by the name what was heard, so that a later process goes on where an earlier one ended.
         Several processes that hear under one name share the work. Commits of one operation are heard in order and one
         at a time; each at least once: after a process was killed, or a handler raised, its commit is heard again.
+        When the context ends, no further commits come, and those under way are heard first, for 30 seconds at most.
 
         Args:
             name: The name.
             handler: `async (commit) -> None`.
+            where: Only commits that match; others count as heard.
 
         Raises:
             HookUsageError: If an argument is invalid, or the bus is not open.
             BusUnavailableError: If the server cannot be reached.
+        """
+        ...
+
+    async def put(self, key: str, value: bytes, *, seconds: float | None = None) -> None:
+        """Give a key a value, for all processes. It returns once the bus has kept the value.
+
+        Args:
+            key: Parts of letters, digits, `_` and `-`, joined by dots; up to 200 characters.
+            value: The value, up to 64 KiB.
+            seconds: Seconds after which the key has no value any more, unless it is put again; never earlier, and a few
+                seconds later at most. `NatsBus` rounds up to whole seconds. `None` keeps the value.
+
+        Raises:
+            BusUnavailableError: If the bus did not keep the value, or did not say so. The others may see it or not.
+            HookUsageError: If an argument is invalid, or the bus is not open.
+        """
+        ...
+
+    async def get(self, key: str) -> bytes | None:
+        """Return the present value of a key; `None` if it has none.
+
+        Raises:
+            BusUnavailableError: If the server cannot be reached.
+            HookUsageError: If this is no key, or the bus is not open.
+        """
+        ...
+
+    async def delete(self, key: str) -> None:
+        """Take the value of a key away. It may have none.
+
+        Raises:
+            BusUnavailableError: If the server cannot be reached.
+            HookUsageError: If this is no key, or the bus is not open.
+        """
+        ...
+
+    def watch(self, prefix: str, call: Watcher) -> AbstractAsyncContextManager[None]:
+        """Call a function with the values of keys, and with each change, while the context is open.
+
+        When the context has been entered, the function has been called with all present values. It sees changes in the
+        order in which they were made. It may miss a value that was soon followed by another one, but never the last.
+        After the server was away, it is called with what has changed in the meantime, also with what expired.
+
+        Args:
+            prefix: First parts of the keys: `"members"` is for `members.a` and `members.b.c`, and for no other.
+            call: The function. What it raises is logged.
+
+        Raises:
+            BusUnavailableError: If the server cannot be reached.
+            HookUsageError: If an argument is invalid, or the bus is not open.
         """
         ...
 
@@ -223,6 +356,45 @@ def check_commit(commit: object) -> CommittedEvents:
     if not commit.operation_id or not isinstance(commit.number, int) or commit.number < 1 or not commit.events:
         raise HookUsageError(f"CommittedEvents need an operation, a number from 1, and events; got {commit!r:.200}.")
     return commit
+
+
+def check_key(key: object) -> str:
+    """Return a key, or the first parts of keys, checked.
+
+    Raises:
+        HookUsageError: If it is no key.
+    """
+    if not isinstance(key, str) or len(key) > LONGEST_KEY or not KEY.fullmatch(key):
+        raise HookUsageError(
+            f"A key on the bus has parts of letters, digits, '_' and '-' that are joined by dots, {LONGEST_KEY} "
+            f"characters at most; got {key!r:.300}."
+        )
+    return key
+
+
+def check_value(key: object, value: object, seconds: float | None) -> None:
+    """Check the arguments of `put`.
+
+    Raises:
+        HookUsageError: If one is invalid.
+    """
+    check_key(key)
+    if not isinstance(value, bytes) or len(value) > LARGEST_VALUE:
+        size = f"{len(value)} bytes" if isinstance(value, bytes) else type(value).__name__
+        raise HookUsageError(f"A value on the bus must be bytes, at most {LARGEST_VALUE}; got {size}.")
+    if seconds is not None:
+        check_seconds("seconds", seconds)
+
+
+def check_watcher(prefix: object, call: object) -> str:
+    """Check the arguments of `watch`, and return the prefix.
+
+    Raises:
+        HookUsageError: If one is invalid.
+    """
+    if not callable(call):
+        raise HookUsageError(f"`call` must be a function of a key and a value; got {call!r:.100}.")
+    return check_key(prefix)
 
 
 def no_answer_error(name: str, deadline: float, why: str = "") -> TimeoutError:

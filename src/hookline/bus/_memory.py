@@ -14,13 +14,20 @@ from hookline.bus._bus import (
     Answerer,
     BusAnswerError,
     CommittedEvents,
+    EventFilter,
     Hearer,
     NobodyServesError,
+    Watcher,
     check_asking,
     check_commit,
     check_handler,
+    check_key,
+    check_value,
+    check_watcher,
     no_answer_error,
 )
+from hookline.bus._hearing import Draining, check_filter, select_commits
+from hookline.bus._remote import ServesHooks
 from hookline.errors import HookUsageError, message_of
 from hookline.wakeups import NET, LocalWakeups
 
@@ -68,13 +75,15 @@ class _Shared:
         self.buses: list[MemoryBus] = []
         self.members: dict[str, list[_Member]] = {}
         self.queues: list[list[CommittedEvents]] = [[] for _ in range(PARTITIONS)]
-        self.known: set[tuple[str, int]] = set()
+        self.known: set[str] = set()
         self.progress: dict[str, _Progress] = {}
         self.told = asyncio.Event()
         self.turns = count()
+        self.values: dict[str, bytes] = {}
+        self.expiries: dict[str, asyncio.TimerHandle] = {}
 
 
-class MemoryBus(LocalWakeups):
+class MemoryBus(LocalWakeups, ServesHooks):
     """A `Bus` within one process, for tests. What it keeps is lost with the process.
 
     `peer()` makes the bus of a further process of the test, and `kill()` ends one without a farewell.
@@ -88,6 +97,7 @@ class MemoryBus(LocalWakeups):
         self._shared = _Shared()
         self._shared.buses.append(self)
         self._hearing: set[asyncio.Task[None]] = set()
+        self._watchers: list[tuple[str, Watcher]] = []
         self._is_open = True
 
     def peer(self) -> Self:
@@ -123,6 +133,7 @@ class MemoryBus(LocalWakeups):
 
     def _leave(self) -> None:
         self._is_open = False
+        self._watchers.clear()
         if self in self._shared.buses:
             self._shared.buses.remove(self)
 
@@ -196,12 +207,18 @@ class MemoryBus(LocalWakeups):
         check_commit(commit)
         self._check_open()
         if not self._is_known(commit):
-            self._shared.known.add((commit.operation_id, commit.number))
+            self._shared.known.add(commit.message_id)
             self._shared.queues[partition_of(commit.operation_id, PARTITIONS)].append(commit)
             self._announce()
 
+    async def depths(self) -> dict[str, int]:
+        """Return the number of commits that are not heard yet, by name; see `Bus.depths`."""
+        self._check_open()
+        told = sum(len(queue) for queue in self._shared.queues)
+        return {name: told - sum(progress.heard) for name, progress in self._shared.progress.items()}
+
     def _is_known(self, commit: CommittedEvents) -> bool:
-        return (commit.operation_id, commit.number) in self._shared.known
+        return commit.message_id in self._shared.known
 
     def _announce(self) -> None:
         """Wake those who hear."""
@@ -209,20 +226,20 @@ class MemoryBus(LocalWakeups):
         self._shared.told = asyncio.Event()
 
     @asynccontextmanager
-    async def hear(self, name: str, handler: Hearer) -> AsyncIterator[None]:
-        """Hear every commit that was told, while the context is open; see `Bus.hear`."""
+    async def hear(self, name: str, handler: Hearer, *, where: EventFilter | None = None) -> AsyncIterator[None]:
+        """Hear every commit that was told for a name, while the context is open; see `Bus.hear`."""
         check_handler(name, handler)
         self._check_open()
+        draining = Draining()
+        handler = draining.guard(select_commits(name, handler, check_filter(where)))
         progress = self._shared.progress.setdefault(name, _Progress())
         tasks = {asyncio.create_task(self._hear_queue(nth, progress, handler)) for nth in range(PARTITIONS)}
         self._hearing |= tasks
         try:
             yield
         finally:
+            await draining.finish(tasks)
             self._hearing -= tasks
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _hear_queue(self, nth: int, progress: _Progress, handler: Hearer) -> None:
         queue = self._shared.queues[nth]
@@ -237,6 +254,61 @@ class MemoryBus(LocalWakeups):
         """Call a handler with the next commit of a queue until it does not raise, and confirm the commit."""
         await call_until_heard(handler, queue[progress.heard[nth]])
         progress.heard[nth] += 1
+
+    async def put(self, key: str, value: bytes, *, seconds: float | None = None) -> None:
+        """Give a key a value, for all processes; see `Bus.put`."""
+        check_value(key, value, seconds)
+        self._check_open()
+        self._change(key, value)
+        if seconds is not None:
+            self._shared.expiries[key] = asyncio.get_running_loop().call_later(seconds, self._change, key, None)
+
+    async def get(self, key: str) -> bytes | None:
+        """Return the present value of a key; see `Bus.get`."""
+        self._check_open()
+        return self._shared.values.get(check_key(key))
+
+    async def delete(self, key: str) -> None:
+        """Take the value of a key away; see `Bus.delete`."""
+        check_key(key)
+        self._check_open()
+        self._change(key, None)
+
+    def _change(self, key: str, value: bytes | None) -> None:
+        expiry = self._shared.expiries.pop(key, None)
+        if expiry is not None:
+            expiry.cancel()
+        had_value = self._shared.values.pop(key, None) is not None
+        if value is not None:
+            self._shared.values[key] = value  # the last, since it is the latest
+        if had_value or value is not None:
+            for bus in self._shared.buses:
+                for prefix, call in tuple(bus._watchers):
+                    if key.startswith(prefix):
+                        call_watcher(call, key, value)
+
+    @asynccontextmanager
+    async def watch(self, prefix: str, call: Watcher) -> AsyncIterator[None]:
+        """Call a function with the values of keys, and with each change; see `Bus.watch`."""
+        watcher = f"{check_watcher(prefix, call)}.", call
+        self._check_open()
+        for key, value in tuple(self._shared.values.items()):
+            if key.startswith(watcher[0]):
+                call_watcher(call, key, value)
+        self._watchers.append(watcher)
+        try:
+            yield
+        finally:
+            if watcher in self._watchers:
+                self._watchers.remove(watcher)
+
+
+def call_watcher(call: Watcher, key: str, value: bytes | None) -> None:
+    """Call a watcher, and log what it raises."""
+    try:
+        call(key, value)
+    except Exception:
+        logger.exception("The watcher of the key %s failed", key)
 
 
 async def call_answerer(handler: Answerer, question: bytes) -> bytes:

@@ -1,4 +1,4 @@
-"""`NatsBus`: a bus over NATS, with core requests for questions and JetStream for committed events."""
+"""`NatsBus`: a bus over NATS, with core requests for questions, and JetStream for committed events and values."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ import os
 import re
 import secrets
 import ssl
-from collections.abc import AsyncIterator, Coroutine, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from hashlib import sha256
 from importlib import import_module
-from typing import Any, Self
+from pathlib import Path
+from typing import Any, Self, TypeVar
 from urllib.parse import urlsplit
 
 import msgspec
@@ -22,21 +23,33 @@ from hookline.bus._bus import (
     BusAnswerError,
     BusUnavailableError,
     CommittedEvents,
+    CommitTooLargeError,
+    EventFilter,
     Hearer,
     NobodyServesError,
+    Watcher,
     check_asking,
     check_commit,
     check_handler,
+    check_key,
+    check_value,
+    check_watcher,
     no_answer_error,
 )
+from hookline.bus._hearing import DRAINING, Draining, check_filter, select_commits
 from hookline.bus._memory import call_answerer, partition_of
+from hookline.bus._nats_values import NatsValues
+from hookline.bus._remote import ServesHooks
 from hookline.errors import HookUsageError, MissingExtraError, message_of
 from hookline.wakeups import NET, POLL_SECONDS, LocalWakeups, check_seconds
 
 __all__ = ["NatsBus"]
 
 logger = logging.getLogger("hookline")
+_Result = TypeVar("_Result")
 
+SEED = re.compile(rb"\bS[A-Z2-7]{50,}")
+"""The seed of an nkey, in a file of its own or among credentials."""
 PREFIX = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,31}")
 CONNECTING, CLOSING = 5.0, 2.0
 """Seconds that one try to connect, and closing, may take."""
@@ -47,8 +60,8 @@ PATIENCE = 0.25
 others are asked. A living process gives a sign three times as often."""
 WAKE_SECONDS = 0.02
 """Seconds between two messages with wake-ups of a process."""
-TELLING = 5.0
-"""Seconds within which the server must have kept a commit."""
+TELLING, TRYING = 5.0, 1.0
+"""Seconds within which the server must have kept a commit: altogether, and in one try."""
 FETCHING = 2.0
 """Seconds after which a request for the next commit is made anew, as the server may have forgotten it."""
 REMEMBERED = 120.0
@@ -57,13 +70,26 @@ HEADER_BYTES = 1024
 """Bytes of a message that are left for its headers."""
 QUESTION, SECONDS, SIGN, STATUS = "Hookline-Question", "Hookline-Seconds", "Hookline-Sign", "Hookline-Status"
 WORKING, FAILED = "working", "failed"
+REFUSAL = re.compile(r"permissions violation for (?:publish|subscription) to \"([^\"]+)\"", re.IGNORECASE)
+"""What the server says about a subject that this process may not use; it comes without a question of its own."""
 
 
-class NatsBus(LocalWakeups):
+async def flush_twice(client: Any) -> None:
+    """Wait until the server has processed all that a client of `nats-py` was given to send.
+
+    `Client.flush` writes its PING before what waits in the buffer of the client (2.16), so that its PONG may come
+    before the server knows of a subscription that was made a moment ago. The second PING goes behind that buffer.
+    """
+    await client.flush()
+    await client.flush()
+
+
+class NatsBus(LocalWakeups, ServesHooks):
     """A `Bus` over a NATS server. Use it with `async with`.
 
     Questions are core requests to a queue group; commits are kept by JetStream in partitions, each of which has one
-    message under way, so that the order holds also when a process is killed. Questions need no JetStream.
+    message under way, so that the order holds also when a process is killed. Values are in a bucket of JetStream, which
+    needs nats-server 2.11 or later. Questions need no JetStream.
 
     The account of the server that the process logs in with says whom it reaches: give each tenant whose processes may
     not meet an account of its own.
@@ -72,11 +98,12 @@ class NatsBus(LocalWakeups):
         url: `nats://host:4222` or `tls://host:4222`, also with `user:password@` or `token@`; several for a cluster.
         credentials: File with the JWT and the seed of a user (`.creds`).
         nkey_seed: File with the seed of an nkey.
-        tls: The certificates to trust and to show; by default those of the system, with `tls://`.
+        tls: The certificates to trust and to show; by default those of the system, with `tls://`. With either, a server
+            without TLS is refused before this process logs in.
         prefix: First part of all subjects and streams; processes with different ones do not meet.
         wait: Seconds to wait for a server that cannot be reached yet; 0 to fail at once.
         partitions: Number of partitions of commits. All processes must give the same number.
-        replicas: Number of servers of a cluster that keep each commit.
+        replicas: Number of servers of a cluster that keep each commit and value.
         keep_seconds: How long commits are kept for those who have not heard them.
         ack_seconds: Seconds after which a commit whose process gives no sign of life is heard by another process.
         net: Shortest and longest time, in seconds, after which a listener of wake-ups is called without a reason.
@@ -119,7 +146,7 @@ class NatsBus(LocalWakeups):
             raise HookUsageError(f"`replicas` must be a whole number from 1 to 5; got {replicas!r:.100}.")
         if wait != 0:
             check_seconds("wait", wait)
-        self._login = {
+        self._login: dict[str, Any] = {
             "user_credentials": None if credentials is None else os.fspath(credentials),
             "nkeys_seed": None if nkey_seed is None else os.fspath(nkey_seed),
             "tls": tls,
@@ -135,11 +162,15 @@ class NatsBus(LocalWakeups):
         self._connections = 0
         self._problem: Exception | None = None
         self._id = secrets.token_hex(8)
-        self._asked: dict[str, asyncio.Queue[Any]] = {}
+        self._asked: dict[str, _Replies] = {}
+        self._refusals: dict[str, str] = {}
         self._has_stream = False
         self._pending: set[str] = set()
         self._flush: asyncio.TimerHandle | None = None
         self._sending: set[asyncio.Task[Any]] = set()
+        self._values = NatsValues(
+            f"{prefix}-values", replicas=replicas, use_jetstream=self._use_jetstream, failures=self._failures
+        )
 
     @property
     def address(self) -> str:
@@ -158,17 +189,25 @@ class NatsBus(LocalWakeups):
         """Connect to the server.
 
         Raises:
-            BusUnavailableError: If it cannot be reached within `wait` seconds, or refuses this process.
-            HookUsageError: If the bus is open already.
+            BusUnavailableError: If it cannot be reached within `wait` seconds, refuses this process, or has no TLS
+                although this process wants it.
+            HookUsageError: If the bus is open already, or a file with a login cannot be used.
         """
         if self._client is not None:
             raise HookUsageError("The bus is open already.")
         self._client = await self._connect()
         self._connected.set()
         self._connections = 1
-        await self._client.subscribe(f"{self._inbox}.*", cb=self._take_reply)
-        await self._client.subscribe(self._wake_subject, cb=self._hear_wake)
-        await self._client.flush()
+        try:
+            await self._client.subscribe(f"{self._inbox}.*", cb=self._take_reply)
+            await self._client.subscribe(self._wake_subject, cb=self._hear_wake)
+            await flush_twice(self._client)
+            self._check_allowed(f"{self._inbox}.*", self._wake_subject)
+        except BaseException as error:
+            await self.aclose()
+            if isinstance(error, self._failures) and not isinstance(error, BusUnavailableError):
+                raise self._unavailable_error(error) from error
+            raise
         self._change_net()
         return self
 
@@ -186,9 +225,10 @@ class NatsBus(LocalWakeups):
                 async with asyncio.timeout(CLOSING):
                     if self._pending:
                         await client.publish(self._wake_subject, self._take_pending())
-                    await client.flush()
+                    await flush_twice(client)
             with suppress(*self._failures):
-                await client.close()
+                async with asyncio.timeout(CLOSING):
+                    await client.close()
             self._connected.clear()
         await super().aclose()
 
@@ -197,10 +237,13 @@ class NatsBus(LocalWakeups):
 
         Raises:
             BusUnavailableError: If no server can be reached in time.
+            HookUsageError: If a file with a login cannot be used.
         """
+        self._check_login()
         ends, pause = asyncio.get_running_loop().time() + self._wait, FIRST_PAUSE
         while True:
             client = self._nats.NATS()
+            self._require_tls(client)
             self._problem = None
             try:
                 async with asyncio.timeout(CONNECTING * len(self._urls)):
@@ -219,10 +262,11 @@ class NatsBus(LocalWakeups):
                     )
             except (*self._failures, ValueError) as error:
                 with suppress(*self._failures):
-                    await client.close()
+                    async with asyncio.timeout(CLOSING):  # after a failed TLS handshake, it might wait for ever
+                        await client.close()
                 problem = message_of(self._problem or error)
                 left = ends - asyncio.get_running_loop().time()
-                if left <= 0 or isinstance(error, ValueError) or "authorization" in problem.lower():
+                if left <= 0 or self._is_final(error) or self._is_final(self._problem):
                     raise BusUnavailableError(self.address, problem) from error
                 await asyncio.sleep(min(pause, left))
                 pause = min(pause * 2, LONGEST_PAUSE)
@@ -231,9 +275,70 @@ class NatsBus(LocalWakeups):
                 client.options |= {"allow_reconnect": True, "max_reconnect_attempts": -1}
                 return client
 
+    def _is_final(self, error: BaseException | None) -> bool:
+        """Return whether it is of no use to try to connect again."""
+        text = str(error).lower()
+        return isinstance(error, ValueError | _NoTlsError | ssl.SSLError) or "authorization" in text
+
+    def _require_tls(self, client: Any) -> None:
+        """Make a client end a connection without TLS before it logs in, if this bus wants TLS.
+
+        Without this, the client connects in plain text where the server, or somebody between, offers no TLS.
+        """
+        if self._login["tls"] is None and not any(url.startswith("tls://") for url in self._urls):
+            return
+        log_in = client._connect_command
+
+        def log_in_over_tls() -> bytes:
+            writer = getattr(client._transport, "_io_writer", None)
+            if writer is not None and writer.get_extra_info("ssl_object") is None:
+                raise _NoTlsError("the server offers no TLS, and this process wants it")
+            return bytes(log_in())
+
+        client._connect_command = log_in_over_tls
+
+    def _check_login(self) -> None:
+        """Refuse a file with a login that cannot be used.
+
+        Raises:
+            HookUsageError: With the reason, without what is in the file.
+        """
+        for name, key in (("credentials", "user_credentials"), ("nkey_seed", "nkeys_seed")):
+            file = self._login[key]
+            if file is None:
+                continue
+            try:
+                found = SEED.search(Path(file).read_bytes())
+            except OSError as error:
+                raise HookUsageError(f"The file of `{name}` cannot be read: {error.strerror}: {file}") from None
+            try:
+                import_module("nkeys").from_seed(bytearray(found[0] if found else b"")).wipe()
+            except Exception:
+                raise HookUsageError(f"The file of `{name}` holds no valid seed of an nkey: {file}") from None
+
     async def _note_error(self, error: Exception) -> None:
         self._problem = error
-        logger.info("The bus at %s reports: %s", self.address, message_of(error))
+        refusal = REFUSAL.search(str(error))
+        if refusal is None:
+            logger.info("The bus at %s reports: %s", self.address, message_of(error))
+            return
+        subject = refusal[1].lower()
+        if subject not in self._refusals:
+            logger.warning("The bus at %s refuses this process: %s", self.address, refusal[0])
+        self._refusals[subject] = refusal[0]
+        for replies in self._asked.values():
+            if subject in map(str.lower, replies.subjects):
+                replies.put_nowait(refusal[0])
+
+    def _check_allowed(self, *subjects: str) -> None:
+        """Check that the server has not refused this process a subject.
+
+        Raises:
+            BusUnavailableError: If it has.
+        """
+        for subject in subjects:
+            if subject.lower() in self._refusals:
+                raise BusUnavailableError(self.address, self._refusals[subject.lower()])
 
     async def _note_lost(self) -> None:
         if self._client is not None:
@@ -243,9 +348,12 @@ class NatsBus(LocalWakeups):
 
     async def _note_connected(self) -> None:
         self._connections += 1
+        self._refusals.clear()  # the permissions may be others now
+        self._has_stream = False  # the server may have lost it
         self._connected.set()
         self._change_net()
         self._call(*self._calls)  # they may have missed something
+        await self._values.read_again()
         logger.info("The bus at %s is connected again.", self.address)
 
     def _open_client(self) -> Any:
@@ -319,7 +427,8 @@ class NatsBus(LocalWakeups):
         if self.is_connected and len(question) + HEADER_BYTES > client.max_payload:
             raise BusAnswerError(name, f"it has {len(question)} bytes; the bus carries {client.max_payload}")
         token = secrets.token_hex(8)
-        replies = self._asked[token] = asyncio.Queue()
+        subjects = (f"{self._prefix}.ask.{name}", f"{self._prefix}.ask-all.{name}")
+        replies = self._asked[token] = _Replies(subjects)
         try:
             async with asyncio.timeout(deadline) as limit:
                 return await self._ask(name, question, deadline, f"{self._inbox}.{token}", replies)
@@ -331,16 +440,16 @@ class NatsBus(LocalWakeups):
         finally:
             del self._asked[token]
 
-    async def _ask(self, name: str, question: bytes, deadline: float, inbox: str, replies: asyncio.Queue[Any]) -> bytes:
+    async def _ask(self, name: str, question: bytes, deadline: float, inbox: str, replies: _Replies) -> bytes:
         """Ask one process, and all of them whenever it gives no sign, until an answer comes.
 
         Raises:
             NobodyServesError: If the server says that nobody listens.
-            BusAnswerError: If the answer is a failure.
+            BusAnswerError: If the answer is a failure, or the server refused the question.
         """
         loop = asyncio.get_running_loop()
         ends, patience = loop.time() + deadline, min(PATIENCE, deadline / 4)
-        subject, asked_at = f"{self._prefix}.ask.{name}", self._connections
+        subject, asked_at = replies.subjects[0], self._connections
         while True:
             await self._connected.wait()
             headers = {
@@ -350,8 +459,10 @@ class NatsBus(LocalWakeups):
             }
             with suppress(*self._failures):  # it is asked again
                 await self._open_client().publish(subject, question, reply=inbox, headers=headers)
-            subject = f"{self._prefix}.ask-all.{name}"
+            subject = replies.subjects[1]
             while (message := await _get_within(replies, patience)) is not None:
+                if isinstance(message, str):
+                    raise BusAnswerError(name, f"the server refused it: {message}")
                 headers = message.headers or {}
                 if headers.get("Status") == "503":
                     if asked_at == self._connections:
@@ -381,8 +492,9 @@ class NatsBus(LocalWakeups):
             await client.subscribe(f"{self._prefix}.ask-all.{name}", cb=take_question),
         ]
         with suppress(*self._failures):
-            await client.flush()
+            await flush_twice(client)
         try:
+            self._check_allowed(*(subscription.subject for subscription in subscriptions))
             yield
         finally:
             for subscription in subscriptions:
@@ -396,7 +508,7 @@ class NatsBus(LocalWakeups):
                 await asyncio.wait(under_way.values())
             with suppress(*self._failures):
                 async with asyncio.timeout(CLOSING):
-                    await client.flush()
+                    await flush_twice(client)
 
     async def _answer_message(self, message: Any, name: str, handler: Answerer) -> None:
         headers = message.headers or {}
@@ -440,7 +552,7 @@ class NatsBus(LocalWakeups):
             BusUnavailableError: If it cannot be reached, or this account may not use it.
             HookUsageError: If its number of partitions is another one.
         """
-        jetstream = self._open_client().jetstream()
+        jetstream = self._open_client().jetstream(timeout=TRYING)
         if self._has_stream:
             return jetstream
         subjects = [self._subject_of(nth) for nth in range(self._partitions)]
@@ -471,7 +583,25 @@ class NatsBus(LocalWakeups):
         return f"{self._prefix}.events.{partition}"
 
     def _unavailable_error(self, error: BaseException) -> BusUnavailableError:
-        return BusUnavailableError(self.address, message_of(error))
+        problem = message_of(error)
+        if isinstance(error, TimeoutError) and self._refusals:
+            problem = list(self._refusals.values())[-1]  # why nobody answered
+        return BusUnavailableError(self.address, problem)
+
+    async def depths(self) -> dict[str, int]:
+        """Return the number of commits that are kept and not heard yet, by name; see `Bus.depths`."""
+        jetstream = await self._event_stream()
+        depths: dict[str, int] = {}
+        seen = 0
+        try:
+            while found := await jetstream.consumers_info(self._stream, offset=seen):
+                seen += len(found)
+                for each in found:
+                    name = each.name.rpartition("-")[0]  # without the number of the partition
+                    depths[name] = depths.get(name, 0) + each.num_pending + each.num_ack_pending
+        except self._failures as error:
+            raise self._unavailable_error(error) from error
+        return depths
 
     async def tell(self, commit: CommittedEvents) -> None:
         """Hand over a commit to all who hear; see `Bus.tell`."""
@@ -479,47 +609,61 @@ class NatsBus(LocalWakeups):
         data = msgspec.json.encode(commit)
         client = self._open_client()
         if self.is_connected and len(data) + HEADER_BYTES > client.max_payload:
-            raise HookUsageError(
-                f"The commit {commit.id} has {len(data)} bytes; the bus carries {client.max_payload - HEADER_BYTES}. "
-                "Raise `max_payload` of the server."
-            )
+            raise CommitTooLargeError(commit.id, len(data), client.max_payload - HEADER_BYTES)
         subject = self._subject_of(partition_of(commit.operation_id, self._partitions))
         # The same in every try: the server keeps it once.
-        headers = {"Nats-Msg-Id": sha256(commit.id.encode(errors="surrogatepass")).hexdigest()}
+        headers = {"Nats-Msg-Id": sha256(commit.message_id.encode(errors="surrogatepass")).hexdigest()}
+
+        async def publish(_: Any) -> None:
+            jetstream = await self._event_stream()
+            await jetstream.publish(subject, data, timeout=1.0, headers=dict(headers))
+
+        await self._use_jetstream(publish)
+
+    async def _use_jetstream(self, work: Callable[[Any], Awaitable[_Result]]) -> _Result:
+        """Do something with JetStream, and try again while the server is away.
+
+        Args:
+            work: `async (jetstream) -> result`.
+
+        Raises:
+            BusUnavailableError: If it did not succeed within `TELLING` seconds, or the server refused it.
+        """
+        self._open_client()
         problem: BaseException | None = None
+        refused_before = len(self._refusals)
         try:
             async with asyncio.timeout(TELLING):
                 while True:
                     await self._connected.wait()
                     try:
-                        jetstream = await self._event_stream()
-                        await jetstream.publish(subject, data, timeout=1.0, headers=headers)
-                    except (self._js_errors.APIError, HookUsageError):
+                        return await work(self._open_client().jetstream(timeout=TRYING))
+                    except self._js_errors.APIError:
                         raise
                     except (*self._failures, BusUnavailableError) as error:
+                        if len(self._refusals) > refused_before or (isinstance(error, TimeoutError) and self._refusals):
+                            raise self._unavailable_error(TimeoutError()) from error
                         problem = error
                         await asyncio.sleep(FIRST_PAUSE)
-                    else:
-                        return
         except (TimeoutError, self._js_errors.APIError) as error:
             raise self._unavailable_error(problem if isinstance(error, TimeoutError) and problem else error) from error
 
     @asynccontextmanager
-    async def hear(self, name: str, handler: Hearer) -> AsyncIterator[None]:
-        """Hear every commit that was told, while the context is open; see `Bus.hear`."""
+    async def hear(self, name: str, handler: Hearer, *, where: EventFilter | None = None) -> AsyncIterator[None]:
+        """Hear every commit that was told for a name, while the context is open; see `Bus.hear`."""
         check_handler(name, handler)
+        handler = select_commits(name, handler, check_filter(where))
+        client, draining = self._open_client(), Draining()
         jetstream = await self._event_stream()
         try:
             subscriptions = [await self._subscribe(jetstream, name, nth) for nth in range(self._partitions)]
         except self._failures as error:
             raise self._unavailable_error(error) from error
-        tasks = [asyncio.create_task(self._hear_partition(each, handler)) for each in subscriptions]
+        tasks = [asyncio.create_task(self._hear_partition(each, handler, draining)) for each in subscriptions]
         try:
             yield
         finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await draining.finish(tasks, seconds=0.0 if client.is_closed else DRAINING)
             for subscription in subscriptions:
                 with suppress(*self._failures):
                     await subscription.unsubscribe()
@@ -537,7 +681,7 @@ class NatsBus(LocalWakeups):
         )
         return await jetstream.pull_subscribe_bind(durable, stream=self._stream)
 
-    async def _hear_partition(self, subscription: Any, handler: Hearer) -> None:
+    async def _hear_partition(self, subscription: Any, handler: Hearer, draining: Draining) -> None:
         pause = FIRST_PAUSE
         while True:
             try:
@@ -550,7 +694,7 @@ class NatsBus(LocalWakeups):
                 pause = min(pause * 2, LONGEST_PAUSE)
             else:
                 pause = FIRST_PAUSE
-                with suppress(*self._failures):  # what could not be confirmed is heard again
+                with suppress(*self._failures), draining.hearing():  # what could not be confirmed is heard again
                     await self._hear_message(message, handler)
 
     async def _hear_message(self, message: Any, handler: Hearer) -> None:
@@ -582,6 +726,41 @@ class NatsBus(LocalWakeups):
             await asyncio.sleep(self._ack_seconds / 3)
             with suppress(*self._failures):
                 await message.in_progress()
+
+    # Values
+
+    async def put(self, key: str, value: bytes, *, seconds: float | None = None) -> None:
+        """Give a key a value, for all processes; see `Bus.put`."""
+        check_value(key, value, seconds)
+        await self._values.put(key, value, seconds)
+
+    async def get(self, key: str) -> bytes | None:
+        """Return the present value of a key; see `Bus.get`."""
+        return await self._values.get(check_key(key))
+
+    async def delete(self, key: str) -> None:
+        """Take the value of a key away; see `Bus.delete`."""
+        await self._values.delete(check_key(key))
+
+    def watch(self, prefix: str, call: Watcher) -> AbstractAsyncContextManager[None]:
+        """Call a function with the values of keys, and with each change; see `Bus.watch`."""
+        return self._values.watch(check_watcher(prefix, call), call)
+
+
+class _Replies(asyncio.Queue[Any]):
+    """What comes back for a question: messages, and a text if the server refuses the question.
+
+    Args:
+        subjects: The subjects of one process and of all.
+    """
+
+    def __init__(self, subjects: tuple[str, str]) -> None:
+        super().__init__()
+        self.subjects = subjects
+
+
+class _NoTlsError(ConnectionError):
+    """A connection that should have TLS has none."""
 
 
 async def _get_within(queue: asyncio.Queue[Any], seconds: float) -> Any:

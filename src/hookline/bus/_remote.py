@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from typing import Any, Literal
 
 import msgspec
 
 from hookline._checks import quote
-from hookline.bus._bus import Bus, BusAnswerError, check_name
+from hookline.bus._bus import Bus, BusAnswerError, EventFilter, check_name
+from hookline.bus._observers import DEAD_LETTERS, FailedEvent, RemoteObservers
+from hookline.bus._signing import Secret, ask_signed, check_secret, sign_answers
 from hookline.calls import (
     CALLS,
     AgentCall,
@@ -27,15 +29,17 @@ from hookline.calls import (
     ToolResult,
 )
 from hookline.errors import HookDefinitionError, HookUsageError, message_of
-from hookline.hooks import AnyHook, ControlInterceptor, Hooks, Interceptor, OnError, check_interceptor, hook_batch
+from hookline.hooks import AnyHook, ControlInterceptor, Hook, Hooks, Interceptor, OnError, check_interceptor, hook_batch
 from hookline.interceptors import Chain, Outcome
 
-__all__ = ["REVISIONS", "RemoteHooks", "remote", "serve"]
+__all__ = ["REVISIONS", "RemoteHooks", "ServesHooks", "remote", "serve"]
 
 FORMAT = 1
 """The form of questions and decisions. Processes that write another one do not understand each other."""
 SPARE_SECONDS = 1.0
 """How much later than its question a remote hook times out, so that the bus says what happened."""
+DEAD_LETTER_SECONDS = 10.0
+"""Seconds within which a relay must have stored a dead letter."""
 REVISIONS = "hookline.revisions"
 """The key of `Call.metadata` for the revisions by which remote hooks judged the call, by the id of the hook."""
 
@@ -95,7 +99,7 @@ class RemoteDecision(msgspec.Struct, frozen=True, kw_only=True, rename="camel", 
 
 
 class RemoteHooks(Hooks):
-    """Interceptors that ask the processes that serve a name; `remote` makes them.
+    """Interceptors that ask the processes that serve a name, and observers that these run; `remote` makes them.
 
     Args:
         name: The name, which is also the id of the bundle and of its hooks.
@@ -104,6 +108,8 @@ class RemoteHooks(Hooks):
         deadline: Seconds until the answer must be there.
         on_error: What happens to a call without a valid answer in time.
         tool: Glob over `toolset/tool_name`.
+        observes: Whether the processes hear the stored events of the run.
+        secret: The secrets that sign; none for questions without a signature.
         options: Further options of the bundle, as of `Hooks`.
     """
 
@@ -118,11 +124,16 @@ class RemoteHooks(Hooks):
         deadline: float,
         on_error: OnError,
         tool: str | None,
+        observes: bool = False,
+        secret: tuple[bytes, ...] = (),
         **options: Any,
     ) -> None:
         super().__init__(name, **options)
+        self.hearer = name if observes else ""
+        self.needs_journal = observes
         self._bus, self._deadline, self._options = bus, deadline, options
         self._calls, self._on_error, self._tool = calls, on_error, tool
+        self._secret = secret
         self._bound: RemoteHooks | None = None
         for call in calls:
             hook = ControlInterceptor(
@@ -144,10 +155,40 @@ class RemoteHooks(Hooks):
         """Return the hooks for a run that is kept in a store: its wake-ups carry the questions, if they are a bus.
 
         Raises:
-            HookUsageError: If they are none, and the hooks have no bus of their own.
+            HookUsageError: If they are none, and the hooks have no bus of their own; or if there are observers, and the
+                store does not keep events for a relay.
         """
-        if self._bus is not None:
+        if self.needs_journal and not getattr(store, "relays", False):
+            raise HookUsageError(
+                f"The remote observers {self.id!r} hear stored events, and {type(store).__name__} keeps none for them. "
+                "Give the run a store that does: store=SqlStore(...)."
+            )
+        bus = self._bus
+        if bus is None and self.interceptors:
+            bus = self._bus_of(store)
+        if bus is self._bus and not self.needs_journal:
             return self
+        if self._bound is None or self._bound._bus is not bus:
+            self._bound = RemoteHooks(
+                self.id,
+                bus,
+                calls=self._calls,
+                deadline=self._deadline,
+                on_error=self._on_error,
+                tool=self._tool,
+                observes=bool(self.hearer),
+                secret=self._secret,
+                **self._options,
+            )
+            self._bound.needs_journal = False
+        return self._bound
+
+    def _bus_of(self, store: object) -> Bus:
+        """Return the wake-ups of a store, which are a bus.
+
+        Raises:
+            HookUsageError: If they are none.
+        """
         wakeups = getattr(store, "wakeups", None)
         if not isinstance(wakeups, Bus):
             found = (
@@ -157,23 +198,15 @@ class RemoteHooks(Hooks):
                 f"The remote hook {self.id!r} needs a bus, and the store of this run {found}. Give the store "
                 f"`wakeups=NatsBus(...)`, or give the hook its bus: remote({self.id!r}, bus=...)."
             )
-        if self._bound is None or self._bound._bus is not wakeups:
-            self._bound = RemoteHooks(
-                self.id,
-                wakeups,
-                calls=self._calls,
-                deadline=self._deadline,
-                on_error=self._on_error,
-                tool=self._tool,
-                **self._options,
-            )
-        return self._bound
+        return wakeups
 
     async def _ask(self, call: Any) -> Call | Respond | Deny | Ask | None:
         if self._bus is None:
             raise HookUsageError(f"The remote hook {self.id!r} has no bus; give it one: remote({self.id!r}, bus=...).")
         question = HookQuestion(format=FORMAT, call=type(call).__name__, fields=_encode_call(call))
-        answer = await self._bus.ask(self.id, msgspec.json.encode(question), deadline=self._deadline)
+        answer = await ask_signed(
+            self._bus, self.id, msgspec.json.encode(question), deadline=self._deadline, secret=self._secret
+        )
         try:
             decision = msgspec.json.decode(answer, type=RemoteDecision)
             if decision.format != FORMAT:
@@ -190,45 +223,61 @@ class RemoteHooks(Hooks):
 def remote(
     name: str,
     *,
+    observes: bool = False,
     bus: Bus | None = None,
-    calls: Sequence[type[Call]] = (ToolCall,),
+    calls: Sequence[type[Call]] | None = None,
     deadline: float = 2.0,
     on_error: OnError = "closed",
     tool: str | None = None,
+    secret: Secret | None = None,
     priority: int = 100,
     tenant_id: str = "",
     inherit: bool = False,
     shadow: bool = False,
 ) -> Hooks:
-    """Return hooks whose decisions another process makes: one that serves the name on the bus.
+    """Return hooks that another process runs: one that serves the name on the bus.
 
-    The hook stands at `before` of each class of calls, and like a control webhook it also judges calls that a person
-    has approved. The revision that judged a call is in `call.metadata["hookline.revisions"]`, by the name.
+    With `observes=True`, the observers of that process hear every event of the run, in order, after the commit that
+    stores it; a `hookline.relay.Relay` tells them. The run needs an `SqlStore`, and no bus. Whoever resumes or retries
+    it need not give the hooks again.
+
+    Otherwise, the process decides about calls. The hook stands at `before` of each class of calls, and like a control
+    webhook it also judges calls that a person has approved. The revision that judged a call is in
+    `call.metadata["hookline.revisions"]`, by the name.
 
     Args:
         name: The name that is served: up to 63 letters, digits, `_` and `-`.
+        observes: Whether the process hears the stored events of the run.
         bus: Carries the questions. By default that of the store of the run: `SqlStore(url, wakeups=bus)`.
-        calls: The classes of calls to ask about.
+        calls: The classes of calls to ask about; by default those of tools, and none with `observes=True`.
         deadline: Seconds until the answer must be there, at most 3600.
         on_error: What happens to a call without a valid answer in time: `"closed"` denies it, `"open"` lets it run. It
             happens at once where nobody serves the name.
         tool: Glob over `toolset/tool_name`, as of `Hooks.before`.
+        secret: Signs the questions, and must have signed the answers: a text of at least 24 characters that the serving
+            processes know too, or several, newest first. An answer without a valid signature is none.
         priority: From 0 (outermost) to 1000.
         tenant_id: Only for calls of this tenant; `""` for every tenant.
         inherit: Whether sub-agents inherit the hooks.
         shadow: Whether decisions are only recorded.
 
     Raises:
-        HookDefinitionError: If an argument is invalid.
+        HookDefinitionError: If an argument is invalid. The run that is given remote observers without a store that
+            keeps its events raises a `HookUsageError`.
     """
     where = f"Remote hook {quote(name)}"
     try:
         check_name(name)
+        signing = check_secret(secret)
     except HookUsageError as error:
         raise HookDefinitionError(where, str(error)) from None
     if bus is not None and not isinstance(bus, Bus):
         raise HookDefinitionError(where, f"`bus` must be a bus, such as a NatsBus; got {type(bus).__name__}")
-    if not isinstance(calls, tuple | list) or not calls:
+    if not isinstance(observes, bool):
+        raise HookDefinitionError(where, f"`observes` must be True or False; got {quote(observes)}")
+    if calls is None:
+        calls = () if observes else (ToolCall,)
+    if not isinstance(calls, tuple | list) or not (calls or observes):
         raise HookDefinitionError(where, f"`calls` must be classes of calls, such as (ToolCall,); got {quote(calls)}")
     is_number = isinstance(deadline, int | float) and not isinstance(deadline, bool)
     if not is_number or not 0 < deadline <= 3600:
@@ -242,6 +291,8 @@ def remote(
         deadline=deadline,
         on_error=on_error,
         tool=tool,
+        observes=observes,
+        secret=signing,
         priority=priority,
         tenant_id=tenant_id,
         inherit=inherit,
@@ -249,20 +300,50 @@ def remote(
     )
 
 
+class ServesHooks:
+    """The method of a bus that serves hooks."""
+
+    def serve(
+        self,
+        hooks: Hooks | Iterable[AnyHook],
+        *,
+        name: str | None = None,
+        revision: str = "",
+        secret: Secret | None = None,
+        where: EventFilter | None = None,
+        tries: int = 5,
+    ) -> AbstractAsyncContextManager[str]:
+        """Serve hooks for runs in other processes, while the context is open; see `hookline.bus.serve`."""
+        bus: Any = self
+        return serve(bus, hooks, name=name, revision=revision, secret=secret, where=where, tries=tries)
+
+
 @asynccontextmanager
 async def serve(
-    bus: Bus, hooks: Hooks | Iterable[AnyHook], *, name: str | None = None, revision: str = ""
+    bus: Bus,
+    hooks: Hooks | Iterable[AnyHook],
+    *,
+    name: str | None = None,
+    revision: str = "",
+    secret: Secret | None = None,
+    where: EventFilter | None = None,
+    tries: int = 5,
 ) -> AsyncIterator[str]:
-    """Decide about calls of runs in other processes, while the context is open.
+    """Decide about calls of runs in other processes, and observe these runs, while the context is open.
 
-    Any number of processes can serve one name; each question goes to one of them. When the context ends, no further
-    questions come, and those under way are answered first.
+    Any number of processes can serve one name. Each question goes to one of them, and so does each commit; commits of
+    an operation are heard in order, each at least once: see `heard_event_id`. An observer that fails is called again
+    with the same event; after `tries` the event becomes a dead letter of the store, and the next event follows. When
+    the context ends, nothing new comes, and what is under way is finished first.
 
     Args:
-        bus: Carries the questions.
-        hooks: `before` and `guard` hooks: a bundle, or a list as `exec_agent` takes.
+        bus: Carries the questions and the events.
+        hooks: `before` and `guard` hooks, and observers: a bundle, or a list as `exec_agent` takes.
         name: The name; by default the id of the bundle.
         revision: The version of the hooks, which each decision carries.
+        where: Only commits that match are heard.
+        tries: How often an observer is called with an event at most.
+        secret: Signs the answers, and must have signed the questions; that of `remote`. Other questions are refused.
 
     Returns:
         The name that is served, in `async with ... as name`.
@@ -282,9 +363,17 @@ async def serve(
         name = batch[0].id
     if not isinstance(revision, str):
         raise HookUsageError(f"`revision` must be text; got {quote(revision)}.")
+    if isinstance(tries, bool) or not isinstance(tries, int) or tries < 1:
+        raise HookUsageError(f"`tries` must be a whole number above 0; got {quote(tries)}.")
+
+    async def store_dead_letter(failed: FailedEvent) -> None:
+        await bus.ask(DEAD_LETTERS, msgspec.json.encode(failed), deadline=DEAD_LETTER_SECONDS)
+
+    signing = check_secret(secret)
     chain = Chain(batch)
-    if not chain.calls:
-        raise HookUsageError(f"There is nothing to serve as {name!r}: the hooks hold no `before` and no `guard`.")
+    observers = RemoteObservers(name, batch, tries=tries, give_up=store_dead_letter)
+    if not chain.calls and observers.is_empty:
+        raise HookUsageError(f"There is nothing to serve as {name!r}: the hooks hold no hook that can be served.")
 
     async def decide(question: bytes) -> bytes:
         asked = msgspec.json.decode(question, type=HookQuestion)
@@ -303,7 +392,11 @@ async def serve(
         outcome = await chain.run(call, note)
         return msgspec.json.encode(_to_decision(call, passed, outcome, revision))
 
-    async with bus.answer(name, decide):
+    async with AsyncExitStack() as stack:
+        if chain.calls:
+            await stack.enter_async_context(bus.answer(name, sign_answers(decide, name, signing)))
+        if not observers.is_empty:
+            await stack.enter_async_context(bus.hear(name, observers.hear, where=where))
         yield name
 
 
@@ -315,18 +408,20 @@ def check_served(entry: AnyHook) -> None:
     """
     if isinstance(entry, Interceptor):
         judges: Sequence[Interceptor] = (entry,)
-    elif isinstance(entry, Hooks) and not entry.observers and not entry.phase_hooks:
+    elif isinstance(entry, Hooks) and not entry.phase_hooks:
         judges = entry.interceptors
+    elif isinstance(entry, Hook) and entry.webhook is None:
+        judges = ()
     else:
         raise HookUsageError(
-            f"{quote(entry)} cannot be served over a bus: only `before` and `guard` hooks are. Give observers and "
-            "phase hooks to the run."
+            f"{quote(entry)} cannot be served over a bus: only observers, `before` and `guard` hooks are. Give phase "
+            "hooks and webhooks to the run."
         )
     for hook in judges:
         if hook.kind not in ("before", "guard"):
             raise HookUsageError(
-                f"The hook {hook.id!r} cannot be served over a bus: it is an `{hook.kind}`, and only `before` and "
-                "`guard` hooks are. Give it to the run."
+                f"The hook {hook.id!r} cannot be served over a bus: it is an `{hook.kind}`, and only observers, "
+                "`before` and `guard` hooks are. Give it to the run."
             )
 
 

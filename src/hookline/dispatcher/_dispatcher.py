@@ -182,6 +182,11 @@ def plan_of(bundle: Hooks) -> Plan:
     plan: Plan | None = bundle._compiled
     if plan is None:
         refuse_scoped(bundle, f"Hooks {bundle.id!r}")
+        if bundle.needs_journal:
+            raise HookUsageError(
+                f"The remote observers {bundle.id!r} hear stored events, and this run is not stored. Give it a store "
+                "that keeps its events: store=SqlStore(...)."
+            )
         observers = [
             (hook.event, compile_observer(hook, bundle.tenant_id, recorded=bundle.recorded, shadow=bundle.shadow))
             for hook in bundle.observers

@@ -105,6 +105,7 @@ def before_tool_call_of(call: ToolCall) -> BeforeToolCall:
         user_id=call.user_id,
         tenant_id=call.tenant_id,
         parent_operation_id=call.parent_operation_id,
+        tags=call.tags,
         **tool_event_fields(call),
     )
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack
 from typing import Protocol
 
 import msgspec
@@ -294,6 +295,93 @@ async def _a_wake_up_reaches_other_processes(stage: BusStage) -> None:
         await woken.wait()
 
 
+class SeenValues:
+    """Notes what a watcher is called with.
+
+    Attributes:
+        changes: The keys and values, in order.
+    """
+
+    def __init__(self) -> None:
+        self.changes: list[tuple[str, bytes | None]] = []
+        self._changed = asyncio.Event()
+
+    def note(self, key: str, value: bytes | None) -> None:
+        """Be called with a change."""
+        self.changes.append((key, value))
+        self._changed.set()
+
+    async def wait_for(self, key: str, value: bytes | None) -> None:
+        """Wait until the last change of a key gave it this value."""
+        while dict(self.changes).get(key, b"nothing yet") != value:
+            self._changed.clear()
+            await self._changed.wait()
+
+
+async def _a_value_is_there_for_all_processes(stage: BusStage) -> None:
+    one, other = await stage.join(), await stage.join()
+    check_equal("a value that was never put", await one.get("definitions.revision"), None)
+    for value in (b"1", b"", b"2"):
+        await one.put("definitions.revision", value)
+        check_equal("the value in another process", await other.get("definitions.revision"), value)
+    await stage.kill(one)
+    check_equal("the value of a killed process", await other.get("definitions.revision"), b"2")
+    await other.delete("definitions.revision")
+    await other.delete("definitions.revision")
+    check_equal("a value that was deleted", await other.get("definitions.revision"), None)
+
+
+async def _a_watcher_sees_the_values_and_each_change_in_order(stage: BusStage) -> None:
+    watcher, one, other = await stage.join(), await stage.join(), await stage.join()
+    seen = SeenValues()
+    for key, value in (("a.x", b"1"), ("a.y", b"1"), ("a.gone", b"1"), ("ab.x", b"1"), ("a.x", b"2")):
+        await one.put(key, value)
+    await one.delete("a.gone")
+    async with watcher.watch("a", seen.note):
+        check_equal("the values at the start", seen.changes, [("a.y", b"1"), ("a.x", b"2")])
+        await one.put("a.b.c", b"3")
+        await seen.wait_for("a.b.c", b"3")
+        await other.delete("a.y")
+        await seen.wait_for("a.y", None)
+        await other.put("ab.x", b"4")
+        await other.put("a.x", b"")
+        await seen.wait_for("a.x", b"")
+    check_equal("the changes", seen.changes[2:], [("a.b.c", b"3"), ("a.y", None), ("a.x", b"")])
+
+
+async def _the_last_value_reaches_each_watcher(stage: BusStage) -> None:
+    writer, watchers = await stage.join(), [await stage.join() for _ in range(3)]
+    seen = [SeenValues() for _ in watchers]
+    async with AsyncExitStack() as stack:
+        for bus, noted in zip(watchers, seen, strict=True):
+            await stack.enter_async_context(bus.watch("a", noted.note))
+        for number in range(50):
+            await writer.put("a.x", str(number).encode())
+        for noted in seen:
+            await noted.wait_for("a.x", b"49")
+    for noted in seen:
+        numbers = [int(value or b"-1") for _, value in noted.changes]
+        check_equal("the order of the values", numbers, sorted(set(numbers)))
+
+
+async def _a_value_expires_unless_it_is_put_again(stage: BusStage) -> None:
+    owner, watcher = await stage.join(), await stage.join()
+    seen, loop = SeenValues(), asyncio.get_running_loop()
+    async with watcher.watch("members", seen.note):
+        await owner.put("members.kept", b"1", seconds=1)
+        await owner.put("members.kept", b"2")
+        began = loop.time()
+        await owner.put("members.lost", b"1", seconds=1)
+        await stage.kill(owner)
+        await seen.wait_for("members.lost", b"1")
+        await seen.wait_for("members.lost", None)
+        if loop.time() - began < 1:
+            raise BusContractError("the seconds until a value expires", "at least 1", f"{loop.time() - began:g}")
+        check_equal("the value that was put again", await watcher.get("members.kept"), b"2")
+        check_equal("the value that was not", await watcher.get("members.lost"), None)
+    check_equal("whether it stays", seen.changes.count(("members.kept", None)), 0)
+
+
 async def _expect(work: Awaitable[object], expected: type[Exception]) -> Exception:
     try:
         got: object = await work
@@ -324,6 +412,10 @@ BUS_CONTRACT: tuple[BusClause, ...] = tuple(
             _a_commit_is_heard_again_after_a_failure,
             _each_name_hears_everything,
             _a_wake_up_reaches_other_processes,
+            _a_value_is_there_for_all_processes,
+            _a_watcher_sees_the_values_and_each_change_in_order,
+            _the_last_value_reaches_each_watcher,
+            _a_value_expires_unless_it_is_put_again,
         ),
     )
 )

@@ -27,6 +27,7 @@ from hookline.execution._handlers import (
     report_failure,
     run_queued,
     run_timed,
+    tool_of,
 )
 from hookline.execution._portal import (
     LoopPortal,
@@ -70,4 +71,5 @@ __all__ = [
     "run_queued",
     "run_timed",
     "start_task",
+    "tool_of",
 ]

@@ -68,6 +68,7 @@ __all__ = [
     "report_failure",
     "run_queued",
     "run_timed",
+    "tool_of",
 ]
 
 logger = logging.getLogger("hookline")
@@ -268,8 +269,19 @@ def announce_chain(
         time_unix_nano=time_ns() - int(duration * 1e9),
         step_index=getattr(call, "step_index", None),
         tool_call_id=getattr(call, "tool_call_id", None),
+        agent_id=call.agent_id,
+        tool=tool_of(call),
     )
     announce(chain_ran, sender, ran=ran)
+
+
+def tool_of(about: object) -> str:
+    """Return toolset and name of the tool that a call or an event is about, `agent/` and the sub-agent, or `""`."""
+    toolset = getattr(about, "toolset", None)
+    if toolset is not None:
+        return f"{toolset}/{about.tool_name}"  # type: ignore[attr-defined]
+    callee_id = getattr(about, "callee_id", None)
+    return "" if callee_id is None else f"agent/{callee_id}"
 
 
 def describe_failure(error: Exception) -> str:
@@ -341,6 +353,8 @@ def _announce(
         step_index=getattr(event, "step_index", None),
         tool_call_id=getattr(event, "tool_call_id", None),
         tenant_id=getattr(event, "tenant_id", ""),
+        agent_id=event.agent_id,
+        tool=tool_of(event),
         decision=decision,
         reason=reason,
         revision=observer.revision,

@@ -18,6 +18,7 @@ from hookline.errors import (
 )
 from hookline.execution import (
     announce_execution,
+    tool_of,
 )
 from hookline.hooks import Kind, TextParts
 from hookline.interceptors._clock import Clock
@@ -414,6 +415,8 @@ def execution_of(
         step_index=getattr(call, "step_index", None),
         tool_call_id=getattr(call, "tool_call_id", None),
         tenant_id=call.tenant_id,
+        agent_id=call.agent_id,
+        tool=tool_of(call),
         in_chain=True,
         decision=decision or ("changed" if hook.index in traversal.rewrote else ""),
         reason=reason,
@@ -427,7 +430,7 @@ def executions_of(traversal: Traversal) -> list[HookExecution]:
         return []
     noted, marks, call = traversal.executions, traversal.clock.marks, traversal.call
     epoch = time_ns() - perf_counter_ns()
-    operation_id, tenant_id = call.operation_id, call.tenant_id
+    operation_id, tenant_id, agent_id, tool = call.operation_id, call.tenant_id, call.agent_id, tool_of(call)
     step_index, tool_call_id = getattr(call, "step_index", None), getattr(call, "tool_call_id", None)
     executions = []
     for hook in traversal.started:
@@ -445,6 +448,8 @@ def executions_of(traversal: Traversal) -> list[HookExecution]:
                 step_index=step_index,
                 tool_call_id=tool_call_id,
                 tenant_id=tenant_id,
+                agent_id=agent_id,
+                tool=tool,
                 in_chain=True,
                 decision="changed" if hook.index in traversal.rewrote else "",
                 revision=hook.revision,

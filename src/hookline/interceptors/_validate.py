@@ -54,7 +54,7 @@ _FIELDS: dict[type, dict[str, type]] = {
 """What structs do not check by themselves, and everything that comes later relies on."""
 
 _ROLES = ("system", "user", "assistant", "tool")
-_KEPT = ("operation_id", "agent_id", "user_id", "tenant_id")
+_KEPT = ("operation_id", "agent_id", "user_id", "tenant_id", "tags")
 
 
 def check_changed(changed: Call, call: Call) -> str | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Iterable
+from collections.abc import Collection, Coroutine, Iterable
 from typing import Any, Protocol, TypedDict, TypeVar, Unpack, overload
 
 from hookline.dispatcher import HookDispatcher
@@ -29,6 +29,7 @@ class WrapOptions(TypedDict, total=False):
     operation_id: str | None
     user_id: str
     tenant_id: str
+    tags: Collection[str]
     parent: RunBase[Any] | AdapterRun | None
     conversation_id: str | None
     dispatcher: HookDispatcher | None
@@ -68,6 +69,7 @@ def wrap(
     operation_id: str | None = None,
     user_id: str = "",
     tenant_id: str = "",
+    tags: Collection[str] = (),
     parent: RunBase[Any] | AdapterRun | None = None,
     conversation_id: str | None = None,
     dispatcher: HookDispatcher | None = None,
@@ -92,6 +94,7 @@ def wrap(
         operation_id: Id of the run; a new one unless given. An operation that waits for a person is resumed.
         user_id: The user for whom it runs.
         tenant_id: The tenant for whom it runs.
+        tags: The tags of the operation, in addition to those of the `parent`; see `exec_agent`.
         parent: The run that called this one as a sub-agent.
         conversation_id: The session that the run belongs to.
         dispatcher: An open dispatcher to share; the parent's, or a new one, unless given.
@@ -122,6 +125,7 @@ def wrap(
         operation_id=operation_id,
         user_id=user_id,
         tenant_id=tenant_id,
+        tags=tags,
         parent=parent._adapter if isinstance(parent, RunBase) else parent,
         conversation_id=conversation_id,
         dispatcher=dispatcher,

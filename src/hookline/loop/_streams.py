@@ -98,7 +98,6 @@ class JudgedStream(OpenStream):
         format_ = self.exchange.format
         self.parts = PartsStream[StreamEvent](
             call,
-            self._emit,
             text_of=self._read_text,
             with_text=lambda event, text: changed_event(format_, event, text),
             is_frame=lambda event: not event.data or format_.is_frame(event.data),
@@ -107,7 +106,6 @@ class JudgedStream(OpenStream):
         self.again: list[Any] = []
         self._places: set[object] = set()
         self._buffer = b""
-        self._released: list[bytes] = []
 
     async def take(self, chunk: bytes) -> bytes:
         """Take bytes of the provider, and return those that the client may have.
@@ -117,13 +115,13 @@ class JudgedStream(OpenStream):
         """
         self.receive(chunk)
         self._buffer += chunk
+        released: list[StreamEvent] = []
         while found := END_OF_EVENT.search(self._buffer):
             raw, self._buffer = self._buffer[: found.end()], self._buffer[found.end() :]
             name, data = next(read_events(raw), ("", {}))
             self.whole = self.whole or re.search(self.exchange.format.last_event, raw, re.MULTILINE) is not None
-            await self.parts.add(StreamEvent(raw, name, data if isinstance(data, dict) else {}))
-        released, self._released = self._released, []
-        return b"".join(released)
+            released += await self.parts.add(StreamEvent(raw, name, data if isinstance(data, dict) else {}))
+        return b"".join(event.raw for event in released)
 
     def write_rest(self, answer: Mapping[str, Any] | None) -> bytes:
         """Return the bytes that the client has not got yet.
@@ -145,9 +143,6 @@ class JudgedStream(OpenStream):
                 continue
             events.append((name, data))
         return encode_events(events)
-
-    async def _emit(self, event: StreamEvent) -> None:
-        self._released.append(event.raw)
 
     def _read_text(self, event: StreamEvent) -> str | None:
         found = self.exchange.format.read_text(event.data)

@@ -526,6 +526,7 @@ def segment_of_event(event: Event, ended: EndedSegment | None) -> SegmentInfo:
         user_id=event.user_id,
         tenant_id=event.tenant_id,
         parent_operation_id=event.parent_operation_id,
+        tags=event.tags,
         resumed=ended is not None,
         traceparents=ended.traceparents if ended is not None else (),
         input_tokens=ended.tokens[0] if ended is not None else 0,

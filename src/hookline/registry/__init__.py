@@ -21,6 +21,7 @@ from hookline.registry._definition import Id as Id
 from hookline.registry._definition import Mode as Mode
 from hookline.registry._definition import Name as Name
 from hookline.registry._definition import OneTenant as OneTenant
+from hookline.registry._definition import OperationTag as OperationTag
 from hookline.registry._definition import Percent as Percent
 from hookline.registry._definition import Point as Point
 from hookline.registry._definition import Seconds as Seconds
@@ -57,6 +58,8 @@ from hookline.registry._matches import CallMatches, MatchedCall, MatchedTool, Un
 from hookline.registry._matches import find_tool_globs as find_tool_globs
 from hookline.registry._order import is_movable as is_movable
 from hookline.registry._plans import DefinitionPlan, PlannedChange
+from hookline.registry._policy_alerts import ALERT_KINDS as ALERT_KINDS
+from hookline.registry._policy_alerts import PolicyAlert
 from hookline.registry._policy_watch import FALLBACK_ACTOR as FALLBACK_ACTOR
 from hookline.registry._policy_watch import AlertSettings
 from hookline.registry._registry import Registry
@@ -96,6 +99,7 @@ __all__ = [
     "MatchedCall",
     "MatchedTool",
     "PlannedChange",
+    "PolicyAlert",
     "QuotaError",
     "Registry",
     "ScriptError",

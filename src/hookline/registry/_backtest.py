@@ -17,8 +17,9 @@ import anyio.lowlevel
 import msgspec
 
 from hookline._checks import tool_matcher
-from hookline.calls import Call, SubAgentCall, ToolCall
+from hookline.calls import Call, ToolCall
 from hookline.errors import HookUsageError
+from hookline.execution import tool_of
 from hookline.interceptors import PastChain, PastVerdict
 from hookline.registry._build import Builder
 from hookline.registry._call_labels import CallLabel, count_labels
@@ -27,7 +28,7 @@ from hookline.registry._past_calls import ALONG, PastCall, PastCalls, PersonDeci
 from hookline.registry._past_judge import PastJudge
 from hookline.registry._statistics import duration_step, step_middle
 from hookline.signals import HookDecision, HookExecution
-from hookline.store import OperationFilter, PastOperation, SqlStore, read_lineages, read_past_events
+from hookline.store import OperationFilter, PastOperation, SqlStore, parse_tags, read_lineages, read_past_events
 
 __all__ = [
     "Backtest",
@@ -343,13 +344,16 @@ async def _judge_operations(
 
 
 def _may_be_for(definition: HookDefinition, operation: PastOperation) -> bool:
-    """Return whether a definition is for the tenant of an operation and, unless another agent called it, its agent."""
+    """Return whether a definition is for the tenant and the tags of an operation and, unless called, its agent."""
     tenant_id, is_called = operation.tenant_id, operation.parent_operation_id is not None
     if tenant_id in definition.except_tenants or (definition.tenants and tenant_id not in definition.tenants):
         return False
+    scope = definition.scope
+    if scope is not None and scope.tags and not scope.has_tag(parse_tags(operation.tags)):
+        return False
     if is_called:
         return definition.inherits
-    return definition.scope is None or definition.scope.has_agent([operation.agent_id])
+    return scope is None or scope.has_agent([operation.agent_id])
 
 
 async def _is_called_by_agent(store: SqlStore, definition: HookDefinition, operation: PastOperation) -> bool:
@@ -563,13 +567,6 @@ def _describe_scope(definition: HookDefinition) -> list[str]:
 def rank_of(execution: HookExecution) -> int:
     """Return how much an execution weighs in the verdict of all hooks of a definition."""
     return len(RANKS) if execution.status in FAILING else RANKS.index(execution.decision)
-
-
-def tool_of(call: Call) -> str:
-    """Return toolset and name of the tool of a call, `agent/` and the sub-agent, or `""`."""
-    if isinstance(call, ToolCall):
-        return f"{call.toolset}/{call.tool_name}"
-    return f"agent/{call.callee_id}" if isinstance(call, SubAgentCall) else ""
 
 
 def tool_call_id_of(call: Call) -> str:

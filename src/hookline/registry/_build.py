@@ -27,7 +27,7 @@ logger = logging.getLogger("hookline")
 UNUSED_FIELDS = frozenset(
     {
         *("name", "description", "enabled", "exceptTenants", "tags"),
-        *("tenants", "agents", "environments", "percent", "shadowAbove"),
+        *("tenants", "agents", "operationTags", "environments", "percent", "shadowAbove"),
         *("source", "revision", "createdAt", "updatedAt", "problem"),
     }
 )

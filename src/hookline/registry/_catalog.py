@@ -15,11 +15,11 @@ from typing import Any, Literal, Unpack, get_origin, get_type_hints
 import msgspec
 
 from hookline import builtin
-from hookline.budgets import BudgetPer, BudgetStore, BudgetWindow
+from hookline.budgets import BudgetStore
 from hookline.builtin import PATTERNS, BundleOptions
 from hookline.calls import AgentCall, Call, Deny, MemoryCall, ModelCall, RequestCall, SubAgentCall, ToolCall
 from hookline.errors import HookDefinitionError, HookUsageError, message_of
-from hookline.hooks import Hooks
+from hookline.hooks import Hooks, TextParts
 from hookline.registry._definition import HookDefinition
 from hookline.registry._errors import DefinitionError
 from hookline.runtime import parse_docstring
@@ -29,8 +29,8 @@ __all__ = [
     "HandlerCatalog",
     "HandlerEntry",
     "allow_tools",
-    "budget",
     "deny",
+    "deny_phrases",
     "deny_text",
     "deny_tools",
     "limit_calls",
@@ -176,59 +176,6 @@ def limit_calls(
     return builtin.limit_calls(n, tool=tool, per=per, **options)
 
 
-def budget(
-    *,
-    cost_usd: float | None = None,
-    tokens: int | None = None,
-    calls: int | None = None,
-    per: BudgetPer | None = None,
-    window: BudgetWindow | None = None,
-    zone: str = "UTC",
-    tool: str = "*",
-    reserve_usd: float | None = None,
-    reserve_tokens: int | None = None,
-    warn_at: float | None = None,
-    on_limit: Literal["deny", "stop", "ask"] = "deny",
-    lease_seconds: float = 900.0,
-    store: BudgetStore | None = None,
-    **options: Unpack[BundleOptions],
-) -> Hooks:
-    """Limit what a run, or with `per` many runs, may spend. Priority 1000 counts every answer.
-
-    Args:
-        cost_usd: The budget in US dollars. Example: 0.50
-        tokens: The budget in tokens, read and written. Example: 200000
-        calls: The budget in calls of tools and sub-agents; needs `per`. Example: 100
-        per: Whose calls are counted together, also across runs and processes: operation, user, tenant, agent or tool.
-        window: The time for which it holds: 1h, 1d or month. Without it, for all time.
-        zone: The time zone of the window. Example: Europe/Berlin
-        tool: The tools whose calls are counted, as a glob. Example: web/*
-        reserve_usd: What each model call reserves in US dollars, instead of the price of its input and `max_tokens`.
-        reserve_tokens: What each model call reserves in tokens, instead of its input and `max_tokens`.
-        warn_at: The share of the budget at which it warns. Example: 0.8
-        on_limit: What happens to a call that does not fit: deny it, stop the run, or ask a person before a tool call.
-        lease_seconds: Seconds after which what a killed process has reserved counts as used.
-        store: Keeps the counts; the store of the registry.
-        **options: Options of the bundle.
-    """
-    return builtin.budget(
-        cost_usd=cost_usd,
-        tokens=tokens,
-        calls=calls,
-        per=per,
-        window=window,
-        zone=zone,
-        tool=tool,
-        reserve_usd=reserve_usd,
-        reserve_tokens=reserve_tokens,
-        warn_at=warn_at,
-        on_limit=on_limit,
-        lease_seconds=lease_seconds,
-        store=store if per is not None else None,
-        **options,
-    )
-
-
 def redact(
     *,
     patterns: list[str],
@@ -237,6 +184,7 @@ def redact(
     output: bool = True,
     messages: bool = True,
     args: bool = False,
+    parts: TextParts | None = None,
     **options: Unpack[BundleOptions],
 ) -> Hooks:
     """Replace what matches a named pattern (email, card, key) before the model or the reader sees it.
@@ -248,10 +196,16 @@ def redact(
         output: Whether to redact the model's answers and the agent's output.
         messages: Whether to redact messages sent to the model. The run's own messages stay as they are.
         args: Whether to redact arguments of tool calls. A tool that needs the secret does not get it.
+        parts: Redacts an answer while the model writes it, and releases it in parts. Its `hold` must be at least as
+            long as what the patterns match.
         **options: Options of the bundle.
     """
     names = _check_texts("redact", "patterns", patterns)
     _check_names("redact", names)
+    try:
+        checked_parts = msgspec.convert(parts, TextParts | None)
+    except msgspec.ValidationError as error:
+        raise HookDefinitionError("redact", f"`parts` has hold, max_chars and max_seconds: {error}") from None
     return builtin.redact(
         names,
         replacement=replacement,
@@ -259,6 +213,33 @@ def redact(
         output=output,
         messages=messages,
         args=args,
+        parts=checked_parts,
+        **options,
+    )
+
+
+def deny_phrases(
+    *,
+    phrases: list[str],
+    ignore_case: bool = True,
+    max_chars: int = 80,
+    max_seconds: float | None = None,
+    **options: Unpack[BundleOptions],
+) -> Hooks:
+    """Deny an answer of the model that contains a phrase, while the model writes it.
+
+    Args:
+        phrases: The phrases. They match anywhere in the text, also inside of words. Example: project zeus
+        ignore_case: Whether upper and lower case are the same.
+        max_chars: New characters with which the text is searched again.
+        max_seconds: Seconds after which it is searched also if there are fewer. Example: 0.5
+        **options: Options of the bundle.
+    """
+    return builtin.deny_phrases(
+        _check_texts("deny-phrases", "phrases", phrases),
+        ignore_case=ignore_case,
+        max_chars=max_chars,
+        max_seconds=max_seconds,
         **options,
     )
 
@@ -342,10 +323,10 @@ ENTRY_POINT_GROUP = "hookline.handlers"
 BUILT_IN = {
     name: f"hookline.registry._catalog:{name.replace('-', '_')}"
     for name in (
-        *("allow-tools", "budget", "deny", "deny-text", "deny-tools", "limit-calls", "log"),
+        *("allow-tools", "deny", "deny-phrases", "deny-text", "deny-tools", "limit-calls", "log"),
         *("redact", "require-approval", "scan-injections"),
     )
-}
+} | {"budget": "hookline.builtin:budget"}
 """The built-in handlers by name; entry points of other packages cannot take these names."""
 DEFINITION_ARGUMENTS = ("id", "point", "priority", "tenant_id", "inherit")
 """Parameters of a factory that are filled from the definition's own fields, never from its `config`."""
@@ -439,7 +420,7 @@ class HandlerCatalog:
         reference = definition.handler or ""
         factory = self._get_factory(reference)
         arguments = self._bind_arguments(factory, reference, definition)
-        if _takes_store(reference):
+        if _takes_store(reference) and arguments.get("per") is not None:
             arguments["store"] = budgets
         try:
             built = factory(**arguments)
@@ -499,7 +480,7 @@ class HandlerCatalog:
         """Return the keyword arguments for a factory: a copy of the `config`, and fields of the definition."""
         config: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(definition.config))
         signature, wanted = self._get_signature(factory, reference)
-        taken = sorted(set(config) & {*wanted, *(["store"] if _takes_store(reference) else [])})
+        taken = sorted(set(config) & {*wanted, *_arguments_of_registry(reference)})
         if taken:
             raise DefinitionError(
                 "config_refused", f"$.config.{taken[0]}", f"`{taken[0]}` comes from the definition itself; leave it out"
@@ -535,7 +516,7 @@ class HandlerCatalog:
             parameters = inspect.signature(factory).parameters
         except (DefinitionError, TypeError, ValueError) as error:
             return HandlerEntry(name=name, provided_by=package, problem=getattr(error, "problem", str(error)))
-        own = {*_definition_arguments(inspect.signature(factory)), *(["store"] if _takes_store(name) else [])}
+        own = {*_definition_arguments(inspect.signature(factory)), *_arguments_of_registry(name)}
         named = {
             key: parameter
             for key, parameter in parameters.items()
@@ -554,6 +535,11 @@ class HandlerCatalog:
 def _takes_store(reference: str) -> bool:
     """Return whether a handler gets the store of the registry; other packages may use the name as they like."""
     return reference == "budget"
+
+
+def _arguments_of_registry(reference: str) -> tuple[str, ...]:
+    """Return the parameters of a handler that the registry sets: its store, and the definition's `onError`."""
+    return ("store", "on_error") if _takes_store(reference) else ()
 
 
 def _definition_arguments(signature: inspect.Signature) -> list[str]:
@@ -577,7 +563,7 @@ def _build_schema(factory: Factory, named: Mapping[str, inspect.Parameter], *, i
             with contextlib.suppress(TypeError, ValueError):
                 kinds = [annotations[name]]
                 (found,), components = msgspec.json.schema_components(kinds, ref_template="#/$defs/{name}")
-                definitions |= components
+                definitions |= {key: _describe_fields(component) for key, component in components.items()}
         if parameter.default is not parameter.empty:
             with contextlib.suppress(TypeError, ValueError):
                 found = found | {"default": msgspec.json.decode(msgspec.json.encode(parameter.default))}
@@ -591,6 +577,16 @@ def _build_schema(factory: Factory, named: Mapping[str, inspect.Parameter], *, i
     if not is_open:
         schema["additionalProperties"] = False
     return schema | ({"$defs": definitions} if definitions else {})
+
+
+def _describe_fields(component: dict[str, Any]) -> dict[str, Any]:
+    """Return the schema of a struct with a description of each field that its docstring describes."""
+    _, notes = parse_docstring(inspect.cleandoc(component.get("description", "")))
+    fields = component.get("properties", {})
+    described = {
+        name: {"description": notes[name]} | field if name in notes else field for name, field in fields.items()
+    }
+    return component | ({"properties": described} if fields else {})
 
 
 def _read_annotations(factory: Factory) -> dict[str, Any]:

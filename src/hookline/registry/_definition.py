@@ -40,9 +40,11 @@ SHOWN_NAMES = 3
 LARGEST_CONFIG = 64 * 1024
 """Largest `config`, in bytes of JSON."""
 RESERVED_IDS = frozenset(
-    {"backtest", "deleted", "handlers", "logs", "matches", "new", "order", "stats", "test", ".", ".."}
+    {"alerts", "backtest", "deleted", "handlers", "logs", "matches", "new", "order", "stats", "test", ".", ".."}
 )
 """Ids that would collide with other paths of the HTTP API and of the web page."""
+APPLIED = "apply:"
+"""How the `source` of a stored definition begins that was applied from a file."""
 READ_ONLY = frozenset({"id", "tenantId", "source", "revision", "createdAt", "updatedAt", "problem"})
 """Fields (wire names) that a change may not set."""
 
@@ -53,6 +55,7 @@ Tag = Annotated[str, Meta(min_length=1, max_length=60, pattern=r"^[^\x00-\x1f\x7
 Tenant = Annotated[str, Meta(max_length=400, pattern=r"^[^\x00-\x1f\x7f]*$(?!\n)")]
 OneTenant = Annotated[str, Meta(min_length=1, max_length=400, pattern=r"^[^\x00-\x1f\x7f]+$(?!\n)")]
 AgentGlob = Annotated[str, Meta(min_length=1, max_length=300, pattern=r"^[^\x00-\x1f\x7f]+$(?!\n)")]
+OperationTag = Annotated[str, Meta(min_length=1, max_length=100, pattern=r"^[^\x00-\x1f\x7f]+$(?!\n)")]
 Environment = Annotated[str, Meta(min_length=1, max_length=100, pattern=r"^[^\x00-\x1f\x7f]+$(?!\n)")]
 Percent = Annotated[float, Meta(ge=0, le=100)]
 Mode = Literal["enforce", "shadow"]
@@ -136,6 +139,7 @@ class HookDefinition(msgspec.Struct, frozen=True, kw_only=True, rename="camel", 
         tenants: The only tenants for whose runs a system hook is; empty for all.
         agents: Globs of the ids of the only agents for whose operations it is, sub-agents that they call among them;
             empty for all.
+        operation_tags: Globs of tags, one of which an operation must have; empty for all operations.
         environments: The only environments, as `Registry(environment=...)` names them, in which it is; empty for all.
         percent: The share of operations for which it is, 0 to 100, with up to two decimals. The id of the hook and of
             the operation decide which; a higher percentage only adds operations, and a sub-agent goes with its caller.
@@ -146,7 +150,8 @@ class HookDefinition(msgspec.Struct, frozen=True, kw_only=True, rename="camel", 
         inherit: Whether the operations of sub-agents inherit the hook. By default, an interceptor and a control are
             inherited, and an observer is not.
         tags: Words to find the hook by.
-        source: `"api"`, or the file in which the definition stands. Set by the registry, like all that follow.
+        source: `"api"`; `"apply:"` and the file from which `apply_plan` has stored it, until it is changed otherwise;
+            or the file in which the definition stands. Set by the registry, like all that follow.
         revision: The revision of its last change, counted over all definitions.
         created_at: When it was created, in unix seconds.
         updated_at: When it was last changed, in unix seconds.
@@ -171,6 +176,7 @@ class HookDefinition(msgspec.Struct, frozen=True, kw_only=True, rename="camel", 
     except_tenants: Annotated[list[OneTenant], Meta(max_length=1000)] = NO_LIST
     tenants: Annotated[list[OneTenant], Meta(max_length=1000)] = NO_LIST
     agents: Annotated[list[AgentGlob], Meta(max_length=100)] = NO_LIST
+    operation_tags: Annotated[list[OperationTag], Meta(max_length=100)] = NO_LIST
     environments: Annotated[list[Environment], Meta(max_length=100)] = NO_LIST
     percent: Percent = 100.0
     config: dict[str, Any] = NO_DICT
@@ -188,7 +194,7 @@ class HookDefinition(msgspec.Struct, frozen=True, kw_only=True, rename="camel", 
     def __post_init__(self) -> None:
         if isinstance(self.config, dict) and self.config.__class__ is not ReadOnlyDict:
             freeze_dict(self, "config", self.config)
-        for name in ("tags", "except_tenants", "tenants", "agents", "environments"):
+        for name in ("tags", "except_tenants", "tenants", "agents", "operation_tags", "environments"):
             given = getattr(self, name)
             if isinstance(given, list) and given.__class__ is not ReadOnlyList:
                 freeze_list(self, name, given)
@@ -196,9 +202,9 @@ class HookDefinition(msgspec.Struct, frozen=True, kw_only=True, rename="camel", 
     @property
     def scope(self) -> HookScope | None:
         """The operations for which it is among those of its tenants and environments; `None` for all of them."""
-        if self.percent >= 100 and not self.agents:
+        if self.percent >= 100 and not self.agents and not self.operation_tags:
             return None
-        return HookScope(key=self.id, percent=self.percent, agents=tuple(self.agents))
+        return HookScope(key=self.id, percent=self.percent, agents=tuple(self.agents), tags=tuple(self.operation_tags))
 
     def describe_scope(self) -> str:
         """Return for what it is, for people: `"25 % of operations of agents refund*"`; `""` if nothing restricts it."""
@@ -206,10 +212,25 @@ class HookDefinition(msgspec.Struct, frozen=True, kw_only=True, rename="camel", 
         share = f"{self.percent:g} % of {whole}" if self.percent < 100 else whole
         named = [
             f"{words} {_list_some(names)}"
-            for words, names in (("of agents", self.agents), ("for tenants", self.tenants), ("in", self.environments))
+            for words, names in (
+                ("of agents", self.agents),
+                ("tagged", self.operation_tags),
+                ("for tenants", self.tenants),
+                ("in", self.environments),
+            )
             if names
         ]
         return " ".join([share, *named]) if named or self.percent < 100 else ""
+
+    @property
+    def is_stored(self) -> bool:
+        """Whether the database has the definition, so that it can be changed there; else a file has it."""
+        return self.source == "api" or self.source.startswith(APPLIED)
+
+    @property
+    def applied_file(self) -> str:
+        """The file from which a stored definition was applied; `""` if it was made or changed otherwise."""
+        return self.source.removeprefix(APPLIED) if self.source.startswith(APPLIED) else ""
 
     @property
     def runs(self) -> Literal["handler", "webhook", "script"]:
@@ -369,7 +390,11 @@ def _check_scope(definition: HookDefinition, point: Point) -> None:
         problem = f"a percentage has at most two decimals, such as 0.01; got {definition.percent!r}"
         raise DefinitionError("invalid", "$.percent", problem)
     if point.call is RequestCall:
-        for name, is_set in (("agents", definition.agents), ("percent", definition.percent != 100)):
+        for name, is_set in (
+            ("agents", definition.agents),
+            ("operationTags", definition.operation_tags),
+            ("percent", definition.percent != 100),
+        ):
             if is_set:
                 problem = f"a request to a server belongs to no operation; leave `{name}` out"
                 raise DefinitionError("invalid", f"$.{name}", problem)

@@ -10,7 +10,7 @@ import asyncio
 import inspect
 import types
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from time import perf_counter
 from typing import Any, Literal, get_args, get_origin
 
@@ -260,7 +260,7 @@ def find_operation_id(given: object) -> str:
 
 
 def _explain_scope(definition: HookDefinition, given: object, lineage: OperationLineage | None) -> str:
-    """Return why a hook is not for the tenant, the agent or the operation that a sample names; `""` if it is."""
+    """Return why a hook is not for the tenant, the agent, the tags or the operation of a sample; `""` if it is."""
     tenant, agent = _find_text(given, "tenant_id"), _find_text(given, "agent_id")
     if tenant and tenant in definition.except_tenants:
         return f"it leaves out the tenant {tenant}"
@@ -270,11 +270,15 @@ def _explain_scope(definition: HookDefinition, given: object, lineage: Operation
     if scope is None:
         return ""
     root = _find_text(given, "parent_operation_id") or operation_id
-    agents = [agent] if agent else []
+    agents, tags = [agent] if agent else [], _find_tags(given)
     if lineage is not None:
         root, agents = lineage.root_operation_id, [*agents, *lineage.agent_ids]
+        tags = lineage.tags if tags is None else tags
     if agents and not scope.has_agent(agents):
         return f"it is for the agents {', '.join(scope.agents)}, and not for {' or '.join(agents)}"
+    if tags is not None and not scope.has_tag(tags):
+        theirs = f"has the tags {', '.join(tags)}" if tags else "has no tags"
+        return f"it is for operations tagged {' or '.join(scope.tags)}, and the operation {theirs}"
     if root and not scope.has_operation(root):
         return f"it is for {scope.percent:g} % of operations, and {root} is not one of them"
     return ""
@@ -287,6 +291,12 @@ def _find_text(given: object, name: str) -> str:
     else:
         value = getattr(given, name, "")
     return value if isinstance(value, str) else ""
+
+
+def _find_tags(given: object) -> Sequence[str] | None:
+    """Return the tags that a sample has; `None` if it does not say."""
+    value = given.get("tags") if isinstance(given, Mapping) else getattr(given, "tags", None)
+    return [each for each in value if isinstance(each, str)] if isinstance(value, list | tuple) else None
 
 
 class _ContextTaker:

@@ -82,7 +82,7 @@ async def run_hook_test(builder: Builder, test: HookTest, *, timeout: float) -> 
     """Run a test with new hooks, in the order in which a run would call them.
 
     Hooks judge as if they were enforced for all operations in every environment: a test says what a hook decides, and
-    holds before it is rolled out and after. Whether a hook is for the tenant and the agent of a call counts.
+    holds before it is rolled out and after. Whether a hook is for the tenant, the agent and the tags of a call counts.
 
     Args:
         builder: Knows the handlers; its own hooks are not used.
@@ -99,7 +99,7 @@ async def run_hook_test(builder: Builder, test: HookTest, *, timeout: float) -> 
     for nth, tested in enumerate(test.calls, 1):
         sample = tested.build()
         call = sample.subject
-        selected = select_hooks(snapshot.hooks(call.tenant_id), call.operation_id, [call.agent_id])
+        selected = select_hooks(snapshot.hooks(call.tenant_id), call.operation_id, [call.agent_id], call.tags)
         hooks = hooks_of_this_process(selected, lambda: answers)
         verdict = await _judge_call(hooks, call, sample.result, timeout=timeout)
         judged.append(verdict)
@@ -109,7 +109,7 @@ async def run_hook_test(builder: Builder, test: HookTest, *, timeout: float) -> 
             known = {hook.id for hook in selected if isinstance(hook, Hooks | Hook)}
             others = ", ".join(repr(each.name) for each in test.hooks if each.id not in known)
             differences = [
-                f"{each} (not for its tenant or agent: {others})" if others else each for each in differences
+                f"{each} (not for its tenant, agent or tags: {others})" if others else each for each in differences
             ]
         problems += [f"{where}{problem}" for problem in differences]
         answers.missing = []

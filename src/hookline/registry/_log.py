@@ -49,6 +49,7 @@ from hookline.registry._statistics import (
     StatisticsBuffer,
     expired_conditions,
     read_statistics,
+    write_grouped_statistics,
     write_statistics,
 )
 from hookline.signals import ChainRun, ExecutionStatus, HookExecution, chain_ran, hook_executed
@@ -62,7 +63,6 @@ from hookline.store import (
     execution_hooks,
     executions,
     policy_alerts,
-    statistics,
 )
 
 __all__ = ["ExecutionLog", "LogQuery", "LogWriter", "SampleFilter", "build_query", "prune_log", "read_page", "read_row"]
@@ -70,7 +70,7 @@ __all__ = ["ExecutionLog", "LogQuery", "LogWriter", "SampleFilter", "build_query
 BATCH_SIZE = 200
 """Rows that are written or deleted in one transaction at most."""
 DAYS_OF_ALERTS = 30
-"""Days for which alerts of policies are kept."""
+"""Days for which alerts of policies are kept; longer if the log is."""
 PAUSE = 0.005
 """Seconds between two transactions that delete rows, so that other writers get their turn."""
 
@@ -99,9 +99,9 @@ async def prune_log(store: SqlStore, *, retention_seconds: float, max_rows: int)
     else:
         oldest_row = first_key(oldest)
     count += await _delete_old(store, executions, executions.c.id < max(oldest_row, enough))
-    for condition in expired_conditions(oldest):
-        await _delete_old(store, statistics, condition)
-    await _delete_old(store, policy_alerts, policy_alerts.c.created_at < time() - DAYS_OF_ALERTS * DAY)
+    for table, condition in expired_conditions(oldest):
+        await _delete_old(store, table, condition)
+    await _delete_old(store, policy_alerts, policy_alerts.c.created_at < min(oldest, time() - DAYS_OF_ALERTS * DAY))
     return count
 
 
@@ -151,6 +151,7 @@ class LogQuery(NamedTuple):
     point: str | None
     status: str | None
     operation_id: str | None
+    revision: int | None
     from_key: int
     to_key: int
 
@@ -162,6 +163,7 @@ def build_query(
     point: str | None = None,
     status: str | None = None,
     operation_id: str | None = None,
+    revision: int | None = None,
     since: float | None = None,
     until: float | None = None,
     cursor: str | None = None,
@@ -173,12 +175,15 @@ def build_query(
     """
     if status is not None and status not in get_args(ExecutionStatus):
         raise HookUsageError(f"`status` must be one of {', '.join(get_args(ExecutionStatus))}; got {status!r}.")
+    if revision is not None and (isinstance(revision, bool) or not isinstance(revision, int) or revision < 1):
+        raise HookUsageError(f"`revision` must be the revision of a definition, from 1; got {revision!r}.")
     return LogQuery(
         tenant_id,
         hook_id,
         point,
         status,
         operation_id,
+        None if revision is None else min(revision, LAST),
         0 if since is None else first_key(since),
         min(LAST if until is None else first_key(until), LAST if cursor is None else parse_key(cursor)),
     )
@@ -213,13 +218,22 @@ def build_page_statement(which: LogQuery, limit: int, dialect: str) -> Select[by
         query = part(wire, executions, select_filters(which, "operation_id"))
         others = select_filters(which, "tenant_id", "point")
         query = query.where(*(equals_without_index(executions.c[name], value) for name, value in others.items()))
-        if which.hook_id is None:
+        if which.hook_id is None and which.revision is None:
             return (
                 query if which.status is None else query.where(equals_without_index(executions.c.status, which.status))
             )
-        its = (execution_hooks.c.hook_id == which.hook_id) & (execution_hooks.c.id == executions.c.id)
-        status = select(execution_hooks.c.status).where(its).scalar_subquery()
-        return query.where(status.is_not(None) if which.status is None else status == which.status)
+        its = select_filters(which, "hook_id", "revision", "status")
+        found = select(func.count()).where(execution_hooks.c.id == executions.c.id)
+        found = found.where(*(execution_hooks.c[name] == value for name, value in its.items()))
+        return query.where(found.scalar_subquery() > 0)
+    if which.revision is not None:
+        equal = select_filters(which, "tenant_id", "revision")
+        inner = part(select(execution_hooks.c.id), execution_hooks, equal).where(text("revision <> 0"))
+        others = select_filters(which, "hook_id", "point", "status")
+        inner = inner.where(*(equals_without_index(execution_hooks.c[name], value) for name, value in others.items()))
+        # Several definitions have the same revision if one change was about all of them, and may run for one call.
+        ids = inner.group_by(*(execution_hooks.c[name] for name in equal), execution_hooks.c.id).subquery()
+        return wire.join_from(ids, executions, executions.c.id == ids.c.id)
     if which.hook_id is not None:
         inner = part(
             select(execution_hooks.c.id), execution_hooks, select_filters(which, "tenant_id", "hook_id", "status")
@@ -232,7 +246,7 @@ def build_page_statement(which: LogQuery, limit: int, dialect: str) -> Select[by
     return part(wire, executions, select_filters(which, "tenant_id", "point", "status"))
 
 
-def select_filters(which: LogQuery, *names: str) -> dict[str, str]:
+def select_filters(which: LogQuery, *names: str) -> dict[str, Any]:
     """Return the filters that are set, in the order in which an index has them."""
     return {name: value for name in names if (value := getattr(which, name)) is not None}
 
@@ -243,7 +257,7 @@ def equals_without_index(column: ColumnElement[str], value: str) -> ColumnElemen
 
 
 def select_key_range(
-    query: Select[T], source: Table, equal: dict[str, str], *, which: LogQuery, limit: int, dialect: str
+    query: Select[T], source: Table, equal: dict[str, Any], *, which: LogQuery, limit: int, dialect: str
 ) -> Select[T]:
     """Select the rows of an index between two keys, in descending order."""
     status = equal.get("status")
@@ -384,7 +398,9 @@ class LogWriter:
 
     async def _write_once(self, batch: list[ExecutionRow], uncertain: bool) -> None:
         now = monotonic()
-        sums = self._sums.changed_rows() if not self._queue or now >= self._sums_due else []
+        due = not self._queue or now >= self._sums_due
+        sums = self._sums.changed_rows() if due else []
+        grouped = self._sums.changed_group_rows() if due else []
         async with self._store.writing() as connection:
             new = bool(batch)
             if new and uncertain:
@@ -397,6 +413,7 @@ class LogWriter:
                 if found_by:
                     await connection.execute(insert(execution_hooks), found_by)
             await write_statistics(connection, sums)
+            await write_grouped_statistics(connection, grouped)
         if sums:
             self._sums.mark_written()
             self._sums_due = now + SUMS_EVERY
@@ -524,6 +541,7 @@ class ExecutionLog:
         point: str | None = None,
         status: str | None = None,
         operation_id: str | None = None,
+        revision: int | None = None,
         since: float | None = None,
         until: float | None = None,
         cursor: str | None = None,
@@ -535,8 +553,10 @@ class ExecutionLog:
             tenant_id: Only rows of this tenant; `None` for all tenants.
             hook_id: Only rows in which this hook ran.
             point: Only rows of this point: the name of a call's class (`"ToolCall"`), or the wire name of an event.
-            status: Only rows with this status; with `hook_id`, only rows in which that hook had it.
+            status: Only rows with this status; with `hook_id` or `revision`, only rows in which that hook had it.
             operation_id: Only rows of this operation.
+            revision: Only rows in which a hook of this revision of its definition ran. Rows of versions of hookline
+                that did not keep it in the table are left out.
             since: Only rows that ended at this time or later, in unix seconds.
             until: Only rows that ended before this time, in unix seconds.
             cursor: The cursor of the page before; `None` for the first page.
@@ -553,6 +573,7 @@ class ExecutionLog:
             point=point,
             status=status,
             operation_id=operation_id,
+            revision=revision,
             since=since,
             until=until,
             cursor=cursor,
@@ -596,10 +617,10 @@ class ExecutionLog:
             hook_id: Only executions of this hook.
             point: Only executions at this point.
             since: Only executions from the minute of this time on, in unix seconds; from its hour on if that is older
-                than the log. By default everything that is kept; with `by="minute"` the last hour, with `by="hour"` the
-                last day.
-            by: `"hook"`, `"point"` or `"tenant"`: a row for each, the busiest first; `"minute"` or `"hour"`: in order
-                of time.
+                than the log, or with `by="agent"` and `by="tool"`. By default everything that is kept; with
+                `by="minute"` the last hour, with `by="hour"` the last day.
+            by: `"hook"`, `"point"`, `"tenant"`, `"agent"` or `"tool"`: a row for each, the busiest first; by tool, only
+                executions about a tool. `"minute"` or `"hour"`: in order of time.
 
         Raises:
             HookUsageError: If an argument is invalid.

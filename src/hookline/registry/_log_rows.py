@@ -16,6 +16,7 @@ __all__ = [
     "HookRun",
     "Recorded",
     "build_row",
+    "clean_text",
     "execution_hook_rows",
     "execution_row",
     "first_key",
@@ -83,6 +84,8 @@ class ExecutionRow(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         reason: The reason of the denial.
         step_index: The step that it belongs to, if it is known.
         tool_call_id: The tool call that it is about, if there is one.
+        agent_id: The agent that ran; `""` if there was none.
+        tool: Toolset and name of the tool that it is about, or `agent/` and the sub-agent; `""` if there is none.
         executions: The executions of the hooks, in the order in which they started.
     """
 
@@ -98,6 +101,8 @@ class ExecutionRow(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     reason: str | None = None
     step_index: int | None = None
     tool_call_id: str | None = None
+    agent_id: str = ""
+    tool: str = ""
     executions: list[HookRun]
 
 
@@ -130,6 +135,8 @@ def build_row(recorded: Recorded, request: str, spare: int) -> ExecutionRow:
         reason=None if reason is None else clean_error(reason),
         step_index=recorded.step_index,
         tool_call_id=None if recorded.tool_call_id is None else clean_text(recorded.tool_call_id, LONGEST_ID),
+        agent_id=clean_text(recorded.agent_id, LONGEST_ID),
+        tool=clean_text(recorded.tool, LONGEST_ID),
         executions=[
             HookRun(
                 hook_id=clean_text(execution.hook_id, LONGEST_ID),
@@ -164,10 +171,12 @@ def execution_row(row: ExecutionRow) -> dict[str, Any]:
 
 
 def execution_hook_rows(row: ExecutionRow) -> list[dict[str, Any]]:
-    """Return the rows of the `execution_hooks` table: one for each hook, with its worst status."""
+    """Return the rows of the `execution_hooks` table: one for each hook, with its worst status and its revision."""
     statuses: dict[str, list[ExecutionStatus]] = {}
+    revisions: dict[str, int] = {}
     for run in row.executions:
         statuses.setdefault(run.hook_id, []).append(run.status)
+        revisions[run.hook_id] = run.revision or revisions.get(run.hook_id, 0)
     key = parse_key(row.id)
     return [
         {
@@ -176,6 +185,7 @@ def execution_hook_rows(row: ExecutionRow) -> list[dict[str, Any]]:
             "tenant_id": row.tenant_id,
             "point": row.point,
             "status": all_of_it[0] if len(all_of_it) == 1 else worst_status(all_of_it),
+            "revision": revisions[hook_id],
         }
         for hook_id, all_of_it in statuses.items()
     ]

@@ -283,6 +283,8 @@ def _find_reason(definition: HookDefinition, group: CallGroup, is_for: Mapping[s
         return ""
     if not scope.has_agent(group.lineage.agent_ids):
         return "of other agents"
+    if not scope.has_tag(group.lineage.tags):
+        return "of operations with other tags" if group.lineage.tags else "of operations without tags"
     if not scope.has_operation(group.lineage.root_operation_id):
         return f"of operations that are not among the {scope.percent:g} %"
     return ""

@@ -20,7 +20,7 @@ Key = tuple[int, float, str]
 
 def is_movable(definition: HookDefinition) -> bool:
     """Return whether the priority of a definition can be changed: not in a file, nor that of a control webhook."""
-    return definition.source == "api" and not (definition.webhook is not None and definition.webhook.control)
+    return definition.is_stored and not (definition.webhook is not None and definition.webhook.control)
 
 
 def assign_priorities(wanted: Sequence[HookDefinition]) -> dict[str, int]:

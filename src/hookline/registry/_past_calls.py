@@ -224,6 +224,7 @@ class PastCalls:
             user_id=event.user_id,
             tenant_id=event.tenant_id,
             parent_operation_id=event.parent_operation_id,
+            tags=event.tags,
             metadata={},
             toolset=event.toolset,
             tool_name=event.tool_name,
@@ -297,6 +298,7 @@ def _ids_of(event: EventFields) -> dict[str, Any]:
         "user_id": event.user_id,
         "tenant_id": event.tenant_id,
         "parent_operation_id": event.parent_operation_id,
+        "tags": event.tags,
         "metadata": {},
     }
 

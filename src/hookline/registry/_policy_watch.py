@@ -5,18 +5,18 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from hashlib import sha256
 from typing import Any, TypeAlias
 
 import msgspec
-from sqlalchemy import Select, Table, func, literal_column, select, update
-from sqlalchemy.ext.asyncio import AsyncConnection
+from sqlalchemy import Select, func, literal_column, select, update
 
 from hookline.errors import HookDefinitionError, HookUsageError, StoreUnavailableError, message_of
 from hookline.events import HookType, OnError
 from hookline.registry._definition import HookDefinition, ShadowLimits
+from hookline.registry._policy_alerts import AlertKind, kind_of, write_alert
 from hookline.registry._rate_test import compare_shares
 from hookline.registry._rows import open_change
 from hookline.registry._snapshot import Snapshot
@@ -27,7 +27,6 @@ from hookline.store import (
     SqlStore,
     build_delivery_rows,
     insert_deliveries,
-    insert_into,
     policy_alerts,
     read_clock,
     statistics,
@@ -50,8 +49,6 @@ MOST_IDS = 500
 """Ids of hooks in one query at most."""
 CLOSING = 1.0
 """Seconds that a look may still take when the watch is closed."""
-
-Alert: TypeAlias = DenialRateAlert | FallbackAlert
 
 
 class AlertSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -155,6 +152,9 @@ class PolicyWatch:
         snapshot: The known definitions.
         settings: When alerts are raised, and where they are sent.
         refresh: Called after a definition was changed.
+
+    Attributes:
+        raised: Number of alerts that this process has raised, by kind.
     """
 
     def __init__(
@@ -165,6 +165,7 @@ class PolicyWatch:
         self._task: asyncio.Task[None] | None = None
         self._compared_until = 0
         self._failing = False
+        self.raised: Counter[AlertKind] = Counter()
 
     def start(self) -> None:
         """Start to watch."""
@@ -191,7 +192,7 @@ class PolicyWatch:
                 continue
             if definition.mode == "shadow":
                 shadows.append(definition)
-            elif definition.shadow_above is not None and definition.source == "api":
+            elif definition.shadow_above is not None and definition.is_stored:
                 limited.append(definition)
         if limited or shadows:
             now = await self._store.now()
@@ -263,6 +264,7 @@ class PolicyWatch:
         except _OvertakenError:
             return
         logger.warning("Hook definition %r is in shadow mode now. %s", definition.id, alert.describe())
+        self.raised[kind_of(alert)] += 1
         announce(fell_back_to_shadow, self, alert=alert)
         await self._refresh()
 
@@ -297,6 +299,7 @@ class PolicyWatch:
             )
             if await self._raise_once(alert, start):
                 logger.warning("Hook definition %r denies at another rate. %s", definition.id, alert.describe())
+                self.raised[kind_of(alert)] += 1
                 announce(denial_rate_changed, self, alert=alert)
 
     async def _raise_once(self, alert: DenialRateAlert, start: int) -> bool:
@@ -370,23 +373,6 @@ def build_counts_query(ids: Sequence[str], since: float) -> Select[Any]:
     )
     is_recent = (its.seconds == literal_column(str(MINUTE))) & (its.start >= floor_to(since, MINUTE))
     return select(*columns, *sums).where(is_recent, its.hook_id.in_(ids)).group_by(*columns)
-
-
-async def write_alert(connection: AsyncConnection, alert: Alert, *, until: int, now: float) -> bool:
-    """Write an alert, and return whether no other process had written it."""
-    row = {
-        "tenant_id": alert.tenant_id,
-        "id": alert.definition_id,
-        "revision": alert.revision,
-        "until": until,
-        "kind": "rate" if isinstance(alert, DenialRateAlert) else "fallback",
-        "alert": msgspec.json.encode(alert),
-        "sent": False,
-        "created_at": now,
-    }
-    table: Table = policy_alerts
-    written = await connection.execute(insert_into(connection, table).values(**row).on_conflict_do_nothing())
-    return written.rowcount == 1
 
 
 def build_envelope(encoded: bytes, webhook: Webhook, key: str) -> Envelope:

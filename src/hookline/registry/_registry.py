@@ -6,7 +6,7 @@ import asyncio
 import logging
 import math
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 from types import TracebackType
@@ -43,9 +43,11 @@ from hookline.registry._errors import (
 from hookline.registry._files import DefinitionFiles, HookFile, check_buildable, check_unique, load_hook_file
 from hookline.registry._hook_test_runs import HookTestResult, run_hook_test
 from hookline.registry._hook_tests import read_hook_tests
+from hookline.registry._log_rows import first_key
 from hookline.registry._matches import CallMatches, RecentCalls, read_stored_sample
 from hookline.registry._order import assign_priorities
 from hookline.registry._plans import DefinitionPlan, check_plan, make_plan
+from hookline.registry._policy_alerts import ALERT_KINDS, PolicyAlert, read_alerts
 from hookline.registry._policy_watch import AlertSettings, PolicyWatch
 from hookline.registry._revisions import DefinitionRevision, find_revised_tenants, read_deleted, read_revision_page
 from hookline.registry._rows import ChangeTransaction, DefinitionRows, open_change, read_changes
@@ -280,17 +282,20 @@ class Registry:
         """Number of definitions that each tenant may store."""
         return self._rules.quota
 
-    def hooks(self, tenant_id: str = "", *, operation_id: str | None = None, agent_id: str = "") -> AnyHooks:
+    def hooks(
+        self, tenant_id: str = "", *, operation_id: str | None = None, agent_id: str = "", tags: Collection[str] = ()
+    ) -> AnyHooks:
         """Return the hooks for a run of a tenant: the enabled hooks of the system, then the tenant's own.
 
-        Hooks that are only for a share of operations, or for some agents, are among them: a run selects those that are
-        for it, and for its sub-agents. Only without a run, as for a `HookDispatcher` of your own, name the operation
-        and its agent to have them selected here.
+        Hooks that are only for a share of operations, or for some agents or tags, are among them: a run selects those
+        that are for it, and for its sub-agents. Only without a run, as for a `HookDispatcher` of your own, name the
+        operation, its agent and its tags to have them selected here.
 
         Args:
             tenant_id: The tenant for whom the agent runs.
             operation_id: The operation, to return only hooks that are for it; `None` for a run that selects them.
             agent_id: With `operation_id`, the agent of the operation.
+            tags: With `operation_id`, the tags of the operation.
 
         Raises:
             HookUsageError: If the registry was never opened.
@@ -300,7 +305,7 @@ class Registry:
                 "This registry is not open, so its hooks are not known; use `async with Registry(...)`."
             )
         found = self._snapshot.hooks(tenant_id)
-        return found if operation_id is None else select_hooks(found, operation_id, [agent_id])
+        return found if operation_id is None else select_hooks(found, operation_id, [agent_id], tags)
 
     def handlers(self) -> HandlerEntries:
         """List the handlers that definitions may name, except those in the configured modules."""
@@ -455,7 +460,7 @@ class Registry:
         async with open_change(store, actor) as change:
             old, _ = await self._read_to_change(change, id, tenant_id, if_revision)
             new = msgspec.structs.replace(old, enabled=enabled)
-            if old.source != "api":
+            if not old.is_stored:
                 stored = await change.switch(new)
             else:
                 stored = await change.put(new, "enable" if enabled else "disable", old=old)
@@ -516,7 +521,7 @@ class Registry:
         """
         check_limit(limit)
         snapshot = self._snapshot
-        in_files = {each for each in snapshot.tenants_with(id) if snapshot.of_tenant(each)[id].source != "api"}
+        in_files = {each for each in snapshot.tenants_with(id) if not snapshot.of_tenant(each)[id].is_stored}
         async with self._require_store().reading() as connection:
             known = {*(await find_revised_tenants(connection, id) if is_id(id) else ()), *in_files}
             owner = _choose_owner(id, sorted(known), tenant_id)
@@ -603,7 +608,7 @@ class Registry:
             DefinitionError: If it belongs to the system and a tenant asks, or is in a file.
         """
         snapshot = self._snapshot
-        in_files = [each for each in snapshot.tenants_with(id) if snapshot.of_tenant(each)[id].source != "api"]
+        in_files = [each for each in snapshot.tenants_with(id) if not snapshot.of_tenant(each)[id].is_stored]
         known = {*(await change.find_revised_tenants(id) if is_id(id) else ()), *in_files}
         owner = _choose_owner(id, sorted(known), tenant_id)
         _refuse_system_definition(owner, tenant_id)
@@ -661,7 +666,7 @@ class Registry:
 
     def _file_definitions(self, tenant_id: str) -> DefinitionsById:
         known = self._snapshot.of_tenant(tenant_id)
-        return {id: each for id, each in known.items() if each.source != "api"}  # noqa: A001
+        return {id: each for id, each in known.items() if not each.is_stored}  # noqa: A001
 
     async def matches(
         self, definition: str | HookDefinition | Mapping[str, Any], *, tenant_id: str | None = None
@@ -781,7 +786,7 @@ class Registry:
         Args:
             plan: The plan.
             actor: Who carries it out, for the audit log.
-            file: The file that the definitions come from, for the audit log.
+            file: The file that the definitions come from, for the audit log and their `source`.
 
         Returns:
             All definitions of the plan as they are stored, in its order.
@@ -904,6 +909,42 @@ class Registry:
         self._require_store()
         assert self._watch is not None
         await self._watch.check()
+
+    @property
+    def raised_alerts(self) -> Mapping[str, int]:
+        """Number of alerts that this process has raised: `"fallback"` and `"rate"`; see `PolicyAlert`."""
+        raised = {} if self._watch is None else self._watch.raised
+        return {kind: raised.get(kind, 0) for kind in ALERT_KINDS}
+
+    async def alerts(
+        self,
+        tenant_id: str | None = None,
+        *,
+        hook_id: str | None = None,
+        since: float | None = None,
+        cursor: str | None = None,
+        limit: int = 50,
+    ) -> Page[PolicyAlert]:
+        """Return a page of the alerts of policies that all processes have raised, newest first.
+
+        They are kept for 30 days, or as long as the execution log if that is longer.
+
+        Args:
+            tenant_id: Only alerts of definitions of this tenant; `""` for the system's, `None` for all.
+            hook_id: Only alerts of this definition.
+            since: Only alerts that were raised at this time or later, in unix seconds.
+            cursor: The cursor of the page before; `None` for the first page.
+            limit: Number of alerts at most, up to 1000.
+
+        Raises:
+            HookUsageError: If the time, the cursor or the limit is invalid, or the registry has no store.
+            StoreUnavailableError: If the database cannot be reached.
+        """
+        check_limit(limit)
+        if since is not None:
+            first_key(since)
+        async with self._require_store().reading() as connection:
+            return await read_alerts(connection, tenant_id, hook_id=hook_id, since=since, cursor=cursor, limit=limit)
 
     async def backtest(
         self,
@@ -1086,7 +1127,7 @@ class Registry:
         """
         tenants = await change.find_tenants(id) if is_id(id) else []
         snapshot = self._snapshot
-        tenants += [each for each in snapshot.tenants_with(id) if snapshot.of_tenant(each)[id].source != "api"]
+        tenants += [each for each in snapshot.tenants_with(id) if not snapshot.of_tenant(each)[id].is_stored]
         if tenant_id is not None:
             tenants = [each for each in (tenant_id, "") if each in tenants][:1]
         if not tenants:
@@ -1097,7 +1138,7 @@ class Registry:
         _refuse_system_definition(owner, tenant_id)
         own = await change.read_tenant(owner)
         in_file = snapshot.of_tenant(owner).get(id)
-        old = own[id] if in_file is None or in_file.source == "api" else await change.apply_switch(in_file)
+        old = own[id] if in_file is None or in_file.is_stored else await change.apply_switch(in_file)
         if if_revision is not None and old.revision != if_revision:
             raise _changed_error(id, old)
         return old, own
@@ -1110,14 +1151,14 @@ class Registry:
         Of the snapshot, only definitions of files count: another process may just have deleted a stored one.
         """
         seen = [self._snapshot.of_tenant(tenant).get(definition.id) for tenant in (definition.tenant_id, "")]
-        taken = definition.id in own or any(each is not None and each.source != "api" for each in seen)
+        taken = definition.id in own or any(each is not None and not each.is_stored for each in seen)
         if taken or "" in await change.find_tenants(definition.id):
             raise DefinitionConflictError(definition.id, "this id is taken; leave the id out to have one generated")
 
     def _check_name(self, definition: HookDefinition, own: Mapping[str, HookDefinition]) -> None:
         """Raise if another definition of the tenant has the same name at the same point."""
         known = self._snapshot.of_tenant(definition.tenant_id).values()
-        for other in (*own.values(), *(each for each in known if each.source != "api")):
+        for other in (*own.values(), *(each for each in known if not each.is_stored)):
             same = other.point == definition.point and other.name == definition.name
             if same and other.id != definition.id:
                 problem = f"{other.id!r} at {other.point} already has the name {other.name!r}; choose another name"
@@ -1176,7 +1217,7 @@ def _refuse_system_definition(owner: str, tenant_id: str | None) -> None:
 
 
 def _refuse_file_definition(definition: HookDefinition) -> None:
-    if definition.source != "api":
+    if not definition.is_stored:
         problem = f"it is defined in {definition.source}; change it there. Here you can only enable and disable it"
         raise DefinitionError("read_only", "$.source", problem)
 

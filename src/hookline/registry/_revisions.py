@@ -45,6 +45,7 @@ NEW_FIELDS: dict[str, Any] = {
     "exceptTenants": [],
     "tenants": [],
     "agents": [],
+    "operationTags": [],
     "environments": [],
     "percent": 100.0,
     "dialect": "hookline",

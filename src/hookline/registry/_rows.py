@@ -11,7 +11,7 @@ import msgspec
 from sqlalchemy import Row, delete, func, insert, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from hookline.registry._definition import POINTS, HookDefinition, check_definition
+from hookline.registry._definition import APPLIED, POINTS, HookDefinition, check_definition
 from hookline.registry._revisions import (
     RevisionAction,
     encode_definition,
@@ -39,6 +39,7 @@ Key = tuple[str, str]
 COUNTER = "definitions"
 SWITCH = "switch"
 """Value of `source` in a row that only stores whether a definition of a file is enabled."""
+LONGEST_SOURCE = 400
 
 TICK = 1e-6
 """Seconds between the times of creation of two definitions of one transaction, whose order is that of their hooks."""
@@ -155,7 +156,9 @@ class ChangeTransaction(DefinitionRows):
     def __init__(self, connection: AsyncConnection, actor: str, revision: int, now: float, file: str) -> None:
         super().__init__(connection)
         self._actor = actor
-        self._file = file
+        self._file = replace_unstorable(file)
+        # The end of a long path names the file.
+        self._source = f"{APPLIED}{self._file[len(APPLIED) - LONGEST_SOURCE :]}" if file else "api"
         self._created = 0
         self.revision, self.now = revision, now
 
@@ -199,7 +202,7 @@ class ChangeTransaction(DefinitionRows):
         self._created += old is None
         stored = msgspec.structs.replace(
             definition,
-            source="api",
+            source=self._source,
             revision=self.revision,
             created_at=created_at,
             updated_at=self.now,
@@ -261,7 +264,7 @@ class ChangeTransaction(DefinitionRows):
             "enabled": definition.enabled,
         }
         if self._file:
-            detail["file"] = replace_unstorable(self._file)
+            detail["file"] = self._file
         if why:
             detail["why"] = why
         await write_audit(
@@ -276,7 +279,7 @@ async def open_change(store: SqlStore, actor: str, *, file: str = "") -> AsyncIt
     Args:
         store: The store of the definitions.
         actor: Who makes the changes, for the audit log.
-        file: The file that the changes come from, for the audit log.
+        file: The file that the changes come from, for the audit log and `source`.
 
     Raises:
         StoreUnavailableError: If the database cannot be reached.

@@ -6,28 +6,45 @@ twice changes nothing. A reader adds up the rows of all processes.
 
 import math
 import secrets
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from time import time
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 import msgspec
-from sqlalchemy import ColumnElement, Select, select
+from sqlalchemy import ColumnElement, Select, Table, select
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from hookline.errors import HookUsageError
-from hookline.registry._log_rows import ExecutionRow, HookRun
-from hookline.store import statistics
+from hookline.registry._log_rows import ExecutionRow, HookRun, clean_text
+from hookline.store import grouped_statistics, statistics
 
-__all__ = ["Grouping", "Statistic", "StatisticsBuffer", "expired_conditions", "read_statistics", "write_statistics"]
+__all__ = [
+    "Grouping",
+    "Statistic",
+    "StatisticsBuffer",
+    "expired_conditions",
+    "read_statistics",
+    "write_grouped_statistics",
+    "write_statistics",
+]
 
-Grouping: TypeAlias = Literal["hook", "point", "tenant", "minute", "hour"]
+Grouping: TypeAlias = Literal["hook", "point", "tenant", "agent", "tool", "minute", "hour"]
 
 MINUTE, HOUR = 60, 3600
 DAYS_BY_HOUR = 30
 """Days for which statistics by hour are kept; those by minute are kept as long as the log."""
 MOST_SUMS = 10_000
 """Totals that a process keeps in memory at most; beyond that, it starts new rows."""
+MOST_NAMES = 50
+"""Agents, and tools, of a hook that a process counts apart in an hour; executions for further ones are `OTHERS`.
+
+Names of agents and tools may come from models and users, and each makes a row.
+"""
+OTHERS = "*"
+"""What stands for further agents or tools."""
+LONGEST_NAME = 200
+"""Characters of an agent's id, or a tool's name, that are kept; the columns of a key must fit into an index."""
 BATCH_SIZE = 500
 """Rows that are read at a time, so that the event loop is not blocked for long."""
 STEPS = 8
@@ -41,6 +58,9 @@ class Statistic(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_
         hook_id: The hook, if grouped by hook.
         point: The point, if grouped by point: the name of a call's class, or the wire name of an event.
         tenant_id: The tenant, if grouped by tenant.
+        agent_id: The agent, if grouped by agent; `""` for executions without one, `"*"` for those of further agents,
+            beyond the first 50 of a hook in an hour.
+        tool: Toolset and name of the tool, or `agent/` and the sub-agent, if grouped by tool; `"*"` for further tools.
         minute: The start of the minute in unix seconds, if grouped by minute.
         hour: The start of the hour in unix seconds, if grouped by hour.
         count: Number of executions, those of shadow hooks among them.
@@ -67,6 +87,8 @@ class Statistic(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_
     hook_id: str | None = None
     point: str | None = None
     tenant_id: str | None = None
+    agent_id: str | None = None
+    tool: str | None = None
     minute: int | None = None
     hour: int | None = None
     count: int
@@ -91,7 +113,10 @@ class Statistic(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_
 
 
 class HookTotals(msgspec.Struct, kw_only=True):
-    """Totals of one revision of a hook at one point for one tenant in one minute or hour; see `Statistic`."""
+    """Totals of one revision of a hook at one point for one tenant in one minute or hour; see `Statistic`.
+
+    Those of an hour are also kept for each agent and each tool, all revisions together.
+    """
 
     writer: str = ""
     count: int = 0
@@ -147,6 +172,27 @@ class SumKey(NamedTuple):
     point: str
     revision: int
 
+    @property
+    def end(self) -> int:
+        """The end of the time span."""
+        return self.start + self.seconds
+
+
+class GroupKey(NamedTuple):
+    """The key of the totals of an agent or a tool in an hour: what kind it is, and its name."""
+
+    hook_id: str
+    kind: Literal["agent", "tool"]
+    start: int
+    tenant_id: str
+    point: str
+    name: str
+
+    @property
+    def end(self) -> int:
+        """The end of the hour."""
+        return self.start + HOUR
+
 
 def name_outcome(run: HookRun) -> str:
     """Return the count of a hook execution besides `count`: `"denied"` or `"shadow_denied"`; `""` if there is none."""
@@ -164,15 +210,16 @@ class StatisticsBuffer:
     """The totals of this process that are still growing or not yet written."""
 
     def __init__(self) -> None:
-        self._new: dict[tuple[str, int, str, str, int], HookTotals] = {}
-        self._sums: dict[SumKey, HookTotals] = {}
-        self._changed: set[SumKey] = set()
+        self._new: dict[tuple[str, int, str, str, int, str, str], HookTotals] = {}
+        self._sums: dict[SumKey | GroupKey, HookTotals] = {}
+        self._changed: set[SumKey | GroupKey] = set()
+        self._names: dict[GroupKey, set[str]] = {}
 
     def add(self, row: ExecutionRow) -> None:
         """Add the hook executions of a row of the log."""
         minute = int(row.created_at) // MINUTE
         for run in row.executions:
-            place = (row.tenant_id, minute, run.hook_id, row.point, run.revision)
+            place = (row.tenant_id, minute, run.hook_id, row.point, run.revision, row.agent_id, row.tool)
             new = self._new.get(place)
             if new is None:
                 new = self._new[place] = HookTotals(durations={})
@@ -187,22 +234,45 @@ class StatisticsBuffer:
             new.durations[step] = new.durations.get(step, 0) + 1
 
     def _merge_new(self) -> None:
-        for (tenant_id, minute, hook_id, point, revision), new in self._new.items():
-            for seconds in (MINUTE, HOUR):
-                place = SumKey(tenant_id, seconds, minute * MINUTE // seconds * seconds, hook_id, point, revision)
-                if place not in self._sums:
-                    # A writer id of its own, so that it never overwrites totals that were written and dropped here, or
-                    # those of another revision, which is no part of the table's key.
-                    self._sums[place] = HookTotals(writer=secrets.token_hex(8), durations={})
-                self._sums[place].add(new)
-                self._changed.add(place)
+        for (tenant_id, minute, hook_id, point, revision, agent_id, tool), new in self._new.items():
+            hour = minute * MINUTE // HOUR * HOUR
+            for seconds, start in ((MINUTE, minute * MINUTE), (HOUR, hour)):
+                self._merge(SumKey(tenant_id, seconds, start, hook_id, point, revision), new)
+            self._merge(self._limit_names(GroupKey(hook_id, "agent", hour, tenant_id, point, agent_id)), new)
+            if tool:
+                self._merge(self._limit_names(GroupKey(hook_id, "tool", hour, tenant_id, point, tool)), new)
         self._new.clear()
 
+    def _merge(self, place: SumKey | GroupKey, new: HookTotals) -> None:
+        if place not in self._sums:
+            # A writer id of its own, so that it never overwrites totals that were written and dropped here, or those of
+            # another revision, which is no part of the table's key.
+            self._sums[place] = HookTotals(writer=secrets.token_hex(8), durations={})
+        self._sums[place].add(new)
+        self._changed.add(place)
+
+    def _limit_names(self, place: GroupKey) -> GroupKey:
+        """Return the key, or that of `OTHERS` if its hook has too many agents or tools in the hour."""
+        names = self._names.setdefault(place._replace(name=""), set())
+        name = clean_text(place.name, LONGEST_NAME)
+        if name not in names and len(names) >= MOST_NAMES:
+            return place._replace(name=OTHERS)
+        names.add(name)
+        return place._replace(name=name)
+
     def changed_rows(self) -> list[dict[str, Any]]:
-        """Return the rows of totals that changed since they were last written."""
+        """Return the rows of totals that changed since they were last written, but for those by agent and tool."""
         self._merge_new()
+        return self._rows_of(sorted(place for place in self._changed if isinstance(place, SumKey)))
+
+    def changed_group_rows(self) -> list[dict[str, Any]]:
+        """Return the rows of totals by agent and tool that changed since they were last written."""
+        self._merge_new()
+        return self._rows_of(sorted(place for place in self._changed if isinstance(place, GroupKey)))
+
+    def _rows_of(self, places: Sequence[SumKey] | Sequence[GroupKey]) -> list[dict[str, Any]]:
         rows = []
-        for place in sorted(self._changed):
+        for place in places:
             sums = self._sums[place]
             rows.append(
                 place._asdict()
@@ -217,25 +287,37 @@ class StatisticsBuffer:
         now = time()
         if len(self._sums) > MOST_SUMS:
             self._sums.clear()
-        elif any(place.start + place.seconds < now for place in self._sums):
-            self._sums = {place: sums for place, sums in self._sums.items() if place.start + place.seconds >= now}
+            self._names.clear()
+        elif any(place.end < now for place in self._sums):
+            self._sums = {place: sums for place, sums in self._sums.items() if place.end >= now}
+            self._names = {place: names for place, names in self._names.items() if place.end >= now}
 
 
 COUNTS = tuple(name for name in HookTotals.__struct_fields__ if name not in ("writer", "durations"))
-_key = [column.name for column in statistics.primary_key]
 _upserts = {
-    dialect: statement.on_conflict_do_update(
-        index_elements=_key, set_={name: statement.excluded[name] for name in (*COUNTS, "durations")}
+    (table.name, dialect): statement.on_conflict_do_update(
+        index_elements=[column.name for column in table.primary_key],
+        set_={name: statement.excluded[name] for name in (*COUNTS, "durations")},
     )
-    for dialect, statement in (("sqlite", sqlite.insert(statistics)), ("postgresql", postgresql.insert(statistics)))
+    for table in (statistics, grouped_statistics)
+    for dialect, statement in (("sqlite", sqlite.insert(table)), ("postgresql", postgresql.insert(table)))
 }
 _durations = msgspec.msgpack.Decoder(dict[int, int]).decode
 
 
 async def write_statistics(connection: AsyncConnection, rows: list[dict[str, Any]]) -> None:
     """Write rows from `StatisticsBuffer.changed_rows`."""
+    await _write_rows(connection, statistics, rows)
+
+
+async def write_grouped_statistics(connection: AsyncConnection, rows: list[dict[str, Any]]) -> None:
+    """Write rows from `StatisticsBuffer.changed_group_rows`."""
+    await _write_rows(connection, grouped_statistics, rows)
+
+
+async def _write_rows(connection: AsyncConnection, table: Table, rows: list[dict[str, Any]]) -> None:
     if rows:
-        await connection.execute(_upserts[connection.dialect.name], rows)
+        await connection.execute(_upserts[table.name, connection.dialect.name], rows)
 
 
 async def read_statistics(
@@ -248,7 +330,7 @@ async def read_statistics(
     by: Grouping,
     minutes_since: float,
 ) -> list[Statistic]:
-    """Add up the statistics of all processes by hook, point, tenant, minute or hour.
+    """Add up the statistics of all processes by hook, point, tenant, agent, tool, minute or hour.
 
     Args:
         connection: The connection to read from.
@@ -262,9 +344,10 @@ async def read_statistics(
     if by not in GROUPS:
         raise HookUsageError(f"`by` must be one of {', '.join(GROUPS)}; got {by!r}.")
     grouping, field = GROUPS[by]
+    its = grouping.table.c
     given = {"tenant_id": tenant_id, "hook_id": hook_id, "point": point}
-    query = select(grouping, *(statistics.c[name] for name in (*COUNTS, "durations"))).where(
-        *(statistics.c[name] == value for name, value in given.items() if value is not None)
+    query = select(grouping, *(its[name] for name in (*COUNTS, "durations"))).where(
+        *(its[name] == value for name, value in given.items() if value is not None)
     )
     totals: dict[str | int, HookTotals] = {}
     for part in select_spans(query, since, by, minutes_since):
@@ -283,6 +366,8 @@ GROUPS = {
     "hook": (statistics.c.hook_id, "hook_id"),
     "point": (statistics.c.point, "point"),
     "tenant": (statistics.c.tenant_id, "tenant_id"),
+    "agent": (grouped_statistics.c.name, "agent_id"),
+    "tool": (grouped_statistics.c.name, "tool"),
     "minute": (statistics.c.start, "minute"),
     "hour": (statistics.c.start, "hour"),
 }
@@ -293,7 +378,14 @@ DEFAULT_PERIODS = {"minute": HOUR, "hour": 86_400}
 
 
 def select_spans(query: Select[Any], since: float | None, by: Grouping, minutes_since: float) -> Iterable[Select[Any]]:
-    """Yield queries for the time since `since`: whole hours, and the minutes before the first whole hour."""
+    """Yield queries for the time since `since`: whole hours, and the minutes before the first whole hour.
+
+    There are no minutes of agents and tools.
+    """
+    if by in ("agent", "tool"):
+        its = grouped_statistics.c
+        yield query.where(its.kind == by, its.start >= floor_to_span(since or 0.0, HOUR))
+        return
     seconds, start = statistics.c.seconds, statistics.c.start
     if by in TIME_SPANS:
         span = TIME_SPANS[by]
@@ -308,13 +400,14 @@ def select_spans(query: Select[Any], since: float | None, by: Grouping, minutes_
     yield query.where(seconds == MINUTE, start >= floor_to_span(since, MINUTE), start < first_hour)
 
 
-def expired_conditions(minutes_since: float) -> list[ColumnElement[bool]]:
-    """Return the conditions of rows to delete: statistics by minute, and by hour."""
+def expired_conditions(minutes_since: float) -> list[tuple[Table, ColumnElement[bool]]]:
+    """Return the tables and the conditions of rows to delete: statistics by minute, and by hour."""
     hours_since = min(minutes_since, time() - DAYS_BY_HOUR * 86_400)
     seconds, start = statistics.c.seconds, statistics.c.start
     return [
-        (seconds == MINUTE) & (start < floor_to_span(minutes_since, HOUR)),
-        (seconds == HOUR) & (start < floor_to_span(hours_since, HOUR)),
+        (statistics, (seconds == MINUTE) & (start < floor_to_span(minutes_since, HOUR))),
+        (statistics, (seconds == HOUR) & (start < floor_to_span(hours_since, HOUR))),
+        (grouped_statistics, grouped_statistics.c.start < floor_to_span(hours_since, HOUR)),
     ]
 
 

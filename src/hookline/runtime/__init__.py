@@ -45,6 +45,7 @@ from hookline.runtime._state import (
     OperationState,
     OperationStore,
     Reject,
+    RemoteHearer,
     SessionMemory,
 )
 from hookline.runtime._state import tool_message as tool_message
@@ -78,6 +79,7 @@ __all__ = [
     "OperationState",
     "OperationStore",
     "Reject",
+    "RemoteHearer",
     "ScriptedModel",
     "Segment",
     "SessionMemory",

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from functools import lru_cache
 from types import TracebackType
 from typing import Any, NoReturn, Self
 
 import msgspec
+from msgspec import UNSET
 
 from hookline.calls import (
     AgentCall,
@@ -47,7 +48,14 @@ from hookline.runtime._agent import Agent
 from hookline.runtime._approvals import emit_decision, emit_pause, emit_stop, note_pending, rejection_text
 from hookline.runtime._capabilities import Capabilities, check_driven
 from hookline.runtime._compaction import compact, emit_compacted
-from hookline.runtime._inputs import RunOptions, check_ids, check_operation_id, new_operation_id
+from hookline.runtime._inputs import (
+    RunOptions,
+    check_ids,
+    check_operation_id,
+    check_tags,
+    join_tags,
+    new_operation_id,
+)
 from hookline.runtime._lifecycle import Lifecycle
 from hookline.runtime._loop import lead_model_call
 from hookline.runtime._missing_hooks import check_interceptors, inherited_hooks, without_definitions_of
@@ -211,6 +219,7 @@ class AdapterRun:
         operation_id: Id of the run; a new one unless given. An operation that waits for a person is resumed.
         user_id: The user for whom it runs.
         tenant_id: The tenant for whom it runs.
+        tags: The tags of the operation, in addition to those of the `parent`; see `exec_agent`.
         parent: The run that called this one as a sub-agent.
         conversation_id: The session that the run belongs to.
         dispatcher: An open dispatcher to share; the parent's, or a new one, unless given.
@@ -244,6 +253,7 @@ class AdapterRun:
         operation_id: str | None = None,
         user_id: str = "",
         tenant_id: str = "",
+        tags: Collection[str] = (),
         parent: AdapterRun | None = None,
         conversation_id: str | None = None,
         dispatcher: HookDispatcher | None = None,
@@ -269,6 +279,7 @@ class AdapterRun:
             conversation_id = conversation_id or parent.run.conversation_id
             dispatcher = dispatcher or parent.run.dispatcher
         self._user_id, self._tenant_id, self._conversation_id = user_id, tenant_id, conversation_id
+        self._tags = join_tags(parent.run.tags if parent is not None else (), check_tags(tags))
         self._dispatcher = dispatcher
         self._own_dispatcher: HookDispatcher | None = None
         self._store = store or (parent.run.store if parent is not None else default_store())
@@ -365,6 +376,7 @@ class AdapterRun:
                 user_id=self._user_id,
                 tenant_id=self._tenant_id,
                 conversation_id=self._conversation_id,
+                tags=list(self._tags) or UNSET,
             )
         elif state.framework not in ("", self.capabilities.framework):
             raise OperationMismatchError(self.operation_id, state.framework, self.capabilities.framework)

@@ -8,11 +8,12 @@ import msgspec
 
 from hookline._checks import quote
 from hookline.errors import HookUsageError, OperationExistsError, StaleStateError
-from hookline.hooks import AnyHook, Hook
+from hookline.hooks import AnyHook, Hook, Hooks, hooks_for_store
 from hookline.runtime._agent import Agent
 from hookline.runtime._engine import Engine
 from hookline.runtime._missing_hooks import all_interceptor_keys
 from hookline.runtime._recovery import stored_result
+from hookline.runtime._run import find_hearers
 from hookline.runtime._state import DurableStore, OperationResult, OperationState, OperationStore
 
 __all__ = ["check_engine_arguments", "exec_on_engine"]
@@ -61,15 +62,23 @@ async def exec_on_engine(
     Returns:
         The result, as far as the store knows it.
     """
+    hooks = hooks_for_store(hooks, store)
     for entry in hooks:
+        if isinstance(entry, Hooks) and entry.hearer and not entry.interceptors:
+            continue
         if not isinstance(entry, Hook) or entry.handler is not None:
             raise HookUsageError(
                 f"{quote(entry)} cannot be given with an `engine`, since functions do not travel to the process that "
-                "runs the operation. Give it to the Worker or to the agent; only a Hook with a webhook alone can be "
-                "given here."
+                "runs the operation. Give it to the Worker or to the agent; only remote observers and a Hook with a "
+                "webhook alone can be given here."
             )
     data = [data for entry in hooks if isinstance(entry, Hook) and (data := entry.data()) is not None]
-    first = msgspec.structs.replace(state, hooks=data, interceptors=all_interceptor_keys(state, agent.hooks))
+    first = msgspec.structs.replace(
+        state,
+        hooks=data,
+        interceptors=all_interceptor_keys(state, agent.hooks),
+        hearers=find_hearers(state, hooks) or msgspec.UNSET,
+    )
     try:
         await store.commit(first, expected_version=None, entries=())
     except StaleStateError:

@@ -8,7 +8,7 @@ __all__ = ["parse_docstring"]
 
 
 def parse_docstring(text: str) -> tuple[str, dict[str, str]]:
-    """Return the description and the notes on parameters, from Google sections or `:param name:` fields.
+    """Return the description and the notes on parameters or attributes, from Google sections or `:param name:` fields.
 
     Args:
         text: A docstring without its indentation, as `inspect.getdoc` returns it.
@@ -18,7 +18,7 @@ def parse_docstring(text: str) -> tuple[str, dict[str, str]]:
     section, current, indent = "", None, 0
     for line in text.splitlines():
         field = re.match(r":param\s+(?:\S+\s+)?(\w+):\s*(.*)", line)
-        if re.fullmatch(r"(Args|Arguments|Parameters|Returns|Raises|Yields|Examples?|Notes?|Source):", line):
+        if re.fullmatch(r"(Args|Arguments|Parameters|Attributes|Returns|Raises|Yields|Examples?|Notes?|Source):", line):
             section, current = line.rstrip(":"), None
         elif field or line.startswith(":"):
             section, current = "fields", field[1] if field else None
@@ -26,7 +26,7 @@ def parse_docstring(text: str) -> tuple[str, dict[str, str]]:
                 notes[field[1]] = [field[2]]
         elif not section:
             told.append(line)
-        elif section in ("Args", "Arguments", "Parameters", "fields") and line.strip():
+        elif section in ("Args", "Arguments", "Parameters", "Attributes", "fields") and line.strip():
             entry = re.match(r"(\s+)\*{0,2}(\w+)\s*(?:\([^)]*\))?:\s*(.*)", line)
             if entry and section != "fields" and (current is None or len(entry[1]) <= indent):
                 current, indent = entry[2], len(entry[1])

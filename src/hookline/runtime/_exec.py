@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import contextlib
 from collections import deque
-from collections.abc import Coroutine, Iterable, Sequence
+from collections.abc import Collection, Coroutine, Iterable, Sequence
 from types import TracebackType
 from typing import Any, Self, cast
 
 import anyio
+from msgspec import UNSET
 
 from hookline._checks import quote
 from hookline.calls import Message
@@ -26,7 +27,15 @@ from hookline.hooks import AnyHook, hook_batch
 from hookline.runtime._agent import Agent
 from hookline.runtime._begin import check_engine_arguments, exec_on_engine
 from hookline.runtime._engine import Engine
-from hookline.runtime._inputs import RunOptions, check_decisions, check_ids, check_operation_id, opening_messages
+from hookline.runtime._inputs import (
+    RunOptions,
+    check_decisions,
+    check_ids,
+    check_operation_id,
+    check_tags,
+    join_tags,
+    opening_messages,
+)
 from hookline.runtime._lifecycle import exec_run
 from hookline.runtime._missing_hooks import check_hooks, hooks_of_child
 from hookline.runtime._models import OnToken, Release
@@ -63,6 +72,7 @@ async def exec_agent(
     user_id: str = "",
     tenant_id: str = "",
     parent_operation_id: str | None = None,
+    tags: Collection[str] = (),
     dispatcher: HookDispatcher | None = None,
     store: OperationStore | None = None,
     drain_timeout: float = 5.0,
@@ -85,6 +95,8 @@ async def exec_agent(
         user_id: The user for whom it runs.
         tenant_id: The tenant for whom it runs.
         parent_operation_id: The run that this run belongs to.
+        tags: Words to find the operation by, and for hooks that are only for some operations: at most 20 strings of up
+            to 100 printable characters. Its sub-agents have them too.
         dispatcher: An open dispatcher to share with other runs; by default the run has its own.
         store: The store of the operation; the memory of this process by default.
         drain_timeout: Seconds that queued observers have to finish at the end; the rest is cancelled.
@@ -105,8 +117,8 @@ async def exec_agent(
     Raises:
         HookDefinitionError: If a hook is invalid.
         OperationExistsError: If the operation id is taken.
-        HookUsageError: If the prompt is neither a string nor messages, the store is not open, or an argument cannot be
-            given with an `engine`.
+        HookUsageError: If the prompt is neither a string nor messages, a tag is not valid, the store is not open, or an
+            argument cannot be given with an `engine`.
         StoreUnavailableError: With an `engine`, if the store could not be reached. The operation goes on if it was
             stored.
     """
@@ -116,6 +128,7 @@ async def exec_agent(
     if store is not None and isinstance(store, DurableStore):
         with contextlib.suppress(StoreUnavailableError):  # the run reports it
             store.check_open()
+    parent = live.get(parent_operation_id) if parent_operation_id is not None else None
     state = OperationState(
         operation_id=check_operation_id(operation_id),
         agent_id=agent.id,
@@ -124,6 +137,7 @@ async def exec_agent(
         parent_operation_id=parent_operation_id,
         messages=opening_messages(agent, prompt),
         agent_version=agent_version,
+        tags=list(join_tags(parent.tags if parent is not None else (), check_tags(tags))) or UNSET,
     )
     if engine is not None:
         check_engine_arguments(engine, store, dispatcher=dispatcher, on_token=on_token)
@@ -362,6 +376,7 @@ async def exec_child(
         conversation_id=parent.conversation_id,
         messages=opening_messages(agent, instruction),
         agent_version=parent.agent_version,
+        tags=list(parent.tags) or UNSET,
     )
     options = RunOptions(
         hooks=hooks_of_child(parent.given_hooks, agent),
@@ -391,6 +406,7 @@ def stream_agent(
     user_id: str = "",
     tenant_id: str = "",
     parent_operation_id: str | None = None,
+    tags: Collection[str] = (),
     dispatcher: HookDispatcher | None = None,
     store: OperationStore | None = None,
     drain_timeout: float = 5.0,
@@ -411,6 +427,7 @@ def stream_agent(
         user_id=user_id,
         tenant_id=tenant_id,
         parent_operation_id=parent_operation_id,
+        tags=tags,
         dispatcher=dispatcher,
         store=store,
         drain_timeout=drain_timeout,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 import msgspec
 
@@ -21,10 +21,15 @@ __all__ = [
     "check_decisions",
     "check_ids",
     "check_operation_id",
+    "check_tags",
+    "join_tags",
     "new_operation_id",
     "opening_messages",
     "system_message",
 ]
+
+
+MOST_TAGS, LONGEST_TAG = 20, 100
 
 
 class RunOptions(msgspec.Struct, frozen=True, kw_only=True, eq=False):
@@ -96,6 +101,37 @@ def check_ids(**ids: object) -> None:
     for name, value in ids.items():
         if not isinstance(value, str):
             raise HookUsageError(f"`{name}` is a string; got {quote(value)}.")
+
+
+def check_tags(tags: object) -> tuple[str, ...]:
+    """Return the tags of an operation, each once, in the order in which they are given.
+
+    Raises:
+        HookUsageError: If they are not a collection of strings, too many, or one of them is not valid.
+    """
+    if isinstance(tags, str | bytes) or not isinstance(tags, Collection):
+        raise HookUsageError(f"`tags` is a collection of strings, such as {{'refund', 'vip'}}; got {quote(tags)}.")
+    given = list(tags)
+    for tag in given:
+        if not isinstance(tag, str) or not 0 < len(tag) <= LONGEST_TAG or not tag.isprintable():
+            raise HookUsageError(
+                f"A tag is a string of 1 to {LONGEST_TAG} printable characters; `tags` has {quote(tag)}."
+            )
+    return join_tags((), given)
+
+
+def join_tags(inherited: Iterable[str], own: Iterable[str]) -> tuple[str, ...]:
+    """Return the tags of an operation, each once: those of the run that called it, then its own.
+
+    Raises:
+        HookUsageError: If they are too many.
+    """
+    tags = tuple(dict.fromkeys((*inherited, *own)))
+    if len(tags) > MOST_TAGS:
+        raise HookUsageError(
+            f"An operation has at most {MOST_TAGS} tags, those of the run that calls it among them; got {len(tags)}."
+        )
+    return tags
 
 
 def check_decisions(state: OperationState, decisions: Sequence[Approve | Reject]) -> list[Decision]:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from types import TracebackType
-from typing import Generic, Self, TypeVar
+from collections.abc import AsyncIterable, Awaitable, Callable
+from typing import Generic, TypeVar
 
 from hookline.calls import ModelCall
 from hookline.errors import HookDenied
-from hookline.interceptors import open_text_judge
+from hookline.interceptors import judge_in_time, open_text_judge
 
 __all__ = ["PartsStream"]
 
@@ -19,47 +18,68 @@ class PartsStream(Generic[E]):
     """Holds the events of a model's stream until hooks have judged its answer; text is released in parts if they do so.
 
     Text is released as long as nothing but text has come after its first piece, and only events without content before
-    it. All else waits for the end. Use it as `async with` around the reading of the stream.
+    it. All else waits for the end.
 
     Args:
         call: The call that the stream answers, as `ask` of `AdapterRun.ask_model` got it.
-        emit: Gives an event to the readers; `None` to hold all of them.
         text_of: Returns the text of an event that is nothing but text; `None` for any other event.
         with_text: Returns an event like another one, with other text.
         is_frame: Returns whether an event has no content of the model.
+        has_reader: Whether somebody reads the stream while it is written. If not, all events are held.
         strips: Whether the framework removes white space around the answer, so that hooks do not see it.
 
     Attributes:
         released: The text that readers have.
+        is_timed: Whether a hook must judge after some time also if no event comes, so that `feed` is to read the
+            stream.
     """
 
     def __init__(
         self,
         call: ModelCall,
-        emit: Callable[[E], Awaitable[None]] | None,
         *,
         text_of: Callable[[E], str | None],
         with_text: Callable[[E, str], E],
         is_frame: Callable[[E], bool],
+        has_reader: bool = True,
         strips: bool = False,
     ) -> None:
-        self._judge = open_text_judge(call) if emit is not None else None
-        self._emit, self._text_of, self._with_text, self._is_frame = emit, text_of, with_text, is_frame
+        self._judge = open_text_judge(call) if has_reader else None
+        self._text_of, self._with_text, self._is_frame = text_of, with_text, is_frame
         self._frames: list[E] = []
         self._held: list[E] = []
         self._strips, self._space = strips, ""
         self._text = ""
         self._template: E | None = None
         self.released = ""
+        self.is_timed = self._judge is not None and self._judge.is_timed
 
-    async def __aenter__(self) -> Self:
-        return self
+    async def feed(self, events: AsyncIterable[E], give: Callable[[E], Awaitable[None]]) -> None:
+        """Read a stream to its end, and give the events that may be released, also while no further event comes.
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if isinstance(error, Exception) and not isinstance(error, HookDenied):
+        Args:
+            events: The stream.
+            give: Gives an event to the readers; called in the present task or in one beside it.
+
+        Raises:
+            HookDenied: If a hook denies the answer.
+        """
+
+        async def release(text: str) -> None:
+            for event in self._release(text):
+                await give(event)
+
+        assert self._judge is not None
+        try:
+            async with judge_in_time(self._judge, release) as take:
+                async for event in events:
+                    if text := self._hold_or_read(event):
+                        await take(text)
+        except HookDenied:
+            raise
+        except Exception:
             await self.judge_broken()
+            raise
 
     async def judge_broken(self) -> None:
         """Let the hooks judge the rest of a stream that broke, of which nothing is released.
@@ -70,25 +90,31 @@ class PartsStream(Generic[E]):
         if self._judge is not None:
             await self._judge.judge_broken()
 
-    async def add(self, event: E) -> None:
-        """Take an event of the stream, and release the text that may be released now.
+    async def add(self, event: E) -> list[E]:
+        """Take an event of the stream, and return the events that may be released now.
 
         Raises:
             HookDenied: If a hook denies the answer. Stop reading.
         """
+        text = self._hold_or_read(event)
+        return self._release(await self._judge.add(text)) if text and self._judge is not None else []
+
+    def _hold_or_read(self, event: E) -> str:
+        """Return the text of an event that hooks are to judge now; hold any other event."""
         if self._judge is None or self._held:
             self._held.append(event)
-            return
+            return ""
         text = self._text_of(event)
         if text is None:
             waits = bool(self._text) or not self._is_frame(event)
             (self._held if waits else self._frames).append(event)
-        elif text:
+            return ""
+        if text:
             self._template = event
             if self._strips:
                 text = self._strip(text)
             self._text += text
-            await self._release(await self._judge.add(text))
+        return text
 
     def _strip(self, text: str) -> str:
         """Return text without white space at its end, which waits for further text, or at the begin of the answer."""
@@ -97,13 +123,12 @@ class PartsStream(Generic[E]):
         self._space = text[len(inner) :]
         return inner
 
-    async def _release(self, text: str) -> None:
-        if text and self._template is not None and self._emit is not None:
-            self.released += text
-            for frame in self._frames:
-                await self._emit(frame)
-            self._frames.clear()
-            await self._emit(self._with_text(self._template, text))
+    def _release(self, text: str) -> list[E]:
+        if not text or self._template is None:
+            return []
+        self.released += text
+        frames, self._frames = self._frames, []
+        return [*frames, self._with_text(self._template, text)]
 
     def rest(self) -> list[E]:
         """Return the events that were not released, for an answer that no hook has changed."""

@@ -132,6 +132,8 @@ def make_state(run: Run, status: CompletionReason | Literal["running"], version:
         retry_of=run.retry_of,
         agent_version=run.agent_version,
         callers=list(run.callers) or UNSET,
+        hearers=list(run.hearers) or UNSET,
+        tags=list(run.tags) or UNSET,
         version=version,
     )
     return run.journal.complete(state, run.step) if run.journal.durable else state

@@ -17,7 +17,7 @@ def make_retry(agent: Agent, state: OperationState, prompt: Sequence[Message], o
     """Return the first state of an operation that retries another one.
 
     A store that is given this state has an operation that has not begun: `recover_agent` or a `Worker` runs it. It has
-    the agent, prompt, user and tenant of the other, its hooks that are data, and needs the same interceptors.
+    the agent, prompt, user, tenant and tags of the other, its hooks that are data, and needs the same interceptors.
 
     Args:
         agent: The agent, with the instructions that it has now.
@@ -33,9 +33,11 @@ def make_retry(agent: Agent, state: OperationState, prompt: Sequence[Message], o
         tenant_id=state.tenant_id,
         messages=opening_messages(agent, given),
         hooks=state.hooks,
+        hearers=state.hearers,
         interceptors=state.interceptors,
         retry_of=state.operation_id,
         agent_version=state.agent_version,
+        tags=state.tags,
     )
 
 

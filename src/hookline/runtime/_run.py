@@ -72,6 +72,7 @@ from hookline.runtime._state import (
     InMemoryStore,
     OperationResult,
     OperationState,
+    RemoteHearer,
     Steering,
     Step,
     WaitingCall,
@@ -80,7 +81,7 @@ from hookline.runtime._state import (
 from hookline.runtime._tools import Tool
 from hookline.webhooks import HookData
 
-__all__ = ["Run", "after_step", "before_step", "end_events", "live", "wants_no_event"]
+__all__ = ["Run", "after_step", "before_step", "end_events", "find_hearers", "live", "wants_no_event"]
 
 
 _NO_CALLS: frozenset[type[Call]] = frozenset()
@@ -173,6 +174,7 @@ class Run:
         "finishing",
         "given_hooks",
         "halted",
+        "hearers",
         "history",
         "hooked",
         "hooks",
@@ -208,6 +210,7 @@ class Run:
         "stopped",
         "store",
         "stored_offer",
+        "tags",
         "task",
         "tenant_id",
         "text",
@@ -245,6 +248,7 @@ class Run:
         """Its hooks as they were given or stored, which sub-agents may inherit."""
         self.dispatcher = dispatcher
         self.callers = find_callers(state, parent)
+        self.tags = tuple(state.tags or ())
         self.parent = parent
         self.phases = phases
         self.remember = remember
@@ -270,8 +274,12 @@ class Run:
         self.data = state.hooks
         if hooks and has_scopes(hooks):
             root = self.callers[0].operation_id if self.callers else state.parent_operation_id or state.operation_id
-            agent_ids = [agent.id, *(caller.agent_id for caller in self.callers)]
-            hooks = self.hooks = select_hooks(hooks, root, agent_ids)
+            agent_ids = [agent.id, *(each.agent_id for each in self.callers)]
+            hooks = self.hooks = select_hooks(hooks, root, agent_ids, self.tags)
+        self.hearers: Sequence[RemoteHearer] = ()
+        """Who hears its stored events in other processes."""
+        if hooks or state.hearers is not UNSET or (parent is not None and parent.hearers):
+            self.hearers = find_hearers(state, hooks, parent)
         if state.hooks or (hooks and has_webhooks(hooks)):
             attach_travelling_hooks(self, hooks)
             hooks = self.hooks
@@ -327,6 +335,7 @@ class Run:
             "user_id": state.user_id,
             "tenant_id": state.tenant_id,
             "parent_operation_id": state.parent_operation_id,
+            "tags": self.tags,
         }
         self.call_ids: dict[str, Any] = {
             "operation_id": state.operation_id,
@@ -334,6 +343,7 @@ class Run:
             "user_id": state.user_id,
             "tenant_id": state.tenant_id,
             "parent_operation_id": state.parent_operation_id,
+            "tags": self.tags,
         }
         self.retry_of = state.retry_of
         self.agent_version = state.agent_version
@@ -698,6 +708,24 @@ def find_callers(state: OperationState, parent: Run | None) -> tuple[CallingOper
     if parent is None:
         return ()
     return (*parent.callers, CallingOperation(parent.operation_id, parent.agent.id))
+
+
+def find_hearers(state: OperationState, hooks: Sequence[AnyHook], parent: Run | None = None) -> list[RemoteHearer]:
+    """Return who hears the stored events of an operation in other processes.
+
+    Args:
+        state: The operation as it is stored, or as it begins; who has heard it so far goes on hearing it.
+        hooks: The hooks that it was given.
+        parent: The run that calls it here, if one does.
+    """
+    inherited = [hearer for hearer in parent.hearers if hearer.inherit] if parent is not None else []
+    kept = state.hearers or []
+    given = [
+        RemoteHearer(name=entry.hearer, inherit=entry.inherit)
+        for entry in hooks
+        if isinstance(entry, Hooks) and entry.hearer and entry.tenant_id in ("", state.tenant_id)
+    ]
+    return list({hearer.name: hearer for hearer in (*inherited, *kept, *given)}.values())
 
 
 def attach_travelling_hooks(run: Run, hooks: Sequence[AnyHook]) -> None:

@@ -142,6 +142,10 @@ class RunControl(msgspec.Struct, eq=False):
             tenant_id=call.tenant_id,
             step_index=getattr(call, "step_index", None),
             tool_call_id=getattr(call, "tool_call_id", None),
+            agent_id=call.agent_id,
+            toolset=getattr(call, "toolset", None),
+            tool_name=getattr(call, "tool_name", None),
+            callee_id=getattr(call, "callee_id", None),
             sender=self.sender,
         )
         queued: Any = (item, copy_context(), (observer,))
@@ -158,6 +162,10 @@ class _QueuedHook(msgspec.Struct, frozen=True, kw_only=True):
     tenant_id: str
     step_index: int | None
     tool_call_id: str | None
+    agent_id: str
+    toolset: str | None
+    tool_name: str | None
+    callee_id: str | None
     sender: object
 
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import contextlib
 import math
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from types import TracebackType
 from typing import Self
 
 import anyio
+from msgspec import UNSET
 
 from hookline._checks import quote
 from hookline.calls import MemoryCall, MemoryResult, Message, ToolSpec
@@ -25,6 +26,8 @@ from hookline.runtime._inputs import (
     check_decisions,
     check_ids,
     check_operation_id,
+    check_tags,
+    join_tags,
     opening_messages,
     system_message,
 )
@@ -64,6 +67,7 @@ class AgentSession:
         session_id: The id under which the conversation is saved; a new one by default.
         user_id: The user for whom it runs.
         tenant_id: The tenant for whom it runs.
+        tags: The tags of each operation; see `exec_agent`.
         dispatcher: An open dispatcher to share; by default the session has its own.
         store: The store of the operations; the memory of this process by default.
         memory: Where the conversation is saved; in this object by default.
@@ -84,6 +88,7 @@ class AgentSession:
         session_id: str | None = None,
         user_id: str = "",
         tenant_id: str = "",
+        tags: Collection[str] = (),
         dispatcher: HookDispatcher | None = None,
         store: OperationStore | None = None,
         memory: SessionMemory | None = None,
@@ -103,7 +108,7 @@ class AgentSession:
         self._task_hooks: tuple[str | None, list[AnyHook]] = (None, [])
         """The operation that waits for a person, and the hooks that its task was given, for its resume."""
         self._given = [*agent.hooks, *hook_batch(hooks)]
-        self._user_id, self._tenant_id = user_id, tenant_id
+        self._user_id, self._tenant_id, self._tags = user_id, tenant_id, check_tags(tags)
         self._shared_dispatcher = dispatcher
         self._store = store or default_store()
         self._memory = memory or InMemoryHistory()
@@ -189,6 +194,7 @@ class AgentSession:
         *,
         hooks: Iterable[AnyHook] = (),
         operation_id: str | None = None,
+        tags: Collection[str] = (),
         on_token: OnToken | None = None,
         release: Release = "checked",
     ) -> OperationResult:
@@ -198,6 +204,7 @@ class AgentSession:
             prompt: The user's message.
             hooks: Hooks of this task only.
             operation_id: Id of the task's operation; a new one by default.
+            tags: Tags of this task, in addition to those of the session.
             on_token: A function for the model's text; see `exec_agent`.
             release: When to release text; see `exec_agent`.
 
@@ -224,6 +231,7 @@ class AgentSession:
             user_id=self._user_id,
             tenant_id=self._tenant_id,
             conversation_id=self.id,
+            tags=list(join_tags(self._tags, check_tags(tags))) or UNSET,
             messages=[*system, *self.history, *given],
             last_input_tokens=self._last_input_tokens,
         )

@@ -32,6 +32,7 @@ __all__ = [
     "OperationState",
     "OperationStore",
     "Reject",
+    "RemoteHearer",
     "SessionMemory",
     "Steering",
     "Step",
@@ -153,6 +154,18 @@ class CallingOperation(NamedTuple):
     agent_id: str
 
 
+class RemoteHearer(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Who hears the stored events of an operation in other processes, through a relay.
+
+    Attributes:
+        name: The name under which they hear, which `hookline.bus.serve` serves.
+        inherit: Whether they hear sub-agents too.
+    """
+
+    name: str
+    inherit: bool = False
+
+
 class BegunCall(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """A call of a tool or sub-agent that has begun, as it is stored.
 
@@ -201,6 +214,8 @@ class OperationState(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         retry_of: The operation that this operation retries.
         agent_version: The version of the agent, so that a worker of another version leaves it; `""` for any.
         callers: The runs that called it, the outermost first; left out if there are none.
+        hearers: Who hears its stored events in other processes; left out if nobody does.
+        tags: Its tags; left out if there are none.
         status: `"running"`, or the reason of its last segment.
         messages: The conversation. While calls wait for a person, it ends with the assistant message that requests
             them.
@@ -268,6 +283,8 @@ class OperationState(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     retry_of: str | None = None
     agent_version: str = ""
     callers: list[CallingOperation] | UnsetType = UNSET
+    hearers: list[RemoteHearer] | UnsetType = UNSET
+    tags: list[str] | UnsetType = UNSET
     events: int = 0
     version: int = 1
     format: int = FORMAT
@@ -346,6 +363,8 @@ class DurableStore(abc.ABC):
     in one transaction. The first write is a `commit` of the whole state; the later ones `append` what is new.
     """
 
+    relays: ClassVar[bool] = False
+    """Whether the hearers of a state (`OperationState.hearers`) hear its events: a `Relay` can read them."""
     _writes_whole_states: ClassVar[set[type]] = set()
     """Classes of stores without an `append` of their own that were logged."""
 

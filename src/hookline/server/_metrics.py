@@ -15,10 +15,10 @@ from time import monotonic
 
 from sqlalchemy import func, select
 
-from hookline.registry import ExecutionLog, Registry
+from hookline.registry import ALERT_KINDS, ExecutionLog, Registry
 from hookline.server._callers import Req, caller_of
 from hookline.server._problems import ApiError
-from hookline.store import DeliveryLog, SqlStore, endpoints, operations
+from hookline.store import DeliveryLog, SqlStore, endpoints, operations, policy_alerts
 
 __all__ = ["CONTENT_TYPE", "MOST_STREAMS", "Metrics", "OpenStreams"]
 
@@ -163,6 +163,8 @@ class Metrics:
         yield _single_sample("gauge", "hookline_streams", self._streams.count)
         if self._registry is not None:
             yield _single_sample("gauge", "hookline_registry_problems", len(self._registry.problems))
+            name = "hookline_policy_alerts_total"
+            yield "counter", name, _labelled_samples(name, "kind", self._registry.raised_alerts)
         if self._log is not None:
             yield _single_sample("gauge", "hookline_log_queued", self._log.queued)
             yield _single_sample("counter", "hookline_log_written_total", self._log.written)
@@ -174,11 +176,18 @@ class Metrics:
             runs: dict[str, int] = {row[0]: row[1] for row in await connection.execute(by_status)}
             disabled = select(func.count()).where(endpoints.c.disabled_at.is_not(None))
             endpoints_disabled = (await connection.execute(disabled)).scalar_one()
+            by_kind = select(policy_alerts.c.kind, func.count()).group_by(policy_alerts.c.kind)
+            alerts = dict.fromkeys(ALERT_KINDS, 0) | {row[0]: row[1] for row in await connection.execute(by_kind)}
         sent = {str(status): count for status, count in (await DeliveryLog(self._store).counts()).items()}
         return [
             _status_samples("hookline_operations", runs),
             _status_samples("hookline_deliveries", sent),
             _single_sample("gauge", "hookline_endpoints_disabled", endpoints_disabled),
+            (
+                "gauge",
+                "hookline_policy_alerts_stored",
+                _labelled_samples("hookline_policy_alerts_stored", "kind", alerts),
+            ),
         ]
 
 
@@ -187,7 +196,11 @@ def _single_sample(kind: str, name: str, value: float) -> tuple[str, str, list[S
 
 
 def _status_samples(name: str, counts: Mapping[str, int]) -> tuple[str, str, list[Sample]]:
-    return "gauge", name, [(name, (("status", status),), count) for status, count in sorted(counts.items())]
+    return "gauge", name, _labelled_samples(name, "status", counts)
+
+
+def _labelled_samples(name: str, label: str, counts: Mapping[str, int]) -> list[Sample]:
+    return [(name, ((label, value),), count) for value, count in sorted(counts.items())]
 
 
 def _format_families(families: Iterable[tuple[str, str, list[Sample]]]) -> Iterator[str]:

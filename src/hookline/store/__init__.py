@@ -82,7 +82,20 @@ from hookline.store._recent_events import read_lineages as read_lineages
 from hookline.store._recent_events import read_operation_sums as read_operation_sums
 from hookline.store._recent_events import read_recent_events as read_recent_events
 from hookline.store._recent_events import read_recent_operations as read_recent_operations
+from hookline.store._relay_queue import DeadLetter, RelayStatus
+from hookline.store._relay_queue import QueuedCommit as QueuedCommit
+from hookline.store._relay_queue import add_dead_letter as add_dead_letter
+from hookline.store._relay_queue import claim_relay as claim_relay
+from hookline.store._relay_queue import confirm_told as confirm_told
+from hookline.store._relay_queue import note_relay as note_relay
+from hookline.store._relay_queue import read_dead_letters as read_dead_letters
+from hookline.store._relay_queue import read_queue as read_queue
+from hookline.store._relay_queue import read_relay_status as read_relay_status
+from hookline.store._relay_queue import release_relay as release_relay
+from hookline.store._relay_queue import replay_dead_letters as replay_dead_letters
+from hookline.store._relay_queue import replay_events as replay_events
 from hookline.store._rows import is_storable as is_storable
+from hookline.store._rows import parse_tags as parse_tags
 from hookline.store._rows import replace_unstorable as replace_unstorable
 from hookline.store._state_rows import decode_head as decode_head
 from hookline.store._state_rows import head_columns as head_columns
@@ -99,6 +112,7 @@ from hookline.store._tables import endpoints as endpoints
 from hookline.store._tables import events as events
 from hookline.store._tables import execution_hooks as execution_hooks
 from hookline.store._tables import executions as executions
+from hookline.store._tables import grouped_statistics as grouped_statistics
 from hookline.store._tables import idempotency as idempotency
 from hookline.store._tables import master_keys as master_keys
 from hookline.store._tables import operations as operations
@@ -108,17 +122,20 @@ from hookline.store._topics import DEFINITIONS as DEFINITIONS
 from hookline.store._topics import DELIVERIES as DELIVERIES
 from hookline.store._topics import INTERRUPTS as INTERRUPTS
 from hookline.store._topics import OPERATIONS as OPERATIONS
+from hookline.store._topics import RELAY as RELAY
 from hookline.store._topics import events_topic as events_topic
 from hookline.store._worker import Worker
 
 __all__ = [
     "Breaker",
+    "DeadLetter",
     "DeliveryFilter",
     "DeliveryLog",
     "EventLog",
     "OperationPage",
     "OperationSort",
     "Page",
+    "RelayStatus",
     "SqlStore",
     "StoreVersionError",
     "StoredAttempt",

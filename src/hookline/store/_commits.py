@@ -25,9 +25,9 @@ from hookline.store._decisions import link_events
 from hookline.store._deliveries import insert_deliveries
 from hookline.store._lease import build_release
 from hookline.store._partitions import KEPT, today
-from hookline.store._rows import is_storable, replace_unstorable
+from hookline.store._rows import is_storable, parse_tags, replace_unstorable
 from hookline.store._state_rows import StateChange, decode_layout, find_dropped
-from hookline.store._tables import events, model_calls, operations, state_rows
+from hookline.store._tables import events, model_calls, operation_tags, operations, relay_queue, state_rows
 
 __all__ = ["Commit", "CommitQueue", "Overflow", "note_missing_hooks", "release_operation", "write_group"]
 
@@ -50,6 +50,7 @@ class Commit:
         events: The rows of its events.
         deliveries: The rows of its deliveries.
         model_calls: The rows of its model calls, without their numbers.
+        relayed: The row of the queue of relays, if somebody hears its events in another process.
 
     Attributes:
         is_interrupted: Whether somebody had asked for the interruption of the operation when it was written.
@@ -65,6 +66,7 @@ class Commit:
         events: Sequence[Row],
         deliveries: Sequence[Row],
         model_calls: Sequence[Row] = (),
+        relayed: Row | None = None,
     ) -> None:
         self.operation = operation
         self.change = change
@@ -73,6 +75,7 @@ class Commit:
         self.expected_version = expected_version
         self.model_calls = model_calls
         self.events = events
+        self.relayed = relayed
         self.deliveries = deliveries
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.deadline = 0.0
@@ -275,7 +278,17 @@ class StoredVersion(NamedTuple):
 
 
 _select_versions = select(*(operations.c[name] for name in StoredVersion._fields))
-_immutable_columns = frozenset(("created_at", "day", "failed_delivery", "updated_at"))
+_immutable_columns = frozenset(("created_at", "day", "failed_delivery", "tags", "updated_at"))
+_insert_tag = insert(operation_tags).from_select(
+    ["operation_id", "tag", "tenant_id", "created_at"],
+    # The time of the operation itself, as its place in a list is the same in both tables.
+    select(
+        operations.c.operation_id,
+        bindparam("its_tag", type_=operation_tags.c.tag.type),
+        operations.c.tenant_id,
+        operations.c.created_at,
+    ).where(operations.c.operation_id == bindparam("its_id")),
+)
 _delete_state_row = delete(state_rows).where(
     state_rows.c.operation_id == bindparam("its_id"), state_rows.c.number == bindparam("its_number")
 )
@@ -315,7 +328,7 @@ def place_events(commit: Commit, found: StoredVersion | None, day: int) -> None:
     """Set the day of a commit's events to that of the operation, or to a given one if the operation is new."""
     if found is None:
         commit.operation["day"] = day
-    for row in commit.events:
+    for row in (*commit.events, *([commit.relayed] if commit.relayed is not None else ())):
         row["day"] = day if found is None else found.day
 
 
@@ -375,6 +388,14 @@ async def write_commits(
         ids = [row["operation_id"] for row in new]
         await connection.execute(delete(events).where(events.c.operation_id.in_(ids), events.c.day == KEPT))
         await connection.execute(insert(operations).values(created_at=now, updated_at=now), new)
+        tags = [
+            {"its_id": row["operation_id"], "its_tag": tag}
+            for row in new
+            if row["tags"] is not None
+            for tag in parse_tags(row["tags"])
+        ]
+        if tags:
+            await connection.execute(_insert_tag, tags)
     if changed:
         await update_rows(connection, operations, changed, key="operation_id", now="updated_at")
     await state.write(connection)
@@ -382,6 +403,9 @@ async def write_commits(
     if rows:
         await insert_rows(connection, events, rows)
         await link_events(connection, rows)
+    relayed = [commit.relayed for commit in commits if commit.relayed is not None]
+    if relayed:
+        await connection.execute(insert(relay_queue).values(created_at=now), relayed)
     new_deliveries = [row for commit in commits for row in commit.deliveries]
     await insert_deliveries(connection, new_deliveries, now=now, are_new=True)
 

@@ -7,6 +7,7 @@ import msgspec
 from sqlalchemy import (
     ColumnElement,
     Select,
+    Table,
     exists,
     func,
     or_,
@@ -30,7 +31,7 @@ from hookline.store._reading import (
     summary_columns,
 )
 from hookline.store._rows import is_storable
-from hookline.store._tables import HAS_ENDED, events, operations
+from hookline.store._tables import HAS_ENDED, events, operation_tags, operations
 
 __all__ = [
     "OperationFilter",
@@ -53,8 +54,8 @@ _keys: dict[OperationSort, ColumnElement[Any]] = {
 }
 MOST_LOOKED_AT = 10_000
 """Operations that a page looks at. On SQLite, an index holds all that is asked of them: this takes about 5 ms."""
-MOST_LOOKED_AT_FOR_TOOLS = 1_000
-"""The same for a search by tool, which reads the events of each operation."""
+MOST_READ = 1_000
+"""The same for a search by tool, which reads the events of each operation, or by tag, which reads its row."""
 LONGEST_SEARCH = 200
 END = 1e12
 """A time after all operations, in unix seconds."""
@@ -68,6 +69,7 @@ class OperationFilter(msgspec.Struct, frozen=True, kw_only=True):
         status: Only operations with this status.
         agent_id: Only operations of this agent.
         user_id: Only operations of this user.
+        tag: Only operations with this tag.
         tool: Only operations that called this tool: its name, or toolset and name as `toolset/name`.
         search: Only operations whose id begins with this text, or whose prompt preview contains it. ASCII letters
             match in upper and lower case.
@@ -79,6 +81,7 @@ class OperationFilter(msgspec.Struct, frozen=True, kw_only=True):
     status: str | None = None
     agent_id: str | None = None
     user_id: str | None = None
+    tag: str | None = None
     tool: str | None = None
     search: str | None = None
     since: float | None = None
@@ -96,7 +99,7 @@ class OperationFilter(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def is_impossible(self) -> bool:
         """Whether no operation can match, since a text has characters that no stored text has."""
-        given = (self.tenant_id, self.status, self.agent_id, self.user_id, self.tool, self.search)
+        given = (self.tenant_id, self.status, self.agent_id, self.user_id, self.tag, self.tool, self.search)
         return not all(is_storable(each) for each in given if each is not None)
 
     @property
@@ -104,9 +107,21 @@ class OperationFilter(msgspec.Struct, frozen=True, kw_only=True):
         """Whether one index yields the matching operations in order of their start."""
         return all(each is None for each in (self.status, self.agent_id, self.user_id, self.tool, self.search))
 
+    @property
+    def place(self) -> tuple[ColumnElement[float], ColumnElement[str]]:
+        """The columns by which the operations of the range are in the order of their start."""
+        return self._placed.c.created_at, self._placed.c.operation_id
+
+    @property
+    def _placed(self) -> Table:
+        """The table whose index has the operations of the range."""
+        return operations if self.tag is None else operation_tags
+
     def range_conditions(self) -> list[ColumnElement[bool]]:
-        """Return the SQL conditions of the tenant and the time range."""
-        column, conditions = operations.c, []
+        """Return the SQL conditions of the tag, the tenant and the time range."""
+        column, conditions = self._placed.c, list[ColumnElement[bool]]()
+        if self.tag is not None:
+            conditions += [operation_tags.c.tag == self.tag, operation_tags.c.operation_id == operations.c.operation_id]
         if self.tenant_id is not None:
             conditions.append(column.tenant_id == self.tenant_id)
         if self.since is not None:
@@ -171,26 +186,27 @@ async def search_operations(
         return OperationPage(items=[])
     conditions = [*wanted.range_conditions()]
     if start[0] < END:
-        conditions.append(_position() < tuple_(*start))
+        conditions.append(tuple_(*wanted.place) < tuple_(*start))
     end = None if sort == "newest" and wanted.has_own_index else await _find_end(connection, conditions, wanted)
     dialect = connection.dialect.name
     rows = wanted.row_conditions(dialect)
     if end is not None:
-        conditions.append(_position() >= tuple_(*end))
-    key = _keys[sort]
-    columns = (operations.c.operation_id, key.label("key"))
+        conditions.append(tuple_(*wanted.place) >= tuple_(*end))
+    started_at, operation_id = wanted.place
+    key = started_at if sort == "newest" else _keys[sort]
+    columns = (operation_id, key.label("key"))
     if after is not None:
-        rows.append(tuple_(key, operations.c.operation_id) < tuple_(*after))
+        rows.append(tuple_(key, operation_id) < tuple_(*after))
     exact: Sequence[Any] = []
     if wanted.search is not None and limit > 1:
         # The operation whose id is the text comes first, however old it is, and not again in its place.
         if cursor is None:
             exact = await _find_exact_match(connection, wanted, columns)
-        rows.append(operations.c.operation_id != wanted.search)
+        rows.append(operation_id != wanted.search)
     room = limit - len(exact)
     branches = _select_matching(wanted, columns, conditions, rows, is_in_order=sort == "newest", dialect=dialect)
     # Each branch is sorted by itself, since SQLite would sort all rows of both otherwise.
-    parts = [part.order_by(key.desc(), operations.c.operation_id.desc()).limit(room + 1) for part in branches]
+    parts = [part.order_by(key.desc(), operation_id.desc()).limit(room + 1) for part in branches]
     query: Any = parts[0]
     if len(parts) > 1:
         them = union_all(*(select(part.subquery()) for part in parts)).subquery()
@@ -228,6 +244,8 @@ def _select_matching(
         is_in_order: Whether the newest operations are wanted, so that reading can stop early.
         dialect: The dialect of the database.
     """
+    if wanted.tag is not None:
+        return [select(*columns).where(*conditions, *rows)]
     reads_rows = wanted.has_own_index or wanted.search is not None or wanted.tool is not None
     if dialect == "sqlite" and is_in_order and reads_rows and wanted.status not in LIVE:
         return [select(*columns).where(*conditions, *rows)]
@@ -280,7 +298,7 @@ async def read_known_names(
     conditions = wanted.range_conditions()
     end = await _find_end(connection, conditions, wanted)
     if end is not None:
-        conditions.append(_position() >= tuple_(*end))
+        conditions.append(tuple_(*wanted.place) >= tuple_(*end))
     branches = select_branches(
         (operations.c[column].label("name"),),
         conditions,
@@ -297,10 +315,9 @@ async def _find_end(
     connection: AsyncConnection, conditions: Sequence[ColumnElement[bool]], wanted: OperationFilter
 ) -> tuple[float, str] | None:
     """Find the last operation that a page may look at; `None` if the range ends before."""
-    if wanted.status in LIVE and wanted.tool is None:
+    if wanted.status in LIVE and wanted.tool is None and wanted.tag is None:
         return None  # few operations are live, and they have an index
-    newest = select(operations.c.created_at, operations.c.operation_id).where(*conditions)
-    newest = newest.order_by(operations.c.created_at.desc(), operations.c.operation_id.desc())
+    newest = select(*wanted.place).where(*conditions).order_by(*(each.desc() for each in wanted.place))
     row = (await connection.execute(newest.offset(_most_looked_at(wanted) - 1).limit(1))).first()
     return None if row is None else (row.created_at, row.operation_id)
 
@@ -338,11 +355,7 @@ def _parse_sorted_cursor(cursor: str | None, sort: OperationSort) -> tuple[tuple
 
 
 def _most_looked_at(wanted: OperationFilter) -> int:
-    return MOST_LOOKED_AT if wanted.tool is None else MOST_LOOKED_AT_FOR_TOOLS
-
-
-def _position() -> ColumnElement[Any]:
-    return tuple_(operations.c.created_at, operations.c.operation_id)
+    return MOST_LOOKED_AT if wanted.tool is None and wanted.tag is None else MOST_READ
 
 
 def _called_tool(tool: str, dialect: str) -> ColumnElement[bool]:

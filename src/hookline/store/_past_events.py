@@ -33,6 +33,7 @@ class PastOperation(NamedTuple):
         created_at: When it was first stored, in unix seconds.
         events: Number of its events.
         day: The partition of its events.
+        tags: Its tags, as JSON; `None` for none.
     """
 
     operation_id: str
@@ -42,6 +43,7 @@ class PastOperation(NamedTuple):
     created_at: float
     events: int
     day: int
+    tags: str | None
 
 
 class PastEvent(Protocol):

@@ -15,7 +15,7 @@ from hookline.runtime import FORMAT, JournalEntry, ModelCallRecord, OperationSta
 from hookline.store._database import Database
 from hookline.store._lease import find_orphaned_sql
 from hookline.store._partitions import KEPT
-from hookline.store._rows import is_storable
+from hookline.store._rows import is_storable, parse_tags
 from hookline.store._state_rows import complete_state, head_columns, read_state
 from hookline.store._tables import events, model_calls, operations
 
@@ -60,6 +60,7 @@ class StoredOperation(msgspec.Struct, frozen=True, kw_only=True, rename="camel")
         interrupt_asked_by: Who asked: `"key:<id>"` for an API key, else the argument `by` of `request_interrupt`.
         retry_of: The operation that it retries.
         agent_version: The version of the agent with which it was begun; `""` for none.
+        tags: Its tags, and those of the operation that called it.
     """
 
     operation_id: str
@@ -87,6 +88,7 @@ class StoredOperation(msgspec.Struct, frozen=True, kw_only=True, rename="camel")
     interrupt_asked_by: str | None = None
     retry_of: str | None = None
     agent_version: str = ""
+    tags: list[str] = []
 
 
 class Page(msgspec.Struct, Generic[T], frozen=True, kw_only=True, rename="camel"):
@@ -217,6 +219,7 @@ def operation_from_row(row: Row[*tuple[object, ...]]) -> StoredOperation:
     known: dict[str, Any] = dict(row._mapping)
     noted = known["missing_hooks"]
     known["missing_hooks"] = [] if noted is None else msgspec.json.decode(noted, type=list[str])
+    known["tags"] = parse_tags(known["tags"])
     return StoredOperation(**known)
 
 

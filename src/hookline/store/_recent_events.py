@@ -7,7 +7,7 @@ from sqlalchemy import func, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from hookline.store._partitions import KEPT
-from hookline.store._rows import is_storable
+from hookline.store._rows import is_storable, parse_tags
 from hookline.store._tables import events, operations
 
 __all__ = [
@@ -100,10 +100,12 @@ class OperationLineage(NamedTuple):
     Attributes:
         root_operation_id: The outermost one that called it; itself if none did.
         agent_ids: Its agent, and those that called it, as far as they are stored.
+        tags: Its tags.
     """
 
     root_operation_id: str
     agent_ids: tuple[str, ...]
+    tags: tuple[str, ...] = ()
 
 
 _columns = (events.c.operation_id, events.c.number, events.c.tenant_id, events.c.time_unix_nano, events.c.wire)
@@ -236,17 +238,21 @@ async def read_lineages(connection: AsyncConnection, operation_ids: Iterable[str
     """
     wanted = {each for each in operation_ids if is_storable(each)}
     known: dict[str, tuple[str, str | None]] = {}
+    tags: dict[str, tuple[str, ...]] = {}
     missing = set(wanted)
     for _ in range(MOST_CALLERS):
         for start in range(0, len(missing), CHUNK):
             chunk = sorted(missing)[start : start + CHUNK]
-            query = select(operations.c.operation_id, operations.c.agent_id, operations.c.parent_operation_id)
+            columns = ("operation_id", "agent_id", "parent_operation_id", "tags")
+            query = select(*(operations.c[name] for name in columns))
             for row in await connection.execute(query.where(operations.c.operation_id.in_(chunk))):
                 known[row.operation_id] = row.agent_id, row.parent_operation_id
+                if row.tags is not None:
+                    tags[row.operation_id] = tuple(parse_tags(row.tags))
         missing = {parent for each in missing if (parent := known.get(each, ("", None))[1]) and parent not in known}
         if not missing:
             break
-    return {each: _trace_lineage(each, known) for each in wanted}
+    return {each: _trace_lineage(each, known)._replace(tags=tags.get(each, ())) for each in wanted}
 
 
 def _trace_lineage(operation_id: str, known: dict[str, tuple[str, str | None]]) -> OperationLineage:

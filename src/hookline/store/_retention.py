@@ -17,7 +17,18 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from hookline.store._database import Database
 from hookline.store._partitions import DAY, GIVEN_UP, KEPT, day_of, drop_day, find_partitions, move_rows
 from hookline.store._reading import LIVE
-from hookline.store._tables import attempts, decisions, deliveries, events, model_calls, operations, state_rows
+from hookline.store._tables import (
+    attempts,
+    dead_letters,
+    decisions,
+    deliveries,
+    events,
+    model_calls,
+    operation_tags,
+    operations,
+    relay_queue,
+    state_rows,
+)
 
 __all__ = ["give_way", "prune_operations"]
 
@@ -45,7 +56,7 @@ class Deadline(NamedTuple):
 
 
 async def prune_operations(database: Database, older_than: float) -> int:
-    """Delete operations that ended long ago and have nothing left to deliver.
+    """Delete operations that ended long ago and have nothing left to deliver or to relay.
 
     Args:
         database: The database.
@@ -115,7 +126,7 @@ async def _delete_batch(database: Database, deadline: Deadline, days: Collection
         for day in {KEPT, *(row.day for row in rows)}.difference(days):
             names = [row.operation_id for row in rows if day in (KEPT, row.day)]
             await connection.execute(delete(events).where(events.c.day == day, events.c.operation_id.in_(names)))
-        for table in (decisions, state_rows, model_calls, operations):
+        for table in (decisions, dead_letters, state_rows, model_calls, operation_tags, operations):
             await connection.execute(delete(table).where(table.c.operation_id.in_(ids)))
     return len(ids)
 
@@ -127,10 +138,11 @@ def _select_old(database: Database, deadline: Deadline) -> Any:
         deliveries.c.status.in_(UNSETTLED),
         deliveries.c.day == KEPT,
     )
+    untold = exists().where(relay_queue.c.operation_id == operations.c.operation_id)
     query = (
         select(operations.c.operation_id, operations.c.events, operations.c.day, operations.c.created_at)
         .where(operations.c.status.not_in(LIVE))
-        .where(operations.c.updated_at < database.now_sql() - deadline.older_than, ~undelivered)
+        .where(operations.c.updated_at < database.now_sql() - deadline.older_than, ~undelivered, ~untold)
         .limit(BATCH_SIZE)
     )
     if database.dialect == "postgresql" and deadline.older_than >= DAY:

@@ -19,13 +19,14 @@ __all__ = [
     "build_event_rows",
     "build_model_call_rows",
     "build_operation_row",
+    "parse_tags",
     "replace_unstorable",
     "stream_name",
 ]
 
 Row: TypeAlias = dict[str, Any]
 
-LONGEST_ID, LONGEST_URL = 400, 2048
+LONGEST_ID, LONGEST_TAG, LONGEST_URL = 400, 100, 2048
 LONGEST_PREVIEW = 200
 """Characters of a prompt that lists show."""
 TRACEPARENT_PARTS, TRACE_ID_DIGITS = 4, 32
@@ -53,6 +54,8 @@ def build_operation_row(state: OperationState, head: bytes, *, owner: str, write
         "agent_version",
     ):
         check_text(state.operation_id, name, getattr(state, name) or "")
+    for tag in state.tags or ():
+        check_text(state.operation_id, "tag", tag, LONGEST_TAG)
     return {
         "operation_id": state.operation_id,
         "agent_id": state.agent_id,
@@ -76,8 +79,14 @@ def build_operation_row(state: OperationState, head: bytes, *, owner: str, write
         "trace_id": find_trace_id(state),
         "retry_of": state.retry_of,
         "agent_version": state.agent_version,
+        "tags": msgspec.json.encode(state.tags).decode() if state.tags else None,
         "missing_hooks": None,  # the process that writes has all hooks, and has gone on
     }
+
+
+def parse_tags(column: str | None) -> list[str]:
+    """Return the tags of an operation from the column of its row."""
+    return [] if column is None else msgspec.json.decode(column, type=list[str])
 
 
 def preview_prompt(state: OperationState) -> str:

@@ -32,6 +32,7 @@ from hookline.store._operation_search import OperationFilter, OperationPage, Ope
 from hookline.store._operation_totals import count_live
 from hookline.store._partitions import Partitions, make_partitions
 from hookline.store._reading import Page, StoredOperation
+from hookline.store._relay_queue import build_relay_row
 from hookline.store._retention import prune_operations
 from hookline.store._rows import (
     build_change,
@@ -41,7 +42,7 @@ from hookline.store._rows import (
     build_operation_row,
 )
 from hookline.store._state_rows import StateChange
-from hookline.store._topics import DELIVERIES, INTERRUPTS, OPERATIONS, WORK, choose_wakeups, events_topic
+from hookline.store._topics import DELIVERIES, INTERRUPTS, OPERATIONS, RELAY, WORK, choose_wakeups, events_topic
 from hookline.wakeups import Wakeups
 
 __all__ = ["Companion", "SqlStore", "check_settings"]
@@ -111,6 +112,8 @@ class SqlStore(DurableStore):
     Raises:
         HookUsageError: If an argument is invalid.
     """
+
+    relays = True
 
     def __init__(
         self,
@@ -336,6 +339,7 @@ class SqlStore(DurableStore):
             events=build_event_rows(state, entries),
             deliveries=build_delivery_rows(build_envelopes(state, entries)),
             model_calls=build_model_call_rows(state, model_calls),
+            relayed=build_relay_row(state, entries),
         )
         # This process owns the operation again; the next renewal of the lease must not release it.
         self._lease.abandoned.discard(state.operation_id)
@@ -472,6 +476,7 @@ class SqlStore(DurableStore):
         *,
         agent_id: str | None = None,
         user_id: str | None = None,
+        tag: str | None = None,
         tool: str | None = None,
         search: str | None = None,
         since: float | None = None,
@@ -482,14 +487,16 @@ class SqlStore(DurableStore):
     ) -> OperationPage:
         """Read a page of operations, newest first unless sorted otherwise.
 
-        A page looks at 10,000 operations at most, or at 1,000 if `tool` is given. If it stops before the end, it says
-        so in `looked_at`, and `cursor` continues. Any other order is that of the operations which a page looks at.
+        A page looks at 10,000 operations at most, or at 1,000 if `tool` is given, or `tag` with another filter. If it
+        stops before the end, it says so in `looked_at`, and `cursor` continues. Any other order is that of the
+        operations which a page looks at.
 
         Args:
             tenant_id: Only operations of this tenant.
             status: Only operations with this status.
             agent_id: Only operations of this agent.
             user_id: Only operations of this user.
+            tag: Only operations with this tag.
             tool: Only operations that called this tool: `"search"`, or with its toolset `"local/search"`.
             search: Only operations whose id begins with this text, or whose prompt preview contains it.
             since: Only operations that started at this time or later, in unix seconds.
@@ -508,6 +515,7 @@ class SqlStore(DurableStore):
             status=status,
             agent_id=agent_id,
             user_id=user_id,
+            tag=tag,
             tool=tool,
             search=search,
             since=since,
@@ -807,6 +815,8 @@ class SqlStore(DurableStore):
         self.wakeups.wake(OPERATIONS)
         if any(commit.deliveries for commit in commits):
             self.wakeups.wake(DELIVERIES)
+        if any(commit.relayed is not None for commit in commits):
+            self.wakeups.wake(RELAY)
         for topic in {events_topic(commit.operation_id) for commit in commits}:
             self.wakeups.wake(topic)
         return outcomes

@@ -28,6 +28,7 @@ __all__ = [
     "audit",
     "budget_reservations",
     "budget_windows",
+    "dead_letters",
     "decisions",
     "definition_revisions",
     "definitions",
@@ -38,12 +39,16 @@ __all__ = [
     "events",
     "execution_hooks",
     "executions",
+    "grouped_statistics",
     "idempotency",
     "master_keys",
     "metadata",
     "model_calls",
+    "operation_tags",
     "operations",
     "policy_alerts",
+    "relay_queue",
+    "relays",
     "revisions",
     "state_rows",
     "statistics",
@@ -117,6 +122,7 @@ operations = Table(
     Column("interrupt_asked_by", String(400)),
     Column("retry_of", String(400)),
     Column("agent_version", String(400), nullable=False, server_default=""),
+    Column("tags", Text),
     Index("ix_operations_day", "day", **_in_a_day),
     Index(None, "tenant_id", "created_at", "operation_id"),
     Index(None, "created_at", "operation_id"),
@@ -133,6 +139,18 @@ operations = Table(
     Index("ix_operations_ended_of_tenant", "tenant_id", "created_at", *_listed, sqlite_where=_has_ended).ddl_if(
         "sqlite"
     ),
+)
+
+# By tag, in the order of their start, so that a page of the operations with a tag reads only these.
+operation_tags = Table(
+    "operation_tags",
+    metadata,
+    _id("operation_id", primary_key=True),
+    Column("tag", String(100), primary_key=True),
+    _id("tenant_id"),
+    Column("created_at", Float, nullable=False),
+    Index(None, "tag", "created_at", "operation_id"),
+    Index(None, "tag", "tenant_id", "created_at", "operation_id"),
 )
 
 # The messages, outcomes and long fields of states. Rows are only added, until the state no longer needs them.
@@ -330,6 +348,9 @@ revisions = Table(
 # Most executions are ok, and a search for these needs no index of the status.
 _not_ok: dict[str, Any] = dict.fromkeys(("sqlite_where", "postgresql_where"), text("status <> 'ok'"))
 
+# Partial indexes, since hooks that no definition made have no revision.
+_of_definition: dict[str, Any] = dict.fromkeys(("sqlite_where", "postgresql_where"), text("revision <> 0"))
+
 executions = Table(
     "executions",
     metadata,
@@ -357,11 +378,14 @@ execution_hooks = Table(
     _id("tenant_id"),
     Column("point", String(40), nullable=False),
     Column("status", String(20), nullable=False),
+    Column("revision", BigInteger, nullable=False, server_default="0"),
     Index(None, "id"),
     # The index covers whole rows; otherwise SQLite prefers the primary key, and reads the rows of all tenants.
     Index(None, "tenant_id", "hook_id", "id", "point", "status"),
     Index(None, "hook_id", "status", "id", "point", **_not_ok),
     Index(None, "tenant_id", "hook_id", "status", "id", "point", **_not_ok),
+    Index(None, "revision", "id", **_of_definition),
+    Index(None, "tenant_id", "revision", "id", **_of_definition),
     sqlite_with_rowid=False,
 )
 
@@ -388,6 +412,29 @@ statistics = Table(
         for name in ("failed", "denied", "asked", "mocked", "changed", "continued")
     ),
     Index(None, "seconds", "start"),
+    sqlite_with_rowid=False,
+)
+
+# The same counts by agent and by tool, for whole hours only: a minute each would be sixty times the rows.
+grouped_statistics = Table(
+    "grouped_statistics",
+    metadata,
+    _id("hook_id", primary_key=True),
+    Column("kind", String(10), primary_key=True),
+    Column("start", BigInteger, primary_key=True, autoincrement=False),
+    _id("tenant_id", primary_key=True),
+    Column("point", String(40), primary_key=True),
+    Column("name", String(200), primary_key=True),
+    Column("writer", String(40), primary_key=True),
+    *(
+        Column(name, BigInteger, nullable=False)
+        for name in (
+            *("count", "errors", "denied", "asked", "mocked", "changed", "continued", "timeouts", "dropped", "shadow"),
+            *("shadow_denied", "shadow_asked", "shadow_mocked", "shadow_changed", "shadow_continued", "shadow_failed"),
+        )
+    ),
+    Column("durations", LargeBinary, nullable=False),
+    Index(None, "start"),
     sqlite_with_rowid=False,
 )
 
@@ -489,4 +536,50 @@ budget_reservations = Table(
     Column("created_at", Float, nullable=False),
     Column("lease_until", Float, nullable=False),
     Index(None, "window_id"),
+)
+
+# Commits that a relay has yet to tell. A row is written with its commit, so that none can be passed over.
+relay_queue = Table(
+    "relay_queue",
+    metadata,
+    Column("seq", Serial, primary_key=True, autoincrement=True),
+    _id("operation_id"),
+    Column("first", BigInteger, nullable=False),
+    Column("number", BigInteger, nullable=False),
+    _id("tenant_id"),
+    Column("hearers", Text, nullable=False),
+    Column("replay", String(40), nullable=False),
+    Column("created_at", Float, nullable=False),
+    _day(),
+    Index(None, "operation_id"),
+    sqlite_autoincrement=True,
+)
+
+relays = Table(
+    "relays",
+    metadata,
+    Column("name", String(40), primary_key=True),
+    Column("owner", String(80)),
+    Column("owned_until", Float, nullable=False),
+    Column("told", BigInteger, nullable=False),
+    Column("told_at", Float),
+    Column("problem", Text),
+    Column("depths", Text, nullable=False),
+    Column("updated_at", Float, nullable=False),
+)
+
+dead_letters = Table(
+    "dead_letters",
+    metadata,
+    Column("id", String(64), primary_key=True),
+    _id("hearer"),
+    _id("hook_id"),
+    _id("operation_id"),
+    Column("number", BigInteger, nullable=False),
+    _id("tenant_id"),
+    Column("tries", Integer, nullable=False),
+    Column("error", Text, nullable=False),
+    Column("created_at", Float, nullable=False),
+    Index(None, "hearer", "created_at"),
+    Index(None, "operation_id"),
 )

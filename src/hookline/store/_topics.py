@@ -7,7 +7,7 @@ from sqlalchemy.engine import URL
 from hookline.store._database import Address
 from hookline.wakeups import FileWakeups, PostgresWakeups, Wakeups
 
-__all__ = ["DEFINITIONS", "DELIVERIES", "INTERRUPTS", "OPERATIONS", "WORK", "choose_wakeups", "events_topic"]
+__all__ = ["DEFINITIONS", "DELIVERIES", "INTERRUPTS", "OPERATIONS", "RELAY", "WORK", "choose_wakeups", "events_topic"]
 
 WORK = "work"
 """A person has decided, an operation was released, or a process has begun its lease or ended it: for workers."""
@@ -19,6 +19,8 @@ INTERRUPTS = "interrupts"
 """Somebody has asked for the interruption of operations: for the processes that run them."""
 OPERATIONS = "operations"
 """Operations were changed: for those who follow all of them."""
+RELAY = "relay"
+"""Commits were stored that somebody hears in another process: for relays."""
 SHARDS = 256
 
 

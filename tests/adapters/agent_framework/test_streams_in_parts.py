@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import anyio
 import pytest
 from agent_framework import (
     Agent,
@@ -30,7 +31,7 @@ def anyio_backend() -> str:
 
 
 class Streaming(FunctionInvocationLayer[Any], ChatMiddlewareLayer[Any], BaseChatClient[Any]):
-    """A client that streams these pieces, each an update of its own; an exception is raised."""
+    """A client that streams these pieces, each an update of its own; an exception is raised, and an event waited for."""
 
     def __init__(self, *pieces: Any) -> None:
         super().__init__()
@@ -42,6 +43,9 @@ class Streaming(FunctionInvocationLayer[Any], ChatMiddlewareLayer[Any], BaseChat
                 self.read.append(piece)
                 if isinstance(piece, Exception):
                     raise piece
+                if isinstance(piece, anyio.Event):
+                    await piece.wait()
+                    continue
                 content = Content.from_text(piece) if isinstance(piece, str) else piece
                 yield ChatResponseUpdate(role="assistant", contents=[content])
 
@@ -140,3 +144,29 @@ async def test_a_broken_stream_is_judged_to_its_end_and_raises() -> None:
         )
 
     assert seen == ["incremental", "truncated"]
+
+
+async def test_a_stream_that_stalls_is_judged_when_the_time_has_come() -> None:
+    seen, texts = anyio.Event(), list[str]()
+    hooks = judging(lambda r: None, max_chars=1000, max_seconds=0.05)
+    stream = Agent(client=Streaming("one ", seen, "two")).run(
+        "go", stream=True, middleware=[HooklineMiddleware([hooks])]
+    )
+
+    with anyio.fail_after(60):
+        async for update in stream:
+            if update.text:
+                texts.append(update.text)
+                seen.set()
+
+    assert texts == ["one", " two"]
+
+
+async def test_a_denial_of_a_stream_that_stalls_ends_it() -> None:
+    client = Streaming("one ", anyio.Event(), "two")
+
+    with anyio.fail_after(60), pytest.raises(RunStopped, match="no"):
+        await read(client, judging(lambda r: Deny("no"), max_chars=1000, max_seconds=0.05))
+
+    assert client.read[0] == "one "
+    assert "two" not in client.read

@@ -158,3 +158,25 @@ async def test_a_stream_that_fails_gives_nothing_that_was_not_judged() -> None:
     assert deltas(events) == ["one"]
     assert seen == ["incremental", "truncated"]
     assert all("onetw" not in repr(event) for event in events)
+
+
+async def test_a_stream_that_stalls_is_judged_when_the_time_has_come() -> None:
+    events: list[Any] = []
+    model = Streaming("one ", "two", seen=anyio.Event())
+
+    with anyio.fail_after(60):  # the model waits for the reader before it goes on
+        result = await read(model, judging(lambda r: None, max_chars=1000, max_seconds=0.05), events)
+
+    assert deltas(events) == ["one ", "two"]
+    assert result.final_output == "one two"
+
+
+async def test_a_denial_of_a_stream_that_stalls_ends_it() -> None:
+    events: list[Any] = []
+    model = Streaming("one ", "two", seen=anyio.Event())
+
+    with anyio.fail_after(60), pytest.raises(RunStopped, match="no"):
+        await read(model, judging(lambda r: Deny("no"), max_chars=1000, max_seconds=0.05), events)
+
+    assert deltas(events) == []
+    assert model.read == ["one "]

@@ -133,3 +133,22 @@ async def test_a_broken_stream_is_judged_to_its_end_and_raises() -> None:
 
     assert judged == ["incremental", "truncated"]
     assert texts(seen) == ["one"]
+
+
+async def test_a_stream_that_stalls_is_judged_when_the_time_has_come() -> None:
+    hooks, events = judging(lambda r: None, max_chars=1000, max_seconds=0.05), list[Any]()
+
+    with anyio.fail_after(60):
+        result = await read(hooks, "one ", anyio.Event(), "two", into=events)
+
+    assert [event["data"] for event in events if "data" in event] == ["one ", "two"]
+    assert str(result).strip() == "one two"
+
+
+async def test_a_denial_of_a_stream_that_stalls_ends_it() -> None:
+    hooks, events = judging(lambda r: Deny("no"), max_chars=1000, max_seconds=0.05), list[Any]()
+
+    with anyio.fail_after(60), pytest.raises(RunStopped, match="no"):
+        await read(hooks, "one ", anyio.Event(), "two", into=events)
+
+    assert [event["data"] for event in events if "data" in event] == ["no"]

@@ -31,8 +31,8 @@ class HooklineMiddleware(AgentMiddleware):
 
     Args:
         hooks: The hooks.
-        options: Options of `AdapterRun`: `operation_id`, `user_id`, `tenant_id`, `store`, `best_effort`,
-            `allow_missing_hooks`, …
+        options: Options of `AdapterRun`: `operation_id`, `user_id`, `tenant_id`, `tags`, `store`,
+            `best_effort`, `allow_missing_hooks`, …
     """
 
     def __init__(self, hooks: Iterable[AnyHook] = (), **options: Any) -> None:

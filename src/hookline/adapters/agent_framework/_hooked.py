@@ -24,8 +24,8 @@ def hooked(agent: Any, hooks: Iterable[AnyHook] = (), **options: Any) -> HookedA
     Args:
         agent: The agent.
         hooks: The hooks of each run.
-        options: Options of the runs: `operation_id`, `user_id`, `tenant_id`, `dispatcher`, `store`, `drain_timeout`,
-            `best_effort`, `allow_missing_hooks`.
+        options: Options of the runs: `operation_id`, `user_id`, `tenant_id`, `tags`, `dispatcher`, `store`,
+            `drain_timeout`, `best_effort`, `allow_missing_hooks`.
 
     Returns:
         The wrapped agent, with all methods of the agent.

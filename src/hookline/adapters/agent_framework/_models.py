@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import closing
+from contextlib import aclosing, closing
 from functools import partial
 from typing import Any
 
@@ -20,7 +20,7 @@ from agent_framework import Message as Theirs
 from msgspec.structs import replace
 
 from hookline._stepping import GeneratorBridge, emit
-from hookline.adapters._streams import must_hold_stream
+from hookline.adapters._streams import must_hold_stream, read_parts
 from hookline.adapters.agent_framework import _conversion as convert
 from hookline.adapters.agent_framework._run_binding import AgentFrameworkBinding, Next, call_until_terminated
 from hookline.calls import Message, ModelCall, ModelResponse
@@ -110,7 +110,7 @@ class ModelCallMiddleware(ChatMiddleware):
             nonlocal own, parts
             parts = PartsStream(
                 call,
-                emit,
+                has_reader=emit is not None,
                 text_of=convert.update_text_reader(),
                 with_text=convert.with_update_text,
                 is_frame=convert.is_frame,
@@ -123,18 +123,15 @@ class ModelCallMiddleware(ChatMiddleware):
             own = context.result
             if isinstance(own, ResponseStream):
                 stream = own
-                async with parts:
-                    try:
-                        async for update in stream:
-                            if note_piece is not None:
-                                note_piece()
-                            if emit is None or hold:
-                                await parts.add(update)
-                            else:
+                updates = _noted(stream, note_piece)
+                try:
+                    async with aclosing(read_parts(parts, updates) if emit is None or hold else updates) as given:
+                        async for update in given:
+                            if emit is not None:
                                 await emit(update)
-                    except HookDenied:
-                        await stream.close()
-                        raise
+                except HookDenied:
+                    await stream.close()
+                    raise
                 own = await stream.get_final_response()
             responses.append(convert.to_model_response(own, servers))
             return responses[-1]
@@ -156,6 +153,16 @@ class ModelCallMiddleware(ChatMiddleware):
             for update in held:
                 await emit(update)
         return answer
+
+
+async def _noted(
+    stream: ResponseStream[ChatResponseUpdate, Any], note_piece: Callable[[], None] | None
+) -> AsyncGenerator[ChatResponseUpdate, None]:
+    """Yield the updates of a stream, and note when each arrives."""
+    async for update in stream:
+        if note_piece is not None:
+            note_piece()
+        yield update
 
 
 def _replacement_response(contents: list[Content], *, stream: bool) -> Any:

@@ -41,8 +41,8 @@ async def query(
         options: As `claude_agent_sdk.query` takes them. Hooks and `can_use_tool` in them are still called.
         transport: As `claude_agent_sdk.query` takes it.
         hooks: The hooks of this task.
-        attach: Other options of the run: `agent_id`, `operation_id`, `user_id`, `tenant_id`, `dispatcher`, `store`,
-            `drain_timeout`, `best_effort`, `allow_missing_hooks`.
+        attach: Other options of the run: `agent_id`, `operation_id`, `user_id`, `tenant_id`, `tags`, `dispatcher`,
+            `store`, `drain_timeout`, `best_effort`, `allow_missing_hooks`.
 
     Raises:
         UnsupportedHookError: If a hook would never be called.

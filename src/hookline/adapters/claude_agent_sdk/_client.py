@@ -34,8 +34,8 @@ class HookedClient(ClaudeSDKClient):  # type: ignore[misc]
         options: As `ClaudeSDKClient` takes them. Hooks and `can_use_tool` in them are still called.
         transport: As `ClaudeSDKClient` takes it.
         hooks: The hooks of every turn.
-        attach: Other options of the runs: `agent_id`, `user_id`, `tenant_id`, `conversation_id` (by default one for the
-            client), `dispatcher`, `store`, `drain_timeout`, `best_effort`, `allow_missing_hooks`.
+        attach: Other options of the runs: `agent_id`, `user_id`, `tenant_id`, `tags`, `conversation_id` (by default
+            one for the client), `dispatcher`, `store`, `drain_timeout`, `best_effort`, `allow_missing_hooks`.
     """
 
     def __init__(

@@ -26,7 +26,7 @@ def hooked(options: ClaudeAgentOptions, hooks: Iterable[AnyHook] = (), **run_opt
     Args:
         options: The options. Hooks and `can_use_tool` in them are still called.
         hooks: The hooks of each task.
-        run_options: Options of the runs: `operation_id`, `user_id`, `tenant_id`, `dispatcher`, `store`,
+        run_options: Options of the runs: `operation_id`, `user_id`, `tenant_id`, `tags`, `dispatcher`, `store`,
             `drain_timeout`, `best_effort`, `allow_missing_hooks`, `agent_id`, `conversation_id`.
 
     Raises:

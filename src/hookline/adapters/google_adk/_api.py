@@ -57,7 +57,7 @@ def hooked(runner: Runner, hooks: Iterable[AnyHook] = (), **options: Any) -> Hoo
         runner: The runner. The plugins of its app run after the hooks. A runner that `hooked` returned keeps its hooks
             and gets these as well.
         hooks: The hooks of each run.
-        options: Options of each run: `operation_id`, `user_id` (the session's unless given), `tenant_id`,
+        options: Options of each run: `operation_id`, `user_id` (the session's unless given), `tenant_id`, `tags`,
             `dispatcher`, `store`, `drain_timeout`, `best_effort`, `allow_missing_hooks`.
 
     Raises:

@@ -79,8 +79,8 @@ def hooked(agent: Any, hooks: Iterable[AnyHook] = (), *, agent_id: str = "", **o
             returned keeps its hooks and gets these as well.
         hooks: The hooks of each run.
         agent_id: The agent's id in events; its own name unless given.
-        options: Options of `AdapterRun`: `operation_id`, `user_id`, `tenant_id`, `model`, `provider`, `dispatcher`,
-            `store`, `drain_timeout`, `best_effort`, `allow_missing_hooks`.
+        options: Options of `AdapterRun`: `operation_id`, `user_id`, `tenant_id`, `tags`, `model`, `provider`,
+            `dispatcher`, `store`, `drain_timeout`, `best_effort`, `allow_missing_hooks`.
 
     Raises:
         UnsupportedHookError: If a hook would never be called.

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping
 from contextvars import ContextVar
 from typing import Any, Unpack
 
@@ -63,6 +63,7 @@ class HooklineRunner(AgentRunner):
             the run that resumes it, so that both are one operation.
         user_id: The user for whom it runs.
         tenant_id: The tenant for whom it runs.
+        tags: The tags of the operation, in addition to those of the run that calls it; see `exec_agent`.
         dispatcher: An open dispatcher to share; each run has one of its own unless given.
         store: Where an operation is kept while it waits for a person.
         drain_timeout: Seconds that queued observers may take at the end.
@@ -81,6 +82,7 @@ class HooklineRunner(AgentRunner):
         operation_id: str | None = None,
         user_id: str = "",
         tenant_id: str = "",
+        tags: Collection[str] = (),
         dispatcher: HookDispatcher | None = None,
         store: OperationStore | None = None,
         drain_timeout: float = 5.0,
@@ -93,6 +95,7 @@ class HooklineRunner(AgentRunner):
             "operation_id": operation_id,
             "user_id": user_id,
             "tenant_id": tenant_id,
+            "tags": tags,
             "dispatcher": dispatcher,
             "store": store,
             "drain_timeout": drain_timeout,

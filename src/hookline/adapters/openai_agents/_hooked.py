@@ -25,7 +25,7 @@ def hooked(agent: Agent[Any], hooks: Iterable[AnyHook] = (), **options: Any) -> 
     Args:
         agent: The agent.
         hooks: The hooks of each run.
-        options: Options of `HooklineRunner`: `operation_id`, `user_id`, `tenant_id`, `dispatcher`, `store`,
+        options: Options of `HooklineRunner`: `operation_id`, `user_id`, `tenant_id`, `tags`, `dispatcher`, `store`,
             `drain_timeout`, `best_effort`, `allow_missing_hooks`.
 
     Returns:

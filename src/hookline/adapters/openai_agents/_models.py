@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from contextlib import aclosing
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,7 +12,7 @@ from agents import Agent, Model, ModelBehaviorError, ModelResponse, RunConfig, U
 from agents.util._error_tracing import get_current_task_model_timeout_error, mark_model_timeout_task
 from openai.types.responses import ResponseCompletedEvent, ResponseOutputItemDoneEvent
 
-from hookline.adapters._streams import must_hold_stream
+from hookline.adapters._streams import must_hold_stream, read_parts
 from hookline.adapters.openai_agents._conversion import (
     completed_event,
     from_items,
@@ -226,39 +227,38 @@ async def _hooked_stream(
     given: list[ModelResponse] = []
     failures: list[tuple[ModelBehaviorError, Any]] = []
 
-    async def emit(event: Any) -> None:
-        events_to_yield.put_nowait(event)
-
     async def get(final: ModelInput, call: ModelCall) -> ModelResponse:
         ends.clear()  # an `around` may ask twice
-        parts = PartsStream[Any](
-            call, emit if hold else None, text_of=text_reader(), with_text=with_text, is_frame=is_frame
-        )
+        parts = PartsStream[Any](call, has_reader=hold, text_of=text_reader(), with_text=with_text, is_frame=is_frame)
         streams[:] = [parts]
-        done, failed, note_piece = list[Any](), None, binding.run.begin_stream()
+        done, note_piece = list[Any](), binding.run.begin_stream()
         events = stream(final)
-        async with parts:
-            try:
-                async for event in events:
-                    note_piece()
-                    if isinstance(event, ResponseOutputItemDoneEvent):
-                        done.append(event.item)
-                    if isinstance(event, ResponseCompletedEvent):
-                        ends.append(event)
-                        given.append(_to_model_response(event, done))
-                    elif getattr(event, "type", None) in FAILURE_EVENTS:
-                        failed = event
-                        break
-                    elif hold:
-                        await parts.add(event)
-                    else:
-                        events_to_yield.put_nowait(event)
-            finally:
-                await _close(events)
+
+        async def pieces() -> AsyncGenerator[Any, None]:
+            failed = None
+            async for event in events:
+                note_piece()
+                if isinstance(event, ResponseOutputItemDoneEvent):
+                    done.append(event.item)
+                if isinstance(event, ResponseCompletedEvent):
+                    ends.append(event)
+                    given.append(_to_model_response(event, done))
+                elif getattr(event, "type", None) in FAILURE_EVENTS:
+                    failed = event
+                    break
+                else:
+                    yield event
             if failed is not None or not ends:
                 how = "without an answer" if failed is None else f"by {failed.type}"
                 failures.append((ModelBehaviorError(f"The stream of the model ended {how}."), failed))
                 raise failures[-1][0]
+
+        try:
+            async with aclosing(read_parts(parts, pieces()) if hold else pieces()) as released:
+                async for event in released:
+                    events_to_yield.put_nowait(event)
+        finally:
+            await _close(events)
         return given[-1]
 
     async def ask() -> ModelResponse:

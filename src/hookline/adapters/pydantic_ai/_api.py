@@ -6,7 +6,7 @@ Needs the extra `pydantic-ai`.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, cast
@@ -48,6 +48,7 @@ _OPTIONS = (
     "operation_id",
     "user_id",
     "tenant_id",
+    "tags",
     "dispatcher",
     "store",
     "drain_timeout",
@@ -79,6 +80,7 @@ class Hookline(AbstractCapability[Any]):
         operation_id: Id of the operation; a new one unless given. An operation that waits for a person is resumed.
         user_id: The user for whom it runs.
         tenant_id: The tenant for whom it runs.
+        tags: The tags of the operation, in addition to those of the run that calls it; see `exec_agent`.
         dispatcher: An open dispatcher to share; a new one unless given.
         store: Where an operation is kept while it waits for a person.
         drain_timeout: Seconds that queued observers may take at the end.
@@ -91,6 +93,7 @@ class Hookline(AbstractCapability[Any]):
     operation_id: str | None = field(default=None, kw_only=True)
     user_id: str = field(default="", kw_only=True)
     tenant_id: str = field(default="", kw_only=True)
+    tags: Collection[str] = field(default=(), kw_only=True)
     dispatcher: HookDispatcher | None = field(default=None, kw_only=True)
     store: OperationStore | None = field(default=None, kw_only=True)
     drain_timeout: float = field(default=5.0, kw_only=True)

@@ -139,7 +139,7 @@ class CallHooks:
             return response
         if request.streaming and must_hold_stream(run, ModelCall):
             async with HeldStream(self._tracked(handler)) as held:
-                return await held.release(await self._ask_model(ctx, request, held.request))
+                return await held.release(await self._ask_model(ctx, request, held.request, held))
         return await self._ask_model(ctx, request, handler)
 
     def _is_in_call(self) -> bool:
@@ -162,14 +162,24 @@ class CallHooks:
         ctx: RunContext[Any],
         request: ModelRequestContext,
         handler: Callable[[ModelRequestContext], Awaitable[ModelResponse]],
+        held: HeldStream | None = None,
     ) -> ModelResponse:
-        """Make a model request with hooks around it, and return the answer that they leave."""
+        """Make a model request with hooks around it, and return the answer that they leave.
+
+        Args:
+            ctx: The run.
+            request: The request.
+            handler: Sends the request.
+            held: The streamed request that `handler` belongs to, if hooks judge its answer before it is released.
+        """
         run, conversation = self._run, RequestMessages(request, self._toolset_of)
         responses: list[tuple[ModelResponse, Any]] = []
         model = request.model  # the framework's handler may put another one into the request
 
         async def ask(call: ModelCall) -> Any:
             final = conversation.request(call)
+            if held is not None and run.judges_parts():
+                held.call = call
             if request.streaming:
                 final = replace(final, model=time_stream(final.model, run))
             # The framework takes one request; a hook that returned `Guide` has discarded its answer.

@@ -32,8 +32,8 @@ def hooked(
     Args:
         agent: The agent.
         hooks: The hooks of each run.
-        options: Options of `Hookline`: `operation_id`, `user_id`, `tenant_id`, `dispatcher`, `store`, `drain_timeout`,
-            `best_effort`, `allow_missing_hooks`.
+        options: Options of `Hookline`: `operation_id`, `user_id`, `tenant_id`, `tags`, `dispatcher`, `store`,
+            `drain_timeout`, `best_effort`, `allow_missing_hooks`.
 
     Returns:
         The wrapped agent, with all methods of the agent.

@@ -54,8 +54,8 @@ def hooked(agent: Any, hooks: Iterable[AnyHook] = (), **options: Any) -> HookedA
     Args:
         agent: The agent. It keeps the adapter's callbacks, which do nothing outside of such runs.
         hooks: The hooks of each run.
-        options: Options of the runs: `operation_id`, `user_id`, `tenant_id`, `dispatcher`, `store`, `drain_timeout`,
-            `best_effort`, `allow_missing_hooks`.
+        options: Options of the runs: `operation_id`, `user_id`, `tenant_id`, `tags`, `dispatcher`, `store`,
+            `drain_timeout`, `best_effort`, `allow_missing_hooks`.
 
     Returns:
         The wrapped agent. Run it like the agent: call it, or use `invoke_async` or `stream_async`.

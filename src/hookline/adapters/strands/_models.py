@@ -12,7 +12,7 @@ from strands.middleware import ModelStopReason, TypedEvent
 
 from hookline._stepping import GeneratorBridge, emit
 from hookline.adapters._conversion import split_input
-from hookline.adapters._streams import must_hold_stream
+from hookline.adapters._streams import must_hold_stream, read_parts
 from hookline.adapters.strands import _conversion as convert
 from hookline.adapters.strands._run_binding import StrandsBinding, binding_of
 from hookline.calls import Message, ModelCall, ModelResponse
@@ -90,7 +90,7 @@ async def _ask_model(binding: StrandsBinding, context: Any, call_next: Next) -> 
         changed, raw = context, list[TypedEvent]()
         parts = PartsStream(
             call,
-            _emit_all if hold else None,
+            has_reader=hold,
             text_of=_text_of,
             with_text=_with_text,
             is_frame=_is_frame,
@@ -98,22 +98,28 @@ async def _ask_model(binding: StrandsBinding, context: Any, call_next: Next) -> 
         if call.messages != messages or call.tools != tools:
             changed = _changed_context(context, call, system, known)
         note_piece = run.begin_stream()
+
+        async def pieces(events: AsyncGenerator[Any, None]) -> AsyncGenerator[list[TypedEvent], None]:
+            """Yield the events of the call: a piece of text as it came together with the event that is made of it."""
+            async for event in events:
+                if "event" in event:  # a piece of the stream as it came; what is made of it follows
+                    note_piece()
+                if isinstance(event, ModelStopReason):
+                    own.append(event)
+                elif hold and _has_text(event):
+                    raw.append(event)
+                else:
+                    yield [*raw, event]
+                    raw.clear()
+            if raw:
+                yield raw
+
         try:
-            async with parts, aclosing(call_next(changed)) as events:
-                async for event in events:
-                    if "event" in event:  # a piece of the stream as it came; what is made of it follows
-                        note_piece()
-                    if isinstance(event, ModelStopReason):
-                        own.append(event)
-                    elif not hold:
-                        await emit(event)
-                    elif _has_text(event):
-                        raw.append(event)
-                    else:
-                        await parts.add([*raw, event])
-                        raw.clear()
-                if raw:
-                    await parts.add(raw)
+            async with aclosing(call_next(changed)) as events:
+                given = pieces(events)
+                async with aclosing(read_parts(parts, given) if hold else given) as released:
+                    async for each in released:
+                        await _emit_all(each)
         except HookDenied:
             raise
         except Exception as error:

@@ -57,6 +57,7 @@ Status = Annotated[
     str | None,
     typer.Option("--status", metavar="STATUS", help="Only this status: ok, denied, mocked, error, timeout or dropped."),
 ]
+Revision = Annotated[int | None, typer.Option(min=1, metavar="NUMBER", help="Only where a hook of this revision ran.")]
 Operation = Annotated[str | None, typer.Option(metavar="ID", help="Only of this operation.")]
 
 
@@ -68,6 +69,7 @@ class LogFilter(NamedTuple):
     point: str | None
     status: str | None
     operation: str | None
+    revision: int | None
 
     def page_of(
         self, log: ExecutionLog, since: float | None = None, until: float | None = None
@@ -80,6 +82,7 @@ class LogFilter(NamedTuple):
             point=self.point,
             status=self.status,
             operation_id=self.operation,
+            revision=self.revision,
             since=since,
             until=until,
         )
@@ -93,6 +96,7 @@ def list_executions(
     point: Point = None,
     only: Status = None,
     operation: Operation = None,
+    revision: Revision = None,
     since: Since = None,
     until: Until = None,
     limit: Limit = 50,
@@ -103,7 +107,7 @@ def list_executions(
     A row is a call or an event, with all hooks that ran for it.
     """
     check_point(point, logged=True)
-    which = LogFilter(tenant, hook, point, only, operation)
+    which = LogFilter(tenant, hook, point, only, operation, revision)
     begin, end = parse_option("--since", since, parse_time), parse_option("--until", until, parse_time)
 
     async def look(store: SqlStore) -> Any:
@@ -123,6 +127,7 @@ def follow_executions(
     point: Point = None,
     only: Status = None,
     operation: Operation = None,
+    revision: Revision = None,
     lines: Annotated[
         int, typer.Option("--lines", "-n", min=0, metavar="N", help="Start with this many older ones.")
     ] = 10,
@@ -130,7 +135,7 @@ def follow_executions(
 ) -> None:
     """Show executions of hooks as they happen, until Ctrl-C."""
     check_point(point, logged=True)
-    which = LogFilter(tenant, hook, point, only, operation)
+    which = LogFilter(tenant, hook, point, only, operation, revision)
 
     def print_rows(rows: Sequence[ExecutionRow]) -> None:
         if as_json:
@@ -159,13 +164,15 @@ def count_executions(
     hook: Annotated[str | None, typer.Option("--hook", metavar="ID", help="Only of this hook.")] = None,
     point: Point = None,
     since: Since = None,
-    by: Annotated[str, typer.Option("--by", metavar="WHAT", help="Group by: hook, point, tenant or minute.")] = "hook",
+    by: Annotated[
+        str, typer.Option("--by", metavar="WHAT", help="Group by: hook, point, tenant, agent, tool, minute or hour.")
+    ] = "hook",
     as_json: AsJson = False,
 ) -> None:
     """Summarize hook executions: counts, decisions and latencies.
 
-    What shadow hooks would have done is counted apart. The busiest come first. --by minute shows the last hour unless
-    --since is given.
+    What shadow hooks would have done is counted apart. The busiest come first. --by minute shows the last hour, and
+    --by hour the last day, unless --since is given. --by agent and --by tool count whole hours.
     """
     check_point(point, logged=True)
     begin = parse_option("--since", since, parse_time)
@@ -286,10 +293,11 @@ def _format_count(name: str, each: Statistic) -> str:
 
 
 def _group(each: Statistic) -> str:
-    """Return the name of a group of executions; a dash for those of no tenant."""
-    if each.minute is not None:
-        return format_clock_time(each.minute).removesuffix(":00.000")
-    return make_copyable(each.hook_id or each.point or each.tenant_id) or "—"
+    """Return the name of a group of executions; a dash for those of no tenant or agent."""
+    start = each.hour if each.minute is None else each.minute
+    if start is not None:
+        return format_clock_time(start).removesuffix(":00.000")
+    return make_copyable(each.hook_id or each.point or each.tenant_id or each.agent_id or each.tool) or "—"
 
 
 def _summarize_shadow(each: Statistic) -> str:

@@ -1,4 +1,4 @@
-"""`hookline hooks`: list, show, import, enforce, enable, disable, remove, revert, test, backtest definitions."""
+"""`hookline hooks`: list, show, import, enforce, enable, remove, revert, test and backtest definitions; list alerts."""
 
 from __future__ import annotations
 
@@ -61,6 +61,7 @@ if TYPE_CHECKING:
         HostSettings,
         ImportedHook,
         Mode,
+        PolicyAlert,
         Registry,
     )
     from hookline.store import SqlStore
@@ -71,7 +72,7 @@ T = TypeVar("T")
 
 KEPT_CHOICES = (
     *("on_error", "priority", "inherit", "mode"),
-    *("except_tenants", "tenants", "agents", "environments", "percent"),
+    *("except_tenants", "tenants", "agents", "operation_tags", "environments", "percent"),
 )
 """Fields of an imported definition that a second import leaves as they are."""
 LARGEST_IMPORT = 100_000
@@ -230,7 +231,7 @@ async def _store_imported(
             place = f"{file}, line {hook.line}: {hook.definition.name}"
             skipped.append(f"{place}: {error.problem}, at ${path}")
     kept = {each.id for each in stored}
-    removed = [each for each in earlier.values() if each.id not in kept and each.source == "api"]
+    removed = [each for each in earlier.values() if each.id not in kept and each.is_stored]
     for definition in removed:
         await registry.delete(definition.id, tenant_id=tenant, actor=actor())
     return stored, removed
@@ -314,6 +315,12 @@ ForAgents = Annotated[
     list[str] | None,
     typer.Option("--agent", metavar="GLOB", help="Only for agents of this id, such as refund*; repeatable."),
 ]
+ForTags = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--operation-tag", metavar="GLOB", help="Only for operations with this tag, such as vip*; repeatable."
+    ),
+]
 ForTenants = Annotated[
     list[str] | None, typer.Option("--for-tenant", metavar="ID", help="Only for this tenant; repeatable.")
 ]
@@ -322,7 +329,7 @@ ForEnvironments = Annotated[
     typer.Option("--environment", metavar="NAME", help="Only in this environment; repeatable."),
 ]
 Everywhere = Annotated[
-    bool, typer.Option("--everywhere", help="For all agents, tenants and environments that are not named.")
+    bool, typer.Option("--everywhere", help="For all agents, tags, tenants and environments that are not named.")
 ]
 
 
@@ -331,6 +338,7 @@ def enforce_hook(
     id: HookId,  # noqa: A002
     percent: Percent = None,
     agent: ForAgents = None,
+    operation_tag: ForTags = None,
     for_tenant: ForTenants = None,
     environment: ForEnvironments = None,
     everywhere: Everywhere = False,
@@ -344,7 +352,7 @@ def enforce_hook(
 
     The next run follows. What is not named stays as it is. `hookline hooks revert ID` takes it back.
     """
-    scope = _read_scope(percent, agent, for_tenant, environment, everywhere=everywhere)
+    scope = _read_scope(percent, agent, operation_tag, for_tenant, environment, everywhere=everywhere)
     _set_mode(id, "enforce", scope, store, tenant, (modules, scripts), as_json=as_json)
 
 
@@ -353,6 +361,7 @@ def shadow_hook(
     id: HookId,  # noqa: A002
     percent: Percent = None,
     agent: ForAgents = None,
+    operation_tag: ForTags = None,
     for_tenant: ForTenants = None,
     environment: ForEnvironments = None,
     everywhere: Everywhere = False,
@@ -366,20 +375,21 @@ def shadow_hook(
 
     The next run follows. What is not named stays as it is. `hookline hooks revert ID` takes it back.
     """
-    scope = _read_scope(percent, agent, for_tenant, environment, everywhere=everywhere)
+    scope = _read_scope(percent, agent, operation_tag, for_tenant, environment, everywhere=everywhere)
     _set_mode(id, "shadow", scope, store, tenant, (modules, scripts), as_json=as_json)
 
 
 def _read_scope(
     percent: float | None,
     agents: list[str] | None,
+    tags: list[str] | None,
     tenants: list[str] | None,
     environments: list[str] | None,
     *,
     everywhere: bool,
 ) -> dict[str, Any]:
     """Return the fields of a definition that options about its operations set."""
-    named = {"agents": agents, "tenants": tenants, "environments": environments}
+    named = {"agents": agents, "operation_tags": tags, "tenants": tenants, "environments": environments}
     scope: dict[str, Any] = {name: given or [] for name, given in named.items() if given or everywhere}
     return scope if percent is None else scope | {"percent": percent}
 
@@ -444,6 +454,29 @@ def show_history(
 
     found, more = operate(store, with_registry(look, None, None, None))
     print_list(found, _revision_columns(), as_json=as_json, nothing="There are no revisions of it.", more=more)
+
+
+@hooks_app.command("alerts")
+def list_alerts(
+    id: Annotated[str | None, typer.Argument(metavar="[ID]", help="Only alerts of this definition.")] = None,  # noqa: A002
+    store: StoreUrl = DEFAULT_STORE,
+    tenant: Tenant = None,
+    since: Since = None,
+    limit: Limit = 50,
+    as_json: AsJson = False,
+) -> None:
+    """List the alerts of policies, newest first.
+
+    A hook was put into shadow mode by its limits (fallback), or would deny more or fewer calls than before (rate).
+    Alerts are kept for 30 days.
+    """
+    begin = parse_option("--since", since, parse_time)
+
+    async def look(registry: Registry) -> tuple[Sequence[PolicyAlert], bool]:
+        return await read_pages(partial(registry.alerts, tenant, hook_id=id, since=begin), limit)
+
+    found, more = operate(store, with_registry(look, None, None, None))
+    print_list(found, _alert_columns(), as_json=as_json, nothing="There are no alerts.", more=more)
 
 
 @hooks_app.command("revert")
@@ -702,6 +735,17 @@ def _revision_columns() -> list[Column[DefinitionRevision]]:
         Column("action", lambda each: each.action),
         Column("by", lambda each: each.actor, rank=1),
         Column("changed", lambda each: ", ".join(change.field for change in each.changes), rank=2, cut=True),
+    ]
+
+
+def _alert_columns() -> list[Column[PolicyAlert]]:
+    return [
+        Column("when", lambda each: format_full_time(each.created_at)),
+        Column("kind", lambda each: each.kind),
+        Column("hook", lambda each: each.alert.definition_id),
+        Column("revision", lambda each: str(each.alert.revision), rank=2, right=True),
+        Column("what", lambda each: each.message, rank=1, cut=True),
+        Column("tenant", lambda each: each.alert.tenant_id, rank=3),
     ]
 
 

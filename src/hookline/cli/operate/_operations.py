@@ -56,6 +56,7 @@ def list_operations(
     only: Annotated[
         str | None, typer.Option("--status", metavar="STATUS", help=f"Show one status: {', '.join(STATUSES)}.")
     ] = None,
+    tag: Annotated[str | None, typer.Option(metavar="TAG", help="Only those with this tag.")] = None,
     limit: Limit = 50,
     as_json: AsJson = False,
 ) -> None:
@@ -63,7 +64,7 @@ def list_operations(
     check_word("--status", only, STATUSES)
 
     async def look(store: SqlStore) -> Any:
-        return await read_pages(partial(store.operations, tenant, only), limit)
+        return await read_pages(partial(store.operations, tenant, only, tag=tag), limit)
 
     found, more = operate(store, look)
     print_list(found, _columns(), as_json=as_json, nothing="No operations match.", more=more)
@@ -85,12 +86,13 @@ def show_operation(
 
     found, waiting, made = operate(store, look)
     plain: dict[str, Any] = msgspec.to_builtins(found)
-    apart = {"operationId", "status", "missingHooks", "createdAt", "updatedAt"}
+    apart = {"operationId", "status", "missingHooks", "createdAt", "updatedAt", "tags"}
     shown = [
         ("operationId", make_copyable(found.operation_id)),
         ("status", format_status(found.status)),
         ("waiting for hooks", make_one_line(", ".join(found.missing_hooks))),
         *((name, value) for name, value in plain.items() if name not in apart),
+        ("tags", make_one_line(", ".join(found.tags))),
         time_field("created", found.created_at),
         time_field("updated", found.updated_at),
     ]
@@ -228,6 +230,7 @@ def _columns() -> list[Column[StoredOperation]]:
         Column("age", lambda each: format_age(each.created_at), rank=1, right=True),
         Column("agent", lambda each: each.agent_id, rank=2, cut=True),
         Column("tenant", lambda each: each.tenant_id, rank=3),
+        Column("tags", lambda each: ", ".join(each.tags), rank=4, cut=True),
         Column("steps", lambda each: str(each.steps), rank=5, right=True),
         Column("calls", lambda each: str(each.tool_calls), rank=6, right=True),
         Column("USD", lambda each: f"{each.cost_usd:.4f}", rank=7, right=True),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -42,23 +43,24 @@ def serve_hooks(
         float, typer.Option(min=0.0, metavar="SECONDS", help="Seconds to wait for a server that is away at the start.")
     ] = 0.0,
 ) -> None:
-    """Decide about calls of runs in other processes, until stopped. Questions under way are answered first."""
+    """Decide about calls of runs in other processes, until stopped. Questions under way are answered first.
+
+    HOOKLINE_REMOTE_SECRET is the secret that signs; several, newest first, are separated by spaces.
+    """
     with report_errors_only():
-        from hookline.bus import NatsBus
+        from hookline.bus import SECRET_VARIABLE, NatsBus
         from hookline.cli.chat import load_hooks
 
         hooks = load_hooks([target])
         made = NatsBus(bus, credentials=credentials, nkey_seed=nkey_seed, prefix=prefix, wait=wait)
-        asyncio.run(_serve(made, hooks, name, revision))
+        asyncio.run(_serve(made, hooks, name, revision, os.environ.get(SECRET_VARIABLE, "").split() or None))
 
 
-async def _serve(bus: NatsBus, hooks: list[AnyHook], name: str | None, revision: str) -> None:
-    from hookline.bus import serve
-
+async def _serve(bus: NatsBus, hooks: list[AnyHook], name: str | None, revision: str, secret: list[str] | None) -> None:
     async with AsyncExitStack() as stack:
         await stack.enter_async_context(bus)
         try:
-            served = await stack.enter_async_context(serve(bus, hooks, name=name, revision=revision))
+            served = await stack.enter_async_context(bus.serve(hooks, name=name, revision=revision, secret=secret))
         except HookUsageError as error:
             raise HookUsageError(str(error).replace("`name` is missing", "--name is missing")) from error
         typer.echo(f"hookline serves the hooks {served!r} on {bus.address}")

@@ -72,13 +72,15 @@ async def plain(stage: Stage) -> Witness:
 
 
 async def who_runs(stage: Stage) -> Witness:
-    """Every event has the operation, the user and the tenant of its run."""
+    """Every event has the operation, the user, the tenant and the tags of its run."""
     witness = Witness(stage)
-    await stage.play(PLAIN, [witness.hooks], operation_id="contract-who", user_id="ann", tenant_id="acme")
+    given: dict[str, Any] = {"user_id": "ann", "tenant_id": "acme", "tags": ["vip"]}
+    await stage.play(PLAIN, [witness.hooks], operation_id="contract-who", **given)
 
+    expected = ("contract-who", "ann", "acme", ("vip",), None)
     for event in witness.events:
-        who = (event.operation_id, event.user_id, event.tenant_id, event.parent_operation_id)
-        check_equal(f"The run, user and tenant of {event.hook_type}.", who, ("contract-who", "ann", "acme", None))
+        who = (event.operation_id, event.user_id, event.tenant_id, event.tags, event.parent_operation_id)
+        check_equal(f"The run, user, tenant and tags of {event.hook_type}.", who, expected)
     return witness
 
 
@@ -175,7 +177,8 @@ async def sub_agent(stage: Stage) -> Witness:
 async def inheriting_sub_agent(stage: Stage) -> Witness:
     """A bundle with `inherit=True` also sees the sub-agent's operation, which names its parent."""
     witness = Witness(stage, inherit=True)
-    await stage.play(DELEGATING, [witness.hooks], operation_id="contract-parent", user_id="ann", tenant_id="acme")
+    given: dict[str, Any] = {"user_id": "ann", "tenant_id": "acme", "tags": ["vip"]}
+    await stage.play(DELEGATING, [witness.hooks], operation_id="contract-parent", **given)
 
     witness.heard(plain_events(delegation_events(), calls=0, content=""), of="contract-parent")
     child = witness.of(AfterCallAgent)[0].sub_operation_id
@@ -187,8 +190,9 @@ async def inheriting_sub_agent(stage: Stage) -> Witness:
     check_equal("The operations.", {event.operation_id for event in witness.events}, {"contract-parent", child})
     for event in witness.events:
         parent = "contract-parent" if event.operation_id == child else None
-        who = (event.parent_operation_id, event.user_id, event.tenant_id)
-        check_equal(f"The parent run, user and tenant of {event.hook_type}.", who, (parent, "ann", "acme"))
+        who = (event.parent_operation_id, event.user_id, event.tenant_id, event.tags)
+        expected = (parent, "ann", "acme", ("vip",))
+        check_equal(f"The parent run, user, tenant and tags of {event.hook_type}.", who, expected)
     return witness
 
 

@@ -71,8 +71,8 @@ class Stage(Protocol):
         Args:
             scene: The scene.
             hooks: The hooks of the run.
-            attach: Other arguments, such as `operation_id`, `user_id`, `tenant_id`, `dispatcher`, `drain_timeout`,
-                `best_effort`, …
+            attach: Other arguments, such as `operation_id`, `user_id`, `tenant_id`, `tags`, `dispatcher`,
+                `drain_timeout`, `best_effort`, …
 
         Raises:
             Exception: What the framework's run raises.

@@ -19,10 +19,12 @@ from hookline.store import Page
 __all__ = ["ROUTES"]
 
 ROWS = 100
+LONGEST_REVISION = 15
 READS = {"scope": "hooks:read"}
 LOGGED_POINTS = [*dict.fromkeys(name.partition(".")[0] for name in POINTS)]
 LOGGED_STATUSES = ("ok", "denied", "error", "timeout", "mocked", "dropped", "shadow")
 SERIES = {"ok": "done", "denied": "denied or asked", "failed": "failed"}
+GroupedBy = Literal["hook", "point", "tenant", "agent", "tool"]
 SPANS = {"1h": 3600, "24h": 86_400, "7d": 7 * 86_400}
 
 
@@ -30,7 +32,7 @@ SPANS = {"1h": 3600, "24h": 86_400, "7d": 7 * 86_400}
 async def show_logs(request: Req) -> Response[str]:
     """Show the log of hook executions, newest first."""
     context, caller = context_of(request), caller_of(request)
-    names = ("hook", "point", "status", "operation", "tenant", "from", "to", "cursor")
+    names = ("hook", "point", "status", "operation", "revision", "tenant", "from", "to", "cursor")
     asked = {name: request.query_params.get(name) or None for name in names}
     page, problem = Page[ExecutionRow](items=[]), ""
     try:
@@ -55,7 +57,7 @@ async def _read_logs(context: PageContext, request: Req, asked: dict[str, str | 
     """Read a page of the log.
 
     Raises:
-        FilterError: If a time is invalid.
+        FilterError: If a time or the revision is invalid.
     """
     caller = caller_of(request)
     return await context.parts.log.logs(
@@ -64,11 +66,26 @@ async def _read_logs(context: PageContext, request: Req, asked: dict[str, str | 
         point=asked["point"],
         status=asked["status"] if asked["status"] in LOGGED_STATUSES else None,
         operation_id=asked["operation"],
+        revision=_parse_revision(asked["revision"]),
         since=parse_moment("From", asked["from"]),
         until=parse_moment("To", asked["to"]),
         cursor=asked["cursor"],
         limit=ROWS,
     )
+
+
+def _parse_revision(text: str | None) -> int | None:
+    """Parse the revision that a person typed.
+
+    Raises:
+        FilterError: If it is no revision.
+    """
+    if text is None:
+        return None
+    given = text.strip()
+    if not (given.isascii() and given.isdigit() and len(given) <= LONGEST_REVISION and int(given)):
+        raise FilterError("“Revision” must be the number of a revision, such as 12, from the history of a hook.")
+    return int(given)
 
 
 @get("/statistics", opt=READS)
@@ -80,11 +97,10 @@ async def show_statistics(request: Req) -> Response[str]:
     asked["span"] = span
     now = time()
     log, tenant_id = context.parts.log, caller.tenant(asked["tenant"])
-    by: Literal["hook", "point", "tenant"] = "hook"
-    if asked["by"] == "point":
-        by = "point"
-    elif asked["by"] == "tenant" and caller.sees_all:
-        by = "tenant"
+    groupings: list[GroupedBy] = ["hook", "point", "agent", "tool"]
+    if caller.sees_all:
+        groupings.append("tenant")
+    by = next((each for each in groupings if each == asked["by"]), groupings[0])
     found = await log.statistics(tenant_id, hook_id=asked["hook"], since=now - SPANS[span], by=by)
     unit: Literal["minute", "hour"] = "minute" if span == "1h" else "hour"
     count = SPANS[span] // (60 if unit == "minute" else 3600)
@@ -118,6 +134,7 @@ async def show_statistics(request: Req) -> Response[str]:
         left_out=len(found) - len(rows),
         asked=asked,
         by=by,
+        groupings=[(each, each) for each in groupings],
         unit=unit,
         runs=runs,
         legend=[(legend_key(name), shown) for name, shown in SERIES.items()],

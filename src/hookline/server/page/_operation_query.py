@@ -44,6 +44,7 @@ COLUMNS = {
     "agent": "Agent",
     "tenant": "Tenant",
     "user": "User",
+    "tags": "Tags",
     "duration": "Duration",
     "steps": "Steps",
     "models": "Model calls",
@@ -73,6 +74,7 @@ class OperationQuery(msgspec.Struct, frozen=True, kw_only=True):
         tenant: Only operations of this tenant.
         agent: Only operations of this agent.
         user: Only operations of this user.
+        tag: Only operations with this tag.
         tool: Only operations that called this tool.
         length: A range up to now, in which the operations started.
         begin: The time from which on they started, as it was typed: a date or a time in UTC.
@@ -87,6 +89,7 @@ class OperationQuery(msgspec.Struct, frozen=True, kw_only=True):
     tenant: str | None = None
     agent: str | None = None
     user: str | None = None
+    tag: str | None = None
     tool: str | None = None
     length: RangeName | None = None
     begin: str | None = None
@@ -111,6 +114,7 @@ class OperationQuery(msgspec.Struct, frozen=True, kw_only=True):
             tenant=given.get("tenant") or None,
             agent=given.get("agent") or None,
             user=given.get("user") or None,
+            tag=given.get("tag") or None,
             tool=given.get("tool") or None,
             length=one_of("range", RANGES),
             begin=given.get("from") or None,
@@ -128,6 +132,7 @@ class OperationQuery(msgspec.Struct, frozen=True, kw_only=True):
             "tenant": self.tenant,
             "agent": self.agent,
             "user": self.user,
+            "tag": self.tag,
             "tool": self.tool,
             "range": self.length,
             "from": self.begin,
@@ -146,7 +151,7 @@ class OperationQuery(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def has_more(self) -> bool:
         """Whether one of the filters is set that the form folds away."""
-        return bool(self.user or self.tool or self.begin or self.end or self.columns != DEFAULT_COLUMNS)
+        return bool(self.user or self.tag or self.tool or self.begin or self.end or self.columns != DEFAULT_COLUMNS)
 
     def time_range(self, now: float) -> tuple[float | None, float | None]:
         """Return the first second of the range and the first one after it, in unix seconds.
@@ -159,7 +164,7 @@ class OperationQuery(msgspec.Struct, frozen=True, kw_only=True):
         """
         if len(self.search or "") > LONGEST_SEARCH:
             raise FilterError(f"Search for a text of at most {LONGEST_SEARCH} characters.")
-        for name in ("tenant", "agent", "user", "tool"):
+        for name in ("tenant", "agent", "user", "tag", "tool"):
             if len(getattr(self, name) or "") > LONGEST_WORD:
                 raise FilterError(f"The {name} can have at most {LONGEST_WORD} characters.")
         since, until = (parse_moment(name, text) for name, text in (("From", self.begin), ("To", self.end)))

@@ -109,6 +109,7 @@ async def _read_list(context: PageContext, request: Req, query: OperationQuery) 
         query.status,
         agent_id=query.agent,
         user_id=query.user,
+        tag=query.tag,
         tool=query.tool,
         search=query.search,
         since=since,

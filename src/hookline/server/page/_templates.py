@@ -75,7 +75,7 @@ STATUSES = {
     "reject": ("denied", DECIDED["reject"]),
     "rejectAndContinue": ("denied", DECIDED["rejectAndContinue"]),
     "open": ("ok", "open"),
-    "warned": ("waiting", "nearly used up"),
+    "nearly used up": ("waiting", "nearly used up"),
     "used up": ("denied", "used up"),
     "closed": ("failed", "closed"),
     "compacted": ("mocked", "compacted"),

@@ -19,6 +19,7 @@ from hookline.registry import (
     Mode,
     Name,
     OneTenant,
+    OperationTag,
     Percent,
     Seconds,
     ShadowLimits,
@@ -53,6 +54,7 @@ Point = Annotated[str, Meta(min_length=1, max_length=40)]
 Tags = Annotated[list[Tag], Meta(max_length=30)]
 Tenants = Annotated[list[OneTenant], Meta(max_length=1000)]
 Agents = Annotated[list[AgentGlob], Meta(max_length=100)]
+OperationTags = Annotated[list[OperationTag], Meta(max_length=100)]
 Environments = Annotated[list[Environment], Meta(max_length=100)]
 Moment = Annotated[float, Meta(ge=0, le=1e12)]
 Revision = Annotated[int, Meta(ge=0, le=2**53)]
@@ -70,6 +72,7 @@ class NewHook(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_
         except_tenants: The tenants whose runs a system hook leaves out.
         tenants: The only tenants for whose runs a system hook is.
         agents: Globs of the ids of the only agents for whose operations the hook is.
+        operation_tags: Globs of tags, one of which an operation must have.
         environments: The only environments in which the hook is.
         percent: The share of operations for which the hook is, 0 to 100, with up to two decimals.
         priority: Order among the interceptors.
@@ -98,6 +101,7 @@ class NewHook(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_
     except_tenants: Tenants = []
     tenants: Tenants = []
     agents: Agents = []
+    operation_tags: OperationTags = []
     environments: Environments = []
     percent: Percent = 100.0
     priority: Priority = 100
@@ -150,6 +154,7 @@ class HookChanges(msgspec.Struct, frozen=True, kw_only=True, rename="camel", for
         except_tenants: The tenants whose runs a system hook leaves out.
         tenants: The only tenants for whose runs a system hook is.
         agents: Globs of the ids of the only agents for whose operations the hook is.
+        operation_tags: Globs of tags, one of which an operation must have.
         environments: The only environments in which the hook is.
         percent: The share of operations for which the hook is, 0 to 100, with up to two decimals.
         priority: Order among the interceptors.
@@ -176,6 +181,7 @@ class HookChanges(msgspec.Struct, frozen=True, kw_only=True, rename="camel", for
     except_tenants: Tenants | UnsetType = UNSET
     tenants: Tenants | UnsetType = UNSET
     agents: Agents | UnsetType = UNSET
+    operation_tags: OperationTags | UnsetType = UNSET
     environments: Environments | UnsetType = UNSET
     percent: Percent | UnsetType = UNSET
     priority: Priority | UnsetType = UNSET

@@ -19,6 +19,7 @@ from hookline.registry import (
     DryRun,
     HandlerEntry,
     HookDefinition,
+    PolicyAlert,
     Registry,
 )
 from hookline.server._callers import Caller, Req, caller_of, not_found_error
@@ -41,11 +42,13 @@ from hookline.server.routes._hook_bodies import (
 from hookline.server.routes._shared import (
     VISIBLE,
     Cursor,
+    HookId,
     Id,
     IfMatch,
     IfNoneMatch,
     Limit,
     PointName,
+    Since,
     TenantId,
     page_response,
     route,
@@ -128,6 +131,22 @@ async def list_deleted_hooks(
     """List definitions that were deleted, the last first. `POST /v1/hooks/{id}/revert` brings one back."""
     registry, caller = parts_of(request).registry, caller_of(request)
     return page_response(request, await registry.deleted(caller.tenant(tenant_id), cursor=cursor, limit=limit))
+
+
+@route("GET", "/v1/hooks/alerts", scope="hooks:read", summary="List alerts of policies", errors=[404])
+async def list_hook_alerts(
+    request: Req,
+    tenant_id: TenantId = None,
+    hook_id: HookId = None,
+    since: Since = None,
+    cursor: Cursor = None,
+    limit: Limit = 50,
+) -> Response[Page[PolicyAlert]]:
+    """List alerts, newest first: hooks that their limits put into shadow mode, and changed rates of denials."""
+    registry, tenant = parts_of(request).registry, caller_of(request).tenant(tenant_id)
+    return page_response(
+        request, await registry.alerts(tenant, hook_id=hook_id, since=since, cursor=cursor, limit=limit)
+    )
 
 
 @route("PUT", "/v1/hooks/order", scope="hooks:manage", summary="Order the hooks at a point", errors=[404, 409, 412])
@@ -466,6 +485,7 @@ HOOK_ROUTES = [
     create_hook,
     list_handlers,
     list_deleted_hooks,
+    list_hook_alerts,
     order_hooks,
     try_new_hook,
     match_new_hook,

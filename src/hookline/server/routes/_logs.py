@@ -11,6 +11,7 @@ from hookline.registry import ExecutionRow, Grouping, Statistic
 from hookline.server._callers import Req, caller_of, not_found_error
 from hookline.server._parts import parts_of
 from hookline.server.routes._shared import (
+    LARGEST,
     Cursor,
     HookId,
     Id,
@@ -29,6 +30,10 @@ from hookline.store import Page
 __all__ = ["LOG_ROUTES"]
 
 Status = Annotated[ExecutionStatus | None, QueryParameter(description="Return only those with this status.")]
+Revision = Annotated[
+    int | None,
+    QueryParameter(ge=1, le=LARGEST, description="Return only those in which a hook of this revision ran."),
+]
 By = Annotated[Grouping, QueryParameter(description="What to group by.")]
 
 
@@ -40,6 +45,7 @@ async def list_logs(
     point: LogPoint = None,
     status: Status = None,
     operation_id: OperationId = None,
+    revision: Revision = None,
     since: Since = None,
     until: Until = None,
     cursor: Cursor = None,
@@ -53,6 +59,7 @@ async def list_logs(
         point=point,
         status=status,
         operation_id=operation_id,
+        revision=revision,
         since=since,
         until=until,
         cursor=cursor,
@@ -79,7 +86,10 @@ async def read_statistics(
     since: Since = None,
     by: By = "hook",
 ) -> list[Statistic]:
-    """Summarize hook executions: counts and p50/p95/p99 latencies, by hook, point, tenant or minute."""
+    """Summarize hook executions: counts, decisions and p50/p95/p99 latencies, by hook, tenant, agent, tool or time.
+
+    By agent and by tool, whole hours are counted. By tool, only executions about a tool are.
+    """
     tenant = caller_of(request).tenant(tenant_id)
     return await parts_of(request).log.statistics(tenant, hook_id=hook_id, point=point, since=since, by=by)
 

@@ -54,6 +54,10 @@ UserId = Annotated[
     str | None,
     QueryParameter(name="userId", max_length=400, pattern=VISIBLE, description="Return only those of this user."),
 ]
+Tag = Annotated[
+    str | None,
+    QueryParameter(max_length=100, pattern=VISIBLE, description="Return only those with this tag."),
+]
 Tool = Annotated[
     str | None,
     QueryParameter(
@@ -128,6 +132,7 @@ async def list_operations(
     status: Status = None,
     agent_id: AgentId = None,
     user_id: UserId = None,
+    tag: Tag = None,
     tool: Tool = None,
     search: Search = None,
     since: Since = None,
@@ -138,14 +143,16 @@ async def list_operations(
 ) -> Response[OperationPage]:
     """List operations, newest first unless sorted otherwise. The time range is that of their start.
 
-    A page looks at 10,000 operations at most, or at 1,000 with `tool`. If it stops before the end, `lookedAt` says so,
-    and the cursor continues with older operations. Other orders than `newest` are those of the operations looked at.
+    A page looks at 10,000 operations at most, or at 1,000 with `tool`, or with `tag` and another filter. If it stops
+    before the end, `lookedAt` says so, and the cursor continues with older operations. Other orders than `newest` are
+    those of the operations looked at.
     """
     page = await parts_of(request).store.operations(
         caller_of(request).tenant(tenant_id),
         status,
         agent_id=agent_id,
         user_id=user_id,
+        tag=tag,
         tool=tool,
         search=search,
         since=since,

@@ -229,9 +229,12 @@ def draw_scope(values: Mapping[str, str], tenants: Sequence[str] | None) -> list
         share = FormField(name="percent", label="Percent of operations", kind="number", reader="number", hint=hint)
         hint = "The ids of the agents, or globs of them. Write one per line. Example: refund*"
         agents = FormField(name="agents", label="Only for agents", kind="lines", reader="list", hint=hint)
+        hint = "The operation must have one of these tags. Globs match too. Write one per line. Example: vip*"
+        tags = FormField(name="operationTags", label="Only for tags", kind="lines", reader="list", hint=hint)
         fields += [
             msgspec.structs.replace(share, placeholder="100"),
             msgspec.structs.replace(agents, placeholder="all agents"),
+            msgspec.structs.replace(tags, placeholder="all operations"),
         ]
     if tenants is not None and not values.get("tenantId"):
         hint = "The hook only runs for these tenants. Write one per line."
@@ -407,12 +410,16 @@ def _resolve(node: Mapping[str, Any], root: Mapping[str, Any]) -> Mapping[str, A
     if reference.startswith("#/$defs/"):
         node = root.get("$defs", {}).get(reference.removeprefix("#/$defs/"), {})
     kinds = [each for each in node.get("anyOf", ()) if each.get("type") != "null"]
-    return _resolve(kinds[0], root) if len(kinds) == 1 else node
+    if len(kinds) != 1:
+        return node
+    described = {"description": node["description"]} if "description" in node else {}
+    return {**_resolve(kinds[0], root), **described}
 
 
 def _draw_property(path: str, name: str, node: Mapping[str, Any], default: Any, *, required: bool) -> FormField:
-    label = name.replace("_", " ").capitalize()
-    hint = str(node.get("description", ""))
+    *outer, _ = path.split(".")[1:]
+    label = ": ".join([*outer, name]).replace("_", " ").capitalize()
+    hint = _plain(str(node.get("description", "")))
     shown = "" if default in (None, "", [], {}) else str(default)
     field = FormField(name=path, label=label, hint=hint, required=required, placeholder=shown)
     replace = msgspec.structs.replace
@@ -438,7 +445,7 @@ def _draw_property(path: str, name: str, node: Mapping[str, Any], default: Any, 
     if kind == "array" and items.get("enum"):
         known = ", ".join(str(each) for each in items["enum"])
         return replace(field, kind="lines", reader="list", hint=f"{hint} Write one per line, of {known}.".lstrip())
-    kinds = node.get("anyOf", ())
+    kinds = sorted(node.get("anyOf", ()), key=lambda each: "enum" not in each)
     if len(kinds) == 2 and "enum" in kinds[0] and kinds[1].get("type") in ("number", "integer"):
         words = [str(each) for each in kinds[0]["enum"]]
         return replace(

@@ -58,7 +58,7 @@ CHANGES = {"scope": "hooks:manage"}
 SHOWN_FIELDS = re.compile(r"[A-Za-z]+(?:\.[\w.-]+)?", re.ASCII)
 OWN = {"do", "token", "sample", "samplePoint", "revision", "id"}
 """Fields of the form that are not the definition's."""
-COUNTED = ("id", "tool", "exceptTenants", "tenantId", "tenants", "agents", "percent")
+COUNTED = ("id", "tool", "exceptTenants", "tenantId", "tenants", "agents", "operationTags", "percent")
 """Fields that decide for which calls a definition is; of the id, the share of operations depends."""
 UNCHOSEN = {"script": "none"}
 LONGEST_HISTORY = 100
@@ -432,7 +432,7 @@ def _refuse_file(found: HookDefinition) -> None:
     Raises:
         ApiError: 409, if it is.
     """
-    if found.source != "api":
+    if not found.is_stored:
         raise ApiError(409, "read_only", f"This hook is defined in {found.source}. Change it there.")
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from time import time
 from typing import Any
 
@@ -15,9 +15,11 @@ from hookline.server._callers import Caller
 from hookline.server._parts import ServerParts
 from hookline.store import SqlStore, events
 
-__all__ = ["ShadowExample", "ShadowView", "read_shadow_view"]
+__all__ = ["ShadowExample", "ShadowGroup", "ShadowView", "read_shadow_view"]
 
 DAY = 86_400
+GROUPS = 8
+"""Tools, and agents, that the page shows."""
 EXAMPLES = 8
 """Examples that the page shows."""
 LOOKED_AT = 200
@@ -46,16 +48,32 @@ class ShadowExample(msgspec.Struct, frozen=True, kw_only=True):
     was: str = ""
 
 
+class ShadowGroup(msgspec.Struct, frozen=True, kw_only=True):
+    """What a shadow hook would have done about the calls of a tool or of an agent.
+
+    Attributes:
+        name: The tool or the agent, in words.
+        counts: Its statistics.
+    """
+
+    name: str
+    counts: Statistic
+
+
 class ShadowView(msgspec.Struct, frozen=True, kw_only=True):
     """What a hook in shadow mode would have done in the last day.
 
     Attributes:
         counts: Its statistics; `None` if it judged no call.
         examples: The newest calls that it would not have let pass, or in which it failed.
+        by_tool: The tools with most decisions; empty if no call was about a tool.
+        by_agent: The agents with most decisions; empty if no call was an agent's.
     """
 
     counts: Statistic | None
-    examples: list[ShadowExample]
+    examples: list[ShadowExample] = []
+    by_tool: list[ShadowGroup] = []
+    by_agent: list[ShadowGroup] = []
 
 
 async def read_shadow_view(parts: ServerParts, caller: Caller, definition: HookDefinition) -> ShadowView | None:
@@ -73,17 +91,36 @@ async def read_shadow_view(parts: ServerParts, caller: Caller, definition: HookD
     found = await log.statistics(tenant_id, hook_id=definition.id, since=time() - DAY)
     counts = next((each for each in found if each.shadow), None)
     if counts is None:
-        return ShadowView(counts=None, examples=[]) if definition.mode == "shadow" else None
+        return ShadowView(counts=None) if definition.mode == "shadow" else None
+    by_tool = await log.statistics(tenant_id, hook_id=definition.id, since=time() - DAY, by="tool")
+    by_agent = await log.statistics(tenant_id, hook_id=definition.id, since=time() - DAY, by="agent")
     page = await log.logs(tenant_id, hook_id=definition.id, status="shadow", since=time() - DAY, limit=LOOKED_AT)
     examples = [
-        ShadowExample(row=row, run=run)
+        ShadowExample(row=row, run=run, tool=row.tool)
         for row in page.items
         for run in row.executions
         if run.hook_id == definition.id and run.status == "shadow" and (run.decision or run.error)
     ][:EXAMPLES]
     if "operations:read" in caller.scopes:
         examples = [await _add_call(parts.store, each) for each in examples]
-    return ShadowView(counts=counts, examples=examples)
+    return ShadowView(
+        counts=counts,
+        examples=examples,
+        by_tool=_groups_of([("further tools" if each.tool == "*" else each.tool, each) for each in by_tool]),
+        by_agent=_groups_of([("further agents" if each.agent_id == "*" else each.agent_id, each) for each in by_agent]),
+    )
+
+
+def _groups_of(found: Sequence[tuple[str | None, Statistic]]) -> list[ShadowGroup]:
+    """Return the groups in which a hook judged in the shadow, those with most decisions first."""
+    groups = [ShadowGroup(name=name, counts=counts) for name, counts in found if name and counts.shadow]
+    return sorted(groups, key=lambda each: (-_decisions_of(each.counts), -each.counts.shadow, each.name))[:GROUPS]
+
+
+def _decisions_of(counts: Statistic) -> int:
+    """Return how many calls a hook would not have let pass as they were, or failed in."""
+    decided = counts.shadow_denied + counts.shadow_asked + counts.shadow_mocked + counts.shadow_changed
+    return decided + counts.shadow_continued + counts.shadow_failed
 
 
 async def _add_call(store: SqlStore, example: ShadowExample) -> ShadowExample:
@@ -99,7 +136,7 @@ async def _add_call(store: SqlStore, example: ShadowExample) -> ShadowExample:
         .order_by(events.c.number)
         .limit(MOST_EVENTS)
     )
-    tool = args = was = ""
+    tool, args, was = example.tool, "", ""
     async with store.reading() as connection:
         for kind, wire in await connection.execute(query):
             event: dict[str, Any] = msgspec.json.decode(wire)

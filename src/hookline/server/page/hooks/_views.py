@@ -19,6 +19,7 @@ from hookline.registry import (
     DefinitionRevision,
     DryRun,
     HookDefinition,
+    PolicyAlert,
 )
 from hookline.server._actors import describe_actors
 from hookline.server._callers import Req, caller_of
@@ -67,6 +68,10 @@ LONGEST_TEXT = 400
 TRIES = 5
 RECENT = 5
 """Revisions that the page of a hook shows."""
+SHOWN_ALERTS = 5
+"""Alerts that the page of a hook shows."""
+MOST_ALERTS = 1000
+"""Alerts in which the list looks for those of its hooks."""
 BACKTEST_DAYS = {"1": "day", "7": "7 days", "30": "30 days"}
 SHOWN_EXAMPLES = 5
 READS, CHANGES = {"scope": "hooks:read"}, {"scope": "hooks:manage"}
@@ -121,8 +126,17 @@ async def show_hooks(request: Req) -> Response[str]:
         back=context.current_place(request),
         is_filtered=any(asked[name] for name in ("text", "point", "enabled", "tenant")),
         tenants=registry.tenants() if caller.sees_all else [],
+        alerts=await _read_alerts(request, caller.tenant(asked["tenant"])),
         problems=registry.problems if caller.sees_all else (),
     )
+
+
+async def _read_alerts(request: Req, tenant_id: str | None) -> dict[tuple[str, str], PolicyAlert]:
+    """Read the newest alert of each definition in the last day, by its tenant and id."""
+    parts = context_of(request).parts
+    since = await parts.store.now() - DAY
+    page = await parts.registry.alerts(tenant_id, since=since, limit=MOST_ALERTS)
+    return {(each.alert.tenant_id, each.alert.definition_id): each for each in reversed(page.items)}
 
 
 @get("/hooks/{id:str}", opt=READS)
@@ -412,6 +426,7 @@ async def _render_hook(
         backtest_days=backtest_days,
         backtest_choices=BACKTEST_DAYS,
         backtest_problem=backtest_problem,
+        alerts=await registry.alerts(definition.tenant_id, hook_id=definition.id, limit=SHOWN_ALERTS),
     )
 
 
@@ -419,7 +434,7 @@ def _draw_rollout(request: Req, definition: HookDefinition) -> Sequence[FormFiel
     """Draw the small form that enforces a hook; nothing for a hook that the caller cannot change, or that observes."""
     caller = caller_of(request)
     changes = "hooks:manage" in caller.scopes and (definition.tenant_id or caller.sees_all)
-    if not definition.decides or not changes or definition.source != "api":
+    if not definition.decides or not changes or not definition.is_stored:
         return ()
     return _fill_scope(request, definition, write_values(definition, None))
 
@@ -457,7 +472,7 @@ async def _render_stale(request: Req, id: Id, tenant: str | None, error: Excepti
 
 async def _read_recent(request: Req, definition: HookDefinition) -> Page[DefinitionRevision]:
     """Read the newest revisions of a definition; a definition in a file has none."""
-    if definition.source != "api":
+    if not definition.is_stored:
         return Page(items=[])
     registry, caller = context_of(request).parts.registry, caller_of(request)
     return await read_history(registry, caller, definition.id, definition.tenant_id, limit=RECENT)

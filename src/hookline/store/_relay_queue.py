@@ -1,0 +1,397 @@
+"""The queue of commits that a relay has yet to tell, the lease of the relay, and dead letters.
+
+A commit whose events somebody hears in another process writes a row of the queue in its own transaction, and the row is
+deleted once the bus has kept the commit. So the position of the relay is what is left of the queue: a transaction that
+stays open longer than later ones is found when it commits, which a position by number or time would pass over. Within
+an operation, commits follow one another, so that the order of the rows is that of the events.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from hashlib import sha256
+from typing import Any, NamedTuple, TypeAlias
+from uuid import uuid4
+
+import msgspec
+from sqlalchemy import ColumnElement, and_, bindparam, delete, func, insert, or_, select, update
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from hookline.runtime import JournalEntry, OperationState
+from hookline.store._database import insert_into
+from hookline.store._rows import replace_unstorable
+from hookline.store._tables import dead_letters, events, operations, relay_queue, relays
+
+__all__ = [
+    "DeadLetter",
+    "QueuedCommit",
+    "RelayStatus",
+    "add_dead_letter",
+    "build_relay_row",
+    "claim_relay",
+    "confirm_told",
+    "note_relay",
+    "read_dead_letters",
+    "read_queue",
+    "read_relay_status",
+    "release_relay",
+    "replay_dead_letters",
+    "replay_events",
+]
+
+Row: TypeAlias = dict[str, Any]
+
+NAME = "relay"
+"""The name of the only row of `relays`."""
+REPLAYED = 100
+"""Events of an operation that a replay puts into one message at most."""
+
+
+class QueuedCommit(NamedTuple):
+    """A commit that waits to be told.
+
+    Attributes:
+        seq: The key of its row.
+        operation_id: The operation.
+        first: The number of its first event.
+        number: The number of its last event.
+        tenant_id: The tenant.
+        hearers: The names under which it is heard.
+        replay: The id of the replay that tells it again, or `""`.
+        events: Its events, as they are stored.
+    """
+
+    seq: int
+    operation_id: str
+    first: int
+    number: int
+    tenant_id: str
+    hearers: list[str]
+    replay: str
+    events: list[bytes]
+
+
+class RelayStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """What the relay of a store is doing.
+
+    Attributes:
+        owner: The process that relays; `None` if none does.
+        waiting: Number of commits that wait to be told.
+        waiting_seconds: For how long the oldest of them has waited.
+        told: Number of commits that were told so far.
+        told_at: When the last one was told, in unix seconds.
+        problem: Why commits cannot be told now; `None` if they can.
+        depths: Number of commits that the bus keeps and that a name has not heard yet, by name.
+        dead_letters: Number of dead letters, by name.
+    """
+
+    owner: str | None = None
+    waiting: int = 0
+    waiting_seconds: float = 0.0
+    told: int = 0
+    told_at: float | None = None
+    problem: str | None = None
+    depths: dict[str, int] = {}
+    dead_letters: dict[str, int] = {}
+
+
+class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
+    """An event that a remote observer could not handle.
+
+    Attributes:
+        id: Its id.
+        hearer: The name under which it was heard.
+        hook_id: The observer; `""` if the event could not be read or carried.
+        operation_id: The operation.
+        number: The number of the event.
+        tenant_id: The tenant.
+        tries: How often it was tried.
+        error: Why it failed the last time.
+        created_at: When it was given up, in unix seconds.
+    """
+
+    id: str
+    hearer: str
+    hook_id: str
+    operation_id: str
+    number: int
+    tenant_id: str
+    tries: int
+    error: str
+    created_at: float
+
+
+def build_relay_row(state: OperationState, entries: Sequence[JournalEntry]) -> Row | None:
+    """Build the row of the queue for a commit; `None` if nobody hears its events in another process."""
+    if not state.hearers or not entries:
+        return None
+    return {
+        "operation_id": state.operation_id,
+        "first": entries[0].number,
+        "number": entries[-1].number,
+        "tenant_id": state.tenant_id,
+        "hearers": encode_names([hearer.name for hearer in state.hearers]),
+        "replay": "",
+    }
+
+
+def encode_names(names: Sequence[str]) -> str:
+    """Return names as a JSON list."""
+    return msgspec.json.encode(list(names)).decode()
+
+
+# The queue
+
+
+async def read_queue(connection: AsyncConnection, limit: int) -> list[QueuedCommit]:
+    """Read the oldest commits of the queue, with their events."""
+    rows = (await connection.execute(select(relay_queue).order_by(relay_queue.c.seq).limit(limit))).all()
+    if not rows:
+        return []
+    queued = relay_queue.alias()
+    its = and_(
+        events.c.operation_id == queued.c.operation_id,
+        events.c.number.between(queued.c.first, queued.c.number),
+        # Retention may have moved the events of the operation to day 0.
+        or_(events.c.day == queued.c.day, events.c.day == 0),
+    )
+    wanted = select(queued.c.seq, events.c.wire).join(events, its).where(queued.c.seq.in_([row.seq for row in rows]))
+    wires: dict[int, list[bytes]] = {}
+    for seq, wire in await connection.execute(wanted.order_by(queued.c.seq, events.c.number)):
+        wires.setdefault(seq, []).append(wire)
+    return [
+        QueuedCommit(
+            row.seq,
+            row.operation_id,
+            row.first,
+            row.number,
+            row.tenant_id,
+            msgspec.json.decode(row.hearers, type=list[str]),
+            row.replay,
+            wires.get(row.seq, []),
+        )
+        for row in rows
+    ]
+
+
+async def confirm_told(connection: AsyncConnection, seqs: Sequence[int], *, now: ColumnElement[float]) -> None:
+    """Remove commits from the queue that were told."""
+    await connection.execute(delete(relay_queue).where(relay_queue.c.seq.in_(seqs)))
+    await connection.execute(
+        update(relays).where(relays.c.name == NAME).values(told=relays.c.told + len(seqs), told_at=now)
+    )
+
+
+# The lease
+
+
+async def claim_relay(
+    connection: AsyncConnection, owner: str, seconds: float, *, now: ColumnElement[float]
+) -> float | None:
+    """Make a process the relay of the store for some seconds, or for longer if it is already.
+
+    Returns:
+        `None` if it is the relay now; else the seconds until the lease of another process ends.
+    """
+    free = or_(relays.c.owner == owner, relays.c.owner.is_(None), relays.c.owned_until < now)
+    values = {"owner": owner, "owned_until": now + seconds}
+    if (await connection.execute(update(relays).where(relays.c.name == NAME, free).values(values))).rowcount:
+        return None
+    first = {"name": NAME, "told": 0, "depths": "{}", "updated_at": now}
+    made = insert_into(connection, relays).values({**first, **values}).on_conflict_do_nothing()
+    if (await connection.execute(made)).rowcount > 0:
+        return None
+    left = (await connection.execute(select(relays.c.owned_until - now).where(relays.c.name == NAME))).scalar_one()
+    return max(0.0, float(left))
+
+
+async def note_relay(
+    connection: AsyncConnection,
+    owner: str,
+    *,
+    problem: str | None,
+    depths: dict[str, int],
+    now: ColumnElement[float],
+) -> None:
+    """Store what the relay of the store knows of the bus."""
+    values = {"problem": problem, "depths": msgspec.json.encode(depths).decode(), "updated_at": now}
+    await connection.execute(update(relays).where(relays.c.name == NAME, relays.c.owner == owner).values(values))
+
+
+async def release_relay(connection: AsyncConnection, owner: str) -> None:
+    """End the lease of a process, so that another one can relay at once."""
+    await connection.execute(
+        update(relays).where(relays.c.name == NAME, relays.c.owner == owner).values(owner=None, owned_until=0.0)
+    )
+
+
+async def read_relay_status(connection: AsyncConnection, *, now: ColumnElement[float]) -> RelayStatus:
+    """Read what the relay of the store is doing."""
+    waiting = (
+        await connection.execute(
+            select(func.count(), now - func.min(relay_queue.c.created_at)).select_from(relay_queue)
+        )
+    ).one()
+    counts = select(dead_letters.c.hearer, func.count()).group_by(dead_letters.c.hearer)
+    dead = {row.hearer: row[1] for row in await connection.execute(counts)}
+    living = (relays.c.owned_until >= now).label("is_living")
+    row = (await connection.execute(select(relays, living).where(relays.c.name == NAME))).first()
+    status = RelayStatus(waiting=waiting[0], waiting_seconds=max(0.0, waiting[1] or 0.0), dead_letters=dead)
+    if row is None:
+        return status
+    return msgspec.structs.replace(
+        status,
+        owner=row.owner if row.is_living else None,
+        told=row.told,
+        told_at=row.told_at,
+        problem=row.problem,
+        depths=msgspec.json.decode(row.depths, type=dict[str, int]),
+    )
+
+
+# Dead letters and replays
+
+
+async def add_dead_letter(
+    connection: AsyncConnection,
+    *,
+    hearer: str,
+    hook_id: str,
+    operation_id: str,
+    number: int,
+    tenant_id: str,
+    tries: int,
+    error: str,
+    now: ColumnElement[float],
+) -> str:
+    """Store a dead letter, once for each event and observer, and return its id."""
+    key = sha256("\0".join((hearer, hook_id, operation_id, str(number))).encode(errors="surrogatepass")).hexdigest()
+    values = {
+        "id": key,
+        "hearer": hearer[:400],
+        "hook_id": replace_unstorable(hook_id)[:400],
+        "operation_id": operation_id,
+        "number": number,
+        "tenant_id": tenant_id,
+        "tries": tries,
+        "error": replace_unstorable(error),
+        "created_at": now,
+    }
+    newer = {"tries": tries, "error": values["error"], "created_at": now}
+    await connection.execute(
+        insert_into(connection, dead_letters)
+        .values(values)
+        .on_conflict_do_update(index_elements=[dead_letters.c.id], set_=newer)
+    )
+    return key
+
+
+async def read_dead_letters(
+    connection: AsyncConnection, *, hearer: str | None = None, tenant_id: str | None = None, limit: int = 100
+) -> list[DeadLetter]:
+    """Read dead letters, newest first."""
+    query = select(dead_letters).order_by(dead_letters.c.created_at.desc(), dead_letters.c.id).limit(limit)
+    for column, value in ((dead_letters.c.hearer, hearer), (dead_letters.c.tenant_id, tenant_id)):
+        if value is not None:
+            query = query.where(column == value)
+    return [DeadLetter(**row._mapping) for row in await connection.execute(query)]
+
+
+async def replay_dead_letters(
+    connection: AsyncConnection, ids: Collection[str] | None, hearer: str | None, *, now: ColumnElement[float]
+) -> int:
+    """Queue the events of dead letters again, each for the name that could not handle it, and remove the dead letters.
+
+    Args:
+        connection: The transaction.
+        ids: The dead letters; `None` for all.
+        hearer: Only those of this name.
+        now: The present time.
+
+    Returns:
+        The number of dead letters.
+    """
+    query = select(dead_letters, operations.c.day).join(
+        operations, operations.c.operation_id == dead_letters.c.operation_id
+    )
+    if ids is not None:
+        query = query.where(dead_letters.c.id.in_(ids))
+    if hearer is not None:
+        query = query.where(dead_letters.c.hearer == hearer)
+    found = (await connection.execute(query.order_by(dead_letters.c.operation_id, dead_letters.c.number))).all()
+    if not found:
+        return 0
+    replay = uuid4().hex
+    again = {(row.hearer, row.operation_id, row.number): row for row in found}  # one may have failed in two observers
+    rows = [
+        {
+            "operation_id": row.operation_id,
+            "first": row.number,
+            "number": row.number,
+            "tenant_id": row.tenant_id,
+            "hearers": encode_names([row.hearer]),
+            "replay": f"{replay}-{nth}"[:40],
+            "day": row.day,
+        }
+        for nth, row in enumerate(again.values())
+    ]
+    await connection.execute(insert(relay_queue).values(created_at=now), rows)
+    gone = delete(dead_letters).where(dead_letters.c.id == bindparam("its_id"))
+    await connection.execute(gone, [{"its_id": row.id} for row in found])
+    return len(found)
+
+
+async def replay_events(
+    connection: AsyncConnection,
+    hearer: str,
+    *,
+    operation_id: str | None = None,
+    first: int = 1,
+    since: float | None = None,
+    now: ColumnElement[float],
+) -> int:
+    """Queue stored events again for one name, those of each operation in order.
+
+    Args:
+        connection: The transaction.
+        hearer: The name, which need not have heard them before.
+        operation_id: Only those of this operation.
+        first: With an operation: from this number on.
+        since: Only those that happened at this time or later, in unix seconds.
+        now: The present time.
+
+    Returns:
+        The number of events.
+    """
+    query = select(
+        events.c.operation_id,
+        func.min(events.c.number).label("first"),
+        func.max(events.c.number).label("last"),
+        operations.c.tenant_id,
+        operations.c.day,
+    ).join(
+        operations,
+        and_(operations.c.operation_id == events.c.operation_id, events.c.day == operations.c.day),
+    )
+    if operation_id is not None:
+        query = query.where(events.c.operation_id == operation_id, events.c.number >= first)
+    if since is not None:
+        query = query.where(events.c.time_unix_nano >= int(since * 1e9))
+    query = query.group_by(events.c.operation_id, operations.c.tenant_id, operations.c.day)
+    replay = uuid4().hex
+    rows = [
+        {
+            "operation_id": row.operation_id,
+            "first": begin,
+            "number": min(begin + REPLAYED - 1, row.last),
+            "tenant_id": row.tenant_id,
+            "hearers": encode_names([hearer]),
+            "replay": replay,
+            "day": row.day,
+        }
+        for row in await connection.execute(query.order_by(func.min(events.c.time_unix_nano), events.c.operation_id))
+        for begin in range(row.first, row.last + 1, REPLAYED)
+    ]
+    if rows:
+        await connection.execute(insert(relay_queue).values(created_at=now), rows)
+    return sum(row["number"] - row["first"] + 1 for row in rows)
