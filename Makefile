@@ -82,7 +82,7 @@ $(VENV)/.demo: pyproject.toml | $(VENV)/.pip
 	@touch $@
 
 $(VENV)/.test: pyproject.toml | $(VENV)/.pip
-	$(PIP) install --editable '.[cli,agentdojo,otel,evals,models,mcp,nats,agent-hooks,server,$(FRAMEWORKS)]' --group test --group check --group docs
+	$(PIP) install --editable '.[cli,agentdojo,otel,evals,models,mcp,nats,dbos,agent-hooks,server,$(FRAMEWORKS)]' --group test --group check --group docs
 	@touch $@ $(VENV)/.demo $(VENV)/.site
 
 $(VENV)/.site: pyproject.toml | $(VENV)/.pip
@@ -93,7 +93,7 @@ $(VENV)/.check: $(VENV)/.test
 	@touch $@
 
 $(VENV)/.bench: pyproject.toml | $(VENV)/.pip
-	$(PIP) install --editable '.[cli,agentdojo,otel,evals,models,mcp,nats,agent-hooks,server,$(FRAMEWORKS)]' --group test --group bench
+	$(PIP) install --editable '.[cli,agentdojo,otel,evals,models,mcp,nats,dbos,agent-hooks,server,$(FRAMEWORKS)]' --group test --group bench
 	@touch $@
 
 $(SOAK_VENV)/bin/phoenix:

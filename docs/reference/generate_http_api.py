@@ -95,7 +95,7 @@ def http_api_page() -> Iterator[str]:
     yield from table(["status", "`code`", "when"], REFUSALS)
     yield (
         "Routes that write definitions have further codes with status 422: `handler_not_allowed`, `handler_broken`, "
-        "`config_refused`, `point_not_served`, `webhook_refused`, `script_refused`, `read_only`; see "
+        "`config_refused`, `point_not_served`, `webhook_refused`, `script_refused`, `remote_refused`, `read_only`; see "
         "[DefinitionError](registry.md#hookline.registry.DefinitionError).\n"
     )
     yield "## Objects\n"
@@ -350,6 +350,7 @@ REFUSALS: list[list[str]] = [
     ["500", "`hook_failed`", "A hook for `RequestCall` that fails closed failed; `hook` has its id."],
     ["500", "`internal`", "An error in the server; its log has it under `requestId`."],
     ["503", "`store_unavailable`", "The database cannot be reached; see `Retry-After`."],
+    ["504", "`fence`", "A fenced change is stored, but the processes that the detail names have not confirmed it."],
     ["503", "`connections`", "The server has reached its limit of connections; see `Retry-After`."],
     ["503", "`no_registry`, `no_log`", "This server has no registry, or no log of executions."],
     ["503", "`no_master_key`", "This server has no master key, or not the one of the database."],

@@ -9,6 +9,8 @@ from typing import Any, NoReturn
 import msgspec
 from msgspec.structs import force_setattr
 
+from hookline._not_stored import NotStored
+
 __all__ = [
     "NO_DICT",
     "NO_LIST",
@@ -116,6 +118,8 @@ def freeze_dict(struct: msgspec.Struct, name: str, value: Any) -> None:
     """
     kind = value.__class__
     if kind is not ReadOnlyDict:
+        if kind is NotStored:
+            return
         if kind is not dict and not isinstance(value, Mapping):
             raise TypeError(f"`{name}` of a {type(struct).__name__} is a mapping; got {value!r:.200}")
         force_setattr(struct, name, read_only(value) if value else NO_DICT)
@@ -129,6 +133,8 @@ def freeze_list(struct: msgspec.Struct, name: str, value: Any) -> None:
     """
     kind = value.__class__
     if kind is not ReadOnlyList:
+        if kind is NotStored:
+            return
         if kind is not list and (not isinstance(value, Sequence) or isinstance(value, str)):
             raise TypeError(f"`{name}` of a {type(struct).__name__} is a list; got {value!r:.200}")
         force_setattr(struct, name, ReadOnlyList(value))

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import msgspec
 
+from hookline._not_stored import NotStored
 from hookline._readonly import NO_DICT, NO_LIST, ReadOnlyDict, ReadOnlyList, freeze_dict, freeze_list, read_only_value
 from hookline.errors import HookUsageError, message_of
 
@@ -226,7 +227,7 @@ class ToolSpec(msgspec.Struct, frozen=True, kw_only=True):
 
 def freeze_messages(struct: msgspec.Struct, name: str, messages: object) -> None:
     """Make a list of messages and their tool calls read-only, inside of `__post_init__`."""
-    if messages is NO_LIST:
+    if messages is NO_LIST or messages.__class__ is NotStored:
         return
     freeze_list(struct, name, messages)
     for message in getattr(struct, name):

@@ -30,6 +30,7 @@ HooklineError
 ├── RunStopped                              a run of another framework was stopped
 ├── RunPaused                               a run of another framework waits for a person
 ├── MissingHooksError                       interceptors that an operation was started with are missing
+├── FieldNotStoredError                     a hook uses a field that a stored call does not have
 └── OperationError                          an operation cannot be run or resumed this way
     ├── OperationExistsError                its id is taken
     ├── OperationNotFoundError              no stored operation has this id
@@ -60,6 +61,7 @@ __all__ = [
     "DeliveryError",
     "EventDecodeError",
     "EventEncodeError",
+    "FieldNotStoredError",
     "HookDefinitionError",
     "HookDenied",
     "HookError",
@@ -236,6 +238,17 @@ class OperationError(HooklineError):
     """
 
     operation_id: str
+
+
+@define_error("No store keeps `{field}`, so the call cannot be judged afterwards by a hook that uses it.")
+class FieldNotStoredError(HooklineError):
+    """A hook that judges a stored call uses a field that the store does not have.
+
+    Attributes:
+        field: The class and the field, such as `"ModelCall.settings"`.
+    """
+
+    field: str
 
 
 SHOWN_HOOKS = 20

@@ -241,8 +241,8 @@ class Interceptor(msgspec.Struct, frozen=True, kw_only=True):
         shadow: Whether its decisions are recorded, and have no effect.
         parts: For an `after` hook of `ModelCall`: how it judges an answer while the model writes it; `None` to judge
             the whole answer only.
-        hold_text: For an `after` hook of `StepCall` or `AgentCall`: whether readers get the text of the model only when
-            the hook has run.
+        hold_text: For an `after` or `around` hook of `ModelCall`, `StepCall` or `AgentCall`: whether readers get the
+            text of the model only when the hook has run.
         revision: The revision of the stored definition that made it; 0 for any other hook.
     """
 
@@ -393,12 +393,14 @@ def check_interceptor(hook: Interceptor, where: str) -> None:
     if hook.parts is not None:
         check_parts(hook, hook.parts, where)
     if hook.hold_text is not True and (
-        hook.hold_text is not False or hook.kind != "after" or hook.call not in (StepCall, AgentCall)
+        hook.hold_text is not False
+        or hook.kind not in ("after", "around")
+        or hook.call not in (ModelCall, StepCall, AgentCall)
     ):
         raise HookDefinitionError(
             where,
-            "`hold_text` must be True or False, and only hooks of after(StepCall) and after(AgentCall) can have False; "
-            f"got {quote(hook.hold_text)}; a hook of after(ModelCall) can have `parts`",
+            "`hold_text` must be True or False, and only `after` and `around` hooks of ModelCall, StepCall and "
+            f"AgentCall can have False; got {quote(hook.hold_text)}",
         )
 
 
@@ -562,6 +564,10 @@ class Hooks:
         """Return the bundle for a run that is kept in a store; called if it `needs_store`."""
         return self
 
+    def for_sub_agents(self) -> Hooks:
+        """Return the bundle as sub-agents inherit it; called if `inherit` is set."""
+        return self
+
     def _default_id(self, handler: object) -> str:
         """Return the default id of a hook: `<bundle>.<function>`, or `<module>.<function>` for an unnamed bundle."""
         return f"{module_of(handler) if self.id is UNNAMED else self.id}.{name_of(handler)}"
@@ -716,8 +722,8 @@ class Hooks:
             parts: For a `ModelCall`: judges the answer also while the model writes it, and releases it in parts. The
                 function gets a `PartialResponse` for each part; it returns `None`, a response with changed `content`,
                 or `Deny`.
-            hold_text: For a `StepCall` or an `AgentCall`: whether readers get the text of the model only when the hook
-                has run. With `False` it withholds the result, but not the text that they have.
+            hold_text: For a `ModelCall`, a `StepCall` or an `AgentCall`: whether readers get the text of the model only
+                when the hook has run. With `False` it withholds the result, but not the text that they have.
         """
         return self._register(
             "after",
@@ -742,6 +748,7 @@ class Hooks:
         on_error: OnError = "closed",
         wait: bool = True,
         id: str | None = None,  # noqa: A002
+        hold_text: bool = True,
     ) -> Callable[[Callable[[C, Any], Answer]], Callable[[C, Any], Answer]]:
         """Call the decorated function around a call: `(call, call_next)`.
 
@@ -758,9 +765,18 @@ class Hooks:
             on_error: Whether a failure denies the call.
             wait: Must be `True`: the call always waits for an `around`.
             id: The hook's id.
+            hold_text: As for `after`.
         """
         return self._register(
-            "around", call, id, priority=priority, tool=tool, timeout=timeout, on_error=on_error, wait=wait
+            "around",
+            call,
+            id,
+            priority=priority,
+            tool=tool,
+            timeout=timeout,
+            on_error=on_error,
+            wait=wait,
+            hold_text=hold_text,
         )
 
     def on_phase(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import AsyncIterator
 from typing import Any
 
 import anyio
@@ -10,8 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hookline import Agent, Hooks, ModelCall, ModelResponse, OperationResult, TextParts, exec_agent
-from hookline.builtin import deny_phrases, redact
+from hookline import Agent, Hooks, ModelCall, ModelResponse, OperationResult, TextParts, Usage, exec_agent
+from hookline.budgets import InMemoryBudgets
+from hookline.builtin import budget, deny_phrases, redact
 from hookline.errors import HookDefinitionError
 
 pytestmark = pytest.mark.anyio
@@ -95,3 +97,52 @@ def test_law_readers_get_no_character_of_a_phrase(pieces: list[str], most: int) 
     assert text[: found.start() if found else len(text)].startswith("".join(got))
     assert (result.denied is not None) == (found is not None)
     assert found or "".join(got) == text
+
+
+class Written:
+    """A model that writes these pieces, and says at the end what they took."""
+
+    name = provider = "written"
+
+    def __init__(self, *pieces: str) -> None:
+        self.pieces = pieces
+
+    async def respond(self, call: ModelCall) -> ModelResponse:
+        return ModelResponse(content="".join(self.pieces), usage=Usage(input_tokens=20, output_tokens=5))
+
+    async def stream(self, call: ModelCall) -> AsyncIterator[str | ModelResponse]:
+        for piece in self.pieces:
+            yield piece
+        yield await self.respond(call)
+
+
+@pytest.mark.parametrize("text", ["We work on Zeus.", "We work in Rome."])
+async def test_a_budget_across_runs_holds_no_text_and_counts_an_answer_that_was_cut_with_what_it_reserved(
+    text: str,
+) -> None:
+    store, got = InMemoryBudgets(), list[str]()
+    spending = budget(tokens=1000, reserve_tokens=300, per="user", store=store)
+    agent = Agent(id="a", model=Written(*re.findall(r"\S+\s*", text)))
+    hooks = [deny_phrases(["zeus"], max_chars=1), spending]
+
+    result = await exec_agent(agent, "go", hooks=hooks, on_token=got.append)
+
+    [figures] = await store.budgets()
+    assert figures.used.tokens == (300 if "Zeus" in text else 25)
+    assert figures.reserved.tokens == 0
+    assert len(got) > 1
+    assert (result.denied is not None) is ("Zeus" in text)
+
+
+async def test_a_budget_of_one_run_holds_no_text() -> None:
+    got = list[str]()
+
+    await exec_agent(
+        Agent(id="a", model=Written("We ", "work ", "in ", "Rome.")),
+        "go",
+        hooks=[deny_phrases(["zeus"], max_chars=1), budget(tokens=1000)],
+        on_token=got.append,
+    )
+
+    assert "".join(got) == "We work in Rome."
+    assert len(got) > 1

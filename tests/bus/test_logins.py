@@ -231,6 +231,39 @@ async def test_permissions_keep_tenants_of_one_account_apart(start: Start) -> No
     assert "ermissions violation" in str(error)
 
 
+COMMITS = """
+authorization { users: [
+    { user: teller, password: teller, permissions: {
+        publish: ["mine.events.*", "$JS.API.>"], subscribe: ["_INBOX.>", "mine.wake"] } }
+    { user: hearer, password: hearer, permissions: {
+        publish: ["$JS.API.>", "$JS.ACK.>"], subscribe: ["_INBOX.>", "mine.wake"] } }
+    { user: keeper, password: keeper, permissions: {
+        publish: ["$KV.mine-values.>", "$JS.API.>", "$JS.FC.>"], subscribe: ["_INBOX.>", "mine.wake"] } }
+] }
+"""
+
+
+async def test_the_documented_permissions_are_enough_for_commits_and_values(start: Start) -> None:
+    server, heard, seen = start(COMMITS), asyncio.Event(), dict[str, bytes | None]()
+
+    def bus(user: str) -> NatsBus:
+        return NatsBus(server.url.replace("//", f"//{user}:{user}@"), prefix="mine", partitions=1)
+
+    async def hear(each: CommittedEvents) -> None:
+        heard.set()
+
+    async with both(bus("teller"), bus("hearer")) as (teller, hearer), hearer.hear("observer", hear):
+        await teller.tell(commit())
+        await heard.wait()
+    async with bus("keeper") as keeper, keeper.watch("a", seen.__setitem__):
+        await keeper.put("a.x", b"1", seconds=60)
+        assert await keeper.get("a.x") == b"1"
+        await keeper.delete("a.x")
+        async with asyncio.timeout(60):
+            while seen.get("a.x", b"") is not None:
+                await asyncio.sleep(0.01)
+
+
 async def test_what_the_server_forbids_is_said_at_once(start: Start) -> None:
     server = start(PERMISSIONS)
 

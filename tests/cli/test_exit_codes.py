@@ -137,6 +137,34 @@ ROWS: dict[str, list[tuple[int, str]]] = {
         (MISUSED, "--port 0 --store sqlite:///exit_agents.py"),
         (MISUSED, "--port 0 --store nowhere:///x"),
     ],
+    "relay run": [
+        (MISUSED, ""),
+        (MISUSED, "--bus gopher://x"),
+        (MISUSED, "--bus nats://127.0.0.1:1 --store nowhere:///x"),
+        (FAILED, "--bus nats://127.0.0.1:1"),
+    ],
+    "relay status": [
+        (DONE, ""),
+        (MISUSED, "--store sqlite:///missing.db"),
+        (FAILED, f"--store {NOBODY}"),
+    ],
+    "relay dead-letters": [
+        (DONE, ""),
+        (MISUSED, "--limit 0"),
+        (MISUSED, "--store sqlite:///missing.db"),
+    ],
+    "relay retry": [
+        (DONE, "--name ledger"),
+        (DONE, "unknown"),
+        (MISUSED, ""),
+        (MISUSED, "--name ledger --store sqlite:///missing.db"),
+    ],
+    "relay replay": [
+        (DONE, "ledger --since 1h"),
+        (MISUSED, "ledger"),
+        (MISUSED, "ledger --since never"),
+        (MISUSED, "ledger --since 1h --store sqlite:///missing.db"),
+    ],
     "worker": [
         (MISUSED, ""),
         (MISUSED, "missing.py:agent"),

@@ -34,6 +34,10 @@ READING = [
     "endpoints rotate https://acme.example/in",
     "executions list",
     "executions follow",
+    "relay status",
+    "relay dead-letters",
+    "relay retry a",
+    "relay replay a --since 1h",
     "executions stats",
     "hooks list",
     "hooks show a",
@@ -69,6 +73,7 @@ REFUSED = [
     "serve --port 0 --files broken.toml",
     "serve --port 0 --trusted-proxy nowhere",
     "serve --port 0 --agent missing.py:agent",
+    "relay run --bus gopher://x",
 ]
 """Commands that create a store, with arguments that are refused."""
 

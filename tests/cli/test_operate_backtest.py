@@ -21,8 +21,8 @@ tool = "pay"
 config = { reason = "Payments are closed until further notice, so ask somebody of the bank before you try again." }
 
 [[hooks]]
-name = "No models"
-point = "ModelCall.guard"
+name = "No memory"
+point = "MemoryCall.guard"
 handler = "deny"
 """
 
@@ -82,7 +82,7 @@ def test_a_stored_definition_is_judged_on_the_calls_of_a_tenant_and_held_against
 @pytest.mark.parametrize(
     ("args", "told"),
     [
-        (["No models"], "the tools and the settings of model calls are not stored"),
+        (["No memory"], "writes to memory are not stored"),
         ([], "Say which one; the definitions of"),
         (["nobody"], "There is no 'nobody'; the definitions of"),
         (["No payments", "--labels", "hooks.toml"], "hooks.toml"),

@@ -64,8 +64,8 @@ def test_a_file_of_definitions_is_stored_as_a_whole(url: str, tmp_path: Path) ->
     assert result.exit_code == 0
     found = lines(run("hooks", "--json", url=url))
     assert {(each["name"], each["tenantId"], each["source"]) for each in found} == {
-        ("No shell", "acme", "api"),
-        ("No more", "acme", "api"),
+        ("No shell", "acme", f"apply:{file}"),
+        ("No more", "acme", f"apply:{file}"),
     }
     told = {line.split()[1].rstrip(":") for line in result.stdout.splitlines() if line.startswith("Stored ")}
     assert told == {each["id"] for each in found}

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection
 from contextlib import AbstractAsyncContextManager
 
 from sqlalchemy import delete
 
-from hookline.engines import Segment, StoreEngine
+from hookline.engines import DbosEngine, Segment, StoreEngine
 from hookline.runtime import OperationState
 from hookline.store import SqlStore, StoredOperation
 from hookline.store._tables import events, model_calls, operations, state_rows
@@ -15,6 +16,11 @@ from hookline.store._tables import events, model_calls, operations, state_rows
 
 def sound(store: SqlStore) -> StoreEngine:
     return StoreEngine(store)
+
+
+def sound_dbos(store: SqlStore) -> DbosEngine:
+    """Each process starts DBOS on the database that the test names."""
+    return DbosEngine(store, os.environ["DBOS_ADDRESS"], queues={"hookline": {"polling_interval_sec": 0.1}})
 
 
 class FaultyEngine(StoreEngine):

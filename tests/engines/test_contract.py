@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
-from hookline.engines import KILL_PLACES, check_engine
 from hookline.errors import HookUsageError
 from hookline.evals.adapter_contract import ContractError
+from hookline.evals.engine_contract import KILL_PLACES, check_engine
 
 pytestmark = pytest.mark.anyio
 
@@ -22,6 +23,22 @@ SPARE_SECONDS = 5.0
 async def test_the_store_engine_keeps_the_contract(database_url: str, places: list[str], tmp_path: Path) -> None:
     found = await check_engine(
         "tests.engines.planted:sound", url=database_url, folder=tmp_path, lease_seconds=LEASE_SECONDS, places=places
+    )
+    assert [each.place for each in found] == places
+
+
+@pytest.mark.parametrize(("dialect", "places"), [("sqlite", ["in a tool"]), ("postgresql", ["in a pause"])])
+async def test_the_dbos_engine_keeps_the_contract(
+    database_url: str, dialect: str, places: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # SQLite has no schemas, so that DBOS has a file of its own.
+    monkeypatch.setenv("DBOS_ADDRESS", database_url if dialect == "postgresql" else f"sqlite:///{tmp_path}/dbos.db")
+    found = await check_engine(
+        "tests.engines.planted:sound_dbos",
+        url=database_url,
+        folder=tmp_path,
+        lease_seconds=LEASE_SECONDS,
+        places=places,
     )
     assert [each.place for each in found] == places
 
@@ -54,13 +71,18 @@ async def test_an_engine_that_cannot_be_made_is_refused(name: str, tmp_path: Pat
 
 
 @pytest.mark.soak
-async def test_a_hundred_kills_are_taken_over_without_a_person(postgresql_url: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("engine", ["sound", "sound_dbos"])
+async def test_a_hundred_kills_are_taken_over_without_a_person(
+    engine: str, postgresql_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DBOS_ADDRESS", postgresql_url)
+    kills = int(os.environ.get("HOOKLINE_KILLS", "20"))
     found = await check_engine(
-        "tests.engines.planted:sound",
+        f"tests.engines.planted:{engine}",
         url=postgresql_url,
         folder=tmp_path,
         lease_seconds=LEASE_SECONDS,
-        places=KILL_PLACES * 20,
+        places=KILL_PLACES * kills,
     )
-    assert len(found) == 100
+    assert len(found) == kills * len(KILL_PLACES)
     assert [each for each in found if each.seconds > LEASE_SECONDS + SPARE_SECONDS] == []

@@ -10,6 +10,8 @@ import pytest
 from msgspec.structs import replace
 
 from hookline import AfterStep, Deny, Guide, Hooks, ModelCall, ModelResponse, TextParts, ToolRequest
+from hookline.budgets import InMemoryBudgets
+from hookline.builtin import budget
 from hookline.errors import RunStopped
 
 from .conftest import Way
@@ -130,3 +132,21 @@ async def test_a_stream_that_is_left_early_ends_the_call(way: Way) -> None:
         async for event in read(await way.ask(run, stream=True)):
             if text_of(event):
                 break
+
+
+async def test_the_tokens_that_a_cut_answer_has_reported_count(way: Way) -> None:
+    way.provider.script(way.dialect.says(SECRET, pieces=PIECES))
+    store = InMemoryBudgets()
+    spending = budget(tokens=1000, reserve_tokens=300, per="user", store=store)
+    hooks = judging(lambda r: Deny("a secret") if "4711" in r.content else None, hold=3)
+
+    with pytest.raises(RunStopped, match="a secret"):
+        async with way.wrapped([hooks, spending]) as run:
+            async for _ in read(await way.ask(run, stream=True)):
+                pass
+
+    [figures] = await store.budgets()
+    if way.dialect.name == "chat":
+        assert figures.used.tokens == 300  # this protocol reports no tokens before the end: what was reserved counts
+    else:
+        assert 0 < figures.used.tokens < 300

@@ -10,6 +10,7 @@ from typing import Any, Unpack
 
 from hookline.builtin import BundleOptions
 from hookline.calls import Deny, ToolCall, ToolResult
+from hookline.events import AfterToolCall
 from hookline.hooks import Hooks
 
 __all__ = ["check_output", "counting", "late", "say", "two_hooks", "unlike"]
@@ -57,6 +58,16 @@ def late() -> Callable[[ToolCall], Any]:
     return wait
 
 
+def breaking(*, at: str) -> Callable[[AfterToolCall], None]:
+    """Fail on the calls of one tool."""
+
+    def hear(event: AfterToolCall) -> None:
+        if event.tool_name == at:
+            raise ValueError(f"no {at}")
+
+    return hear
+
+
 def blocking() -> Callable[[ToolCall], None]:
     """Hold the thread for a while."""
     return lambda call: time.sleep(1)
@@ -83,3 +94,26 @@ def nothing() -> None:
 
 
 number = 7
+
+JUDGING: list[Any] = []
+"""An event that `slow` sets when it begins to judge, and one that it waits for."""
+
+
+def slow() -> Callable[[ToolCall], Any]:
+    """Judge until it is told to end."""
+
+    async def judge(call: ToolCall) -> None:
+        JUDGING[0].set()
+        await JUDGING[1].wait()
+
+    return judge
+
+
+def wrapping(*, word: str = "old") -> Callable[[ToolCall, Any], Any]:
+    """Put a word before every result."""
+
+    async def wrap(call: ToolCall, call_next: Any) -> ToolResult:
+        result = await call_next(call)
+        return ToolResult(content=f"{word} {result.content}")
+
+    return wrap

@@ -15,7 +15,6 @@ from hookline import (
     Ask,
     Deny,
     Hooks,
-    ModelCall,
     Reject,
     Respond,
     ScriptedModel,
@@ -26,6 +25,7 @@ from hookline import (
     resume_agent,
     tool,
 )
+from hookline.calls import RequestCall
 from hookline.registry import Backtest
 from hookline.runtime import OperationResult
 from hookline.signals import HookExecution, hook_executed
@@ -221,9 +221,9 @@ def with_observer(*, id: str) -> Hooks:  # noqa: A002
     return hooks
 
 
-def with_model_hook(*, id: str) -> Hooks:  # noqa: A002
-    """Guard calls of tools and of models."""
+def with_request_hook(*, id: str) -> Hooks:  # noqa: A002
+    """Guard calls of tools and requests."""
     hooks = Hooks(id)
     hooks.guard(ToolCall)(seeing())
-    hooks.guard(ModelCall)(lambda call: None)
+    hooks.guard(RequestCall)(lambda call: None)
     return hooks

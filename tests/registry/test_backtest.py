@@ -159,7 +159,7 @@ async def test_calls_are_counted_by_tenant_and_tool_and_a_tenant_sees_its_own(
     assert counts(own) == {("globex", "bank/pay"): (1, 1), ("globex", "web/x"): (1, 0)}
     assert counts(one_tool) == {("acme", "bank/pay"): (2, 2), ("globex", "bank/pay"): (1, 1)}
     assert everything.notes == [
-        "Its before hook of ModelCall did not take part: the tools and the settings of model calls are not stored."
+        "Its before hook of ModelCall did not take part: the tools that models were offered are not stored."
     ]
     stored = await registry.create(definition(tenant_id="globex"))
     with pytest.raises(DefinitionNotFoundError):
@@ -331,15 +331,25 @@ async def test_a_row_that_is_no_label_is_refused_with_its_line(tmp_path: Path, r
     [
         ({"point": "afterToolCall", "handler": "log"}, "it observes events"),
         ({"handler": "log"}, "decides nothing"),
-        ({"point": "ModelCall.guard", "handler": "deny"}, "settings of model calls are not stored"),
         ({"point": "RequestCall.guard", "handler": "deny"}, "requests are not stored"),
         ({"point": "MemoryCall.before", "handler": "deny"}, "writes to memory are not stored"),
-        ({"point": "ModelCall.guard", "handler": "budget", "config": {"tokens": 5}}, "budgets as they were then"),
+        (
+            {"point": "ModelCall.guard", "handler": "budget", "config": {"tokens": 5, "per": "user"}},
+            "several operations together",
+        ),
+        (
+            {
+                "point": "ToolCall.guard",
+                "handler": "budget",
+                "config": {"calls": 5, "per": "operation", "window": "1d"},
+            },
+            "its window goes by the clock",
+        ),
         ({"handler": "limit-calls", "config": {"n": 1, "per": "tenant"}}, "several operations together"),
         ({"handler": "limit-calls", "config": {"n": 1, "per": 60}}, "several operations together"),
         ({"point": "ToolCall.around", "handler": f"{MODULE}:wrapping"}, "an `around` runs code around the call"),
         ({"handler": f"{MODULE}:with_observer"}, "also observes events"),
-        ({"handler": f"{MODULE}:with_model_hook"}, "also has a guard hook of ModelCall"),
+        ({"handler": f"{MODULE}:with_request_hook"}, "also has a guard hook of RequestCall"),
         (
             {"point": "beforeToolCall", "webhook": Webhook(url="https://example.com/x", control=True)},
             "allow that with `allow_webhooks`",
@@ -419,7 +429,7 @@ async def test_progress_is_told_while_operations_are_read(store: SqlStore, regis
 
     await registry.backtest(definition(), on_progress=lambda found: told.append((found.operations, found.calls)))
 
-    assert told == [(100, 100), (200, 200)]
+    assert told == [(0, 0), (100, 100), (200, 200)]
 
 
 @pytest.mark.parametrize(

@@ -380,6 +380,80 @@ async def test_hooks_of_one_priority_decide_in_the_order_of_the_file(registry: R
     assert result.problems == []
 
 
+OBSERVERS = """\
+[[hooks]]
+name = "Tell billing"
+point = "afterToolCall"
+tool = "*/refund"
+webhook = { url = "https://billing.example/hooks" }
+
+[[hooks]]
+name = "Note"
+point = "afterToolCall"
+handler = "tests.registry.factories:breaking"
+config = { at = "refund" }
+enabled = false
+
+[[hooks]]
+name = "Endless"
+point = "onComplete"
+handler = "tests.registry.factories:late"
+agents = ["slow*"]
+"""
+HEARD = {
+    "heard": (
+        'type = "afterToolCall"\nevent = { tool_name = "refund" }\nexpect = { verdict = "heard", by = "Tell billing" }',
+        "",
+    ),
+    "ignored": ('type = "afterToolCall"\nevent = { tool_name = "pay" }\nexpect = "ignored"', ""),
+    "by name": ('hook = "Note"\nevent = { tool_name = "pay" }\nexpect = "heard"', ""),
+    "failed": (
+        'hook = "Note"\nevent = { tool_name = "refund" }\nexpect = { verdict = "failed", reason = "no refund" }',
+        "",
+    ),
+    "timeout": ('hook = "Endless"\nevent = { agent_id = "slow1" }\nexpect = "failed"', ""),
+    "wrong": (
+        'type = "afterToolCall"\nevent = { tool_name = "pay" }\nexpect = "heard"',
+        "expected heard; got ignored",
+    ),
+    "failure": (
+        'hook = "Note"\nevent = { tool_name = "refund" }\nexpect = "heard"',
+        "got failed by 'Note': ValueError",
+    ),
+    "other agent": (
+        'hook = "Endless"\nevent = { agent_id = "fast" }\nexpect = "heard"',
+        "got ignored (not for its tenant, agent or tags: 'Endless')",
+    ),
+}
+
+
+@pytest.mark.parametrize(("test", "problem"), HEARD.values(), ids=HEARD)
+async def test_a_test_says_which_observers_hear_an_event_and_whether_they_fail(
+    registry: Registry, test: str, problem: str
+) -> None:
+    file = parse(f'[[tests]]\nname = "t"\n{test}\n', OBSERVERS)
+
+    [result] = await registry.test_file(file, timeout=0.5)
+
+    assert result.passed is not bool(problem), result.problems
+    assert problem in "; ".join(result.problems)
+    assert not hook_executed.receivers
+
+
+async def test_calls_and_events_of_a_test_follow_each_other(registry: Registry) -> None:
+    test = """\
+[[tests]]
+name = "both"
+calls = [
+  { call = { tool_name = "bash" }, expect = "denied" },
+  { type = "onComplete", event = {}, expect = "heard" },
+]
+"""
+    [result] = await registry.test_file(parse(test))
+
+    assert (result.passed, [each.verdict for each in result.calls]) == (True, ["denied", "heard"])
+
+
 async def test_a_disabled_hook_is_tested_only_by_name(registry: Registry) -> None:
     hooks = '[[hooks]]\nname = "Off"\npoint = "ToolCall.guard"\nhandler = "deny"\nenabled = false\n'
     test = '[[tests]]\nname = "{}"\n{}call = {{ tool_name = "x" }}\nexpect = "{}"\n'
@@ -418,7 +492,7 @@ INVALID = {
         'name = "t"\nhook = "Tell billing"\ncall = {}\nexpect = "denied"',
         3,
         "$.tests[0].hook",
-        "only observes",
+        "decides about no call; give an `event`",
     ),
     "no-field": ('name = "t"\ncall = { colour = 1 }\nexpect = "denied"', 3, "$.tests[0].call.colour", "has no field"),
     "wrong-type": (
@@ -459,6 +533,45 @@ INVALID = {
         "is no webhook with `control = true`",
     ),
     "result-in-call": ('name = "t"\ncall = { result = "x" }\nexpect = "denied"', 3, "$.tests[0].call.result", "beside"),
+    "event-of-a-guard": (
+        'name = "t"\nhook = "No shell"\nevent = {}\nexpect = "heard"',
+        4,
+        "$.tests[0].event",
+        "decides about calls",
+    ),
+    "call-and-event": ('name = "t"\ncall = {}\nevent = {}\nexpect = "heard"', 4, "$.tests[0].event", "leave one out"),
+    "event-without-type": ('name = "t"\nevent = {}\nexpect = "heard"', 1, "$.tests[0].type", "needs a `type`"),
+    "no-event-type": (
+        'name = "t"\ntype = "ToolCall"\nevent = {}\nexpect = "heard"',
+        3,
+        "$.tests[0].type",
+        "'ToolCall' is no event",
+    ),
+    "deciding-event": (
+        'name = "t"\ntype = "beforeToolCall"\nevent = {}\nexpect = "heard"',
+        3,
+        "$.tests[0].type",
+        "decide about the call",
+    ),
+    "denied-event": (
+        'name = "t"\ntype = "onComplete"\nevent = {}\nexpect = "denied"',
+        5,
+        "$.tests[0].expect",
+        "nobody decides about onComplete",
+    ),
+    "heard-call": ('name = "t"\ncall = {}\nexpect = "heard"', 4, "$.tests[0].expect", "give an `event`"),
+    "reason-of-heard": (
+        'name = "t"\ntype = "onComplete"\nevent = {}\nexpect = { verdict = "heard", reason = "x" }',
+        5,
+        "$.tests[0].expect.reason",
+        "there is no `reason`",
+    ),
+    "no-field-of-event": (
+        'name = "t"\ntype = "onComplete"\nevent = { colour = 1 }\nexpect = "heard"',
+        4,
+        "$.tests[0].event.colour",
+        "has no field",
+    ),
     "no-calls": ('name = "t"\ncalls = []', 3, "$.tests[0].calls", "length >= 1"),
 }
 

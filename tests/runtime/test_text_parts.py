@@ -29,6 +29,7 @@ from hookline import (
     TextParts,
     ToolCall,
     TransientModelError,
+    Usage,
     exec_agent,
     interrupt,
     signals,
@@ -486,7 +487,7 @@ def test_a_call_that_is_not_running_has_no_judge() -> None:
         (ModelCall, {"parts": TextParts(hold="word")}, "`hold` must be"),  # type: ignore[arg-type]
         (ModelCall, {"parts": TextParts(max_chars=0)}, "`max_chars` must be"),
         (ModelCall, {"parts": TextParts(max_seconds=0)}, "`max_seconds` must be a positive number"),
-        (ModelCall, {"hold_text": False}, "can have `parts`"),
+        (ToolCall, {"hold_text": False}, "of ModelCall, StepCall and AgentCall can have False"),
         (AgentCall, {"hold_text": "no"}, "`hold_text` must be"),
     ],
 )
@@ -578,3 +579,53 @@ def test_law_rewritten_text_is_the_same_in_parts_and_as_a_whole(
     got, result = anyio.run(read, [*pieces, said(text)], [hooks])
 
     assert "".join(got) == result.output == re.sub(re.escape(SECRET), "***", text)
+
+
+@pytest.mark.parametrize("kind", ["after", "around"])
+async def test_a_hook_of_the_model_call_that_holds_no_text_leaves_it_to_those_that_judge_parts(kind: str) -> None:
+    seen, counting = list[str](), Hooks("counting", priority=10)
+    if kind == "after":
+        counting.after(ModelCall, hold_text=False)(lambda call, response: seen.append(response.content))
+    else:
+
+        @counting.around(ModelCall, hold_text=False)
+        async def count(call: ModelCall, call_next: Any) -> Any:
+            response = await call_next(call)
+            seen.append(response.content)
+            return response
+
+    got, result = await read(
+        ["the ", "key is ", SECRET], [judging(mask_secret, TextParts(hold=6, max_chars=1)), counting]
+    )
+
+    assert "".join(got) == result.output == "the key is ***"
+    assert len(got) > 1
+    assert len(seen) == 1
+
+
+async def test_text_that_readers_have_is_not_given_again_if_a_hook_that_holds_none_changes_the_answer() -> None:
+    changing = Hooks("changing", priority=10)
+    changing.after(ModelCall, hold_text=False)(lambda call, response: replace(response, content="other"))
+
+    got, result = await read(["one ", "two"], [judging(lambda r: None), changing])
+
+    assert "".join(got) == "one two"
+    assert result.output == "other"
+
+
+async def test_the_usage_of_a_cut_answer_is_what_the_judge_knows_of_it() -> None:
+    known = ModelResponse(usage=Usage(input_tokens=7, output_tokens=2, cost_usd=0.5))
+
+    class Telling(Pieces):
+        async def stream(self, call: ModelCall) -> AsyncIterator[Any]:
+            judge = open_text_judge(call)
+            assert judge is not None
+            judge.read_so_far = lambda: known
+            await judge.add(SECRET)
+            yield "never"
+
+    hooks = [judging(deny_secret)]
+    result = await exec_agent(Agent(id="a", model=Telling([])), "hi", hooks=hooks, on_token=lambda text: None)
+
+    assert result.denied is not None
+    assert result.usage == known.usage

@@ -433,6 +433,7 @@ CASES: dict[tuple[str, str], Case] = {
     ("POST", "/hooks/{id:str}/backtest"): Case(
         "/hooks/{id}/backtest", hook, view=HOOK, fill={"days": "7"}, again=(200, 429)
     ),
+    ("GET", "/hooks/{id:str}/backtest"): Case("/hooks/{id}/backtest?tenant={tenant}", hook, ("tenant", "run", "days")),
     ("GET", "/logs"): Case(
         "/logs",
         execution,

@@ -161,5 +161,7 @@ async def test_metrics_count_requests_by_route_and_what_the_store_has(site: Site
     assert 'hookline_policy_alerts_stored{kind="rate"} 2' in lines
     assert 'hookline_policy_alerts_stored{kind="fallback"} 1' in lines
     assert 'hookline_policy_alerts_total{kind="rate"} 0' in lines  # none of them was raised by this process
+    assert "hookline_relay_running 0" in lines
+    assert "hookline_relay_waiting_commits 0" in lines
     assert waiting not in answer.text
     assert "made-up" not in answer.text

@@ -336,3 +336,22 @@ async def test_one_backtest_of_a_tenant_runs_at_a_time(site: Site, store: SqlSto
     assert problem(busy, 429, "backtests")
     assert busy.headers["retry-after"] == "5"
     assert (other.status_code, after.status_code) == (200, 200)
+
+
+async def test_a_change_with_a_fence_is_made_when_a_process_takes_part(site: Site, store: SqlStore) -> None:
+    async with site.client() as client:
+        made = await client.post("/v1/hooks", json={**DENY, "name": new_id("name")})
+        where = made.headers["location"]
+        problem(await client.patch(f"{where}?fence=true", json={"priority": 7}), 422, "invalid")
+        assert (await client.get(where)).json() == made.json()
+
+        async with Registry(store, lease_seconds=30) as registry:
+            changed = await client.patch(f"{where}?fence=true", json={"priority": 7})
+
+            assert changed.status_code == 200
+            [hook] = [each for each in registry.hooks() if getattr(each, "id", "") == made.json()["id"]]
+            assert hook.revision == changed.json()["revision"]  # type: ignore[union-attr]
+            switched = await client.put(f"{where}/toggle?fence=true", json={"enabled": False})
+            assert switched.status_code == 200
+            assert not [each for each in registry.hooks() if getattr(each, "id", "") == made.json()["id"]]
+            assert (await client.delete(f"{where}?fence=true")).status_code == 204

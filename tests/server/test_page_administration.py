@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import csv
 import io
 import json
@@ -13,6 +14,9 @@ import httpx
 import pytest
 from playwright.sync_api import Browser, expect
 
+from hookline import Agent, Hooks, OnComplete, ScriptedModel, exec_agent
+from hookline.bus import MemoryBus, remote
+from hookline.relay import Relay, list_dead_letters
 from hookline.server import SCOPES, KeyStore
 from hookline.server._audit import AuditFilter, search_audit
 from tests.server.browsing import complaints, look, page, paged, secret, tenant, text
@@ -331,6 +335,36 @@ def test_what_a_key_may_not_see_of_an_endpoint_is_not_said_to_be_missing(paged: 
         assert url in listed
         for shown in (listed, one):
             assert ("in code, or deleted" in shown, ">Enable</button>" in shown) == (said, said)
+
+
+def test_settings_say_how_far_the_relay_is_and_what_observers_could_not_handle(
+    admin: httpx.Client, paged: Site, tenant: str
+) -> None:
+    before = admin.get("/settings").text
+
+    async def relay() -> None:
+        bus, hooks, store = MemoryBus(), Hooks("ledger"), paged.server.store
+
+        @hooks.on(OnComplete)
+        def book(event: OnComplete) -> None:
+            raise ValueError(EVIL)
+
+        async with Relay(store, bus, lease_seconds=1.0), bus.serve(hooks, tries=1):
+            agent = Agent(id="payer", model=ScriptedModel(["Paid."]))
+            await exec_agent(agent, "pay", store=store, tenant_id=tenant, hooks=[remote("ledger", observes=True)])
+            async with asyncio.timeout(60):
+                while not await list_dead_letters(store, tenant_id=tenant):
+                    await asyncio.sleep(0.01)
+
+    done(paged, relay())
+    shown = admin.get("/settings").text
+
+    assert "Remote observers" not in before
+    assert "Dead letters of ledger" in shown
+    assert "&lt;img src=x" in shown
+    assert "<img src=x" not in shown
+    with visitor(paged, done(paged, key(paged.server.store, tenant))) as person:
+        assert "Remote observers" not in person.get("/settings").text
 
 
 def test_settings_tell_administrators_of_the_system_about_the_database(admin: httpx.Client, paged: Site) -> None:

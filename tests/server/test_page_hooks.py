@@ -11,7 +11,7 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from hookline.events import AfterToolCall, BeforeToolCall, encode
-from hookline.registry import HookDefinition
+from hookline.registry import HookDefinition, Registry
 from hookline.runtime import JournalEntry, OperationState
 from tests.server.browsing import complaints, look, page, paged, secret, tenant, text
 from tests.server.site import Site, key, new_id
@@ -669,11 +669,37 @@ def test_the_page_says_why_a_hook_cannot_judge_the_past(plain: Page, paged: Site
     hook = done(
         paged,
         paged.server.registry.create(
-            HookDefinition(name="No models", point="ModelCall.guard", handler="deny", tenant_id=tenant)
+            HookDefinition(name="No writing", point="MemoryCall.guard", handler="deny", tenant_id=tenant)
         ),
     )
     plain.goto(f"hooks/{hook.id}")
 
     plain.get_by_role("button", name="Judge their calls").click()
 
-    text(plain, "#judged .problem").to_contain_text("the tools and the settings of model calls are not stored")
+    text(plain, "#judged .problem").to_contain_text("writes to memory are not stored")
+
+
+def test_a_hook_is_saved_with_a_fence_if_a_process_takes_part(paged: Site, tenant: str) -> None:
+    hook = made(paged, tenant)
+    member = Registry(paged.server.store, lease_seconds=60)
+    with visitor(paged, done(paged, key(paged.server.store, tenant))) as person:
+        shown = person.get(f"/hooks/{hook.id}/edit?tenant={tenant}").text
+        fields = dict(re.findall(r'<input type="hidden" name="(token|revision)" value="([^"]+)"', shown))
+        given = {"name": hook.name, "point": hook.point, "runs": "handler", "handler": "deny", "enabled": "no"}
+        form = fields | given | {"tenantId": tenant, "do": "save", "fence": "yes"}
+        refused = person.post(f"/hooks/{hook.id}/edit", data=form)
+        [before] = stored(paged, tenant)
+        done(paged, member.__aenter__())
+        try:
+            saved = person.post(f"/hooks/{hook.id}/edit", data=form)
+            kept = [each for each in member.hooks(tenant) if getattr(each, "id", "") == hook.id]
+        finally:
+            done(paged, member.__aexit__(None, None, None))
+
+    assert 'name="fence"' in shown
+    assert (refused.status_code, before.enabled) == (422, True)
+    assert "takes part" in refused.text
+    assert "checked" in refused.text.partition('name="fence"')[2][:40]
+    assert saved.status_code == 303
+    [after] = stored(paged, tenant)
+    assert (after.enabled, kept) == (False, [])

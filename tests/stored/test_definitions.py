@@ -26,7 +26,7 @@ EMPTY = Path(__file__).parents[1] / "store" / "stored" / "by_8ffe382.sql"
 DEFINITIONS = FILES / "definitions"
 
 ADDED = {"$.exceptTenants", "$.dialect", "$.hostEvent", "$.matcher", "$.mode", "$.shadowAbove"}
-ADDED |= {"$.tenants", "$.agents", "$.operationTags", "$.environments", "$.percent"}
+ADDED |= {"$.remote", "$.tenants", "$.agents", "$.operationTags", "$.environments", "$.percent"}
 """Fields that definitions have today, and had not then."""
 
 
@@ -77,7 +77,7 @@ async def test_stored_definitions_are_read_as_they_were(registry: Registry) -> N
 
 
 async def test_definitions_of_files_are_read_and_keep_their_switch(registry: Registry) -> None:
-    found = {each.id: each for each in (await registry.list()).items if each.source != "api"}
+    found = {each.id: each for each in (await registry.list()).items if not each.is_stored}
 
     assert sorted(found) == ["asked", "no-shell-in-file", "switched", "told"]
     assert {id_: each.enabled for id_, each in found.items()} == {
@@ -141,6 +141,7 @@ def test_the_json_of_a_definition_is_read() -> None:
             "environments": [],
             "percent": 100.0,
             "shadowAbove": None,
+            "remote": None,
         }
 
 

@@ -60,6 +60,7 @@ MODULES = (
         "evals.adapter_contract",
         "evals.verdicts",
         "evals.bus_contract",
+        "evals.engine_contract",
     ),
 )
 ADAPTERS = (

@@ -34,6 +34,7 @@ from hookline.calls import Ask, Call, Deny, ModelCall, ModelResponse, SubAgentCa
 from hookline.errors import HookDefinitionError, HookDenied, HookUsageError, StoreUnavailableError
 from hookline.events import BeforeStep, OnComplete
 from hookline.hooks import Hooks, OnError, meets_approved
+from hookline.interceptors import cut_answer
 
 __all__ = ["BudgetTerms", "OnLimit", "add_budget", "check_terms"]
 
@@ -186,9 +187,9 @@ def add_budget(hooks: Hooks, terms: BudgetTerms, store: BudgetStore | None) -> H
         keeper.roots.drop_on_complete(hooks)
     if terms.limits.nano_usd or terms.limits.tokens:
         hooks.guard(ModelCall, id=hooks.id, on_error=terms.on_error)(keeper.reserve_for_model)
-        hooks.around(ModelCall, id=hooks.id, timeout=math.inf)(keeper.settle_model)
+        hooks.around(ModelCall, id=hooks.id, timeout=math.inf, hold_text=False)(keeper.settle_model)
         # Inside of the `around`, and innermost, so that it also sees answers that other hooks withhold.
-        hooks.after(ModelCall, id=hooks.id, priority=1000)(keeper.note_usage)
+        hooks.after(ModelCall, id=hooks.id, priority=1000, hold_text=False)(keeper.note_usage)
         if terms.on_limit == "ask":
             keeper.model_calls.drop_on_complete(hooks)
             hooks.guard(ToolCall, id=hooks.id, on_error=terms.on_error)(keeper.ask_before_tool)
@@ -336,7 +337,11 @@ class _Budget:
         try:
             return await call_next(call)
         except HookDenied:
-            call.metadata.setdefault(self.usage_mark, Amounts())  # no model was called
+            cut = cut_answer(call)
+            if cut is not None:
+                self.note_usage(call, cut)
+            else:
+                call.metadata.setdefault(self.usage_mark, Amounts())  # no model was called
             raise
         finally:
             await self._settle(call, self.model_mark, call.metadata.pop(self.usage_mark, None))

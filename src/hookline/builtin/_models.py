@@ -1,14 +1,17 @@
 """Limit what runs spend, and retry model calls after temporary failures."""
 
-from typing import Unpack
+import math
+from collections.abc import Awaitable, Callable
+from typing import Any, Unpack
 
 from hookline.budgets import BudgetPer, BudgetStore, BudgetWindow
 from hookline.builtin._budgets import OnLimit, add_budget, check_terms
 from hookline.builtin._tools import BundleOptions, PerOperation, check_number, with_defaults
 from hookline.calls import Call, Deny, ModelCall, ModelResponse, Usage
-from hookline.errors import HookDefinitionError
+from hookline.errors import HookDefinitionError, HookDenied
 from hookline.events import BeforeStep
 from hookline.hooks import Hooks, OnError
+from hookline.interceptors import cut_answer
 from hookline.runtime import RETRY, ModelRetry
 
 __all__ = ["budget", "retry"]
@@ -122,10 +125,19 @@ def budget(
         with purses.lock:
             return _refuse_overdrawn(purses.of(call.operation_id).usage, cost_usd, tokens)
 
-    @hooks.after(ModelCall, id=hooks.id)
+    @hooks.after(ModelCall, id=hooks.id, hold_text=False)
     def pay(call: ModelCall, response: ModelResponse) -> None:
         with purses.lock:
             purses.of(call.operation_id).usage += response.usage
+
+    @hooks.around(ModelCall, id=hooks.id, timeout=math.inf, hold_text=False)
+    async def pay_cut(call: ModelCall, call_next: Callable[[ModelCall], Awaitable[Any]]) -> Any:
+        try:
+            return await call_next(call)
+        except HookDenied:
+            if (cut := cut_answer(call)) is not None:
+                pay(call, cut)
+            raise
 
     purses.drop_on_complete(hooks)
     return hooks

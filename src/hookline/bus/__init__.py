@@ -5,6 +5,7 @@
 `NatsBus` needs the extra `nats`. Nothing is only in a bus: what was committed is in the database.
 """
 
+from hookline.bus._bus import NAME as NAME
 from hookline.bus._bus import (
     Answerer,
     Bus,
@@ -23,7 +24,9 @@ from hookline.bus._observers import DEAD_LETTERS as DEAD_LETTERS
 from hookline.bus._observers import FailedEvent as FailedEvent
 from hookline.bus._observers import heard_event_id
 from hookline.bus._remote import REVISIONS, remote, serve
+from hookline.bus._remote import ask_about as ask_about
 from hookline.bus._signing import SECRET_VARIABLE as SECRET_VARIABLE
+from hookline.bus._signing import check_secret as check_secret
 
 __all__ = [
     "REVISIONS",

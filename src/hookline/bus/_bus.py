@@ -104,6 +104,8 @@ class CommittedEvents(msgspec.Struct, frozen=True, kw_only=True, rename="camel")
         tenant_id: The tenant for whom the operation runs.
         hearers: The names for which it is; empty for all who hear.
         replay: The id of the replay that tells it again; `""` when it is told for the first time.
+        delivered: How often the bus has handed it to those who hear it under a name, this time included; 0 if the bus
+            does not count.
     """
 
     operation_id: str
@@ -112,6 +114,7 @@ class CommittedEvents(msgspec.Struct, frozen=True, kw_only=True, rename="camel")
     tenant_id: str = ""
     hearers: list[str] = []
     replay: str = ""
+    delivered: int = 0
 
     @property
     def id(self) -> str:

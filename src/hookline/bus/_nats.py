@@ -8,6 +8,7 @@ import os
 import re
 import secrets
 import ssl
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from hashlib import sha256
@@ -163,6 +164,7 @@ class NatsBus(LocalWakeups, ServesHooks):
         self._problem: Exception | None = None
         self._id = secrets.token_hex(8)
         self._asked: dict[str, _Replies] = {}
+        self._questions: Counter[tuple[str, str]] = Counter()
         self._refusals: dict[str, str] = {}
         self._has_stream = False
         self._pending: set[str] = set()
@@ -181,6 +183,20 @@ class NatsBus(LocalWakeups, ServesHooks):
     def is_connected(self) -> bool:
         """Whether a server is connected now."""
         return self._connected.is_set()
+
+    @property
+    def reconnects(self) -> int:
+        """How often the server was connected again after it was away."""
+        return max(0, self._connections - 1)
+
+    @property
+    def questions(self) -> dict[tuple[str, str], int]:
+        """Number of questions that this process has asked, by name and outcome.
+
+        The outcome is `"answered"`, `"nobody"` (no process serves the name), `"late"` (no answer before the deadline),
+        or `"failed"`.
+        """
+        return dict(self._questions)
 
     def __repr__(self) -> str:
         return f"NatsBus({self.address!r})"
@@ -264,9 +280,12 @@ class NatsBus(LocalWakeups, ServesHooks):
                 with suppress(*self._failures):
                     async with asyncio.timeout(CLOSING):  # after a failed TLS handshake, it might wait for ever
                         await client.close()
-                problem = message_of(self._problem or error)
+                # A refusal says more than the reset of the connection that follows it.
+                told = error if self._problem is None else self._problem
+                reasons = [each for each in (told, error) if self._is_final(each)]
+                problem = message_of(reasons[0] if reasons else told)
                 left = ends - asyncio.get_running_loop().time()
-                if left <= 0 or self._is_final(error) or self._is_final(self._problem):
+                if left <= 0 or reasons:
                     raise BusUnavailableError(self.address, problem) from error
                 await asyncio.sleep(min(pause, left))
                 pause = min(pause * 2, LONGEST_PAUSE)
@@ -317,7 +336,8 @@ class NatsBus(LocalWakeups, ServesHooks):
                 raise HookUsageError(f"The file of `{name}` holds no valid seed of an nkey: {file}") from None
 
     async def _note_error(self, error: Exception) -> None:
-        self._problem = error
+        if not self._is_final(self._problem):
+            self._problem = error
         refusal = REFUSAL.search(str(error))
         if refusal is None:
             logger.info("The bus at %s reports: %s", self.address, message_of(error))
@@ -429,16 +449,24 @@ class NatsBus(LocalWakeups, ServesHooks):
         token = secrets.token_hex(8)
         subjects = (f"{self._prefix}.ask.{name}", f"{self._prefix}.ask-all.{name}")
         replies = self._asked[token] = _Replies(subjects)
+        outcome = "failed"
         try:
             async with asyncio.timeout(deadline) as limit:
-                return await self._ask(name, question, deadline, f"{self._inbox}.{token}", replies)
+                answer = await self._ask(name, question, deadline, f"{self._inbox}.{token}", replies)
+            outcome = "answered"
+            return answer
+        except NobodyServesError:
+            outcome = "nobody"
+            raise
         except TimeoutError:
             if not limit.expired():
                 raise
+            outcome = "late"
             why = "" if self.is_connected else f"; the bus at {self.address} is away"
             raise no_answer_error(name, deadline, why) from None
         finally:
             del self._asked[token]
+            self._questions[name, outcome] += 1
 
     async def _ask(self, name: str, question: bytes, deadline: float, inbox: str, replies: _Replies) -> bytes:
         """Ask one process, and all of them whenever it gives no sign, until an answer comes.
@@ -704,6 +732,7 @@ class NatsBus(LocalWakeups, ServesHooks):
             logger.error("A message in the stream %r holds no commit, and is left out: %s", self._stream, error)
             await message.term()
             return
+        commit = msgspec.structs.replace(commit, delivered=message.metadata.num_delivered)
         confirming = asyncio.create_task(self._keep(message))
         try:
             await handler(commit)

@@ -24,6 +24,8 @@ DEAD_LETTERS = "hookline-dead-letters"
 """The name under which relays take the events that observers could not handle."""
 HOOK_TIMEOUT = 30.0
 """Seconds that an async handler may take if it has no `timeout` of its own."""
+MOST_DELIVERIES = 10
+"""How often a commit is handed over before its events are dead letters, although no observer has failed."""
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 5.0
 """Seconds before a handler that failed is called again: the first time, and at most."""
 
@@ -98,7 +100,15 @@ class RemoteObservers:
         self.is_empty = not any(self._observers.values())
 
     async def hear(self, commit: CommittedEvents) -> None:
-        """Handle the events of a commit."""
+        """Handle the events of a commit.
+
+        One that was handed over too often kills those who hear it, or never ends, and would hold up all that follow it.
+        """
+        if commit.delivered > MOST_DELIVERIES:
+            problem = RuntimeError("no process that heard it has finished; each was killed, or had too little time")
+            for number in range(commit.first, commit.number + 1):
+                await self._give_up_event(commit, number, "", commit.delivered - 1, problem)
+            return
         for number, wire in enumerate(commit.events, commit.first):
             try:
                 event = decode(bytes(wire))

@@ -32,7 +32,7 @@ from hookline.errors import HookDefinitionError, HookUsageError, message_of
 from hookline.hooks import AnyHook, ControlInterceptor, Hook, Hooks, Interceptor, OnError, check_interceptor, hook_batch
 from hookline.interceptors import Chain, Outcome
 
-__all__ = ["REVISIONS", "RemoteHooks", "ServesHooks", "remote", "serve"]
+__all__ = ["REVISIONS", "RemoteHooks", "ServesHooks", "ask_about", "remote", "serve"]
 
 FORMAT = 1
 """The form of questions and decisions. Processes that write another one do not understand each other."""
@@ -41,7 +41,7 @@ SPARE_SECONDS = 1.0
 DEAD_LETTER_SECONDS = 10.0
 """Seconds within which a relay must have stored a dead letter."""
 REVISIONS = "hookline.revisions"
-"""The key of `Call.metadata` for the revisions by which remote hooks judged the call, by the id of the hook."""
+"""The key of `Call.metadata` for the revisions by which remote hooks judged the call, by the name that was asked."""
 
 NAMES = {call.__name__: call for call in CALLS}
 NOT_RUN: dict[type[msgspec.Struct], msgspec.Struct] = {
@@ -203,21 +203,39 @@ class RemoteHooks(Hooks):
     async def _ask(self, call: Any) -> Call | Respond | Deny | Ask | None:
         if self._bus is None:
             raise HookUsageError(f"The remote hook {self.id!r} has no bus; give it one: remote({self.id!r}, bus=...).")
-        question = HookQuestion(format=FORMAT, call=type(call).__name__, fields=_encode_call(call))
-        answer = await ask_signed(
-            self._bus, self.id, msgspec.json.encode(question), deadline=self._deadline, secret=self._secret
-        )
-        try:
-            decision = msgspec.json.decode(answer, type=RemoteDecision)
-            if decision.format != FORMAT:
-                raise ValueError(f"its format is {decision.format}, and this process reads format {FORMAT}")
-            made = _decision_about(call, decision)
-        except (msgspec.MsgspecError, ValueError) as error:
-            raise BusAnswerError(self.id, message_of(error)) from error
-        call.metadata.setdefault(REVISIONS, {})[self.id] = decision.revision
-        if decision.context and isinstance(call, ToolCall | AgentCall):
-            call.add_context(decision.context)
-        return made
+        return await ask_about(call, self._bus, self.id, deadline=self._deadline, secret=self._secret)
+
+
+async def ask_about(
+    call: Any, bus: Bus, name: str, *, deadline: float, secret: tuple[bytes, ...]
+) -> Call | Respond | Deny | Ask | None:
+    """Ask the processes that serve a name about a call, and return what a `before` hook of the call returns.
+
+    Args:
+        call: The call.
+        bus: Carries the question.
+        name: The name that is asked.
+        deadline: Seconds until the answer must be there.
+        secret: The secrets that sign; none for no signature.
+
+    Raises:
+        NobodyServesError: If no process serves the name.
+        TimeoutError: If no answer came in time.
+        BusAnswerError: If the answer is a failure, has no valid signature, or cannot be read.
+    """
+    question = HookQuestion(format=FORMAT, call=type(call).__name__, fields=_encode_call(call))
+    answer = await ask_signed(bus, name, msgspec.json.encode(question), deadline=deadline, secret=secret)
+    try:
+        decision = msgspec.json.decode(answer, type=RemoteDecision)
+        if decision.format != FORMAT:
+            raise ValueError(f"its format is {decision.format}, and this process reads format {FORMAT}")
+        made = _decision_about(call, decision)
+    except (msgspec.MsgspecError, ValueError) as error:
+        raise BusAnswerError(name, message_of(error)) from error
+    call.metadata.setdefault(REVISIONS, {})[name] = decision.revision
+    if decision.context and isinstance(call, ToolCall | AgentCall):
+        call.add_context(decision.context)
+    return made
 
 
 def remote(

@@ -32,6 +32,7 @@ from hookline.cli.operate import (
     host_app,
     keys_app,
     operations_app,
+    relay_app,
     run_worker,
     serve,
 )
@@ -61,7 +62,7 @@ hookline: lifecycle hooks for AI agents. See, steer and test every run.
   Start            demo, init, doctor
   Run agents       chat, eval, trace, host
   Operate a store  serve, worker, hooks, approvals, operations,
-                   executions, budgets, deliveries, endpoints, keys, audit
+                   executions, budgets, deliveries, endpoints, relay, keys, audit
 
 hookline demo shows what hookline does, in a minute, without a model.
 hookline --help describes every command, hookline COMMAND --help one of them."""
@@ -236,6 +237,7 @@ for group in (
     budgets_app,
     deliveries_app,
     endpoints_app,
+    relay_app,
     keys_app,
     audit_app,
 ):

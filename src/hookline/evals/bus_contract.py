@@ -287,6 +287,32 @@ async def _each_name_hears_everything(stage: BusStage) -> None:
             await ledger.wait_for([f"op:{number}" for number in (1, 2, 3)])
 
 
+async def _the_depth_of_a_name_is_what_it_has_not_heard(stage: BusStage) -> None:
+    teller, hearer = await stage.join(), await stage.join()
+    ledger = HeardCommits()
+    async with hearer.hear("observer", ledger.note):
+        await teller.tell(commit_of("op", 1))
+        await ledger.wait_for(["op:1"])
+    for number in (2, 3):
+        await teller.tell(commit_of("op", number))
+    check_equal("the depth while nobody listens", await teller.depths(), {"observer": 2})
+    async with hearer.hear("observer", ledger.note):
+        await ledger.wait_for(["op:3"])
+        while await teller.depths() != {"observer": 0}:  # noqa: ASYNC110 - it is confirmed a moment later
+            await asyncio.sleep(0.01)
+
+
+async def _a_commit_for_a_name_is_heard_by_no_other(stage: BusStage) -> None:
+    teller, one, other = await stage.join(), await stage.join(), await stage.join()
+    ledgers = HeardCommits(), HeardCommits()
+    async with one.hear("first", ledgers[0].note), other.hear("second", ledgers[1].note):
+        await teller.tell(msgspec.structs.replace(commit_of("op", 1), hearers=["first"]))
+        await teller.tell(commit_of("op", 2))
+        for ledger in ledgers:
+            await ledger.wait_for(["op:2"])
+    check_equal("what was heard", [ledger.heard for ledger in ledgers], [["op:1", "op:2"], ["op:2"]])
+
+
 async def _a_wake_up_reaches_other_processes(stage: BusStage) -> None:
     sleeper, waker = await stage.join(), await stage.join()
     woken = asyncio.Event()
@@ -411,6 +437,8 @@ BUS_CONTRACT: tuple[BusClause, ...] = tuple(
             _what_a_killed_process_was_hearing_is_heard_by_another,
             _a_commit_is_heard_again_after_a_failure,
             _each_name_hears_everything,
+            _a_commit_for_a_name_is_heard_by_no_other,
+            _the_depth_of_a_name_is_what_it_has_not_heard,
             _a_wake_up_reaches_other_processes,
             _a_value_is_there_for_all_processes,
             _a_watcher_sees_the_values_and_each_change_in_order,

@@ -344,7 +344,7 @@ class Chain:
 
         async def through() -> Any:
             result = await drive_through(traversal.clock, compiled.enter(traversal, traversal.call))
-            if traversal.policy is None or not traversal.policy.suspended:
+            if not traversal.superseded and (traversal.policy is None or not traversal.policy.suspended):
                 for hook in compiled.background_after:
                     if hook.matches is None or hook.matches(traversal.call):
                         traversal.start(hook, traversal.call, result)

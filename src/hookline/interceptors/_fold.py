@@ -235,7 +235,8 @@ class CompiledChain:
         self.background = bool(background) or len(enforced) < len(waited)
         self.takes_context = bool(enforced) and enforced[0].call in (ToolCall, AgentCall)
         self.background_after = tuple(hook for hook in reversed(background) if hook.kind == "after")
-        judges = [hook for hook in reversed(enforced) if hook.kind in ("after", "around")]
+        holding = [hook for hook, (given, _) in pairs if given.hold_text and hook in enforced]
+        judges = [hook for hook in reversed(holding) if hook.kind in ("after", "around")]
         self.part_hooks = tuple(judges) if all(hook.parts is not None for hook in judges) else ()
         layers = [hook for hook in waited if hook.kind != "guard"]
         self.idle: list[Any] = [IDLE]
@@ -463,7 +464,7 @@ def run_afters(hooks: Sequence[CompiledInterceptor], inner: NextStep) -> NextSte
 
     async def enter(traversal: Traversal, call: Any) -> Any:
         result = await inner(traversal, call)
-        if traversal.policy is not None and traversal.policy.suspended:
+        if traversal.superseded or (traversal.policy is not None and traversal.policy.suspended):
             return result
         return await run_turns(traversal, turns, apply_after, outer, result)
 
@@ -476,7 +477,7 @@ def run_part_afters(hooks: Sequence[CompiledInterceptor], turns: Sequence[Turn],
 
     async def enter(traversal: Traversal, call: Any) -> Any:
         result = await inner(traversal, call)
-        if traversal.policy is not None and traversal.policy.suspended:
+        if traversal.superseded or (traversal.policy is not None and traversal.policy.suspended):
             return result
         for hook, turn in zip(hooks, turns, strict=True):
             result = await run_turns(traversal, (turn,), apply_after, outer, result)

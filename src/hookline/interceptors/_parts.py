@@ -13,13 +13,14 @@ import anyio
 
 from hookline._deadlines import runs_on_asyncio
 from hookline.calls import Call, ModelResponse, PartialResponse
+from hookline.errors import HookDenied
 from hookline.execution import announce_execution
 from hookline.interceptors._clock import Clock, ScopedClock, drive_through
 from hookline.interceptors._failures import fail, return_error
 from hookline.interceptors._traversal import CompiledInterceptor, Traversal, executions_of
 from hookline.signals import HookExecution
 
-__all__ = ["TextJudge", "check_released", "judge_in_time", "judged_calls", "open_text_judge"]
+__all__ = ["TextJudge", "check_released", "cut_answer", "judge_in_time", "judged_calls", "open_text_judge"]
 
 SENTENCE_END = re.compile(r"[.!?…。！？]+[\"'”’)\]]*(?=\s)\s+|\n+|[。！？]+")  # noqa: RUF001
 """The end of a sentence with the space after it."""
@@ -43,6 +44,25 @@ def open_text_judge(call: Call) -> TextJudge | None:
     return TextJudge(traversal, hooks)
 
 
+CUT_KEY = "hookline.cut_answer"
+"""Key in a call's `metadata` for what is known of an answer that hooks denied while the model wrote it."""
+
+
+def cut_answer(call: Call) -> ModelResponse | None:
+    """Return what is known of the answer of a model call that hooks denied while the model wrote it.
+
+    Its `usage` is what the model has reported until then.
+
+    Args:
+        call: The call.
+
+    Returns:
+        The beginning of the answer; `None` if none was denied.
+    """
+    found: ModelResponse | None = call.metadata.get(CUT_KEY)
+    return found
+
+
 class TextJudge:
     """Judges the text of one model call while it is written.
 
@@ -54,12 +74,15 @@ class TextJudge:
 
     Attributes:
         released: The text that readers got so far.
+        read_so_far: Returns the answer as far as it was received, with the usage that the model has reported; `None` if
+            that is not known.
     """
 
     def __init__(self, traversal: Traversal, hooks: Sequence[CompiledInterceptor]) -> None:
         self._traversal = traversal
         self._stages = [_Stage(hook) for hook in hooks]
         self.released = ""
+        self.read_so_far: Callable[[], ModelResponse] | None = None
 
     @property
     def is_timed(self) -> bool:
@@ -97,8 +120,12 @@ class TextJudge:
         Raises:
             HookDenied: As `add`.
         """
-        for stage in self._stages:
-            await stage.judge_broken(self._traversal)
+        try:
+            for stage in self._stages:
+                await stage.judge_broken(self._traversal)
+        except HookDenied:
+            self._keep_cut_answer()
+            raise
 
     def seconds_left(self) -> float | None:
         """Return the seconds after which `judge_now` must be called, from 0; `None` for no limit."""
@@ -106,10 +133,18 @@ class TextJudge:
         return max(0.0, min(due) - monotonic()) if due else None
 
     async def _pass(self, text: str, *, now: bool) -> str:
-        for stage in self._stages:
-            text = await stage.take(self._traversal, text, now=now)
+        try:
+            for stage in self._stages:
+                text = await stage.take(self._traversal, text, now=now)
+        except HookDenied:
+            self._keep_cut_answer()
+            raise
         self.released += text
         return text
+
+    def _keep_cut_answer(self) -> None:
+        known = self.read_so_far
+        self._traversal.call.metadata[CUT_KEY] = ModelResponse(cost_known=False) if known is None else known()
 
 
 @asynccontextmanager

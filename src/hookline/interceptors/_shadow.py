@@ -55,7 +55,7 @@ def run_shadows(hooks: Sequence[CompiledInterceptor], inner: NextStep) -> NextSt
                 if hook.index in calls:
                     traversal.start(hook, calls[hook.index], Raised(error))
             raise
-        if traversal.policy is not None and traversal.policy.suspended:
+        if traversal.superseded or (traversal.policy is not None and traversal.policy.suspended):
             return result
         for hook in outwards:
             if hook.kind == "around":

@@ -255,6 +255,8 @@ class Traversal(msgspec.Struct, eq=False):
         released: The text that readers got of the answer while the model wrote it, by the index of the hook that let
             it pass; `None` if it was not read in parts.
         logged: Whether failures of hooks are logged; not those about a stored call.
+        superseded: Whether other `after` hooks have judged the result in place of those of the chain, since a fenced
+            change has replaced some of them while the call was running.
     """
 
     # A struct and not a class with defaults, because in Python 3.11 a default that is read from the class is slow.
@@ -289,6 +291,7 @@ class Traversal(msgspec.Struct, eq=False):
     shadow_metadata: dict[int, dict[str, Any]] | None = None
     released: dict[int, str] | None = None
     logged: bool = True
+    superseded: bool = False
 
     @property
     def reached(self) -> bool:

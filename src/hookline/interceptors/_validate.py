@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from hookline._checks import quote
+from hookline._not_stored import NotStored
 from hookline.calls import (
     AgentCall,
     AgentResult,
@@ -98,26 +99,31 @@ def check_result(result: object) -> str | None:
         return None
     for name, kind in _FIELDS.get(type(result), {}).items():
         value = getattr(result, name)
+        if value.__class__ is NotStored:
+            continue
         if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
             return f"gave a {type(result).__name__} whose `{name}` is {quote(value)}"
     if isinstance(result, ModelResponse) and not _all_are(result.tool_calls, ToolRequest, "tool_name"):
         return f"gave a ModelResponse whose `tool_calls` are {quote(result.tool_calls)}"
-    if isinstance(result, ModelResponse) and not all(
-        isinstance(number, int | float) for number in msgspec.structs.astuple(result.usage)
-    ):
-        return f"gave a ModelResponse whose `usage` is {quote(result.usage)}"
+    usage: object = result.usage if isinstance(result, ModelResponse) else None
+    if isinstance(usage, Usage) and not all(isinstance(each, int | float) for each in msgspec.structs.astuple(usage)):
+        return f"gave a ModelResponse whose `usage` is {quote(usage)}"
     return None
 
 
 def check_fields(call: Call) -> str | None:
     """Return what is wrong with the fields of a changed call, or `None`."""
     for name, kind in _FIELDS.get(type(call), {}).items():
-        if not isinstance(getattr(call, name), kind):
-            return f"changed `{name}` to {quote(getattr(call, name))}"
+        value = getattr(call, name)
+        if not isinstance(value, kind) and value.__class__ is not NotStored:
+            return f"changed `{name}` to {quote(value)}"
     messages = call.input if isinstance(call, AgentCall) else getattr(call, "messages", ())
-    if not (_all_are(messages, Message, "content") and all(message.role in _ROLES for message in messages)):
+    if messages.__class__ is not NotStored and not (
+        _all_are(messages, Message, "content") and all(message.role in _ROLES for message in messages)
+    ):
         return "changed the messages to something that holds no messages"
-    if not _all_are(getattr(call, "tools", ()), ToolSpec, "name"):
+    tools = getattr(call, "tools", ())
+    if tools.__class__ is not NotStored and not _all_are(tools, ToolSpec, "name"):
         return "changed `tools` to something that holds no tools"
     return None
 

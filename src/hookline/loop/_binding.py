@@ -361,7 +361,8 @@ class LoopBinding:
         except BaseException as error:
             await stepped.fail(error)
             raise
-        stream = JudgedStream(stepped.given, exchange, body, http, self._surroundings.reader(), stepped, note_piece)
+        to_response, reader = partial(self._to_response, format_), self._surroundings.reader()
+        stream = JudgedStream(stepped.given, to_response, exchange, body, http, reader, stepped, note_piece)
         stream.again = again
         self._streams.append(stream)
         self._surroundings.judge(stream, self._take_part, self._end_stream)

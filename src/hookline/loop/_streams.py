@@ -10,7 +10,7 @@ import anyio
 import msgspec
 
 from hookline._stepping import SteppedCall
-from hookline.calls import ModelCall
+from hookline.calls import ModelCall, ModelResponse
 from hookline.loop._client import Exchange, byte_stream_class
 from hookline.loop._format import Format, encode_events, read_events
 from hookline.runtime import PartsStream
@@ -85,6 +85,7 @@ class JudgedStream(OpenStream):
 
     Args:
         call: The call as the hooks left it.
+        to_response: Converts the JSON of an answer to the response that hooks see.
         given: The arguments of an `OpenStream`.
 
     Attributes:
@@ -93,7 +94,7 @@ class JudgedStream(OpenStream):
         again: The JSON of further answers, if hooks have discarded the streamed one.
     """
 
-    def __init__(self, call: ModelCall, *given: Any) -> None:
+    def __init__(self, call: ModelCall, to_response: Callable[[Any], ModelResponse], *given: Any) -> None:
         super().__init__(*given)
         format_ = self.exchange.format
         self.parts = PartsStream[StreamEvent](
@@ -101,6 +102,7 @@ class JudgedStream(OpenStream):
             text_of=self._read_text,
             with_text=lambda event, text: changed_event(format_, event, text),
             is_frame=lambda event: not event.data or format_.is_frame(event.data),
+            read_so_far=lambda: to_response(self.join()),
         )
         self.whole = False
         self.again: list[Any] = []

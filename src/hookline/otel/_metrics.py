@@ -28,6 +28,7 @@ from hookline.events import (
 )
 from hookline.hooks import Hook, Hooks
 from hookline.instrumentation import Instrumentation, SegmentInfo, StreamTimes
+from hookline.interceptors import cut_answer
 from hookline.otel import _attributes as names
 from hookline.otel._attributes import clean, error_type
 from hookline.otel._context import check_flags, check_positive, check_provider
@@ -304,17 +305,24 @@ class MetricsHooks(Instrumentation):
         if not self._model_metrics:
             return
         if not isinstance(result, ModelResponse):
-            duration = self._chat_attributes(measures, call.model, "").duration
+            attributes = self._chat_attributes(measures, call.model, "")
+            cut = cut_answer(call)
+            if cut is not None:
+                self._record_tokens(attributes, cut)
+            duration = attributes.duration
             if failed_with is not None:
                 duration = {**duration, names.ERROR_TYPE: failed_with}
             self._record["model"].record(seconds, duration)
             return
         attributes = self._chat_attributes(measures, call.model, result.model, provider)
-        usage, record = result.usage, self._record["tokens"].record
+        self._record_tokens(attributes, result)
+        self._record["model"].record(seconds, attributes.duration)
+
+    def _record_tokens(self, attributes: ChatAttributes, response: ModelResponse) -> None:
+        usage, record = response.usage, self._record["tokens"].record
         if usage.input_tokens or usage.output_tokens:
             record(usage.input_tokens, attributes.input_tokens)
             record(usage.output_tokens, attributes.output_tokens)
-        self._record["model"].record(seconds, attributes.duration)
 
     def _record_stream(self, measures: SegmentMeasures, call: ModelCall, times: StreamTimes, result: object) -> None:
         measures.stream = None

@@ -10,10 +10,10 @@ try:
 except ImportError as error:
     raise MissingExtraError("server", "A registry of stored hooks") from error
 
-from hookline.registry._backtest import Backtest, BacktestAgreement, BacktestExample, BacktestGroup
+from hookline.registry._backtest import Backtest, BacktestAgreement, BacktestExample, BacktestGap, BacktestGroup
 from hookline.registry._call_labels import CallLabel, read_call_labels
 from hookline.registry._catalog import HandlerCatalog, HandlerEntry
-from hookline.registry._definition import POINTS, HookDefinition, ShadowLimits
+from hookline.registry._definition import POINTS, HookDefinition, RemoteTarget, ShadowLimits
 from hookline.registry._definition import READ_ONLY as READ_ONLY
 from hookline.registry._definition import AgentGlob as AgentGlob
 from hookline.registry._definition import Environment as Environment
@@ -36,6 +36,7 @@ from hookline.registry._errors import (
     DefinitionError,
     DefinitionFileError,
     DefinitionNotFoundError,
+    FenceError,
     QuotaError,
     ScriptError,
 )
@@ -76,6 +77,7 @@ __all__ = [
     "Backtest",
     "BacktestAgreement",
     "BacktestExample",
+    "BacktestGap",
     "BacktestGroup",
     "CallLabel",
     "CallMatches",
@@ -88,6 +90,7 @@ __all__ = [
     "DryRun",
     "ExecutionLog",
     "ExecutionRow",
+    "FenceError",
     "FieldChange",
     "HandlerCatalog",
     "HandlerEntry",
@@ -102,6 +105,7 @@ __all__ = [
     "PolicyAlert",
     "QuotaError",
     "Registry",
+    "RemoteTarget",
     "ScriptError",
     "ShadowLimits",
     "Statistic",

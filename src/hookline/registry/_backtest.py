@@ -17,23 +17,35 @@ import anyio.lowlevel
 import msgspec
 
 from hookline._checks import tool_matcher
-from hookline.calls import Call, ToolCall
+from hookline.calls import AgentCall, Call, Message, ModelCall, SubAgentCall, ToolCall
 from hookline.errors import HookUsageError
 from hookline.execution import tool_of
 from hookline.interceptors import PastChain, PastVerdict
 from hookline.registry._build import Builder
 from hookline.registry._call_labels import CallLabel, count_labels
 from hookline.registry._definition import HookDefinition
-from hookline.registry._past_calls import ALONG, PastCall, PastCalls, PersonDecision, UnreadableEvent
-from hookline.registry._past_judge import PastJudge
+from hookline.registry._past_calls import ALONG, PastCalls, find_sub_operations
+from hookline.registry._past_items import PastCall, PersonDecision, UnjudgedCalls, UnreadableEvent
+from hookline.registry._past_judge import INCOMPLETE, SHARED, PastJudge
 from hookline.registry._statistics import duration_step, step_middle
 from hookline.signals import HookDecision, HookExecution
-from hookline.store import OperationFilter, PastOperation, SqlStore, parse_tags, read_lineages, read_past_events
+from hookline.store import (
+    OperationFilter,
+    PastConversation,
+    PastEvents,
+    PastOperation,
+    SqlStore,
+    parse_tags,
+    read_lineages,
+    read_past_conversations,
+    read_past_events,
+)
 
 __all__ = [
     "Backtest",
     "BacktestAgreement",
     "BacktestExample",
+    "BacktestGap",
     "BacktestGroup",
     "BacktestQuery",
     "BacktestVerdict",
@@ -91,6 +103,18 @@ class BacktestGroup(msgspec.Struct, kw_only=True, rename="camel"):
     failed: int = 0
 
 
+class BacktestGap(msgspec.Struct, kw_only=True, rename="camel"):
+    """Calls that were not judged.
+
+    Attributes:
+        reason: Why, as a sentence.
+        calls: How many calls.
+    """
+
+    reason: str
+    calls: int = 0
+
+
 class BacktestExample(msgspec.Struct, kw_only=True, rename="camel"):
     """A call as an example.
 
@@ -102,10 +126,14 @@ class BacktestExample(msgspec.Struct, kw_only=True, rename="camel"):
         number: The number of the event there, from 1.
         tenant_id: The tenant.
         agent_id: The agent.
+        call: The class of the call, such as `"ToolCall"`; `""` for an event that cannot be read.
         tool: Toolset and name of the tool, or `agent/` and the sub-agent; `""` if there is none.
         tool_call_id: The id of the tool call; `""` if there is none.
+        step_index: The step, from 0; `None` if the call is not of one step.
         at: When it happened, in unix seconds.
         args: The arguments of a tool call.
+        text: The beginning of the newest message that a model was to answer, of the input of a run, or of
+            the instruction of a sub-agent; `""` for other calls.
         reason: The reason of a denial, or the question to a person.
         error: What a hook raised, or why the event cannot be read.
         on: For a false alarm or a miss, whose word it is: `"person"`, a person who decided about the call, or
@@ -117,10 +145,13 @@ class BacktestExample(msgspec.Struct, kw_only=True, rename="camel"):
     number: int
     tenant_id: str
     agent_id: str
+    call: str = ""
     tool: str = ""
     tool_call_id: str = ""
+    step_index: int | None = None
     at: float = 0.0
     args: dict[str, Any] = {}
+    text: str = ""
     reason: str = ""
     error: str = ""
     on: Literal["", "person", "label"] = ""
@@ -164,6 +195,8 @@ class Backtest(msgspec.Struct, kw_only=True, rename="camel"):
         failed: How many calls the hook failed for: it raised, took too long or returned what it may not.
         timeouts: How many of these took too long.
         fails_closed: Whether such a failure would have denied the call.
+        not_judged: How many calls were not judged, because something that they need is not stored.
+        gaps: Why they were not judged, the most frequent reason first.
         unreadable: How many stored events cannot be read, such as those of another version.
         groups: The counts by tenant and tool, those with most decisions first.
         examples: The newest examples of each kind.
@@ -175,7 +208,7 @@ class Backtest(msgspec.Struct, kw_only=True, rename="camel"):
         max_ms: The longest time.
         took_ms: How long the whole took.
         ended_by: `"end"`: all operations were looked at. `"limit"`: there were more calls than wanted. `"timeout"`: the
-            time was up.
+            time was up. `"stopped"`: somebody has stopped it.
         notes: What is different from a run, in sentences.
     """
 
@@ -194,6 +227,8 @@ class Backtest(msgspec.Struct, kw_only=True, rename="camel"):
     failed: int = 0
     timeouts: int = 0
     fails_closed: bool = True
+    not_judged: int = 0
+    gaps: list[BacktestGap] = []
     unreadable: int = 0
     groups: list[BacktestGroup] = []
     examples: list[BacktestExample] = []
@@ -204,7 +239,7 @@ class Backtest(msgspec.Struct, kw_only=True, rename="camel"):
     p95_ms: float = 0.0
     max_ms: float = 0.0
     took_ms: float = 0.0
-    ended_by: Literal["end", "limit", "timeout"] = "end"
+    ended_by: Literal["end", "limit", "timeout", "stopped"] = "end"
     notes: list[str] = []
 
 
@@ -259,6 +294,7 @@ async def run_backtest(
     definition: HookDefinition,
     query: BacktestQuery,
     on_progress: Callable[[Backtest], None] | None = None,
+    scope: anyio.CancelScope | None = None,
 ) -> Backtest:
     """Run a definition over stored calls.
 
@@ -267,7 +303,9 @@ async def run_backtest(
         builder: Builds a new hook for each operation.
         definition: The definition, enabled or not, in force or not.
         query: The calls.
-        on_progress: Is called with the counts so far after every 100 operations; groups and times come at the end.
+        on_progress: Is called with the counts so far at the beginning and after every 100 operations; groups and times
+            come at the end.
+        scope: Ends it with what was judged so far when it is cancelled.
 
     Raises:
         DefinitionError: If the definition cannot be judged on stored calls.
@@ -281,10 +319,14 @@ async def run_backtest(
         tally = _Tally(definition, query, judge)
         if definition.tenant_id and query.tenant_id not in (None, definition.tenant_id):
             return tally.finish(began)
-        with anyio.move_on_after(timeout) as scope:
+        scope = anyio.CancelScope() if scope is None else scope
+        deadline = scope.deadline = min(scope.deadline, anyio.current_time() + timeout)
+        if on_progress is not None:
+            on_progress(tally.found)
+        with scope:
             await _judge_operations(store, definition, query, judge, tally, on_progress)
         if scope.cancelled_caught:
-            tally.found.ended_by = "timeout"
+            tally.found.ended_by = "timeout" if anyio.current_time() >= deadline else "stopped"
         return tally.finish(began)
 
 
@@ -303,12 +345,19 @@ async def _judge_operations(
         until=tally.found.until,
     )
     calls: PastCalls | None = None
-    chain: PastChain | None = None
+    operation = _JudgedOperation(judge, tally)
     found, limit = tally.found, math.inf if query.limit is None else query.limit
     turn_began = monotonic()
     is_meant = True
-    is_wanted = partial(_may_be_for, definition)
-    async for part in read_past_events(store, wanted, judge.types, is_wanted=is_wanted, along=ALONG):
+    parts = read_past_events(
+        store,
+        wanted,
+        judge.types,
+        is_wanted=partial(_may_be_for, definition),
+        along=ALONG,
+        with_conversations=judge.needs_conversations,
+    )
+    async for part in parts:
         if calls is None and definition.agents and part.operation.parent_operation_id is not None:
             is_meant = await _is_called_by_agent(store, definition, part.operation)
         elif calls is None:
@@ -316,21 +365,20 @@ async def _judge_operations(
         if not is_meant:
             continue
         if calls is None:
-            calls, chain = PastCalls(results=judge.needs_results), None
+            calls = judge.begin_operation(part)
+            operation = _JudgedOperation(judge, tally)
             tally.begin(part.operation)
-        for item in calls.read(part):
+        ended = await _read_sub_agents(store, judge, part)
+        for item in calls.read(part, ended):
             if isinstance(item, PastCall):
                 if found.calls >= limit:
                     found.ended_by = "limit"
                     return
-                if chain is None:
-                    chain = judge.build_chain()
-                outcome = item.result or judge.outcome_without_result(item)
-                judged = await chain.judge(item.call, outcome)
-                if judged is not None:
-                    tally.note(item, judged)
+                await operation.judge(calls, item)
             elif isinstance(item, PersonDecision):
                 tally.note_decision(item)
+            elif isinstance(item, UnjudgedCalls):
+                operation.note_gap(item.reason, item.calls)
             else:
                 tally.note_unreadable(item)
             if monotonic() - turn_began > TURN:
@@ -341,6 +389,61 @@ async def _judge_operations(
             found.operations += 1
             if on_progress is not None and found.operations % PROGRESS_EVERY == 0:
                 on_progress(found)
+
+
+async def _read_sub_agents(store: SqlStore, judge: PastJudge, part: PastEvents) -> dict[str, PastConversation]:
+    """Read the operations of the sub-agents that ended in a part of an operation, if their results are needed."""
+    if not judge.needs_results or SubAgentCall not in judge.calls:
+        return {}
+    names = find_sub_operations(part)
+    return {name: each async for name, each in read_past_conversations(store, names)} if names else {}
+
+
+class _JudgedOperation:
+    """Judges the calls of one operation, with new hooks.
+
+    Args:
+        judge: Judges them.
+        tally: Counts what it decides.
+    """
+
+    def __init__(self, judge: PastJudge, tally: _Tally) -> None:
+        self._judge, self._tally = judge, tally
+        self._chain: PastChain | None = None
+        self._gap = ""
+
+    async def judge(self, calls: PastCalls, past: PastCall) -> None:
+        """Judge a call."""
+        judge = self._judge
+        if judge.counts_spending:
+            if past.call.parent_operation_id is not None:
+                self._gap = SHARED
+            elif isinstance(past.call, SubAgentCall) and SubAgentCall not in judge.calls:
+                self._gap = self._gap or SHARED
+                return
+        problem = past.problem or self._gap
+        if problem:
+            self.note_gap(problem, 1)
+            return
+        if self._chain is None:
+            self._chain = judge.build_chain()
+        judged = await judge.judge(self._chain, calls, past)
+        if isinstance(judged, str):
+            self.note_gap(judged, 1)
+            return
+        if judged is not None:
+            self._tally.note(past, judged, calls)
+        if judge.counts_spending:
+            if isinstance(past.call, SubAgentCall):
+                self._gap = SHARED
+            elif past.lost:
+                self._gap = INCOMPLETE
+
+    def note_gap(self, reason: str, calls: int) -> None:
+        """Count calls that cannot be judged. A budget needs them to judge the calls that follow."""
+        self._tally.note_gap(reason, calls)
+        if self._judge.counts_spending:
+            self._gap = self._gap or INCOMPLETE
 
 
 def _may_be_for(definition: HookDefinition, operation: PastOperation) -> bool:
@@ -393,6 +496,7 @@ class _Tally:
         self._operation: PastOperation | None = None
         self._waiting: dict[str, tuple[PastCall, BacktestVerdict]] = {}
         self._decided: dict[str, PersonDecision] = {}
+        self._gaps: dict[str, BacktestGap] = {}
 
     def begin(self, operation: PastOperation) -> None:
         """Begin with the next operation."""
@@ -400,8 +504,22 @@ class _Tally:
         self._waiting.clear()
         self._decided.clear()
 
-    def note(self, past: PastCall, judged: PastVerdict) -> None:
-        """Count what the hooks decided about a call, if it is one of those that were asked for."""
+    def note_gap(self, reason: str, calls: int) -> None:
+        """Count calls that cannot be judged."""
+        self.found.not_judged += calls
+        gap = self._gaps.get(reason)
+        if gap is None:
+            gap = self._gaps.setdefault(reason, BacktestGap(reason=reason))
+        gap.calls += calls
+
+    def note(self, past: PastCall, judged: PastVerdict, calls: PastCalls) -> None:
+        """Count what the hooks decided about a call, if it is one of those that were asked for.
+
+        Args:
+            past: The call.
+            judged: What the hooks did.
+            calls: Has rebuilt the call.
+        """
         call, tool = past.call, tool_of(past.call)
         if self._query.tool is not None and not self._is_wanted(tool):
             return
@@ -418,7 +536,9 @@ class _Tally:
             setattr(found, verdict, getattr(found, verdict) + 1)
             setattr(group, verdict, getattr(group, verdict) + 1)
             found.timeouts += any(each.status == "timeout" for each in judged.executions)
-            self._show(verdict, past, reason=deciding.reason, error=deciding.error if verdict == "failed" else None)
+            if self._may_show(verdict):
+                error = deciding.error if verdict == "failed" else None
+                self._show(verdict, past, calls.complete(past), reason=deciding.reason, error=error)
         spent = judged.duration_ms
         self._durations[duration_step(spent)] += 1
         self._total_ms += spent
@@ -473,6 +593,7 @@ class _Tally:
         if found.calls:
             found.mean_ms = self._total_ms / found.calls
             found.p50_ms, found.p95_ms = (self._percentile(part) for part in (0.5, 0.95))
+        found.gaps = sorted(self._gaps.values(), key=lambda each: -each.calls)
         found.took_ms = (monotonic() - began) * 1e3
         unseen = len(self._labels) - self._labels_seen
         if unseen:
@@ -510,10 +631,12 @@ class _Tally:
             agreement.agreed += 1
         elif stops:
             agreement.false_alarms += 1
-            self._show("falseAlarm", past, on=on)
+            if self._may_show("falseAlarm"):
+                self._show("falseAlarm", past, past.call, on=on)
         else:
             agreement.misses += 1
-            self._show("miss", past, on=on)
+            if self._may_show("miss"):
+                self._show("miss", past, past.call, on=on)
 
     def _may_show(self, kind: ExampleKind) -> bool:
         self._shown[kind] += 1
@@ -523,14 +646,12 @@ class _Tally:
         self,
         kind: ExampleKind,
         past: PastCall,
+        call: Call,
         *,
         reason: str = "",
         error: str | None = None,
         on: Literal["", "person", "label"] = "",
     ) -> None:
-        if not self._may_show(kind):
-            return
-        call = past.call
         self.found.examples.append(
             BacktestExample(
                 kind=kind,
@@ -538,10 +659,13 @@ class _Tally:
                 number=past.number,
                 tenant_id=call.tenant_id,
                 agent_id=call.agent_id,
+                call=type(call).__name__,
                 tool=tool_of(call),
                 tool_call_id=tool_call_id_of(call),
+                step_index=getattr(call, "step_index", None),
                 at=past.at,
                 args=call.args if isinstance(call, ToolCall) else {},
+                text=text_of(call)[:LONGEST_TEXT],
                 reason=reason[:LONGEST_TEXT],
                 error=(error or "")[:LONGEST_TEXT],
                 on=on,
@@ -572,6 +696,20 @@ def rank_of(execution: HookExecution) -> int:
 def tool_call_id_of(call: Call) -> str:
     """Return the id of a tool call, or `""`."""
     return call.tool_call_id if isinstance(call, ToolCall) else ""
+
+
+def text_of(call: Call) -> str:
+    """Return the newest text that a call is about, if it is about one."""
+    match call:
+        case ModelCall():
+            said: list[Message] = call.messages
+        case AgentCall():
+            said = call.input
+        case SubAgentCall():
+            return call.instruction
+        case _:
+            return ""
+    return said[-1].content if said else ""
 
 
 def _decided(group: BacktestGroup) -> int:

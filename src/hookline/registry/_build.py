@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
@@ -10,12 +11,23 @@ from urllib.parse import urlsplit
 import msgspec
 
 from hookline.budgets import BudgetStore
-from hookline.calls import Call, Deny
+from hookline.bus import SECRET_VARIABLE, Bus, ask_about, check_secret
+from hookline.calls import Ask, Call, Deny, Respond
 from hookline.delivery import ENVIRONMENT_KEY, InProcess, KeyRing
-from hookline.errors import HookDefinitionError, message_of
-from hookline.hooks import AnyHook, Hook, Hooks, HookScope, Interceptor, check_hook, check_interceptor, copy_bundle
+from hookline.errors import HookDefinitionError, HookUsageError, message_of
+from hookline.hooks import (
+    AnyHook,
+    Hook,
+    Hooks,
+    HookScope,
+    Interceptor,
+    check_hook,
+    check_interceptor,
+    copy_bundle,
+    meets_approved,
+)
 from hookline.registry._catalog import BUILT_IN, HandlerCatalog
-from hookline.registry._definition import HookDefinition, Point, point_of
+from hookline.registry._definition import HookDefinition, Point, RemoteTarget, point_of
 from hookline.registry._errors import DefinitionError
 from hookline.registry._scripts import Scripts
 from hookline.webhooks import Webhook
@@ -71,6 +83,7 @@ class Builder:
         keys: The keys that sign the deliveries of this process.
         endpoint_secrets: Whether secrets of endpoints sign for hooks that name no key.
         budgets: Keeps the counts of budgets for the hooks of runs; `None` for counts of this process.
+        wakeups: The wake-ups of the store, which carry the questions of remote hooks if they are a bus.
     """
 
     def __init__(
@@ -81,18 +94,26 @@ class Builder:
         *,
         endpoint_secrets: bool = False,
         budgets: BudgetStore | None = None,
+        wakeups: object = None,
     ) -> None:
         self._catalog = catalog
         self._scripts = scripts
         self._keys = keys
         self._endpoint_secrets = endpoint_secrets
         self._budgets = budgets
+        self._wakeups = wakeups
         self._cache: dict[bytes, BuiltHook] = {}
         self._issued: dict[bytes, IssuedHook] = {}
 
     def renew(self) -> Builder:
         """Return a builder with the same handlers, scripts and keys, whose hooks share no state with this one's."""
-        return Builder(self._catalog, self._scripts, self._keys, endpoint_secrets=self._endpoint_secrets)
+        return Builder(
+            self._catalog,
+            self._scripts,
+            self._keys,
+            endpoint_secrets=self._endpoint_secrets,
+            wakeups=self._wakeups,
+        )
 
     def build_new(self, definition: HookDefinition, *, budgets: BudgetStore | None = None) -> AnyHook:
         """Build a new hook from a checked definition, without the cache.
@@ -126,6 +147,8 @@ class Builder:
                 problem = "this process has no folder of scripts; pass `scripts`"
                 raise DefinitionError("script_refused", "$.script", problem)
             return _build_bundle(definition, point, self._scripts.build_handler(definition, point), spare=1.0)
+        if definition.remote is not None:
+            return _build_remote(definition, point, definition.remote, self._wakeups)
         made = self._catalog.build(definition, budgets=budgets)
         if isinstance(made, Hooks):
             return _adapt_bundle(made, definition, point)
@@ -258,6 +281,31 @@ def _build_bundle(
         bundle.on(point.event, **options)(handler)
     else:
         getattr(bundle, point.kind or "")(point.call, on_error=definition.on_error, **options)(handler)
+    return bundle
+
+
+def _build_remote(definition: HookDefinition, point: Point, target: RemoteTarget, wakeups: object) -> Hooks:
+    """Build the bundle of a remote hook, which also judges calls that a person has approved.
+
+    Raises:
+        DefinitionError: If there is no bus, or the secret that signs is invalid.
+    """
+    if not isinstance(wakeups, Bus):
+        found = "has none" if wakeups is None else f"wakes up with {type(wakeups).__name__}, which cannot ask"
+        problem = f"a remote hook needs a bus, and the store of this registry {found}; give the store "
+        raise DefinitionError("remote_refused", "$.remote", problem + "`wakeups=NatsBus(...)`")
+    bus = wakeups
+    try:
+        secret = check_secret(os.environ.get(SECRET_VARIABLE, "").split() or None)
+    except HookUsageError as error:
+        raise DefinitionError("remote_refused", "$.remote", f"{SECRET_VARIABLE}: {error}") from None
+
+    async def ask(call: Call) -> Call | Respond | Deny | Ask | None:
+        return await ask_about(call, bus, target.name, deadline=target.deadline, secret=secret)
+
+    asking = msgspec.structs.replace(definition, timeout=target.deadline + 1.0)  # later, so that the bus says why
+    bundle = _build_bundle(asking, point, ask)
+    bundle.interceptors = tuple(map(meets_approved, bundle.interceptors))
     return bundle
 
 

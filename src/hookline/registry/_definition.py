@@ -10,6 +10,7 @@ import msgspec
 from msgspec import Meta
 
 from hookline._readonly import NO_DICT, NO_LIST, ReadOnlyDict, ReadOnlyList, check_finite, freeze_dict, freeze_list
+from hookline.bus import NAME
 from hookline.calls import CALLS, Call, RequestCall, ToolCall
 from hookline.dialects import DialectName, HostEventName
 from hookline.errors import HookDefinitionError
@@ -23,6 +24,7 @@ __all__ = [
     "READ_ONLY",
     "HookDefinition",
     "Point",
+    "RemoteTarget",
     "ShadowLimits",
     "check_definition",
     "check_request",
@@ -60,6 +62,7 @@ Environment = Annotated[str, Meta(min_length=1, max_length=100, pattern=r"^[^\x0
 Percent = Annotated[float, Meta(ge=0, le=100)]
 Mode = Literal["enforce", "shadow"]
 Seconds = Annotated[float, Meta(gt=0, le=3600)]
+RemoteName = Annotated[str, Meta(pattern=rf"^{NAME.pattern}$(?!\n)")]
 Share = Annotated[float, Meta(ge=0, lt=1)]
 
 
@@ -79,6 +82,18 @@ class ShadowLimits(msgspec.Struct, frozen=True, kw_only=True, rename="camel", fo
     denials: Share | None = None
     window: Annotated[float, Meta(ge=60, le=86_400)] = 300.0
     minimum: Annotated[int, Meta(ge=1, le=10**9)] = 20
+
+
+class RemoteTarget(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
+    """The processes that decide in the place of a hook: those that serve a name on the bus of the store.
+
+    Attributes:
+        name: The name that they serve: up to 63 letters, digits, `_` and `-`.
+        deadline: Seconds until the answer must be there.
+    """
+
+    name: RemoteName
+    deadline: Seconds = 2.0
 
 
 class Point(NamedTuple):
@@ -114,7 +129,7 @@ POINTS: Mapping[str, Point] = {
 
 
 class HookDefinition(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
-    """A hook as data. Exactly one of `handler`, `webhook` and `script` is set.
+    """A hook as data. Exactly one of `handler`, `webhook`, `script` and `remote` is set.
 
     Attributes:
         id: The id of the hook, also in records and denials; `hook_` and twelve hex digits by default.
@@ -125,6 +140,7 @@ class HookDefinition(msgspec.Struct, frozen=True, kw_only=True, rename="camel", 
         handler: Name of an installed handler, or `module:attribute` in one of the configured modules.
         webhook: The webhook that delivers the event. A control of `beforeToolCall` decides about the call.
         script: A file in the folder of scripts.
+        remote: The processes that decide about the call, for points such as `"ToolCall.before"`.
         dialect: The protocol that the script speaks: `"hookline"`, or that of the hooks of a coding agent, `"claude"`,
             `"codex"`, `"gemini"` or `"copilot"`. A webhook has a `dialect` of its own.
         host_event: With another dialect, the agent's event that the script is for, by Claude Code's name, where the
@@ -166,6 +182,7 @@ class HookDefinition(msgspec.Struct, frozen=True, kw_only=True, rename="camel", 
     handler: Annotated[str, Meta(min_length=1, max_length=300)] | None = None
     webhook: Webhook | None = None
     script: Annotated[str, Meta(min_length=1, max_length=300)] | None = None
+    remote: RemoteTarget | None = None
     dialect: DialectName = "hookline"
     host_event: HostEventName | Literal[""] = ""
     matcher: Annotated[str, Meta(max_length=LONGEST_MATCHER)] = ""
@@ -233,9 +250,18 @@ class HookDefinition(msgspec.Struct, frozen=True, kw_only=True, rename="camel", 
         return self.source.removeprefix(APPLIED) if self.source.startswith(APPLIED) else ""
 
     @property
-    def runs(self) -> Literal["handler", "webhook", "script"]:
-        """Which of the three fields is set: `"handler"`, `"webhook"` or `"script"`."""
+    def runs(self) -> Literal["handler", "webhook", "script", "remote"]:
+        """Which of the four fields is set: `"handler"`, `"webhook"`, `"script"` or `"remote"`."""
+        if self.remote is not None:
+            return "remote"
         return "handler" if self.handler is not None else "webhook" if self.webhook is not None else "script"
+
+    @property
+    def target(self) -> str:
+        """The handler, the URL of the webhook, the file of the script, or the name that remote processes serve."""
+        if self.webhook is not None:
+            return self.webhook.url
+        return self.remote.name if self.remote is not None else self.handler or self.script or ""
 
     @property
     def decides(self) -> bool:
@@ -294,7 +320,7 @@ def normalize_keys(given: Mapping[str, Any]) -> dict[str, Any]:
         wire = key if key.startswith("_") else to_camel(key)
         if wire in found:
             raise DefinitionError("invalid", f"$.{wire}", f"`{wire}` is given in two spellings; leave one out")
-        parted = wire in ("webhook", "shadowAbove") and isinstance(value, Mapping)
+        parted = wire in ("webhook", "shadowAbove", "remote") and isinstance(value, Mapping)
         found[wire] = normalize_keys(value) if parted else value
     return found
 
@@ -342,10 +368,11 @@ def check_definition(definition: HookDefinition) -> HookDefinition:
             f"{definition.point!r:.100} is not a point; use an event such as 'afterStep', or a call and a kind such as "
             "'ToolCall.guard'",
         )
-    given = [name for name in ("handler", "webhook", "script") if getattr(definition, name) is not None]
+    given = [name for name in ("handler", "webhook", "script", "remote") if getattr(definition, name) is not None]
     if len(given) != 1:
         named = " and ".join(given) or "none"
-        raise DefinitionError("invalid", "$", f"set exactly one of `handler`, `webhook` and `script`; got {named}")
+        problem = f"set exactly one of `handler`, `webhook`, `script` and `remote`; got {named}"
+        raise DefinitionError("invalid", "$", problem)
     _check_tool(definition, point)
     _check_dialect(definition, point)
     _check_config(definition)
@@ -359,7 +386,22 @@ def check_definition(definition: HookDefinition) -> HookDefinition:
     _check_shadow_limits(definition, point)
     if definition.webhook is not None:
         _check_webhook(definition, point, definition.webhook)
+    if definition.remote is not None:
+        _check_remote(definition, point)
     return definition
+
+
+def _check_remote(definition: HookDefinition, point: Point) -> None:
+    if point.kind != "before":
+        call = "ToolCall" if point.call is None else point.call.__name__
+        problem = f"remote processes decide before a call; use '{call}.before'"
+        raise DefinitionError("point_not_served", "$.point", problem)
+    for name, is_set, instead in (
+        ("timeout", definition.timeout is not None, "set `remote.deadline` instead"),
+        ("config", definition.config, "the processes that serve a name have their own; leave `config` out"),
+    ):
+        if is_set:
+            raise DefinitionError("invalid", f"$.{name}", instead)
 
 
 def _check_shadow_limits(definition: HookDefinition, point: Point) -> None:
@@ -511,7 +553,7 @@ def _lower(reason: str) -> str:
 
 
 def check_request(definition: HookDefinition, variables: Container[str]) -> None:
-    """Refuse a webhook that would use resources of the process that delivers it.
+    """Refuse a webhook or remote hook that would use resources of the process that delivers or asks it.
 
     A header could send any environment variable to a receiver of the tenant's choice, a named key could sign for
     somebody else, and a function served under `local://` expects deliveries of its own process only.
@@ -521,9 +563,12 @@ def check_request(definition: HookDefinition, variables: Container[str]) -> None
         variables: Environment variables that headers may name.
 
     Raises:
-        DefinitionError: If the webhook uses something that is not allowed.
+        DefinitionError: If it uses something that is not allowed.
     """
     webhook = definition.webhook
+    if definition.remote is not None and definition.tenant_id:
+        problem = "only a system hook may ask processes on the bus, since a tenant could ask those of others"
+        raise DefinitionError("remote_refused", "$.remote", problem)
     if webhook is None:
         return
     for name in webhook.allowed_env_vars:

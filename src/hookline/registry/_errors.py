@@ -7,6 +7,7 @@ HooklineError
 ├── DefinitionNotFoundError (LookupError)   the definition does not exist, or belongs to another tenant
 ├── DefinitionConflictError                 it was changed in the meantime, or its id or name is taken
 ├── QuotaError                              the tenant's quota of definitions is used up
+├── FenceError (TimeoutError)               a fenced change is in force, but not confirmed by every process
 └── ScriptError                             a script failed or wrote an invalid answer
 ```
 """
@@ -22,6 +23,7 @@ __all__ = [
     "DefinitionError",
     "DefinitionFileError",
     "DefinitionNotFoundError",
+    "FenceError",
     "QuotaError",
     "ScriptCode",
     "ScriptError",
@@ -37,8 +39,8 @@ class DefinitionError(HooklineError, ValueError):
     Attributes:
         code: The kind of problem: `"invalid"` (a field has an invalid value), `"handler_not_allowed"`,
             `"handler_broken"` (the handler cannot be loaded), `"config_refused"`, `"point_not_served"` (the hook does
-            not fit the point), `"webhook_refused"`, `"script_refused"`, `"read_only"`, `"unreadable"` (a file cannot
-            be opened), `"not_judged"` (stored calls cannot be judged with it).
+            not fit the point), `"webhook_refused"`, `"script_refused"`, `"remote_refused"`, `"read_only"`,
+            `"unreadable"` (a file cannot be opened), `"not_judged"` (stored calls cannot be judged with it).
         path: The field, as a JSON path (`$.config.tools`).
         problem: What is wrong, and how to fix it.
     """
@@ -103,6 +105,33 @@ class QuotaError(HooklineError):
 
     tenant_id: str
     quota: int
+
+
+@define_error()
+class FenceError(HooklineError, TimeoutError):
+    """A fenced change is stored and in force, but some processes may still judge calls by the old revision.
+
+    Attributes:
+        revision: The revision of the change.
+        timeout: Seconds for which the confirmation of all processes was waited for.
+        members: The processes that have not confirmed it: host, process id and a random part, joined by `-`.
+        problem: Why it is not known which processes have confirmed it, if the database could not be reached; else `""`.
+    """
+
+    revision: int
+    timeout: float
+    members: tuple[str, ...]
+    problem: str = ""
+
+    def __str__(self) -> str:
+        began = f"The change is stored as revision {self.revision} and stays in force, but after {self.timeout:g} s "
+        if self.problem:
+            return f"{began}it is not known whether all processes have confirmed it: {self.problem}"
+        return (
+            f"{began}these processes have not confirmed that they judge by it: {', '.join(self.members)}. A hook may "
+            "be taking long there, or a call may be inside of an `around` hook that has changed. Stop these "
+            "processes, or repeat the change with a fence."
+        )
 
 
 @define_error("The script of hook {hook_id!r} failed ({code}): {problem}")

@@ -1,4 +1,4 @@
-"""Run the tests of hook files: let new hooks judge the calls of each test, and compare their verdicts.
+"""Run the tests of hook files: let new hooks judge calls and hear events, and compare what they do.
 
 No tool runs and nothing is sent: a call that hooks let through has the result that the test declares, and controls get
 the answers that it declares.
@@ -6,6 +6,7 @@ the answers that it declares.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from time import perf_counter
@@ -17,7 +18,7 @@ from hookline.calls import Call, ToolCall
 from hookline.delivery import read_answer, read_host_answer
 from hookline.dispatcher import HookDispatcher, before_tool_call_of, hooks_of_this_process
 from hookline.errors import DeliveryError, HookUsageError
-from hookline.events import BeforeToolCall
+from hookline.events import BeforeToolCall, Event
 from hookline.hooks import AnyHook, Hook, Hooks, select_hooks
 from hookline.interceptors import Chain, Outcome
 from hookline.registry._build import Builder
@@ -25,7 +26,7 @@ from hookline.registry._dry_run import snake_key, to_plain
 from hookline.registry._hook_tests import CallVerdict, ExpectedVerdict, HookTest
 from hookline.registry._snapshot import Snapshot
 from hookline.signals import HookExecution, hook_executed
-from hookline.webhooks import ControlAnswer, Envelope, ServedBy
+from hookline.webhooks import ControlAnswer, Delivery, Envelope, ServedBy
 
 __all__ = ["HookTestResult", "JudgedCall", "run_hook_test"]
 
@@ -35,11 +36,13 @@ ROLLED_OUT: Mapping[str, Any] = {"mode": "enforce", "percent": 100.0, "environme
 
 
 class JudgedCall(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """What hooks decided about a call of a test.
+    """What hooks decided about a call of a test, or what became of an event.
 
     Attributes:
-        verdict: Their verdict; see `ExpectedVerdict`.
-        by: The ids of the hooks that decided so; where the call is allowed, of those that added context.
+        verdict: Their verdict: `"allowed"`, `"denied"`, `"asked"`, `"mocked"`, `"rewritten"`, `"continued"`,
+            `"guided"` or `"failed"`; of an event `"heard"`, `"ignored"` or `"failed"`.
+        by: The ids of the hooks that decided so, or heard the event; where the call is allowed, of those that added
+            context.
         reason: The reason of the denial, the question to the person, the further input, the feedback or the error.
         call: The call as it was made; `None` if it was not.
         result: The result; `None` after a denial.
@@ -98,14 +101,19 @@ async def run_hook_test(builder: Builder, test: HookTest, *, timeout: float) -> 
     judged: list[JudgedCall] = []
     for nth, tested in enumerate(test.calls, 1):
         sample = tested.build()
-        call = sample.subject
-        selected = select_hooks(snapshot.hooks(call.tenant_id), call.operation_id, [call.agent_id], call.tags)
-        hooks = hooks_of_this_process(selected, lambda: answers)
-        verdict = await _judge_call(hooks, call, sample.result, timeout=timeout)
+        subject = sample.subject
+        selected = select_hooks(
+            snapshot.hooks(subject.tenant_id), subject.operation_id, [subject.agent_id], subject.tags
+        )
+        if isinstance(subject, Call):
+            hooks = hooks_of_this_process(selected, lambda: answers)
+            verdict = await _judge_call(hooks, subject, sample.result, timeout=timeout)
+        else:
+            verdict = await _tell_observers(selected, subject, answers, timeout=timeout)
         judged.append(verdict)
         where = f"call {nth}: " if len(test.calls) > 1 else ""
         differences = answers.missing or _list_differences(tested.expected, verdict, names)
-        if differences and verdict.verdict == "allowed":
+        if differences and verdict.verdict in ("allowed", "ignored"):
             known = {hook.id for hook in selected if isinstance(hook, Hooks | Hook)}
             others = ", ".join(repr(each.name) for each in test.hooks if each.id not in known)
             differences = [
@@ -202,6 +210,33 @@ async def _judge_call(hooks: Sequence[AnyHook], call: Call, result: Any, *, time
 
     outcome = await Chain(hooks, hook_timeout=timeout).run(call, make)
     return _summarize(call, result, outcome, made, [*outcome.executions, *records], answered_by)
+
+
+async def _tell_observers(hooks: Sequence[AnyHook], event: Event, delivery: Delivery, *, timeout: float) -> JudgedCall:
+    """Dispatch an event to the observers among hooks, and wait until they have heard it."""
+    observers = [each for each in hooks if isinstance(each, Hooks | Hook) and not _is_control(each)]
+    records: list[HookExecution] = []
+
+    def record(sender: object, *, execution: HookExecution) -> None:
+        records.append(execution)
+
+    async with HookDispatcher(hook_timeout=timeout, delivery=delivery) as dispatcher:
+        with hook_executed.connected_to(record, sender=dispatcher):
+            dispatcher.register(event.operation_id, observers)
+            dispatcher.dispatch(event)
+            await dispatcher.unregister(event.operation_id, drain_timeout=math.inf)  # each has a timeout of its own
+    failed = [each for each in records if each.status != "ok"]
+    told = failed or records
+    return JudgedCall(
+        verdict="failed" if failed else "heard" if records else "ignored",
+        by=list(dict.fromkeys(each.hook_id for each in told)),
+        reason="; ".join(each.error or each.status for each in failed),
+    )
+
+
+def _is_control(entry: Hooks | Hook) -> bool:
+    data = entry.data() if isinstance(entry, Hook) else None
+    return data is not None and data.webhook.control
 
 
 def _summarize(

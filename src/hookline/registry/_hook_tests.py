@@ -1,4 +1,4 @@
-"""`HookTest`: a test in a file of definitions, which says what its hooks decide about calls.
+"""`HookTest`: a test in a file of definitions, which says what its hooks decide about calls, or who hears an event.
 
 ```toml
 [[tests]]
@@ -24,7 +24,8 @@ import msgspec
 from msgspec import Meta
 
 from hookline.calls import CALLS, Call, ToolCall
-from hookline.registry._definition import HookDefinition, Name, Point, field_error, normalize_keys, point_of
+from hookline.events import BeforeToolCall
+from hookline.registry._definition import POINTS, HookDefinition, Name, Point, field_error, normalize_keys, point_of
 from hookline.registry._dry_run import DryRunSample, build_sample, snake_key
 from hookline.registry._errors import DefinitionError, DefinitionFileError
 from hookline.registry._files import FileEntry, HookFile
@@ -33,22 +34,30 @@ __all__ = ["CallVerdict", "ExpectedVerdict", "HookTest", "HookTestCall", "read_h
 
 T = TypeVar("T")
 
-CallVerdict = Literal["allowed", "denied", "asked", "mocked", "rewritten", "continued", "guided", "failed"]
+CallVerdict = Literal[
+    "allowed", "denied", "asked", "mocked", "rewritten", "continued", "guided", "failed", "heard", "ignored"
+]
 
 MOST_CALLS = 1000
 """Calls that a test may have."""
+EVENT_VERDICTS: tuple[CallVerdict, ...] = ("heard", "ignored", "failed")
+"""What a test can expect of an event."""
+OF_CALLS = ("args", "call", "result", "context", "stop")
+"""Fields of an expectation that make no sense for an event."""
 WITH_REASON: frozenset[CallVerdict] = frozenset({"denied", "asked", "continued", "guided", "failed"})
 CALLS_BY_NAME: Mapping[str, type[Call]] = {call.__name__: call for call in CALLS}
 
 
 class ExpectedVerdict(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The expected verdict about a call. Only what is given is compared.
+    """The expected verdict about a call, or what becomes of an event. Only what is given is compared.
 
     Attributes:
         verdict: `"allowed"`: the call is made as it is. `"denied"`. `"asked"`: a person is asked. `"mocked"`: a hook
             answers in the call's place. `"rewritten"`: the call or its result is changed. `"continued"`: the run goes
             on with a further input. `"guided"`: the model is asked again. `"failed"`: a hook raises or times out.
-        by: The hook that decides so, or adds the context, by its id or name.
+            Of an event: `"heard"`: an observer runs and does not fail, or a webhook would be sent. `"ignored"`: no
+            observer is for it. `"failed"`.
+        by: The hook that decides so, adds the context, or hears the event, by its id or name.
         reason: Text in the reason of the denial, the question to the person, the further input, the feedback or the
             error.
         args: All arguments of the tool call as the tool gets them.
@@ -69,17 +78,19 @@ class ExpectedVerdict(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 
 
 class GivenCall(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
-    """A call of a test with what is expected, as the file has them.
+    """A call or an event of a test with what is expected, as the file has them.
 
     Attributes:
-        type: The kind of call; by default that of the test's hook, else `"ToolCall"`.
-        call: Some of its fields; others are filled in.
+        type: The kind of call, or the wire name of the event; by default that of the test's hook, else `"ToolCall"`.
+        call: Some fields of the call; others are filled in.
+        event: Some fields of the event, in place of `call`.
         result: The result that the call has if it is made: a text, or some of its fields.
         expect: The verdict, or a table with more.
     """
 
     type: str = ""
-    call: dict[str, Any]
+    call: dict[str, Any] | None = None
+    event: dict[str, Any] | None = None
     result: str | dict[str, Any] = {}
     expect: CallVerdict | dict[str, Any]
 
@@ -92,6 +103,7 @@ class GivenTest(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbi
         hook: The id or name of the only hook that is tested; by default, all enabled hooks of the file are.
         type: See `GivenCall`, like the three that follow.
         call: The only call.
+        event: The only event.
         result: Its result.
         expect: What is expected.
         calls: Several calls, in order.
@@ -102,6 +114,7 @@ class GivenTest(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbi
     hook: str = ""
     type: str | msgspec.UnsetType = msgspec.UNSET
     call: dict[str, Any] | msgspec.UnsetType = msgspec.UNSET
+    event: dict[str, Any] | msgspec.UnsetType = msgspec.UNSET
     result: str | dict[str, Any] | msgspec.UnsetType = msgspec.UNSET
     expect: CallVerdict | dict[str, Any] | msgspec.UnsetType = msgspec.UNSET
     calls: Annotated[list[dict[str, Any]], Meta(min_length=1, max_length=MOST_CALLS)] | None = None
@@ -109,24 +122,23 @@ class GivenTest(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbi
 
 
 class HookTestCall(msgspec.Struct, frozen=True, kw_only=True):
-    """A call of a test.
+    """A call or an event of a test.
 
     Attributes:
-        call_type: The kind of call.
-        fields: The given fields of the call, and of its result under `result`.
-        tenant_id: The tenant of the call, unless the fields name one.
+        point: The kind of call, or the event.
+        fields: The given fields of the call or the event, and of a call's result under `result`.
+        tenant_id: The tenant of the call or the event, unless the fields name one.
         expected: The expected verdict; its `by` is an id.
     """
 
-    call_type: type[Call]
+    point: Point
     fields: dict[str, Any]
     tenant_id: str
     expected: ExpectedVerdict
 
     def build(self) -> DryRunSample:
-        """Build the call anew, so that no run sees the `metadata` of another one."""
-        point = Point(self.call_type.__name__, call=self.call_type)
-        return build_sample(point, self.fields, self.tenant_id)
+        """Build the call or the event anew, so that no run sees the `metadata` of another one."""
+        return build_sample(self.point, self.fields, self.tenant_id)
 
 
 class HookTest(msgspec.Struct, frozen=True, kw_only=True):
@@ -172,20 +184,14 @@ def read_hook_tests(file: HookFile) -> list[HookTest]:
 def _read_test(file: HookFile, entry: FileEntry) -> HookTest:
     given = _convert(entry.given, GivenTest, "$")
     if given.hook:
-        hooks = [_find_hook(file, given.hook, "$.hook")]
-        if not hooks[0].decides:
-            problem = (
-                f"{given.hook!r:.100} only observes {hooks[0].point} and decides nothing, so nothing can be expected"
-            )
-            raise DefinitionError("invalid", "$.hook", problem)
-        hooks = [msgspec.structs.replace(hooks[0], enabled=True)]
+        hooks = [msgspec.structs.replace(_find_hook(file, given.hook, "$.hook"), enabled=True)]
     else:
         hooks = [each for each in file.definitions if each.enabled]
     tenants = {each.tenant_id for each in hooks}
     tenant_id = tenants.pop() if len(tenants) == 1 else ""
-    kind = (point_of(hooks[0]).call if given.hook else None) or ToolCall
+    tested = hooks[0] if given.hook else None
     calls = [
-        _read_call(file, call, path, call_type=kind, tenant_id=tenant_id) for path, call in _list_given_calls(given)
+        _read_call(file, call, path, tested=tested, tenant_id=tenant_id) for path, call in _list_given_calls(given)
     ]
     answers: dict[str, dict[str, Any]] = {}
     for name, answer in given.webhook_answers.items():
@@ -201,7 +207,7 @@ def _list_given_calls(given: GivenTest) -> list[tuple[str, GivenCall]]:
     """Return the calls of a test with their paths."""
     single = {
         name: value
-        for name in ("type", "call", "result", "expect")
+        for name in ("type", "call", "event", "result", "expect")
         if (value := getattr(given, name)) is not msgspec.UNSET
     }
     if given.calls is None:
@@ -212,34 +218,99 @@ def _list_given_calls(given: GivenTest) -> list[tuple[str, GivenCall]]:
     return [(f"$.calls[{nth}]", _convert(call, GivenCall, f"$.calls[{nth}]")) for nth, call in enumerate(given.calls)]
 
 
-def _read_call(file: HookFile, given: GivenCall, path: str, *, call_type: type[Call], tenant_id: str) -> HookTestCall:
-    if given.type:
-        if given.type not in CALLS_BY_NAME:
-            problem = f"{given.type!r:.100} is no call; a test is about one of {', '.join(CALLS_BY_NAME)}"
-            raise DefinitionError("invalid", f"{path}.type", problem)
-        call_type = CALLS_BY_NAME[given.type]
-    if "result" in given.call:
-        raise DefinitionError("invalid", f"{path}.call.result", "the `result` stands beside the `call`, not in it")
+def _read_call(
+    file: HookFile, given: GivenCall, path: str, *, tested: HookDefinition | None, tenant_id: str
+) -> HookTestCall:
+    """Read a call or an event of a test.
+
+    Args:
+        file: The file.
+        given: What it has.
+        path: Where.
+        tested: The only hook that is tested; `None` for all of the file.
+        tenant_id: The tenant of the call or the event, unless it names one.
+    """
+    point = _read_event_point(given, path, tested) if given.call is None else _read_call_point(given, path, tested)
     expect = {"verdict": given.expect} if isinstance(given.expect, str) else given.expect
     expected = _convert(expect, ExpectedVerdict, f"{path}.expect")
-    _check_expected(expected, call_type, f"{path}.expect")
+    if point.call is not None:
+        _check_expected(expected, point.call, f"{path}.expect")
+    else:
+        _check_expected_of_event(expected, point, f"{path}.expect")
     if expected.by:
         by = _find_hook(file, expected.by, f"{path}.expect.by").id
         expected = msgspec.structs.replace(expected, by=by)
-    fields = {**given.call, "result": given.result}
-    tested = HookTestCall(call_type=call_type, fields=fields, tenant_id=tenant_id, expected=expected)
+    name = "event" if given.call is None else "call"
+    fields = dict(given.event or {}) if given.call is None else {**given.call, "result": given.result}
+    read = HookTestCall(point=point, fields=fields, tenant_id=tenant_id, expected=expected)
     try:
-        tested.build()
+        read.build()
     except DefinitionError as error:
         inside = error.path.removeprefix("$.sample")
-        where = inside if inside.startswith(".result") else f".call{inside}"
+        where = inside if inside.startswith(".result") and name == "call" else f".{name}{inside}"
         raise DefinitionError(error.code, f"{path}{where}", error.problem) from None
-    return tested
+    return read
+
+
+def _read_call_point(given: GivenCall, path: str, tested: HookDefinition | None) -> Point:
+    """Return the kind of call of a test."""
+    if given.event is not None:
+        raise DefinitionError("invalid", f"{path}.event", "a test has a `call` or an `event`; leave one out")
+    if tested is not None and not tested.decides:
+        problem = (
+            f"{tested.name!r:.100} only observes {tested.point} and decides about no call; give an `event`, and expect "
+            'that it is "heard"'
+        )
+        raise DefinitionError("invalid", "$.hook", problem)
+    if "result" in (given.call or {}):
+        raise DefinitionError("invalid", f"{path}.call.result", "the `result` stands beside the `call`, not in it")
+    if given.type and given.type not in CALLS_BY_NAME:
+        problem = f"{given.type!r:.100} is no call; a test is about one of {', '.join(CALLS_BY_NAME)}"
+        raise DefinitionError("invalid", f"{path}.type", problem)
+    kind = CALLS_BY_NAME[given.type] if given.type else (point_of(tested).call if tested else None) or ToolCall
+    return Point(kind.__name__, call=kind)
+
+
+def _read_event_point(given: GivenCall, path: str, tested: HookDefinition | None) -> Point:
+    """Return the event of a test."""
+    if given.event is None:
+        raise DefinitionError("invalid", f"{path}.call", "missing required field `call`; for an observer, `event`")
+    if tested is not None and tested.decides:
+        problem = f"{tested.name!r:.100} decides about calls; give a `call` in place of the `event`"
+        raise DefinitionError("invalid", f"{path}.event", problem)
+    if given.result != {}:
+        raise DefinitionError("invalid", f"{path}.result", "an event has no `result` of its own; leave it out")
+    name = given.type or (tested.point if tested is not None else "")
+    point = POINTS.get(name)
+    if point is None or point.event is None or point.event is BeforeToolCall:
+        known = ", ".join(each for each, of in POINTS.items() if of.event not in (None, BeforeToolCall))
+        problem = f"{name!r:.100} is no event" if name else "an event needs a `type`"
+        if point is not None and point.event is BeforeToolCall:
+            problem = "hooks of beforeToolCall decide about the call; give a `call` in place of the `event`"
+        raise DefinitionError("invalid", f"{path}.type", f"{problem}; the type of an event is one of {known}")
+    return point
+
+
+def _check_expected_of_event(expected: ExpectedVerdict, point: Point, path: str) -> None:
+    """Check that an expectation makes sense for an event."""
+    if expected.verdict not in EVENT_VERDICTS:
+        problem = f"nobody decides about {point.name}; expect {', '.join(map(repr, EVENT_VERDICTS))}"
+        raise DefinitionError("invalid", path, problem)
+    wrong = [name for name in OF_CALLS if getattr(expected, name) not in (None, "")]
+    if expected.reason and expected.verdict != "failed":
+        wrong.append("reason")
+    if expected.by and expected.verdict == "ignored":
+        wrong.append("by")
+    if wrong:
+        problem = f"there is no `{wrong[0]}` where an event is {expected.verdict!r}; leave it out"
+        raise DefinitionError("invalid", f"{path}.{wrong[0]}", problem)
 
 
 def _check_expected(expected: ExpectedVerdict, call_type: type[Call], path: str) -> None:
     """Check that the fields of an expectation go with its verdict."""
     verdict = expected.verdict
+    if verdict in ("heard", "ignored"):
+        raise DefinitionError("invalid", path, f"a call is not {verdict!r}; give an `event`, or expect another verdict")
     known = {field.name for field in msgspec.structs.fields(call_type)}
     unknown = next((key for key in expected.call or () if snake_key(key) not in known), None)
     is_made = verdict not in ("denied", "asked", "mocked", "failed")

@@ -3,120 +3,113 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
-from hookline.calls import AgentResult, Call, StepCall, StepResult, SubAgentCall, ToolCall, ToolResult
+from hookline.calls import (
+    AgentCall,
+    AgentResult,
+    Call,
+    CompactCall,
+    CompactResult,
+    ModelCall,
+    ModelResponse,
+    StepCall,
+    StepResult,
+    SubAgentCall,
+    ToolCall,
+    ToolResult,
+    is_from_hooks,
+)
 from hookline.errors import EventDecodeError
 from hookline.events import (
+    AfterCallAgent,
+    AfterCompact,
     AfterHumanIntervention,
     AfterStep,
     AfterToolCall,
     BeforeCallAgent,
+    BeforeCompact,
     BeforeHumanIntervention,
     BeforeStep,
     BeforeToolCall,
     Event,
     EventFields,
     HookType,
+    OnCallAgentError,
+    OnCompactError,
+    OnComplete,
     OnToolCallError,
     PendingTool,
     decode,
 )
 from hookline.hooks import Kind
-from hookline.store import PastEvent, PastEvents
+from hookline.registry._past_items import PastCall, PastItem, PersonDecision, UnreadableEvent, ids_of
+from hookline.registry._past_questions import MissingFields, PastQuestions
+from hookline.runtime import describe_result, stored_result
+from hookline.store import PastConversation, PastEvent, PastEvents
 
 __all__ = [
     "ALONG",
     "EMPTY_RESULTS",
     "JUDGED_KINDS",
     "CallNotRunError",
-    "PastCall",
     "PastCalls",
-    "PersonDecision",
-    "UnreadableEvent",
     "event_types_of",
+    "find_sub_operations",
+    "needs_conversations",
 ]
 
-JUDGED_KINDS: Mapping[type[Call], frozenset[Kind]] = {
-    ToolCall: frozenset({"before", "guard", "after", "around"}),
-    SubAgentCall: frozenset({"before", "guard", "around"}),
-    StepCall: frozenset({"before", "guard", "after", "around"}),
-}
+EVERY_KIND: frozenset[Kind] = frozenset({"before", "guard", "after", "around"})
+JUDGED_KINDS: Mapping[type[Call], frozenset[Kind]] = dict.fromkeys(
+    (AgentCall, StepCall, ModelCall, ToolCall, CompactCall, SubAgentCall), EVERY_KIND
+)
 """The kinds of interceptors for which the store has what they judge, by the class of the calls."""
 EMPTY_RESULTS: Mapping[type[Call], msgspec.Struct] = {
-    ToolCall: ToolResult(content=""),
-    SubAgentCall: AgentResult(output=""),
+    AgentCall: AgentResult(output=""),
     StepCall: StepResult(should_continue=True),
+    ModelCall: ModelResponse(),
+    ToolCall: ToolResult(content=""),
+    CompactCall: CompactResult(summary=""),
+    SubAgentCall: AgentResult(output=""),
 }
 """Stands for the results of calls for hooks that do not look at them."""
 TYPES: Mapping[type[Call], tuple[HookType, ...]] = {
-    ToolCall: (HookType.BEFORE_TOOL_CALL, HookType.BEFORE_HUMAN_INTERVENTION, HookType.AFTER_HUMAN_INTERVENTION),
-    SubAgentCall: (HookType.BEFORE_CALL_AGENT,),
+    AgentCall: (HookType.BEFORE_STEP, HookType.AFTER_COMPACT, HookType.ON_COMPLETE),
     StepCall: (HookType.BEFORE_STEP,),
+    ModelCall: (
+        HookType.BEFORE_STEP,
+        HookType.AFTER_STEP,
+        HookType.AFTER_HUMAN_INTERVENTION,
+        HookType.AFTER_COMPACT,
+    ),
+    ToolCall: (HookType.BEFORE_TOOL_CALL, HookType.BEFORE_HUMAN_INTERVENTION, HookType.AFTER_HUMAN_INTERVENTION),
+    CompactCall: (HookType.BEFORE_COMPACT,),
+    SubAgentCall: (HookType.BEFORE_CALL_AGENT,),
 }
 RESULT_TYPES: Mapping[type[Call], tuple[HookType, ...]] = {
+    AgentCall: TYPES[ModelCall],
+    StepCall: (HookType.AFTER_STEP, HookType.ON_COMPLETE),
     ToolCall: (HookType.AFTER_TOOL_CALL, HookType.ON_TOOL_CALL_ERROR),
-    StepCall: (HookType.AFTER_STEP,),
+    CompactCall: (HookType.AFTER_COMPACT, HookType.ON_COMPACT_ERROR),
+    SubAgentCall: (HookType.AFTER_CALL_AGENT, HookType.ON_CALL_AGENT_ERROR),
 }
 ALONG = {HookType.BEFORE_HUMAN_INTERVENTION.value: HookType.AFTER_STEP.value}
 """Where calls waited for a person, `afterStep` has the order in which the model asked for the calls of the step."""
 
-
+FAILED_AGENT = "The sub-agent failed or was refused, and what hooks saw of that is not stored."
+STOPPED_STEP = "The run was stopped in the step, and what hooks saw of its end is not stored."
+NO_AGENT_RESULT = "The operation of the sub-agent, which has its answer, is not stored, or has gone on since."
 LARGEST_STEP = 1_000
 """Calls of a step that are put in order, where an operation is read in parts; some frameworks have no steps."""
+NO_SUB_AGENTS: Mapping[str, PastConversation] = {}
 UNNUMBERED = 0
 """The index of a call that waited for a person, until the calls before it are known."""
 
 
 class CallNotRunError(Exception):
     """Stands for the result of a call that did not run, or whose result is not stored: no `after` hook sees it."""
-
-
-class PastCall(msgspec.Struct, kw_only=True, eq=False):
-    """A call that once happened.
-
-    Attributes:
-        call: The call, with its final arguments.
-        number: The number of its event in the operation, from 1.
-        at: When it happened, in unix seconds.
-        waited: Whether it waited for a person.
-        result: Its result; `None` if it is not known.
-    """
-
-    call: Call
-    number: int
-    at: float
-    waited: bool = False
-    result: msgspec.Struct | None = None
-
-
-class PersonDecision(NamedTuple):
-    """A person's decision about a call that comes before it.
-
-    Attributes:
-        tool_call_id: The call.
-        allowed: Whether the person approved it.
-    """
-
-    tool_call_id: str
-    allowed: bool
-
-
-class UnreadableEvent(NamedTuple):
-    """A stored event that this version of hookline cannot read.
-
-    Attributes:
-        number: The number of the event in the operation.
-        problem: Why.
-    """
-
-    number: int
-    problem: str
-
-
-PastItem = PastCall | PersonDecision | UnreadableEvent
 
 
 def event_types_of(calls: Iterable[type[Call]], *, results: bool) -> set[str]:
@@ -130,18 +123,62 @@ def event_types_of(calls: Iterable[type[Call]], *, results: bool) -> set[str]:
     return types | ({each.value for call in calls for each in RESULT_TYPES.get(call, ())} if results else set())
 
 
+def needs_conversations(calls: Iterable[type[Call]]) -> bool:
+    """Return whether calls are rebuilt from the conversations of their operations.
+
+    Args:
+        calls: The classes of the calls.
+    """
+    return not {ModelCall, AgentCall}.isdisjoint(calls)
+
+
+def find_sub_operations(part: PastEvents) -> list[str]:
+    """Return the ids of the operations of sub-agents that ended in a part of an operation."""
+    found = []
+    for stored in part.events:
+        if stored.type == HookType.AFTER_CALL_AGENT:
+            try:
+                event = decode(stored.wire)
+            except EventDecodeError:
+                continue  # it is counted where the events are read
+            assert isinstance(event, AfterCallAgent)
+            if event.sub_operation_id:
+                found.append(event.sub_operation_id)
+    return found
+
+
 class PastCalls:
     """Rebuilds the calls of one operation, in the order in which its hooks saw them.
 
     A call that waited for a person comes once: where the model asked for it, with the arguments that the person saw,
-    which are those that run; with results, where it ran.
+    which are those that run; with results, where it ran. The `AgentCall` comes first; with results, last.
 
     Args:
+        wanted: The classes of the calls.
         results: Whether calls are to have their results.
+        missing: The fields that are not stored.
+        questions: Rebuilds model calls and the `AgentCall`, if they are wanted.
     """
 
-    def __init__(self, *, results: bool) -> None:
+    def __init__(
+        self,
+        wanted: frozenset[type[Call]],
+        *,
+        results: bool,
+        missing: MissingFields,
+        questions: PastQuestions | None = None,
+    ) -> None:
+        self._wanted = wanted
         self._results = results
+        self._missing = missing
+        self._questions = questions
+        self._models = questions if ModelCall in wanted else None
+        self._run = questions if AgentCall in wanted else None
+        self._newest: tuple[EventFields, int] | None = None
+        self._agents: list[PastCall] = []
+        self._compaction: PastCall | None = None
+        self._last_step: PastCall | None = None
+        """The step with which a segment ends, until its end is known."""
         self._items: list[PastItem] = []
         self._step_begins = 0
         self._waiting: dict[str, PastCall] = {}
@@ -151,12 +188,14 @@ class PastCalls:
         self._open: dict[tuple[str, int, str], PastCall] = {}
         self._step: PastCall | None = None
 
-    def read(self, part: PastEvents) -> list[PastItem]:
+    def read(self, part: PastEvents, sub_agents: Mapping[str, PastConversation] = NO_SUB_AGENTS) -> list[PastItem]:
         """Read events, and return what is complete, in order.
 
         Args:
             part: The next events of the operation.
+            sub_agents: The operations of the sub-agents that ended, by their ids.
         """
+        self._sub_agents = sub_agents
         self._may_order |= not part.is_last
         for stored in part.events:
             try:
@@ -168,18 +207,26 @@ class PastCalls:
                 self._add_tool_call(event, stored)
             else:
                 self._add(event, stored)
+        if part.is_last and self._run is not None and self._newest is not None:
+            self._add_agent_call(self._run, *self._newest)  # it has not ended
         if part.is_last and not self._may_order:  # no call waited, and the whole operation is here
             return self._items
         if part.is_last or len(self._items) - self._step_begins > LARGEST_STEP:
             self._end_step(())
         return self._take_ready(is_last=part.is_last)
 
+    def complete(self, past: PastCall) -> Call:
+        """Return a call as hooks saw it: a model call with the messages that stood."""
+        return self._models.with_messages(past) if self._models is not None and past.messages else past.call
+
     def _take_ready(self, *, is_last: bool) -> list[PastItem]:
         """Take what comes before the present step, and before the first call whose result may still come."""
         end = self._step_begins
         if self._results and not is_last:
-            open_calls = (*self._open.values(), *self._waiting.values(), *([self._step] if self._step else ()))
-            unfinished = {id(each) for each in open_calls}
+            open_calls = [*self._open.values(), *self._waiting.values(), *self._agents, self._step, self._compaction]
+            open_calls.append(self._last_step)
+            open_calls.append(self._models.unfinished if self._models is not None else None)
+            unfinished = {id(each) for each in open_calls if each is not None}
             end = next((nth for nth, each in enumerate(self._items[:end]) if id(each) in unfinished), end)
         ready, self._items = self._items[:end], self._items[end:]
         self._step_begins -= end
@@ -189,27 +236,106 @@ class PastCalls:
         match event:
             case AfterToolCall() | OnToolCallError():
                 self._add_result(event)
+            case BeforeStep():
+                self._end_step(())
+                self._begin_step(event, stored)
+            case AfterStep():
+                if self._step is not None:
+                    self._step.result = StepResult(should_continue=event.should_continue, content=event.content)
+                    self._last_step = None if event.should_continue else self._step
+                    self._step = None
+                if self._questions is not None:
+                    self._questions.end_step(event)
+                self._end_step([each.tool_call_id for each in event.tools_calling])
             case BeforeHumanIntervention():
                 for pending in event.pending_tools:
                     if pending.tool_call_id not in self._waiting:
-                        waiting = ToolCall(**_ids_of(event), **_fields_of(pending), step_index=event.step_index)
+                        waiting = ToolCall(**ids_of(event), **_fields_of(pending), step_index=event.step_index)
                         self._waiting[pending.tool_call_id] = self._append(waiting, event, stored, waited=True)
             case AfterHumanIntervention() if event.tool_call_id is not None:
                 if event.action != "approve":
                     self._waiting.pop(event.tool_call_id, None)
                 self._items.append(PersonDecision(event.tool_call_id, event.action == "approve"))
             case BeforeCallAgent():
-                call = SubAgentCall(**_ids_of(event), callee_id=event.callee_id, instruction=event.instruction)
-                self._append(call, event, stored)
-            case BeforeStep():
-                self._end_step(())
-                step = StepCall(**_ids_of(event), step_index=event.step_index)
-                self._step = self._append(step, event, stored)
-            case AfterStep():
-                if self._step is not None:
-                    self._step.result = StepResult(should_continue=event.should_continue, content=event.content)
-                    self._step = None
-                self._end_step([each.tool_call_id for each in event.tools_calling])
+                call = SubAgentCall(**ids_of(event), callee_id=event.callee_id, instruction=event.instruction)
+                past = self._append(call, event, stored)
+                if self._results and SubAgentCall in self._wanted:
+                    self._agents.append(past)
+            case AfterCallAgent():
+                self._end_agent(event)
+            case OnCallAgentError():
+                self._lose_agents(event.callee_id, FAILED_AGENT)
+            case BeforeCompact() if CompactCall in self._wanted:
+                compaction = CompactCall(
+                    messages=self._missing.compacted, token_count=event.token_count, **ids_of(event)
+                )
+                self._compaction = self._append(compaction, event, stored)
+            case AfterCompact() if self._compaction is not None:
+                self._compaction.result = CompactResult(summary=event.summary)
+                self._compaction = None
+            case OnCompactError():
+                self._compaction = None
+            case OnComplete():
+                self._end_segment(event, stored)
+
+    def _begin_step(self, event: BeforeStep, stored: PastEvent) -> None:
+        self._last_step = None
+        if self._run is not None:
+            self._newest = event, stored.number
+            if not self._results:
+                self._add_agent_call(self._run, event, stored.number)
+        if StepCall in self._wanted:
+            step = StepCall(**ids_of(event), step_index=event.step_index)
+            self._step = self._append(step, event, stored)
+        if self._models is not None:
+            self._items += self._models.begin_step(event, stored.number, event.step_index)
+        elif self._questions is not None:
+            self._questions.begin_step(event, stored.number, event.step_index)
+
+    def _end_segment(self, event: OnComplete, stored: PastEvent) -> None:
+        if self._last_step is not None and event.reason in ("error", "interrupted"):
+            self._last_step.result = None  # it has raised
+            self._last_step.lost = STOPPED_STEP if event.reason == "interrupted" else ""
+        self._last_step = None
+        if self._run is not None:
+            self._newest = event, stored.number
+            if not self._results or event.reason != "waiting_for_human":
+                self._add_agent_call(self._run, event, stored.number)
+
+    def _add_agent_call(self, run: PastQuestions, event: EventFields, number: int) -> None:
+        """Add the call of the whole run, once."""
+        past = run.build_agent_call(event, number)
+        if isinstance(past, PastCall) and isinstance(event, OnComplete):
+            run.end_run(past, event)
+        self._items.append(past)
+        self._run = None
+
+    def _end_agent(self, event: AfterCallAgent) -> None:
+        """Find the call of a sub-agent that has ended: its operation begins with the instruction."""
+        ended = self._sub_agents.get(event.sub_operation_id)
+        if ended is None or ended.state is None or ended.state.framework:
+            self._lose_agents(event.callee_id, NO_AGENT_RESULT)
+            return
+        theirs = [each for each in self._agents if _callee_of(each) == event.callee_id]
+        first = next((each.content for each in ended.messages if each.role == "user" and not is_from_hooks(each)), None)
+        past = next((each for each in theirs if _instruction_of(each) == first), None)
+        if past is None and len(theirs) == 1:
+            past = theirs[0]  # a hook has changed what it was asked
+        state = ended.state
+        reason = state.status
+        if past is None or reason == "running" or reason == "error" or (reason == "done") is not event.success:
+            self._lose_agents(event.callee_id, NO_AGENT_RESULT)
+            return
+        self._agents.remove(past)
+        output = describe_result(event.callee_id, stored_result(state, reason))
+        past.result = AgentResult(output=output, reason=reason)
+
+    def _lose_agents(self, callee_id: str, reason: str) -> None:
+        """Note that the result of a sub-agent is not known; of several under way, that of all."""
+        for past in self._agents:
+            if _callee_of(past) == callee_id:
+                past.lost = reason
+        self._agents = [each for each in self._agents if not each.lost]
 
     def _add_tool_call(self, event: BeforeToolCall, stored: PastEvent) -> None:
         past = self._waiting.pop(event.tool_call_id, None)
@@ -290,17 +416,14 @@ def _order_calls(step: Sequence[PastItem], order: Sequence[str]) -> list[PastIte
     return [next(ordered) if id(each) in are_calls else each for each in step]
 
 
-def _ids_of(event: EventFields) -> dict[str, Any]:
-    """Return the fields that a call has in common with its event."""
-    return {
-        "operation_id": event.operation_id,
-        "agent_id": event.agent_id,
-        "user_id": event.user_id,
-        "tenant_id": event.tenant_id,
-        "parent_operation_id": event.parent_operation_id,
-        "tags": event.tags,
-        "metadata": {},
-    }
+def _callee_of(past: PastCall) -> str:
+    assert isinstance(past.call, SubAgentCall)
+    return past.call.callee_id
+
+
+def _instruction_of(past: PastCall) -> str:
+    assert isinstance(past.call, SubAgentCall)
+    return past.call.instruction
 
 
 def _fields_of(pending: PendingTool) -> dict[str, Any]:

@@ -4,37 +4,45 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 import msgspec
 
+from hookline.calls import AgentCall, Call, ModelCall, SubAgentCall
 from hookline.delivery import InProcess
 from hookline.dispatcher import hooks_of_this_process
 from hookline.hooks import AnyHook, Hooks, Interceptor
-from hookline.interceptors import PastChain
+from hookline.interceptors import PastChain, PastVerdict
 from hookline.registry._build import Builder
 from hookline.registry._definition import HookDefinition, point_of
 from hookline.registry._errors import DefinitionError
-from hookline.registry._past_calls import EMPTY_RESULTS, JUDGED_KINDS, CallNotRunError, PastCall, event_types_of
+from hookline.registry._past_calls import (
+    EMPTY_RESULTS,
+    JUDGED_KINDS,
+    CallNotRunError,
+    PastCalls,
+    event_types_of,
+    needs_conversations,
+)
+from hookline.registry._past_items import PastCall
+from hookline.registry._past_questions import MissingFields, PastQuestions
+from hookline.store import PastEvents
 
 __all__ = ["PastJudge"]
 
 OWN_COUNTS = ("operation", "tool")
 """The values of `per` with which `limit-calls` counts the calls of each operation by themselves."""
-REFUSED_HANDLERS = {
-    "budget": "it would need budgets as they were then, and what its hooks see of model calls is not stored",
-    "log": "it only writes to the log, and decides nothing",
-}
-"""Built-in handlers that cannot be judged on stored calls, and why."""
 NOT_STORED: Mapping[str, str] = {
-    "AgentCall": "the input of a run is not stored as its hooks saw it",
-    "CompactCall": "the messages that a summary has replaced are not stored",
     "MemoryCall": "writes to memory are not stored",
-    "ModelCall": "the tools and the settings of model calls are not stored",
     "RequestCall": "requests are not stored",
-    "SubAgentCall": "the answers of sub-agents are not stored with the calls of their parents",
 }
-"""Why calls, or their results, cannot be judged."""
+"""Why calls cannot be judged."""
+LEFT_OUT: Mapping[tuple[str | None, type[Call]], str] = dict.fromkeys(
+    (("allow-tools", ModelCall), ("deny-tools", ModelCall)), "the tools that models were offered are not stored"
+)
+"""Why calls do not take part that built-in handlers judge besides those of their point, which say the same."""
+SHARED = "A sub-agent spends of the same budget, and operations are judged one by one."
+INCOMPLETE = "The budget misses a call of the operation that could not be judged."
 
 
 class PastJudge:
@@ -46,8 +54,11 @@ class PastJudge:
         allow_webhooks: Whether a control webhook is asked about each call.
 
     Attributes:
+        calls: The classes of the calls that are judged.
         types: The types of the events from which the calls are rebuilt.
         needs_results: Whether hooks look at the results of the calls.
+        needs_conversations: Whether the calls are rebuilt from the conversations of their operations.
+        counts_spending: Whether all calls of an operation are needed to judge the next one.
         notes: What is different from a run, in sentences.
 
     Raises:
@@ -66,9 +77,15 @@ class PastJudge:
         if isinstance(built, Hooks):
             self._check_bundle(built)
         judged = self._select_judged(built)
-        calls = {each.call for each in judged}
+        self.calls = frozenset(each.call for each in judged)
         self.needs_results = any(each.kind == "after" for each in judged)
-        self.types = event_types_of(calls, results=self.needs_results)
+        self.types = event_types_of(self.calls, results=self.needs_results)
+        self.needs_conversations = needs_conversations(self.calls)
+        self.counts_spending = definition.handler == "budget"
+        self._missing = MissingFields()
+        self._only_ends = {each.kind for each in judged if each.call is AgentCall} == {"after"}
+        if self.counts_spending:
+            self.types = self.types | event_types_of([SubAgentCall], results=False)
 
     async def __aenter__(self) -> Self:
         return self
@@ -78,6 +95,39 @@ class PastJudge:
     ) -> None:
         if self._delivery is not None:
             await self._delivery.aclose()
+
+    def begin_operation(self, part: PastEvents) -> PastCalls:
+        """Return what rebuilds the calls of an operation.
+
+        Args:
+            part: The first part of its events.
+        """
+        questions = (
+            PastQuestions(part, self._missing, results=self.needs_results, only_ends=self._only_ends)
+            if self.needs_conversations
+            else None
+        )
+        return PastCalls(self.calls, results=self.needs_results, missing=self._missing, questions=questions)
+
+    async def judge(self, chain: PastChain, calls: PastCalls, past: PastCall) -> PastVerdict | str | None:
+        """Judge a call.
+
+        Args:
+            chain: The hooks, for the operation of the call.
+            calls: Has rebuilt the call.
+            past: The call.
+
+        Returns:
+            What the hooks did. `None` if the call is for none of them. Or why the call cannot be judged: the hooks look
+            at something that is not stored.
+        """
+        reads = self._missing.reads
+        judged = await chain.judge(calls.complete(past), past.result or self.outcome_without_result(past))
+        if reads:
+            fields = " and ".join(f"`{name}`" for name in dict.fromkeys(reads))
+            reads.clear()
+            return f"The hook uses {fields}, which no store keeps."
+        return past.lost or None if judged is None else judged
 
     def build_chain(self) -> PastChain:
         """Build new hooks, for the calls of one operation."""
@@ -94,8 +144,11 @@ class PastJudge:
             if isinstance(entry, Interceptor):
                 found.append(entry)
             elif isinstance(entry, Hooks):
-                found += [each for each in entry.interceptors if is_judged(each)]
+                found += [each for each in entry.interceptors if is_judged(each) and not self._leaves_out(each)]
         return found
+
+    def _leaves_out(self, interceptor: Interceptor) -> bool:
+        return (self._definition.handler, interceptor.call) in LEFT_OUT
 
     def _need_delivery(self) -> InProcess:
         assert self._delivery is not None
@@ -107,11 +160,13 @@ class PastJudge:
         Raises:
             DefinitionError: If something of it cannot be judged.
         """
-        left_out = {each.call.__name__: each for each in bundle.interceptors if not is_judged(each)}
         if self._builder.is_built_in(self._definition):
-            for name, each in left_out.items():
-                self.notes.append(f"Its {each.kind} hook of {name} did not take part: {NOT_STORED[name]}.")
+            for each in bundle.interceptors:
+                if self._leaves_out(each):
+                    why = LEFT_OUT[self._definition.handler, each.call]
+                    self.notes.append(f"Its {each.kind} hook of {each.call.__name__} did not take part: {why}.")
             return
+        left_out = {each.call.__name__: each for each in bundle.interceptors if not is_judged(each)}
         if bundle.observers or bundle.phase_hooks:
             raise refusal("its handler also observes events, which cannot happen again")
         if any(not each.wait for each in bundle.interceptors):
@@ -137,17 +192,36 @@ def check_stored_point(definition: HookDefinition, *, allow_webhooks: bool) -> N
             problem = "its receiver would be asked about each stored call; allow that with `allow_webhooks`"
             raise refusal(problem, "$.webhook")
         return
+    if definition.remote is not None and not allow_webhooks:
+        problem = "the processes that serve it would be asked about each stored call; allow that with `allow_webhooks`"
+        raise refusal(problem, "$.remote")
     if point.call is None or point.kind is None:
         raise refusal("it observes events, and decides nothing; use a guard, such as 'ToolCall.guard'", "$.point")
-    if definition.handler in REFUSED_HANDLERS:
-        raise refusal(REFUSED_HANDLERS[definition.handler], "$.handler")
+    if definition.handler == "log":
+        raise refusal("it only writes to the log, and decides nothing", "$.handler")
     if point.kind not in JUDGED_KINDS.get(point.call, ()):
         raise refusal(NOT_STORED[point.call.__name__], "$.point")
     if point.kind == "around":
         raise refusal(AROUND, "$.point")
+    if definition.handler == "budget":
+        check_stored_budget(definition.config)
     if definition.handler == "limit-calls" and definition.config.get("per", "operation") not in OWN_COUNTS:
         problem = "it counts the calls of several operations together, and stored operations are judged one by one"
         raise refusal(problem, "$.config.per")
+
+
+def check_stored_budget(config: Mapping[str, Any]) -> None:
+    """Check that a budget counts the calls of each operation by themselves.
+
+    Raises:
+        DefinitionError: If it does not.
+    """
+    if config.get("per", "operation") not in ("operation", None):
+        problem = "it counts the calls of several operations together, and stored operations are judged one by one"
+        raise refusal(problem, "$.config.per")
+    if config.get("window") is not None:
+        problem = "its window goes by the clock, and what ran at another time is judged now"
+        raise refusal(problem, "$.config.window")
 
 
 def is_judged(interceptor: Interceptor) -> bool:

@@ -8,10 +8,12 @@ import math
 import os
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeAlias
 
+import anyio
 import msgspec
 
 from hookline.calls import Call
@@ -19,6 +21,7 @@ from hookline.delivery import KeyRing
 from hookline.errors import HookUsageError, StoreUnavailableError, message_of
 from hookline.events import Event
 from hookline.hooks import AnyHook, select_hooks
+from hookline.interceptors import Fence, FencedHooks
 from hookline.registry._backtest import Backtest, BacktestQuery, run_backtest
 from hookline.registry._build import Builder
 from hookline.registry._call_labels import CallLabel
@@ -40,6 +43,7 @@ from hookline.registry._errors import (
     DefinitionNotFoundError,
     QuotaError,
 )
+from hookline.registry._fencing import FenceMember, wait_for_members
 from hookline.registry._files import DefinitionFiles, HookFile, check_buildable, check_unique, load_hook_file
 from hookline.registry._hook_test_runs import HookTestResult, run_hook_test
 from hookline.registry._hook_tests import read_hook_tests
@@ -68,7 +72,7 @@ HookTestResults: TypeAlias = list[HookTestResult]
 Tenants: TypeAlias = list[str]
 GivenDefinition: TypeAlias = HookDefinition | Mapping[str, Any]
 
-BEHAVIOR_FIELDS = ("point", "handler", "webhook", "script", "dialect", "host_event", "matcher", "config")
+BEHAVIOR_FIELDS = ("point", "handler", "webhook", "script", "remote", "dialect", "host_event", "matcher", "config")
 """Fields that decide what a definition does."""
 CLOSING = 1.0
 """Seconds that a query for changes may still take when the registry is closed."""
@@ -174,6 +178,10 @@ class Registry:
             The database is queried when the store's `wakeups` say that definitions were changed.
         environment: The name of the environment of this process, such as `"production"`, which definitions may name;
             that of the variable `HOOKLINE_ENVIRONMENT` by default.
+        lease_seconds: Take part in fenced changes: `update(..., fence=True)` in any process waits until this one judges
+            by the new revision, in operations that are running, too. If the database cannot be reached for so many
+            seconds, calls that the hooks of this registry would judge are denied until it can. `None` takes no part.
+        fence_timeout: Seconds for which a fenced change waits for all processes.
 
     Raises:
         HookUsageError: If an argument is invalid.
@@ -195,6 +203,8 @@ class Registry:
         alerts: AlertSettings = AlertSettings(),  # noqa: B008
         refresh_seconds: float = 0.3,
         environment: str | None = None,
+        lease_seconds: float | None = None,
+        fence_timeout: float = 60.0,
     ) -> None:
         if isinstance(quota, bool) or not isinstance(quota, int) or quota < 0:
             raise HookUsageError(f"`quota` must be a whole number, 0 or more; got {quota!r}.")
@@ -204,6 +214,7 @@ class Registry:
             environment = os.environ.get("HOOKLINE_ENVIRONMENT", "")
         if not isinstance(environment, str):
             raise HookUsageError(f"`environment` must be a name, such as 'production'; got {environment!r:.100}.")
+        _check_lease(lease_seconds, fence_timeout, store)
         if not isinstance(alerts, AlertSettings):
             raise HookUsageError(f"`alerts` must be AlertSettings; got {type(alerts).__name__}.")
         self._store = store
@@ -212,10 +223,23 @@ class Registry:
         self._catalog = HandlerCatalog(modules)
         known_scripts = None if scripts is None else Scripts(Path(scripts), script_env)
         ring = KeyRing.from_environment() if keys is None else keys
-        self._builder = Builder(self._catalog, known_scripts, ring, endpoint_secrets=endpoint_secrets, budgets=store)
+        self._builder = Builder(
+            self._catalog,
+            known_scripts,
+            ring,
+            endpoint_secrets=endpoint_secrets,
+            budgets=store,
+            wakeups=getattr(store, "wakeups", None),
+        )
         self._snapshot = Snapshot(self._builder, environment)
         self._rules = DefinitionRules(builder=self._builder, quota=quota, variables=frozenset(webhook_env))
         self._watch = None if store is None else PolicyWatch(store, self._snapshot, alerts, self.refresh)
+        self._fence = Fence(self._snapshot.hooks)
+        self._member: FenceMember | None = None
+        if store is not None and lease_seconds is not None:
+            report = partial(self._set_problem, "lease")
+            self._member = FenceMember(store, self._fence, float(lease_seconds), self._read_changes, report)
+        self._fence_timeout = float(fence_timeout)
         self._refresh_seconds = float(refresh_seconds)
         self._refreshing = asyncio.Lock()
         self._woken = asyncio.Event()
@@ -239,10 +263,12 @@ class Registry:
         if self._store is not None:
             await self._open.enter_async_context(self._store.wakeups.woken(DEFINITIONS, self._woken.set))
         try:
-            await self._read_changes()
+            await (self._read_changes() if self._member is None else self._member.join())
         except BaseException:
             await self._open.aclose()
             raise
+        if self._member is not None:
+            self._member.start()
         self._task = asyncio.create_task(self._follow_changes())
         if self._watch is not None:
             self._watch.start()
@@ -251,9 +277,14 @@ class Registry:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Stop looking for changes; `hooks` still returns the last known hooks."""
+        """Stop looking for changes; `hooks` still returns the last known hooks.
+
+        With `lease_seconds`, they deny all calls from now on, also those of operations that are still running.
+        """
         if self._watch is not None:
             await self._watch.aclose()
+        if self._member is not None and self._task is not None:
+            await self._member.leave()
         if self._task is not None:
             await self._open.aclose()
             self._closing = True
@@ -305,7 +336,11 @@ class Registry:
                 "This registry is not open, so its hooks are not known; use `async with Registry(...)`."
             )
         found = self._snapshot.hooks(tenant_id)
-        return found if operation_id is None else select_hooks(found, operation_id, [agent_id], tags)
+        if operation_id is not None:
+            return select_hooks(found, operation_id, [agent_id], tags)
+        if self._member is None:
+            return found
+        return [FencedHooks(self._fence, tenant_id, self._snapshot.revision), *found]
 
     def handlers(self) -> HandlerEntries:
         """List the handlers that definitions may name, except those in the configured modules."""
@@ -365,12 +400,16 @@ class Registry:
         """
         return self._snapshot.page(tenant_id, cursor=cursor, limit=limit, point=point, enabled=enabled, text=text)
 
-    async def create(self, definition: HookDefinition | Mapping[str, Any], *, actor: str = "") -> HookDefinition:
+    async def create(
+        self, definition: HookDefinition | Mapping[str, Any], *, actor: str = "", fence: bool = False
+    ) -> HookDefinition:
         """Store a new definition, for the tenant that it names.
 
         Args:
             definition: The definition, or a mapping with its fields.
             actor: Who creates it, for the audit log.
+            fence: Whether it takes effect in operations that are running, and in all processes before this returns; see
+                `update`.
 
         Returns:
             The definition as it is stored.
@@ -380,17 +419,19 @@ class Registry:
             DefinitionConflictError: If its id, or its name at that point, is taken.
             QuotaError: If the tenant's quota is used up.
             StoreUnavailableError: If the database cannot be reached.
+            FenceError: If `fence` is set, and some processes have not confirmed the change in time; it is stored.
+            HookUsageError: If `fence` is set, and no process takes part in fenced changes.
         """
         store = self._require_store()
         new = self._rules.check(read_definition(definition))
         new = msgspec.structs.replace(new, id=new.id or f"hook_{os.urandom(6).hex()}")
-        async with open_change(store, actor) as change:
+        async with open_change(store, actor, fence=fence) as change:
             own = await change.read_tenant(new.tenant_id)
             await self._check_id(change, new, own)
             self._check_name(new, own)
             self._rules.check_quota(new.tenant_id, before=len(own), after=len(own) + 1)
             stored = await change.put(new, "create", old=None)
-        return await self._refresh_and_show(stored)
+        return await self._take_effect_and_show(change, stored)
 
     async def update(
         self,
@@ -400,6 +441,7 @@ class Registry:
         tenant_id: str | None = None,
         if_revision: int | None = None,
         actor: str = "",
+        fence: bool = False,
     ) -> HookDefinition:
         """Change fields of a definition; the result is checked like a new definition.
 
@@ -409,12 +451,19 @@ class Registry:
             tenant_id: The tenant that changes it, which has to own it; `None` may change all definitions.
             if_revision: Change it only if this is its revision.
             actor: Who changes it, for the audit log.
+            fence: Return only when no process will judge a call by the old revision. The change then takes effect in
+                operations that are running, too: their next calls are judged by the new revision, which the records
+                name, and the results of calls that are running by its `after` hooks. Each process whose registry has
+                `lease_seconds` has confirmed it, or its lease has ended and it denies calls. Calls that an `around`
+                hook of the old revision is inside of are waited for.
 
         Raises:
             DefinitionError: If the result is invalid, or the definition is read-only: the system's, or in a file.
             DefinitionNotFoundError: If there is no such definition, or it is another tenant's.
             DefinitionConflictError: If its revision is another one, or its name at that point is taken.
             StoreUnavailableError: If the database cannot be reached.
+            FenceError: If `fence` is set, and some processes have not confirmed the change in time; it is stored.
+            HookUsageError: If `fence` is set, and no process takes part in fenced changes.
         """
         store = self._require_store()
         if not isinstance(changed, Mapping):
@@ -422,13 +471,13 @@ class Registry:
         fields = normalize_keys(changed)
         for name in READ_ONLY & set(fields):
             raise DefinitionError("read_only", f"$.{name}", f"`{name}` cannot be changed; leave it out")
-        async with open_change(store, actor) as change:
+        async with open_change(store, actor, fence=fence) as change:
             old, own = await self._read_to_change(change, id, tenant_id, if_revision)
             _refuse_file_definition(old)
             new = self._rules.check_change(read_definition({**msgspec.to_builtins(old), **fields}), old)
             self._check_name(new, own)
             stored = await change.put(new, "update", old=old)
-        return await self._refresh_and_show(stored)
+        return await self._take_effect_and_show(change, stored)
 
     async def set_enabled(
         self,
@@ -438,6 +487,7 @@ class Registry:
         tenant_id: str | None = None,
         if_revision: int | None = None,
         actor: str = "",
+        fence: bool = False,
     ) -> HookDefinition:
         """Enable or disable a definition. For a definition in a file, this outlasts changes of the file.
 
@@ -447,24 +497,28 @@ class Registry:
             tenant_id: The tenant that changes it, as for `update`.
             if_revision: Change it only if this is its revision.
             actor: Who changes it, for the audit log.
+            fence: Whether it takes effect in operations that are running, and in all processes before this returns; see
+                `update`.
 
         Raises:
             DefinitionError: If a tenant tries to change a definition of the system.
             DefinitionNotFoundError: If there is no such definition, or it is another tenant's.
             DefinitionConflictError: If its revision is another one.
             StoreUnavailableError: If the database cannot be reached.
+            FenceError: If `fence` is set, and some processes have not confirmed the change in time; it is stored.
+            HookUsageError: If `fence` is set, and no process takes part in fenced changes.
         """
         store = self._require_store()
         if not isinstance(enabled, bool):
             raise DefinitionError("invalid", "$.enabled", f"it must be true or false; got {enabled!r:.100}")
-        async with open_change(store, actor) as change:
+        async with open_change(store, actor, fence=fence) as change:
             old, _ = await self._read_to_change(change, id, tenant_id, if_revision)
             new = msgspec.structs.replace(old, enabled=enabled)
             if not old.is_stored:
                 stored = await change.switch(new)
             else:
                 stored = await change.put(new, "enable" if enabled else "disable", old=old)
-        return await self._refresh_and_show(stored)
+        return await self._take_effect_and_show(change, stored)
 
     async def delete(
         self,
@@ -473,6 +527,7 @@ class Registry:
         tenant_id: str | None = None,
         if_revision: int | None = None,
         actor: str = "",
+        fence: bool = False,
     ) -> None:
         """Delete a definition.
 
@@ -481,18 +536,22 @@ class Registry:
             tenant_id: The tenant that deletes it, as for `update`.
             if_revision: Delete it only if this is its revision.
             actor: Who deletes it, for the audit log.
+            fence: Whether it takes effect in operations that are running, and in all processes before this returns; see
+                `update`.
 
         Raises:
             DefinitionError: If the definition is read-only: the system's, or in a file.
             DefinitionNotFoundError: If there is no such definition, or it is another tenant's.
             DefinitionConflictError: If its revision is another one.
             StoreUnavailableError: If the database cannot be reached.
+            FenceError: If `fence` is set, and some processes have not confirmed the change in time; it is stored.
+            HookUsageError: If `fence` is set, and no process takes part in fenced changes.
         """
-        async with open_change(self._require_store(), actor) as change:
+        async with open_change(self._require_store(), actor, fence=fence) as change:
             old, _ = await self._read_to_change(change, id, tenant_id, if_revision)
             _refuse_file_definition(old)
             await change.remove(old)
-        await self.refresh()
+        await self._take_effect(change)
 
     async def revisions(
         self,
@@ -553,6 +612,7 @@ class Registry:
         tenant_id: str | None = None,
         if_revision: int | None = None,
         actor: str = "",
+        fence: bool = False,
     ) -> HookDefinition:
         """Make a definition again what it was after a revision; this is a new revision. A deleted one is brought back.
 
@@ -562,6 +622,8 @@ class Registry:
             tenant_id: The tenant that changes it, as for `update`.
             if_revision: Change it only if this is its revision now.
             actor: Who changes it, for the history and the audit log.
+            fence: Whether it takes effect in operations that are running, and in all processes before this returns; see
+                `update`.
 
         Returns:
             The definition as it is stored.
@@ -573,9 +635,11 @@ class Registry:
             DefinitionConflictError: If its revision is another one, or its name or id is taken by now.
             QuotaError: If it was deleted, and the tenant's quota is used up.
             StoreUnavailableError: If the database cannot be reached.
+            FenceError: If `fence` is set, and some processes have not confirmed the change in time; it is stored.
+            HookUsageError: If `fence` is set, and no process takes part in fenced changes.
         """
         store = self._require_store()
-        async with open_change(store, actor) as change:
+        async with open_change(store, actor, fence=fence) as change:
             owner = await self._find_owner_to_revert(change, id, tenant_id)
             own = await change.read_tenant(owner)
             old = own.get(id)
@@ -593,7 +657,7 @@ class Registry:
                 new = self._rules.check_change(found, old)
             self._check_name(new, own)
             stored = await change.put(new, "revert", old=old, restored=revision)
-        return await self._refresh_and_show(stored)
+        return await self._take_effect_and_show(change, stored)
 
     async def _find_owner_to_revert(
         self,
@@ -727,6 +791,7 @@ class Registry:
         tenant_id: str = "",
         prune: bool = False,
         actor: str = "",
+        fence: bool = False,
     ) -> Definitions:
         """Store many definitions of a tenant atomically.
 
@@ -737,6 +802,8 @@ class Registry:
             tenant_id: The tenant that owns them; `""` is the system.
             prune: Whether to delete the tenant's other stored definitions.
             actor: Who stores them, for the audit log.
+            fence: Whether it takes effect in operations that are running, and in all processes before this returns; see
+                `update`.
 
         Returns:
             The definitions as they are stored, in the same order.
@@ -746,13 +813,15 @@ class Registry:
             DefinitionConflictError: If an id is taken.
             QuotaError: If the tenant would exceed its quota.
             StoreUnavailableError: If the database cannot be reached.
+            FenceError: If `fence` is set, and some processes have not confirmed the change in time; it is stored.
+            HookUsageError: If `fence` is set, and no process takes part in fenced changes.
         """
         store = self._require_store()
         wanted = self._check_batch(definitions, tenant_id)
-        async with open_change(store, actor) as change:
+        async with open_change(store, actor, fence=fence) as change:
             plan = await self._make_plan(change, wanted, tenant_id=tenant_id, prune=prune)
             stored = await _carry_out(change, plan)
-        await self.refresh()
+        await self._take_effect(change)
         return [self._snapshot.with_problem(definition) for definition in stored]
 
     async def plan(
@@ -780,13 +849,17 @@ class Registry:
         async with store.reading() as connection:
             return await self._make_plan(DefinitionRows(connection), wanted, tenant_id=tenant_id, prune=prune)
 
-    async def apply_plan(self, plan: DefinitionPlan, *, actor: str = "", file: str = "") -> Definitions:
+    async def apply_plan(
+        self, plan: DefinitionPlan, *, actor: str = "", file: str = "", fence: bool = False
+    ) -> Definitions:
         """Carry out a plan of `plan` atomically, unless something has changed since it was made.
 
         Args:
             plan: The plan.
             actor: Who carries it out, for the audit log.
             file: The file that the definitions come from, for the audit log and their `source`.
+            fence: Whether it takes effect in operations that are running, and in all processes before this returns; see
+                `update`.
 
         Returns:
             All definitions of the plan as they are stored, in its order.
@@ -795,11 +868,13 @@ class Registry:
             DefinitionConflictError: If a definition was created, changed or deleted meanwhile; nothing was changed.
             QuotaError: If the tenant would exceed its quota.
             StoreUnavailableError: If the database cannot be reached.
+            FenceError: If `fence` is set, and some processes have not confirmed the change in time; it is stored.
+            HookUsageError: If `fence` is set, and no process takes part in fenced changes.
         """
-        async with open_change(self._require_store(), actor, file=file) as change:
+        async with open_change(self._require_store(), actor, file=file, fence=fence) as change:
             now = await self._make_plan(change, plan.definitions, tenant_id=plan.tenant_id, prune=plan.prune, made=plan)
             stored = await _carry_out(change, now)
-        await self.refresh()
+        await self._take_effect(change)
         return [self._snapshot.with_problem(definition) for definition in stored]
 
     def _check_batch(self, definitions: Sequence[GivenDefinition], tenant_id: str) -> Definitions:
@@ -961,6 +1036,7 @@ class Registry:
         examples: int = 5,
         allow_webhooks: bool = False,
         on_progress: Callable[[Backtest], None] | None = None,
+        scope: anyio.CancelScope | None = None,
     ) -> Backtest:
         """Run a definition over stored calls, and say what it would have decided about each.
 
@@ -980,7 +1056,9 @@ class Registry:
             labels: People's labels of the calls, to compare with; see `read_call_labels`.
             examples: Number of examples of each kind.
             allow_webhooks: Whether the receiver of a control webhook is asked about each call.
-            on_progress: Called with the counts so far after every 100 operations.
+            on_progress: Called with the counts so far, at the beginning and after every 100 operations. The object is
+                the same each time, and its counts grow meanwhile.
+            scope: A scope that nobody has entered. Cancel it to end the backtest with what was judged so far.
 
         Raises:
             DefinitionError: If the definition is invalid, or cannot be judged on stored calls.
@@ -1004,7 +1082,7 @@ class Registry:
             examples=examples,
             allow_webhooks=allow_webhooks,
         )
-        return await run_backtest(self._require_store(), self._builder, judged, query, on_progress)
+        return await run_backtest(self._require_store(), self._builder, judged, query, on_progress, scope)
 
     async def refresh(self) -> None:
         """Look for changes now. Errors are logged once, and the last known definitions stay in force."""
@@ -1044,6 +1122,9 @@ class Registry:
                 changes = await read_changes(self._store, self._snapshot.revision, self._snapshot.stored_keys)
                 if changes is not None:
                     self._snapshot.apply_changes(changes)
+                    self._fence.advance(changes.revision, changes.fenced)
+                    if changes.fenced and self._member is not None:
+                        self._member.note_change()
         except TimeoutError as error:
             problem = f"reading the definitions took longer than {LONGEST_REFRESH:g} s"
             raise StoreUnavailableError(repr(self._store), problem) from error
@@ -1060,8 +1141,18 @@ class Registry:
                 await self._refresh_stored()
             self._refresh_files()
 
-    async def _refresh_and_show(self, stored: HookDefinition) -> HookDefinition:
+    async def _take_effect(self, change: ChangeTransaction) -> None:
+        """Have a change that was committed take effect here, and in all processes if it is fenced.
+
+        Raises:
+            FenceError: If some have not confirmed it in time.
+        """
         await self.refresh()
+        if change.fence:
+            await wait_for_members(self._require_store(), change.revision, self._fence_timeout)
+
+    async def _take_effect_and_show(self, change: ChangeTransaction, stored: HookDefinition) -> HookDefinition:
+        await self._take_effect(change)
         return self._snapshot.with_problem(stored)
 
     def _set_problem(self, part: str, problem: str) -> None:
@@ -1163,6 +1254,22 @@ class Registry:
             if same and other.id != definition.id:
                 problem = f"{other.id!r} at {other.point} already has the name {other.name!r}; choose another name"
                 raise DefinitionConflictError(definition.id, problem)
+
+
+def _check_lease(lease_seconds: float | None, fence_timeout: float, store: SqlStore | None) -> None:
+    """Refuse a lease with which no process could take part in fenced changes.
+
+    Raises:
+        HookUsageError: If so.
+    """
+    given: dict[str, object] = {"fence_timeout": fence_timeout}
+    if lease_seconds is not None:
+        given["lease_seconds"] = lease_seconds
+        if store is None:
+            raise HookUsageError("`lease_seconds` needs a store, by which processes agree; give one, or leave it out.")
+    for name, value in given.items():
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
+            raise HookUsageError(f"`{name}` must be a number of seconds above 0; got {value!r:.100}.")
 
 
 SEVERAL_TENANTS = "several tenants have a definition with this id; name the tenant"

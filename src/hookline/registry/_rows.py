@@ -12,6 +12,7 @@ from sqlalchemy import Row, delete, func, insert, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from hookline.registry._definition import APPLIED, POINTS, HookDefinition, check_definition
+from hookline.registry._fencing import check_members
 from hookline.registry._revisions import (
     RevisionAction,
     encode_definition,
@@ -22,7 +23,9 @@ from hookline.registry._revisions import (
 from hookline.store import (
     DEFINITIONS,
     SqlStore,
+    definition_fences,
     definitions,
+    insert_into,
     raise_revision,
     read_clock,
     read_revision,
@@ -62,11 +65,13 @@ class DefinitionChanges(NamedTuple):
         revision: The newest revision.
         rows: New and changed definitions.
         keys: The keys of all stored definitions, if some were deleted; else `None`.
+        fenced: The revision of the last fenced change of each definition that has a new one.
     """
 
     revision: int
     rows: Mapping[Key, HookDefinition | FileSwitch]
     keys: frozenset[Key] | None
+    fenced: Mapping[Key, int]
 
 
 async def read_changes(store: SqlStore, revision: int, known: KeysView[Key]) -> DefinitionChanges | None:
@@ -94,7 +99,10 @@ async def read_changes(store: SqlStore, revision: int, known: KeysView[Key]) -> 
         if count != len(known) + sum(key not in known for key in rows) or not since:
             found = await connection.execute(select(definitions.c.tenant_id, definitions.c.id))
             keys = frozenset((row.tenant_id, row.id) for row in found)
-    return DefinitionChanges(newest, {key: value for key, value in rows.items() if value is not None}, keys)
+        found = await connection.execute(select(definition_fences).where(definition_fences.c.revision > since))
+        fenced = {(row.tenant_id, row.id): row.revision for row in found}
+    known_rows = {key: value for key, value in rows.items() if value is not None}
+    return DefinitionChanges(newest, known_rows, keys, fenced)
 
 
 def decode_row(row: Row[Any]) -> HookDefinition | FileSwitch | None:
@@ -151,14 +159,18 @@ class ChangeTransaction(DefinitionRows):
     Attributes:
         revision: The revision of all definitions that it changes.
         now: The time of the database, in unix seconds.
+        fence: Whether its changes take effect in operations that are running.
     """
 
-    def __init__(self, connection: AsyncConnection, actor: str, revision: int, now: float, file: str) -> None:
+    def __init__(
+        self, connection: AsyncConnection, actor: str, revision: int, now: float, file: str, *, fence: bool
+    ) -> None:
         super().__init__(connection)
         self._actor = actor
         self._file = replace_unstorable(file)
         # The end of a long path names the file.
         self._source = f"{APPLIED}{self._file[len(APPLIED) - LONGEST_SOURCE :]}" if file else "api"
+        self.fence = fence
         self._created = 0
         self.revision, self.now = revision, now
 
@@ -209,6 +221,7 @@ class ChangeTransaction(DefinitionRows):
             problem="",
         )
         await self._write(stored, encode_definition(stored), is_new=old is None)
+        await self._raise_fence(stored)
         await self._revise(stored, action, restored=restored)
         await self._audit(f"definition.{action}", stored, changed=_list_changed_fields(old, stored), why=why)
         return stored
@@ -218,12 +231,14 @@ class ChangeTransaction(DefinitionRows):
         kept = msgspec.structs.replace(definition, source=SWITCH, revision=self.revision, updated_at=self.now)
         await self._delete(kept)
         await self._write(kept, b"", is_new=True)
+        await self._raise_fence(kept)
         await self._audit("definition.enable" if kept.enabled else "definition.disable", kept, changed=["enabled"])
         return msgspec.structs.replace(kept, source=definition.source)
 
     async def remove(self, definition: HookDefinition) -> None:
         """Delete a definition. Its revisions stay, so that it can be brought back."""
         await self._delete(definition)
+        await self._raise_fence(definition)
         await self._revise(definition, "delete")
         await self._audit("definition.delete", definition, changed=[])
 
@@ -251,6 +266,14 @@ class ChangeTransaction(DefinitionRows):
         else:
             await self.connection.execute(update(definitions).where(_same_row(definition)).values(**values))
 
+    async def _raise_fence(self, definition: HookDefinition) -> None:
+        """Note the revision from which on calls are to be judged, if this is a fenced change."""
+        if self.fence:
+            key = {"tenant_id": definition.tenant_id, "id": definition.id}
+            row = insert_into(self.connection, definition_fences).values(**key, revision=self.revision)
+            changed = row.on_conflict_do_update(index_elements=list(key), set_={"revision": self.revision})
+            await self.connection.execute(changed)
+
     async def _delete(self, definition: HookDefinition) -> None:
         await self.connection.execute(delete(definitions).where(_same_row(definition)))
 
@@ -267,27 +290,35 @@ class ChangeTransaction(DefinitionRows):
             detail["file"] = self._file
         if why:
             detail["why"] = why
+        if self.fence:
+            detail["fence"] = True
         await write_audit(
             self.connection, definition.tenant_id, self._actor, action, definition.id, now=self.now, detail=detail
         )
 
 
 @asynccontextmanager
-async def open_change(store: SqlStore, actor: str, *, file: str = "") -> AsyncIterator[ChangeTransaction]:
+async def open_change(
+    store: SqlStore, actor: str, *, file: str = "", fence: bool = False
+) -> AsyncIterator[ChangeTransaction]:
     """Open a transaction that changes definitions.
 
     Args:
         store: The store of the definitions.
         actor: Who makes the changes, for the audit log.
         file: The file that the changes come from, for the audit log and `source`.
+        fence: Whether the changes take effect in operations that are running.
 
     Raises:
         StoreUnavailableError: If the database cannot be reached.
+        HookUsageError: If `fence` is set, and no process takes part in fenced changes.
     """
     async with store.writing() as connection:
+        if fence:
+            await check_members(connection)
         # First: of two changes that would exceed a quota together, the second one then sees the first.
         revision = await raise_revision(connection, COUNTER)
-        yield ChangeTransaction(connection, actor, revision, await read_clock(connection), file)
+        yield ChangeTransaction(connection, actor, revision, await read_clock(connection), file, fence=fence)
     store.wakeups.wake(DEFINITIONS)
 
 

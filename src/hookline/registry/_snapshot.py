@@ -232,8 +232,8 @@ def running_order(definition: HookDefinition) -> tuple[int, float, str]:
 
 def _has_words(definition: HookDefinition, words: Iterable[str]) -> bool:
     """Return whether each word occurs in what people call a definition by, or in what it runs."""
-    runs = definition.webhook.url if definition.webhook is not None else definition.handler or definition.script
-    named = (definition.name, definition.id, definition.description, definition.tool, runs, *definition.tags)
+    texts = (definition.name, definition.id, definition.description, definition.tool)
+    named = (*texts, definition.target, *definition.tags)
     whole = "\n".join(each for each in named if each).casefold()
     return all(word in whole for word in words)
 

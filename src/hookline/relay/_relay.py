@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Sequence
 from contextlib import AsyncExitStack, suppress
+from secrets import token_hex
 from time import monotonic
 from types import TracebackType
 from typing import Self
@@ -43,6 +44,8 @@ FIRST_PAUSE, LONGEST_PAUSE = 0.05, 5.0
 """Shortest and longest pause, in seconds, before commits that could not be told are told again."""
 LEASE_MARGIN = 0.05
 """Seconds after the end of another relay's lease after which this one takes over."""
+GATHERING = 0.01
+"""Seconds for which commits are gathered before they are read, as a run stores several in a row."""
 CLOSING = 5.0
 """Seconds that closing may take at most."""
 
@@ -79,6 +82,7 @@ class Relay:
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise HookUsageError(f"`{name}` must be a whole number above 0; got {value!r}.")
         self._store, self._bus = store, bus
+        self._id = f"{store.worker_id}-{token_hex(2)}"
         self._lease_seconds, self._batch_size = lease_seconds, batch_size
         self._slots = asyncio.Semaphore(concurrency)
         self._woken = asyncio.Event()
@@ -125,7 +129,7 @@ class Relay:
         await asyncio.gather(self._task, return_exceptions=True)
         with suppress(StoreUnavailableError, SQLAlchemyError):
             async with self._store.writing() as connection:
-                await release_relay(connection, self._store.worker_id)
+                await release_relay(connection, self._id)
         self._leads = False
         self._store.wakeups.wake(RELAY)
 
@@ -154,6 +158,7 @@ class Relay:
             pause = FIRST_PAUSE
             if told < self._batch_size:
                 await self._wait(max(0.0, renew_at - monotonic()))
+                await asyncio.sleep(GATHERING)
 
     async def _wait(self, seconds: float, *, for_wakeup: bool = True) -> None:
         """Wait until woken, for some seconds at most; not for a wake-up while the bus is away."""
@@ -177,14 +182,14 @@ class Relay:
                 depths = await self._bus.depths()
         now = self._store.now_sql()
         async with self._store.writing() as connection:
-            left = await claim_relay(connection, self._store.worker_id, self._lease_seconds, now=now)
+            left = await claim_relay(connection, self._id, self._lease_seconds, now=now)
             if left is None and self._leads:
-                await note_relay(connection, self._store.worker_id, problem=self._problem, depths=depths, now=now)
+                await note_relay(connection, self._id, problem=self._problem, depths=depths, now=now)
         if self._leads is not (left is None):
             self._leads = left is None
             logger.info(
                 "%s %s the commits of %r",
-                self._store.worker_id,
+                self._id,
                 "tells" if self._leads else "no longer tells",
                 self._store,
             )
@@ -211,7 +216,7 @@ class Relay:
                 logger.info("Commits of %r are told again", self._store)
             async with self._store.writing() as connection:
                 now = self._store.now_sql()
-                await note_relay(connection, self._store.worker_id, problem=problem, depths={}, now=now)
+                await note_relay(connection, self._id, problem=problem, depths={}, now=now)
         return len(told)
 
     async def _confirm(self, told: Sequence[int]) -> None:

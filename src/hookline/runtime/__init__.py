@@ -27,6 +27,7 @@ from hookline.runtime._models import Release as Release
 from hookline.runtime._models import model_by_name as model_by_name
 from hookline.runtime._parts_stream import PartsStream as PartsStream
 from hookline.runtime._persistence import let_go_when_cancelled as let_go_when_cancelled
+from hookline.runtime._recovery import stored_result as stored_result
 from hookline.runtime._retry import find_prompt as find_prompt
 from hookline.runtime._retry import is_compacted as is_compacted
 from hookline.runtime._retry import make_retry as make_retry
@@ -49,6 +50,7 @@ from hookline.runtime._state import (
     SessionMemory,
 )
 from hookline.runtime._state import tool_message as tool_message
+from hookline.runtime._sub_agents import describe_result as describe_result
 from hookline.runtime._tool_calls import run_overlapping as run_overlapping
 from hookline.runtime._tools import Tool, ToolSource, as_result, tool
 

@@ -44,6 +44,7 @@ from hookline.errors import (
 from hookline.events import CompletionReason, PendingTool
 from hookline.hooks import AnyHook, Hooks, Interceptor, hook_batch
 from hookline.instrumentation import Instrumentation, StreamTimes
+from hookline.interceptors import is_fenced
 from hookline.runtime._agent import Agent
 from hookline.runtime._approvals import emit_decision, emit_pause, emit_stop, note_pending, rejection_text
 from hookline.runtime._capabilities import Capabilities, check_driven
@@ -397,6 +398,8 @@ class AdapterRun:
         run.at_hand, run.can_ask, run.given_specs = {}, self.capabilities.asks, list(tools)
         run.instructions, run.framework = instructions, self.capabilities.framework
         run.adds_context, run.guides = self.capabilities.adds_context, self.capabilities.guides
+        if is_fenced(self._hooks) and run.chain is not None:  # a fenced change may bring hooks of other calls
+            run.intercepted &= {*self.capabilities.calls, *run.chain.calls}
         run.writes_ahead, run.notify_interrupted = self._writes_ahead, self._on_interrupt
         life = Lifecycle(run, claims=self._resumed or run.journal.durable)
         await life.__aenter__()

@@ -197,6 +197,7 @@ def apply_agent_call(run: Run, given: AgentCall, final: AgentCall) -> None:
         if final.instructions:
             before.insert(0, Message(role="system", content=final.instructions))
         run.instructions = final.instructions
+    run.input_from = len(before) if not run.continues else run.input_from
     run.messages = [*before, *final.input]
     run.said_from = len(run.messages)
 

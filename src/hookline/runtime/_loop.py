@@ -26,8 +26,9 @@ from hookline.calls import (
     Usage,
     hook_message,
 )
+from hookline.errors import HookDenied
 from hookline.events import CompletionReason
-from hookline.interceptors import Traversal
+from hookline.interceptors import Traversal, cut_answer
 from hookline.phases import Phase
 from hookline.runtime._agent import Agent
 from hookline.runtime._approvals import ask_person, note_decisions, resume_step
@@ -232,7 +233,10 @@ async def lead_model_call(
         try:
             response = await (instrument(run, final, work) if ModelCall in run.enclosing else work)
         except BaseException as error:
-            run.journal.end_model_call(NO_USAGE, type(error).__name__)
+            cut = cut_answer(final) if isinstance(error, HookDenied) else None
+            if cut is not None:
+                spent = cut.usage
+            run.journal.end_model_call(NO_USAGE if cut is None else spent, type(error).__name__)
             raise
         if run.journal.durable:
             run.journal.end_model_call(response.usage)

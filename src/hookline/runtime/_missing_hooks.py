@@ -139,7 +139,11 @@ def hooks_of_child(hooks: Iterable[AnyHook], agent: Agent) -> list[AnyHook]:
 
 def inherited_hooks(hooks: Iterable[AnyHook]) -> list[AnyHook]:
     """List the hooks that a run hands on to its sub-agents."""
-    return [entry for entry in hooks if isinstance(entry, Hooks | Hook) and entry.inherit]
+    return [
+        entry.for_sub_agents() if isinstance(entry, Hooks) else entry
+        for entry in hooks
+        if isinstance(entry, Hooks | Hook) and entry.inherit
+    ]
 
 
 def without_definitions_of(first: Iterable[AnyHook], others: Iterable[AnyHook]) -> list[AnyHook]:

@@ -486,8 +486,9 @@ class RunText:
                 self._held.append([content])
             elif "".join(self._held[-1]) != content:
                 self._held[-1] = [content]
-            if self._released:  # the hooks have left it at the beginning of the answer
-                self._held[-1] = [content[len(self._released) :]]
+            if self._released:  # at the beginning of the answer, unless a hook that holds no text has changed it
+                rest = content[len(self._released) :] if content.startswith(self._released) else ""
+                self._held[-1] = [rest]
             if self._kept_until is ModelCall:
                 await self._release()
         self._written, self._released = 0, ""

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterable, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable
+from contextlib import asynccontextmanager
 from typing import Generic, TypeVar
 
-from hookline.calls import ModelCall
+from hookline.calls import ModelCall, ModelResponse
 from hookline.errors import HookDenied
 from hookline.interceptors import judge_in_time, open_text_judge
 
@@ -27,6 +28,8 @@ class PartsStream(Generic[E]):
         is_frame: Returns whether an event has no content of the model.
         has_reader: Whether somebody reads the stream while it is written. If not, all events are held.
         strips: Whether the framework removes white space around the answer, so that hooks do not see it.
+        read_so_far: Returns the answer as far as it was received, with the usage that the model has reported, for an
+            answer that hooks deny meanwhile; `None` if no usage is known before the end.
 
     Attributes:
         released: The text that readers have.
@@ -43,8 +46,11 @@ class PartsStream(Generic[E]):
         is_frame: Callable[[E], bool],
         has_reader: bool = True,
         strips: bool = False,
+        read_so_far: Callable[[], ModelResponse] | None = None,
     ) -> None:
         self._judge = open_text_judge(call) if has_reader else None
+        if self._judge is not None:
+            self._judge.read_so_far = read_so_far
         self._text_of, self._with_text, self._is_frame = text_of, with_text, is_frame
         self._frames: list[E] = []
         self._held: list[E] = []
@@ -64,6 +70,25 @@ class PartsStream(Generic[E]):
         Raises:
             HookDenied: If a hook denies the answer.
         """
+        async with self.open(give) as add:
+            async for event in events:
+                await add(event)
+
+    @asynccontextmanager
+    async def open(self, give: Callable[[E], Awaitable[None]]) -> AsyncGenerator[Callable[[E], Awaitable[None]]]:
+        """Take the events that are read inside of the block, and give those that may be released.
+
+        If the block raises, the hooks judge what they have not judged.
+
+        Args:
+            give: Gives an event to the readers; called in the present task or in one beside it.
+
+        Yields:
+            The function that takes each event of the stream. It raises `HookDenied` if a hook denies the answer.
+
+        Raises:
+            HookDenied: If a hook denies the answer; the block is cancelled if it waits for events meanwhile.
+        """
 
         async def release(text: str) -> None:
             for event in self._release(text):
@@ -72,9 +97,12 @@ class PartsStream(Generic[E]):
         assert self._judge is not None
         try:
             async with judge_in_time(self._judge, release) as take:
-                async for event in events:
+
+                async def add(event: E) -> None:
                     if text := self._hold_or_read(event):
                         await take(text)
+
+                yield add
         except HookDenied:
             raise
         except Exception:
@@ -138,5 +166,5 @@ class PartsStream(Generic[E]):
 
     def rest_of(self, content: str) -> list[E]:
         """Return the event with the text that was not released of an answer that a hook has changed, if parts were."""
-        text = content[len(self.released) :] if self.released else ""
+        text = content[len(self.released) :] if self.released and content.startswith(self.released) else ""
         return [self._with_text(self._template, text)] if text and self._template is not None else []

@@ -175,6 +175,7 @@ def make_steering(run: Run) -> Steering:
         offered=storable_tools(run.agent, run.offered) if run.offered is not None else None,
         offer=run.offer,
         said_from=run.said_from,
+        input_from=UNSET if run.framework else run.input_from,
         denied=run.denied,
         context=list(run.context) or UNSET,
     )

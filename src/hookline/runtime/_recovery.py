@@ -33,7 +33,7 @@ from hookline.runtime._sub_agents import (
 )
 from hookline.runtime._tool_calls import Job, emit_result, failed_outcome
 
-__all__ = ["run_segment"]
+__all__ = ["run_segment", "stored_result"]
 
 WITHHELD = "The tool ran, but its process died before hooks had seen its result, which is lost."
 
@@ -234,7 +234,7 @@ async def continue_agent(run: Run, call: SubAgentCall, begun: BegunCall) -> Agen
     if not announced:
         emit_completed(run, call, child_id, success=outcome.reason == "done")
     assert isinstance(agent, Agent)
-    return AgentResult(output=describe_result(agent, outcome), reason=outcome.reason)
+    return AgentResult(output=describe_result(agent.id, outcome), reason=outcome.reason)
 
 
 async def load_or_run_child(run: Run, agent: Agent, instruction: str, child_id: str) -> OperationResult:

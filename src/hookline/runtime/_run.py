@@ -13,10 +13,11 @@ from typing import Any, cast
 
 import anyio.lowlevel
 import msgspec
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 
 from hookline._deadlines import new_scope, runs_on_asyncio
 from hookline.calls import (
+    CALLS,
     AgentCall,
     Call,
     Denial,
@@ -58,7 +59,7 @@ from hookline.hooks import (
     select_hooks,
 )
 from hookline.instrumentation import Instrumentation
-from hookline.interceptors import Chain, Interruptible
+from hookline.interceptors import Chain, FencedChain, Interruptible, is_fenced
 from hookline.phases import Phase, PhaseMachine
 from hookline.runtime._agent import Agent, find_offered, restore_tools
 from hookline.runtime._inputs import RunOptions, system_message
@@ -85,6 +86,7 @@ __all__ = ["Run", "after_step", "before_step", "end_events", "find_hearers", "li
 
 
 _NO_CALLS: frozenset[type[Call]] = frozenset()
+_ALL_CALLS: frozenset[type[Call]] = frozenset(CALLS)
 
 
 def compile_chain(hooks: Sequence[AnyHook], dispatcher: HookDispatcher) -> tuple[Chain | None, frozenset[type[Call]]]:
@@ -105,6 +107,26 @@ def compile_chain(hooks: Sequence[AnyHook], dispatcher: HookDispatcher) -> tuple
         only._chain = (key, Chain([only], budget=budget, hook_timeout=hook_timeout, record=False))
     kept: Chain = only._chain[1]
     return kept, kept.calls
+
+
+def compile_fenced_chain(
+    hooks: Sequence[AnyHook], dispatcher: HookDispatcher, select: Callable[[Sequence[AnyHook]], list[AnyHook]]
+) -> tuple[FencedChain, frozenset[type[Call]]]:
+    """Return the chain of a run on whose hooks fenced changes take effect, and the calls that may get any: all.
+
+    Args:
+        hooks: The hooks that the run was given.
+        dispatcher: The dispatcher of the run.
+        select: Returns the hooks that are for the operation.
+    """
+    budget, hook_timeout = dispatcher.chain_budget, dispatcher.hook_timeout
+
+    def compile_renewed(renewed: Sequence[AnyHook]) -> Chain:
+        here = hooks_of_this_process(select(renewed), lambda: dispatcher.delivery)
+        chain, _ = compile_chain(here, dispatcher)
+        return chain or Chain(budget=budget, hook_timeout=hook_timeout, record=False)
+
+    return FencedChain(hooks, compile_renewed, budget=budget, hook_timeout=hook_timeout), _ALL_CALLS
 
 
 ExecChild = Callable[["Run", Agent, str, str, OperationState | None], Awaitable[OperationResult]]
@@ -179,6 +201,7 @@ class Run:
         "hooked",
         "hooks",
         "ids",
+        "input_from",
         "instructions",
         "intercepted",
         "interceptors",
@@ -272,10 +295,11 @@ class Run:
         self.interceptors = all_interceptor_keys(state, hooks) if hooks or state.interceptors else []
         """The interceptors without which nobody may go on with it."""
         self.data = state.hooks
+        root = self.callers[0].operation_id if self.callers else state.parent_operation_id or state.operation_id
+        agent_ids = [agent.id, *(caller.agent_id for caller in self.callers)]
+        select = partial(select_hooks, root_operation_id=root, agent_ids=agent_ids, tags=self.tags)
         if hooks and has_scopes(hooks):
-            root = self.callers[0].operation_id if self.callers else state.parent_operation_id or state.operation_id
-            agent_ids = [agent.id, *(each.agent_id for each in self.callers)]
-            hooks = self.hooks = select_hooks(hooks, root, agent_ids, self.tags)
+            hooks = self.hooks = select(hooks)
         self.hearers: Sequence[RemoteHearer] = ()
         """Who hears its stored events in other processes."""
         if hooks or state.hearers is not UNSET or (parent is not None and parent.hearers):
@@ -284,6 +308,8 @@ class Run:
             attach_travelling_hooks(self, hooks)
             hooks = self.hooks
         self.chain, self.intercepted = compile_chain(hooks, dispatcher) if hooks else (None, _NO_CALLS)
+        if is_fenced(self.given_hooks):
+            self.chain, self.intercepted = compile_fenced_chain(self.given_hooks, dispatcher, select)
         self.text: RunText | None = None
         """Takes the text of its model calls while it is written."""
         if options.on_token is not None or options.release != "checked":
@@ -379,6 +405,8 @@ class Run:
         self.offer = steering.offer
         self.said_from = len(state.messages) if steering.said_from is None else steering.said_from
         """Where in the conversation begins what this operation has said."""
+        self.input_from: int | UnsetType = steering.input_from if state.steps else self.first_input()
+        """Where in the conversation begins the first input of this operation."""
         self.denied: Denial | None = steering.denied if self.journal.recovered else None
         self.refused_from: int | None = None
         """Where input begins that hooks have refused: a session does not keep it, so that no later task reads it."""

@@ -113,6 +113,8 @@ class Steering(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         offered: The tools that the model is offered, where hooks have changed them.
         offer: Names `offered`, so that it is not taken for that of another operation.
         said_from: Where in `messages` begins what the operation itself has said.
+        input_from: Where in `messages` begins the first input of the operation, until it is compacted; left out if
+            an older version of hookline, or the adapter of a framework, wrote the state.
         denied: Which hook has denied something so that the run is to end.
         context: The texts that hooks of the `AgentCall` have added after the prompt; left out if there are none.
     """
@@ -124,6 +126,7 @@ class Steering(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     offered: list[OfferedTool] | None = None
     offer: str = ""
     said_from: int | None = None
+    input_from: int | UnsetType = UNSET
     denied: Denial | None = None
     context: list[AddedContext] | UnsetType = UNSET
 

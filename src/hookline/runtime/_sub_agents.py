@@ -208,7 +208,7 @@ async def run_sub_agent(run: Run, call: SubAgentCall, problem: str | None, child
         emit_completed(run, call, child_id, success=False)
         raise
     emit_completed(run, call, child_id, success=result.reason == "done")
-    return AgentResult(output=describe_result(agent, result), reason=result.reason)
+    return AgentResult(output=describe_result(agent.id, result), reason=result.reason)
 
 
 def emit_completed(run: Run, call: SubAgentCall, child_id: str, *, success: bool) -> None:
@@ -221,14 +221,14 @@ def emit_completed(run: Run, call: SubAgentCall, child_id: str, *, success: bool
         )
 
 
-def describe_result(agent: Agent, result: OperationResult) -> str:
+def describe_result(agent_id: str, result: OperationResult) -> str:
     """Return what the calling model reads of a sub-agent that did not fail."""
     if result.reason == "done":
         return result.output
     if result.reason == "waiting_for_human":
         return (
-            f"The agent {agent.id!r} waits for a person to decide about {len(result.pending)} tool call(s) in "
+            f"The agent {agent_id!r} waits for a person to decide about {len(result.pending)} tool call(s) in "
             f"operation {result.operation_id}; its work is not done."
         )
     said = f" It last said: {result.output}" if result.output else ""
-    return f"The agent {agent.id!r} stopped early ({result.reason}).{said}"
+    return f"The agent {agent_id!r} stopped early ({result.reason}).{said}"

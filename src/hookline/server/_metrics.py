@@ -15,10 +15,11 @@ from time import monotonic
 
 from sqlalchemy import func, select
 
+from hookline.bus import NatsBus
 from hookline.registry import ALERT_KINDS, ExecutionLog, Registry
 from hookline.server._callers import Req, caller_of
 from hookline.server._problems import ApiError
-from hookline.store import DeliveryLog, SqlStore, endpoints, operations, policy_alerts
+from hookline.store import DeliveryLog, SqlStore, endpoints, operations, policy_alerts, read_relay_status
 
 __all__ = ["CONTENT_TYPE", "MOST_STREAMS", "Metrics", "OpenStreams"]
 
@@ -165,6 +166,16 @@ class Metrics:
             yield _single_sample("gauge", "hookline_registry_problems", len(self._registry.problems))
             name = "hookline_policy_alerts_total"
             yield "counter", name, _labelled_samples(name, "kind", self._registry.raised_alerts)
+        bus = self._store.wakeups
+        if isinstance(bus, NatsBus):
+            yield _single_sample("gauge", "hookline_bus_connected", bus.is_connected)
+            yield _single_sample("counter", "hookline_bus_reconnects_total", bus.reconnects)
+            name = "hookline_bus_questions_total"
+            asked: list[Sample] = [
+                (name, (("name", asked_name), ("outcome", outcome)), float(count))
+                for (asked_name, outcome), count in sorted(bus.questions.items())
+            ]
+            yield "counter", name, asked
         if self._log is not None:
             yield _single_sample("gauge", "hookline_log_queued", self._log.queued)
             yield _single_sample("counter", "hookline_log_written_total", self._log.written)
@@ -178,6 +189,7 @@ class Metrics:
             endpoints_disabled = (await connection.execute(disabled)).scalar_one()
             by_kind = select(policy_alerts.c.kind, func.count()).group_by(policy_alerts.c.kind)
             alerts = dict.fromkeys(ALERT_KINDS, 0) | {row[0]: row[1] for row in await connection.execute(by_kind)}
+            relay = await read_relay_status(connection, now=self._store.now_sql())
         sent = {str(status): count for status, count in (await DeliveryLog(self._store).counts()).items()}
         return [
             _status_samples("hookline_operations", runs),
@@ -188,11 +200,21 @@ class Metrics:
                 "hookline_policy_alerts_stored",
                 _labelled_samples("hookline_policy_alerts_stored", "kind", alerts),
             ),
+            _single_sample("gauge", "hookline_relay_waiting_commits", relay.waiting),
+            _single_sample("gauge", "hookline_relay_waiting_seconds", relay.waiting_seconds),
+            _single_sample("counter", "hookline_relay_told_total", relay.told),
+            _single_sample("gauge", "hookline_relay_running", relay.owner is not None),
+            _named_samples("hookline_relay_unheard_commits", relay.depths),
+            _named_samples("hookline_relay_dead_letters", relay.dead_letters),
         ]
 
 
 def _single_sample(kind: str, name: str, value: float) -> tuple[str, str, list[Sample]]:
     return kind, name, [(name, (), value)]
+
+
+def _named_samples(name: str, counts: Mapping[str, int]) -> tuple[str, str, list[Sample]]:
+    return "gauge", name, [(name, (("name", each),), count) for each, count in sorted(counts.items())]
 
 
 def _status_samples(name: str, counts: Mapping[str, int]) -> tuple[str, str, list[Sample]]:

@@ -21,7 +21,13 @@ from hookline.errors import (
     StateFormatError,
     StoreUnavailableError,
 )
-from hookline.registry import DefinitionConflictError, DefinitionError, DefinitionNotFoundError, QuotaError
+from hookline.registry import (
+    DefinitionConflictError,
+    DefinitionError,
+    DefinitionNotFoundError,
+    FenceError,
+    QuotaError,
+)
 
 __all__ = [
     "MEDIA_TYPE",
@@ -172,6 +178,9 @@ def _convert_hookline_error(error: Exception) -> ApiError | None:
         return ApiError(409, "conflict", _sentence(error.problem))
     if isinstance(error, QuotaError):
         return ApiError(409, "quota", str(error))
+    if isinstance(error, FenceError):
+        detail = f"{_sentence(str(error))} Read the definition before you change it again."
+        return ApiError(504, "fence", detail)
     if isinstance(error, OperationFinishedError):
         return ApiError(409, "not_waiting", "The operation does not wait for a decision.")
     if isinstance(error, DecisionError):

@@ -20,6 +20,7 @@ from hookline.delivery import MASTER_KEY, MasterKeyError, MasterKeys, Outbox, ne
 from hookline.errors import HookUsageError
 from hookline.hooks import AnyHook
 from hookline.registry import AlertSettings, ExecutionLog, Registry
+from hookline.relay import Relay
 from hookline.runtime import Agent
 from hookline.server._app import MEBIBYTE, build_app
 from hookline.server._connections import Connections, fit_connections, raise_file_limit
@@ -91,7 +92,8 @@ class Server:
         trace_url: The address of a trace in your tracing system, with `{trace_id}` in it; the page links to it.
         environment: The name of the environment of this process, such as `"production"`, which definitions may name;
             that of the variable `HOOKLINE_ENVIRONMENT` by default.
-        bus: Carries wake-ups between the processes of the store, and questions to remote hooks, such as a `NatsBus`.
+        bus: Carries wake-ups between the processes of the store, questions to remote hooks, and events to remote
+            observers, such as a `NatsBus`.
             The server opens and closes it. All processes of the store need the same one.
 
     Attributes:
@@ -150,7 +152,8 @@ class Server:
         self._proxies = check_proxies(trusted_proxies)
         self.address = ""
         self.first_key: NewApiKey | None = None
-        self._bus: object = bus
+        self._opened_bus: object = bus
+        self._bus = bus
         self.store = SqlStore(url, wakeups=bus)
         self.registry = Registry(
             self.store,
@@ -205,14 +208,17 @@ class Server:
         """
         async with contextlib.AsyncExitStack() as stack:
             listener = stack.enter_context(contextlib.closing(_open_listener(self._host, self._port)))
-            if isinstance(self._bus, contextlib.AbstractAsyncContextManager):
-                await stack.enter_async_context(self._bus)
+            if isinstance(self._opened_bus, contextlib.AbstractAsyncContextManager):
+                await stack.enter_async_context(self._opened_bus)
             await stack.enter_async_context(self.store)
             await self._open_secrets()
             for part in (self.registry, self.log, self.outbox):
                 await stack.enter_async_context(part)
+            if self._bus is not None:
+                await stack.enter_async_context(Relay(self.store, self._bus))
             self._connections.limits = fit_connections(self._connections.limits)
             stack.push_async_callback(self._parts.refusals.aclose)
+            stack.push_async_callback(self._parts.backtests.aclose)
             stack.push_async_callback(self._stop)
             if not self._proxies and not _is_loopback(listener):
                 logger.warning(

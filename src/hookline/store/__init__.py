@@ -51,6 +51,7 @@ from hookline.store._inspection import StoreInspection as StoreInspection
 from hookline.store._inspection import StoreProcess as StoreProcess
 from hookline.store._inspection import inspect_store as inspect_store
 from hookline.store._inspection import read_revision_and_processes as read_revision_and_processes
+from hookline.store._lease import generate_worker_id as generate_worker_id
 from hookline.store._migrate import downgrade_store
 from hookline.store._operation_search import LONGEST_SEARCH as LONGEST_SEARCH
 from hookline.store._operation_search import OperationFilter as OperationFilter
@@ -63,6 +64,9 @@ from hookline.store._partitions import DAY as DAY
 from hookline.store._partitions import KEPT as KEPT
 from hookline.store._partitions import day_of as day_of
 from hookline.store._partitions import drop_days as drop_days
+from hookline.store._past_conversations import PastConversation as PastConversation
+from hookline.store._past_conversations import PastModelCall as PastModelCall
+from hookline.store._past_conversations import read_past_conversations as read_past_conversations
 from hookline.store._past_events import PastEvent as PastEvent
 from hookline.store._past_events import PastEvents as PastEvents
 from hookline.store._past_events import PastOperation as PastOperation
@@ -82,8 +86,9 @@ from hookline.store._recent_events import read_lineages as read_lineages
 from hookline.store._recent_events import read_operation_sums as read_operation_sums
 from hookline.store._recent_events import read_recent_events as read_recent_events
 from hookline.store._recent_events import read_recent_operations as read_recent_operations
-from hookline.store._relay_queue import DeadLetter, RelayStatus
+from hookline.store._relay_queue import DeadLetter as DeadLetter
 from hookline.store._relay_queue import QueuedCommit as QueuedCommit
+from hookline.store._relay_queue import RelayStatus as RelayStatus
 from hookline.store._relay_queue import add_dead_letter as add_dead_letter
 from hookline.store._relay_queue import claim_relay as claim_relay
 from hookline.store._relay_queue import confirm_told as confirm_told
@@ -103,6 +108,7 @@ from hookline.store._store import SqlStore
 from hookline.store._tables import api_keys as api_keys
 from hookline.store._tables import audit as audit
 from hookline.store._tables import decisions as decisions
+from hookline.store._tables import definition_fences as definition_fences
 from hookline.store._tables import definition_revisions as definition_revisions
 from hookline.store._tables import definitions as definitions
 from hookline.store._tables import deliveries as deliveries
@@ -117,25 +123,26 @@ from hookline.store._tables import idempotency as idempotency
 from hookline.store._tables import master_keys as master_keys
 from hookline.store._tables import operations as operations
 from hookline.store._tables import policy_alerts as policy_alerts
+from hookline.store._tables import registry_members as registry_members
 from hookline.store._tables import statistics as statistics
 from hookline.store._topics import DEFINITIONS as DEFINITIONS
 from hookline.store._topics import DELIVERIES as DELIVERIES
+from hookline.store._topics import FENCES as FENCES
 from hookline.store._topics import INTERRUPTS as INTERRUPTS
 from hookline.store._topics import OPERATIONS as OPERATIONS
 from hookline.store._topics import RELAY as RELAY
+from hookline.store._topics import WORK as WORK
 from hookline.store._topics import events_topic as events_topic
 from hookline.store._worker import Worker
 
 __all__ = [
     "Breaker",
-    "DeadLetter",
     "DeliveryFilter",
     "DeliveryLog",
     "EventLog",
     "OperationPage",
     "OperationSort",
     "Page",
-    "RelayStatus",
     "SqlStore",
     "StoreVersionError",
     "StoredAttempt",

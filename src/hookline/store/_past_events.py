@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from sqlalchemy import select, tuple_
 
+from hookline.events import HookType
 from hookline.store._operation_search import OperationFilter
 from hookline.store._partitions import KEPT
+from hookline.store._past_conversations import PastConversation, read_past_conversations
 from hookline.store._tables import events, operations
 
 if TYPE_CHECKING:
@@ -70,11 +72,18 @@ class PastEvents(NamedTuple):
         operation: The operation.
         events: All of its events of the types that were asked for, or the next part of them.
         is_last: Whether no further part follows.
+        conversation: The conversation, with the first part, if it was asked for.
+        outline: With the first of several parts and a conversation: number and type of all events of the types that
+            were asked for.
+        last_step: With such an outline: the last `afterStep` as JSON, if there is one.
     """
 
     operation: PastOperation
     events: list[PastEvent]
     is_last: bool
+    conversation: PastConversation | None = None
+    outline: Sequence[tuple[int, str]] = ()
+    last_step: bytes | None = None
 
 
 _columns = tuple(operations.c[name] for name in PastOperation._fields)
@@ -87,6 +96,7 @@ async def read_past_events(
     *,
     is_wanted: Callable[[PastOperation], bool] = lambda operation: True,
     along: Mapping[str, str] | None = None,
+    with_conversations: bool = False,
 ) -> AsyncIterator[PastEvents]:
     """Read events of the operations that match a filter, the newest operation first.
 
@@ -99,6 +109,8 @@ async def read_past_events(
         types: The types of the events.
         is_wanted: Returns whether the events of an operation are read.
         along: For a type of events, another type that is only needed of operations with events of the first.
+        with_conversations: Whether the conversations are read too. The events of a long operation are then read twice,
+            once without their content, so that the first part comes with an outline of the whole.
     """
     if wanted.is_impossible:
         return
@@ -107,10 +119,14 @@ async def read_past_events(
         batch = await _read_operations(store, wanted, last)
         for group in _group_operations([each for each in batch if is_wanted(each)]):
             if len(group) == 1 and group[0].events > MOST_EVENTS:
-                async for part in _read_in_parts(store, group[0], types, along or {}):
+                async for part in _read_in_parts(store, group[0], types, along or {}, with_conversations):
                     yield part
                 continue
             found = await _read_events(store, group, types, along or {})
+            if with_conversations:
+                async for part in _with_conversations(store, group, found):
+                    yield part
+                continue
             for operation in group:
                 yield PastEvents(operation, found.get(operation.operation_id, []), is_last=True)
         if len(batch) < MOST_OPERATIONS:
@@ -182,12 +198,51 @@ async def _read_events(
     return found
 
 
+async def _with_conversations(
+    store: SqlStore, group: Sequence[PastOperation], found: Mapping[str, list[PastEvent]]
+) -> AsyncIterator[PastEvents]:
+    """Pair the events of some operations with their conversations; operations that are deleted by now are left out."""
+    known = {each.operation_id: each for each in group}
+    async for name, conversation in read_past_conversations(store, list(known)):
+        yield PastEvents(known[name], found.get(name, []), is_last=True, conversation=conversation)
+
+
 async def _read_in_parts(
-    store: SqlStore, operation: PastOperation, types: Collection[str], along: Mapping[str, str]
+    store: SqlStore,
+    operation: PastOperation,
+    types: Collection[str],
+    along: Mapping[str, str],
+    with_conversations: bool,
 ) -> AsyncIterator[PastEvents]:
     """Read the events of a long operation in parts; the first of two types may be in another part than the second."""
     types = {*types, *along.values()}
+    name = operation.operation_id
+    conversation: PastConversation | None = None
+    outline: Sequence[tuple[int, str]] = ()
+    last_step: bytes | None = None
+    if with_conversations:
+        conversation = {known: each async for known, each in read_past_conversations(store, [name])}.get(name)
+        if conversation is None:
+            return  # it is deleted by now
+        outline, last_step = await _read_outline(store, operation, types)
     for first in range(1, operation.events + 1, MOST_EVENTS):
         found = await _read_events(store, [operation], types, {}, (first, first + MOST_EVENTS))
         is_last = first + MOST_EVENTS > operation.events
-        yield PastEvents(operation, found.get(operation.operation_id, []), is_last)
+        yield PastEvents(operation, found.get(name, []), is_last, conversation, outline, last_step)
+        conversation, outline, last_step = None, (), None
+
+
+async def _read_outline(
+    store: SqlStore, operation: PastOperation, types: Collection[str]
+) -> tuple[list[tuple[int, str]], bytes | None]:
+    """Read number and type of the events of an operation, and its last `afterStep`."""
+    column = events.c
+    its = (column.operation_id == operation.operation_id) & column.day.in_({KEPT, operation.day})
+    query = select(column.number, column.type).where(its, column.type.in_(types)).order_by(column.number)
+    async with store.reading() as connection:
+        outline = [(number, kind) for number, kind in await connection.execute(query)]
+        last = max((number for number, kind in outline if kind == HookType.AFTER_STEP), default=None)
+        if last is None:
+            return outline, None
+        wire: bytes = (await connection.execute(select(column.wire).where(its, column.number == last))).scalar_one()
+    return outline, wire

@@ -265,7 +265,9 @@ async def add_dead_letter(
     now: ColumnElement[float],
 ) -> str:
     """Store a dead letter, once for each event and observer, and return its id."""
-    key = sha256("\0".join((hearer, hook_id, operation_id, str(number))).encode(errors="surrogatepass")).hexdigest()
+    key = sha256("\0".join((hearer, hook_id, operation_id, str(number))).encode(errors="surrogatepass")).hexdigest()[
+        :16
+    ]
     values = {
         "id": key,
         "hearer": hearer[:400],

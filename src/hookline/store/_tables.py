@@ -30,6 +30,7 @@ __all__ = [
     "budget_windows",
     "dead_letters",
     "decisions",
+    "definition_fences",
     "definition_revisions",
     "definitions",
     "deliveries",
@@ -47,6 +48,7 @@ __all__ = [
     "operation_tags",
     "operations",
     "policy_alerts",
+    "registry_members",
     "relay_queue",
     "relays",
     "revisions",
@@ -473,6 +475,25 @@ ended_sessions = Table(
     metadata,
     Column("id", String(80), primary_key=True),
     Column("until", Float, nullable=False),
+)
+
+definition_fences = Table(
+    "definition_fences",
+    metadata,
+    _id("tenant_id", primary_key=True),
+    _id("id", primary_key=True),
+    Column("revision", BigInteger, nullable=False),
+    Index(None, "revision"),
+)
+
+registry_members = Table(
+    "registry_members",
+    metadata,
+    Column("member_id", String(80), primary_key=True),
+    Column("lease_seconds", Float, nullable=False),
+    Column("renewals", BigInteger, nullable=False),
+    Column("confirmed", BigInteger, nullable=False),
+    Column("started_at", Float, nullable=False),
 )
 
 audit = Table(

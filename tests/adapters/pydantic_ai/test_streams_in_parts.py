@@ -15,6 +15,8 @@ from pydantic_ai.models.function import AgentInfo, DeltaThinkingPart, DeltaToolC
 
 from hookline import AgentCall, Deny, Guide, Hooks, ModelCall, ModelResponse, TextParts
 from hookline.adapters import hooked
+from hookline.budgets import InMemoryBudgets
+from hookline.builtin import budget
 from hookline.errors import RunStopped
 
 from .test_streams_held_back import TURNS, agent_of, by_node, outputs_of, plain, responses_of
@@ -238,3 +240,16 @@ async def test_a_hook_of_the_run_does_not_hold_text() -> None:
     await Streaming("one ", anyio.Event(), "two", hooks=hooks).texts(texts)
 
     assert texts == ["one ", "two"]
+
+
+async def test_the_tokens_that_a_cut_answer_has_reported_count() -> None:
+    store = InMemoryBudgets()
+    spending = budget(tokens=1000, reserve_tokens=300, per="user", store=store)
+    run = Streaming("the key is ", "4711 and", " more", hooks=judging(deny_secret))
+    run.agent = hooked(run.agent, hooks=[spending])
+
+    with pytest.raises(RunStopped, match="a secret"):
+        await run.texts([])
+
+    [figures] = await store.budgets()
+    assert 0 < figures.used.tokens < 300  # the model of the test counts while it writes

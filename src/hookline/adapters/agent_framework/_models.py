@@ -108,6 +108,7 @@ class ModelCallMiddleware(ChatMiddleware):
 
         async def ask(call: ModelCall) -> ModelResponse:
             nonlocal own, parts
+            received: list[ChatResponseUpdate] = []
             parts = PartsStream(
                 call,
                 has_reader=emit is not None,
@@ -115,6 +116,7 @@ class ModelCallMiddleware(ChatMiddleware):
                 with_text=convert.with_update_text,
                 is_frame=convert.is_frame,
                 strips=True,
+                read_so_far=lambda: convert.to_model_response(ChatResponse.from_updates(received), servers),
             )
             if call.messages != messages or call.tools != tools:
                 _change(context, call, system, known)
@@ -123,7 +125,7 @@ class ModelCallMiddleware(ChatMiddleware):
             own = context.result
             if isinstance(own, ResponseStream):
                 stream = own
-                updates = _noted(stream, note_piece)
+                updates = _noted(stream, received, note_piece)
                 try:
                     async with aclosing(read_parts(parts, updates) if emit is None or hold else updates) as given:
                         async for update in given:
@@ -156,10 +158,13 @@ class ModelCallMiddleware(ChatMiddleware):
 
 
 async def _noted(
-    stream: ResponseStream[ChatResponseUpdate, Any], note_piece: Callable[[], None] | None
+    stream: ResponseStream[ChatResponseUpdate, Any],
+    received: list[ChatResponseUpdate],
+    note_piece: Callable[[], None] | None,
 ) -> AsyncGenerator[ChatResponseUpdate, None]:
-    """Yield the updates of a stream, and note when each arrives."""
+    """Yield the updates of a stream, keep each, and note when it arrives."""
     async for update in stream:
+        received.append(update)
         if note_piece is not None:
             note_piece()
         yield update

@@ -227,6 +227,8 @@ class HookPlugin(BasePlugin):
             return convert.to_llm_response(call.result, binding.run.denied)
         request.change(call.given)
         binding.text_judge, binding.denied_in_parts = open_text_judge(call.given), False
+        if binding.text_judge is not None:
+            binding.text_judge.read_so_far = lambda: convert.from_llm_response(binding.last_part)
         binding.model_call, binding.note_piece = call, binding.run.begin_stream(known_to_stream=False)
         return None
 

@@ -10,8 +10,6 @@ import inspect
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Annotated, Any
 
-import anyio.to_thread
-
 from hookline.errors import HookUsageError, MissingExtraError
 
 try:
@@ -24,7 +22,7 @@ try:
 
     from hookline.adapters.langchain._agent import HookedAgent, HookedToolNode, answers, hooked
     from hookline.adapters.langchain._conversion import apply_edit, messages_in
-    from hookline.adapters.langchain._run_binding import DRIVES, LangChainBinding, current_binding
+    from hookline.adapters.langchain._run_binding import DRIVES, InThread, LangChainBinding, current_binding
 except ImportError as error:
     raise MissingExtraError("langchain", "The adapter of LangChain") from error
 
@@ -106,7 +104,7 @@ class HooklineMiddleware(AgentMiddleware[Any, Any, Any]):
         return (
             handler(request)
             if binding is None
-            else binding.run_in_loop(self.awrap_model_call(request, _in_thread(handler)))
+            else binding.run_in_loop(self.awrap_model_call(request, InThread(handler)))
         )
 
     def wrap_tool_call(self, request: Any, handler: Callable[[Any], Any]) -> Any:
@@ -115,7 +113,7 @@ class HooklineMiddleware(AgentMiddleware[Any, Any, Any]):
         return (
             handler(request)
             if binding is None
-            else binding.run_in_loop(self.awrap_tool_call(request, _in_thread(handler)))
+            else binding.run_in_loop(self.awrap_tool_call(request, InThread(handler)))
         )
 
     # For graphs that were not made with `create_agent`.
@@ -194,15 +192,6 @@ def _with_signature(method: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-def _in_thread(handler: Callable[[Any], Any]) -> Callable[[Any], Awaitable[Any]]:
-    """Return the sync handler as an async function that calls it in a thread, with the present context."""
-
-    async def call(request: Any) -> Any:
-        return await anyio.to_thread.run_sync(handler, request)
-
-    return call
-
-
 class _CompactionDenied(Exception):
     """A hook denied a compaction, so the conversation stays as it is."""
 
@@ -229,7 +218,7 @@ class HooklineSummarization(SummarizationMiddleware):
         if binding is None:
             return super()._create_summary(messages_to_summarize)
         return binding.run_in_loop(
-            self._summarize_through_hooks(binding, messages_to_summarize, _in_thread(super()._create_summary))
+            self._summarize_through_hooks(binding, messages_to_summarize, InThread(super()._create_summary))
         )
 
     async def _acreate_summary(self, messages_to_summarize: list[Any]) -> str:

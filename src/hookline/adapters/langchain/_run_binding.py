@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping
 from concurrent.futures import CancelledError, Future
-from contextlib import aclosing, contextmanager
+from contextlib import aclosing, asynccontextmanager, contextmanager
 from contextvars import ContextVar
 from typing import Any, TypeVar
 
 import anyio
+import anyio.to_thread
 import msgspec
 from langchain.agents.middleware.types import ModelRequest, ModelResponse, ToolCallRequest
 from langchain_core.callbacks import BaseCallbackHandler, BaseCallbackManager
@@ -40,6 +41,7 @@ from hookline.adapters.langchain._conversion import (
     tool_message,
     tool_names,
 )
+from hookline.adapters.langchain._parts import JudgedReading, read_in_parts
 from hookline.calls import (
     AgentCall,
     Call,
@@ -61,6 +63,7 @@ from hookline.runtime import KINDS, AdapterRun, Capabilities, Reject
 __all__ = [
     "DRIVES",
     "HELD_TAG",
+    "InThread",
     "LangChainBinding",
     "current_binding",
     "drop_held_output",
@@ -74,8 +77,8 @@ HELD_TAG = "hookline:held"
 """The tag of model calls whose output hooks may still change or withhold."""
 
 
-@contextmanager
-def hold_stream(run: AdapterRun, call: type[Call]) -> Iterator[None]:
+@asynccontextmanager
+async def hold_stream(run: AdapterRun, call: type[Call]) -> AsyncIterator[None]:
     """Keep models from streaming in this block, if hooks of such calls run afterwards.
 
     LangGraph then streams what the hooks leave.
@@ -94,6 +97,21 @@ def hold_stream(run: AdapterRun, call: type[Call]) -> Iterator[None]:
         yield
     finally:
         var_child_runnable_config.reset(token)
+
+
+class InThread:
+    """A sync handler of a middleware, as an async function that calls it in a thread, with the present context.
+
+    Args:
+        handler: The sync handler.
+    """
+
+    def __init__(self, handler: Callable[[Any], Any]) -> None:
+        self._handler = handler
+
+    async def __call__(self, request: Any) -> Any:
+        """Call the handler."""
+        return await anyio.to_thread.run_sync(self._handler, request)
 
 
 class PieceHandler(BaseCallbackHandler):
@@ -250,22 +268,51 @@ class LangChainBinding:
             run.name_model(model_name(request))
         given, specs = from_model_request(request, identify), to_tool_specs(request.tools, identify)
         own: list[tuple[Any, Answer]] = []
+        readings: list[JudgedReading] = []
 
         async def ask(call: ModelCall) -> Answer:
-            with hold_stream(run, ModelCall), time_stream(run):
-                response = await handler(apply_model_call(request, call, given, specs, identify))
+            final = apply_model_call(request, call, given, specs, identify)
+            while readings:  # hooks have discarded the answer of the one before
+                await readings.pop().finish(None, changed=True)
+            reading = self._read_in_parts(call, final, handler)
+            if reading is not None:
+                readings.append(reading)
+            with time_stream(run):
+                async with hold_stream(run, ModelCall) if reading is None else reading.open():
+                    # LangChain does not bear the repeated cancellation of a scope.
+                    is_timed = reading is not None and reading.is_timed
+                    response = await (wait_for_graph(handler(final)) if is_timed else handler(final))
             own.append((response, to_model_response(response.result, identify)))
             return own[-1][1]
 
-        answer = await run.ask_model(given, ask, tools=specs, settings=request.model_settings)
+        try:
+            answer = await run.ask_model(given, ask, tools=specs, settings=request.model_settings)
+        except Exception:
+            for reading in readings:
+                await reading.finish(None, changed=True)
+            raise
         self._step_begun = False
+        unchanged = bool(own) and answer is not None and own[-1][1] == answer
         if answer is None:
             reason = run.denied.reason if run.denied is not None else ""
-            return ModelResponse(result=[AIMessage(reason)])
-        if own and own[-1][1] == answer:
-            return own[-1][0]
-        names = tool_names(request.tools, identify)
-        return merge_response(*own[-1], answer, names) if own else ModelResponse(result=[to_ai_message(answer, names)])
+            response = ModelResponse(result=[AIMessage(reason)])
+        elif unchanged:
+            response = own[-1][0]
+        else:
+            names = tool_names(request.tools, identify)
+            changed = merge_response(*own[-1], answer, names) if own else None
+            response = changed or ModelResponse(result=[to_ai_message(answer, names)])
+        for reading in readings:
+            await reading.finish(None if answer is None else response.result[0], changed=not unchanged)
+        return response
+
+    def _read_in_parts(self, call: ModelCall, request: ModelRequest[Any], handler: AskModel) -> JudgedReading | None:
+        """Return the reading of a model call whose stream hooks judge in parts; `None` if the stream is held whole."""
+        if not self.run.judges_parts() or not must_hold_stream(self.run, ModelCall):
+            return None
+        last = request.messages[-1] if request.messages else None
+        run_in_loop = self.run_in_loop if isinstance(handler, InThread) else None
+        return read_in_parts(call, last, [TAG_NOSTREAM, HELD_TAG], run_in_loop)
 
     async def call_tool(self, request: ToolCallRequest, handler: CallTool, toolset: str, name: str) -> Any:
         """Call a tool through the hooks; if they change nothing, return or raise what the tool does."""
@@ -388,7 +435,7 @@ class LangChainBinding:
         async def work(given: list[Message]) -> str:
             own = to_langchain_messages(given, shown, messages, {})
             try:
-                with hold_stream(self.run, CompactCall):
+                async with hold_stream(self.run, CompactCall):
                     return await summarize(own)
             except Exception as error:
                 failures.append(error)

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import anyio
@@ -138,7 +139,8 @@ class CallHooks:
             run.asked_model(convert.to_model_response(response, self._toolset_of))
             return response
         if request.streaming and must_hold_stream(run, ModelCall):
-            async with HeldStream(self._tracked(handler)) as held:
+            to_answer = partial(convert.to_model_response, toolset_of=self._toolset_of)
+            async with HeldStream(self._tracked(handler), to_answer) as held:
                 return await held.release(await self._ask_model(ctx, request, held.request, held))
         return await self._ask_model(ctx, request, handler)
 

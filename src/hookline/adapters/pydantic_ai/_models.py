@@ -40,6 +40,7 @@ from pydantic_ai.usage import RequestUsage
 from hookline.adapters._streams import read_parts
 from hookline.adapters.pydantic_ai import _conversion as convert
 from hookline.calls import Message, ModelCall
+from hookline.calls import ModelResponse as Answer
 from hookline.errors import HooklineError, HookUsageError
 from hookline.runtime import AdapterRun, PartsStream
 
@@ -65,6 +66,7 @@ class HeldStream:
 
     Args:
         handler: Sends the request to the model.
+        to_answer: Converts an answer to the one that hooks see.
 
     Attributes:
         call: The call of a request whose answer hooks judge in parts; `None` for any other.
@@ -72,9 +74,13 @@ class HeldStream:
         final_answer: The answer that hooks left.
     """
 
-    def __init__(self, handler: Callable[[ModelRequestContext], Awaitable[ModelResponse]]) -> None:
+    def __init__(
+        self,
+        handler: Callable[[ModelRequestContext], Awaitable[ModelResponse]],
+        to_answer: Callable[[ModelResponse], Answer],
+    ) -> None:
         loop = asyncio.get_running_loop()
-        self._handler = handler
+        self._handler, self.to_answer = handler, to_answer
         self.call: ModelCall | None = None
         self._request_task: asyncio.Task[ModelResponse] | None = None
         self.answer: asyncio.Future[ModelResponse] = loop.create_future()
@@ -204,9 +210,12 @@ class JudgedStream(StreamedResponse):
         stream: The stream of the model, not read yet.
         held: The request.
         call: The call that the stream answers.
+        to_answer: Converts an answer to the one that hooks see.
     """
 
-    def __init__(self, stream: StreamedResponse, held: HeldStream, call: ModelCall) -> None:
+    def __init__(
+        self, stream: StreamedResponse, held: HeldStream, call: ModelCall, to_answer: Callable[[ModelResponse], Answer]
+    ) -> None:
         super().__init__(stream.model_request_parameters)
         self._stream, self._held = stream, held
         self._recording = StreamRecording(stream)
@@ -219,6 +228,7 @@ class JudgedStream(StreamedResponse):
             text_of=self._text_of,
             with_text=self._with_text,
             is_frame=lambda recorded: False,
+            read_so_far=lambda: to_answer(stream.get()),
         )
 
     async def _get_event_iterator(self) -> AsyncIterator[ModelResponseStreamEvent]:
@@ -354,7 +364,7 @@ class HoldingModel(WrapperModel):
             messages, model_settings, model_request_parameters, run_context
         ) as stream:
             if self._held.call is not None:
-                yield JudgedStream(stream, self._held, self._held.call)
+                yield JudgedStream(stream, self._held, self._held.call, self._held.to_answer)
                 return
             recording = StreamRecording(stream)
             async for event in stream:

@@ -12,6 +12,7 @@ from hookline.cli.operate._hooks import hooks_app as hooks_app
 from hookline.cli.operate._hosts import host_app as host_app
 from hookline.cli.operate._keys import keys_app as keys_app
 from hookline.cli.operate._operations import operations_app as operations_app
+from hookline.cli.operate._relay import relay_app as relay_app
 from hookline.cli.operate._remote_hooks import serve_hooks as serve_hooks
 from hookline.cli.operate._serve import serve as serve
 from hookline.cli.operate._worker import run_worker as run_worker

@@ -33,6 +33,7 @@ VERDICTS = ("passed", "denied", "asked", "mocked", "changed", "failed")
 ENDS = {
     "limit": "There were more calls: --limit ended it.",
     "timeout": "The time was up: --timeout ended it, and older operations were not looked at.",
+    "stopped": "It was stopped, and older operations were not looked at.",
 }
 
 
@@ -70,6 +71,7 @@ def print_backtest(found: Backtest, *, as_json: bool) -> None:
             ("judged", f"{found.calls:,} calls of {found.operations:,} operations{since}"),
             *((each, _count(getattr(found, each), each)) for each in VERDICTS if getattr(found, each)),
             ("timeouts", f"{found.timeouts:,} of those that failed" if found.timeouts else ""),
+            ("not judged", f"{found.not_judged:,} calls" if found.not_judged else ""),
             ("unreadable", f"{found.unreadable:,} stored events" if found.unreadable else ""),
             ("people", _agreement(found.people) if found.people.compared else ""),
             ("labels", "" if found.labels is None else _agreement(found.labels)),
@@ -79,7 +81,8 @@ def print_backtest(found: Backtest, *, as_json: bool) -> None:
     )
     if found.failed:
         console.print(_failures(found), style="dim", soft_wrap=True)
-    for note in (*found.notes, *([ENDS[found.ended_by]] if found.ended_by in ENDS else [])):
+    gaps = [f"{each.calls:,} not judged: {each.reason}" for each in found.gaps]
+    for note in (*gaps, *found.notes, *([ENDS[found.ended_by]] if found.ended_by in ENDS else [])):
         console.print(Text(make_one_line(note)), style="dim", soft_wrap=True)
     if found.groups:
         console.print()
@@ -127,7 +130,7 @@ def _example_columns() -> list[Column[BacktestExample]]:
     return [
         Column("example", lambda each: Text(WORDS.get(each.kind, each.kind), style=STYLES.get(each.kind, ""))),
         Column("operation", lambda each: each.operation_id),
-        Column("call", lambda each: each.tool_call_id, rank=1),
+        Column("call", _name_call, rank=1),
         Column("tool", lambda each: each.tool, rank=2, cut=True),
         Column("because", _because, rank=3, cut=True),
     ]
@@ -138,4 +141,10 @@ def _because(each: BacktestExample) -> str:
         said = "allows" if each.kind == "falseAlarm" else "refuses"
         return f"a {each.on} {said} it"
     arguments = msgspec.json.encode(each.args).decode() if each.args and not each.error and not each.reason else ""
-    return each.error or each.reason or arguments
+    return each.error or each.reason or arguments or each.text
+
+
+def _name_call(each: BacktestExample) -> str:
+    if each.tool_call_id or each.step_index is None:
+        return each.tool_call_id
+    return f"step {each.step_index}"

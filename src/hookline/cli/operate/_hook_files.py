@@ -19,6 +19,7 @@ from hookline.cli.operate._hooks import hooks_app, read_hook_file, state_of, wit
 from hookline.cli.operate._store import (
     DEFAULT_STORE,
     AsJson,
+    Fence,
     Modules,
     Scripts,
     StoreUrl,
@@ -251,6 +252,7 @@ def apply_hooks(
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask before the changes are made.")] = False,
     modules: Modules = None,
     scripts: Scripts = None,
+    fence: Fence = False,
     as_json: AsJson = False,
 ) -> None:
     """Store the hook definitions of a file, all of them or none.
@@ -283,7 +285,7 @@ def apply_hooks(
             _confirm(file)
 
         async def carry_out(registry: Registry) -> list[HookDefinition]:
-            return await registry.apply_plan(plan, actor=actor(), file=read.file)
+            return await registry.apply_plan(plan, actor=actor(), file=read.file, fence=fence)
 
         stored = operate(store, with_registry(carry_out, None, modules, scripts), creates=True)
     if as_json:

@@ -33,6 +33,7 @@ from hookline.cli.operate._backtest import BacktestProgress, print_backtest
 from hookline.cli.operate._store import (
     DEFAULT_STORE,
     AsJson,
+    Fence,
     Files,
     Limit,
     Modules,
@@ -265,13 +266,14 @@ def enable_hook(
     id: HookId,  # noqa: A002
     store: StoreUrl = DEFAULT_STORE,
     tenant: Tenant = None,
+    fence: Fence = False,
     files: Files = None,
     modules: Modules = None,
     scripts: Scripts = None,
     as_json: AsJson = False,
 ) -> None:
     """Enable a hook in all processes, from their next run on."""
-    _switch_hook(id, store, tenant, (files, modules, scripts), enabled=True, as_json=as_json)
+    _switch_hook(id, store, tenant, (files, modules, scripts), enabled=True, fence=fence, as_json=as_json)
 
 
 @hooks_app.command("disable")
@@ -279,13 +281,14 @@ def disable_hook(
     id: HookId,  # noqa: A002
     store: StoreUrl = DEFAULT_STORE,
     tenant: Tenant = None,
+    fence: Fence = False,
     files: Files = None,
     modules: Modules = None,
     scripts: Scripts = None,
     as_json: AsJson = False,
 ) -> None:
     """Disable a hook in all processes, from their next run on."""
-    _switch_hook(id, store, tenant, (files, modules, scripts), enabled=False, as_json=as_json)
+    _switch_hook(id, store, tenant, (files, modules, scripts), enabled=False, fence=fence, as_json=as_json)
 
 
 def _switch_hook(
@@ -295,12 +298,13 @@ def _switch_hook(
     sources: tuple[list[Path] | None, list[str] | None, Path | None],
     *,
     enabled: bool,
+    fence: bool,
     as_json: bool,
 ) -> None:
     async def switch(registry: Registry) -> HookDefinition:
         before = await registry.get(id, tenant)
         owner = before.tenant_id if tenant is None else tenant
-        return await registry.set_enabled(id, enabled, tenant_id=owner, actor=actor())
+        return await registry.set_enabled(id, enabled, tenant_id=owner, actor=actor(), fence=fence)
 
     found = operate(url, with_registry(switch, *sources))
     state = "on" if found.enabled else "off"
@@ -344,6 +348,7 @@ def enforce_hook(
     everywhere: Everywhere = False,
     store: StoreUrl = DEFAULT_STORE,
     tenant: Tenant = None,
+    fence: Fence = False,
     modules: Modules = None,
     scripts: Scripts = None,
     as_json: AsJson = False,
@@ -353,7 +358,7 @@ def enforce_hook(
     The next run follows. What is not named stays as it is. `hookline hooks revert ID` takes it back.
     """
     scope = _read_scope(percent, agent, operation_tag, for_tenant, environment, everywhere=everywhere)
-    _set_mode(id, "enforce", scope, store, tenant, (modules, scripts), as_json=as_json)
+    _set_mode(id, "enforce", scope, store, tenant, (modules, scripts), fence=fence, as_json=as_json)
 
 
 @hooks_app.command("shadow")
@@ -367,6 +372,7 @@ def shadow_hook(
     everywhere: Everywhere = False,
     store: StoreUrl = DEFAULT_STORE,
     tenant: Tenant = None,
+    fence: Fence = False,
     modules: Modules = None,
     scripts: Scripts = None,
     as_json: AsJson = False,
@@ -376,7 +382,7 @@ def shadow_hook(
     The next run follows. What is not named stays as it is. `hookline hooks revert ID` takes it back.
     """
     scope = _read_scope(percent, agent, operation_tag, for_tenant, environment, everywhere=everywhere)
-    _set_mode(id, "shadow", scope, store, tenant, (modules, scripts), as_json=as_json)
+    _set_mode(id, "shadow", scope, store, tenant, (modules, scripts), fence=fence, as_json=as_json)
 
 
 def _read_scope(
@@ -402,13 +408,16 @@ def _set_mode(
     tenant: str | None,
     sources: tuple[list[str] | None, Path | None],
     *,
+    fence: bool,
     as_json: bool,
 ) -> None:
     async def change(registry: Registry) -> HookDefinition:
         before = await registry.get(id, tenant)
         owner = before.tenant_id if tenant is None else tenant
         changes = {"mode": mode} | scope
-        return await registry.update(id, changes, tenant_id=owner, if_revision=before.revision, actor=actor())
+        return await registry.update(
+            id, changes, tenant_id=owner, if_revision=before.revision, actor=actor(), fence=fence
+        )
 
     found = operate(url, with_registry(change, None, *sources))
     whom = found.describe_scope() or "all operations"
@@ -423,13 +432,15 @@ def remove_hook(
     id: HookId,  # noqa: A002
     store: StoreUrl = DEFAULT_STORE,
     tenant: Tenant = None,
+    fence: Fence = False,
     as_json: AsJson = False,
 ) -> None:
     """Delete a hook definition."""
 
     async def remove(registry: Registry) -> HookDefinition:
         found = await registry.get(id, tenant)
-        await registry.delete(id, tenant_id=found.tenant_id if tenant is None else tenant, actor=actor())
+        owner = found.tenant_id if tenant is None else tenant
+        await registry.delete(id, tenant_id=owner, actor=actor(), fence=fence)
         return found
 
     found = operate(store, with_registry(remove, None, None, None))
@@ -490,6 +501,7 @@ def revert_hook(
     ] = None,
     store: StoreUrl = DEFAULT_STORE,
     tenant: Tenant = None,
+    fence: Fence = False,
     modules: Modules = None,
     scripts: Scripts = None,
     as_json: AsJson = False,
@@ -503,7 +515,7 @@ def revert_hook(
         history = (await registry.revisions(id, tenant, limit=2)).items
         owner = history[0].tenant_id if tenant is None and history else tenant
         wanted = _find_step_back(history) if revision is None else revision
-        return await registry.revert(id, wanted, tenant_id=owner, actor=actor()), wanted
+        return await registry.revert(id, wanted, tenant_id=owner, actor=actor(), fence=fence), wanted
 
     found, wanted = operate(store, with_registry(revert, None, modules, scripts))
     told = f"{make_copyable(found.id)} is again what it was at revision {wanted}: {make_one_line(found.name)}"
@@ -709,8 +721,7 @@ def state_of(definition: HookDefinition) -> str:
 
 
 def _target(definition: HookDefinition) -> str:
-    webhook = definition.webhook
-    return definition.handler or definition.script or ("" if webhook is None else webhook.url)
+    return definition.target
 
 
 def _columns() -> list[Column[HookDefinition]]:

@@ -1,4 +1,4 @@
-"""`hookline hooks serve`: decide about calls of runs in other processes, over a bus."""
+"""`hookline hooks serve`: decide about calls of runs in other processes, and observe them, over a bus."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 import os
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -42,25 +42,43 @@ def serve_hooks(
     wait: Annotated[
         float, typer.Option(min=0.0, metavar="SECONDS", help="Seconds to wait for a server that is away at the start.")
     ] = 0.0,
+    agent: Annotated[
+        list[str] | None, typer.Option(metavar="GLOB", help="Observe only runs of these agents; repeatable.")
+    ] = None,
+    tenant: Annotated[
+        list[str] | None, typer.Option(metavar="ID", help="Observe only runs of these tenants; repeatable.")
+    ] = None,
+    tries: Annotated[
+        int, typer.Option(min=1, metavar="N", help="Tries of an observer until its event is a dead letter.")
+    ] = 5,
 ) -> None:
-    """Decide about calls of runs in other processes, until stopped. Questions under way are answered first.
+    """Decide about calls of runs in other processes, and observe them.
+
+    At SIGTERM or Ctrl-C, questions and events under way are finished first.
 
     HOOKLINE_REMOTE_SECRET is the secret that signs; several, newest first, are separated by spaces.
     """
     with report_errors_only():
-        from hookline.bus import SECRET_VARIABLE, NatsBus
+        from hookline.bus import SECRET_VARIABLE, EventFilter, NatsBus
         from hookline.cli.chat import load_hooks
 
         hooks = load_hooks([target])
         made = NatsBus(bus, credentials=credentials, nkey_seed=nkey_seed, prefix=prefix, wait=wait)
-        asyncio.run(_serve(made, hooks, name, revision, os.environ.get(SECRET_VARIABLE, "").split() or None))
+        options = {
+            "name": name,
+            "revision": revision,
+            "secret": os.environ.get(SECRET_VARIABLE, "").split() or None,
+            "where": EventFilter(agent_ids=agent or (), tenant_ids=tenant or ()),
+            "tries": tries,
+        }
+        asyncio.run(_serve(made, hooks, options))
 
 
-async def _serve(bus: NatsBus, hooks: list[AnyHook], name: str | None, revision: str, secret: list[str] | None) -> None:
+async def _serve(bus: NatsBus, hooks: list[AnyHook], options: dict[str, Any]) -> None:
     async with AsyncExitStack() as stack:
         await stack.enter_async_context(bus)
         try:
-            served = await stack.enter_async_context(bus.serve(hooks, name=name, revision=revision, secret=secret))
+            served = await stack.enter_async_context(bus.serve(hooks, **options))
         except HookUsageError as error:
             raise HookUsageError(str(error).replace("`name` is missing", "--name is missing")) from error
         typer.echo(f"hookline serves the hooks {served!r} on {bus.address}")

@@ -27,6 +27,7 @@ __all__ = [
     "IN_MEMORY",
     "RETRY_SECONDS",
     "AsJson",
+    "Fence",
     "Files",
     "Limit",
     "Modules",
@@ -69,6 +70,14 @@ StoreUrl = Annotated[
     ),
 ]
 Tenant = Annotated[str | None, typer.Option(metavar="ID", help="Only what belongs to this tenant.")]
+Fence = Annotated[
+    bool,
+    typer.Option(
+        "--fence",
+        help="Also in running operations; wait until no process judges by the old revision. Needs processes with a "
+        "lease.",
+    ),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON on stdout, one object per line.")]
 Limit = Annotated[int, typer.Option(min=1, metavar="N", help="Show this many at most.")]
 Since = Annotated[

@@ -62,6 +62,13 @@ Drain = Annotated[
         help="After SIGTERM or Ctrl-C, seconds in which running operations may end. Then other workers continue them.",
     ),
 ]
+Lease = Annotated[
+    float | None,
+    typer.Option(
+        metavar="SECONDS",
+        help="Take part in changes of hooks with --fence; deny calls if the store is away for so long.",
+    ),
+]
 
 
 def run_worker(
@@ -71,6 +78,7 @@ def run_worker(
     agent_version: AgentVersions = None,
     concurrency: Concurrency = 8,
     drain: Drain = 30.0,
+    lease: Lease = None,
     allow_missing_hooks: AllowMissingHooks = False,
     files: Files = None,
     modules: Modules = None,
@@ -113,6 +121,7 @@ def run_worker(
                 "script_env": script_env or (),
                 "webhook_env": webhook_env or (),
                 "environment": environment,
+                "lease_seconds": lease,
             },
             worker={
                 "concurrency": concurrency,
@@ -154,6 +163,7 @@ async def _work(settings: WorkerSettings, say: Callable[[str], None]) -> None:
     from hookline.delivery import Outbox, networks_from_environment
     from hookline.dispatcher import HookDispatcher
     from hookline.registry import ExecutionLog, Registry
+    from hookline.relay import Relay
     from hookline.store import SqlStore, Worker
 
     async with contextlib.AsyncExitStack() as stack:
@@ -166,6 +176,8 @@ async def _work(settings: WorkerSettings, say: Callable[[str], None]) -> None:
         registry = await stack.enter_async_context(Registry(store, endpoint_secrets=True, **settings.registry))
         await stack.enter_async_context(ExecutionLog(store, observers=settings.observers))
         await stack.enter_async_context(outbox)
+        if settings.bus is not None:
+            await stack.enter_async_context(Relay(store, settings.bus))
         # Controls are asked through the outbox, since it has the secrets of their endpoints.
         dispatcher = await stack.enter_async_context(HookDispatcher(delivery=outbox))
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from litestar import Response, get
 
+from hookline.bus import NatsBus
+from hookline.relay import list_dead_letters, relay_status
 from hookline.server._callers import Req, caller_of
 from hookline.server._server_description import describe_server
 from hookline.server.page._context import context_of
@@ -11,6 +13,8 @@ from hookline.server.page._sessions import SESSION_SECONDS
 
 __all__ = ["ROUTES"]
 
+SHOWN = 20
+"""Dead letters that are shown at most."""
 WAKEUPS = {
     "postgresql": "PostgreSQL (LISTEN and NOTIFY)",
     "file": "times of the database's files",
@@ -26,6 +30,7 @@ async def show_settings(request: Req) -> Response[str]:
     context = context_of(request)
     server = await describe_server(context.parts, caller_of(request))
     readiness = None if server.system is None else await context.parts.store_check.check()
+    bus = None if server.system is None else context.parts.store.wakeups
     return context.render_page(
         request,
         "settings.html",
@@ -35,6 +40,9 @@ async def show_settings(request: Req) -> Response[str]:
         wakeups=WAKEUPS,
         session_hours=SESSION_SECONDS // 3600,
         waiting_for_hooks=readiness or {},
+        bus=bus if isinstance(bus, NatsBus) else None,
+        relay=None if server.system is None else await relay_status(context.parts.store),
+        dead_letters=[] if server.system is None else await list_dead_letters(context.parts.store, limit=SHOWN),
         api=request.scope["state"].get("hookline_root", ""),
     )
 

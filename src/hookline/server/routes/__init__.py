@@ -43,7 +43,6 @@ from hookline.server.routes._hook_bodies import Switching as Switching
 from hookline.server.routes._hook_bodies import Trial as Trial
 from hookline.server.routes._hook_bodies import WholeHook as WholeHook
 from hookline.server.routes._hooks import HOOK_ROUTES
-from hookline.server.routes._hooks import backtest_hook as backtest_hook
 from hookline.server.routes._hooks import change_hook as change_hook
 from hookline.server.routes._hooks import create_hook as create_hook
 from hookline.server.routes._hooks import delete_hook as delete_hook
@@ -57,6 +56,7 @@ from hookline.server.routes._hooks import read_history as read_history
 from hookline.server.routes._hooks import read_visible as read_visible
 from hookline.server.routes._hooks import replace_hook as replace_hook
 from hookline.server.routes._hooks import revert_hook as revert_hook
+from hookline.server.routes._hooks import start_visible_backtest as start_visible_backtest
 from hookline.server.routes._hooks import toggle_hook as toggle_hook
 from hookline.server.routes._hooks import try_hook as try_hook
 from hookline.server.routes._hooks import try_new_hook as try_new_hook

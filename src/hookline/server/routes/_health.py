@@ -7,6 +7,7 @@ from typing import Literal
 import msgspec
 from litestar import Response
 
+from hookline.bus import NatsBus
 from hookline.server._callers import Req, caller_of, not_found_error
 from hookline.server._metrics import CONTENT_TYPE
 from hookline.server._parts import parts_of
@@ -21,6 +22,10 @@ STORE_PROBLEM = "The database cannot be read or written. Requests that need it g
 REGISTRY_PROBLEM = (
     "The hook definitions may be out of date: the database or a file of definitions could not be read. The last known "
     "definitions stay active. See the log for the reason."
+)
+BUS_PROBLEM = (
+    "The bus is away. Remote hooks get no answers, so that their `on_error` decides, and changes of other processes "
+    "are noticed later."
 )
 HOOKS_PROBLEM = "Operations wait for hooks: no worker that tried to resume them has all of their interceptors."
 
@@ -51,10 +56,11 @@ class Readiness(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the server is ready.
 
     Attributes:
-        status: `"ok"`, `"degraded"` (it works with the last known definitions, or operations wait for hooks), or
-            `"unavailable"`.
+        status: `"ok"`, `"degraded"` (it works with the last known definitions, operations wait for hooks, or the bus is
+            away), or `"unavailable"`.
         store: Whether the database can be read and, on SQLite, written.
         registry: Whether the definitions are up to date; `None` if there is no registry.
+        bus: Whether the bus is connected; `None` if there is none.
         waiting_for_hooks: Operations that wait for hooks; omitted if there are none, or if unknown.
         problems: What is wrong. Files and lines are only in the log, since this route needs no key.
     """
@@ -62,6 +68,7 @@ class Readiness(msgspec.Struct, frozen=True, kw_only=True):
     status: Literal["ok", "degraded", "unavailable"]
     store: bool
     registry: bool | None
+    bus: bool | None
     waiting_for_hooks: WaitingForHooks | msgspec.UnsetType = msgspec.field(
         default=msgspec.UNSET, name="waitingForHooks"
     )
@@ -86,14 +93,20 @@ async def ready(request: Req) -> Response[Readiness]:
     if missing:
         ids = sorted({hook_id for hook_ids in missing.values() for hook_id in hook_ids})
         waiting = WaitingForHooks(operations=len(missing), hooks=ids[:SHOWN_HOOKS])
-    if store and (registry is False or waiting is not msgspec.UNSET):
+    wakeups = parts.store.wakeups
+    bus = wakeups.is_connected if isinstance(wakeups, NatsBus) else None
+    if store and (registry is False or bus is False or waiting is not msgspec.UNSET):
         status = "degraded"
     problems = [] if store else [STORE_PROBLEM]
     if registry is False:
         problems.append(REGISTRY_PROBLEM)
+    if bus is False:
+        problems.append(BUS_PROBLEM)
     if waiting is not msgspec.UNSET:
         problems.append(HOOKS_PROBLEM)
-    found = Readiness(status=status, store=store, registry=registry, waiting_for_hooks=waiting, problems=problems)
+    found = Readiness(
+        status=status, store=store, registry=registry, bus=bus, waiting_for_hooks=waiting, problems=problems
+    )
     return Response(found, status_code=200 if store else 503)
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Annotated, Any, Protocol, TypeVar
 
+import anyio
 import msgspec
 from litestar import Response
 from litestar.params import JSONBody, QueryParameter
@@ -22,6 +23,7 @@ from hookline.registry import (
     PolicyAlert,
     Registry,
 )
+from hookline.server._backtests import ShownBacktest
 from hookline.server._callers import Caller, Req, caller_of, not_found_error
 from hookline.server._parts import parts_of
 from hookline.server._problems import ApiError
@@ -72,7 +74,15 @@ Words = Annotated[
         max_length=400,
         pattern=VISIBLE,
         description="Return only definitions with all of these words in their name, id, description, tags, tools, or "
-        "handler, script or URL.",
+        "handler, script, URL or remote name.",
+    ),
+]
+Fence = Annotated[
+    bool,
+    QueryParameter(
+        description="Whether the change takes effect in running operations, too: the response comes when no process "
+        "judges a call by the old revision. 422 if no process takes part; 504 if some did not confirm it in time, "
+        "although the change is stored."
     ),
 ]
 
@@ -200,44 +210,49 @@ async def read_hook(
     return tagged_response(found, found.revision, if_none_match)
 
 
-@route("PUT", "/v1/hooks/{id:str}", scope="hooks:manage", summary="Replace a hook definition", errors=[409, 412])
+@route("PUT", "/v1/hooks/{id:str}", scope="hooks:manage", summary="Replace a hook definition", errors=[409, 412, 504])
 async def replace_hook(
     request: Req,
     id: Id,  # noqa: A002
     data: JSONBody[WholeHook],
     tenant_id: TenantId = None,
     if_match: IfMatch = None,
+    fence: Fence = False,
 ) -> Response[HookDefinition]:
     """Replace a definition. Omitted fields get their defaults. You can send back the body of a GET."""
     found = await read_changeable(parts_of(request).registry, caller_of(request), id, tenant_id)
-    return await apply_changes(request, found, if_match, build_changes(data, found))
+    return await apply_changes(request, found, if_match, build_changes(data, found), fence=fence)
 
 
-@route("PATCH", "/v1/hooks/{id:str}", scope="hooks:manage", summary="Change a hook definition", errors=[409, 412])
+@route("PATCH", "/v1/hooks/{id:str}", scope="hooks:manage", summary="Change a hook definition", errors=[409, 412, 504])
 async def change_hook(
     request: Req,
     id: Id,  # noqa: A002
     data: JSONBody[HookChanges],
     tenant_id: TenantId = None,
     if_match: IfMatch = None,
+    fence: Fence = False,
 ) -> Response[HookDefinition]:
     """Change fields of a definition. Omitted fields keep their values."""
     found = await read_changeable(parts_of(request).registry, caller_of(request), id, tenant_id)
-    return await apply_changes(request, found, if_match, msgspec.to_builtins(data))
+    return await apply_changes(request, found, if_match, msgspec.to_builtins(data), fence=fence)
 
 
-@route("PUT", "/v1/hooks/{id:str}/toggle", scope="hooks:manage", summary="Enable or disable a hook", errors=[409, 412])
+@route(
+    "PUT", "/v1/hooks/{id:str}/toggle", scope="hooks:manage", summary="Enable or disable a hook", errors=[409, 412, 504]
+)
 async def toggle_hook(
     request: Req,
     id: Id,  # noqa: A002
     data: JSONBody[Switching],
     tenant_id: TenantId = None,
     if_match: IfMatch = None,
+    fence: Fence = False,
 ) -> Response[HookDefinition]:
     """Enable or disable a definition, also one that is in a file."""
     registry, caller = parts_of(request).registry, caller_of(request)
     found = await read_changeable(registry, caller, id, tenant_id)
-    switch = partial(registry.set_enabled, id, data.enabled, tenant_id=found.tenant_id, actor=caller.actor)
+    switch = partial(registry.set_enabled, id, data.enabled, tenant_id=found.tenant_id, actor=caller.actor, fence=fence)
     stored = await change_if_match(if_match, switch)
     return tagged_response(stored, stored.revision)
 
@@ -247,7 +262,7 @@ async def toggle_hook(
     "/v1/hooks/{id:str}",
     scope="hooks:manage",
     summary="Delete a hook definition",
-    errors=[409, 412],
+    errors=[409, 412, 504],
     status_code=204,
 )
 async def delete_hook(
@@ -255,11 +270,12 @@ async def delete_hook(
     id: Id,  # noqa: A002
     tenant_id: TenantId = None,
     if_match: IfMatch = None,
+    fence: Fence = False,
 ) -> None:
     """Delete a definition. A definition that is in a file can only be disabled."""
     registry, caller = parts_of(request).registry, caller_of(request)
     found = await read_changeable(registry, caller, id, tenant_id)
-    delete = partial(registry.delete, id, tenant_id=found.tenant_id, actor=caller.actor)
+    delete = partial(registry.delete, id, tenant_id=found.tenant_id, actor=caller.actor, fence=fence)
     await change_if_match(if_match, delete)
 
 
@@ -323,20 +339,21 @@ async def list_hook_revisions(
     return page_response(request, page)
 
 
-@route("POST", "/v1/hooks/{id:str}/revert", scope="hooks:manage", summary="Revert a hook", errors=[404, 409, 412])
+@route("POST", "/v1/hooks/{id:str}/revert", scope="hooks:manage", summary="Revert a hook", errors=[404, 409, 412, 504])
 async def revert_hook(
     request: Req,
     id: Id,  # noqa: A002
     data: JSONBody[Reverting],
     tenant_id: TenantId = None,
     if_match: IfMatch = None,
+    fence: Fence = False,
 ) -> Response[HookDefinition]:
     """Make a definition again what it was after a revision, as a new revision. A deleted one is brought back."""
     registry, caller = parts_of(request).registry, caller_of(request)
     history = (await read_history(registry, caller, id, tenant_id, limit=1)).items
     owner = (history[0] if history else await registry.get(id, caller.tenant(tenant_id))).tenant_id
     caller.check_writable(owner)
-    revert = partial(registry.revert, id, data.revision, tenant_id=owner, actor=caller.actor)
+    revert = partial(registry.revert, id, data.revision, tenant_id=owner, actor=caller.actor, fence=fence)
     stored = await change_if_match(if_match, revert)
     return tagged_response(stored, stored.revision)
 
@@ -366,21 +383,45 @@ async def run_visible_backtest(request: Req, definition: HookDefinition, body: B
         DefinitionError: If stored calls cannot be judged with the definition.
     """
     parts, caller = parts_of(request), caller_of(request)
+    judge = await _prepare_backtest(request, definition, body)
+    with parts.backtests.enter(caller.tenant()):
+        return await judge()
+
+
+async def start_visible_backtest(request: Req, definition: HookDefinition, body: BacktestBody) -> ShownBacktest:
+    """Start what `run_visible_backtest` does, for a page that shows the counts meanwhile.
+
+    Raises:
+        ApiError: 429, if a backtest of the tenant runs already.
+    """
+    parts, caller = parts_of(request), caller_of(request)
+    judge = await _prepare_backtest(request, definition, body)
+
+    async def run(scope: anyio.CancelScope, on_progress: Callable[[Backtest], None]) -> Backtest:
+        return await judge(scope=scope, on_progress=on_progress)
+
+    return parts.backtests.start(caller.tenant(), caller.key_id, definition.id, run)
+
+
+async def _prepare_backtest(
+    request: Req, definition: HookDefinition, body: BacktestBody
+) -> Callable[..., Awaitable[Backtest]]:
+    parts, caller = parts_of(request), caller_of(request)
     tenant = caller.tenant(None if body.tenant_id is msgspec.UNSET else body.tenant_id)
     since = await parts.store.now() - BACKTEST_SECONDS if body.since is None else body.since
-    with parts.backtests.enter(caller.tenant()):
-        return await parts.registry.backtest(
-            definition,
-            tenant_id=tenant,
-            agent_id=body.agent_id,
-            tool=body.tool,
-            since=since,
-            until=body.until,
-            limit=body.limit,
-            timeout=body.timeout,
-            labels=body.labels,
-            examples=body.examples if "operations:read" in caller.scopes else 0,
-        )
+    return partial(
+        parts.registry.backtest,
+        definition,
+        tenant_id=tenant,
+        agent_id=body.agent_id,
+        tool=body.tool,
+        since=since,
+        until=body.until,
+        limit=body.limit,
+        timeout=body.timeout,
+        labels=body.labels,
+        examples=body.examples if "operations:read" in caller.scopes else 0,
+    )
 
 
 async def find_visible_matches(request: Req, definition: HookDefinition) -> CallMatches:
@@ -440,11 +481,11 @@ async def read_changeable(registry: Registry, caller: Caller, id: str, tenant_id
 
 
 async def apply_changes(
-    request: Req, found: HookDefinition, if_match: str | None, changes: Mapping[str, Any]
+    request: Req, found: HookDefinition, if_match: str | None, changes: Mapping[str, Any], *, fence: bool
 ) -> Response[HookDefinition]:
     """Change fields of a definition if its revision matches `If-Match`."""
     registry, actor = parts_of(request).registry, caller_of(request).actor
-    update = partial(registry.update, found.id, changes, tenant_id=found.tenant_id, actor=actor)
+    update = partial(registry.update, found.id, changes, tenant_id=found.tenant_id, actor=actor, fence=fence)
     stored = await change_if_match(if_match, update)
     return tagged_response(stored, stored.revision)
 

@@ -68,6 +68,7 @@ _MEANINGS = {
     431: "The address and the headers are too large.",
     500: "Internal error, or a hook that decides about the request failed.",
     503: "The database cannot be reached, a part of the server is missing, or the server has too many connections.",
+    504: "The change is stored, but some processes have not confirmed it in time.",
 }
 ALWAYS = (400, 408, 431, 500, 503)
 """Statuses of errors that any request may get."""

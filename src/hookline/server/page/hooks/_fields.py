@@ -164,7 +164,7 @@ def draw_groups(
     scope = draw_scope(values, tenants)
     is_module = values.get("handler") == MODULE
     runner = _runner_fields(runs, handlers, entry, is_control=is_control, is_module=is_module)
-    if runs != "handler":
+    if runs in ("webhook", "script"):
         runner += _dialect_fields(values, "webhook." if runs == "webhook" else "")
     groups = [
         FieldGroup(title="Name", fields=what),
@@ -172,7 +172,7 @@ def draw_groups(
         FieldGroup(title="Which operations", fields=scope),
         FieldGroup(title="What runs", fields=[_runs_field(), *runner]),
     ]
-    if runs != "webhook":
+    if runs in ("handler", "script"):
         groups.append(_draw_config(values, entry, runs))
     how = [_mode_field(), *_limit_fields()] if is_control else []
     decides = point.call is not None or values.get("point") == "beforeToolCall"
@@ -188,16 +188,17 @@ def draw_groups(
             choices = [("closed", "the call is denied (closed)"), ("open", "the call goes on (open)")]
             hint = "It fails if it raises an error, or takes too long."
             how.append(FormField(name="onError", label="If it fails", kind="choice", choices=choices, hint=hint))
-        how.append(
-            FormField(
-                name="timeout",
-                label="Time limit, in seconds",
-                kind="number",
-                reader="number",
-                placeholder="default",
-                hint="A hook that takes longer is stopped, and has failed. Example: 2.5",
+        if runs != "remote":
+            how.append(
+                FormField(
+                    name="timeout",
+                    label="Time limit, in seconds",
+                    kind="number",
+                    reader="number",
+                    placeholder="default",
+                    hint="A hook that takes longer is stopped, and has failed. Example: 2.5",
+                )
             )
-        )
         default = "default: yes" if point.call is not None else "default: no"
         how.append(
             FormField(
@@ -279,6 +280,7 @@ def _runs_field() -> FormField:
         ("handler", "handler (a function)"),
         ("webhook", "webhook (a URL)"),
         ("script", "script (a program)"),
+        ("remote", "remote (processes on the bus)"),
     ]
     return FormField(name="runs", label="Type", kind="choice", choices=choices, redraws=True)
 
@@ -311,6 +313,24 @@ def _runner_fields(
                 required=True,
                 hint="Its name in the folder of scripts. Example: deny_refunds.py",
             )
+        ]
+    if runs == "remote":
+        deadline = "Without an answer by then, the hook has failed. Example: 0.5"
+        return [
+            FormField(
+                name="remote.name",
+                label="Name",
+                required=True,
+                hint="The name that the processes serve, at points such as ToolCall.before. Example: payments",
+            ),
+            FormField(
+                name="remote.deadline",
+                label="Deadline, in seconds",
+                kind="number",
+                reader="number",
+                placeholder="2",
+                hint=deadline,
+            ),
         ]
     fallback = [
         ("fetch", "the operation goes on"),
@@ -554,9 +574,11 @@ def write_values(definition: HookDefinition, entry: HandlerEntry | None) -> dict
     plain = msgspec.to_builtins(definition)
     config = plain.pop("config")
     webhook = plain.pop("webhook") or {}
+    remote = plain.pop("remote") or {}
     limits = plain.pop("shadowAbove") or {}
     values = {name: _write_text(value) for name, value in plain.items() if name not in READ_ONLY or name == "tenantId"}
     values |= {f"webhook.{name}": _write_text(value) for name, value in webhook.items()}
+    values |= {f"remote.{name}": _write_text(value) for name, value in remote.items()}
     # The defaults of the others stay out, so that a form whose limits are cleared has none.
     defaults = msgspec.to_builtins(ShadowLimits())
     values |= {f"shadowAbove.{name}": _write_text(value) for name, value in limits.items() if value != defaults[name]}

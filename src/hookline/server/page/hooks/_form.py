@@ -20,6 +20,7 @@ from hookline.registry import (
     DefinitionNotFoundError,
     DefinitionRevision,
     DryRun,
+    FenceError,
     FieldChange,
     HookDefinition,
     QuotaError,
@@ -56,7 +57,7 @@ __all__ = ["FORM_ROUTES"]
 
 CHANGES = {"scope": "hooks:manage"}
 SHOWN_FIELDS = re.compile(r"[A-Za-z]+(?:\.[\w.-]+)?", re.ASCII)
-OWN = {"do", "token", "sample", "samplePoint", "revision", "id"}
+OWN = {"do", "token", "sample", "samplePoint", "revision", "id", "fence"}
 """Fields of the form that are not the definition's."""
 COUNTED = ("id", "tool", "exceptTenants", "tenantId", "tenants", "agents", "operationTags", "percent")
 """Fields that decide for which calls a definition is; of the id, the share of operations depends."""
@@ -230,12 +231,13 @@ async def _save(request: Req, form: HookForm, definition: NewHook, names: list[s
         else:
             whole = msgspec.convert(msgspec.to_builtins(definition), WholeHook)
             tag = f'"{form.values.get("revision", "")}"'
-            await replace_hook.fn(request, found.id, whole, tenant_id=found.tenant_id, if_match=tag)
+            fence = form.values.get("fence") == "yes"
+            await replace_hook.fn(request, found.id, whole, tenant_id=found.tenant_id, if_match=tag, fence=fence)
             notice, stored = "saved", found.id
     except DefinitionError as error:
         _note(form, error.path, error.problem, names)
         return None
-    except QuotaError as error:
+    except (QuotaError, FenceError, HookUsageError) as error:
         form.problems = {"": str(error)}
         return None
     except DefinitionConflictError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -22,6 +23,7 @@ from hookline.registry import (
     PolicyAlert,
 )
 from hookline.server._actors import describe_actors
+from hookline.server._backtests import ShownBacktest
 from hookline.server._callers import Req, caller_of
 from hookline.server._problems import ApiError
 from hookline.server.page._context import context_of
@@ -46,7 +48,6 @@ from hookline.server.routes import (
     Reverting,
     Switching,
     Trial,
-    backtest_hook,
     change_hook,
     delete_hook,
     list_deleted_hooks,
@@ -56,6 +57,7 @@ from hookline.server.routes import (
     read_history,
     read_visible,
     revert_hook,
+    start_visible_backtest,
     toggle_hook,
     try_hook,
 )
@@ -74,6 +76,9 @@ MOST_ALERTS = 1000
 """Alerts in which the list looks for those of its hooks."""
 BACKTEST_DAYS = {"1": "day", "7": "7 days", "30": "30 days"}
 SHOWN_EXAMPLES = 5
+BACKTEST_SECONDS = 20.0
+AT_ONCE = 0.5
+"""Seconds after which a page is shown although what it has begun goes on."""
 READS, CHANGES = {"scope": "hooks:read"}, {"scope": "hooks:manage"}
 ENABLED = {"yes": True, "no": False}
 ACTIONS = {
@@ -366,17 +371,57 @@ async def dry_run_hook(request: Req, id: Id) -> Response[str]:  # noqa: A002
 
 @post("/hooks/{id:str}/backtest", opt=CHANGES)
 async def judge_the_past(request: Req, id: Id) -> Response[str]:  # noqa: A002
-    """Judge stored calls with a definition."""
-    fields = await context_of(request).read_form(request)
+    """Begin to judge stored calls with a definition, or stop that."""
+    context, caller = context_of(request), caller_of(request)
+    fields = await context.read_form(request)
     tenant, days = fields.get("tenant"), fields.get("days", "")
     if days not in BACKTEST_DAYS:
         raise ApiError(422, "invalid", "Choose one of the times that are listed.")
-    body = BacktestBody(since=await context_of(request).parts.store.now() - int(days) * DAY, examples=SHOWN_EXAMPLES)
-    try:
-        found = await backtest_hook.fn(request, id, body, tenant_id=tenant)
-    except DefinitionError as error:
-        return await _render_hook(request, id, tenant, backtest_days=days, backtest_problem=error.problem)
-    return await _render_hook(request, id, tenant, backtest=found, backtest_days=days)
+    definition = await read_changeable(context.parts.registry, caller, id, tenant)
+    if "stop" in fields:
+        shown = context.parts.backtests.find(fields["stop"], caller.key_id, definition.id)
+        if shown is not None:
+            shown.scope.cancel()
+    else:
+        since = await context.parts.store.now() - int(days) * DAY
+        body = BacktestBody(since=since, examples=SHOWN_EXAMPLES, timeout=BACKTEST_SECONDS)
+        shown = await start_visible_backtest(request, definition, body)
+    if shown is not None and shown.task is not None:
+        await asyncio.wait([shown.task], timeout=AT_ONCE)
+    return await _render_backtest(request, id, tenant, shown, days)
+
+
+@get("/hooks/{id:str}/backtest", opt=CHANGES)
+async def show_backtest(request: Req, id: Id) -> Response[str]:  # noqa: A002
+    """Show how far the judging of stored calls has come."""
+    context, caller = context_of(request), caller_of(request)
+    asked = request.query_params
+    tenant, run, days = asked.get("tenant"), asked.get("run", ""), asked.get("days", "")
+    definition = await read_changeable(context.parts.registry, caller, id, tenant)
+    shown = context.parts.backtests.find(run, caller.key_id, definition.id)
+    return await _render_backtest(request, id, tenant, shown, days if days in BACKTEST_DAYS else "7")
+
+
+async def _render_backtest(
+    request: Req,
+    id: Id,  # noqa: A002
+    tenant: str | None,
+    shown: ShownBacktest | None,
+    days: str,
+) -> Response[str]:
+    """Show a backtest that runs or has ended; `None` if it is not known here.
+
+    Raises:
+        Exception: What it has raised, unless that is about the definition.
+    """
+    if shown is None:
+        return await _render_hook(request, id, tenant, backtest_days=days, backtest_gone=True)
+    if isinstance(shown.error, DefinitionError):
+        return await _render_hook(request, id, tenant, backtest_days=days, backtest_problem=shown.error.problem)
+    if shown.error is not None:
+        raise shown.error
+    running = shown.id if shown.ended_at is None else ""
+    return await _render_hook(request, id, tenant, backtest=shown.found, backtest_days=days, backtest_run=running)
 
 
 async def _render_hook(
@@ -395,6 +440,8 @@ async def _render_hook(
     backtest: Backtest | None = None,
     backtest_days: str = "7",
     backtest_problem: str = "",
+    backtest_run: str = "",
+    backtest_gone: bool = False,
 ) -> Response[str]:
     context, caller = context_of(request), caller_of(request)
     registry = context.parts.registry
@@ -427,6 +474,8 @@ async def _render_hook(
         backtest_choices=BACKTEST_DAYS,
         backtest_problem=backtest_problem,
         alerts=await registry.alerts(definition.tenant_id, hook_id=definition.id, limit=SHOWN_ALERTS),
+        backtest_run=backtest_run,
+        backtest_gone=backtest_gone,
     )
 
 
@@ -492,6 +541,7 @@ ROUTES = [
     go_back,
     dry_run_hook,
     judge_the_past,
+    show_backtest,
     *FORM_ROUTES,
     *ORDER_ROUTES,
 ]

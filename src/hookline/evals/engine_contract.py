@@ -13,7 +13,7 @@ from time import monotonic, time
 
 import msgspec
 
-from hookline.engines._contract_process import AGENT_ID, Ledger, open_engine
+from hookline.evals._engine_process import AGENT_ID, Ledger, open_engine
 from hookline.evals.adapter_contract import ContractError
 from hookline.runtime import Agent, Approve, Engine, ScriptedModel, exec_agent, new_operation_id
 from hookline.store import SqlStore
@@ -23,6 +23,8 @@ __all__ = ["KILL_PLACES", "Takeover", "check_engine"]
 KILL_PLACES = ("in a tool", "after a tool", "in a pause", "in an around", "in a stream")
 """The places at which the contract kills the process of an operation."""
 
+START_SECONDS = 60.0
+"""Seconds within which the processes begin to serve, which is not up to the engine."""
 TICK = 0.05
 """Seconds between two looks at what other processes do."""
 
@@ -77,7 +79,7 @@ async def check_engine(
         _serving(engine, url, ledger, lease_seconds) as processes,
     ):
         for place in ("", *places):
-            await processes.fill(within)
+            await processes.fill()
             operation_id = new_operation_id()
             if place:
                 ledger.order_kill(operation_id, place)
@@ -95,7 +97,7 @@ class _Processes:
         self._arguments, self._ledger = arguments, ledger
         self._running: list[asyncio.subprocess.Process] = []
 
-    async def fill(self, within: float) -> None:
+    async def fill(self) -> None:
         """Start processes until two serve."""
         self._running = [each for each in self._running if each.returncode is None]
         while len(self._running) < 2:
@@ -103,14 +105,14 @@ class _Processes:
                 await asyncio.create_subprocess_exec(
                     sys.executable,
                     "-m",
-                    "hookline.engines._contract_process",
+                    "hookline.evals._engine_process",
                     *self._arguments,
                     env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
                 )
             )
-        ends = monotonic() + within
+        ends = monotonic() + START_SECONDS
         while {each.pid for each in self._running} - {line["pid"] for line in self._ledger.read("")}:
-            _check_time(ends, "The processes that serve the agent begin.", within)
+            _check_time(ends, "The processes that serve the agent begin.", START_SECONDS)
             if any(each.returncode is not None for each in self._running):
                 raise ContractError("The processes that serve the agent.", "they run", "one has ended")
             await asyncio.sleep(TICK)

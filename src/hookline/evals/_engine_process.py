@@ -1,6 +1,6 @@
 """A process of the contract of engines: it serves one agent, and kills itself at a place that it is told.
 
-`python -m hookline.engines._contract_process ENGINE URL FOLDER LEASE_SECONDS`. In the folder, the file `ledger` gets a
+`python -m hookline.evals._engine_process ENGINE URL FOLDER LEASE_SECONDS`. In the folder, the file `ledger` gets a
 line for whatever happens, and a file `kill-<operation>` has the place at which the process kills itself.
 """
 

@@ -1,0 +1,164 @@
+"""Read the conversations and the model calls of past operations, many operations with few queries."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+import msgspec
+from sqlalchemy import Row, select
+
+from hookline.calls import Message
+from hookline.errors import StateFormatError
+from hookline.runtime import OperationState
+from hookline.store._state_rows import decode_head, decode_layout, decode_message, head_columns
+from hookline.store._tables import model_calls, operations, state_rows
+
+if TYPE_CHECKING:
+    from hookline.store._store import SqlStore
+
+__all__ = ["PastConversation", "PastModelCall", "read_past_conversations"]
+
+MOST_MESSAGES = 4_000
+"""Messages that one query reads: those of several operations, or all those of one."""
+
+
+class PastModelCall(Protocol):
+    """A stored model call: a row of the database, as a copy of each would take time.
+
+    Attributes:
+        step_index: The step that made it.
+        model: The model's name.
+        input_tokens: Tokens that the model read.
+        output_tokens: Tokens that it wrote.
+        cost_usd: What the call cost.
+        error_type: The class name of the exception that it raised; `None` if the model has answered.
+    """
+
+    @property
+    def step_index(self) -> int: ...
+    @property
+    def model(self) -> str: ...
+    @property
+    def input_tokens(self) -> int: ...
+    @property
+    def output_tokens(self) -> int: ...
+    @property
+    def cost_usd(self) -> float: ...
+    @property
+    def error_type(self) -> str | None: ...
+
+
+class PastConversation(NamedTuple):
+    """The conversation of a stored operation.
+
+    Attributes:
+        state: The state of the operation, without messages and outcomes; `None` if it cannot be read.
+        messages: The messages that are stored now, oldest first.
+        model_calls: The model calls, in the order in which they ended.
+        is_open: Whether the newest message of the model asks for calls whose results are not all there.
+        problem: Why the conversation cannot be read; `""` if it can.
+    """
+
+    state: OperationState | None
+    messages: Sequence[Message] = ()
+    model_calls: Sequence[PastModelCall] = ()
+    is_open: bool = False
+    problem: str = ""
+
+
+class _Head(NamedTuple):
+    """A state, and where its messages are.
+
+    Attributes:
+        state: The state.
+        ranges: Ranges of the numbers of its messages; `None` if the state has the messages itself.
+        is_open: As for `PastConversation`.
+        size: Number of messages.
+    """
+
+    state: OperationState | None
+    ranges: Sequence[tuple[int, int]] | None = None
+    is_open: bool = False
+    size: int = 0
+
+
+async def read_past_conversations(
+    store: SqlStore, operation_ids: Sequence[str]
+) -> AsyncIterator[tuple[str, PastConversation]]:
+    """Read the conversations of operations, in the order of the ids.
+
+    Memory is bounded by 4,000 messages, or the messages of one operation if it has more.
+
+    Args:
+        store: The store.
+        operation_ids: The operations; one that is not stored any more is left out.
+    """
+    query = select(*head_columns).where(operations.c.operation_id.in_(operation_ids))
+    async with store.reading() as connection:
+        rows = {row.operation_id: row for row in await connection.execute(query)}
+    heads = {name: _decode_head(rows[name]) for name in operation_ids if name in rows}
+    group: list[str] = []
+    count = 0
+    for name, head in heads.items():
+        if group and count + head.size > MOST_MESSAGES:
+            async for found in _read_group(store, group, heads):
+                yield found
+            group, count = [], 0
+        group.append(name)
+        count += head.size
+    if group:
+        async for found in _read_group(store, group, heads):
+            yield found
+
+
+async def _read_group(
+    store: SqlStore, group: Sequence[str], heads: Mapping[str, _Head]
+) -> AsyncIterator[tuple[str, PastConversation]]:
+    """Read the messages and model calls of some operations; they are decoded one operation after the other.
+
+    Decoded all at once, they take twice the time: the garbage collector then looks through all of them repeatedly.
+    """
+    bodies: dict[str, dict[int, tuple[str, bytes]]] = {}
+    calls: dict[str, list[Any]] = {}
+    row, call = state_rows.c, model_calls.c
+    messages = select(row.operation_id, row.number, row.kind, row.body).where(
+        row.operation_id.in_(group), row.kind != "field"
+    )
+    asked = select(call.operation_id, *(call[name] for name in PAST_CALL_COLUMNS)).where(call.operation_id.in_(group))
+    async with store.reading() as connection:
+        for operation_id, number, kind, body in (await connection.execute(messages)).all():
+            bodies.setdefault(operation_id, {})[number] = kind, body
+        for each in (await connection.execute(asked.order_by(call.operation_id, call.number))).all():
+            calls.setdefault(each[0], []).append(each)
+    for name in group:
+        yield name, _build(heads[name], bodies.pop(name, {}), calls.pop(name, ()))
+
+
+PAST_CALL_COLUMNS = ("step_index", "model", "input_tokens", "output_tokens", "cost_usd", "error_type")
+
+
+def _decode_head(row: Row[*tuple[Any, ...]]) -> _Head:
+    """Decode a state without its messages."""
+    try:
+        state = decode_head(row)
+        if row.layout is None:
+            return _Head(state, None, bool(state.open_calls), len(state.messages))
+        layout = decode_layout(row.layout)
+    except (StateFormatError, msgspec.MsgspecError):
+        return _Head(None)
+    return _Head(state, layout.messages, layout.calls_said or bool(state.open_calls), layout.count_messages())
+
+
+def _build(
+    head: _Head, bodies: Mapping[int, tuple[str, bytes]], model_calls: Sequence[PastModelCall]
+) -> PastConversation:
+    if head.state is None:
+        return PastConversation(None, problem="The state of the operation cannot be read by this version of hookline.")
+    if head.ranges is None:
+        return PastConversation(head.state, head.state.messages, model_calls, head.is_open)
+    try:
+        messages = [decode_message(*bodies[number]) for first, last in head.ranges for number in range(first, last + 1)]
+    except (msgspec.MsgspecError, LookupError):
+        return PastConversation(None, problem="The stored conversation is damaged.")
+    return PastConversation(head.state, messages, model_calls, head.is_open)
