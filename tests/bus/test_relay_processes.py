@@ -23,7 +23,7 @@ from tests.nats_servers import NatsServer
 pytestmark = pytest.mark.anyio
 
 HOOKLINE = [sys.executable, "-c", "from hookline.cli import main; main()"]
-PATIENCE = 120.0
+PATIENCE = 100.0
 OBSERVERS = """
 import asyncio, os, sys
 from hookline import AfterToolCall, Hooks
@@ -91,14 +91,11 @@ async def test_a_process_that_is_stopped_finishes_its_event_and_the_next_one_doe
         first = await lines(tmp_path / "booked")
         with serving(tmp_path, nats_server, nats_prefix):
             await exec_agent(payer(), "pay", store=store, hooks=[remote("ledger", observes=True)])
+            await lines(tmp_path / "booked", 2)
+            async with asyncio.timeout(PATIENCE):
+                while (await bus.depths())["ledger"]:
+                    await asyncio.sleep(0.05)
             booked = await lines(tmp_path / "booked", 2)
-
-        async def depth() -> int:
-            return (await bus.depths())["ledger"]
-
-        async with asyncio.timeout(PATIENCE):
-            while await depth():
-                await asyncio.sleep(0.05)
 
     assert len(first) == 1
     assert booked == list(dict.fromkeys(booked))

@@ -14,6 +14,7 @@ from hookline.registry import Registry
 from tests.nats_servers import NatsServer
 from tests.registry.scenes import pay
 from tests.server.site import Site
+from tests.server.test_page_guards import visitor
 
 pytestmark = pytest.mark.anyio
 
@@ -69,7 +70,7 @@ async def test_questions_of_the_process_are_counted_by_how_they_ended(
         async with bus.serve(hooks):
             await pay(registry.hooks())
 
-    with Site(new_database_url("sqlite"), bus=bus) as site:
+    with Site(new_database_url("sqlite"), bus=bus, page=True) as site:
         async with site.client() as client:
             made = await client.post(
                 "/v1/hooks",
@@ -78,7 +79,16 @@ async def test_questions_of_the_process_are_counted_by_how_they_ended(
             assert made.status_code == 201, made.text
             await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(ask(site.server.registry), site.loop))
             metrics = (await client.get("/metrics")).text
+            settings = (await client.get("/v1/settings")).json()
+        with visitor(site, site.admin) as person:
+            page = person.get("/settings").text
+            hook = person.get(f"/hooks/{made.json()['id']}").text
 
+    assert "<dt>Remote</dt><dd><code>payments</code></dd>" in hook
+    assert nats.url in page
+    assert settings["system"]["wakeups"] == "nats"
+    assert ">connected</span>" in page
+    assert "Questions to payments: nobody serves it" in page
     assert 'hookline_bus_questions_total{name="payments",outcome="answered"} 1\n' in metrics
     assert 'hookline_bus_questions_total{name="payments",outcome="nobody"} 1\n' in metrics
 

@@ -369,7 +369,10 @@ async def _judge_operations(
             operation = _JudgedOperation(judge, tally)
             tally.begin(part.operation)
         ended = await _read_sub_agents(store, judge, part)
-        for item in calls.read(part, ended):
+        items = calls.read(part, ended)
+        items.reverse()
+        while items:
+            item = items.pop()  # so that it is freed, with the messages that it shows
             if isinstance(item, PastCall):
                 if found.calls >= limit:
                     found.ended_by = "limit"

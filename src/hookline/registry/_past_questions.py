@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from copy import copy
 from typing import Any, NamedTuple
 
 import msgspec
@@ -139,9 +138,10 @@ class PastQuestions:
 
     def with_messages(self, past: PastCall) -> ModelCall:
         """Return a past model call with the messages that stood."""
-        call = copy(past.call)
-        msgspec.structs.force_setattr(call, "messages", ReadOnlyList(self._messages[: past.messages]))
+        call = past.call
         assert isinstance(call, ModelCall)
+        if call.messages is NO_LIST:
+            msgspec.structs.force_setattr(call, "messages", ReadOnlyList(self._messages[: past.messages]))
         return call
 
     # Steps and their model calls.

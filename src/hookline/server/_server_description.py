@@ -8,6 +8,7 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
+from hookline.bus import NatsBus
 from hookline.server._callers import Caller
 from hookline.server._parts import ServerParts
 from hookline.server._settings import ServerSettings
@@ -16,7 +17,7 @@ from hookline.wakeups import FileWakeups, PollingWakeups, PostgresWakeups
 
 __all__ = ["ServerDescription", "SystemDescription", "describe_server"]
 
-WakeupKind: TypeAlias = Literal["postgresql", "file", "polling", "other"]
+WakeupKind: TypeAlias = Literal["postgresql", "nats", "file", "polling", "other"]
 
 
 class SystemDescription(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -113,6 +114,8 @@ def _describe_wakeups(wakeups: object) -> tuple[WakeupKind, bool]:
     """Return how processes tell each other of changes, and whether it works now."""
     if isinstance(wakeups, PostgresWakeups):
         return "postgresql", wakeups.is_listening
+    if isinstance(wakeups, NatsBus):
+        return "nats", wakeups.is_connected
     if isinstance(wakeups, FileWakeups):
         return "file", True
     return "polling" if isinstance(wakeups, PollingWakeups) else "other", True

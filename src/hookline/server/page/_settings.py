@@ -17,6 +17,7 @@ SHOWN = 20
 """Dead letters that are shown at most."""
 WAKEUPS = {
     "postgresql": "PostgreSQL (LISTEN and NOTIFY)",
+    "nats": "NATS",
     "file": "times of the database's files",
     "polling": "polling",
     "other": "an own implementation",
