@@ -62,7 +62,7 @@ class Cluster:
         ports = [_free_port() for _ in range(SERVERS)]
         self.addresses = [f"http://127.0.0.1:{port}" for port in ports]
         worker = ("-m", "benchmarks.cluster.worker", store_url, nats.url, str(self.effects))
-        serving = (*CLI, "hooks", "serve", "--bus", nats.url, "--wait", "60")
+        serving = (*CLI, "hooks", "serve", "--bus", nats.url, "--bus-wait", "60")
         web = (*CLI, "serve", "--store", store_url, "--bus", nats.url)
         secrets = {"HOOKLINE_MASTER_KEY": MASTER_KEY, "HOOKLINE_SESSION_KEY": "s" * 32, HEARD: str(self.heard)}
 
