@@ -23,16 +23,20 @@ from time import monotonic
 
 from benchmarks.cluster.ledger import Ledger, write_ledger
 from benchmarks.cluster.load import Load
-from benchmarks.cluster.orders import REVISION
+from benchmarks.cluster.orders import HEARD, REVISION
 from benchmarks.cluster.pieces import ROOT, Piece
 from benchmarks.postgresql import PostgreSQL
 from hookline.bus import NatsBus
+from hookline.relay import relay_status
 from hookline.store import SqlStore
 from tests.nats_servers import NatsServer
 
-WORKERS, DECIDERS, SERVERS = 3, 2, 2
+WORKERS, DECIDERS, OBSERVERS, SERVERS = 3, 2, 2, 2
 WINDING_DOWN = 120.0
-"""Seconds within which all orders must end once nothing is killed any more."""
+"""Seconds within which all orders must end, and all events be heard, once nothing is killed any more."""
+QUIET_SECONDS = 12.0
+"""Seconds without an event after which all have been heard: longer than NATS waits for a killed observer."""
+ORDERS = "benchmarks.cluster.orders"
 CLI = ("-c", "from hookline.cli import main; main()")
 MASTER_KEY = "Y2x1c3RlciBvbiBvbmUgbWFjaGluZSwgMzIgYnl0ZXM="
 
@@ -51,24 +55,27 @@ class Cluster:
     def __init__(
         self, folder: Path, postgres: PostgreSQL, nats: NatsServer, store_url: str, random: random.Random
     ) -> None:
-        self.effects = folder / "effects"
+        self.effects, self.heard = folder / "effects", folder / "heard"
         self.kills: list[str] = []
         self._postgres, self._nats, self._random = postgres, nats, random
         self._begun = monotonic()
         ports = [_free_port() for _ in range(SERVERS)]
         self.addresses = [f"http://127.0.0.1:{port}" for port in ports]
         worker = ("-m", "benchmarks.cluster.worker", store_url, nats.url, str(self.effects))
-        serving = (*CLI, "hooks", "serve", "benchmarks.cluster.orders:policy", "--bus", nats.url, "--wait", "60")
+        serving = (*CLI, "hooks", "serve", "--bus", nats.url, "--bus-wait", "60")
         web = (*CLI, "serve", "--store", store_url, "--bus", nats.url)
-        secrets = {"HOOKLINE_MASTER_KEY": MASTER_KEY, "HOOKLINE_SESSION_KEY": "s" * 32}
+        secrets = {"HOOKLINE_MASTER_KEY": MASTER_KEY, "HOOKLINE_SESSION_KEY": "s" * 32, HEARD: str(self.heard)}
 
         def piece(name: str, command: tuple[str, ...], ready: str) -> Piece:
             return Piece(name, command, ready=ready, log=folder / f"{name}.log", environment=secrets)
 
         self.workers = [piece(f"worker {nth + 1}", worker, "ready") for nth in range(WORKERS)]
         self.deciders = [
-            piece(f"decider {nth + 1}", (*serving, "--revision", REVISION), "hookline serves")
+            piece(f"decider {nth + 1}", (*serving, f"{ORDERS}:policy", "--revision", REVISION), "hookline serves")
             for nth in range(DECIDERS)
+        ]
+        self.observers = [
+            piece(f"observer {nth + 1}", (*serving, f"{ORDERS}:audit"), "hookline serves") for nth in range(OBSERVERS)
         ]
         self.servers = [
             piece(f"server {nth + 1}", (*web, "--port", str(port)), "hookline listens")
@@ -76,12 +83,20 @@ class Cluster:
         ]
 
     async def __aenter__(self) -> Cluster:
-        await self.servers[0].start()  # makes the tables
-        await asyncio.gather(*(each.start() for each in (*self.servers[1:], *self.deciders, *self.workers)))
+        try:
+            await self.servers[0].start()  # makes the tables
+            await asyncio.gather(*(each.start() for each in self._pieces if each is not self.servers[0]))
+        except BaseException:
+            await self.__aexit__()
+            raise
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await asyncio.gather(*(each.stop() for each in (*self.servers, *self.deciders, *self.workers)))
+        await asyncio.gather(*(each.stop() for each in self._pieces))
+
+    @property
+    def _pieces(self) -> list[Piece]:
+        return [*self.servers, *self.deciders, *self.observers, *self.workers]
 
     async def kill_at_random(self, seconds: float) -> None:
         """Kill a part every few seconds, and start it again; two parts may be away at once."""
@@ -92,7 +107,9 @@ class Cluster:
                 tasks.create_task(self._choose_kill()())
 
     def _choose_kill(self) -> Callable[[], Awaitable[None]]:
-        kinds = self._random.choices((self.workers, self.deciders, self.servers, None), weights=(5, 4, 2, 2))
+        kinds = self._random.choices(
+            (self.workers, self.deciders, self.observers, self.servers, None), weights=(5, 4, 3, 2, 2)
+        )
         if (kind := kinds[0]) is None:
             return self._random.choice((self._kill_nats, self._kill_postgres))
         ready = [each for each in kind if each.is_ready]
@@ -170,7 +187,21 @@ async def run_cluster(folder: Path, seconds: float, each_second: float, seed: in
         except TimeoutError:
             print(f"{len(load.placed) - len(load.ended)} orders have not ended in time")
         await killing
-        return await write_ledger(store, load.placed, cluster.effects), cluster.kills
+        if not await wait_until_relayed(store, cluster.heard):
+            print(f"not all events were heard within {WINDING_DOWN:g} s")
+        return await write_ledger(store, load.placed, cluster.effects, cluster.heard), cluster.kills
+
+
+async def wait_until_relayed(store: SqlStore, heard: Path) -> bool:
+    """Wait until no commit waits for the relay, and nothing more is heard; return whether that was in time."""
+    ends, size = monotonic() + WINDING_DOWN, -1
+    while monotonic() < ends:
+        now = heard.stat().st_size if heard.exists() else 0
+        if now == size and not (await relay_status(store)).waiting:
+            return True
+        size = now
+        await asyncio.sleep(QUIET_SECONDS)
+    return False
 
 
 def print_ledger(ledger: Ledger, kills: list[str]) -> None:

@@ -32,7 +32,7 @@ class Ledger:
         repeated: What happened twice and must not.
         late: What took longer than it may.
         unanswered: Calls that nobody decided about in time, so that they were denied.
-        wrong: Calls that were decided otherwise than the policy says.
+        wrong: Calls that were decided otherwise than the policy says, and events that were heard out of order.
     """
 
     figures: Counter[str] = field(default_factory=Counter)
@@ -48,19 +48,22 @@ class Ledger:
         return not (self.lost or self.repeated or self.late or self.unanswered or self.wrong)
 
 
-async def write_ledger(store: SqlStore, placed: Sequence[str], effects: Path) -> Ledger:
+async def write_ledger(store: SqlStore, placed: Sequence[str], effects: Path, heard: Path) -> Ledger:
     """Count what came of the orders.
 
     Args:
         store: The store of the operations, all of which should have ended.
         placed: The orders.
         effects: What the tools have written.
+        heard: What the observers have written: ids of events.
     """
     ledger = Ledger()
     started = Counter(effects.read_text().splitlines()) if effects.exists() else Counter()
     ledger.figures["orders"] = len(placed)
+    numbers = _read_heard(heard, ledger)
     for order in placed:
         await _count_order(store, order, started, ledger)
+        await _count_heard(store, order, numbers.get(order, []), ledger)
     ledger.repeated += [f"call {what!r} started {times} times" for what, times in started.items() if times > 1]
     ledger.figures["tools started"] = sum(started.values())
     await _count_decisions(store, ledger)
@@ -86,6 +89,30 @@ async def _count_order(store: SqlStore, order: str, started: Counter[str], ledge
         ledger.figures["confirmed by a person"] += "confirm" in told
         if "confirm" not in told:
             ledger.lost.append(f"{order} was never confirmed")
+
+
+def _read_heard(heard: Path, ledger: Ledger) -> dict[str, list[int]]:
+    """Return the numbers of the events of each order that were heard, without those that were heard before."""
+    numbers: dict[str, list[int]] = {}
+    seen: set[str] = set()
+    for line in heard.read_text().splitlines() if heard.exists() else []:
+        if line in seen:
+            ledger.figures["events heard again, with their id"] += 1
+            continue
+        seen.add(line)
+        order, _, number = line.rpartition(":")
+        numbers.setdefault(order, []).append(int(number))
+    return numbers
+
+
+async def _count_heard(store: SqlStore, order: str, numbers: list[int], ledger: Ledger) -> None:
+    """Compare what the observers have heard of an order with its journal."""
+    ledger.figures["events heard elsewhere"] += len(numbers)
+    stored = await store.operation(order)
+    if missing := set(range(1, (stored.events if stored else 0) + 1)) - set(numbers):
+        ledger.lost.append(f"the events {sorted(missing)} of {order} were not heard")
+    if numbers != sorted(numbers):
+        ledger.wrong.append(f"the events of {order} were heard in the order {numbers}")
 
 
 def _number_of(order: str) -> int:

@@ -1,4 +1,4 @@
-"""The operations of the cluster: an agent that pays orders, and the policy that processes elsewhere decide by.
+"""The operations of the cluster: an agent that pays orders, and the hooks that other processes serve.
 
 An order is a text such as `order-17`; what happens in it follows from the number alone, so that the ledger knows it.
 """
@@ -10,12 +10,16 @@ import os
 from pathlib import Path
 
 from hookline import Agent, Deny, Hooks, ModelCall, ModelResponse, ScriptedModel, ToolCall, ToolRequest, tool
+from hookline.bus import heard_event_id
+from hookline.events import EVENTS, Event
 
-__all__ = ["LIMIT", "REVISION", "amounts_of", "asks_person", "make_agent", "policy"]
+__all__ = ["HEARD", "LIMIT", "REVISION", "amounts_of", "asks_person", "audit", "make_agent", "policy"]
 
 PAYMENTS = 4
 LIMIT = 90
 REVISION = "limit-90"
+HEARD = "HOOKLINE_CLUSTER_HEARD"
+"""The variable that names the file of what observers have heard."""
 WORK_SECONDS = 0.15
 """How long a tool works before and after it takes effect, so that processes are killed in between."""
 
@@ -27,6 +31,19 @@ policy = Hooks("payments")
 async def refuse_large_amounts(call: ToolCall) -> Deny | None:
     """Refuse to pay more than the limit."""
     return Deny(f"{call.args['amount']} is more than {LIMIT}.") if call.args["amount"] > LIMIT else None
+
+
+audit = Hooks("audit")
+"""What the observers serve: each event is a line of the file that `HEARD` names."""
+
+
+def note_event(event: Event) -> None:
+    """Write the id of an event, which is the same if it is heard again."""
+    _append(Path(os.environ[HEARD]), heard_event_id())
+
+
+for kind in EVENTS.values():
+    audit.on(kind, id=kind.hook_type)(note_event)
 
 
 def amounts_of(number: int) -> list[int]:
@@ -48,9 +65,7 @@ def make_agent(effects: Path) -> Agent:
 
     async def note(order: str, nth: int) -> None:
         await asyncio.sleep(WORK_SECONDS)
-        file = os.open(effects, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-        os.write(file, f"{order} {nth}\n".encode())  # a short line is written whole or not at all
-        os.close(file)
+        _append(effects, f"{order} {nth}")
         await asyncio.sleep(WORK_SECONDS)
 
     @tool(in_thread=False)
@@ -78,3 +93,10 @@ async def say(call: ModelCall) -> ModelResponse:
     if done == PAYMENTS and asks_person(number):
         return ModelResponse(tool_calls=[ToolRequest("confirm", {"order": order}, tool_call_id="confirm")])
     return ModelResponse(content="The order is paid.")
+
+
+def _append(path: Path, line: str) -> None:
+    """Append a line to a file of several processes; a short line is written whole or not at all."""
+    file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    os.write(file, f"{line}\n".encode())
+    os.close(file)

@@ -7,9 +7,10 @@ import logging
 import sys
 from pathlib import Path
 
-from benchmarks.cluster.orders import make_agent, policy
+from benchmarks.cluster.orders import audit, make_agent, policy
 from hookline.bus import NatsBus, remote
 from hookline.registry import ExecutionLog
+from hookline.relay import Relay
 from hookline.store import SqlStore, Worker
 
 __all__ = ["DEADLINE", "LEASE_SECONDS"]
@@ -25,10 +26,11 @@ async def work(store_url: str, bus_url: str, effects: Path) -> None:
         NatsBus(bus_url, wait=60) as bus,
         SqlStore(store_url, wakeups=bus, lease_seconds=LEASE_SECONDS) as store,
         ExecutionLog(store),
+        Relay(store, bus, lease_seconds=LEASE_SECONDS),
         Worker(
             store,
             [make_agent(effects)],
-            hooks=[remote(policy.id, deadline=DEADLINE)],
+            hooks=[remote(policy.id, deadline=DEADLINE), remote(audit.id, observes=True)],
             concurrency=16,
         ),
     ):

@@ -45,7 +45,7 @@ async def book(event):
 @contextmanager
 def serving(folder: Path, server: NatsServer, prefix: str) -> Iterator[subprocess.Popen[str]]:
     (folder / "ledger.py").write_text(OBSERVERS)
-    command = [*HOOKLINE, "hooks", "serve", "ledger.py:hooks", "--bus", server.url, "--prefix", prefix]
+    command = [*HOOKLINE, "hooks", "serve", "ledger.py:hooks", "--bus", server.url, "--bus-prefix", prefix]
     with subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         try:

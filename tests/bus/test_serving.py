@@ -49,7 +49,11 @@ def serving(folder: Path, server: NatsServer, prefix: str, *options: str) -> Ite
         server.url,
     ]
     with subprocess.Popen(
-        [*command, "--prefix", prefix, *options], cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [*command, "--bus-prefix", prefix, *options],
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
     ) as process:
         assert process.stdout is not None
         try:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import os
 from contextlib import AsyncExitStack
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from hookline.cli.operate._bus import BusCredentials, BusNkeySeed, BusPrefix, BusUrls, BusWait, make_bus
 from hookline.cli.operate._hooks import hooks_app
 from hookline.cli.operate._store import report_errors_only
 from hookline.errors import HookUsageError
@@ -24,24 +24,17 @@ __all__ = ["serve_hooks"]
 @hooks_app.command("serve")
 def serve_hooks(
     target: Annotated[str, typer.Argument(metavar="HOOKS", help="The hooks, as package.module:name or file.py:name.")],
-    bus: Annotated[
-        list[str],
-        typer.Option("--bus", metavar="URL", help="A NATS server: nats://host:4222; repeatable, for a cluster."),
-    ],
+    bus: BusUrls = None,
     name: Annotated[
         str | None, typer.Option(metavar="NAME", help="The name that runs ask for; by default the id of the bundle.")
     ] = None,
     revision: Annotated[
         str, typer.Option(metavar="TEXT", help="The version of the hooks, which each decision carries.")
     ] = "",
-    credentials: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="The JWT and the seed of a user of the server (.creds).")
-    ] = None,
-    nkey_seed: Annotated[Path | None, typer.Option(metavar="FILE", help="The seed of an nkey.")] = None,
-    prefix: Annotated[str, typer.Option(metavar="TEXT", help="First part of all subjects.")] = "hookline",
-    wait: Annotated[
-        float, typer.Option(min=0.0, metavar="SECONDS", help="Seconds to wait for a server that is away at the start.")
-    ] = 0.0,
+    bus_credentials: BusCredentials = None,
+    bus_nkey_seed: BusNkeySeed = None,
+    bus_prefix: BusPrefix = "hookline",
+    bus_wait: BusWait = 0.0,
     agent: Annotated[
         list[str] | None, typer.Option(metavar="GLOB", help="Observe only runs of these agents; repeatable.")
     ] = None,
@@ -58,12 +51,14 @@ def serve_hooks(
 
     HOOKLINE_REMOTE_SECRET is the secret that signs; several, newest first, are separated by spaces.
     """
+    if not bus:
+        raise typer.BadParameter("Give the bus, such as --bus nats://localhost:4222.", param_hint="'--bus'")
     with report_errors_only():
-        from hookline.bus import SECRET_VARIABLE, EventFilter, NatsBus
+        from hookline.bus import SECRET_VARIABLE, EventFilter
         from hookline.cli.chat import load_hooks
 
         hooks = load_hooks([target])
-        made = NatsBus(bus, credentials=credentials, nkey_seed=nkey_seed, prefix=prefix, wait=wait)
+        made = make_bus(bus, credentials=bus_credentials, nkey_seed=bus_nkey_seed, prefix=bus_prefix, wait=bus_wait)
         options = {
             "name": name,
             "revision": revision,
