@@ -6,8 +6,16 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import msgspec
 
-from hookline._not_stored import NotStored
-from hookline._readonly import NO_DICT, NO_LIST, ReadOnlyDict, ReadOnlyList, freeze_dict, freeze_list, read_only_value
+from hookline._readonly import (
+    NO_DICT,
+    NO_LIST,
+    NotStored,
+    ReadOnlyDict,
+    ReadOnlyList,
+    freeze_dict,
+    freeze_list,
+    read_only_value,
+)
 from hookline.errors import HookUsageError, message_of
 
 __all__ = [

@@ -17,8 +17,7 @@ from hypothesis import strategies as st
 from hookline.delivery import Outbox
 from hookline.errors import HookUsageError
 from hookline.registry import AlertSettings, ExecutionLog, HookDefinition, Registry
-from hookline.registry._policy_watch import SETTLE
-from hookline.registry._rate_test import compare_shares
+from hookline.registry._policy_watch import SETTLE, compare_shares
 from hookline.signals import DenialRateAlert, denial_rate_changed
 from hookline.store import DeliveryLog, SqlStore
 from hookline.webhooks import ControlAnswer, Envelope, Webhook

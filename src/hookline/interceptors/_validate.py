@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from hookline._checks import quote
-from hookline._not_stored import NotStored
+from hookline._readonly import NotStored
 from hookline.calls import (
     AgentCall,
     AgentResult,

@@ -24,10 +24,19 @@ from hookline.interceptors import PastChain, PastVerdict
 from hookline.registry._build import Builder
 from hookline.registry._call_labels import CallLabel, count_labels
 from hookline.registry._definition import HookDefinition
-from hookline.registry._past_calls import ALONG, PastCalls, find_sub_operations
-from hookline.registry._past_items import PastCall, PersonDecision, UnjudgedCalls, UnreadableEvent
-from hookline.registry._past_judge import INCOMPLETE, SHARED, PastJudge
 from hookline.registry._statistics import duration_step, step_middle
+from hookline.registry.past import (
+    ALONG,
+    INCOMPLETE,
+    SHARED,
+    PastCall,
+    PastCalls,
+    PastJudge,
+    PersonDecision,
+    UnjudgedCalls,
+    UnreadableEvent,
+    find_sub_operations,
+)
 from hookline.signals import HookDecision, HookExecution
 from hookline.store import (
     OperationFilter,
@@ -591,7 +600,7 @@ class _Tally:
         """
         found = self.found
         found.groups = sorted(
-            self._groups.values(), key=lambda each: (each.tool == OTHERS, -_decided(each), -each.calls)
+            self._groups.values(), key=lambda each: (each.tool == OTHERS, -_count_decided(each), -each.calls)
         )
         if found.calls:
             found.mean_ms = self._total_ms / found.calls
@@ -715,5 +724,5 @@ def text_of(call: Call) -> str:
     return said[-1].content if said else ""
 
 
-def _decided(group: BacktestGroup) -> int:
+def _count_decided(group: BacktestGroup) -> int:
     return group.denied + group.asked + group.mocked + group.changed + group.failed

@@ -344,28 +344,28 @@ class MutedReader(_StreamingCallbackHandler[Any]):
                 return given
             return {**given, "tags": [*(given.get("tags") or ()), *self._reading.held_tags]}
 
-        return _filtered(self._reader.on_chat_model_start, held)
+        return _filter_method(self._reader.on_chat_model_start, held)
 
     @property
     def on_llm_new_token(self) -> Callable[..., Any]:
         """Tell the reader of a piece of another run."""
-        return _filtered(self._reader.on_llm_new_token, self._unless_judged)
+        return _filter_method(self._reader.on_llm_new_token, self._unless_judged)
 
     @property
     def on_llm_end(self) -> Callable[..., Any]:
         """Tell the reader of the end of another run."""
-        return _filtered(self._reader.on_llm_end, self._unless_judged)
+        return _filter_method(self._reader.on_llm_end, self._unless_judged)
 
     @property
     def on_llm_error(self) -> Callable[..., Any]:
         """Tell the reader of the failure of another run."""
-        return _filtered(self._reader.on_llm_error, self._unless_judged)
+        return _filter_method(self._reader.on_llm_error, self._unless_judged)
 
     def _unless_judged(self, run_id: UUID, given: dict[str, Any]) -> dict[str, Any] | None:
         return None if run_id == self._reading.run_id else given
 
 
-def _filtered(
+def _filter_method(
     method: Callable[..., Any], change: Callable[[UUID, dict[str, Any]], dict[str, Any] | None]
 ) -> Callable[..., Any]:
     """Return a method of a handler that is called with changed options, or not at all if they are `None`."""

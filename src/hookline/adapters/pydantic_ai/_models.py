@@ -203,7 +203,7 @@ class ReplayedStream(CompletedStreamedResponse):
         return self.response.usage if self._finished else self._now.usage
 
 
-class JudgedStream(StreamedResponse):
+class JudgedResponseStream(StreamedResponse):
     """A stream that releases the text of a model in parts that hooks have judged.
 
     Args:
@@ -364,7 +364,7 @@ class HoldingModel(WrapperModel):
             messages, model_settings, model_request_parameters, run_context
         ) as stream:
             if self._held.call is not None:
-                yield JudgedStream(stream, self._held, self._held.call, self._held.to_answer)
+                yield JudgedResponseStream(stream, self._held, self._held.call, self._held.to_answer)
                 return
             recording = StreamRecording(stream)
             async for event in stream:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from time import monotonic, time
 from typing import Any, NamedTuple
 from urllib.parse import parse_qsl, quote, urlencode
 
@@ -15,7 +16,6 @@ from hookline.server._parts import ServerParts
 from hookline.server._problems import ApiError
 from hookline.server.page._assets import Assets
 from hookline.server.page._kept_forms import read_kept_form
-from hookline.server.page._outages import Outage
 from hookline.server.page._sessions import SESSION_SECONDS, PageSession, SessionCookies
 from hookline.server.page._shared_work import SharedWork
 from hookline.server.page._sign_outs import SignOuts
@@ -83,6 +83,33 @@ VIEWS = (
 )
 PLACE = re.compile(rf"/(?:{'|'.join(view.name for view in VIEWS)})(?:/[\w.~%-]+)?(?:\?[!-\[\]-~]*)?", re.ASCII)
 LONGEST_PLACE = 2000
+
+
+CACHED_SECONDS = 1.0
+"""Seconds after a failure for which a request may succeed without the database, since keys and sessions are cached."""
+
+
+class Outage:
+    """The present outage of the database.
+
+    Attributes:
+        since: When a request has first failed, in unix seconds; `None` while the database works.
+    """
+
+    def __init__(self) -> None:
+        self.since: float | None = None
+        self._failed_at = 0.0
+
+    def begin(self) -> None:
+        """Note that the database could not be reached."""
+        self._failed_at = monotonic()
+        if self.since is None:
+            self.since = time()
+
+    def end(self) -> None:
+        """Note that a request was admitted, which needs the database or what it has said within a second."""
+        if self.since is not None and monotonic() - self._failed_at > CACHED_SECONDS:
+            self.since = None
 
 
 class PageContext(msgspec.Struct, frozen=True, kw_only=True):

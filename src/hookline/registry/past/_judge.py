@@ -16,7 +16,7 @@ from hookline.interceptors import PastChain, PastVerdict
 from hookline.registry._build import Builder
 from hookline.registry._definition import HookDefinition, point_of
 from hookline.registry._errors import DefinitionError
-from hookline.registry._past_calls import (
+from hookline.registry.past._calls import (
     EMPTY_RESULTS,
     JUDGED_KINDS,
     CallNotRunError,
@@ -24,8 +24,8 @@ from hookline.registry._past_calls import (
     event_types_of,
     needs_conversations,
 )
-from hookline.registry._past_items import PastCall
-from hookline.registry._past_questions import MissingFields, PastQuestions
+from hookline.registry.past._items import PastCall
+from hookline.registry.past._questions import MissingFields, PastQuestions
 from hookline.store import PastEvents
 
 __all__ = ["PastJudge"]

@@ -45,8 +45,8 @@ from hookline.events import (
     decode,
 )
 from hookline.hooks import Kind
-from hookline.registry._past_items import PastCall, PastItem, PersonDecision, UnreadableEvent, ids_of
-from hookline.registry._past_questions import MissingFields, PastQuestions
+from hookline.registry.past._items import PastCall, PastItem, PersonDecision, UnreadableEvent, ids_of
+from hookline.registry.past._questions import MissingFields, PastQuestions
 from hookline.runtime import describe_result, stored_result
 from hookline.store import PastConversation, PastEvent, PastEvents
 

@@ -8,8 +8,7 @@ from typing import Any, NamedTuple
 import msgspec
 from msgspec import UNSET
 
-from hookline._not_stored import NotStored
-from hookline._readonly import NO_LIST, ReadOnlyList
+from hookline._readonly import NO_LIST, NotStored, ReadOnlyList
 from hookline.calls import (
     AgentCall,
     AgentResult,
@@ -23,7 +22,7 @@ from hookline.calls import (
 )
 from hookline.errors import EventDecodeError
 from hookline.events import AfterStep, EventFields, HookType, OnComplete, decode
-from hookline.registry._past_items import PastCall, PastItem, UnjudgedCalls, ids_of
+from hookline.registry.past._items import PastCall, PastItem, UnjudgedCalls, ids_of
 from hookline.store import PastConversation, PastEvents, PastModelCall
 
 __all__ = ["MissingFields", "PastQuestions"]
