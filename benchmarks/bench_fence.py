@@ -70,14 +70,9 @@ class Member:
 
 async def bench(rounds: int) -> list[Row]:
     rows: list[Row] = []
-    with tempfile.TemporaryDirectory() as folder, PostgreSQL() as server:
-        nats = NatsServer(Path(folder) / "nats")
-        nats.start()
-        try:
-            for name, bus in {"postgresql": "", "nats": nats.url}.items():
-                rows += await measure(await server.new_database(f"fence_{name}"), bus, name, rounds)
-        finally:
-            nats.kill()
+    with tempfile.TemporaryDirectory() as folder, PostgreSQL() as server, NatsServer(Path(folder) / "nats") as nats:
+        for name, bus in {"postgresql": "", "nats": nats.url}.items():
+            rows += await measure(await server.new_database(f"fence_{name}"), bus, name, rounds)
     return rows
 
 

@@ -12,14 +12,16 @@ import time
 from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import nats
 
 from benchmarks.harness import Row
-from benchmarks.nats_server import NatsServer
 from hookline import Hooks, ToolCall, ToolResult
 from hookline.bus import NatsBus, remote, serve
 from hookline.interceptors import Chain
+from tests.nats_servers import NatsServer
 
 ASKERS, FULL, SMALL = 50, 5_000, 1_000
 """Askers at once, and their decisions altogether: from `FULL_ROUNDS` rounds on, and in fewer."""
@@ -35,7 +37,7 @@ DECIDING = 0.005
 
 
 async def bench(rounds: int) -> list[Row]:
-    with NatsServer() as server:
+    with TemporaryDirectory(prefix="hookline-nats-") as folder, NatsServer(Path(folder)) as server:
         async with NatsBus(server.url) as bus:
             empty = await time_empty_requests(server.url)
             return [

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
 from subprocess import DEVNULL, Popen
+from typing import Self
 
 import pytest
 
@@ -19,7 +20,7 @@ PROGRAM = Path(sys.executable).with_name("nats-server")
 
 
 class NatsServer:
-    """A NATS server in a folder, on a port of this machine.
+    """A NATS server in a folder, on a port of this machine; `with` starts and kills it.
 
     Attributes:
         port: The port.
@@ -38,6 +39,13 @@ class NatsServer:
             f'host: "127.0.0.1"\nport: {self.port}\njetstream {{ store_dir: "{folder}" }}\n{settings}\n'
         )
         self._process: Popen[bytes] | None = None
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
 
     def start(self) -> None:
         """Start the server, and wait until it accepts connections."""

@@ -171,9 +171,7 @@ async def run_cluster(folder: Path, seconds: float, each_second: float, seed: in
     """
     async with AsyncExitStack() as stack:
         postgres = stack.enter_context(PostgreSQL())
-        nats = NatsServer(folder / "nats")
-        nats.start()
-        stack.callback(nats.kill)
+        nats = stack.enter_context(NatsServer(folder / "nats"))
         store_url = await postgres.new_database("cluster")
         cluster = await stack.enter_async_context(Cluster(folder, postgres, nats, store_url, random.Random(seed)))
         key = await asyncio.to_thread(_make_key, store_url)
