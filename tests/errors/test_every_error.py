@@ -33,6 +33,7 @@ SAMPLES = {
     "object": "stop",
     "list[str]": ["a", "b"],
     "Sequence[str]": ["a", "b"],
+    "tuple[str, ...]": ("a", "b"),
     "Sequence[Any]": [PendingTool(toolset="local", tool_name="pay", tool_call_id="c1", args={})],
     "Sequence[tuple[str, str, str]]": [("a", "guard", "ToolCall")],
     "DeliveryCode": "gone",

@@ -542,7 +542,7 @@ def test_no_hook_is_a_process_that_could_outlive_its_timeout() -> None:
             ("hosts", "_codex_trust.py"),
             ("hosts", "_command"),
             ("evals", "running"),
-            ("engines", "_contract.py"),
+            ("evals", "engine_contract.py"),
         )
         # Evaluations are spread over processes and ask git for the commit; servers of tools and Codex are programs. The
         # contract of engines kills processes of its own.

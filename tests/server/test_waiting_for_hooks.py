@@ -83,6 +83,7 @@ async def test_the_api_and_readiness_name_the_hooks_that_an_operation_waits_for(
         "status": "degraded",
         "store": True,
         "registry": True,
+        "bus": None,
         "waitingForHooks": {"operations": 1, "hooks": MISSING},
         "problems": [HOOKS_PROBLEM],
     }
