@@ -176,7 +176,10 @@ def test_colours_are_for_terminals_that_want_them(url: str, tmp_path: Path) -> N
         (["executions", "--status", "lost"], "`status` must be one of"),
         (["executions", "--point", "ToolCall.guard"], "is not a point, such as ToolCall or onComplete"),
         (["executions", "stats", "--point", "nowhere"], "'nowhere' is not a point"),
-        (["executions", "stats", "--by", "day"], "`by` must be one of hook, point, tenant, agent, tool, minute, hour; got 'day'"),
+        (
+            ["executions", "stats", "--by", "day"],
+            "`by` must be one of hook, point, tenant, agent, tool, minute, hour; got 'day'",
+        ),
         (["executions", "stats", "--since", "soon"], "'soon' is not a time"),
         (["hooks", "--point", "ToolCall"], "is not a point, such as ToolCall.guard or onComplete"),
         (["hooks", "test", "id", "--call", "[1]"], "It must be an object"),
