@@ -108,7 +108,7 @@ def test_no_request_is_answered_otherwise_than_described(
             base_url=site.address,
             headers={"authorization": f"Bearer {site.admin}"},
             checks=description.checks,
-            timeout=20,
+            timeout=120,
         )
 
     with contextlib.suppress(Unsatisfiable):  # where there is nothing to be wrong
