@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 from sqlalchemy import Row, select
@@ -23,10 +23,11 @@ MOST_MESSAGES = 4_000
 """Messages that one query reads: those of several operations, or all those of one."""
 
 
-class PastModelCall(Protocol):
-    """A stored model call: a row of the database, as a copy of each would take time.
+class PastModelCall(NamedTuple):
+    """A stored model call.
 
     Attributes:
+        operation_id: The operation that made it.
         step_index: The step that made it.
         model: The model's name.
         input_tokens: Tokens that the model read.
@@ -35,18 +36,13 @@ class PastModelCall(Protocol):
         error_type: The class name of the exception that it raised; `None` if the model has answered.
     """
 
-    @property
-    def step_index(self) -> int: ...
-    @property
-    def model(self) -> str: ...
-    @property
-    def input_tokens(self) -> int: ...
-    @property
-    def output_tokens(self) -> int: ...
-    @property
-    def cost_usd(self) -> float: ...
-    @property
-    def error_type(self) -> str | None: ...
+    operation_id: str
+    step_index: int
+    model: str
+    input_tokens: int
+    output_tokens: int
+    cost_usd: float
+    error_type: str | None
 
 
 class PastConversation(NamedTuple):
@@ -120,22 +116,19 @@ async def _read_group(
     Decoded all at once, they take twice the time: the garbage collector then looks through all of them repeatedly.
     """
     bodies: dict[str, dict[int, tuple[str, bytes]]] = {}
-    calls: dict[str, list[Any]] = {}
+    calls: dict[str, list[PastModelCall]] = {}
     row, call = state_rows.c, model_calls.c
     messages = select(row.operation_id, row.number, row.kind, row.body).where(
         row.operation_id.in_(group), row.kind != "field"
     )
-    asked = select(call.operation_id, *(call[name] for name in PAST_CALL_COLUMNS)).where(call.operation_id.in_(group))
+    asked = select(*(call[name] for name in PastModelCall._fields)).where(call.operation_id.in_(group))
     async with store.reading() as connection:
         for operation_id, number, kind, body in (await connection.execute(messages)).all():
             bodies.setdefault(operation_id, {})[number] = kind, body
-        for each in (await connection.execute(asked.order_by(call.operation_id, call.number))).all():
-            calls.setdefault(each[0], []).append(each)
+        for found in (await connection.execute(asked.order_by(call.operation_id, call.number))).all():
+            calls.setdefault(found[0], []).append(PastModelCall._make(found))
     for name in group:
         yield name, _build(heads[name], bodies.pop(name, {}), calls.pop(name, ()))
-
-
-PAST_CALL_COLUMNS = ("step_index", "model", "input_tokens", "output_tokens", "cost_usd", "error_type")
 
 
 def _decode_head(row: Row[*tuple[Any, ...]]) -> _Head:

@@ -20,8 +20,7 @@ from hookline.calls import (
     is_from_hooks,
     is_from_user,
 )
-from hookline.errors import EventDecodeError
-from hookline.events import AfterStep, EventFields, HookType, OnComplete, decode
+from hookline.events import AfterStep, EventFields, HookType, OnComplete
 from hookline.registry.past._items import PastCall, PastItem, UnjudgedCalls, ids_of
 from hookline.store import PastConversation, PastEvents, PastModelCall
 
@@ -49,7 +48,7 @@ class MissingFields:
     def __init__(self) -> None:
         self.reads: list[str] = []
         self.model = self._make("ModelCall.model")
-        self.of_call: dict[str, Any] = {name: self._make(f"ModelCall.{name}") for name in ("tools", "settings")}
+        self.model_tools, self.model_settings = self._make("ModelCall.tools"), self._make("ModelCall.settings")
         self.of_response: dict[str, Any] = {
             name: self._make(f"ModelResponse.{name}") for name in ("finish_reason", "model", "response_id")
         }
@@ -87,6 +86,16 @@ class _Place(NamedTuple):
     messages: int = 0
     is_answered: bool = False
     problem: str = ""
+
+
+class _StepEnd(msgspec.Struct, rename="camel", gc=False):
+    """What of an `afterStep` says whether its step has an answer; the rest is not decoded."""
+
+    content: str
+    tools_calling: list[msgspec.Raw]
+
+
+_decode_step_end = msgspec.json.Decoder(_StepEnd).decode
 
 
 class PastQuestions:
@@ -129,10 +138,11 @@ class PastQuestions:
         if conversation.state.framework:
             self._problem = FOREIGN
             return
-        outline = part.outline or [(each.number, each.type) for each in part.events]
+        outline = part.outline or [(number, kind) for _, number, kind, _ in part.events]
         last_step = part.last_step
         if last_step is None:
-            last_step = next((each.wire for each in reversed(part.events) if each.type == HookType.AFTER_STEP), None)
+            closed = (wire for _, _, kind, wire in reversed(part.events) if kind == HookType.AFTER_STEP)
+            last_step = next(closed, None)
         self._places = self._find_places(outline, last_step)
 
     def with_messages(self, past: PastCall) -> ModelCall:
@@ -175,9 +185,16 @@ class PastQuestions:
             call = ModelCall(
                 messages=NO_LIST,
                 model=made[0].model if made else self._model,
+                tools=self._missing.model_tools,
+                settings=self._missing.model_settings,
                 step_index=step_index,
-                **self._missing.of_call,
-                **ids_of(event),
+                operation_id=event.operation_id,
+                agent_id=event.agent_id,
+                user_id=event.user_id,
+                tenant_id=event.tenant_id,
+                parent_operation_id=event.parent_operation_id,
+                tags=event.tags,
+                metadata={},
             )
             past = PastCall(call=call, number=number, at=at, messages=place.messages - left)
             past.lost = DISCARDED if left else ""
@@ -285,11 +302,10 @@ class PastQuestions:
         if not step.is_closed or last_step is None:
             return self._conversation.is_open
         try:
-            event = decode(last_step)
-        except EventDecodeError:
+            end = _decode_step_end(last_step)
+        except msgspec.MsgspecError:
             return self._conversation.is_open
-        assert isinstance(event, AfterStep)
-        if event.content or event.tools_calling:
+        if end.content or end.tools_calling:
             return True
         last = self._messages[-1] if self._messages else None
         return last is not None and last.role == "assistant" and not last.tool_calls
