@@ -27,7 +27,6 @@ from hookline.events import (
     AfterCallAgent,
     AfterCompact,
     AfterHumanIntervention,
-    AfterStep,
     AfterToolCall,
     BeforeCallAgent,
     BeforeCompact,
@@ -45,7 +44,15 @@ from hookline.events import (
     decode,
 )
 from hookline.hooks import Kind
-from hookline.registry.past._items import PastCall, PastItem, PersonDecision, UnreadableEvent, ids_of
+from hookline.registry.past._items import (
+    PastCall,
+    PastItem,
+    PersonDecision,
+    StepEnd,
+    UnreadableEvent,
+    decode_step_end,
+    ids_of,
+)
 from hookline.registry.past._questions import MissingFields, PastQuestions
 from hookline.runtime import describe_result, stored_result
 from hookline.store import PastConversation, PastEvents
@@ -197,14 +204,20 @@ class PastCalls:
         """
         self._sub_agents = sub_agents
         self._may_order |= not part.is_last
-        for _, number, _, wire in part.events:
+        for _, number, kind, wire in part.events:
             try:
-                event = decode(wire)
+                event = decode_step_end(wire) if kind == HookType.AFTER_STEP else decode(wire)
             except EventDecodeError as error:
                 self._items.append(UnreadableEvent(number, str(error)))
                 continue
+            # The most frequent ones first: to match one of many classes takes as long as to decode an event.
             if event.__class__ is BeforeToolCall:
                 self._add_tool_call(event, number)
+            elif isinstance(event, StepEnd):
+                self._close_step(event)
+            elif event.__class__ is BeforeStep:
+                self._end_step(())
+                self._begin_step(event, number)
             else:
                 self._add(event, number)
         if part.is_last and self._run is not None and self._newest is not None:
@@ -236,17 +249,6 @@ class PastCalls:
         match event:
             case AfterToolCall() | OnToolCallError():
                 self._add_result(event)
-            case BeforeStep():
-                self._end_step(())
-                self._begin_step(event, number)
-            case AfterStep():
-                if self._step is not None:
-                    self._step.result = StepResult(should_continue=event.should_continue, content=event.content)
-                    self._last_step = None if event.should_continue else self._step
-                    self._step = None
-                if self._questions is not None:
-                    self._questions.end_step(event)
-                self._end_step([each.tool_call_id for each in event.tools_calling])
             case BeforeHumanIntervention():
                 for pending in event.pending_tools:
                     if pending.tool_call_id not in self._waiting:
@@ -291,6 +293,15 @@ class PastCalls:
             self._items += self._models.begin_step(event, number, event.step_index)
         elif self._questions is not None:
             self._questions.begin_step(event, number, event.step_index)
+
+    def _close_step(self, end: StepEnd) -> None:
+        if self._step is not None:
+            self._step.result = StepResult(should_continue=end.should_continue, content=end.content)
+            self._last_step = None if end.should_continue else self._step
+            self._step = None
+        if self._questions is not None:
+            self._questions.end_step(end)
+        self._end_step([each.tool_call_id for each in end.tools_calling])
 
     def _end_segment(self, event: OnComplete, number: int) -> None:
         if self._last_step is not None and event.reason in ("error", "interrupted"):

@@ -20,8 +20,9 @@ from hookline.calls import (
     is_from_hooks,
     is_from_user,
 )
-from hookline.events import AfterStep, EventFields, HookType, OnComplete
-from hookline.registry.past._items import PastCall, PastItem, UnjudgedCalls, ids_of
+from hookline.errors import EventDecodeError
+from hookline.events import EventFields, HookType, OnComplete
+from hookline.registry.past._items import PastCall, PastItem, StepEnd, UnjudgedCalls, decode_step_end, ids_of
 from hookline.store import PastConversation, PastEvents, PastModelCall
 
 __all__ = ["MissingFields", "PastQuestions"]
@@ -88,16 +89,6 @@ class _Place(NamedTuple):
     problem: str = ""
 
 
-class _StepEnd(msgspec.Struct, rename="camel", gc=False):
-    """What of an `afterStep` says whether its step has an answer; the rest is not decoded."""
-
-    content: str
-    tools_calling: list[msgspec.Raw]
-
-
-_decode_step_end = msgspec.json.Decoder(_StepEnd).decode
-
-
 class PastQuestions:
     """Rebuilds what models were asked in one operation, from the conversation that is stored now.
 
@@ -126,7 +117,7 @@ class PastQuestions:
         for each in conversation.model_calls:
             self._calls.setdefault(each.step_index, []).append(each)
         self._model: Any = conversation.model_calls[0].model if conversation.model_calls else missing.model
-        self._last_step: AfterStep | None = None
+        self._last_step: StepEnd | None = None
         self._last_content = ""
         self._place = _Place()
         self._context = _find_context(conversation)
@@ -206,7 +197,7 @@ class PastQuestions:
             past.lost = WITHHELD
         return items
 
-    def end_step(self, event: AfterStep) -> None:
+    def end_step(self, event: StepEnd) -> None:
         """End a step: its event has what the messages do not have of the answer."""
         answering, self._answering = self._answering, None
         self._last_step = event
@@ -245,7 +236,7 @@ class PastQuestions:
             return made
         return made + 1 if was_denied else 0
 
-    def _build_response(self, event: AfterStep, message: Message) -> ModelResponse:
+    def _build_response(self, event: StepEnd, message: Message) -> ModelResponse:
         made = self._calls.get(event.step_index)
         usage: Any = self._missing.usage
         cost_known: Any = self._missing.cost_known
@@ -302,8 +293,8 @@ class PastQuestions:
         if not step.is_closed or last_step is None:
             return self._conversation.is_open
         try:
-            end = _decode_step_end(last_step)
-        except msgspec.MsgspecError:
+            end = decode_step_end(last_step)
+        except EventDecodeError:
             return self._conversation.is_open
         if end.content or end.tools_calling:
             return True
