@@ -30,20 +30,26 @@ class PastCall(msgspec.Struct, kw_only=True, eq=False):
         number: The number of its event in the operation, from 1.
         at: When it happened, in unix seconds.
         waited: Whether it waited for a person.
+        asked_at: When the person was asked, if it has run since then; 0 otherwise.
+        denied_by: The hook that denied it before it could run, if that is known; `""` otherwise.
         messages: Number of messages that stood when a model was asked.
         result: Its result; `None` if it is not known, or the call has not run.
         lost: Why the result is not known although there was one; `""` otherwise.
         problem: Why the call cannot be judged; `""` if it can.
+        allowed: What a person decided about it, if that is known before it is judged.
     """
 
     call: Call
     number: int
     at: float
     waited: bool = False
+    asked_at: float = 0.0
+    denied_by: str = ""
     messages: int = 0
     result: msgspec.Struct | None = None
     lost: str = ""
     problem: str = ""
+    allowed: bool | None = None
 
 
 class PersonDecision(NamedTuple):

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from time import time
 from types import TracebackType
 from typing import Any, Self
 
 import msgspec
 
+from hookline.budgets import InMemoryBudgets
 from hookline.calls import AgentCall, Call, ModelCall, SubAgentCall
 from hookline.delivery import InProcess
 from hookline.dispatcher import hooks_of_this_process
+from hookline.errors import HookDenied
 from hookline.hooks import AnyHook, Hooks, Interceptor
 from hookline.interceptors import PastChain, PastVerdict
 from hookline.registry._build import Builder
@@ -26,6 +29,7 @@ from hookline.registry.past._calls import (
 )
 from hookline.registry.past._items import PastCall
 from hookline.registry.past._questions import MissingFields, PastQuestions
+from hookline.registry.past._timeline import TimedCall
 from hookline.store import PastEvents
 
 __all__ = ["PastJudge"]
@@ -41,6 +45,9 @@ LEFT_OUT: Mapping[tuple[str | None, type[Call]], str] = dict.fromkeys(
     (("allow-tools", ModelCall), ("deny-tools", ModelCall)), "the tools that models were offered are not stored"
 )
 """Why calls do not take part that built-in handlers judge besides those of their point, which say the same."""
+COUNTS_BEGIN = (
+    "All calls were judged in the order of time, by counts that begin with the first operation that was looked at."
+)
 SHARED = "A sub-agent spends of the same budget, and operations are judged one by one."
 INCOMPLETE = "The budget misses a call of the operation that could not be judged."
 
@@ -59,6 +66,8 @@ class PastJudge:
         needs_results: Whether hooks look at the results of the calls.
         needs_conversations: Whether the calls are rebuilt from the conversations of their operations.
         counts_spending: Whether all calls of an operation are needed to judge the next one.
+        counts_together: Whether hooks count calls of several operations, or by the clock, so that all calls are judged
+            in the order of time.
         notes: What is different from a run, in sentences.
 
     Raises:
@@ -78,10 +87,15 @@ class PastJudge:
             self._check_bundle(built)
         judged = self._select_judged(built)
         self.calls = frozenset(each.call for each in judged)
-        self.needs_results = any(each.kind == "after" for each in judged)
+        self.counts_together = counts_together(definition)
+        # Results say which calls another hook denied, so that they do not count.
+        self.needs_results = self.counts_together or any(each.kind == "after" for each in judged)
         self.types = event_types_of(self.calls, results=self.needs_results)
         self.needs_conversations = needs_conversations(self.calls)
-        self.counts_spending = definition.handler == "budget"
+        self.counts_spending = definition.handler == "budget" and not self.counts_together
+        self._now = 0.0
+        if self.counts_together:
+            self.notes.append(COUNTS_BEGIN)
         self._missing = MissingFields()
         self._only_ends = {each.kind for each in judged if each.call is AgentCall} == {"after"}
         if self.counts_spending:
@@ -129,9 +143,29 @@ class PastJudge:
             return f"The hook uses {fields}, which no store keeps."
         return past.lost or None if judged is None else judged
 
+    async def judge_at(self, chain: PastChain, timed: TimedCall) -> PastVerdict | None:
+        """Judge a call at its time, with hooks that have judged all calls before it.
+
+        Args:
+            chain: The hooks.
+            timed: The call.
+        """
+        past, self._now = timed.past, timed.at
+        outcome: object = EMPTY_RESULTS[type(past.call)]
+        if timed.is_asked or past.denied_by not in ("", self._definition.id):
+            outcome = HookDenied(past.denied_by, "The call did not run.")  # so that it does not count
+        return await chain.judge(past.call, outcome)
+
     def build_chain(self) -> PastChain:
-        """Build new hooks, for the calls of one operation."""
-        return PastChain(self._select_judged(self._builder.build_new(self._definition)))
+        """Build new hooks: for the calls of one operation or, if they count together, for all calls."""
+        clock = self._read_clock if self.counts_together else time
+        budgets = InMemoryBudgets(clock, announces=False)
+        built = self._builder.build_new(self._definition, budgets=budgets, clock=clock)
+        return PastChain(self._select_judged(built))
+
+    def _read_clock(self) -> float:
+        """Return the time of the call that is judged."""
+        return self._now
 
     def outcome_without_result(self, past: PastCall) -> object:
         """Return what stands for the outcome of a call whose result is not known, or not needed."""
@@ -203,25 +237,38 @@ def check_stored_point(definition: HookDefinition, *, allow_webhooks: bool) -> N
         raise refusal(NOT_STORED[point.call.__name__], "$.point")
     if point.kind == "around":
         raise refusal(AROUND, "$.point")
-    if definition.handler == "budget":
+    if definition.handler == "budget" and counts_together(definition):
         check_stored_budget(definition.config)
-    if definition.handler == "limit-calls" and definition.config.get("per", "operation") not in OWN_COUNTS:
-        problem = "it counts the calls of several operations together, and stored operations are judged one by one"
-        raise refusal(problem, "$.config.per")
+
+
+def counts_together(definition: HookDefinition) -> bool:
+    """Return whether a definition counts calls of several operations, or by the clock."""
+    config = definition.config
+    if definition.handler == "limit-calls":
+        return config.get("per", "operation") not in OWN_COUNTS
+    if definition.handler == "budget":
+        return config.get("per", "operation") not in ("operation", None) or config.get("window") is not None
+    return False
 
 
 def check_stored_budget(config: Mapping[str, Any]) -> None:
-    """Check that a budget counts the calls of each operation by themselves.
+    """Check that the store has what a budget needs that counts calls of several operations, or by the clock.
 
     Raises:
-        DefinitionError: If it does not.
+        DefinitionError: If it has not.
     """
-    if config.get("per", "operation") not in ("operation", None):
-        problem = "it counts the calls of several operations together, and stored operations are judged one by one"
-        raise refusal(problem, "$.config.per")
-    if config.get("window") is not None:
-        problem = "its window goes by the clock, and what ran at another time is judged now"
+    for name in ("cost_usd", "tokens"):
+        if config.get(name) is not None:
+            problem = "calls that run at the same time reserve together, and the store does not have when each ended"
+            raise refusal(problem, f"$.config.{name}")
+    if config.get("per", "operation") in ("operation", None):
+        problem = (
+            "sub-agents count with the run that called them, which a window by the clock may judge at another time"
+        )
         raise refusal(problem, "$.config.window")
+    if config.get("on_limit") == "ask":
+        problem = "whether a person would have allowed a call decides about the calls that follow"
+        raise refusal(problem, "$.config.on_limit")
 
 
 def is_judged(interceptor: Interceptor) -> bool:
