@@ -33,6 +33,7 @@ class PastCall(msgspec.Struct, kw_only=True, eq=False):
         asked_at: When the person was asked, if it has run since then; 0 otherwise.
         denied_by: The hook that denied it before it could run, if that is known; `""` otherwise.
         messages: Number of messages that stood when a model was asked.
+        conversation: In which conversation they stood, from 0; each compaction begins another one.
         result: Its result; `None` if it is not known, or the call has not run.
         lost: Why the result is not known although there was one; `""` otherwise.
         problem: Why the call cannot be judged; `""` if it can.
@@ -46,6 +47,7 @@ class PastCall(msgspec.Struct, kw_only=True, eq=False):
     asked_at: float = 0.0
     denied_by: str = ""
     messages: int = 0
+    conversation: int = 0
     result: msgspec.Struct | None = None
     lost: str = ""
     problem: str = ""
