@@ -334,10 +334,6 @@ async def test_a_row_that_is_no_label_is_refused_with_its_line(tmp_path: Path, r
         ({"point": "RequestCall.guard", "handler": "deny"}, "requests are not stored"),
         ({"point": "MemoryCall.before", "handler": "deny"}, "writes to memory are not stored"),
         (
-            {"point": "ModelCall.guard", "handler": "budget", "config": {"tokens": 5, "per": "user"}},
-            "does not have when each ended",
-        ),
-        (
             {"handler": "budget", "config": {"calls": 5, "per": "operation", "window": "1d"}},
             "sub-agents count with the run that called them",
         ),

@@ -6,32 +6,41 @@ import asyncio
 import random
 import time
 from collections.abc import AsyncIterator, Sequence
+from heapq import heapify, heappop, heappush
 from typing import Any, NamedTuple
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hookline import (
+    AfterStep,
     AfterToolCall,
     Agent,
     Approve,
+    BeforeStep,
     BeforeToolCall,
     Deny,
     Hooks,
+    Message,
+    ModelCall,
+    ModelResponse,
     Reject,
     ScriptedModel,
     ToolRequest,
+    Usage,
     exec_agent,
     resume_agent,
 )
 from hookline.budgets import BudgetChange, InMemoryBudgets
 from hookline.calls import ToolCall, ToolResult
 from hookline.events import encode
-from hookline.interceptors import Chain
-from hookline.registry import HookDefinition, Registry
+from hookline.interceptors import Chain, Denial
+from hookline.registry import Backtest, HookDefinition, Registry
 from hookline.registry.past import PastCall, PastTimeline, _timeline
-from hookline.runtime import JournalEntry, OperationState
+from hookline.runtime import JournalEntry, ModelCallRecord, OperationState
+from hookline.runtime._state import Steering
 from hookline.signals import HookExecution, budget_changed, hook_executed
 from hookline.store import SqlStore
 
@@ -310,3 +319,208 @@ def test_a_timeline_gives_calls_in_the_order_of_time(times: list[int], written_a
         found = [(each.at, each.past.number) for each in timeline.read()]
 
     assert found == sorted((at, nth) for nth, at in enumerate(times))
+
+
+class Asked(NamedTuple):
+    """A model call of a schedule.
+
+    Attributes:
+        operation: Number of the operation.
+        minutes: Minutes after which it begins, since the end of the call before it in the operation.
+        takes: How many minutes it takes.
+        tokens: What it takes.
+        fate: Whether the model answers or fails, or another hook denies the call after the policy has judged it.
+    """
+
+    operation: int
+    minutes: int
+    takes: int
+    tokens: int
+    fate: str
+
+
+def make_conversations(seed: int) -> list[Asked]:
+    """Make a schedule of which most calls overlap with others."""
+    chance = random.Random(seed)
+    return [
+        Asked(
+            operation=chance.randrange(5),
+            minutes=chance.randint(1, 50),
+            takes=chance.randint(1, 90),
+            tokens=chance.randint(1, 60),
+            fate=chance.choice(["answered"] * 6 + ["failed", "refused"]),
+        )
+        for _ in range(chance.randint(1, 25))
+    ]
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    st.sampled_from(
+        [
+            {"tokens": 100, "per": "tenant"},
+            {"tokens": 70, "per": "tenant", "window": "1h"},
+            {"cost_usd": 0.08, "reserve_usd": 0.03, "per": "user", "window": "1d"},
+            {"tokens": 90, "cost_usd": 0.07, "reserve_usd": 0.02, "per": "agent", "warn_at": 0.5},
+        ]
+    ),
+    st.integers(0, 10**6).map(make_conversations),
+)
+def test_a_budget_of_models_decides_as_in_runs_that_overlap(config: dict[str, Any], schedule: list[Asked]) -> None:
+    async def run() -> None:
+        async with SqlStore("sqlite:///:memory:") as store, Registry(store) as registry:
+            reserve = {"reserve_tokens": 40} if "tokens" in config else {}
+            judged = made_of("budget", config | reserve, point="ModelCall.guard")
+            made, denied = await run_conversations(store, registry, judged, schedule)
+
+            found = await registry.backtest(judged, examples=1_000)
+
+            assert (found.calls, gaps_of(found)) == (made, [])
+            assert {(each.operation_id, each.step_index) for each in found.examples} == denied
+
+    asyncio.run(run())
+
+
+def gaps_of(found: Backtest) -> list[str]:
+    return [each.reason for each in found.gaps]
+
+
+async def run_conversations(
+    store: SqlStore, registry: Registry, policy: HookDefinition, schedule: Sequence[Asked]
+) -> tuple[int, set[tuple[str, int | None]]]:
+    """Ask models in operations that overlap, store them, and return the number of calls and those that were denied."""
+    now = 0.0
+
+    def read_clock() -> float:
+        return now
+
+    bundle = registry._builder.build_new(policy, budgets=InMemoryBudgets(read_clock), clock=read_clock)
+    other = Hooks("other", priority=1000)
+    other.guard(ModelCall)(lambda call: Deny("no") if call.metadata.get("refused") else None)
+    chain = Chain([bundle, other])
+    denied: set[tuple[str, int | None]] = set()
+    stored: dict[int, list[tuple[float, Asked, bool]]] = {}
+    queues = {nth: [each for each in schedule if each.operation == nth][::-1] for nth in range(5)}
+    moments = [
+        (1_700_000_000.0 + 60 * queue[-1].minutes + nth, nth, "begins") for nth, queue in queues.items() if queue
+    ]
+    heapify(moments)
+    ends: dict[int, tuple[asyncio.Event, asyncio.Task[Any]]] = {}
+    while moments:
+        now, nth, what = heappop(moments)
+        asked = queues[nth][-1]
+        step = len(stored.setdefault(nth, []))
+        if what == "begins":
+            reached, ended = asyncio.Event(), asyncio.Event()
+
+            async def ask(
+                call: ModelCall, asked: Asked = asked, reached: asyncio.Event = reached, ended: asyncio.Event = ended
+            ) -> ModelResponse:
+                reached.set()
+                await ended.wait()
+                if asked.fate == "failed":
+                    raise RuntimeError("overloaded")
+                return ModelResponse(
+                    usage=Usage(input_tokens=asked.tokens, cost_usd=asked.tokens / 1000), cost_known=True
+                )
+
+            call = ModelCall(**ids_of(nth), messages=[], step_index=step, metadata={"refused": asked.fate == "refused"})
+            task = asyncio.ensure_future(chain.run(call, ask))
+            waiting = asyncio.ensure_future(reached.wait())
+            await asyncio.wait([task, waiting], return_when=asyncio.FIRST_COMPLETED)
+            if not task.done():
+                ends[nth] = ended, task
+                heappush(moments, (now + 60 * asked.takes, nth, "ends"))
+                continue
+            waiting.cancel()
+            outcome = task.result()
+            assert outcome.denied is not None
+            if outcome.denied.hook_id == "policy":
+                denied.add((f"op{nth}", step))
+            stored[nth].append((now, asked, False))
+            continue
+        ended, task = ends.pop(nth)
+        ended.set()
+        await asyncio.wait([task])
+        failed = task.exception() is not None
+        stored[nth].append((now - 60 * asked.takes, asked, True))
+        queues[nth].pop()
+        if queues[nth] and not failed:
+            heappush(moments, (now + 60 * queues[nth][-1].minutes, nth, "begins"))
+    for nth, calls in stored.items():
+        await store_operation(store, nth, calls)
+    return sum(map(len, stored.values())), denied
+
+
+def ids_of(nth: int) -> dict[str, Any]:
+    return {
+        "operation_id": f"op{nth}",
+        "tenant_id": f"tenant{nth % 2}",
+        "agent_id": f"agent{nth % 3}",
+        "user_id": f"user{nth // 3}",
+    }
+
+
+async def store_operation(store: SqlStore, nth: int, calls: Sequence[tuple[float, Asked, bool]]) -> None:
+    """Store an operation as a run does: its steps, its conversation and its model calls."""
+    ids = ids_of(nth)
+    messages = [Message(role="user", content="go")]
+    rows: list[JournalEntry] = []
+    made: list[ModelCallRecord] = []
+    answered = False
+    for step, (began, asked, reached) in enumerate(calls):
+        answered = reached and asked.fate == "answered"
+        wanted = [ToolRequest("pay", {}, tool_call_id=f"t{step}.0")] if answered else []
+        ended = AfterStep(
+            **ids,
+            time_unix_nano=round(began * 1e9) + 1,
+            step_index=step,
+            step_type="call_tool",
+            content="",
+            reasoning="",
+            tools_calling=wanted,
+            tools_result=[],
+            should_continue=answered,
+            **dict.fromkeys(("execution_time_ms", "elapsed_ms", "step_cost_usd", "total_cost_usd"), 1.0),
+            **dict.fromkeys(("total_input_tokens", "total_output_tokens", "total_steps", "total_tool_calls"), 1),
+        )
+        for event in (BeforeStep(**ids, time_unix_nano=round(began * 1e9), step_index=step), ended):
+            rows.append(
+                JournalEntry(
+                    number=len(rows) + 1, type=event.hook_type, time_unix_nano=event.time_unix_nano, wire=encode(event)
+                )
+            )
+        if answered:
+            messages.append(Message(role="assistant", content="", tool_calls=wanted))
+            messages.append(Message(role="tool", content="paid", tool_call_id=f"t{step}.0"))
+        if reached:
+            failed = asked.fate == "failed"
+            record = ModelCallRecord(
+                step_index=step,
+                provider="",
+                model="m",
+                start_unix_nano=round(began * 1e9),
+                duration_ms=asked.takes * 60e3,
+                input_tokens=0 if failed else asked.tokens,
+                cost_usd=0.0 if failed else asked.tokens / 1000,
+                error_type="RuntimeError" if failed else None,
+            )
+            made.append(record)
+    was_denied = not calls[-1][2]
+    state = OperationState(
+        **ids,
+        status="interrupted" if was_denied else "max_steps" if answered else "error",
+        messages=messages,
+        steering=Steering(denied=Denial(hook_id="policy", reason="no")) if was_denied else None,
+        events=len(rows),
+    )
+    await store.commit(state, expected_version=None, entries=rows)
+    state = msgspec.structs.replace(state, version=2)
+    await store.append(
+        state,
+        expected_version=1,
+        entries=(),
+        kept_messages=len(messages),
+        kept_outcomes=frozenset(),
+        model_calls=made,
+    )

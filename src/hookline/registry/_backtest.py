@@ -441,7 +441,9 @@ async def _judge_in_order(
             stopped.remove(key)
             continue
         judged = await judge.judge_at(chain, timed)
-        if judged is not None:
+        if isinstance(judged, str):
+            tally.note_gap(judged, 1)
+        elif judged is not None:
             runs_later = timed.is_asked and past.asked_at
             if not runs_later:
                 tally.note(past, judged)
@@ -467,6 +469,8 @@ class _CollectedOperation:
         self._timeline, self._tally = timeline, tally
         self._waited: list[PastCall] = []
         self._decided: dict[str, bool] = {}
+        self._asked: PastCall | None = None
+        """The last model call, until it is known when the next one began: only then can it have ended for sure."""
 
     async def judge(self, calls: PastCalls, past: PastCall) -> None:
         """Collect a call; one about which a person was asked only when all decisions are known."""
@@ -476,8 +480,22 @@ class _CollectedOperation:
         self._tally.note_collected(past)
         if past.waited:
             self._waited.append(past)
+        elif isinstance(past.call, ModelCall):
+            calls.complete(past)
+            if past.made is not None:
+                past.at = past.made.start_unix_nano / 1e9
+                past.ended_at = past.at + past.made.duration_ms / 1e3
+            self._add_asked(before=past.at)
+            self._asked = past
         else:
             self._timeline.add(past)
+
+    def _add_asked(self, *, before: float) -> None:
+        """Add the last model call. It has ended before the next one, though the clock of durations is another one."""
+        if self._asked is not None:
+            self._asked.ended_at = min(self._asked.ended_at, before)
+            self._timeline.add(self._asked)
+            self._asked = None
 
     def note_decision(self, decision: PersonDecision) -> None:
         """Take a person's decision."""
@@ -488,7 +506,8 @@ class _CollectedOperation:
         self._tally.note_gap(reason, calls)
 
     def end(self) -> None:
-        """Collect the calls about which a person was asked."""
+        """Collect the last calls."""
+        self._add_asked(before=math.inf)
         for past in self._waited:
             past.allowed = self._decided.get(tool_call_id_of(past.call))
             self._timeline.add(past)

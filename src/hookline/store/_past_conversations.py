@@ -31,6 +31,8 @@ class PastModelCall(NamedTuple):
         operation_id: The operation that made it.
         step_index: The step that made it.
         model: The model's name.
+        start_unix_nano: When it began, in nanoseconds since 1970.
+        duration_ms: How long it took.
         input_tokens: Tokens that the model read.
         output_tokens: Tokens that it wrote.
         cost_usd: What the call cost.
@@ -40,6 +42,8 @@ class PastModelCall(NamedTuple):
     operation_id: str
     step_index: int
     model: str
+    start_unix_nano: int
+    duration_ms: float
     input_tokens: int
     output_tokens: int
     cost_usd: float

@@ -9,6 +9,7 @@ import msgspec
 from hookline.calls import Call
 from hookline.errors import EventDecodeError
 from hookline.events import EventFields
+from hookline.store import PastModelCall
 
 __all__ = [
     "PastCall",
@@ -33,6 +34,8 @@ class PastCall(msgspec.Struct, kw_only=True, eq=False):
         asked_at: When the person was asked, if it has run since then; 0 otherwise.
         denied_by: The hook that denied it before it could run, if that is known; `""` otherwise.
         messages: Number of messages that stood when a model was asked.
+        made: What is stored of a `ModelCall`, if it has reached the model.
+        ended_at: When it ended, in unix seconds, if that matters and is known; 0 otherwise.
         conversation: In which conversation they stood, from 0; each compaction begins another one.
         result: Its result; `None` if it is not known, or the call has not run.
         lost: Why the result is not known although there was one; `""` otherwise.
@@ -47,6 +50,8 @@ class PastCall(msgspec.Struct, kw_only=True, eq=False):
     asked_at: float = 0.0
     denied_by: str = ""
     messages: int = 0
+    made: PastModelCall | None = None
+    ended_at: float = 0.0
     conversation: int = 0
     result: msgspec.Struct | None = None
     lost: str = ""

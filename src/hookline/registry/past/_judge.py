@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from time import time
 from types import TracebackType
 from typing import Any, Self
 
 import msgspec
 
 from hookline.budgets import InMemoryBudgets
-from hookline.calls import AgentCall, Call, ModelCall, SubAgentCall
+from hookline.calls import AgentCall, Call, ModelCall, ModelResponse, SubAgentCall, Usage
 from hookline.delivery import InProcess
 from hookline.dispatcher import hooks_of_this_process
 from hookline.errors import HookDenied
@@ -19,6 +18,7 @@ from hookline.interceptors import PastChain, PastVerdict
 from hookline.registry._build import Builder
 from hookline.registry._definition import HookDefinition, point_of
 from hookline.registry._errors import DefinitionError
+from hookline.registry.past._budgets import PastBudgets
 from hookline.registry.past._calls import (
     EMPTY_RESULTS,
     JUDGED_KINDS,
@@ -30,7 +30,7 @@ from hookline.registry.past._calls import (
 from hookline.registry.past._items import PastCall
 from hookline.registry.past._questions import MissingFields, PastQuestions
 from hookline.registry.past._timeline import TimedCall
-from hookline.store import PastEvents
+from hookline.store import PastEvents, PastModelCall
 
 __all__ = ["PastJudge"]
 
@@ -93,7 +93,7 @@ class PastJudge:
         self.types = event_types_of(self.calls, results=self.needs_results)
         self.needs_conversations = needs_conversations(self.calls)
         self.counts_spending = definition.handler == "budget" and not self.counts_together
-        self._now = 0.0
+        self._budgets = PastBudgets()
         if self.counts_together:
             self.notes.append(COUNTS_BEGIN)
         self._missing = MissingFields()
@@ -135,37 +135,71 @@ class PastJudge:
             What the hooks did. `None` if the call is for none of them. Or why the call cannot be judged: the hooks look
             at something that is not stored.
         """
-        reads = self._missing.reads
         judged = await chain.judge(calls.complete(past), past.result or self.outcome_without_result(past))
-        if reads:
-            fields = " and ".join(f"`{name}`" for name in dict.fromkeys(reads))
-            reads.clear()
-            return f"The hook uses {fields}, which no store keeps."
+        if self._missing.reads:
+            return self._take_gap()
         return past.lost or None if judged is None else judged
 
-    async def judge_at(self, chain: PastChain, timed: TimedCall) -> PastVerdict | None:
+    async def judge_at(self, chain: PastChain, timed: TimedCall) -> PastVerdict | str | None:
         """Judge a call at its time, with hooks that have judged all calls before it.
 
         Args:
             chain: The hooks.
             timed: The call.
+
+        Returns:
+            As for `judge`.
         """
-        past, self._now = timed.past, timed.at
-        outcome: object = EMPTY_RESULTS[type(past.call)]
-        if timed.is_asked or past.denied_by not in ("", self._definition.id):
-            outcome = HookDenied(past.denied_by, "The call did not run.")  # so that it does not count
-        return await chain.judge(past.call, outcome)
+        past, call = timed.past, timed.past.call
+        await self._budgets.advance(timed.at, ends_at=past.ended_at or timed.at)
+        outcome: object = EMPTY_RESULTS[type(call)]
+        if isinstance(call, ModelCall):
+            outcome = self._outcome_of_model(past.made)
+            call = msgspec.structs.replace(
+                call,
+                model=call.model or self._missing.model,
+                tools=self._missing.model_tools,
+                settings=self._missing.model_settings,
+            )
+        elif timed.is_asked or past.denied_by not in ("", self._definition.id):
+            outcome = not_run_error()
+        judged = await chain.judge(call, outcome)
+        return self._take_gap() or judged
+
+    def _outcome_of_model(self, made: PastModelCall | None) -> object:
+        """Return what a model call took, as a response without content; an exception if it failed or was not made."""
+        if made is None:
+            return not_run_error()
+        if made.error_type is not None:
+            return CallNotRunError()
+        return ModelResponse(
+            usage=Usage(input_tokens=made.input_tokens, output_tokens=made.output_tokens, cost_usd=made.cost_usd),
+            cost_known=True if made.cost_usd else self._missing.cost_known,
+            **self._missing.of_response,
+        )
+
+    def _take_gap(self) -> str:
+        """Return why hooks could not judge the last call: they used a field that is not stored; `""` if they could."""
+        reads = self._missing.reads
+        if not reads:
+            return ""
+        fields = " and ".join(f"`{name}`" for name in dict.fromkeys(reads))
+        reads.clear()
+        return f"The hook uses {fields}, which no store keeps."
 
     def build_chain(self) -> PastChain:
         """Build new hooks: for the calls of one operation or, if they count together, for all calls."""
-        clock = self._read_clock if self.counts_together else time
-        budgets = InMemoryBudgets(clock, announces=False)
-        built = self._builder.build_new(self._definition, budgets=budgets, clock=clock)
+        together = self.counts_together
+        built = self._builder.build_new(
+            self._definition,
+            budgets=self._budgets if together else InMemoryBudgets(announces=False),
+            clock=self._read_clock if together else None,
+        )
         return PastChain(self._select_judged(built))
 
     def _read_clock(self) -> float:
         """Return the time of the call that is judged."""
-        return self._now
+        return self._budgets.now
 
     def outcome_without_result(self, past: PastCall) -> object:
         """Return what stands for the outcome of a call whose result is not known, or not needed."""
@@ -257,10 +291,6 @@ def check_stored_budget(config: Mapping[str, Any]) -> None:
     Raises:
         DefinitionError: If it has not.
     """
-    for name in ("cost_usd", "tokens"):
-        if config.get(name) is not None:
-            problem = "calls that run at the same time reserve together, and the store does not have when each ended"
-            raise refusal(problem, f"$.config.{name}")
     if config.get("per", "operation") in ("operation", None):
         problem = (
             "sub-agents count with the run that called them, which a window by the clock may judge at another time"
@@ -274,6 +304,11 @@ def check_stored_budget(config: Mapping[str, Any]) -> None:
 def is_judged(interceptor: Interceptor) -> bool:
     """Return whether the store has what an interceptor judges."""
     return interceptor.kind in JUDGED_KINDS.get(interceptor.call, ())
+
+
+def not_run_error() -> HookDenied:
+    """Return the outcome of a call that did not run, so that it does not count."""
+    return HookDenied("", "The call did not run.")
 
 
 def refusal(problem: str, path: str = "$.handler") -> DefinitionError:

@@ -200,6 +200,8 @@ class PastQuestions:
                 call=call, number=number, at=at, messages=place.messages - left, conversation=place.conversation
             )
             past.lost = DISCARDED if left else ""
+            index = max(asked, len(made)) - 1 - left
+            past.made = made[index] if index < len(made) else None
             items.append(past)
         if place.is_answered:
             past.lost = NOT_ENDED

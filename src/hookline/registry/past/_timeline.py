@@ -9,8 +9,10 @@ from typing import NamedTuple, Self
 
 import msgspec
 
-from hookline.calls import SubAgentCall, ToolCall
+from hookline._readonly import NO_DICT, NO_LIST
+from hookline.calls import ModelCall, SubAgentCall, ToolCall
 from hookline.registry.past._items import PastCall
+from hookline.store import PastModelCall
 
 __all__ = ["PastTimeline", "TimedCall"]
 
@@ -19,13 +21,16 @@ MOST_WAITING = 1_000
 
 
 class _Entry(msgspec.Struct, array_like=True, kw_only=True):
-    """A call as it is written to the file: one of its two classes."""
+    """A call as it is written to the file: one of its three classes."""
 
     tool_call: ToolCall | None = None
     agent_call: SubAgentCall | None = None
+    model_call: ModelCall | None = None
     number: int
     at: float
     asked_at: float
+    ended_at: float
+    made: PastModelCall | None
     denied_by: str
     is_asked: bool
     allowed: bool | None
@@ -46,7 +51,7 @@ class TimedCall(NamedTuple):
 
 
 class PastTimeline:
-    """Calls of tools and sub-agents, in the order of time. It is a context manager.
+    """Calls of tools, sub-agents and models, in the order of time. It is a context manager.
 
     They are kept in a temporary database, which SQLite writes to a file of its own when it outgrows the memory.
     """
@@ -66,14 +71,20 @@ class PastTimeline:
         self._database.close()
 
     def add(self, past: PastCall) -> None:
-        """Add a call of a tool or sub-agent: once where it ran, and once where a person was asked about it."""
+        """Add a call: once where it ran, and once where a person was asked about it.
+
+        Of a `ModelCall`, only the last message is kept, and no field that no store keeps.
+        """
         call = past.call
         entry = _Entry(
             tool_call=call if isinstance(call, ToolCall) else None,
             agent_call=call if isinstance(call, SubAgentCall) else None,
+            model_call=_shorten(call) if isinstance(call, ModelCall) else None,
             number=past.number,
             at=past.at,
             asked_at=past.asked_at,
+            ended_at=past.ended_at,
+            made=past.made,
             denied_by=past.denied_by,
             is_asked=False,
             allowed=past.allowed,
@@ -92,13 +103,15 @@ class PastTimeline:
         self._write()
         for at, wire in self._database.execute("SELECT at, entry FROM calls ORDER BY at, rowid"):
             entry = _decode_entry(wire)
-            call = entry.agent_call if entry.tool_call is None else entry.tool_call
+            call = entry.tool_call or entry.agent_call or entry.model_call
             assert call is not None
             past = PastCall(
                 call=call,
                 number=entry.number,
                 at=entry.at,
                 asked_at=entry.asked_at,
+                ended_at=entry.ended_at,
+                made=entry.made,
                 denied_by=entry.denied_by,
                 allowed=entry.allowed,
             )
@@ -109,6 +122,14 @@ class PastTimeline:
         self._database.executemany("INSERT INTO calls VALUES (?, ?)", self._waiting)
         self._database.execute("COMMIT")
         self._waiting.clear()
+
+
+def _shorten(call: ModelCall) -> ModelCall:
+    """Return a model call without what no store keeps, and with its last message only."""
+    model = call.model if isinstance(call.model, str) else ""
+    return msgspec.structs.replace(
+        call, messages=list(call.messages[-1:]), tools=NO_LIST, settings=NO_DICT, model=model
+    )
 
 
 _decode_entry = msgspec.msgpack.Decoder(_Entry).decode
