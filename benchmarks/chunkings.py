@@ -16,6 +16,7 @@ import json
 import logging
 import random
 import sys
+import warnings
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from importlib.util import find_spec
 from time import perf_counter, sleep
@@ -124,11 +125,11 @@ async def read_pydantic_ai(pieces: list[str], hooks: Hooks) -> Answer:
     return Answer("".join(got), output, denied=False)
 
 
-async def read_langchain(pieces: list[str], hooks: Hooks) -> Answer:
-    """Read the answer of an agent of LangChain."""
+def langchain_agent(pieces: list[str], hooks: Hooks) -> Any:
+    """Return an agent of LangChain whose model streams these pieces."""
     from langchain.agents import create_agent
     from langchain_core.language_models.fake_chat_models import GenericFakeChatModel
-    from langchain_core.messages import AIMessage, AIMessageChunk
+    from langchain_core.messages import AIMessageChunk
     from langchain_core.outputs import ChatGenerationChunk
 
     from hookline.adapters.langchain import HooklineMiddleware
@@ -138,15 +139,35 @@ async def read_langchain(pieces: list[str], hooks: Hooks) -> Answer:
             async for piece in write(pieces):
                 yield ChatGenerationChunk(message=AIMessageChunk(content=piece))
 
-    got: list[str] = []
-    agent = hooked(create_agent(Writing(messages=iter(())), [], middleware=[HooklineMiddleware()]), hooks=[hooks])
-    output = ""
+    return hooked(create_agent(Writing(messages=iter(())), [], middleware=[HooklineMiddleware()]), hooks=[hooks])
+
+
+async def read_langchain(pieces: list[str], hooks: Hooks) -> Answer:
+    """Read the answer of an agent of LangChain."""
+    from langchain_core.messages import AIMessage, AIMessageChunk
+
+    agent, got, output = langchain_agent(pieces, hooks), list[str](), ""
     try:
         async for mode, found in agent.astream({"messages": [("user", "go")]}, stream_mode=["messages", "values"]):
             if mode == "values":
                 output = found["messages"][-1].text
             elif isinstance(found[0], AIMessageChunk) or not isinstance(found[0], AIMessage):
                 got.append(found[0].text)
+    except RunStopped:
+        return Answer("".join(got), "", denied=True)
+    return Answer("".join(got), output, denied=False)
+
+
+async def read_langchain_events(pieces: list[str], hooks: Hooks) -> Answer:
+    """Read the answer of an agent of LangChain by the events of its messages."""
+    agent, got, output = langchain_agent(pieces, hooks), list[str](), ""
+    try:
+        async for event in await agent.astream_events({"messages": [("user", "go")]}, version="v3"):
+            data = event["params"]["data"]
+            if event["method"] == "values":
+                output = data["messages"][-1].text
+            elif event["method"] == "messages" and isinstance(data[0], dict):
+                got.append(data[0].get("delta", {}).get("text", ""))
     except RunStopped:
         return Answer("".join(got), "", denied=True)
     return Answer("".join(got), output, denied=False)
@@ -285,7 +306,7 @@ Reader = Callable[[list[str], Hooks], Awaitable[Answer]]
 OF_PACKAGES: dict[str, tuple[Reader, ...]] = {
     "openai": (read_own_loop, read_sync_loop),
     "pydantic_ai": (read_pydantic_ai,),
-    "langchain": (read_langchain,),
+    "langchain": (read_langchain, read_langchain_events),
     "google.adk": (read_google_adk,),
 }
 """The readers that need a package."""
@@ -340,6 +361,7 @@ async def main(runs: int, seed: int) -> int:
     """Run all chunkings; return the exit code."""
     logging.getLogger("langchain_core.callbacks.manager").setLevel(logging.ERROR)  # it logs each denial
     logging.getLogger("google_adk").setLevel(logging.ERROR)
+    warnings.filterwarnings("ignore", ".*v3 streaming protocol")
     missing = [package for package in OF_PACKAGES if not is_installed(package)]
     print(f"read by {', '.join(reader.__name__.removeprefix('read_') for reader in READERS)}", flush=True)
     if missing:

@@ -83,6 +83,7 @@ class TextJudge:
         self._stages = [_Stage(hook) for hook in hooks]
         self.released = ""
         self.read_so_far: Callable[[], ModelResponse] | None = None
+        self._refusal: HookDenied | None = None
 
     @property
     def is_timed(self) -> bool:
@@ -120,11 +121,12 @@ class TextJudge:
         Raises:
             HookDenied: As `add`.
         """
+        self._check_denied()
         try:
             for stage in self._stages:
                 await stage.judge_broken(self._traversal)
-        except HookDenied:
-            self._keep_cut_answer()
+        except HookDenied as refusal:
+            self._note_denial(refusal)
             raise
 
     def seconds_left(self) -> float | None:
@@ -133,16 +135,24 @@ class TextJudge:
         return max(0.0, min(due) - monotonic()) if due else None
 
     async def _pass(self, text: str, *, now: bool) -> str:
+        self._check_denied()
         try:
             for stage in self._stages:
                 text = await stage.take(self._traversal, text, now=now)
-        except HookDenied:
-            self._keep_cut_answer()
+        except HookDenied as refusal:
+            self._note_denial(refusal)
             raise
         self.released += text
         return text
 
-    def _keep_cut_answer(self) -> None:
+    def _check_denied(self) -> None:
+        """Raise the denial of the answer again: a piece may have waited while a hook denied those before."""
+        if self._refusal is not None:
+            raise self._refusal
+
+    def _note_denial(self, refusal: HookDenied) -> None:
+        """Note that the answer is denied, and keep what is known of it."""
+        self._refusal = refusal
         known = ModelResponse(cost_known=False) if self.read_so_far is None else self.read_so_far()
         if not known.content:
             known = msgspec.structs.replace(known, content=self._stages[0].text)
