@@ -161,6 +161,7 @@ async def read_langchain(pieces: list[str], hooks: Hooks) -> Answer:
 async def read_langchain_events(pieces: list[str], hooks: Hooks) -> Answer:
     """Read the answer of an agent of LangChain by the events of its messages."""
     agent, got, output = langchain_agent(pieces, hooks), list[str](), ""
+    warnings.filterwarnings("ignore", ".*v3 streaming protocol")  # again, since LangChain adds filters of its own
     try:
         async for event in await agent.astream_events({"messages": [("user", "go")]}, version="v3"):
             data = event["params"]["data"]
@@ -361,7 +362,6 @@ async def main(runs: int, seed: int) -> int:
     """Run all chunkings; return the exit code."""
     logging.getLogger("langchain_core.callbacks.manager").setLevel(logging.ERROR)  # it logs each denial
     logging.getLogger("google_adk").setLevel(logging.ERROR)
-    warnings.filterwarnings("ignore", ".*v3 streaming protocol")
     missing = [package for package in OF_PACKAGES if not is_installed(package)]
     print(f"read by {', '.join(reader.__name__.removeprefix('read_') for reader in READERS)}", flush=True)
     if missing:
