@@ -246,6 +246,351 @@ async def test_the_seconds_that_are_left_travel_with_a_question_as_clocks_differ
     assert 0 < seconds[-1] <= 30
 
 
+async def test_where_the_last_process_is_killed_nobody_serves(server: NatsServer) -> None:
+    server.start()
+    asked = asyncio.Event()
+
+    async def hang(question: bytes) -> bytes:
+        asked.set()
+        await asyncio.Event().wait()
+        return question
+
+    async with NatsBus(server.url) as asker, NatsBus(server.url) as member, member.answer("guard", hang):
+        question = asyncio.create_task(asker.ask("guard", b"?", deadline=3600))
+        await asked.wait()
+        member._client.options["allow_reconnect"] = False
+        member._client._transport._io_writer.transport.abort()
+        async with asyncio.timeout(60):
+            with pytest.raises(NobodyServesError):
+                await question
+
+
+async def test_answers_that_come_twice_or_too_late_are_nobodys(nats_server: NatsServer, nats_prefix: str) -> None:
+    import nats
+
+    late: list[str] = []
+
+    async def answer_twice(message: nats.aio.msg.Msg) -> None:
+        if message.data == b"late":
+            late.append(message.reply)
+            return
+        for reply in (*late, message.reply, message.reply):
+            await other.publish(reply, message.data)
+
+    other = await nats.connect(nats_server.url)
+    await other.subscribe(f"{nats_prefix}.ask.guard", cb=answer_twice)
+    await other.flush()
+    async with NatsBus(nats_server.url, prefix=nats_prefix) as bus:
+        with pytest.raises(TimeoutError):
+            await bus.ask("guard", b"late", deadline=0.05)
+        answers = [await bus.ask("guard", str(nth).encode(), deadline=60) for nth in range(20)]
+    await other.close()
+
+    assert late
+    assert answers == [str(nth).encode() for nth in range(20)]
+
+
+async def test_the_seconds_that_are_left_travel_with_a_question_as_clocks_differ(
+    nats_server: NatsServer, nats_prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import nats
+
+    seconds: list[float] = []
+
+    async def note(message: nats.aio.msg.Msg) -> None:
+        seconds.append(float(message.headers["Hookline-Seconds"]))
+
+    other = await nats.connect(nats_server.url)
+    for subject in ("ask", "ask-all"):
+        await other.subscribe(f"{nats_prefix}.{subject}.guard", cb=note)
+    await other.flush()
+    async with NatsBus(nats_server.url, prefix=nats_prefix) as bus, bus.answer("guard", echo):
+        monkeypatch.setattr("time.time", lambda: 0.0)
+        assert await bus.ask("guard", b"?", deadline=60) == b"?"
+        await bus.ask("guard", b"?", deadline=30)
+        await other.flush()
+    await other.close()
+
+    assert 30 < seconds[0] <= 60
+    assert 0 < seconds[-1] <= 30
+
+
+async def test_where_the_last_process_is_killed_nobody_serves(server: NatsServer) -> None:
+    server.start()
+    asked = asyncio.Event()
+
+    async def hang(question: bytes) -> bytes:
+        asked.set()
+        await asyncio.Event().wait()
+        return question
+
+    async with NatsBus(server.url) as asker, NatsBus(server.url) as member, member.answer("guard", hang):
+        question = asyncio.create_task(asker.ask("guard", b"?", deadline=3600))
+        await asked.wait()
+        member._client.options["allow_reconnect"] = False
+        member._client._transport._io_writer.transport.abort()
+        async with asyncio.timeout(60):
+            with pytest.raises(NobodyServesError):
+                await question
+
+
+async def test_answers_that_come_twice_or_too_late_are_nobodys(nats_server: NatsServer, nats_prefix: str) -> None:
+    import nats
+
+    late: list[str] = []
+
+    async def answer_twice(message: nats.aio.msg.Msg) -> None:
+        if message.data == b"late":
+            late.append(message.reply)
+            return
+        for reply in (*late, message.reply, message.reply):
+            await other.publish(reply, message.data)
+
+    other = await nats.connect(nats_server.url)
+    await other.subscribe(f"{nats_prefix}.ask.guard", cb=answer_twice)
+    await other.flush()
+    async with NatsBus(nats_server.url, prefix=nats_prefix) as bus:
+        with pytest.raises(TimeoutError):
+            await bus.ask("guard", b"late", deadline=0.05)
+        answers = [await bus.ask("guard", str(nth).encode(), deadline=60) for nth in range(20)]
+    await other.close()
+
+    assert late
+    assert answers == [str(nth).encode() for nth in range(20)]
+
+
+async def test_the_seconds_that_are_left_travel_with_a_question_as_clocks_differ(
+    nats_server: NatsServer, nats_prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import nats
+
+    seconds: list[float] = []
+
+    async def note(message: nats.aio.msg.Msg) -> None:
+        seconds.append(float(message.headers["Hookline-Seconds"]))
+
+    other = await nats.connect(nats_server.url)
+    for subject in ("ask", "ask-all"):
+        await other.subscribe(f"{nats_prefix}.{subject}.guard", cb=note)
+    await other.flush()
+    async with NatsBus(nats_server.url, prefix=nats_prefix) as bus, bus.answer("guard", echo):
+        monkeypatch.setattr("time.time", lambda: 0.0)
+        assert await bus.ask("guard", b"?", deadline=60) == b"?"
+        await bus.ask("guard", b"?", deadline=30)
+        await other.flush()
+    await other.close()
+
+    assert 30 < seconds[0] <= 60
+    assert 0 < seconds[-1] <= 30
+
+
+async def test_where_the_last_process_is_killed_nobody_serves(server: NatsServer) -> None:
+    server.start()
+    asked = asyncio.Event()
+
+    async def hang(question: bytes) -> bytes:
+        asked.set()
+        await asyncio.Event().wait()
+        return question
+
+    async with NatsBus(server.url) as asker, NatsBus(server.url) as member, member.answer("guard", hang):
+        question = asyncio.create_task(asker.ask("guard", b"?", deadline=3600))
+        await asked.wait()
+        member._client.options["allow_reconnect"] = False
+        member._client._transport._io_writer.transport.abort()
+        async with asyncio.timeout(60):
+            with pytest.raises(NobodyServesError):
+                await question
+
+
+async def test_answers_that_come_twice_or_too_late_are_nobodys(nats_server: NatsServer, nats_prefix: str) -> None:
+    import nats
+
+    late: list[str] = []
+
+    async def answer_twice(message: nats.aio.msg.Msg) -> None:
+        if message.data == b"late":
+            late.append(message.reply)
+            return
+        for reply in (*late, message.reply, message.reply):
+            await other.publish(reply, message.data)
+
+    other = await nats.connect(nats_server.url)
+    await other.subscribe(f"{nats_prefix}.ask.guard", cb=answer_twice)
+    await other.flush()
+    async with NatsBus(nats_server.url, prefix=nats_prefix) as bus:
+        with pytest.raises(TimeoutError):
+            await bus.ask("guard", b"late", deadline=0.05)
+        answers = [await bus.ask("guard", str(nth).encode(), deadline=60) for nth in range(20)]
+    await other.close()
+
+    assert late
+    assert answers == [str(nth).encode() for nth in range(20)]
+
+
+async def test_the_seconds_that_are_left_travel_with_a_question_as_clocks_differ(
+    nats_server: NatsServer, nats_prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import nats
+
+    seconds: list[float] = []
+
+    async def note(message: nats.aio.msg.Msg) -> None:
+        seconds.append(float(message.headers["Hookline-Seconds"]))
+
+    other = await nats.connect(nats_server.url)
+    for subject in ("ask", "ask-all"):
+        await other.subscribe(f"{nats_prefix}.{subject}.guard", cb=note)
+    await other.flush()
+    async with NatsBus(nats_server.url, prefix=nats_prefix) as bus, bus.answer("guard", echo):
+        monkeypatch.setattr("time.time", lambda: 0.0)
+        assert await bus.ask("guard", b"?", deadline=60) == b"?"
+        await bus.ask("guard", b"?", deadline=30)
+        await other.flush()
+    await other.close()
+
+    assert 30 < seconds[0] <= 60
+    assert 0 < seconds[-1] <= 30
+
+
+async def test_where_the_last_process_is_killed_nobody_serves(server: NatsServer) -> None:
+    server.start()
+    asked = asyncio.Event()
+
+    async def hang(question: bytes) -> bytes:
+        asked.set()
+        await asyncio.Event().wait()
+        return question
+
+    async with NatsBus(server.url) as asker, NatsBus(server.url) as member, member.answer("guard", hang):
+        question = asyncio.create_task(asker.ask("guard", b"?", deadline=3600))
+        await asked.wait()
+        member._client.options["allow_reconnect"] = False
+        member._client._transport._io_writer.transport.abort()
+        async with asyncio.timeout(60):
+            with pytest.raises(NobodyServesError):
+                await question
+
+
+async def test_answers_that_come_twice_or_too_late_are_nobodys(nats_server: NatsServer, nats_prefix: str) -> None:
+    import nats
+
+    late: list[str] = []
+
+    async def answer_twice(message: nats.aio.msg.Msg) -> None:
+        if message.data == b"late":
+            late.append(message.reply)
+            return
+        for reply in (*late, message.reply, message.reply):
+            await other.publish(reply, message.data)
+
+    other = await nats.connect(nats_server.url)
+    await other.subscribe(f"{nats_prefix}.ask.guard", cb=answer_twice)
+    await other.flush()
+    async with NatsBus(nats_server.url, prefix=nats_prefix) as bus:
+        with pytest.raises(TimeoutError):
+            await bus.ask("guard", b"late", deadline=0.05)
+        answers = [await bus.ask("guard", str(nth).encode(), deadline=60) for nth in range(20)]
+    await other.close()
+
+    assert late
+    assert answers == [str(nth).encode() for nth in range(20)]
+
+
+async def test_the_seconds_that_are_left_travel_with_a_question_as_clocks_differ(
+    nats_server: NatsServer, nats_prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import nats
+
+    seconds: list[float] = []
+
+    async def note(message: nats.aio.msg.Msg) -> None:
+        seconds.append(float(message.headers["Hookline-Seconds"]))
+
+    other = await nats.connect(nats_server.url)
+    for subject in ("ask", "ask-all"):
+        await other.subscribe(f"{nats_prefix}.{subject}.guard", cb=note)
+    await other.flush()
+    async with NatsBus(nats_server.url, prefix=nats_prefix) as bus, bus.answer("guard", echo):
+        monkeypatch.setattr("time.time", lambda: 0.0)
+        assert await bus.ask("guard", b"?", deadline=60) == b"?"
+        await bus.ask("guard", b"?", deadline=30)
+        await other.flush()
+    await other.close()
+
+    assert 30 < seconds[0] <= 60
+    assert 0 < seconds[-1] <= 30
+
+
+async def test_where_the_last_process_is_killed_nobody_serves(server: NatsServer) -> None:
+    server.start()
+    asked = asyncio.Event()
+
+    async def hang(question: bytes) -> bytes:
+        asked.set()
+        await asyncio.Event().wait()
+        return question
+
+    async with NatsBus(server.url) as asker, NatsBus(server.url) as member, member.answer("guard", hang):
+        question = asyncio.create_task(asker.ask("guard", b"?", deadline=3600))
+        await asked.wait()
+        member._client.options["allow_reconnect"] = False
+        member._client._transport._io_writer.transport.abort()
+        async with asyncio.timeout(60):
+            with pytest.raises(NobodyServesError):
+                await question
+
+
+async def test_answers_that_come_twice_or_too_late_are_nobodys(nats_server: NatsServer, nats_prefix: str) -> None:
+    import nats
+
+    late: list[str] = []
+
+    async def answer_twice(message: nats.aio.msg.Msg) -> None:
+        if message.data == b"late":
+            late.append(message.reply)
+            return
+        for reply in (*late, message.reply, message.reply):
+            await other.publish(reply, message.data)
+
+    other = await nats.connect(nats_server.url)
+    await other.subscribe(f"{nats_prefix}.ask.guard", cb=answer_twice)
+    await other.flush()
+    async with NatsBus(nats_server.url, prefix=nats_prefix) as bus:
+        with pytest.raises(TimeoutError):
+            await bus.ask("guard", b"late", deadline=0.05)
+        answers = [await bus.ask("guard", str(nth).encode(), deadline=60) for nth in range(20)]
+    await other.close()
+
+    assert late
+    assert answers == [str(nth).encode() for nth in range(20)]
+
+
+async def test_the_seconds_that_are_left_travel_with_a_question_as_clocks_differ(
+    nats_server: NatsServer, nats_prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import nats
+
+    seconds: list[float] = []
+
+    async def note(message: nats.aio.msg.Msg) -> None:
+        seconds.append(float(message.headers["Hookline-Seconds"]))
+
+    other = await nats.connect(nats_server.url)
+    for subject in ("ask", "ask-all"):
+        await other.subscribe(f"{nats_prefix}.{subject}.guard", cb=note)
+    await other.flush()
+    async with NatsBus(nats_server.url, prefix=nats_prefix) as bus, bus.answer("guard", echo):
+        monkeypatch.setattr("time.time", lambda: 0.0)
+        assert await bus.ask("guard", b"?", deadline=60) == b"?"
+        await bus.ask("guard", b"?", deadline=30)
+        await other.flush()
+    await other.close()
+
+    assert 30 < seconds[0] <= 60
+    assert 0 < seconds[-1] <= 30
+
+
 async def test_accounts_do_not_meet(accounts: NatsServer) -> None:
     async with (
         NatsBus(url(accounts, "one:s3cret-1"), partitions=1) as one,

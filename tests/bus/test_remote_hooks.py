@@ -205,6 +205,86 @@ async def test_each_decision_carries_the_revision_of_the_process_that_made_it(jo
     assert len(seen) == 10
 
 
+async def test_each_decision_carries_the_revision_of_the_process_that_made_it(join: Join) -> None:
+    payments, seen = Payments(), []
+    hooks = Hooks("after-it")
+    hooks.guard(ToolCall)(lambda call: seen.append((call.args["amount"], call.metadata[REVISIONS]["guard"])))
+    async with (
+        serve(await join(), policy(lambda call: call.with_args(amount=1)), revision="old"),
+        serve(await join(), policy(lambda call: call.with_args(amount=2)), revision="new"),
+    ):
+        asking = remote("guard", bus=await join(), priority=1)
+        for _ in range(10):
+            await payments.run(asking, hooks)
+
+    assert set(seen) <= {(1, "old"), (2, "new")}
+    assert len(seen) == 10
+
+
+async def test_each_decision_carries_the_revision_of_the_process_that_made_it(join: Join) -> None:
+    payments, seen = Payments(), []
+    hooks = Hooks("after-it")
+    hooks.guard(ToolCall)(lambda call: seen.append((call.args["amount"], call.metadata[REVISIONS]["guard"])))
+    async with (
+        serve(await join(), policy(lambda call: call.with_args(amount=1)), revision="old"),
+        serve(await join(), policy(lambda call: call.with_args(amount=2)), revision="new"),
+    ):
+        asking = remote("guard", bus=await join(), priority=1)
+        for _ in range(10):
+            await payments.run(asking, hooks)
+
+    assert set(seen) <= {(1, "old"), (2, "new")}
+    assert len(seen) == 10
+
+
+async def test_each_decision_carries_the_revision_of_the_process_that_made_it(join: Join) -> None:
+    payments, seen = Payments(), []
+    hooks = Hooks("after-it")
+    hooks.guard(ToolCall)(lambda call: seen.append((call.args["amount"], call.metadata[REVISIONS]["guard"])))
+    async with (
+        serve(await join(), policy(lambda call: call.with_args(amount=1)), revision="old"),
+        serve(await join(), policy(lambda call: call.with_args(amount=2)), revision="new"),
+    ):
+        asking = remote("guard", bus=await join(), priority=1)
+        for _ in range(10):
+            await payments.run(asking, hooks)
+
+    assert set(seen) <= {(1, "old"), (2, "new")}
+    assert len(seen) == 10
+
+
+async def test_each_decision_carries_the_revision_of_the_process_that_made_it(join: Join) -> None:
+    payments, seen = Payments(), []
+    hooks = Hooks("after-it")
+    hooks.guard(ToolCall)(lambda call: seen.append((call.args["amount"], call.metadata[REVISIONS]["guard"])))
+    async with (
+        serve(await join(), policy(lambda call: call.with_args(amount=1)), revision="old"),
+        serve(await join(), policy(lambda call: call.with_args(amount=2)), revision="new"),
+    ):
+        asking = remote("guard", bus=await join(), priority=1)
+        for _ in range(10):
+            await payments.run(asking, hooks)
+
+    assert set(seen) <= {(1, "old"), (2, "new")}
+    assert len(seen) == 10
+
+
+async def test_each_decision_carries_the_revision_of_the_process_that_made_it(join: Join) -> None:
+    payments, seen = Payments(), []
+    hooks = Hooks("after-it")
+    hooks.guard(ToolCall)(lambda call: seen.append((call.args["amount"], call.metadata[REVISIONS]["guard"])))
+    async with (
+        serve(await join(), policy(lambda call: call.with_args(amount=1)), revision="old"),
+        serve(await join(), policy(lambda call: call.with_args(amount=2)), revision="new"),
+    ):
+        asking = remote("guard", bus=await join(), priority=1)
+        for _ in range(10):
+            await payments.run(asking, hooks)
+
+    assert set(seen) <= {(1, "old"), (2, "new")}
+    assert len(seen) == 10
+
+
 @pytest.mark.parametrize(("on_error", "paid"), [("closed", []), ("open", [("Ann", 5)])])
 async def test_where_nobody_serves_the_declared_mode_decides_at_once(join: Join, on_error: Any, paid: Any) -> None:
     payments = Payments()
