@@ -484,6 +484,12 @@ class Database:
             async with AsyncExitStack() as stack:
                 yield await self._begin(stack, self._reader)
 
+    @property
+    def engines(self) -> list[Engine]:
+        """All that open connections, for those who listen to SQLAlchemy's events."""
+        of_thread = [] if self._thread is None else [self._thread.engine]
+        return [*{each.sync_engine for each in (self._writer, self._reader)}, *of_thread]
+
     async def check(self) -> None:
         """Check that the database can be read and, on SQLite, written, without writing anything.
 

@@ -24,10 +24,13 @@ class TransactionThread:
 
     Args:
         engine: Makes the connection; only this thread uses it.
+
+    Attributes:
+        engine: The engine.
     """
 
     def __init__(self, engine: Engine) -> None:
-        self._engine = engine
+        self.engine = engine
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="hookline-sqlite")
 
     async def run(self, work: Callable[[AsyncConnection], Coroutine[Any, Any, T]]) -> T:
@@ -47,13 +50,14 @@ class TransactionThread:
             raise
 
     def _run(self, work: Callable[[AsyncConnection], Coroutine[Any, Any, T]]) -> T:
-        with self._engine.begin() as connection:
+        with self.engine.begin() as connection:
             return _run_at_once(work(cast("AsyncConnection", _SyncConnection(connection))))
 
     async def aclose(self) -> None:
         """Close the connection, and end the thread."""
-        await asyncio.get_running_loop().run_in_executor(self._executor, self._engine.dispose)
+        closing = self._executor.submit(self.engine.dispose)
         self._executor.shutdown(wait=False)
+        await asyncio.shield(asyncio.wrap_future(closing))
 
 
 class _SyncConnection:
