@@ -19,7 +19,6 @@ from google.genai import types
 from hookline._readonly import writable
 from hookline._stepping import SteppedCall
 from hookline.adapters._conversion import rejection_text, to_pending_tool
-from hookline.adapters._streams import must_hold_stream
 from hookline.adapters.google_adk import _conversion as convert
 from hookline.calls import (
     AgentCall,
@@ -245,7 +244,7 @@ class HookPlugin(BasePlugin):
             binding.last_part = llm_response
             if binding.note_piece is not None:
                 binding.note_piece()
-            if binding.model_call is None or not must_hold_stream(binding.run, ModelCall):
+            if binding.model_call is None or not binding.run.may_change_result(ModelCall):
                 return None
             return await self._release_part(binding, llm_response)
         if binding.model_call is None:
