@@ -272,11 +272,13 @@ async def test_what_hooks_of_a_process_did_is_found_in_the_log(site: Site, store
         one = await acme.get(f"/v1/hooks/logs/{mine[0]['id']}")
         all_of_them = (await admin.get("/v1/hooks/logs")).json()["items"]
         sums = (await admin.get("/v1/hooks/stats?by=tenant")).json()
+        pairs = (await acme.get("/v1/hooks/stats?by=agent,tool")).json()
 
     assert [each["operationId"] for each in mine] == [first]
     assert one.json() == mine[0]
     assert {each["operationId"] for each in all_of_them} == {first, second}
     assert {(each["tenantId"], each["count"]) for each in sums} == {("acme", 1), ("globex", 1)}
+    assert [(each["agentId"], each["tool"], each["count"]) for each in pairs] == [("", "bank/pay", 1)]
 
 
 async def test_executions_are_listed_by_revision(site: Site, store: SqlStore) -> None:
