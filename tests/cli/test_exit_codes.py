@@ -434,6 +434,12 @@ ROWS: dict[str, list[tuple[int, str]]] = {
         (MISUSED, ""),
         (MISUSED, "kept 1 --store sqlite:///missing.db"),
     ],
+    "hooks order": [
+        (FAILED, "ToolCall.guard kept"),
+        (MISUSED, "ToolCall.nothing kept"),
+        (MISUSED, "ToolCall.guard"),
+        (MISUSED, "ToolCall.guard kept --store sqlite:///missing.db"),
+    ],
     "hooks serve": [
         (MISUSED, "missing.py:hooks --bus nats://127.0.0.1:1"),
         (MISUSED, "missing.py:hooks"),
