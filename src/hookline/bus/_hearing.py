@@ -10,7 +10,7 @@ from fnmatch import fnmatchcase
 import msgspec
 
 from hookline._checks import quote
-from hookline.bus._bus import CommittedEvents, EventFilter, Hearer
+from hookline.bus._messages import CommittedEvents, EventFilter, Hearer
 from hookline.errors import HookUsageError
 
 __all__ = ["Draining", "check_filter", "select_commits"]

@@ -19,7 +19,10 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from hookline.bus._bus import (
+from hookline.bus._bus import Bus
+from hookline.bus._hearing import DRAINING, Draining, check_filter, select_commits
+from hookline.bus._memory import call_answerer, partition_of
+from hookline.bus._messages import (
     Answerer,
     BusAnswerError,
     BusUnavailableError,
@@ -37,10 +40,7 @@ from hookline.bus._bus import (
     check_watcher,
     no_answer_error,
 )
-from hookline.bus._hearing import DRAINING, Draining, check_filter, select_commits
-from hookline.bus._memory import call_answerer, partition_of
 from hookline.bus._nats_values import NatsValues
-from hookline.bus._remote import ServesHooks
 from hookline.errors import HookUsageError, MissingExtraError, message_of
 from hookline.wakeups import NET, POLL_SECONDS, LocalWakeups, check_seconds
 
@@ -85,7 +85,7 @@ async def flush_twice(client: Any) -> None:
     await client.flush()
 
 
-class NatsBus(LocalWakeups, ServesHooks):
+class NatsBus(LocalWakeups, Bus):
     """A `Bus` over a NATS server. Use it with `async with`.
 
     Questions are core requests to a queue group; commits are kept by JetStream in partitions, each of which has one

@@ -10,7 +10,7 @@ from contextvars import ContextVar
 
 import msgspec
 
-from hookline.bus._bus import CommittedEvents
+from hookline.bus._messages import CommittedEvents
 from hookline.errors import EventDecodeError, HookUsageError, message_of
 from hookline.events import EVENTS, BeforeToolCall, Event, copy_for_committed, decode
 from hookline.execution import Observer, compile_observer
