@@ -101,6 +101,7 @@ class CommittedEvents(msgspec.Struct, frozen=True, kw_only=True, rename="camel")
         events: The events, oldest first, each as `hookline.events.encode` writes it.
         tenant_id: The tenant for whom the operation runs.
         hearers: The names for which it is; empty for all who hear.
+        wanted: Wire names of the events that are for a name; a name that is not there hears all of them.
         replay: The id of the replay that tells it again; `""` when it is told for the first time.
         delivered: How often the bus has handed it to those who hear it under a name, this time included; 0 if the bus
             does not count.
@@ -111,6 +112,7 @@ class CommittedEvents(msgspec.Struct, frozen=True, kw_only=True, rename="camel")
     events: list[msgspec.Raw]
     tenant_id: str = ""
     hearers: list[str] = []
+    wanted: dict[str, list[str]] = {}
     replay: str = ""
     delivered: int = 0
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 import secrets
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractAsyncContextManager
+from copy import copy
 from typing import Any
 
 import msgspec
+from msgspec import structs
 
 from hookline._checks import quote
 from hookline.bus._bus import Bus
@@ -16,6 +18,7 @@ from hookline.bus._serving import FORMAT, HookQuestion, RemoteDecision, encode_c
 from hookline.bus._signing import ANSWER, QUESTION, Secret, check_secret, read_signed, sign
 from hookline.calls import CALLS, AgentCall, Ask, Call, Deny, Respond, ToolCall
 from hookline.errors import HookDefinitionError, HookUsageError, message_of
+from hookline.events import EVENTS, Event
 from hookline.hooks import AnyHook, ControlInterceptor, Hooks, OnError, check_interceptor
 
 __all__ = ["REVISIONS", "RemoteHooks", "ask_about", "remote", "serve"]
@@ -37,6 +40,7 @@ class RemoteHooks(Hooks):
         on_error: What happens to a call without a valid answer in time.
         tool: Glob over `toolset/tool_name`.
         observes: Whether the processes hear the stored events of the run.
+        events: Wire names of the events that they hear; empty for all.
         secret: The secrets that sign; none for questions without a signature.
         options: Further options of the bundle, as of `Hooks`.
     """
@@ -53,15 +57,15 @@ class RemoteHooks(Hooks):
         on_error: OnError,
         tool: str | None,
         observes: bool = False,
+        events: Sequence[str] = (),
         secret: tuple[bytes, ...] = (),
         **options: Any,
     ) -> None:
         super().__init__(name, **options)
         self.hearer = name if observes else ""
+        self.heard_events = tuple(events)
         self.needs_journal = observes
-        self._bus, self._deadline, self._options = bus, deadline, options
-        self._calls, self._on_error, self._tool = calls, on_error, tool
-        self._secret = secret
+        self._bus, self._deadline, self._secret = bus, deadline, secret
         self._bound: RemoteHooks | None = None
         for call in calls:
             hook = ControlInterceptor(
@@ -97,19 +101,18 @@ class RemoteHooks(Hooks):
         if bus is self._bus and not self.needs_journal:
             return self
         if self._bound is None or self._bound._bus is not bus:
-            self._bound = RemoteHooks(
-                self.id,
-                bus,
-                calls=self._calls,
-                deadline=self._deadline,
-                on_error=self._on_error,
-                tool=self._tool,
-                observes=bool(self.hearer),
-                secret=self._secret,
-                **self._options,
-            )
-            self._bound.needs_journal = False
+            self._bound = bound = copy(self)
+            bound._bus, bound.needs_journal = bus, False
+            bound.interceptors = tuple(structs.replace(each, handler=bound._ask) for each in self.interceptors)
+            bound._unscoped = None if self._unscoped is None else self._unscoped.for_store(store)
         return self._bound
+
+    def __copy__(self) -> RemoteHooks:
+        """Return the same hooks, which share nothing that was made of these."""
+        made = RemoteHooks.__new__(RemoteHooks)
+        made.__dict__.update(self.__dict__)
+        made._bound = made._compiled = made._chain = made._keys = None
+        return made
 
     def _bus_of(self, store: object) -> Bus:
         """Return the wake-ups of a store, which are a bus.
@@ -195,6 +198,7 @@ def remote(
     name: str,
     *,
     observes: bool = False,
+    events: Sequence[type[Event]] | None = None,
     bus: Bus | None = None,
     calls: Sequence[type[Call]] | None = None,
     deadline: float = 2.0,
@@ -219,6 +223,7 @@ def remote(
     Args:
         name: The name that is served: up to 63 letters, digits, `_` and `-`.
         observes: Whether the process hears the stored events of the run.
+        events: With `observes=True`: the classes of the events that it hears; by default all.
         bus: Carries the questions. By default that of the store of the run: `SqlStore(url, wakeups=bus)`.
         calls: The classes of calls to ask about; by default those of tools, and none with `observes=True`.
         deadline: Seconds until the answer must be there, at most 3600.
@@ -248,6 +253,7 @@ def remote(
         )
     if not isinstance(observes, bool):
         raise HookDefinitionError(where, f"`observes` must be True or False; got {quote(observes)}")
+    heard = _check_events(events, where, observes=observes)
     if calls is None:
         calls = () if observes else (ToolCall,)
     if not isinstance(calls, tuple | list) or not (calls or observes):
@@ -265,12 +271,30 @@ def remote(
         on_error=on_error,
         tool=tool,
         observes=observes,
+        events=heard,
         secret=signing,
         priority=priority,
         tenant_id=tenant_id,
         inherit=inherit,
         shadow=shadow,
     )
+
+
+def _check_events(events: object, where: str, *, observes: bool) -> list[str]:
+    """Return the wire names of classes of events; none for all.
+
+    Raises:
+        HookDefinitionError: If it is no list of such classes, or nobody observes.
+    """
+    if events is None:
+        return []
+    if not observes:
+        raise HookDefinitionError(where, "`events` is only for observers; set `observes=True`, or leave it out")
+    given = list(events) if isinstance(events, tuple | list) else []
+    if not given or not all(each in EVENTS.values() for each in given):
+        problem = f"`events` must be classes of events, such as (AfterToolCall,); got {quote(events)}"
+        raise HookDefinitionError(where, problem)
+    return list(dict.fromkeys(each.hook_type.value for each in given))
 
 
 def serve(

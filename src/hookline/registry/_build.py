@@ -11,10 +11,11 @@ from urllib.parse import urlsplit
 import msgspec
 
 from hookline.budgets import BudgetStore
-from hookline.bus import SECRET_VARIABLE, Bus, ask_about, check_secret
+from hookline.bus import SECRET_VARIABLE, Bus, ask_about, check_secret, remote
 from hookline.calls import Ask, Call, Deny, Respond
 from hookline.delivery import ENVIRONMENT_KEY, InProcess, KeyRing
 from hookline.errors import HookDefinitionError, HookUsageError, message_of
+from hookline.events import EVENTS, HookType
 from hookline.hooks import (
     AnyHook,
     Hook,
@@ -147,6 +148,8 @@ class Builder:
                 problem = "this process has no folder of scripts; pass `scripts`"
                 raise DefinitionError("script_refused", "$.script", problem)
             return _build_bundle(definition, point, self._scripts.build_handler(definition, point), spare=1.0)
+        if definition.remote is not None and point.event is not None:
+            return _build_remote_observers(definition, point, definition.remote)
         if definition.remote is not None:
             return _build_remote(definition, point, definition.remote, self._wakeups)
         made = self._catalog.build(definition, budgets=budgets)
@@ -281,6 +284,20 @@ def _build_bundle(
         bundle.on(point.event, **options)(handler)
     else:
         getattr(bundle, point.kind or "")(point.call, on_error=definition.on_error, **options)(handler)
+    return bundle
+
+
+def _build_remote_observers(definition: HookDefinition, point: Point, target: RemoteTarget) -> Hooks:
+    """Build the bundle of remote observers; a run that keeps no events for them refuses it."""
+    names = [point.name, *target.events]
+    bundle = remote(
+        target.name,
+        observes=True,
+        events=None if "*" in names else [EVENTS[HookType(name)] for name in names],
+        tenant_id=definition.tenant_id,
+        inherit=definition.inherits,
+    )
+    bundle.id, bundle.from_definition = definition.id, True
     return bundle
 
 

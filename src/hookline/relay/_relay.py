@@ -265,6 +265,7 @@ class Relay:
             events=[msgspec.Raw(wire) for wire in wires],
             tenant_id=queued.tenant_id,
             hearers=queued.hearers,
+            wanted=queued.wanted,
             replay=queued.replay,
         )
         try:
