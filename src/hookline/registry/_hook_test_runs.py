@@ -66,10 +66,11 @@ class HookTestResult(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         file: The file.
         line: The line where the test begins, from 1; `None` if it is not known.
         name: The name of the test.
-        passed: Whether all verdicts were the expected ones.
+        passed: Whether it was run, and all verdicts were the expected ones.
         problems: What differs, one sentence for each difference.
         calls: The verdicts, in the order of the calls.
         duration_ms: How long the test took.
+        not_run: Why it was not run; `""` if it was.
     """
 
     file: str
@@ -79,6 +80,7 @@ class HookTestResult(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     problems: list[str]
     calls: list[JudgedCall]
     duration_ms: float
+    not_run: str = ""
 
 
 async def run_hook_test(builder: Builder, test: HookTest, *, timeout: float) -> HookTestResult:
@@ -93,7 +95,8 @@ async def run_hook_test(builder: Builder, test: HookTest, *, timeout: float) -> 
         timeout: Seconds that each hook without a `timeout` may take.
     """
     started = perf_counter()
-    snapshot = Snapshot(builder.renew())
+    fresh = builder.renew()
+    snapshot = Snapshot(fresh)
     snapshot.set_file_definitions(msgspec.structs.replace(each, **ROLLED_OUT) for each in test.hooks)
     names = {each.id: each.name for each in test.hooks}
     answers = DeclaredAnswers(test.webhook_answers, names)
@@ -110,6 +113,8 @@ async def run_hook_test(builder: Builder, test: HookTest, *, timeout: float) -> 
             verdict = await _judge_call(hooks, subject, sample.result, timeout=timeout)
         else:
             verdict = await _tell_observers(selected, subject, answers, timeout=timeout)
+        if fresh.unasked:
+            break
         judged.append(verdict)
         where = f"call {nth}: " if len(test.calls) > 1 else ""
         differences = answers.missing or _list_differences(tested.expected, verdict, names)
@@ -125,10 +130,11 @@ async def run_hook_test(builder: Builder, test: HookTest, *, timeout: float) -> 
         file=test.file,
         line=test.line,
         name=test.name,
-        passed=not problems,
-        problems=problems,
+        passed=not problems and not fresh.unasked,
+        problems=[] if fresh.unasked else problems,
         calls=judged,
         duration_ms=(perf_counter() - started) * 1e3,
+        not_run=f"it asks {fresh.unasked[0]!r} over a bus, and there is none" if fresh.unasked else "",
     )
 
 
