@@ -20,7 +20,7 @@ from hookline.evals._engine_process import AGENT_ID, OBSERVERS, Ledger, describe
 from hookline.evals.adapter_contract import ContractError
 from hookline.events import decode
 from hookline.runtime import Agent, Approve, Engine, JournalEntry, ScriptedModel, exec_agent, new_operation_id
-from hookline.store import SqlStore
+from hookline.store import LIVE, SqlStore
 
 __all__ = ["KILL_PLACES", "EngineTrial", "KillOutcome", "check_engine"]
 
@@ -33,6 +33,7 @@ START_SECONDS = 60.0
 """Seconds within which the processes begin to serve, which is not up to the engine."""
 TICK = 0.05
 """Seconds between two looks at what other processes do."""
+END_EVENTS = ("afterToolCall", "onToolCallError")
 SIGNS_OF_A_RUN = ("tool", "heard", "committed")
 """Kinds of lines of the ledger that only the process writes that runs the operation."""
 
@@ -42,6 +43,8 @@ class KillOutcome(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         place: The place at which the process was killed; `""` if it was not.
+        problem: Why the operation did not reach its end; `""` if it did. With a problem, it is not counted what remote
+            observers heard.
         seconds: Seconds from the kill, or from the decision of a person after it, until another process went on; 0
             without a kill.
         tools_started_twice: Names of tools that started more than once.
@@ -56,6 +59,7 @@ class KillOutcome(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     place: str
+    problem: str = ""
     seconds: float = 0.0
     tools_started_twice: list[str] = []
     heard_twice: list[str] = []
@@ -67,7 +71,7 @@ class KillOutcome(msgspec.Struct, frozen=True, kw_only=True):
     observers_disordered: list[int] = []
 
     def check(self) -> None:
-        """Check that nothing was lost, repeated, or told in two ways.
+        """Check that the operation has ended, and that nothing was lost, repeated, or told in two ways.
 
         Raises:
             ContractError: For the first fault.
@@ -75,6 +79,7 @@ class KillOutcome(msgspec.Struct, frozen=True, kw_only=True):
         for found, what in (
             (self.tools_started_twice, "Tools that started twice."),
             (self.heard_twice, "Events that a function heard twice."),
+            (self.problem, "What kept the operation from its end."),
             (self.lost, "Numbers of events that the journal lacks."),
             (self.repeated, "Numbers of events that the journal has twice."),
             (self.contradictions, "Calls of which a function with heard='committed' heard two ends."),
@@ -83,7 +88,7 @@ class KillOutcome(msgspec.Struct, frozen=True, kw_only=True):
             (self.observers_lost, "Numbers of events that remote observers did not hear."),
         ):
             if found:
-                raise ContractError(what, "[]", repr(found))
+                raise ContractError(what, "nothing", found if isinstance(found, str) else repr(found))
 
 
 async def check_engine(
@@ -201,7 +206,7 @@ class EngineTrial:
             What happened to the operation, with all faults.
 
         Raises:
-            ContractError: If the operation does not begin, pause or end in time, or ends with an error.
+            ContractError: If the processes do not start.
             HookUsageError: If there is no such place.
         """
         if place not in ("", *KILL_PLACES):
@@ -210,48 +215,47 @@ class EngineTrial:
         operation_id = new_operation_id()
         if place:
             self._ledger.order_kill(operation_id, place)
-        await self._run_to_end(operation_id)
+        problem = await self._run_to_end(operation_id)
         journal = await self._store.events_of(operation_id)
-        observed = await self._wait_for_observers(operation_id, journal)
-        return _judge(place, self._ledger.read(operation_id), journal, observed)
+        if not problem:
+            await self._wait_for_observers(operation_id, journal)
+        lines = self._ledger.read(operation_id)
+        if place and not problem and not any(line["kind"] == "killed" for line in lines):
+            problem = "the process was not killed"
+        return _judge(place, problem, lines, journal)
 
-    async def _run_to_end(self, operation_id: str) -> None:
-        """Begin an operation, approve what it asks for, and wait for its end."""
-        agent = Agent(id=AGENT_ID, model=ScriptedModel([]))
-        store, within, ends = self._store, self._within, monotonic() + self._within
-        observers = [remote(OBSERVERS, observes=True)]
+    async def _run_to_end(self, operation_id: str) -> str:
+        """Begin an operation, approve what it asks for, and wait for its end.
+
+        Returns:
+            Why it does not end well; `""` if it does.
+        """
+        agent, observers = Agent(id=AGENT_ID, model=ScriptedModel([])), [remote(OBSERVERS, observes=True)]
+        store, engine, ends = self._store, self._engine, monotonic() + self._within
         try:
-            async with asyncio.timeout(within):
+            async with asyncio.timeout(self._within):
                 result = await exec_agent(
-                    agent, "Go", operation_id=operation_id, store=store, engine=self._engine, hooks=observers
+                    agent, "Go", operation_id=operation_id, store=store, engine=engine, hooks=observers
                 )
         except TimeoutError:
-            raise ContractError(
-                "An operation that was begun.", f"it runs within {within:g} s", "it does not run"
-            ) from None
+            return f"it was begun, and does not run within {self._within:g} s"
         if result.reason != "waiting_for_human":
-            raise ContractError("The reason of the first segment.", "'waiting_for_human'", repr(result.reason))
+            return f"its first segment has the reason {result.reason!r}, not 'waiting_for_human'"
         await store.decide(operation_id, Approve("t2"))
         self._ledger.write("decided", operation_id)
-        await self._engine.wake(operation_id)
-        while (stored := await store.operation(operation_id)) is None or stored.status in (
-            "running",
-            "waiting_for_human",
-        ):
-            _check_time(ends, "An operation that was decided and woken ends.", within)
+        await engine.wake(operation_id)
+        while (stored := await store.operation(operation_id)) is None or stored.status in LIVE:
+            if monotonic() > ends:
+                return f"it was decided and woken, and does not end within {self._within:g} s"
             await asyncio.sleep(TICK)
-        if stored.status != "done":
-            raise ContractError("The reason of the operation.", "'done'", repr(stored.status))
+        return "" if stored.status == "done" else f"it has ended with the reason {stored.status!r}, not 'done'"
 
-    async def _wait_for_observers(self, operation_id: str, journal: Sequence[JournalEntry]) -> list[tuple[int, str]]:
-        """Return what remote observers heard, once it is all of the journal, or the time is over."""
-        ends = monotonic() + self._within
-        while True:
-            lines = [line["what"] for line in self._ledger.read(operation_id) if line["kind"] == "observed"]
-            observed = [(int(number), text) for number, _, text in (line.partition(" ") for line in lines)]
-            if {entry.number for entry in journal} <= {number for number, _ in observed} or monotonic() > ends:
-                return observed
+    async def _wait_for_observers(self, operation_id: str, journal: Sequence[JournalEntry]) -> None:
+        """Wait until remote observers have heard all of a journal, or the time is over."""
+        ends, missing = monotonic() + self._within, {entry.number for entry in journal}
+        while missing and monotonic() < ends:
             await asyncio.sleep(TICK)
+            missing -= {number for number, _ in _find_observed(self._ledger.read(operation_id))}
 
 
 class _Processes:
@@ -276,7 +280,10 @@ class _Processes:
             )
         ends = monotonic() + START_SECONDS
         while {each.pid for each in self._running} - {line["pid"] for line in self._ledger.read("")}:
-            _check_time(ends, "The processes that serve the agent begin.", START_SECONDS)
+            if monotonic() > ends:
+                raise ContractError(
+                    "The processes that serve the agent.", f"they begin within {START_SECONDS:g} s", "no"
+                )
             if any(each.returncode is not None for each in self._running):
                 raise ContractError("The processes that serve the agent.", "they run", "one has ended")
             await asyncio.sleep(TICK)
@@ -298,43 +305,33 @@ async def _serving(arguments: Sequence[str], ledger: Ledger) -> AsyncIterator[_P
         await processes.stop()
 
 
-def _check_time(ends: float, what: str, within: float) -> None:
-    if monotonic() > ends:
-        raise ContractError(what, f"within {within:g} s", "later, or never")
-
-
-def _judge(
-    place: str,
-    lines: Sequence[dict[str, Any]],
-    journal: Sequence[JournalEntry],
-    observed: Sequence[tuple[int, str]],
-) -> KillOutcome:
-    """Find out what happened to an operation in all processes.
-
-    Raises:
-        ContractError: If a kill was ordered, and did not happen.
-    """
-    if place and not any(line["kind"] == "killed" for line in lines):
-        raise ContractError("The kill of a process.", "it happened", "it did not")
+def _judge(place: str, problem: str, lines: Sequence[dict[str, Any]], journal: Sequence[JournalEntry]) -> KillOutcome:
+    """Find out what happened to an operation in all processes."""
     texts = {kind: [line["what"] for line in lines if line["kind"] == kind] for kind in SIGNS_OF_A_RUN}
-    ended = [
-        words[1] for words in map(str.split, texts["committed"]) if words[0] in ("afterToolCall", "onToolCallError")
-    ]
+    ended = [words[1] for words in map(str.split, texts["committed"]) if words[0] in END_EVENTS]
     numbers = [entry.number for entry in journal]
     stories = {entry.number: describe_event(decode(entry.wire)) for entry in journal}
+    observed = [] if problem else _find_observed(lines)
     first_heard = list(dict.fromkeys(number for number, _ in observed))
     return KillOutcome(
         place=place,
-        seconds=_takeover_seconds(lines) if place else 0.0,
+        problem=problem,
+        seconds=_takeover_seconds(lines),
         tools_started_twice=_find_repeated(texts["tool"]),
         heard_twice=[*_find_repeated(texts["heard"]), *_find_repeated(texts["committed"])],
         contradictions=_find_repeated(ended),
         lost=sorted(set(range(1, max(numbers, default=0) + 1)) - set(numbers)),
         repeated=_find_repeated(numbers),
-        observers_lost=[number for number in numbers if number not in set(first_heard)],
+        observers_lost=[] if problem else sorted(set(numbers) - set(first_heard)),
         observers_repeated=sorted({number for number, text in observed if stories.get(number) != text}),
         observers_disordered=[each for nth, each in enumerate(first_heard) if each < max(first_heard[: nth + 1])],
     )
+
+
+def _find_observed(lines: Sequence[dict[str, Any]]) -> list[tuple[int, str]]:
+    """Return the numbers and the events that remote observers heard, in order, with repetitions."""
+    words = [line["what"].partition(" ") for line in lines if line["kind"] == "observed"]
+    return [(int(number), text) for number, _, text in words]
 
 
 def _find_repeated(found: Iterable[T]) -> list[T]:
@@ -342,8 +339,10 @@ def _find_repeated(found: Iterable[T]) -> list[T]:
 
 
 def _takeover_seconds(lines: Sequence[dict[str, Any]]) -> float:
-    """Return the seconds until another process ran the operation after a kill."""
-    kill = next(line for line in lines if line["kind"] == "killed")
+    """Return the seconds until another process ran the operation after a kill; 0 without a kill."""
+    kill = next((line for line in lines if line["kind"] == "killed"), None)
+    if kill is None:
+        return 0.0
     began = float(kill["time"])
     for line in lines[lines.index(kill) + 1 :]:
         if line["kind"] == "decided":
