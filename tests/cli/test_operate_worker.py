@@ -57,13 +57,13 @@ async def hold(file: str) -> str:
 
 
 def say(call):
-    order = next(each.content for each in call.messages if each.role == "user")
+    orders = next(each.content for each in call.messages if each.role == "user").split(" then ")
     results = [each.content for each in call.messages if each.role == "tool"]
-    if results:
+    if len(results) == len(orders):
         return ModelResponse(content=" ".join(results))
-    name, _, value = order.partition(" ")
+    name, _, value = orders[len(results)].partition(" ")
     args = {"file": value} if name == "hold" else {"amount": int(value)}
-    return ModelResponse(tool_calls=[ToolRequest(name, args, tool_call_id="c1")])
+    return ModelResponse(tool_calls=[ToolRequest(name, args, tool_call_id=f"c{len(results)}")])
 
 
 payer = Agent(id="payer", model=ScriptedModel(say), tools=[pay, refund, hold])
@@ -142,6 +142,20 @@ async def test_what_does_not_end_in_time_is_continued_by_another_worker(tmp_path
         with working(tmp_path):
             answer = await held
     assert "held" not in answer  # the tool was cut: it is told so, and not run again
+
+
+async def test_with_a_lease_it_takes_part_in_changes_of_hooks_in_running_operations(tmp_path: Path) -> None:
+    flag = tmp_path / "flag"
+    async with SqlStore(database(tmp_path)) as store, Registry(store) as registry:
+        definition = {"id": "stop", "name": "stop", "point": "ToolCall.guard", "handler": "deny", "tool": "pay"}
+        await registry.create({**definition, "config": {"reason": "Nobody refunds."}})
+        with working(tmp_path, "--lease", "60") as process:
+            held = asyncio.create_task(begin(store, f"hold {flag} then refund 7"))
+            assert process.stdout is not None
+            assert await asyncio.to_thread(process.stdout.readline) == "holding\n"
+            await asyncio.wait_for(registry.update("stop", {"tool": "refund"}, fence=True), 60)
+            flag.touch()
+            assert await held == "held Nobody refunds."
 
 
 QUEUES = """
