@@ -172,6 +172,8 @@ ROWS: dict[str, list[tuple[int, str]]] = {
         (MISUSED, "exit_agents.py:plain --concurrency 0"),
         (MISUSED, "exit_agents.py:plain --store nowhere:///x"),
         (MISUSED, "exit_agents.py:plain --bus gopher://x"),
+        (MISUSED, "exit_agents.py:plain --dbos gopher://x"),
+        (MISUSED, "exit_agents.py:plain --dbos-name payments"),
         (FAILED, "exit_agents.py:plain --bus nats://127.0.0.1:1"),
     ],
     "approvals approve": [
