@@ -19,7 +19,6 @@ from google.genai import types
 from hookline._readonly import writable
 from hookline._stepping import SteppedCall
 from hookline.adapters._conversion import rejection_text, to_pending_tool
-from hookline.adapters._streams import must_hold_stream
 from hookline.adapters.google_adk import _conversion as convert
 from hookline.calls import (
     AgentCall,
@@ -244,7 +243,7 @@ class HookPlugin(BasePlugin):
             if binding.reads_parts:
                 return None
             binding.note_part(llm_response)
-            if binding.model_call is None or not must_hold_stream(binding.run, ModelCall):
+            if binding.model_call is None or not binding.run.may_change_result(ModelCall):
                 return None
             return llm_response.model_copy(update={"content": None})  # ADK emits no event without content
         if binding.model_call is None:
