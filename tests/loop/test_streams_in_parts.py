@@ -369,7 +369,7 @@ def read_cut(chunks: list[bytes], hooks: Hooks, *, sync: bool) -> tuple[str, boo
 
 @settings(max_examples=40, deadline=None)
 @given(
-    pieces=st.lists(st.sampled_from(["a ", "47", "11", "4711", "é", "\n", "4"]), max_size=8),
+    pieces=st.lists(st.sampled_from(["a ", "47", "471", "1", "4711", "é"]), max_size=8),
     cuts=st.lists(st.floats(0, 1), max_size=12),
     most=st.integers(1, 12),
     seconds=st.sampled_from([None, 0.0001, 5]),
