@@ -367,11 +367,11 @@ def read_cut(chunks: list[bytes], hooks: Hooks, *, sync: bool) -> tuple[str, boo
     return "".join(found), False
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(
-    pieces=st.lists(st.sampled_from(["a ", "47", "471", "1", "4711", "é"]), max_size=8),
-    cuts=st.lists(st.floats(0, 1), max_size=12),
-    most=st.integers(1, 12),
+    pieces=st.lists(st.sampled_from(["é ", "471", "1"]), max_size=8),
+    cuts=st.lists(st.floats(0, 1), min_size=6, max_size=12),
+    most=st.integers(1, 6),
     seconds=st.sampled_from([None, 0.0001, 5]),
     sync=st.booleans(),
 )
