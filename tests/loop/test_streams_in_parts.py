@@ -163,6 +163,28 @@ async def test_the_tokens_that_a_cut_answer_has_reported_count(way: Way) -> None
         assert 0 < figures.used.tokens < 300
 
 
+async def test_a_budget_of_one_run_counts_the_cut_answer_of_a_sub_agent(way: Way) -> None:
+    way.provider.script(
+        way.dialect.says(ModelResponse(content="hello")),
+        way.dialect.says(SECRET, pieces=PIECES),
+        way.dialect.says(SECRET),
+    )
+    hooks = judging(lambda r: Deny("a secret") if "4711" in r.content else None, hold=3)
+    begun, cut = 18, 5  # tokens of the first answer, and at least those of the one that was cut
+
+    async with way.wrapped([budget(tokens=begun + cut)]) as run:
+        await way.ask(run)
+        with pytest.raises(RunStopped, match="a secret"):
+            async with way.wrapped([hooks], parent=run) as sub_run:
+                async for _ in read(await way.ask(sub_run, stream=True)):
+                    pass
+        with pytest.raises(RunStopped, match="tokens is used up") as stopped:
+            await way.ask(run)
+
+    spent = int(str(stopped.value).split(": ")[-1].split()[0])
+    assert begun + cut < spent < 100
+
+
 WAITS = {"max_chars": 1000, "max_seconds": 0.01}
 
 
