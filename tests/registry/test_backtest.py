@@ -6,6 +6,7 @@ import asyncio
 import logging
 import random
 import time
+import weakref
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,7 @@ from hookline.registry import (
     Registry,
     read_call_labels,
 )
+from hookline.registry.past import PastJudge
 from hookline.runtime import Approve, Reject, resume_agent
 from hookline.signals import hook_executed
 from hookline.store import SqlStore, _past_events, events, operations
@@ -134,6 +136,13 @@ async def test_hooks_begin_anew_with_each_operation(store: SqlStore, registry: R
     found = await registry.backtest(made_by("first_of_its_kind"))
 
     assert (found.calls, found.passed, found.denied, found.failed) == (9, 3, 6, 0)
+
+
+async def test_the_hooks_of_an_operation_are_freed_without_the_garbage_collector(registry: Registry) -> None:
+    async with PastJudge(registry._builder, made_by("crashing"), allow_webhooks=False) as judge:
+        chain = weakref.ref(judge.build_chain())
+
+        assert chain() is None
 
 
 async def test_calls_are_counted_by_tenant_and_tool_and_a_tenant_sees_its_own(

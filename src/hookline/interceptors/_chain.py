@@ -383,8 +383,9 @@ class PastChain:
 
     def __init__(self, hooks: Iterable[Interceptor], *, hook_timeout: float = 30.0) -> None:
         placed: dict[type[Call], list[Placed]] = {}
+        lane = object()  # not the chain: a cycle of both would wait for the garbage collector, once per operation
         for hook in hooks:
-            placed.setdefault(hook.call, []).append((hook, self))
+            placed.setdefault(hook.call, []).append((hook, lane))
         self._compiled = {call: CompiledChain(each, hook_timeout=hook_timeout) for call, each in placed.items()}
         self._clock = Clock if runs_on_asyncio() else ScopedClock
 
