@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
@@ -243,6 +246,37 @@ async def test_a_cancelled_transaction_in_memory_loses_nothing_else() -> None:
         assert len(await store.events_of("op")) == 3
         await grow(store, "op", commits=2, each=1)
         assert await counts(store) == (5, 5)
+
+
+@pytest.mark.parametrize("place", [":memory:", "store.db"])
+async def test_a_query_that_is_cancelled_with_rows_left_gives_its_lock_back(place: str, tmp_path: Path) -> None:
+    begun, cancelled, kept = asyncio.Event(), threading.Event(), list[BaseException]()
+    loop = asyncio.get_running_loop()
+
+    def wait() -> int:
+        loop.call_soon_threadsafe(begun.set)
+        return cancelled.wait(30)
+
+    async def query(store: SqlStore) -> None:
+        async with store.writing() as connection:
+            driver: Any = (await connection.get_raw_connection()).driver_connection
+            await driver.create_function("wait", 0, wait)
+            try:
+                await connection.exec_driver_sql("SELECT wait() UNION ALL SELECT 2")
+            except asyncio.CancelledError as error:
+                kept.append(error)  # its traceback has the cursor, which Python would free some time later otherwise
+                raise
+
+    async with SqlStore(f"sqlite:///{place if place == ':memory:' else tmp_path / place}", retry_seconds=3.0) as store:
+        task = asyncio.create_task(query(store))
+        await begun.wait()
+        task.cancel()
+        cancelled.set()
+        await asyncio.wait([task])
+
+        await grow(store, "op", commits=1, each=3)
+        assert len(await store.events_of("op")) == 3
+    assert kept
 
 
 async def test_a_store_whose_task_is_cancelled_writes_what_waits_and_closes(database_url: str) -> None:
