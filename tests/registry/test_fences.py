@@ -302,6 +302,26 @@ async def test_a_process_that_does_not_take_part_can_make_a_fenced_change(databa
         assert [text.startswith("paid") for text in results(result)] == [True, False, False]
 
 
+async def test_nobody_waits_for_a_process_without_a_lease_and_its_running_operations_keep_their_hooks(
+    database_url: str,
+) -> None:
+    async with (
+        SqlStore(database_url) as store,
+        open_registry(store) as member,
+        SqlStore(database_url) as other_store,
+        Registry(other_store, modules=[FACTORIES]) as without_lease,
+    ):
+        await member.create(definition(**COUNTING))
+        await without_lease.refresh()
+
+        before = await run(without_lease, at(1, lambda: member.update("limit", REFUSE, fence=True)))
+        await without_lease.refresh()
+        after = await run(without_lease, at(0, asyncio.sleep))
+
+        assert results(before) == ["paid 1", "paid 2", "paid 3"]
+        assert [text.startswith("paid") for text in results(after)] == [False] * 3
+
+
 async def test_two_fenced_changes_at_once_both_take_effect(database_url: str) -> None:
     async with (
         SqlStore(database_url) as store,
