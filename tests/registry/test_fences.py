@@ -143,6 +143,31 @@ async def test_hooks_run_in_a_new_order_in_running_operations_if_it_is_fenced(re
     assert [each.hook_id for each in seen] == ["a", "b", *(["b", "a"] if fence else ["a", "b"])]
 
 
+@pytest.mark.parametrize("changed", [True, False])
+async def test_a_fenced_change_puts_no_hook_of_a_tenant_before_those_of_the_system(
+    registry: Registry, changed: bool
+) -> None:
+    await registry.create(definition(**COUNTING | {"id": "system", "name": "system", "priority": 10}))
+    for tenant in ("", "acme"):  # hooks without a priority
+        webhook = {"url": "https://acme.example/in"}
+        await registry.create(
+            definition(name="hears", point="beforeToolCall", tool="other", webhook=webhook, tenant_id=tenant)
+        )
+    own = {"id": "own", "name": "own", "tenant_id": "acme", "percent": 100, "agents": ["payer"]}
+    await registry.create(definition(**COUNTING | own | {"config": {"most": 2}}))
+
+    async def change() -> None:
+        if changed:
+            await registry.update("own", {"description": "only of the next run"})
+        await registry.update("system", {"priority": 500}, fence=True)
+
+    with executions() as seen:
+        result = await run(registry, at(1, change), tenant_id="acme")
+
+    assert [each.hook_id for each in seen] == ["system", "own"] * 3
+    assert [text.startswith("paid") for text in results(result)] == [True, True, False]  # it has counted on
+
+
 async def test_a_tenant_is_not_concerned_by_the_fenced_change_of_another(registry: Registry) -> None:
     await registry.create(definition(**COUNTING, tenant_id="acme"))
 
