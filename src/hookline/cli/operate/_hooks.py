@@ -721,7 +721,7 @@ def with_registry(
         find_modules(modules)
         signed = not await EndpointSecrets(store, None, environment=KeyRing()).is_fresh()
         async with Registry(
-            store, files=files or (), modules=modules or (), scripts=scripts, endpoint_secrets=signed
+            store, files=files or (), modules=modules or (), scripts=scripts, endpoint_secrets=signed, needs_bus=False
         ) as registry:
             return await work(registry)
 
