@@ -440,6 +440,16 @@ async def test_operations_that_outlive_their_registry_are_denied(database_url: s
         assert await members(store) == []
 
 
+async def test_a_fence_is_a_boolean_and_nothing_is_changed_otherwise(registry: Registry) -> None:
+    stored = await registry.create(definition(**COUNTING))
+
+    for wrong in ("no", 1, None):
+        with pytest.raises(HookUsageError, match="`fence` must be True or False"):
+            await registry.update("limit", REFUSE, fence=wrong)  # type: ignore[arg-type]
+
+    assert await registry.get("limit") == stored
+
+
 async def test_a_definition_that_is_gone_cannot_be_changed_with_a_fence(registry: Registry) -> None:
     with pytest.raises(DefinitionNotFoundError):
         await registry.update("gone", REFUSE, fence=True)
