@@ -13,8 +13,11 @@ import pytest
 import typer.testing
 
 from tests.browsers import browser, chromium, pytest_collection_finish, pytest_terminal_summary
+from tests.temporary import keep_temporary_files_in_memory
 
 __all__ = ["browser", "chromium", "pytest_collection_finish", "pytest_terminal_summary"]
+
+keep_temporary_files_in_memory()
 
 # The runner of Typer makes all commands anew for each that it runs, which takes longer than most of them.
 typer.testing._get_command = functools.cache(typer.main.get_command)

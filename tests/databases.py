@@ -23,6 +23,7 @@ import pytest
 
 from hookline.store import SqlStore
 from hookline.store._migrate import VERSION_TABLE
+from tests.temporary import short_folder
 
 __all__ = [
     "Server",
@@ -112,7 +113,7 @@ class Server:
         # Half of the time that it takes is that of the disk.
         postgres_server.initdb = functools.partial(init_without_sync, _commands.initdb)
         # Not a folder of pytest's: the path of the socket in it must be short, and the server runs as another user.
-        self._folder = Path(tempfile.mkdtemp(prefix="pg", dir="/tmp"))
+        self._folder = Path(tempfile.mkdtemp(prefix="pg", dir=short_folder()))
         self._watcher = Popen([sys.executable, "-c", WATCHER, str(self._folder)], stdin=PIPE, start_new_session=True)
         self._server = pgserver.get_server(self._folder / "data", cleanup_mode=None)
         self.uri = str(self._server.get_uri())

@@ -172,6 +172,8 @@ ROWS: dict[str, list[tuple[int, str]]] = {
         (MISUSED, "exit_agents.py:plain --concurrency 0"),
         (MISUSED, "exit_agents.py:plain --store nowhere:///x"),
         (MISUSED, "exit_agents.py:plain --bus gopher://x"),
+        (MISUSED, "exit_agents.py:plain --dbos gopher://x"),
+        (MISUSED, "exit_agents.py:plain --dbos-name payments"),
         (FAILED, "exit_agents.py:plain --bus nats://127.0.0.1:1"),
     ],
     "approvals approve": [
@@ -436,6 +438,12 @@ ROWS: dict[str, list[tuple[int, str]]] = {
         (MISUSED, "kept 0"),
         (MISUSED, ""),
         (MISUSED, "kept 1 --store sqlite:///missing.db"),
+    ],
+    "hooks order": [
+        (FAILED, "ToolCall.guard kept"),
+        (MISUSED, "ToolCall.nothing kept"),
+        (MISUSED, "ToolCall.guard"),
+        (MISUSED, "ToolCall.guard kept --store sqlite:///missing.db"),
     ],
     "hooks serve": [
         (MISUSED, "missing.py:hooks --bus nats://127.0.0.1:1"),

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar
 from typing import Any
 
+import anyio
 import pytest
 from msgspec.structs import replace
 
-from hookline import AfterStep, Deny, Guide, Hooks, ModelCall, ModelResponse, TextParts, ToolRequest
+from hookline import AfterStep, Deny, Guide, Hooks, ModelCall, ModelResponse, OnComplete, TextParts, ToolRequest
 from hookline.budgets import InMemoryBudgets
 from hookline.builtin import budget
 from hookline.errors import RunStopped
+from tests.adapters.provider import Exchange
 
 from .conftest import Way
+from .stage import settled
 from .test_streams import read, text_of, watching
 
 pytestmark = pytest.mark.anyio
@@ -150,3 +154,165 @@ async def test_the_tokens_that_a_cut_answer_has_reported_count(way: Way) -> None
         assert figures.used.tokens == 300  # this protocol reports no tokens before the end: what was reserved counts
     else:
         assert 0 < figures.used.tokens < 300
+
+
+WAITS = {"max_chars": 1000, "max_seconds": 0.01}
+
+
+async def test_text_is_released_after_some_time_while_the_model_sends_nothing(way: Way) -> None:
+    gate = threading.Event()
+
+    def pieces() -> Iterator[str]:
+        yield "hello "
+        assert gate.wait(30)
+        yield "world"
+
+    way.provider.script(way.dialect.says(ModelResponse(content="hello world"), pieces=pieces()))
+
+    async with way.wrapped([judging(lambda r: None, **WAITS)]) as run:
+        found = []
+        async for event in read(await way.ask(run, stream=True)):
+            found.append(text_of(event))
+            if found[-1]:
+                gate.set()
+        assert way.dialect.text(run.response) == "hello world"
+    assert [text for text in found if text] == ["hello ", "world"]
+
+
+def stalls(way: Way, *pieces: str, then: Callable[[Exchange], None], got: list[Exchange]) -> Callable[[Exchange], None]:
+    """Say some pieces, and then do something else than to say the rest."""
+
+    def write(exchange: Exchange) -> Iterator[str]:
+        yield from pieces
+        then(exchange)
+
+    def play(exchange: Exchange) -> None:
+        got.append(exchange)
+        way.dialect.says(SECRET, pieces=write(exchange))(exchange)
+
+    return play
+
+
+async def test_a_denial_ends_a_stream_that_stalls(way: Way) -> None:
+    got: list[Exchange] = []
+    way.provider.script(stalls(way, "the key is 4711", then=Exchange.wait_for_leave, got=got))
+    found: list[str] = []
+
+    with pytest.raises(RunStopped, match="a secret"):
+        async with way.wrapped([judging(lambda r: Deny("a secret"), **WAITS)]) as run:
+            async for event in read(await way.ask(run, stream=True)):
+                found.append(text_of(event))  # noqa: PERF401  # what was read before the denial counts
+
+    assert "".join(found) == ""
+    assert got[0].left.wait(30)
+    assert_nobody_reads()
+
+
+async def test_a_stalled_stream_can_be_left(way: Way) -> None:
+    got: list[Exchange] = []
+    way.provider.script(stalls(way, "hello ", then=Exchange.wait_for_leave, got=got))
+    hooks, seen = watching()
+
+    async with way.wrapped([judging(lambda r: None, **WAITS), hooks]) as run:
+        stream = await way.ask(run, stream=True)
+        events = read(stream)
+        async for event in events:
+            if text_of(event):
+                break
+        await events.aclose()  # type: ignore[attr-defined]
+        await settled(stream.close())
+
+    assert got[0].left.wait(30)
+    assert [event.content for event in seen if isinstance(event, AfterStep)] == ["hello "]
+    assert_nobody_reads()
+
+
+async def test_a_connection_that_breaks_while_text_waits_raises_what_the_client_raises(way: Way) -> None:
+    gate, judged = threading.Event(), list[str]()
+
+    def cut(exchange: Exchange) -> None:
+        assert gate.wait(30)
+        exchange.cut()
+        raise ConnectionError  # so that nothing more is said
+
+    def look(response: ModelResponse) -> None:
+        judged.append(response.finish_reason)
+        gate.set()
+
+    way.provider.script(stalls(way, "hello ", then=cut, got=[]))
+
+    with pytest.raises(Exception) as raised:
+        async with way.wrapped([judging(look, **WAITS)]) as run:
+            async for _ in read(await way.ask(run, stream=True)):
+                pass
+
+    assert type(raised.value).__name__ in {"APIConnectionError", "ReadError", "RemoteProtocolError"}
+    assert judged[0] == "incremental"
+    assert_nobody_reads()
+
+
+@pytest.mark.parametrize("sync", [False], ids=["async"])
+@pytest.mark.parametrize("anyio_backend", ["asyncio", "trio"])
+async def test_a_cancelled_stream_that_stalls_ends_its_run_once(way: Way) -> None:
+    got: list[Exchange] = []
+    way.provider.script(stalls(way, "hello ", then=Exchange.wait_for_leave, got=got))
+    hooks, seen = watching()
+    hooks.on(OnComplete)(seen.append)
+
+    with anyio.CancelScope() as scope:
+        async with way.wrapped([judging(lambda r: None, max_chars=1000, max_seconds=30), hooks]) as run:
+            stream = await way.ask(run, stream=True)
+            async with anyio.create_task_group() as group:
+                group.start_soon(cancel_when_read, run, scope)
+                async for _ in read(stream):
+                    pass
+
+    assert scope.cancelled_caught
+    assert got[0].left.wait(30)
+    assert [event.reason for event in seen if isinstance(event, OnComplete)] == ["interrupted"] * 2
+
+
+async def cancel_when_read(run: Any, scope: anyio.CancelScope) -> None:
+    """Cancel a scope when text waits in the stream of a run."""
+    with anyio.fail_after(30):
+        while not any(stream.parts.seconds_left() for stream in run._binding._streams):
+            await anyio.sleep(0.01)
+    scope.cancel()
+
+
+@pytest.mark.parametrize("sync", [False], ids=["async"])
+@pytest.mark.parametrize("anyio_backend", ["trio"])
+@pytest.mark.filterwarnings("ignore:Async generator:ResourceWarning")  # the client of OpenAI stops at the last event
+async def test_text_of_a_stalled_stream_is_released_in_trio(way: Way) -> None:
+    await test_text_is_released_after_some_time_while_the_model_sends_nothing(way)
+
+
+async def test_hooks_that_judge_after_some_time_see_the_context_of_the_reader(way: Way) -> None:
+    variable: ContextVar[str] = ContextVar("variable", default="")
+    gate, seen = threading.Event(), list[str]()
+
+    def pieces() -> Iterator[str]:
+        yield "hello "
+        assert gate.wait(30)
+        yield "world"
+
+    def look(response: ModelResponse) -> None:
+        seen.append(variable.get())
+        gate.set()
+
+    way.provider.script(way.dialect.says(ModelResponse(content="hello world"), pieces=pieces()))
+
+    async with way.wrapped([judging(look, **WAITS)]) as run:
+        token = variable.set("mine")
+        async for _ in read(await way.ask(run, stream=True)):
+            pass
+        variable.reset(token)
+    assert set(seen) == {"mine"}
+
+
+def assert_nobody_reads() -> None:
+    """Hold that no thread is left that waits for a model."""
+    for thread in threading.enumerate():
+        if thread.name == "hookline-read":
+            thread.join(30)
+            assert not thread.is_alive()

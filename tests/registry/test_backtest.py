@@ -40,6 +40,9 @@ from .test_revisions import commit_calls
 
 pytestmark = pytest.mark.anyio
 
+READ_AT_ONCE = (4000, 7)
+"""How many events are read together: all of some operations, or not even those of one."""
+
 
 @pytest.fixture
 async def store(database_url: str) -> AsyncIterator[SqlStore]:
@@ -67,7 +70,6 @@ def made_by(handler: str, **fields: Any) -> HookDefinition:
         ("ToolCall.after", "policy", "enforce"),
     ],
 )
-@pytest.mark.parametrize("read_at_once", [4000, 7])
 async def test_verdicts_on_stored_calls_are_those_of_the_run(
     store: SqlStore,
     registry: Registry,
@@ -75,9 +77,7 @@ async def test_verdicts_on_stored_calls_are_those_of_the_run(
     point: str,
     handler: str,
     mode: str,
-    read_at_once: int,
 ) -> None:
-    monkeypatch.setattr(_past_events, "MOST_EVENTS", read_at_once)
     monkeypatch.setattr(_past_events, "MOST_OPERATIONS", 3)
     chance = random.Random(f"{point} {mode}")
     judged = made_by(handler, point=point, config={"seed": 3}, mode=mode)
@@ -85,13 +85,15 @@ async def test_verdicts_on_stored_calls_are_those_of_the_run(
         for nth in range(7):
             await run_random_agent(store, chance, registry._builder.build_new(judged), f"op{nth}", calls=12)
 
-    found = await registry.backtest(judged, examples=10_000)
-
     wanted = {call: verdict for call, verdict in live.found.items() if verdict[0] != "passed"}
     assert len(wanted) > 5
-    assert verdicts_in(found) == wanted
-    assert found.calls == len(live.found)
-    assert (found.operations, found.ended_by) == (7, "end")
+    for read_at_once in READ_AT_ONCE:
+        monkeypatch.setattr(_past_events, "MOST_EVENTS", read_at_once)
+        found = await registry.backtest(judged, examples=10_000)
+
+        assert verdicts_in(found) == wanted, read_at_once
+        assert found.calls == len(live.found), read_at_once
+        assert (found.operations, found.ended_by) == (7, "end"), read_at_once
 
 
 async def test_nothing_happens_but_the_judging(

@@ -190,6 +190,17 @@ def test_every_handler_that_hookline_brings_along_is_described() -> None:
     }
 
 
+def test_whoever_changes_a_description_changes_it_for_nobody_else() -> None:
+    catalog = HandlerCatalog()
+    before = catalog.entries()
+    for entry in catalog.entries():
+        entry.schema.clear()
+        entry.required.append("changed")
+
+    assert catalog.entries() == before
+    assert [catalog.describe(entry.name) for entry in before] == before
+
+
 def test_modules_are_dotted_names() -> None:
     for wrong in ("tests.registry", ["a b"], ["a:b"], [""]):
         with pytest.raises(HookUsageError):

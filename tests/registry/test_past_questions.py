@@ -21,6 +21,7 @@ from hookline.store import SqlStore, _past_conversations, _past_events, operatio
 from .past_conversations import MODULE, LiveDecisions, decisions_in, run_random_conversation
 from .past_runs import pay
 from .scenes import definition
+from .test_backtest import READ_AT_ONCE
 
 pytestmark = pytest.mark.anyio
 
@@ -59,18 +60,14 @@ def gaps(found: Backtest) -> dict[str, int]:
         ("CompactCall.after", "shadow"),
     ],
 )
-@pytest.mark.parametrize("read_at_once", [4000, 7])
 async def test_verdicts_on_the_past_are_those_of_the_run(
     store: SqlStore,
     registry: Registry,
     monkeypatch: pytest.MonkeyPatch,
     point: str,
     mode: str,
-    read_at_once: int,
 ) -> None:
-    monkeypatch.setattr(_past_events, "MOST_EVENTS", read_at_once)
     monkeypatch.setattr(_past_events, "MOST_OPERATIONS", 3)
-    monkeypatch.setattr(_past_conversations, "MOST_MESSAGES", read_at_once)
     chance = random.Random(f"{point} {mode}")
     judged = made_by("judging", point=point, config={"seed": 3}, mode=mode, inherit=True)
     call = point.partition(".")[0]
@@ -79,13 +76,16 @@ async def test_verdicts_on_the_past_are_those_of_the_run(
             hooks = registry._builder.build_new(judged)
             await run_random_conversation(store, chance, hooks, f"op{nth}", steps=6)
 
-    found = await registry.backtest(judged, examples=10_000)
+    for read_at_once in READ_AT_ONCE:
+        monkeypatch.setattr(_past_events, "MOST_EVENTS", read_at_once)
+        monkeypatch.setattr(_past_conversations, "MOST_MESSAGES", read_at_once)
+        found = await registry.backtest(judged, examples=10_000)
 
-    past = decisions_in(found)
-    assert past <= live.found
-    assert found.calls > 0
-    assert (live.found - past).total() <= found.not_judged, gaps(found)
-    assert live.calls <= found.calls + found.not_judged, gaps(found)
+        past = decisions_in(found)
+        assert past <= live.found, read_at_once
+        assert found.calls > 0, read_at_once
+        assert (live.found - past).total() <= found.not_judged, (read_at_once, gaps(found))
+        assert live.calls <= found.calls + found.not_judged, (read_at_once, gaps(found))
 
 
 @settings(max_examples=15, deadline=None)

@@ -29,7 +29,8 @@ class Faults:
         self._fails, self._seen, self._hits = range(0), 0, 0
         # For good: SQLAlchemy cannot remove a listener while a transaction is in it.
         name, listener = ("begin", self._limit) if fault == "full" else ("commit", self._cut)
-        event.listen(store._database._writer.sync_engine, name, listener)
+        for engine in store._database.engines:
+            event.listen(engine, name, listener)
 
     def at(self, nth: int, count: int = 1) -> None:
         """Have the nth transaction from now on fail, and those that follow it.
@@ -51,7 +52,7 @@ class Faults:
         return self._seen in self._fails
 
     def _cut(self, connection: Any) -> None:
-        if connection.get_execution_options().get("postgresql_readonly") or not self._is_next():
+        if self._only_reads(connection) or not self._is_next():
             return
         if self._lost:
             connection.connection.commit()
@@ -61,7 +62,15 @@ class Faults:
             raise full
         raise ConnectionResetError("the server was lost at the commit")
 
+    @staticmethod
+    def _only_reads(connection: Any) -> bool:
+        if connection.dialect.name == "sqlite":
+            return bool(connection.exec_driver_sql("PRAGMA query_only").scalar_one())
+        return bool(connection.get_execution_options().get("postgresql_readonly"))
+
     def _limit(self, connection: Any) -> None:
+        if self._only_reads(connection):
+            return
         # The smallest that SQLite takes is the present size.
         limit = 1 if self._is_next() else 0x7FFFFFFF
         cursor = connection.connection.cursor()

@@ -31,7 +31,8 @@ class Writes:
 
     def __init__(self, store: SqlStore) -> None:
         self.count = 0
-        event.listen(store._database._writer.sync_engine, "before_cursor_execute", self.executed)
+        for engine in store._database.engines:
+            event.listen(engine, "before_cursor_execute", self.executed)
 
     def executed(self, connection: object, cursor: object, statement: str, *rest: object) -> None:
         self.count += statement.startswith("INSERT INTO events")

@@ -31,6 +31,7 @@ async def keep(folder: Path) -> None:
         await store.commit(
             OperationState(operation_id=SECRET, agent_id="a", version=1), expected_version=None, entries=[]
         )
+        await store.load(SECRET)
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import func, select, text
 from sqlalchemy.engine import make_url
+from sqlalchemy.ext.asyncio import AsyncConnection
 
 from hookline.errors import StoreUnavailableError
 from hookline.store import SqlStore
@@ -257,12 +258,20 @@ async def test_a_lock_that_ends_in_time_is_not_noticed(tmp_path: Path) -> None:
         assert await assert_states_and_events_agree(store) == 5
 
 
+async def limit_pages(store: SqlStore, more: int) -> None:
+    """Let the file of a store grow by so many pages."""
+
+    async def limit(connection: AsyncConnection) -> None:
+        pages = (await connection.execute(text("PRAGMA page_count"))).scalar_one()
+        await connection.exec_driver_sql(f"PRAGMA max_page_count = {pages + more}")
+
+    await store._database.write(limit)
+
+
 async def test_a_full_disk_is_told_of_and_later_all_goes_on(tmp_path: Path) -> None:
     async with SqlStore(f"sqlite:///{tmp_path}/store.db") as store:
         await grow(store, "op", commits=1, each=1)
-        async with store.writing() as connection:
-            pages = (await connection.execute(text("PRAGMA page_count"))).scalar_one()
-            await connection.exec_driver_sql(f"PRAGMA max_page_count = {pages + 10}")
+        await limit_pages(store, 10)
 
         outcomes = await asyncio.gather(
             *(store.save(state(f"big{n}", last_content="x" * 50_000), expected_version=None) for n in range(10)),
@@ -273,8 +282,7 @@ async def test_a_full_disk_is_told_of_and_later_all_goes_on(tmp_path: Path) -> N
         assert "big" not in str(outcomes[0])
         assert await assert_states_and_events_agree(store) == 1
 
-        async with store.writing() as connection:
-            await connection.exec_driver_sql("PRAGMA max_page_count = 1000000")
+        await limit_pages(store, 1_000_000)
         await store.save(state("big", last_content="x" * 50_000), expected_version=None)
         await grow(store, "op", commits=1, each=1)
         assert await assert_states_and_events_agree(store) == 2

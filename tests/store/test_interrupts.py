@@ -158,11 +158,10 @@ async def test_a_run_asks_the_database_for_interruptions_once_not_at_each_commit
     def note(*given: Any) -> None:
         statements.append(given[2])
 
-    engines = [each for each in vars(store._database).values() if hasattr(each, "sync_engine")]
     with contextlib.ExitStack() as stack:
-        for engine in engines:
-            event.listen(engine.sync_engine, "before_cursor_execute", note)
-            stack.callback(event.remove, engine.sync_engine, "before_cursor_execute", note)
+        for engine in store._database.engines:
+            event.listen(engine, "before_cursor_execute", note)
+            stack.callback(event.remove, engine, "before_cursor_execute", note)
         calls = [ModelResponse(tool_calls=[ToolRequest("add", {"a": nth})]) for nth in range(10)]
 
         @tool(in_thread=False)

@@ -186,8 +186,8 @@ async def test_an_idle_process_queries_nothing(database_url: str) -> None:
     ):
         await outbox.idle()
         await asyncio.sleep(0.5)  # the last of what they do when they begin, and PostgreSQL's first notification
-        for engine in (store._database._writer, store._database._reader):
-            event.listen(engine.sync_engine, "begin", lambda _: begun.append("begin"))
+        for engine in store._database.engines:
+            event.listen(engine, "begin", lambda _: begun.append("begin"))
         await asyncio.sleep(1.5)
         idle = len(begun)
         await grow(store, "op", commits=1, each=1)

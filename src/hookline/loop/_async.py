@@ -188,7 +188,7 @@ class AsyncSurroundings:
         watch_async(stream, partial(end, stream))
 
     def judge(self, stream: JudgedStream, take: Take, end: End) -> None:
-        judge_async(stream, partial(take, stream), partial(end, stream))
+        judge_async(stream, take, partial(end, stream))
 
     async def close(self, http: Any) -> None:
         await http.aclose()

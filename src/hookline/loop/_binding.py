@@ -230,7 +230,7 @@ class LoopBinding:
             # A durable store keeps the conversation, so that it has to be known.
             if not self.run.leads(ModelCall) and not self.run.run.journal.durable:
                 return await self._stream_directly(exchange)
-            if exchange.streams and not self.run.may_change_result(ModelCall):
+            if exchange.streams and not self.run.hold_stream(ModelCall):
                 return await self._ask_for_stream(exchange)
             if exchange.streams and self.run.judges_parts():
                 return await self._ask_in_parts(exchange)

@@ -263,11 +263,7 @@ class SyncSurroundings:
         watch_sync(stream, partial(self._end_here, stream, end))
 
     def judge(self, stream: JudgedStream, take: Take, end: End) -> None:
-        def take_here(chunk: bytes | None, error: BaseException | None) -> bytes:
-            data: bytes = self.portal.run(take, stream, chunk, error)
-            return data
-
-        judge_sync(stream, take_here, partial(self._end_here, stream, end))
+        judge_sync(stream, take, self.portal.run, partial(self._end_here, stream, end))
 
     def _end_here(self, stream: OpenStream, end: End, error: BaseException | None) -> None:
         if stream.ended:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import inspect
 import logging
 import re
@@ -378,6 +379,7 @@ class HandlerCatalog:
         self._modules = frozenset(modules)
         self._loaded: dict[str, Factory] = {}
         self._signatures: dict[str, tuple[inspect.Signature, list[str]]] = {}
+        self._entries: dict[str, HandlerEntry] = {}
 
     @cached_property
     def _installed(self) -> dict[str, list[EntryPoint]]:
@@ -509,6 +511,15 @@ class HandlerCatalog:
         return known
 
     def _describe(self, name: str) -> HandlerEntry:
+        """Describe a handler; one that cannot be loaded is tried again the next time."""
+        known = self._entries.get(name)
+        if known is None:
+            known = self._read_entry(name)
+            if not known.problem:
+                self._entries[name] = known
+        return copy.deepcopy(known)  # whoever gets it may change it
+
+    def _read_entry(self, name: str) -> HandlerEntry:
         installed = self._installed.get(name, ())
         package = installed[0].dist.name if installed and installed[0].dist is not None else "hookline"
         try:

@@ -697,6 +697,7 @@ class Registry:
         tenant_id: str = "",
         if_revisions: Mapping[str, int] | None = None,
         actor: str = "",
+        fence: bool = False,
     ) -> Definitions:
         """Have the hooks of an owner at a point run in an order, by changing as few priorities as possible, at once.
 
@@ -706,6 +707,8 @@ class Registry:
             tenant_id: The tenant that owns them; `""` is the system, whose hooks run before those of tenants.
             if_revisions: Change them only if these are their revisions.
             actor: Who changes them, for the history and the audit log.
+            fence: Whether it takes effect in operations that are running, and in all processes before this returns; see
+                `update`.
 
         Returns:
             All of them, in their new order.
@@ -714,10 +717,12 @@ class Registry:
             DefinitionError: If the order is not possible, since a definition in a file keeps its priority.
             DefinitionConflictError: If the owner has other definitions at that point, or one has another revision.
             StoreUnavailableError: If the database cannot be reached.
+            FenceError: If `fence` is set, and some processes have not confirmed the change in time; it is stored.
+            HookUsageError: If `fence` is set, and no process takes part in fenced changes.
         """
         store = self._require_store()
         check_tenant_id(tenant_id)
-        async with open_change(store, actor) as change:
+        async with open_change(store, actor, fence=fence) as change:
             own = await change.read_tenant(tenant_id)
             known = {**self._file_definitions(tenant_id), **own}
             here = {each.id: each for each in known.values() if each.point == point}
@@ -734,7 +739,7 @@ class Registry:
                 else each
                 for each in wanted
             ]
-        await self.refresh()
+        await self._take_effect(change)
         return [self._snapshot.with_problem(definition) for definition in stored]
 
     def _file_definitions(self, tenant_id: str) -> DefinitionsById:

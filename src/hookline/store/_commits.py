@@ -278,6 +278,8 @@ class StoredVersion(NamedTuple):
 
 
 _select_versions = select(*(operations.c[name] for name in StoredVersion._fields))
+_SELECT_VERSIONS = f"SELECT {', '.join(StoredVersion._fields)} FROM operations WHERE operation_id IN"
+"""The same for SQLite, which gets plain tuples, as from `insert_rows`."""
 _immutable_columns = frozenset(("created_at", "day", "failed_delivery", "tags", "updated_at"))
 _insert_tag = insert(operation_tags).from_select(
     ["operation_id", "tag", "tenant_id", "created_at"],
@@ -308,7 +310,8 @@ async def write_group(database: Database, commits: Sequence[Commit]) -> list[Exc
         StoreUnavailableError: If the database cannot be reached; it is unknown then whether they were written.
         SQLAlchemyError: If the database refuses them; none was written.
     """
-    async with database.writing() as connection:
+
+    async def write(connection: AsyncConnection) -> list[Exception | None]:
         found = await read_stored_versions(database, connection, commits)
         outcomes = [check_commit(commit, found.get(commit.operation_id)) for commit in commits]
         winners = [
@@ -321,7 +324,9 @@ async def write_group(database: Database, commits: Sequence[Commit]) -> list[Exc
             place_events(commit, its, today(database.dialect))
             commit.is_interrupted = its is not None and its.interrupt_asked_at is not None
         await write_commits(database, connection, winners, found)
-    return outcomes
+        return outcomes
+
+    return await database.write(write)
 
 
 def place_events(commit: Commit, found: StoredVersion | None, day: int) -> None:
@@ -337,11 +342,13 @@ async def read_stored_versions(
 ) -> dict[str, StoredVersion]:
     """Read the stored versions of operations, and lock their rows until the transaction ends."""
     ids = [commit.operation_id for commit in commits]
-    query = _select_versions.where(operations.c.operation_id.in_(ids))
     if database.dialect == "postgresql":
+        query = _select_versions.where(operations.c.operation_id.in_(ids))
         # Always in the same order, so that two processes never deadlock.
-        query = query.order_by(operations.c.operation_id).with_for_update()
-    return {row.operation_id: StoredVersion(*row) for row in await connection.execute(query)}
+        rows = await connection.execute(query.order_by(operations.c.operation_id).with_for_update())
+    else:
+        rows = await connection.exec_driver_sql(f"{_SELECT_VERSIONS} ({', '.join('?' * len(ids))})", tuple(ids))
+    return {row[0]: StoredVersion(*row) for row in rows}
 
 
 def check_commit(commit: Commit, found: StoredVersion | None) -> Exception | None:
