@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +24,10 @@ from hookline import (
     tool,
 )
 from hookline.bus import NatsBus, heard_event_id, remote
-from hookline.relay import Relay
-from hookline.store import SqlStore
+from hookline.relay import Relay, relay_status, replay
+from hookline.store import RelayStatus, SqlStore
 from tests.nats_servers import NatsServer
+from tests.server.site import Site
 
 pytestmark = pytest.mark.anyio
 
@@ -152,3 +153,58 @@ async def test_a_run_goes_on_when_the_server_comes_back_without_its_files(tmp_pa
         await ledger.wait_for([f"{result.operation_id}:{last.number}"])
 
     assert payments.paid == [1, 3]
+
+
+async def test_what_the_bus_has_lost_is_said_and_replayed(
+    tmp_path: Path, server: NatsServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    @tool
+    async def pay() -> str:
+        """Pay."""
+        return "paid"
+
+    def payer() -> Agent:
+        return Agent(id="clerk", model=ScriptedModel([ToolRequest("pay"), "done"]), tools=[pay])
+
+    ledger, url = Ledger(), f"sqlite:///{tmp_path}/db"
+    ledger.hooks = Hooks("ledger")
+    ledger.hooks.on(OnComplete)(ledger._note)
+    hooks = [remote("ledger", observes=True)]
+
+    async def wait_for(store: SqlStore, check: Callable[[RelayStatus], bool]) -> RelayStatus:
+        async with asyncio.timeout(PATIENCE):
+            while not check(status := await relay_status(store)):
+                await asyncio.sleep(0.02)
+        return status
+
+    async with (
+        NatsBus(server.url, partitions=2) as bus,
+        SqlStore(url) as store,
+        Relay(store, bus, lease_seconds=0.6),
+    ):
+        async with NatsBus(server.url, partitions=2) as elsewhere, elsewhere.serve(ledger.hooks):
+            first = await exec_agent(payer(), "pay", hooks=hooks, store=store)
+            await wait_for(store, lambda status: status.depths == {"ledger": 0})
+        second = await exec_agent(payer(), "pay", hooks=hooks, store=store)
+        await wait_for(store, lambda status: status.depths.get("ledger", 0) > 0)
+        server.kill()
+        server.lose_files()
+        await asyncio.to_thread(server.start)
+
+        lost = (await wait_for(store, lambda status: bool(status.lost))).lost
+        assert set(lost) == {"ledger"}
+        assert f"hookline relay replay ledger --since {lost['ledger']:.0f}" in caplog.text
+        with Site(url) as site:
+            async with site.client() as client:
+                degraded = (await client.get("/ready")).json()
+                assert await replay(store, "ledger", since=lost["ledger"]) > 0
+                ready = (await client.get("/ready")).json()
+        async with NatsBus(server.url, partitions=2) as elsewhere, elsewhere.serve(ledger.hooks):
+            last = [(await store.events_of(each.operation_id))[-1] for each in (first, second)]
+            await ledger.wait_for(
+                [f"{each.operation_id}:{event.number}" for each, event in zip((first, second), last, strict=True)]
+            )
+
+    assert degraded["status"] == "degraded"
+    assert "hookline relay status" in degraded["problems"][0]
+    assert ready["problems"] == []

@@ -190,6 +190,7 @@ class Metrics:
             _single_sample("gauge", "hookline_relay_running", relay.owner is not None),
             _named_samples("hookline_relay_unheard_commits", relay.depths),
             _named_samples("hookline_relay_dead_letters", relay.dead_letters),
+            _named_samples("hookline_relay_lost", dict.fromkeys(relay.lost, 1)),
         ]
 
 
