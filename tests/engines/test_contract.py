@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
 
 from hookline.errors import HookUsageError
 from hookline.evals.adapter_contract import ContractError
-from hookline.evals.engine_contract import KILL_PLACES, check_engine
+from hookline.evals.engine_contract import EngineTrial, check_engine
 from tests.nats_servers import NatsServer
 
 pytestmark = pytest.mark.anyio
 
 LEASE_SECONDS = 1.0
-SPARE_SECONDS = 5.0
 
 
 @pytest.fixture
@@ -115,19 +113,18 @@ async def test_an_engine_that_cannot_be_made_is_refused(name: str, tmp_path: Pat
         await check_engine(name, url=f"sqlite:///{tmp_path / 'store.db'}", folder=tmp_path)
 
 
-@pytest.mark.soak
-@pytest.mark.parametrize("engine", ["sound", "sound_dbos"])
-async def test_a_hundred_kills_are_taken_over_without_a_person(
-    engine: str, postgresql_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("DBOS_ADDRESS", postgresql_url)
-    kills = int(os.environ.get("HOOKLINE_KILLS", "20"))
-    found = await check_engine(
-        f"tests.engines.planted:{engine}",
+async def test_a_trial_counts_what_is_wrong(nats_bus: str, postgresql_url: str, tmp_path: Path) -> None:
+    trial = EngineTrial(
+        "tests.engines.planted:sound",
         url=postgresql_url,
         folder=tmp_path,
+        bus="tests.engines.planted:RenumbersCommits",
         lease_seconds=LEASE_SECONDS,
-        places=KILL_PLACES * kills,
     )
-    assert len(found) == kills * len(KILL_PLACES)
-    assert [each for each in found if each.seconds > LEASE_SECONDS + SPARE_SECONDS] == []
+    with pytest.raises(HookUsageError, match="no place 'on the moon'"):
+        await trial.run("on the moon")
+    async with trial:
+        outcome = await trial.run()
+
+    assert outcome.observers_repeated != []
+    assert (outcome.problem, outcome.seconds, outcome.lost, outcome.observers_lost) == ("", 0.0, [], [])

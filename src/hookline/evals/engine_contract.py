@@ -15,7 +15,7 @@ from typing import Any, Self, TypeVar
 import msgspec
 
 from hookline.bus import MemoryBus, remote
-from hookline.errors import HookUsageError
+from hookline.errors import HookUsageError, OperationError
 from hookline.evals._engine_process import AGENT_ID, OBSERVERS, Ledger, describe_event, open_engine, relay_to_observers
 from hookline.evals.adapter_contract import ContractError
 from hookline.events import decode
@@ -230,25 +230,44 @@ class EngineTrial:
         Returns:
             Why it does not end well; `""` if it does.
         """
-        agent, observers = Agent(id=AGENT_ID, model=ScriptedModel([])), [remote(OBSERVERS, observes=True)]
-        store, engine, ends = self._store, self._engine, monotonic() + self._within
+        store, ends = self._store, monotonic() + self._within
         try:
             async with asyncio.timeout(self._within):
-                result = await exec_agent(
-                    agent, "Go", operation_id=operation_id, store=store, engine=engine, hooks=observers
-                )
+                status = await self._begin(operation_id)
         except TimeoutError:
             return f"it was begun, and does not run within {self._within:g} s"
-        if result.reason != "waiting_for_human":
-            return f"its first segment has the reason {result.reason!r}, not 'waiting_for_human'"
+        except OperationError as error:
+            return f"it was begun, and its caller gets {type(error).__name__}: {error}"
+        if status != "waiting_for_human":
+            return f"its first segment has the reason {status!r}, not 'waiting_for_human'"
         await store.decide(operation_id, Approve("t2"))
         self._ledger.write("decided", operation_id)
-        await engine.wake(operation_id)
+        await self._engine.wake(operation_id)
         while (stored := await store.operation(operation_id)) is None or stored.status in LIVE:
             if monotonic() > ends:
                 return f"it was decided and woken, and does not end within {self._within:g} s"
             await asyncio.sleep(TICK)
         return "" if stored.status == "done" else f"it has ended with the reason {stored.status!r}, not 'done'"
+
+    async def _begin(self, operation_id: str) -> str:
+        """Begin an operation, and return its status when it does not run any more.
+
+        A process that is killed when it has just stored a pause wakes nobody, and who waits for the operation notices
+        it some seconds later. So this looks into the store itself.
+        """
+        agent, observers = Agent(id=AGENT_ID, model=ScriptedModel([])), [remote(OBSERVERS, observes=True)]
+        caller = asyncio.create_task(
+            exec_agent(agent, "Go", operation_id=operation_id, store=self._store, engine=self._engine, hooks=observers)
+        )
+        try:
+            while (stored := await self._store.operation(operation_id)) is None or stored.status == "running":
+                if caller.done():
+                    return caller.result().reason
+                await asyncio.sleep(TICK)
+        finally:
+            caller.cancel()
+            await asyncio.wait([caller])
+        return stored.status
 
     async def _wait_for_observers(self, operation_id: str, journal: Sequence[JournalEntry]) -> None:
         """Wait until remote observers have heard all of a journal, or the time is over."""

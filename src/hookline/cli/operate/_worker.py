@@ -15,7 +15,7 @@ import typer
 
 from hookline.cli.operate._bus import BusCredentials, BusNkeySeed, BusPrefix, BusUrls, BusWait, make_bus
 from hookline.cli.operate._endpoints import MasterKeyFile
-from hookline.cli.operate._serve import AllowMissingHooks, Environment, Observers, ScriptEnv, WebhookEnv
+from hookline.cli.operate._running import AllowMissingHooks, Environment, Observers, ScriptEnv, WebhookEnv
 from hookline.cli.operate._store import (
     DEFAULT_STORE,
     Files,
