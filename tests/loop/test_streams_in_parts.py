@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import itertools
+import json
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextvars import ContextVar
 from typing import Any
 
 import anyio
+import httpx2
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from msgspec.structs import replace
+from openai import AsyncOpenAI, OpenAI
 
 from hookline import AfterStep, Deny, Guide, Hooks, ModelCall, ModelResponse, OnComplete, TextParts, ToolRequest
 from hookline.budgets import InMemoryBudgets
 from hookline.builtin import budget
 from hookline.errors import RunStopped
+from hookline.loop import wrap
 from tests.adapters.provider import Exchange
 
 from .conftest import Way
@@ -154,6 +161,28 @@ async def test_the_tokens_that_a_cut_answer_has_reported_count(way: Way) -> None
         assert figures.used.tokens == 300  # this protocol reports no tokens before the end: what was reserved counts
     else:
         assert 0 < figures.used.tokens < 300
+
+
+async def test_a_budget_of_one_run_counts_the_cut_answer_of_a_sub_agent(way: Way) -> None:
+    way.provider.script(
+        way.dialect.says(ModelResponse(content="hello")),
+        way.dialect.says(SECRET, pieces=PIECES),
+        way.dialect.says(SECRET),
+    )
+    hooks = judging(lambda r: Deny("a secret") if "4711" in r.content else None, hold=3)
+    begun, cut = 18, 5  # tokens of the first answer, and at least those of the one that was cut
+
+    async with way.wrapped([budget(tokens=begun + cut)]) as run:
+        await way.ask(run)
+        with pytest.raises(RunStopped, match="a secret"):
+            async with way.wrapped([hooks], parent=run) as sub_run:
+                async for _ in read(await way.ask(sub_run, stream=True)):
+                    pass
+        with pytest.raises(RunStopped, match="tokens is used up") as stopped:
+            await way.ask(run)
+
+    spent = int(str(stopped.value).split(": ")[-1].split()[0])
+    assert begun + cut < spent < 100
 
 
 WAITS = {"max_chars": 1000, "max_seconds": 0.01}
@@ -308,6 +337,79 @@ async def test_hooks_that_judge_after_some_time_see_the_context_of_the_reader(wa
             pass
         variable.reset(token)
     assert set(seen) == {"mine"}
+
+
+class Cut(httpx2.AsyncByteStream, httpx2.SyncByteStream):
+    """A body that comes in given chunks."""
+
+    def __init__(self, chunks: list[bytes]) -> None:
+        self.chunks = chunks
+
+    def __iter__(self) -> Iterator[bytes]:
+        yield from self.chunks
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        for chunk in self.chunks:
+            yield chunk
+
+
+def stream_of(pieces: list[str]) -> bytes:
+    """Return the bytes of a streamed answer of chat completions."""
+    deltas: list[Any] = [*({"content": piece} for piece in pieces), {}]
+    events = [{"id": "c", "choices": [{"index": 0, "delta": each}]} for each in deltas]
+    return b"".join(b"data: " + json.dumps(each).encode() + b"\n\n" for each in events) + b"data: [DONE]\n\n"
+
+
+def read_cut(chunks: list[bytes], hooks: Hooks, *, sync: bool) -> tuple[str, bool]:
+    """Return the text that a loop gets of a stream, and whether it was denied."""
+    found: list[str] = []
+    transport = httpx2.MockTransport(
+        lambda request: httpx2.Response(200, headers={"content-type": "text/event-stream"}, stream=Cut(chunks))
+    )
+    asked: Any = {"model": "m", "messages": [{"role": "user", "content": "go"}], "stream": True}
+
+    def read_sync() -> None:
+        http = httpx2.Client(transport=transport)
+        with OpenAI(api_key="none", http_client=http) as client, wrap(client, hooks=[hooks]) as run:
+            found.extend(map(text_of, run.client.chat.completions.create(**asked)))
+
+    async def read_async() -> None:
+        http = httpx2.AsyncClient(transport=transport)
+        async with AsyncOpenAI(api_key="none", http_client=http) as client, wrap(client, hooks=[hooks]) as run:
+            async for event in await run.client.chat.completions.create(**asked):
+                found.append(text_of(event))  # noqa: PERF401  # what was read before the denial counts
+
+    try:
+        if sync:
+            read_sync()
+        else:
+            anyio.run(read_async)
+    except RunStopped:
+        return "".join(found), True
+    return "".join(found), False
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    pieces=st.lists(st.sampled_from(["é ", "471", "1"]), max_size=8),
+    cuts=st.lists(st.floats(0, 1), min_size=6, max_size=12),
+    most=st.integers(1, 6),
+    seconds=st.sampled_from([None, 0.0001, 5]),
+    sync=st.booleans(),
+)
+def test_law_of_any_cut_of_the_bytes_only_judged_text_is_given(
+    pieces: list[str], cuts: list[float], most: int, seconds: float | None, sync: bool
+) -> None:
+    data, text = stream_of(pieces), "".join(pieces)
+    places = sorted({0, len(data), *(int(cut * len(data)) for cut in cuts)})
+    chunks = [data[start:end] for start, end in itertools.pairwise(places)]
+    hooks = judging(lambda r: Deny("x") if "4711" in r.content else None, hold=3, max_chars=most, max_seconds=seconds)
+
+    found, denied = read_cut(chunks, hooks, sync=sync)
+
+    assert denied is ("4711" in text)
+    assert text.partition("4711")[0].startswith(found)
+    assert denied or found == text
 
 
 def assert_nobody_reads() -> None:

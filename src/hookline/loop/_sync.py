@@ -14,11 +14,12 @@ import anyio
 from hookline.errors import HookUsageError, RunStopped
 from hookline.events import PendingTool
 from hookline.execution import LoopPortal, calling_thread, is_async_handler, open_portal, run_in_caller
-from hookline.loop._binding import Decide, End, LastAnswer, LoopBinding, Take
+from hookline.loop._binding import Decide, LastAnswer, LoopBinding
 from hookline.loop._client import Exchange
+from hookline.loop._judged_streams import JudgedStream, Take, judge_sync
 from hookline.loop._names import make_tool
 from hookline.loop._run import RunBase
-from hookline.loop._streams import JudgedStream, OpenStream, judge_sync, watch_sync
+from hookline.loop._streams import End, OpenStream, watch_sync
 from hookline.runtime import AgentDone, Approve, Reject, Tool, tool
 
 __all__ = ["SyncLoopRun"]
@@ -259,7 +260,7 @@ class SyncSurroundings:
         decided: Approve | Reject = await decision if inspect.isawaitable(decision) else decision
         return decided
 
-    def watch(self, stream: OpenStream, end: Callable[[OpenStream, BaseException | None], Awaitable[None]]) -> None:
+    def watch(self, stream: OpenStream, end: End) -> None:
         watch_sync(stream, partial(self._end_here, stream, end))
 
     def judge(self, stream: JudgedStream, take: Take, end: End) -> None:

@@ -63,10 +63,12 @@ def judging(judge: Any, **parts: Any) -> Hooks:
     return hooks
 
 
-async def read(hooks: Hooks, *pieces: Any, into: list[tuple[str, bool]]) -> None:
+async def read(
+    hooks: Hooks, *pieces: Any, into: list[tuple[str, bool]], kind: type[LlmAgent] = LlmAgent, **options: Any
+) -> None:
     """Read a run: each text with whether it is partial; an event among the pieces is set by the first text."""
     model = Streaming(pieces=list(pieces))
-    runner = InMemoryRunner(agent=LlmAgent(name="a", model=model), app_name="app")
+    runner = InMemoryRunner(agent=kind(name="a", model=model, **options), app_name="app")
     await runner.session_service.create_session(app_name="app", user_id="ann", session_id="s")
     stream = hooked(runner, hooks=[hooks]).run_async(
         user_id="ann",
@@ -187,3 +189,34 @@ async def test_hooks_that_judge_whole_answers_still_hold_all_parts() -> None:
     await read(hooks, "one ", "two", into=seen)
 
     assert seen == [("one two", False)]
+
+
+async def test_an_agent_with_a_model_method_of_its_own_holds_its_stream_whole() -> None:
+    class Own(LlmAgent):
+        async def canonical_model_async(self, ctx: Any) -> BaseLlm:
+            return self.canonical_model
+
+    seen: list[Any] = []
+
+    await read(judging(lambda r: None), "one ", "two", into=seen, kind=Own)
+
+    assert seen == [("one two", False)]
+
+
+async def test_callbacks_get_the_parts_that_hooks_let_pass() -> None:
+    heard: list[str] = []
+    seen: list[Any] = []
+
+    def hear(callback_context: Any, llm_response: LlmResponse) -> None:
+        if llm_response.partial:
+            heard.append(llm_response.content.parts[0].text)
+
+    def mask(response: ModelResponse) -> ModelResponse:
+        return replace(response, content=response.content.replace("4711", "****"))
+
+    hooks = judging(mask, hold=3)
+
+    await read(hooks, "the key is 47", "11, keep it ", "well", into=seen, after_model_callback=hear)
+
+    assert heard == [text for text, partial in seen if partial]
+    assert "".join(heard).startswith("the key is ****")
