@@ -16,7 +16,15 @@ import msgspec
 
 from hookline.bus import MemoryBus, remote
 from hookline.errors import HookUsageError, OperationError
-from hookline.evals._engine_process import AGENT_ID, OBSERVERS, Ledger, describe_event, open_engine, relay_to_observers
+from hookline.evals._engine_process import (
+    AGENT_ID,
+    OBSERVERS,
+    Ledger,
+    describe_event,
+    open_bus,
+    open_engine,
+    relay_to_observers,
+)
 from hookline.evals.adapter_contract import ContractError
 from hookline.events import decode
 from hookline.runtime import Agent, Approve, Engine, JournalEntry, ScriptedModel, exec_agent, new_operation_id
@@ -177,7 +185,7 @@ class EngineTrial:
         """Open the store, and start the processes.
 
         Raises:
-            HookUsageError: If the engine cannot be made.
+            HookUsageError: If the engine or the bus cannot be made.
         """
         async with AsyncExitStack() as stack:
             self._store = await stack.enter_async_context(SqlStore(self._url, lease_seconds=self._lease_seconds))
@@ -185,6 +193,9 @@ class EngineTrial:
             if self._bus_name is None:
                 relaying = relay_to_observers(self._store, MemoryBus(), self._ledger, self._lease_seconds)
                 await stack.enter_async_context(relaying)
+            else:
+                async with open_bus(self._bus_name):
+                    pass  # what is wrong with it is an error here, and not in another process
             arguments = [self._engine_name, self._url, str(self._ledger.folder), str(self._lease_seconds)]
             self._processes = await stack.enter_async_context(
                 _serving([*arguments, self._bus_name or ""], self._ledger)
