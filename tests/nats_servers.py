@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import socket
 import sys
 import time
@@ -60,6 +61,10 @@ class NatsServer:
                 if self._process.poll() is not None or time.monotonic() > ends:
                     raise RuntimeError((self._folder / "nats.log").read_text()) from None
                 time.sleep(0.01)
+
+    def lose_files(self) -> None:
+        """Remove what JetStream keeps, as of a server that comes back with an empty disk; kill it first."""
+        shutil.rmtree(self._folder / "jetstream")
 
     def kill(self) -> None:
         """Kill the server; `start` starts it again with the same files."""

@@ -1,4 +1,4 @@
-"""Long runs against real things: operations that survive faults, and traces in a viewer; exits 0 if nothing is lost."""
+"""Long runs on real things: operations under faults, killed processes, traces in a viewer; exits 0 if all is well."""
 
 from __future__ import annotations
 
@@ -14,22 +14,23 @@ from pathlib import Path
 
 from benchmarks.soak.report import kind_of, report
 
-PARTS = ("durable", "viewer")
+PARTS = ("durable", "engines", "viewer")
 DATABASES = ("postgresql", "sqlite")
 MOST_KINDS = 20
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.soak", description=__doc__)
-    parser.add_argument("parts", nargs="*", metavar="part", help=f"{' or '.join(PARTS)} (default: both)")
+    parser.add_argument("parts", nargs="*", metavar="part", help=f"{', '.join(PARTS)} (default: all)")
     parser.add_argument("--minutes", type=float, default=30.0, help="durable: in all, with faults (default: 30)")
     parser.add_argument("--database", choices=DATABASES, help="durable: on this one alone")
+    parser.add_argument("--kills", type=int, default=20, help="engines: at each place on each engine (default: 20)")
     parser.add_argument("--phoenix", type=Path, metavar="COMMAND", help="viewer: the `phoenix` to start")
     parser.add_argument("--keep", action="store_true", help="viewer: leave it up for a look, until Ctrl-C")
     options = parser.parse_args()
     parts = options.parts or PARTS
     if unknown := sorted(set(parts) - set(PARTS)):
-        parser.error(f"no part {', '.join(unknown)}; there are {' and '.join(PARTS)}")
+        parser.error(f"no part {', '.join(unknown)}; there are {', '.join(PARTS)}")
     # What was started is to be stopped however this ends; a shell ignores SIGINT for what it runs in the background.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
@@ -41,6 +42,8 @@ def main() -> int:
         databases = [options.database] if options.database else DATABASES
         for database in databases:
             fine = durable(database, options.minutes / len(databases)) and fine
+    if "engines" in parts:
+        fine = engines(options.kills) and fine
     if "viewer" in parts and command is not None:
         from benchmarks.soak import viewer
 
@@ -64,6 +67,19 @@ def durable(database: str, minutes: float) -> bool:
     else:
         print(f"what it leaves is in {folder}")
     return fine
+
+
+def engines(kills: int) -> bool:
+    """Kill processes of operations on each engine, and print what was counted."""
+    from benchmarks.soak.engines import ENGINES, EngineSoak
+
+    soak = EngineSoak()
+    for engine in ENGINES:
+        with tempfile.TemporaryDirectory(prefix="hookline-soak-") as folder:
+            print(f"## {engine}, {kills} kills at each place", flush=True)
+            asyncio.run(soak.kill_on(engine, kills, Path(folder)))
+    print(soak.report())
+    return verdict(soak.problems, "nothing is lost, done twice, or told in two ways, and all was taken over in time")
 
 
 def verdict(problems: list[str], fine: str) -> bool:

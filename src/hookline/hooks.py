@@ -515,6 +515,8 @@ class Hooks:
     """Whether it needs something of the store of the run, which `for_store` gives it."""
     hearer = ""
     """The name under which other processes hear the stored events of its runs; `""` if none do."""
+    heard_events: tuple[str, ...] = ()
+    """Wire names of the events that these processes hear; empty for all."""
     needs_journal = False
     """Whether only a run whose store keeps its events may have it, which `for_store` checks."""
     revision = 0

@@ -11,7 +11,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hookline import Agent, Hooks, ModelCall, ModelResponse, OperationResult, TextParts, Usage, exec_agent
+from hookline import (
+    Agent,
+    Hooks,
+    ModelCall,
+    ModelResponse,
+    OperationResult,
+    ScriptedModel,
+    TextParts,
+    ToolRequest,
+    Usage,
+    exec_agent,
+    tool,
+)
 from hookline.budgets import InMemoryBudgets
 from hookline.builtin import budget, deny_phrases, redact
 from hookline.errors import HookDefinitionError
@@ -102,10 +114,10 @@ def test_law_readers_get_no_character_of_a_phrase(pieces: list[str], most: int) 
 class Written:
     """A model that writes these pieces, and says at the end what they took."""
 
-    name = provider = "written"
+    provider = "written"
 
-    def __init__(self, *pieces: str) -> None:
-        self.pieces = pieces
+    def __init__(self, *pieces: str, name: str = "written") -> None:
+        self.pieces, self.name = pieces, name
 
     async def respond(self, call: ModelCall) -> ModelResponse:
         return ModelResponse(content="".join(self.pieces), usage=Usage(input_tokens=20, output_tokens=5))
@@ -146,3 +158,36 @@ async def test_a_budget_of_one_run_holds_no_text() -> None:
 
     assert "".join(got) == "We work in Rome."
     assert len(got) > 1
+
+
+async def reason_after_a_cut_answer(model: str, **limits: Any) -> str:
+    """Run an agent whose helper's answer is cut; return why its next model call is denied, or an empty text."""
+    spending = budget(**limits)
+    helper = Agent(id="helper", model=Written("We ", "work ", "on " * 400, "Zeus.", "And ", "more.", name=model))
+
+    @tool
+    async def ask() -> str:
+        """Ask the helper."""
+        hooks = [deny_phrases(["zeus"], max_chars=1), spending]
+        cut = await exec_agent(helper, "go", hooks=hooks, parent_operation_id="op", on_token=lambda piece: None)
+        return cut.reason
+
+    agent = Agent(id="a", model=ScriptedModel([ToolRequest("ask"), "Done."]), tools=[ask])
+    result = await exec_agent(agent, "go", hooks=[spending], operation_id="op")
+    assert [message.content for message in result.messages if message.role == "tool"] == ["interrupted"]
+    return result.denied.reason if result.denied is not None else ""
+
+
+async def test_a_budget_of_one_run_counts_the_text_of_a_cut_answer_whose_tokens_are_not_reported() -> None:
+    spent = await reason_after_a_cut_answer("written", tokens=300)
+
+    found = re.fullmatch(r"the budget of 300 tokens is used up: (\d+) spent", spent)
+    assert found is not None
+    assert 300 < int(found[1]) < 400  # 1,213 characters, and the prompt
+    assert await reason_after_a_cut_answer("written", tokens=400) == ""
+
+
+async def test_a_budget_of_one_run_counts_the_price_of_a_cut_answer_if_it_is_known() -> None:
+    assert "is used up" in await reason_after_a_cut_answer("gpt-5", cost_usd=0.002)  # about 300 tokens at $10 a million
+    assert await reason_after_a_cut_answer("gpt-5", cost_usd=0.02) == ""
+    assert await reason_after_a_cut_answer("unknown", cost_usd=0.000001) == ""

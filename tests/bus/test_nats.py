@@ -112,6 +112,44 @@ async def test_what_is_said_while_the_server_is_away_arrives_when_it_is_back(ser
     assert list(dict.fromkeys(heard)) == ["op:1", "op:2", "op:3"]
 
 
+async def test_a_process_hears_again_when_the_server_comes_back_without_its_files(server: NatsServer) -> None:
+    server.start()
+    heard: asyncio.Queue[str] = asyncio.Queue()
+
+    async def hear(each: CommittedEvents) -> None:
+        heard.put_nowait(each.id)
+
+    async with (
+        NatsBus(server.url, partitions=2) as teller,
+        NatsBus(server.url, partitions=2) as hearer,
+        hearer.hear("observer", hear),
+    ):
+        await teller.tell(commit(1))
+        async with asyncio.timeout(100):
+            assert await heard.get() == "op:1"
+        server.kill()
+        server.lose_files()
+        server.start()
+        await teller.tell(commit(2))
+        async with asyncio.timeout(100):
+            assert await heard.get() == "op:2"
+
+
+async def test_a_process_hears_again_when_somebody_removed_what_it_hears_from(
+    nats_server: NatsServer, nats_prefix: str
+) -> None:
+    heard: asyncio.Queue[str] = asyncio.Queue()
+
+    async def hear(each: CommittedEvents) -> None:
+        heard.put_nowait(each.id)
+
+    async with NatsBus(nats_server.url, prefix=nats_prefix, partitions=1) as bus, bus.hear("observer", hear):
+        await bus._client.jetstream().delete_consumer(f"{nats_prefix}-events", "observer-0")
+        await bus.tell(commit(1))
+        async with asyncio.timeout(100):
+            assert await heard.get() == "op:1"
+
+
 async def test_a_question_ends_at_its_deadline_while_the_server_is_away(server: NatsServer) -> None:
     server.start()
     async with NatsBus(server.url) as bus, bus.answer("guard", echo):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from pathlib import Path
 from typing import Any
 
@@ -29,11 +29,22 @@ from hookline import (
     resume_agent,
     tool,
 )
-from hookline.bus import REVISIONS, Bus, MemoryBus, remote, serve
+from hookline.bus import (
+    REVISIONS,
+    Answerer,
+    Bus,
+    CommittedEvents,
+    EventFilter,
+    Hearer,
+    MemoryBus,
+    Watcher,
+    remote,
+    serve,
+)
 from hookline.errors import HookDefinitionError, HookUsageError
 from hookline.runtime import InMemoryStore
 from hookline.store import SqlStore
-from hookline.wakeups import PollingWakeups
+from hookline.wakeups import LocalWakeups, PollingWakeups
 from tests.nats_servers import NatsServer
 
 from .stages import MemoryStage, NatsStage
@@ -277,10 +288,63 @@ SECRET, OTHER_SECRET = "s" * 24, "t" * 24
 
 async def test_a_bus_serves_hooks_itself(join: Join) -> None:
     payments, bus = Payments(), await join()
-    async with bus.serve(policy(lambda call: call.with_args(amount=3)), revision="7") as name:  # type: ignore[attr-defined]
+    async with bus.serve(policy(lambda call: call.with_args(amount=3)), revision="7") as name:
         await payments.run(remote(name, bus=await join()))
 
     assert payments.paid == [("Ann", 3)]
+
+
+class OwnBus(LocalWakeups, Bus):
+    """A bus of a third party, with what `Bus` wants and no more."""
+
+    def __init__(self, carrier: MemoryBus) -> None:
+        super().__init__((3600.0, 3600.0))
+        self._carrier = carrier
+
+    async def ask(self, name: str, question: bytes, *, deadline: float) -> bytes:
+        return await self._carrier.ask(name, question, deadline=deadline)
+
+    def answer(self, name: str, handler: Answerer) -> AbstractAsyncContextManager[None]:
+        return self._carrier.answer(name, handler)
+
+    async def depths(self) -> dict[str, int]:
+        return await self._carrier.depths()
+
+    async def tell(self, commit: CommittedEvents) -> None:
+        await self._carrier.tell(commit)
+
+    def hear(
+        self, name: str, handler: Hearer, *, where: EventFilter | None = None
+    ) -> AbstractAsyncContextManager[None]:
+        return self._carrier.hear(name, handler, where=where)
+
+    async def put(self, key: str, value: bytes, *, seconds: float | None = None) -> None:
+        await self._carrier.put(key, value, seconds=seconds)
+
+    async def get(self, key: str) -> bytes | None:
+        return await self._carrier.get(key)
+
+    async def delete(self, key: str) -> None:
+        await self._carrier.delete(key)
+
+    def watch(self, prefix: str, call: Watcher) -> AbstractAsyncContextManager[None]:
+        return self._carrier.watch(prefix, call)
+
+
+async def test_a_bus_of_a_third_party_serves_hooks_that_it_knows_nothing_of() -> None:
+    payments, bus = Payments(), OwnBus(MemoryBus())
+    async with bus.serve(policy(lambda call: call.with_args(amount=3))) as name:
+        await payments.run(remote(name, bus=bus))
+
+    assert payments.paid == [("Ann", 3)]
+
+
+def test_a_bus_that_lacks_a_method_is_refused_when_it_is_made() -> None:
+    class Mute(OwnBus):
+        ask = Bus.ask
+
+    with pytest.raises(TypeError, match="ask"):
+        Mute(MemoryBus())
 
 
 @pytest.mark.parametrize(("asking", "serving"), [(SECRET, SECRET), ([OTHER_SECRET, SECRET], SECRET)])

@@ -172,6 +172,8 @@ ROWS: dict[str, list[tuple[int, str]]] = {
         (MISUSED, "exit_agents.py:plain --concurrency 0"),
         (MISUSED, "exit_agents.py:plain --store nowhere:///x"),
         (MISUSED, "exit_agents.py:plain --bus gopher://x"),
+        (MISUSED, "exit_agents.py:plain --dbos gopher://x"),
+        (MISUSED, "exit_agents.py:plain --dbos-name payments"),
         (FAILED, "exit_agents.py:plain --bus nats://127.0.0.1:1"),
     ],
     "approvals approve": [
@@ -333,6 +335,7 @@ ROWS: dict[str, list[tuple[int, str]]] = {
         (DONE, "hooks.toml --yes"),
         (FAILED, f"hooks.toml --store {NOBODY}"),
         (FAILED, "failing.toml --yes"),
+        (NOT_JUDGED, "remote.toml --yes"),
         (MISUSED, "other.toml"),
         (MISUSED, "missing.toml"),
         (MISUSED, "missing.json"),
@@ -349,6 +352,8 @@ ROWS: dict[str, list[tuple[int, str]]] = {
         (MISUSED, "hooks.toml broken.toml failing.toml"),
         (MISUSED, "hooks.toml --junit missing/junit.xml"),
         (NOT_JUDGED, "empty.toml"),
+        (NOT_JUDGED, "remote.toml"),
+        (DONE, "remote.toml --allow-not-run"),
     ],
     "hooks diff": [
         (DIFFERS, "other.toml"),
@@ -433,6 +438,12 @@ ROWS: dict[str, list[tuple[int, str]]] = {
         (MISUSED, "kept 0"),
         (MISUSED, ""),
         (MISUSED, "kept 1 --store sqlite:///missing.db"),
+    ],
+    "hooks order": [
+        (FAILED, "ToolCall.guard kept"),
+        (MISUSED, "ToolCall.nothing kept"),
+        (MISUSED, "ToolCall.guard"),
+        (MISUSED, "ToolCall.guard kept --store sqlite:///missing.db"),
     ],
     "hooks serve": [
         (MISUSED, "missing.py:hooks --bus nats://127.0.0.1:1"),
@@ -617,6 +628,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "other.toml": DEFINITION.replace('name = "', 'name = "other '),
         "failing.toml": DEFINITION + '[[tests]]\nname = "t"\ncall = { tool_name = "x" }\nexpect = "asked"\n',
         "empty.toml": "",
+        "remote.toml": '[[hooks]]\nname = "r"\npoint = "ToolCall.before"\nremote = { name = "r" }\n'
+        '[[tests]]\nname = "t"\ncall = { tool_name = "x" }\nexpect = "asked"\n',
         "judged.yaml": JUDGED,
         "labels.csv": "task,label\nshop/first,pass\n",
         "nobody.csv": "task,label\n",

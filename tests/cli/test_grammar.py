@@ -50,6 +50,7 @@ READING = [
     "hooks alerts",
     "hooks enforce a --percent 5",
     "hooks shadow a",
+    "hooks order ToolCall.guard a",
     "hooks revert a",
     "hooks revert a 1",
     "keys list",

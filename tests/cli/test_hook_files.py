@@ -124,6 +124,88 @@ def test_junit_has_a_case_for_each_test_and_an_error_for_a_broken_file(tmp_path:
     assert cases == {"A shell is refused": [], "Paying is free": ["failure"], "definitions": ["error"]}
 
 
+REMOTE = """\
+[[hooks]]
+id = "payments"
+name = "Payments"
+point = "ToolCall.before"
+tool = "pay"
+remote = { name = "payments" }
+
+[[tests]]
+name = "A large payment is refused"
+call = { tool_name = "pay", args = { amount = 2000 } }
+expect = "denied"
+
+[[tests]]
+name = "Reading is free"
+call = { tool_name = "read" }
+expect = "allowed"
+"""
+
+
+def test_without_a_bus_a_test_that_asks_is_not_run_and_said_to_be(tmp_path: Path, file: Path) -> None:
+    file.write_text(REMOTE)
+    junit = tmp_path / "junit.xml"
+
+    result = run("hooks", "check", str(file), "--junit", str(junit), url="nowhere")
+
+    assert result.exit_code == 3
+    assert result.stdout.splitlines() == [
+        f"{file}: 1 hook, 2 tests",
+        "  not run  A large payment is refused (line 8)",
+        "          it asks 'payments' over a bus, and there is none",
+        "  passed  Reading is free",
+        "2 tests: 1 passed, 0 failed, 1 not run.",
+    ]
+    assert "1 test was not run, for lack of a bus; give --bus, or --allow-not-run" in result.stderr
+    suite = ElementTree.parse(junit).getroot()[0]
+    assert (suite.get("tests"), suite.get("failures"), suite.get("skipped")) == ("2", "0", "1")
+    assert run("hooks", "check", str(file), "--allow-not-run", url="nowhere").exit_code == 0
+
+
+def test_as_json_a_test_that_is_not_run_has_not_passed(file: Path) -> None:
+    file.write_text(REMOTE)
+
+    result = run("hooks", "check", str(file), "--json")
+
+    [first, second] = [json.loads(line) for line in result.stdout.splitlines()]
+    assert result.exit_code == 3
+    assert (first["passed"], second["passed"], second["notRun"]) == (False, True, "")
+    assert "payments" in first["notRun"]
+
+
+def test_a_test_that_fails_counts_more_than_one_that_is_not_run(file: Path) -> None:
+    file.write_text(REMOTE + FAILS.replace('"pay"', '"read"').replace('"allowed"', '"denied"'))
+
+    assert run("hooks", "check", str(file), "--allow-not-run").exit_code == 1
+
+
+def test_a_definition_with_a_remote_hook_is_validated_without_a_bus(file: Path) -> None:
+    file.write_text(REMOTE.replace('name = "payments" }', 'name = "pay.ments" }'))
+
+    result = run("hooks", "check", str(file))
+
+    assert result.exit_code == 2
+    assert "line 6" in result.stderr
+
+
+def test_remote_hooks_are_stored_without_a_bus_if_that_is_accepted(url: str, tmp_path: Path, file: Path) -> None:
+    file.write_text(REMOTE)
+
+    refused = run("hooks", "apply", str(file), "--yes", url=url)
+    assert (refused.exit_code, "nothing was stored" in refused.stderr) == (3, True)
+    assert not (tmp_path / "store.db").exists()
+    applied = run("hooks", "apply", str(file), "--yes", "--allow-not-run", url=url)
+
+    assert applied.exit_code == 0, applied.stderr
+    assert "1 test was not run, for lack of a bus." in applied.stdout
+    assert names(url) == ["Payments"]
+    assert run("hooks", "diff", str(file), url=url).exit_code == 0
+    file.write_text(REMOTE.replace('"payments" }', '"payments", deadline = 1 }'))
+    assert run("hooks", "diff", str(file), url=url).exit_code == 6
+
+
 def test_a_diff_names_what_apply_would_change_and_changes_nothing(url: str, file: Path) -> None:
     assert run("hooks", "apply", str(file), "--yes", url=url).exit_code == 0
     on(url, lambda store: define(store, {"id": "old", "name": "Old", "point": "ToolCall.guard"}))

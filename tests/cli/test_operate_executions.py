@@ -65,6 +65,9 @@ def test_what_hooks_did_is_added_up(url: str) -> None:
     assert (first[:3], first[-3:], second[:3]) == (["never", "2", "0"], ["2", "0", "0"], ["also", "1", "0"])
     assert [line[0] for line in shown("--by", "tenant")[2:]] == ["acme", "—"]
     assert [line[:2] for line in shown("--by", "tool")[2:]] == [["local/pay", "3"]]
+    heading, _, pair = shown("--by", "agent,tool")
+    assert (heading[:3], pair[:3]) == (["agent", "tool", "count"], ["payer", "local/pay", "3"])
+    assert [each["tool"] for each in sums("--by", "agent,tool") if each["agentId"] == "payer"] == ["local/pay"]
 
 
 def test_sums_fit_a_narrow_terminal_and_where_there_are_none_it_is_told(url: str) -> None:

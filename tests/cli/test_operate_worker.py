@@ -5,19 +5,20 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
 
 from hookline import Agent, ScriptedModel, exec_agent
-from hookline.engines import StoreEngine
+from hookline.engines import DbosEngine, Engine, StoreEngine
 from hookline.registry import ExecutionLog, Registry
 from hookline.store import SqlStore
-from tests.cli.operated import database
+from tests.cli.operated import database, run
 from tests.signals import default_signals
 
 pytestmark = pytest.mark.anyio
@@ -56,13 +57,13 @@ async def hold(file: str) -> str:
 
 
 def say(call):
-    order = next(each.content for each in call.messages if each.role == "user")
+    orders = next(each.content for each in call.messages if each.role == "user").split(" then ")
     results = [each.content for each in call.messages if each.role == "tool"]
-    if results:
+    if len(results) == len(orders):
         return ModelResponse(content=" ".join(results))
-    name, _, value = order.partition(" ")
+    name, _, value = orders[len(results)].partition(" ")
     args = {"file": value} if name == "hold" else {"amount": int(value)}
-    return ModelResponse(tool_calls=[ToolRequest(name, args, tool_call_id="c1")])
+    return ModelResponse(tool_calls=[ToolRequest(name, args, tool_call_id=f"c{len(results)}")])
 
 
 payer = Agent(id="payer", model=ScriptedModel(say), tools=[pay, refund, hold])
@@ -97,9 +98,10 @@ def working(folder: Path, *options: str) -> Iterator[subprocess.Popen[str]]:
             process.kill()
 
 
-async def begin(store: SqlStore, prompt: str) -> str:
+async def begin(store: SqlStore, prompt: str, engine: Engine | None = None, queue: str = "") -> str:
     """Begin an operation, and return its answer when it has ended."""
-    result = await exec_agent(NAMESAKE, prompt, operation_id=prompt, store=store, engine=StoreEngine(store))
+    engine = StoreEngine(store) if engine is None else engine
+    result = await exec_agent(NAMESAKE, prompt, operation_id=prompt, store=store, engine=engine, queue=queue)
     return str(result.output)
 
 
@@ -140,3 +142,83 @@ async def test_what_does_not_end_in_time_is_continued_by_another_worker(tmp_path
         with working(tmp_path):
             answer = await held
     assert "held" not in answer  # the tool was cut: it is told so, and not run again
+
+
+async def test_with_a_lease_it_takes_part_in_changes_of_hooks_in_running_operations(tmp_path: Path) -> None:
+    flag = tmp_path / "flag"
+    async with SqlStore(database(tmp_path)) as store, Registry(store) as registry:
+        definition = {"id": "stop", "name": "stop", "point": "ToolCall.guard", "handler": "deny", "tool": "pay"}
+        await registry.create({**definition, "config": {"reason": "Nobody refunds."}})
+        with working(tmp_path, "--lease", "60") as process:
+            held = asyncio.create_task(begin(store, f"hold {flag} then refund 7"))
+            assert process.stdout is not None
+            assert await asyncio.to_thread(process.stdout.readline) == "holding\n"
+            await asyncio.wait_for(registry.update("stop", {"tool": "refund"}, fence=True), 60)
+            flag.touch()
+            assert await held == "held Nobody refunds."
+
+
+QUEUES = """
+[hookline]
+polling_interval_sec = 0.1
+
+[fast]
+polling_interval_sec = 0.1
+"""
+
+
+async def test_it_runs_operations_from_the_queues_of_dbos_and_lets_them_end(tmp_path: Path) -> None:
+    flag, dbos = tmp_path / "flag", f"sqlite:///{tmp_path / 'dbos.db'}"
+    (tmp_path / "queues.toml").write_text(QUEUES)
+    options = ("--dbos", dbos, "--dbos-queues", "queues.toml", "--dbos-name", "payments")
+    async with (
+        SqlStore(database(tmp_path)) as store,
+        DbosEngine(store, dbos, queues={"fast": {}}, application_name="payments") as engine,
+    ):
+        with working(tmp_path, *options) as process:
+            assert await begin(store, "pay 7", engine, "fast") == "paid 7"
+            held = asyncio.create_task(begin(store, f"hold {flag}", engine))
+            assert process.stdout is not None
+            assert await asyncio.to_thread(process.stdout.readline) == "holding\n"
+            process.send_signal(signal.SIGTERM)
+            flag.touch()
+            assert await held == "held"
+            await asyncio.to_thread(process.communicate, timeout=60)
+        assert process.returncode == 0
+        assert await workflows(tmp_path / "dbos.db") == [
+            ("hookline:pay 7:1.0", "fast", "SUCCESS", "payments"),
+            (f"hookline:hold {flag}:1.0", "hookline", "SUCCESS", "payments"),
+        ]
+
+
+async def workflows(file: Path) -> list[tuple[str, ...]]:
+    """Return the id, the queue, the status and the application of each workflow, oldest first."""
+    with closing(sqlite3.connect(file)) as connection:
+        rows = connection.execute(
+            "SELECT workflow_uuid, queue_name, status, application_name FROM workflow_status ORDER BY created_at"
+        )
+        return rows.fetchall()
+
+
+def test_a_worker_on_dbos_says_what_is_wrong_and_creates_no_store(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "agents.py").write_text(AGENTS)
+    (tmp_path / "queues.toml").write_text("[fast\n")
+    (tmp_path / "rates.toml").write_text("[fast]\nrate = 3\n")
+    for options, problem in (
+        (("--dbos-queues", "queues.toml"), "give --dbos URL too"),
+        (("--dbos-name", "payments"), "give --dbos URL too"),
+        (("--dbos", "mysql://me:secret@host/x"), "'mysql://me:***@host/x'"),
+        (("--dbos", "sqlite:///dbos.db", "--dbos-queues", "queues.toml"), "cannot be read from queues.toml"),
+        (("--dbos", "sqlite:///dbos.db", "--dbos-queues", "rates.toml"), "no option 'rate'"),
+    ):
+        refused = run("worker", "agents.py:payer", *options, url=database(tmp_path))
+        assert (refused.exit_code, problem in refused.stderr) == (2, True), refused.stderr
+
+    monkeypatch.setitem(sys.modules, "dbos", None)
+    refused = run("worker", "agents.py:payer", "--dbos", "sqlite:///dbos.db", url=database(tmp_path))
+    assert "DbosEngine needs an extra" in refused.stderr
+    assert not (tmp_path / "store.db").exists()
+    assert sorted(each.name for each in tmp_path.iterdir() if each.suffix != ".toml") == ["agents.py"]

@@ -1,4 +1,4 @@
-"""Engines that the contract accepts, and engines with a fault that it must find."""
+"""Engines and buses that the contract accepts, and some with a fault that it must find."""
 
 from __future__ import annotations
 
@@ -6,9 +6,12 @@ import os
 from collections.abc import Collection
 from contextlib import AbstractAsyncContextManager
 
+import msgspec
 from sqlalchemy import delete
 
+from hookline.bus import CommittedEvents, NatsBus
 from hookline.engines import DbosEngine, Segment, StoreEngine
+from hookline.events import OnComplete, decode
 from hookline.runtime import OperationState
 from hookline.store import SqlStore, StoredOperation
 from hookline.store._tables import events, model_calls, operations, state_rows
@@ -21,6 +24,44 @@ def sound(store: SqlStore) -> StoreEngine:
 def sound_dbos(store: SqlStore) -> DbosEngine:
     """Each process starts DBOS on the database that the test names."""
     return DbosEngine(store, os.environ["DBOS_ADDRESS"], queues={"hookline": {"polling_interval_sec": 0.1}})
+
+
+class ServerBus(NatsBus):
+    """Each process connects to the server that the test names."""
+
+    def __init__(self) -> None:
+        super().__init__(os.environ["NATS_ADDRESS"], prefix=os.environ["NATS_PREFIX"], partitions=3, ack_seconds=1.0)
+
+
+class LosesCommits(ServerBus):
+    """Says that it has kept the end of an operation, and has not."""
+
+    async def tell(self, commit: CommittedEvents) -> None:
+        last = decode(bytes(commit.events[-1]))
+        if not isinstance(last, OnComplete) or last.reason != "done":
+            await super().tell(commit)
+
+
+class DisordersCommits(ServerBus):
+    """Tells the first events of an operation after the second ones."""
+
+    async def tell(self, commit: CommittedEvents) -> None:
+        held = self.__dict__.setdefault("held", {})
+        if commit.first == 1:
+            held[commit.operation_id] = commit
+            return
+        await super().tell(commit)
+        if (first := held.pop(commit.operation_id, None)) is not None:
+            await super().tell(first)
+
+
+class RenumbersCommits(ServerBus):
+    """Tells the first events of an operation a second time, under other numbers."""
+
+    async def tell(self, commit: CommittedEvents) -> None:
+        await super().tell(commit)
+        if commit.first == 1:
+            await super().tell(msgspec.structs.replace(commit, number=commit.number + 1))
 
 
 class FaultyEngine(StoreEngine):

@@ -6,6 +6,7 @@ import sqlite3
 import sys
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from time import time
 from typing import Any
 
 import anyio
@@ -97,9 +98,15 @@ async def wait_for_statuses(operation_id: str, statuses: list[str]) -> list[Any]
             await anyio.sleep(0.05)
 
 
+async def is_done(store: SqlStore, operation_id: str) -> bool:
+    stored = await store.operation(operation_id)
+    assert stored is not None
+    return stored.status == "done"
+
+
 async def wait_until_done(store: SqlStore, operation_id: str) -> None:
     with anyio.fail_after(60):
-        while (await store.operation(operation_id)).status != "done":  # type: ignore[union-attr]
+        while not await is_done(store, operation_id):
             await anyio.sleep(0.05)
 
 
@@ -182,6 +189,53 @@ async def test_a_limit_of_a_queue_holds(store: SqlStore, dbos: DBOS) -> None:
         for _ in range(4):
             group.start_soon(begin)
     assert most == 1
+
+
+async def test_a_rate_limit_of_a_queue_holds_and_loses_nothing(
+    store: SqlStore, dbos: DBOS, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # An operation that waits for its turn must not be taken for one that nobody runs.
+    for name in ("LOOK_SECONDS", "CLAIM_SECONDS", "STRANDED_SECONDS"):
+        monkeypatch.setattr(_dbos, name, 0.05)
+    fast: Any = {"polling_interval_sec": 0.05}
+    rated: Any = {**fast, "limiter": {"limit": 1, "period": 3600}}
+    operations = ["rated1", "rated2"]
+    engine = DbosEngine(store, dbos, queues={"rated": rated, "hookline": fast})
+    async with Worker(store, [agent()], engine=engine):
+        for operation_id in operations:
+            await store_new(store, operation_id)
+            await engine.begin(operation_id, agent_id="worker", queue="rated")
+        with anyio.fail_after(60):
+            while not [each for each in operations if await is_done(store, each)]:
+                await anyio.sleep(0.05)
+        for _ in range(5):
+            await exec_agent(agent(), "Go", store=store, engine=engine)
+        [waiting] = [each for each in operations if not await is_done(store, each)]
+        assert [each.status for each in await workflows_of(waiting)] == ["ENQUEUED"]
+
+    async with Worker(store, [agent()], engine=DbosEngine(store, dbos, queues={"rated": fast, "hookline": fast})):
+        await wait_until_done(store, waiting)
+        await wait_for_statuses(waiting, ["SUCCESS"])
+
+
+async def test_an_operation_that_is_woken_for_later_does_not_run_before(store: SqlStore, engine: DbosEngine) -> None:
+    async def pause_and_decide(*, later: bool) -> str:
+        operation_id = (await exec_agent(agent(), "Go", store=store, engine=engine)).operation_id
+        if later:
+            await engine.wake(operation_id, not_before=time() + 3600)
+        await store.decide(operation_id, Approve("t1"))
+        await engine.wake(operation_id, not_before=time() + 3600 if later else time() - 1)
+        return operation_id
+
+    async with Worker(store, [agent(approval=True)], engine=engine):
+        postponed = await pause_and_decide(later=True)
+        for _ in range(3):
+            await wait_until_done(store, await pause_and_decide(later=False))
+        assert not await is_done(store, postponed)
+        assert len(await workflows_of(postponed)) == 1  # that of the segment before the pause
+
+        await engine.wake(postponed)
+        await wait_until_done(store, postponed)
 
 
 async def test_an_operation_of_an_unknown_queue_runs_from_the_default_queue(

@@ -132,6 +132,17 @@ async def test_a_hook_that_a_fenced_change_brings_judges_the_next_call(registry:
     assert [text.startswith("paid") for text in results(result)] == [True, False, False]
 
 
+@pytest.mark.parametrize("fence", [True, False])
+async def test_hooks_run_in_a_new_order_in_running_operations_if_it_is_fenced(registry: Registry, fence: bool) -> None:
+    for name in ("a", "b"):
+        await registry.create(definition(**COUNTING | {"id": name, "name": name}))
+
+    with executions() as seen:
+        await run(registry, at(1, lambda: registry.reorder("ToolCall.guard", ["b", "a"], fence=fence)), calls=2)
+
+    assert [each.hook_id for each in seen] == ["a", "b", *(["b", "a"] if fence else ["a", "b"])]
+
+
 async def test_a_tenant_is_not_concerned_by_the_fenced_change_of_another(registry: Registry) -> None:
     await registry.create(definition(**COUNTING, tenant_id="acme"))
 

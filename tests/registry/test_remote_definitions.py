@@ -120,7 +120,7 @@ async def test_the_tool_the_mode_and_the_revision_hold(registry: Registry, bus: 
         ({"remote": {"name": "a", "secret": "s"}}, "$.remote.secret", "unknown field"),
         ({"handler": "deny"}, "$", "exactly one"),
         ({"point": "ToolCall.guard"}, "$.point", "'ToolCall.before'"),
-        ({"point": "onComplete"}, "$.point", "'ToolCall.before'"),
+        ({"point": "onComplete"}, "$.remote.deadline", "no run waits"),
         ({"timeout": 3.0}, "$.timeout", "remote.deadline"),
         ({"config": {"a": 1}}, "$.config", "leave `config` out"),
         ({"dialect": "claude"}, "$.dialect", "only a script"),

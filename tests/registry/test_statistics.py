@@ -150,6 +150,55 @@ async def test_they_are_added_up_by_agents_and_by_tools(log: ExecutionLog) -> No
         "clerk": (1, 0, 0, 0, 0),
     }
     assert {each.agent_id for each in await log.statistics("other", by="agent")} == {"guard"}
+    pairs = await log.statistics(None, by="agent,tool", hook_id="a")
+    assert [(each.agent_id, each.tool, each.count, each.denied, each.shadow_denied) for each in pairs] == [
+        ("clerk", "bank/refund", 2, 1, 1),
+        ("clerk", "local/look", 1, 0, 0),
+        ("guard", "local/look", 1, 0, 0),
+    ]
+
+
+async def test_names_of_agents_and_tools_stay_apart_in_their_pairs(log: ExecutionLog) -> None:
+    now = time.time_ns()
+    given = [
+        ("", "a/b"),
+        ("a", "\x1fb"),
+        ("a\x1f", "b"),
+        ("a", "b"),
+        ("ü" * 300, "☃" * 300),
+        ("*", "b"),
+        ("n\0", "\ud800"),
+    ]
+    for nth, (agent_id, tool_name) in enumerate(given):
+        tell(*(ran(time_unix_nano=now, agent_id=agent_id, tool=tool_name) for _ in range(nth + 1)))
+    await log.flush()
+
+    found = {each.count: (each.agent_id, each.tool) for each in await log.statistics("t", by="agent,tool")}
+
+    assert found == {
+        1: ("", "a/b"),
+        2: ("a", "\ufffdb"),
+        3: ("a\ufffd", "b"),
+        4: ("a", "b"),
+        5: (f"{'ü' * 98}…", f"{'☃' * 98}…"),
+        6: ("*", "b"),
+        7: ("n\ufffd", "?"),
+    }
+
+
+async def test_pairs_beyond_a_number_are_counted_together(store: SqlStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hookline.registry._statistics.MOST_PAIRS", 2)
+    async with ExecutionLog(store) as log:
+        now = time.time_ns()
+        tell(*(ran(time_unix_nano=now, agent_id=f"agent{nth}", tool="x/y") for nth in range(5)))
+        await log.flush()
+        found = await log.statistics("t", by="agent,tool")
+
+    assert [(each.agent_id, each.tool, each.count) for each in found] == [
+        ("*", "*", 3),
+        ("agent0", "x/y", 1),
+        ("agent1", "x/y", 1),
+    ]
 
 
 async def test_calls_events_and_sub_agents_of_a_run_are_counted_for_their_agent_and_tool(store: SqlStore) -> None:
@@ -201,7 +250,7 @@ async def test_agents_and_tools_beyond_a_number_are_counted_together(
             {f"agent{nth}": 2 for nth in range(3)} | {"*": 4},
         )
         assert [each.count for each in await log.statistics("t", by="tool")] == [10]
-        assert await count(store, grouped_statistics) <= 2 * (4 + 1)
+        assert await count(store, grouped_statistics) <= 2 * (4 + 1 + 5)
 
 
 async def test_groups_add_up_to_the_same_as_hooks_and_are_pruned_with_the_hours(log: ExecutionLog) -> None:

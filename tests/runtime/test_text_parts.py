@@ -353,6 +353,36 @@ async def test_a_limit_of_time_ends_a_model_that_says_nothing_after_a_denial() -
     assert result.denied.reason == "a secret"
 
 
+async def test_text_that_comes_while_a_hook_denies_the_text_before_is_not_judged() -> None:
+    judging_first, judged = anyio.Event(), list[str]()
+
+    class Pausing:
+        name, provider = "pausing", ""
+
+        async def respond(self, call: ModelCall) -> ModelResponse:
+            raise AssertionError("it streams")
+
+        async def stream(self, call: ModelCall) -> AsyncIterator[Any]:
+            yield "one "
+            await judging_first.wait()
+            yield "two"  # waits until the hook has judged what came before
+
+    hooks = Hooks("judge")
+
+    @hooks.after(ModelCall, parts=TextParts(max_chars=5, max_seconds=0.001))
+    async def look(call: ModelCall, response: ModelResponse) -> Deny:
+        judged.append(response.content)
+        judging_first.set()
+        await anyio.wait_all_tasks_blocked()
+        return Deny("no")
+
+    with anyio.fail_after(30):
+        result = await exec_agent(Agent(id="a", model=Pausing()), "hi", hooks=[hooks], on_token=lambda piece: None)
+
+    assert judged == ["one "]
+    assert (result.reason, result.denied and result.denied.reason) == ("interrupted", "no")
+
+
 async def test_an_answer_of_which_nothing_was_released_can_be_asked_for_again() -> None:
     model = Pieces(["ba", "d", said("bad")], ["go", "od", said("good")])
     hooks = judging(lambda r: Guide("better") if "ba" in r.content else None)

@@ -386,7 +386,7 @@ CASES: dict[tuple[str, str], Case] = {
         status=303,
         again=(303,),
     ),
-    ("GET", "/hooks/order"): Case("/hooks/order", ordered_hooks, ("point", "tenant", "notice"), listed=True),
+    ("GET", "/hooks/order"): Case("/hooks/order", ordered_hooks, ("point", "tenant", "notice", "fence"), listed=True),
     ("POST", "/hooks/order"): Case(
         "/hooks/order",
         ordered_hooks,

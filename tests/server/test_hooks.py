@@ -5,9 +5,10 @@ import time
 from typing import Any
 
 import pytest
+from sqlalchemy import delete, insert
 
 from hookline.registry import Registry
-from hookline.store import SqlStore
+from hookline.store import SqlStore, registry_members
 from tests.registry.test_revisions import commit_calls
 from tests.server.site import Site, execution, key, new_id
 
@@ -271,11 +272,13 @@ async def test_what_hooks_of_a_process_did_is_found_in_the_log(site: Site, store
         one = await acme.get(f"/v1/hooks/logs/{mine[0]['id']}")
         all_of_them = (await admin.get("/v1/hooks/logs")).json()["items"]
         sums = (await admin.get("/v1/hooks/stats?by=tenant")).json()
+        pairs = (await acme.get("/v1/hooks/stats?by=agent,tool")).json()
 
     assert [each["operationId"] for each in mine] == [first]
     assert one.json() == mine[0]
     assert {each["operationId"] for each in all_of_them} == {first, second}
     assert {(each["tenantId"], each["count"]) for each in sums} == {("acme", 1), ("globex", 1)}
+    assert [(each["agentId"], each["tool"], each["count"]) for each in pairs] == [("", "bank/pay", 1)]
 
 
 async def test_executions_are_listed_by_revision(site: Site, store: SqlStore) -> None:
@@ -355,3 +358,61 @@ async def test_a_change_with_a_fence_is_made_when_a_process_takes_part(site: Sit
             assert switched.status_code == 200
             assert not [each for each in registry.hooks() if getattr(each, "id", "") == made.json()["id"]]
             assert (await client.delete(f"{where}?fence=true")).status_code == 204
+
+
+async def test_a_new_hook_and_a_new_order_take_effect_with_a_fence(site: Site, store: SqlStore) -> None:
+    tenant = new_id("tenant")
+    async with site.client(await key(store, tenant)) as client, Registry(store, lease_seconds=30) as registry:
+        made = [
+            (await client.post("/v1/hooks?fence=true", json={**DENY, "name": name})).json()["id"] for name in ("a", "b")
+        ]
+        wanted = [{"id": each} for each in reversed(made)]
+        order = {"point": DENY["point"], "hooks": wanted}
+        before = registry._fence.generation
+
+        ordered = await client.put("/v1/hooks/order?fence=true", json=order)
+
+        assert ordered.status_code == 200
+        assert registry._fence.generation == before + 1
+        assert [getattr(each, "id", "") for each in registry.hooks(tenant)[-2:]] == made[::-1]
+
+
+@pytest.mark.parametrize("how", ["create", "change", "toggle", "order", "revert", "delete"])
+async def test_a_change_that_a_process_has_not_confirmed_in_time_is_a_504_which_says_what_to_do(
+    site: Site, store: SqlStore, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(site.server.registry, "_fence_timeout", 0.2)
+    member = new_id("host-1")
+    silent = {"member_id": member, "lease_seconds": 600.0, "renewals": 0, "confirmed": -1, "started_at": 0.0}
+    tenant = new_id("tenant")
+    async with site.client(await key(store, tenant)) as client:
+        made = (await client.post("/v1/hooks", json={**DENY, "name": "one"})).json()
+        where = f"/v1/hooks/{made['id']}"
+        async with store.writing() as connection:
+            await connection.execute(insert(registry_members).values(silent))
+        try:
+            answer = await {
+                "create": lambda: client.post("/v1/hooks?fence=true", json={**DENY, "name": "two"}),
+                "change": lambda: client.patch(f"{where}?fence=true", json={"priority": 7}),
+                "toggle": lambda: client.put(f"{where}/toggle?fence=true", json={"enabled": False}),
+                "order": lambda: client.put(
+                    "/v1/hooks/order?fence=true", json={"point": DENY["point"], "hooks": [{"id": made["id"]}]}
+                ),
+                "revert": lambda: client.post(f"{where}/revert?fence=true", json={"revision": made["revision"]}),
+                "delete": lambda: client.delete(f"{where}?fence=true"),
+            }[how]()
+        finally:
+            async with store.writing() as connection:
+                await connection.execute(delete(registry_members).where(registry_members.c.member_id == member))
+
+        told = problem(answer, 504, "fence")["detail"]
+        assert member in told
+        assert "stays in force" in told
+        assert "Stop these processes, or repeat the change with a fence." in told
+        now = (await client.get("/v1/hooks")).json()["items"]
+        if how == "create":
+            assert {each["name"] for each in now} == {"one", "two"}
+        elif how == "delete":
+            assert now == []
+        elif how in ("change", "toggle"):
+            assert (now[0]["priority"], now[0]["enabled"]) == ((7, True) if how == "change" else (100, False))

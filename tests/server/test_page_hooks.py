@@ -703,3 +703,46 @@ def test_a_hook_is_saved_with_a_fence_if_a_process_takes_part(paged: Site, tenan
     assert saved.status_code == 303
     [after] = stored(paged, tenant)
     assert (after.enabled, kept) == (False, [])
+
+
+@pytest.mark.parametrize("how", ["switch", "rollout", "order", "delete", "create"])
+def test_each_form_of_the_page_makes_its_change_with_a_fence(paged: Site, tenant: str, how: str) -> None:
+    hook, other = made(paged, tenant), made(paged, tenant, name="other")
+    given = {
+        "switch": {"enabled": "no"},
+        "rollout": {"mode": "shadow", "percent": "100"},
+        "order": {"move": f"later:{hook.id}"},
+        "delete": {},
+        "create": {"name": "third", "point": hook.point, "runs": "handler", "handler": "deny", "do": "save"},
+    }[how]
+    view = {
+        "order": f"/hooks/order?point={hook.point}&tenant={tenant}",
+        "delete": f"/hooks/{hook.id}/delete?tenant={tenant}",
+        "create": f"/hooks/new?tenantId={tenant}",
+    }.get(how, f"/hooks/{hook.id}?tenant={tenant}")
+    place = {"order": "/hooks/order", "create": "/hooks/new"}.get(how, f"/hooks/{hook.id}/{how}")
+    member = Registry(paged.server.store, lease_seconds=60)
+    with visitor(paged, done(paged, key(paged.server.store, tenant))) as person:
+        shown = person.get(view).text
+        forms = re.findall(r'<form[^>]*method="post".*?</form>', shown, re.DOTALL)
+        [form] = [each for each in forms if f'action="/page{place}"' in each]
+        hidden = dict(re.findall(r'<input type="hidden" name="(\w+)" value="([^"]*)"', form))
+        before = stored(paged, tenant)
+        refused = person.post(place, data=hidden | given | {"fence": "yes"})
+        unchanged = stored(paged, tenant)
+        done(paged, member.__aenter__())
+        try:
+            seen = member._fence.generation
+            changed = person.post(place, data=hidden | given | {"fence": "yes"})
+            generation = member._fence.generation
+        finally:
+            done(paged, member.__aexit__(None, None, None))
+
+    assert 'name="fence"' in form
+    assert refused.status_code in (409, 422)
+    assert "takes part" in refused.text
+    assert unchanged == before
+    assert changed.status_code == 303
+    assert generation == seen + 1
+    assert stored(paged, tenant) != before
+    assert other.id in {each.id for each in stored(paged, tenant)}

@@ -14,7 +14,7 @@ from sqlalchemy import update
 from hookline.runtime import OperationState
 from hookline.store import operations
 from tests.server.browsing import complaints, look, page, paged, secret, tenant, text
-from tests.server.site import Site, execution, new_id, operation
+from tests.server.site import Site, execution, key, new_id, operation
 from tests.server.test_page_guards import done, visitor
 from tests.store.records import insert_operations, operation_rows
 
@@ -334,3 +334,13 @@ def test_an_operation_that_runs_has_no_duration_yet(page: Any, paged: Site, tena
     text(page, "#facts").not_to_contain_text("Duration")
     page.goto(f"operations/{ended['operation_id']}")
     text(page, "#facts").to_contain_text("28 ms")
+
+
+def test_statistics_are_shown_by_agent_and_tool_together(paged: Site, tenant: str) -> None:
+    done(paged, execution(paged, tenant))
+    with visitor(paged, done(paged, key(paged.server.store, tenant))) as person:
+        shown = person.get("/statistics?by=agent,tool").text
+
+    assert "<th>Agent and tool</th>" in shown
+    assert re.search(r'no agent\s*<span class="mono">bank/pay</span>', shown)
+    assert "Only executions about a tool, counted by whole hours." in shown

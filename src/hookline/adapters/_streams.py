@@ -21,15 +21,15 @@ Emit = Callable[[Any], Awaitable[None]]
 
 
 def must_hold_stream(run: AdapterRun, call: type[Call]) -> bool:
-    """Return whether an `after` or `around` hook may still change or withhold the result of such calls.
+    """Decide whether the stream of the next such call is held, since hooks may still change or withhold the result.
 
-    If so, nothing of the result may be shown before the call has ended.
+    If so, nothing of the result may be shown before the call has ended. If not, all of it may be shown.
 
     Args:
         run: The run.
-        call: The class of the calls.
+        call: The class of the call.
     """
-    return run.may_change_result(call)
+    return run.hold_stream(call)
 
 
 async def read_parts(parts: PartsStream[E], events: AsyncIterable[E]) -> AsyncGenerator[E, None]:

@@ -36,7 +36,7 @@ from hookline.events import BeforeStep, OnComplete
 from hookline.hooks import Hooks, OnError, meets_approved
 from hookline.interceptors import cut_answer
 
-__all__ = ["BudgetTerms", "OnLimit", "add_budget", "check_terms"]
+__all__ = ["BudgetTerms", "OnLimit", "add_budget", "check_terms", "most_input_tokens", "price_of"]
 
 logger = logging.getLogger("hookline")
 
@@ -445,10 +445,10 @@ class _Budget:
             missing = " and ".join(["`reserve_usd`"] * needs_usd + ["`reserve_tokens`"] * needs_tokens)
             if not isinstance(written, int) or isinstance(written, bool) or written < 1:
                 raise _invalid(f"its settings have no `max_tokens`; set it, or give the budget {missing}")
-            read = _most_input_tokens(call)
+            read = most_input_tokens(call)
             tokens = read + written if needs_tokens else tokens
             if needs_usd:
-                cost = _price_of(call.model, Usage(input_tokens=read, output_tokens=written))
+                cost = price_of(call.model, Usage(input_tokens=read, output_tokens=written))
                 if cost is None:
                     raise _invalid(f"no price is known for the model {call.model!r}; give the budget `reserve_usd`")
                 nano_usd = max(1, to_nano_usd(cost))  # so that a call of a free model is settled too
@@ -465,7 +465,7 @@ class _Budget:
             return None
         cost: float | None = usage.cost_usd
         if limits.nano_usd and not response.cost_known:
-            cost = _price_of(response.model or model, usage)
+            cost = price_of(response.model or model, usage)
         nano_usd = reserved.nano_usd if cost is None else to_nano_usd(cost)
         return Amounts(
             nano_usd=nano_usd if limits.nano_usd else 0, tokens=(tokens or reserved.tokens) if limits.tokens else 0
@@ -487,12 +487,12 @@ class _Budget:
             signals.announce(signals.budget_changed, self.store, change=change)
 
 
-def _most_input_tokens(call: ModelCall) -> int:
+def most_input_tokens(call: ModelCall) -> int:
     """Return the most tokens that the text of a call can be: a token is at least one byte."""
     return len(msgspec.json.encode([call.messages, call.tools], enc_hook=str))
 
 
-def _price_of(model: str, usage: Usage) -> float | None:
+def price_of(model: str, usage: Usage) -> float | None:
     """Return what tokens of a model cost at most, in US dollars; `None` if its price is not known."""
     if not model or not (usage.input_tokens or usage.output_tokens):
         return None

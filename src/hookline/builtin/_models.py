@@ -4,8 +4,10 @@ import math
 from collections.abc import Awaitable, Callable
 from typing import Any, Unpack
 
+import msgspec
+
 from hookline.budgets import BudgetPer, BudgetStore, BudgetWindow
-from hookline.builtin._budgets import OnLimit, add_budget, check_terms
+from hookline.builtin._budgets import OnLimit, add_budget, check_terms, most_input_tokens, price_of
 from hookline.builtin._tools import BundleOptions, PerOperation, check_number, with_defaults
 from hookline.calls import Call, Deny, ModelCall, ModelResponse, Usage
 from hookline.errors import HookDefinitionError, HookDenied
@@ -15,6 +17,9 @@ from hookline.interceptors import cut_answer
 from hookline.runtime import RETRY, ModelRetry
 
 __all__ = ["budget", "retry"]
+
+BYTES_PER_TOKEN = 4
+"""The bytes of text in a token, on average over the tokenizers of providers."""
 
 
 class _Purse:
@@ -43,7 +48,10 @@ def budget(
 
     Without `per`, a run ends with reason `"interrupted"` when its model calls have used up the budget. A model call
     starts while any budget is left, so the last one can exceed it. Sub-agents share the budget of the run that called
-    them. Spending is counted in this process, including answers that another hook withholds. Priority: 1000.
+    them. Spending is counted in this process, including answers that another hook withholds. An answer that a hook
+    denies while the model writes it counts with the tokens that the model has reported, or with an estimate from the
+    text of the call and of the answer if that is more; its dollars are the price of these tokens, if the model has a
+    known price. Priority: 1000.
 
     With `per`, all runs of an operation, user, tenant, agent or tool draw on one budget, in every process that shares
     the store. Each call reserves the most that it can take before it runs, and is denied if that is not left; when it
@@ -136,7 +144,7 @@ def budget(
             return await call_next(call)
         except HookDenied:
             if (cut := cut_answer(call)) is not None:
-                pay(call, cut)
+                pay(call, msgspec.structs.replace(cut, usage=_estimate_usage(call, cut, priced=cost_usd is not None)))
             raise
 
     purses.drop_on_complete(hooks)
@@ -148,6 +156,27 @@ def _check_limits(cost_usd: float | None, tokens: int | None) -> None:
         check_number("budget", "cost_usd", cost_usd)
     if tokens is not None:
         check_number("budget", "tokens", tokens, least=1, whole=True)
+
+
+def _estimate_usage(call: ModelCall, cut: ModelResponse, *, priced: bool) -> Usage:
+    """Return what an answer took that a hook denied while the model wrote it: at least what the model has reported.
+
+    Args:
+        call: The call.
+        cut: The beginning of the answer.
+        priced: Whether to estimate the cost.
+    """
+    reported: Usage = cut.usage
+    written = len(
+        "".join([cut.content, cut.reasoning, *(str(each.args) for each in cut.tool_calls)]).encode("utf-8", "replace")
+    )
+    estimated = Usage(
+        input_tokens=reported.input_tokens or math.ceil(most_input_tokens(call) / BYTES_PER_TOKEN),
+        output_tokens=max(reported.output_tokens, math.ceil(written / BYTES_PER_TOKEN)),
+        cost_usd=reported.cost_usd,
+    )
+    cost = price_of(call.model, estimated) if priced else None
+    return estimated if cost is None else msgspec.structs.replace(estimated, cost_usd=max(cost, reported.cost_usd))
 
 
 def _refuse_overdrawn(spent: Usage, cost_usd: float | None, tokens: int | None) -> Deny | None:

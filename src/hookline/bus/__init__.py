@@ -5,10 +5,11 @@
 `NatsBus` needs the extra `nats`. Nothing is only in a bus: what was committed is in the database.
 """
 
-from hookline.bus._bus import NAME as NAME
-from hookline.bus._bus import (
+from hookline.bus._bus import Bus
+from hookline.bus._memory import MemoryBus
+from hookline.bus._messages import NAME as NAME
+from hookline.bus._messages import (
     Answerer,
-    Bus,
     BusAnswerError,
     BusUnavailableError,
     CommittedEvents,
@@ -18,7 +19,6 @@ from hookline.bus._bus import (
     NobodyServesError,
     Watcher,
 )
-from hookline.bus._memory import MemoryBus
 from hookline.bus._nats import NatsBus
 from hookline.bus._observers import DEAD_LETTERS as DEAD_LETTERS
 from hookline.bus._observers import FailedEvent as FailedEvent

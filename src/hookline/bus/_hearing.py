@@ -10,10 +10,10 @@ from fnmatch import fnmatchcase
 import msgspec
 
 from hookline._checks import quote
-from hookline.bus._bus import CommittedEvents, EventFilter, Hearer
+from hookline.bus._messages import CommittedEvents, EventFilter, Hearer
 from hookline.errors import HookUsageError
 
-__all__ = ["Draining", "check_filter", "select_commits"]
+__all__ = ["Draining", "check_filter", "is_for", "select_commits"]
 
 DRAINING = 30.0
 """Seconds that the handlers under way may still take when a process stops hearing."""
@@ -54,6 +54,17 @@ def select_commits(name: str, handler: Hearer, where: EventFilter | None) -> Hea
             await handler(commit)
 
     return hear
+
+
+def is_for(name: str, commit: CommittedEvents, wire: msgspec.Raw) -> bool:
+    """Return whether an event of a commit is for a name that hears the commit; one that cannot be read is."""
+    wanted = commit.wanted.get(name)
+    if wanted is None:
+        return True
+    try:
+        return _decode_head(wire).type in wanted
+    except msgspec.MsgspecError:
+        return True
 
 
 def is_wanted(commit: CommittedEvents, where: EventFilter) -> bool:

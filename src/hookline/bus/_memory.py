@@ -10,7 +10,9 @@ from itertools import count
 from typing import Self
 from zlib import crc32
 
-from hookline.bus._bus import (
+from hookline.bus._bus import Bus
+from hookline.bus._hearing import Draining, check_filter, select_commits
+from hookline.bus._messages import (
     Answerer,
     BusAnswerError,
     CommittedEvents,
@@ -26,8 +28,6 @@ from hookline.bus._bus import (
     check_watcher,
     no_answer_error,
 )
-from hookline.bus._hearing import Draining, check_filter, select_commits
-from hookline.bus._remote import ServesHooks
 from hookline.errors import HookUsageError, message_of
 from hookline.wakeups import NET, LocalWakeups
 
@@ -83,7 +83,7 @@ class _Shared:
         self.expiries: dict[str, asyncio.TimerHandle] = {}
 
 
-class MemoryBus(LocalWakeups, ServesHooks):
+class MemoryBus(LocalWakeups, Bus):
     """A `Bus` within one process, for tests. What it keeps is lost with the process.
 
     `peer()` makes the bus of a further process of the test, and `kill()` ends one without a farewell.

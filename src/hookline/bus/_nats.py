@@ -19,7 +19,10 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from hookline.bus._bus import (
+from hookline.bus._bus import Bus
+from hookline.bus._hearing import DRAINING, Draining, check_filter, select_commits
+from hookline.bus._memory import call_answerer, partition_of
+from hookline.bus._messages import (
     Answerer,
     BusAnswerError,
     BusUnavailableError,
@@ -37,10 +40,7 @@ from hookline.bus._bus import (
     check_watcher,
     no_answer_error,
 )
-from hookline.bus._hearing import DRAINING, Draining, check_filter, select_commits
-from hookline.bus._memory import call_answerer, partition_of
 from hookline.bus._nats_values import NatsValues
-from hookline.bus._remote import ServesHooks
 from hookline.errors import HookUsageError, MissingExtraError, message_of
 from hookline.wakeups import NET, POLL_SECONDS, LocalWakeups, check_seconds
 
@@ -85,7 +85,7 @@ async def flush_twice(client: Any) -> None:
     await client.flush()
 
 
-class NatsBus(LocalWakeups, ServesHooks):
+class NatsBus(LocalWakeups, Bus):
     """A `Bus` over a NATS server. Use it with `async with`.
 
     Questions are core requests to a queue group; commits are kept by JetStream in partitions, each of which has one
@@ -687,14 +687,14 @@ class NatsBus(LocalWakeups, ServesHooks):
             subscriptions = [await self._subscribe(jetstream, name, nth) for nth in range(self._partitions)]
         except self._failures as error:
             raise self._unavailable_error(error) from error
-        tasks = [asyncio.create_task(self._hear_partition(each, handler, draining)) for each in subscriptions]
+        tasks = [
+            asyncio.create_task(self._hear_partition(each, name, nth, handler, draining))
+            for nth, each in enumerate(subscriptions)
+        ]
         try:
             yield
         finally:
             await draining.finish(tasks, seconds=0.0 if client.is_closed else DRAINING)
-            for subscription in subscriptions:
-                with suppress(*self._failures):
-                    await subscription.unsubscribe()
 
     async def _subscribe(self, jetstream: Any, name: str, partition: int) -> Any:
         durable = f"{name}-{partition}"
@@ -709,21 +709,43 @@ class NatsBus(LocalWakeups, ServesHooks):
         )
         return await jetstream.pull_subscribe_bind(durable, stream=self._stream)
 
-    async def _hear_partition(self, subscription: Any, handler: Hearer, draining: Draining) -> None:
+    async def _hear_partition(
+        self, subscription: Any, name: str, partition: int, handler: Hearer, draining: Draining
+    ) -> None:
         pause = FIRST_PAUSE
-        while True:
-            try:
-                [message] = await subscription.fetch(1, timeout=FETCHING)
-            except TimeoutError:
-                continue
-            except self._failures as error:
-                logger.info("Commits cannot be fetched from the bus, and are in %g s: %s", pause, message_of(error))
-                await asyncio.sleep(pause)
-                pause = min(pause * 2, LONGEST_PAUSE)
-            else:
-                pause = FIRST_PAUSE
-                with suppress(*self._failures), draining.hearing():  # what could not be confirmed is heard again
-                    await self._hear_message(message, handler)
+        try:
+            while True:
+                try:
+                    [message] = await subscription.fetch(1, timeout=FETCHING)
+                except TimeoutError:
+                    continue
+                except self._failures as error:
+                    logger.info("Commits cannot be fetched from the bus, and are in %g s: %s", pause, message_of(error))
+                    await asyncio.sleep(pause)
+                    pause = min(pause * 2, LONGEST_PAUSE)
+                    subscription = await self._subscribe_again(subscription, name, partition)
+                else:
+                    pause = FIRST_PAUSE
+                    with suppress(*self._failures), draining.hearing():  # what could not be confirmed is heard again
+                        await self._hear_message(message, handler)
+        finally:
+            with suppress(*self._failures):
+                await subscription.unsubscribe()
+
+    async def _subscribe_again(self, subscription: Any, name: str, partition: int) -> Any:
+        """Return a subscription in the place of one that failed: a server may have lost the stream and the consumer."""
+        self._has_stream = False
+        try:
+            renewed = await self._subscribe(await self._event_stream(), name, partition)
+        except HookUsageError as error:
+            logger.error("%r cannot hear commits: %s", name, error)
+        except (BusUnavailableError, *self._failures) as error:
+            logger.info("%r cannot hear commits yet: %s", name, message_of(error))
+        else:
+            with suppress(*self._failures):
+                await subscription.unsubscribe()
+            return renewed
+        return subscription
 
     async def _hear_message(self, message: Any, handler: Hearer) -> None:
         try:

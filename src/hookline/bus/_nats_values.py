@@ -10,8 +10,8 @@ from contextlib import asynccontextmanager, suppress
 from importlib import import_module
 from typing import Any, Protocol, TypeVar
 
-from hookline.bus._bus import BusUnavailableError, Watcher
 from hookline.bus._memory import call_watcher
+from hookline.bus._messages import BusUnavailableError, Watcher
 
 __all__ = ["NatsValues"]
 

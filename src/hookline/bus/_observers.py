@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextvars import ContextVar
 
 import msgspec
 
-from hookline.bus._bus import CommittedEvents
+from hookline.bus._hearing import is_for
+from hookline.bus._messages import CommittedEvents
 from hookline.errors import EventDecodeError, HookUsageError, message_of
 from hookline.events import EVENTS, BeforeToolCall, Event, copy_for_committed, decode
 from hookline.execution import Observer, compile_observer
@@ -106,10 +107,10 @@ class RemoteObservers:
         """
         if commit.delivered > MOST_DELIVERIES:
             problem = RuntimeError("no process that heard it has finished; each was killed, or had too little time")
-            for number in range(commit.first, commit.number + 1):
+            for number, _ in self._select_events(commit):
                 await self._give_up_event(commit, number, "", commit.delivered - 1, problem)
             return
-        for number, wire in enumerate(commit.events, commit.first):
+        for number, wire in self._select_events(commit):
             try:
                 event = decode(bytes(wire))
             except EventDecodeError as error:
@@ -120,6 +121,12 @@ class RemoteObservers:
             for observer in self._observers[type(event)]:
                 if observer.matches is None or observer.matches(event):
                     await self._handle(commit, number, observer, event)
+
+    def _select_events(self, commit: CommittedEvents) -> Iterator[tuple[int, msgspec.Raw]]:
+        """Yield the events of a commit that are for this name, with their numbers."""
+        for number, wire in enumerate(commit.events, commit.first):
+            if is_for(self._name, commit, wire):
+                yield number, wire
 
     async def _handle(self, commit: CommittedEvents, number: int, observer: Observer, event: Event) -> None:
         pause = FIRST_PAUSE

@@ -2,100 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
-from typing import Any, Literal
+import secrets
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractAsyncContextManager
+from copy import copy
+from typing import Any
 
 import msgspec
+from msgspec import structs
 
 from hookline._checks import quote
-from hookline.bus._bus import Bus, BusAnswerError, EventFilter, check_name
-from hookline.bus._observers import DEAD_LETTERS, FailedEvent, RemoteObservers
-from hookline.bus._signing import Secret, ask_signed, check_secret, sign_answers
-from hookline.calls import (
-    CALLS,
-    AgentCall,
-    AgentResult,
-    Ask,
-    Call,
-    CompactResult,
-    Deny,
-    MemoryResult,
-    ModelResponse,
-    RequestResult,
-    Respond,
-    StepResult,
-    ToolCall,
-    ToolResult,
-)
+from hookline.bus._bus import Bus
+from hookline.bus._messages import BusAnswerError, EventFilter, check_name
+from hookline.bus._serving import FORMAT, HookQuestion, RemoteDecision, encode_call
+from hookline.bus._signing import ANSWER, QUESTION, Secret, check_secret, read_signed, sign
+from hookline.calls import CALLS, AgentCall, Ask, Call, Deny, Respond, ToolCall
 from hookline.errors import HookDefinitionError, HookUsageError, message_of
-from hookline.hooks import AnyHook, ControlInterceptor, Hook, Hooks, Interceptor, OnError, check_interceptor, hook_batch
-from hookline.interceptors import Chain, Outcome
+from hookline.events import EVENTS, Event
+from hookline.hooks import AnyHook, ControlInterceptor, Hooks, OnError, check_interceptor
 
-__all__ = ["REVISIONS", "RemoteHooks", "ServesHooks", "ask_about", "remote", "serve"]
+__all__ = ["REVISIONS", "RemoteHooks", "ask_about", "remote", "serve"]
 
-FORMAT = 1
-"""The form of questions and decisions. Processes that write another one do not understand each other."""
 SPARE_SECONDS = 1.0
 """How much later than its question a remote hook times out, so that the bus says what happened."""
-DEAD_LETTER_SECONDS = 10.0
-"""Seconds within which a relay must have stored a dead letter."""
 REVISIONS = "hookline.revisions"
 """The key of `Call.metadata` for the revisions by which remote hooks judged the call, by the name that was asked."""
-
-NAMES = {call.__name__: call for call in CALLS}
-NOT_RUN: dict[type[msgspec.Struct], msgspec.Struct] = {
-    result.__class__: result
-    for result in (
-        AgentResult(output=""),
-        StepResult(should_continue=False),
-        ModelResponse(),
-        ToolResult(content=""),
-        CompactResult(summary=""),
-        RequestResult(status=200),
-        MemoryResult(),
-    )
-}
-"""What a call gives in the process that only judges it."""
-
-
-class HookQuestion(msgspec.Struct, frozen=True, kw_only=True):
-    """The question about a call, as JSON.
-
-    Attributes:
-        format: `FORMAT`.
-        call: The name of the class of the call.
-        fields: The call, without its `metadata`.
-    """
-
-    format: int
-    call: str
-    fields: msgspec.Raw
-
-
-class RemoteDecision(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
-    """The decision about a call, as JSON.
-
-    Attributes:
-        format: `FORMAT`.
-        decision: `"pass"`: the hooks have no objection. `"change"`: they changed the call. `"answer"`, `"deny"` and
-            `"ask"` as the decisions of hooks.
-        revision: The revision of the hooks that judged.
-        reason: The reason of a denial, or the question to a person.
-        stop: With `"deny"`: whether the run ends too.
-        fields: With `"change"`: the changed call.
-        result: With `"answer"`: the result of the call.
-        context: A text for the model; `""` for none.
-    """
-
-    format: int
-    decision: Literal["pass", "change", "answer", "deny", "ask"]
-    revision: str = ""
-    reason: str = ""
-    stop: bool = False
-    fields: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
-    result: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
-    context: str = ""
 
 
 class RemoteHooks(Hooks):
@@ -109,6 +40,7 @@ class RemoteHooks(Hooks):
         on_error: What happens to a call without a valid answer in time.
         tool: Glob over `toolset/tool_name`.
         observes: Whether the processes hear the stored events of the run.
+        events: Wire names of the events that they hear; empty for all.
         secret: The secrets that sign; none for questions without a signature.
         options: Further options of the bundle, as of `Hooks`.
     """
@@ -125,15 +57,15 @@ class RemoteHooks(Hooks):
         on_error: OnError,
         tool: str | None,
         observes: bool = False,
+        events: Sequence[str] = (),
         secret: tuple[bytes, ...] = (),
         **options: Any,
     ) -> None:
         super().__init__(name, **options)
         self.hearer = name if observes else ""
+        self.heard_events = tuple(events)
         self.needs_journal = observes
-        self._bus, self._deadline, self._options = bus, deadline, options
-        self._calls, self._on_error, self._tool = calls, on_error, tool
-        self._secret = secret
+        self._bus, self._deadline, self._secret = bus, deadline, secret
         self._bound: RemoteHooks | None = None
         for call in calls:
             hook = ControlInterceptor(
@@ -169,19 +101,18 @@ class RemoteHooks(Hooks):
         if bus is self._bus and not self.needs_journal:
             return self
         if self._bound is None or self._bound._bus is not bus:
-            self._bound = RemoteHooks(
-                self.id,
-                bus,
-                calls=self._calls,
-                deadline=self._deadline,
-                on_error=self._on_error,
-                tool=self._tool,
-                observes=bool(self.hearer),
-                secret=self._secret,
-                **self._options,
-            )
-            self._bound.needs_journal = False
+            self._bound = bound = copy(self)
+            bound._bus, bound.needs_journal = bus, False
+            bound.interceptors = tuple(structs.replace(each, handler=bound._ask) for each in self.interceptors)
+            bound._unscoped = None if self._unscoped is None else self._unscoped.for_store(store)
         return self._bound
+
+    def __copy__(self) -> RemoteHooks:
+        """Return the same hooks, which share nothing that was made of these."""
+        made = RemoteHooks.__new__(RemoteHooks)
+        made.__dict__.update(self.__dict__)
+        made._bound = made._compiled = made._chain = made._keys = None
+        return made
 
     def _bus_of(self, store: object) -> Bus:
         """Return the wake-ups of a store, which are a bus.
@@ -223,7 +154,7 @@ async def ask_about(
         TimeoutError: If no answer came in time.
         BusAnswerError: If the answer is a failure, has no valid signature, or cannot be read.
     """
-    question = HookQuestion(format=FORMAT, call=type(call).__name__, fields=_encode_call(call))
+    question = HookQuestion(format=FORMAT, call=type(call).__name__, fields=encode_call(call))
     answer = await ask_signed(bus, name, msgspec.json.encode(question), deadline=deadline, secret=secret)
     try:
         decision = msgspec.json.decode(answer, type=RemoteDecision)
@@ -238,10 +169,36 @@ async def ask_about(
     return made
 
 
+async def ask_signed(bus: Bus, name: str, question: bytes, *, deadline: float, secret: tuple[bytes, ...]) -> bytes:
+    """Ask a signed question, and return the answer.
+
+    Args:
+        bus: Carries the question.
+        name: The name that is asked.
+        question: The question, as JSON.
+        deadline: Seconds until the answer must be there.
+        secret: The secrets; none to ask without a signature.
+
+    Raises:
+        NobodyServesError: If no process serves the name.
+        TimeoutError: If no answer came in time.
+        BusAnswerError: If the answer is a failure, or has no valid signature.
+    """
+    if not secret:
+        return await bus.ask(name, question, deadline=deadline)
+    id = secrets.token_hex(16)  # noqa: A001
+    answer = await bus.ask(name, sign(QUESTION, name, id, question, secret), deadline=deadline)
+    try:
+        return read_signed(ANSWER, name, answer, secret, id)[1]
+    except HookUsageError as error:
+        raise BusAnswerError(name, str(error).rstrip(".")) from error
+
+
 def remote(
     name: str,
     *,
     observes: bool = False,
+    events: Sequence[type[Event]] | None = None,
     bus: Bus | None = None,
     calls: Sequence[type[Call]] | None = None,
     deadline: float = 2.0,
@@ -266,6 +223,7 @@ def remote(
     Args:
         name: The name that is served: up to 63 letters, digits, `_` and `-`.
         observes: Whether the process hears the stored events of the run.
+        events: With `observes=True`: the classes of the events that it hears; by default all.
         bus: Carries the questions. By default that of the store of the run: `SqlStore(url, wakeups=bus)`.
         calls: The classes of calls to ask about; by default those of tools, and none with `observes=True`.
         deadline: Seconds until the answer must be there, at most 3600.
@@ -290,9 +248,12 @@ def remote(
     except HookUsageError as error:
         raise HookDefinitionError(where, str(error)) from None
     if bus is not None and not isinstance(bus, Bus):
-        raise HookDefinitionError(where, f"`bus` must be a bus, such as a NatsBus; got {type(bus).__name__}")
+        raise HookDefinitionError(
+            where, f"`bus` must be a NatsBus or another subclass of Bus; got {type(bus).__name__}"
+        )
     if not isinstance(observes, bool):
         raise HookDefinitionError(where, f"`observes` must be True or False; got {quote(observes)}")
+    heard = _check_events(events, where, observes=observes)
     if calls is None:
         calls = () if observes else (ToolCall,)
     if not isinstance(calls, tuple | list) or not (calls or observes):
@@ -310,6 +271,7 @@ def remote(
         on_error=on_error,
         tool=tool,
         observes=observes,
+        events=heard,
         secret=signing,
         priority=priority,
         tenant_id=tenant_id,
@@ -318,26 +280,24 @@ def remote(
     )
 
 
-class ServesHooks:
-    """The method of a bus that serves hooks."""
+def _check_events(events: object, where: str, *, observes: bool) -> list[str]:
+    """Return the wire names of classes of events; none for all.
 
-    def serve(
-        self,
-        hooks: Hooks | Iterable[AnyHook],
-        *,
-        name: str | None = None,
-        revision: str = "",
-        secret: Secret | None = None,
-        where: EventFilter | None = None,
-        tries: int = 5,
-    ) -> AbstractAsyncContextManager[str]:
-        """Serve hooks for runs in other processes, while the context is open; see `hookline.bus.serve`."""
-        bus: Any = self
-        return serve(bus, hooks, name=name, revision=revision, secret=secret, where=where, tries=tries)
+    Raises:
+        HookDefinitionError: If it is no list of such classes, or nobody observes.
+    """
+    if events is None:
+        return []
+    if not observes:
+        raise HookDefinitionError(where, "`events` is only for observers; set `observes=True`, or leave it out")
+    given = list(events) if isinstance(events, tuple | list) else []
+    if not given or not all(each in EVENTS.values() for each in given):
+        problem = f"`events` must be classes of events, such as (AfterToolCall,); got {quote(events)}"
+        raise HookDefinitionError(where, problem)
+    return list(dict.fromkeys(each.hook_type.value for each in given))
 
 
-@asynccontextmanager
-async def serve(
+def serve(
     bus: Bus,
     hooks: Hooks | Iterable[AnyHook],
     *,
@@ -346,7 +306,7 @@ async def serve(
     secret: Secret | None = None,
     where: EventFilter | None = None,
     tries: int = 5,
-) -> AsyncIterator[str]:
+) -> AbstractAsyncContextManager[str]:
     """Decide about calls of runs in other processes, and observe these runs, while the context is open.
 
     Any number of processes can serve one name. Each question goes to one of them, and so does each commit; commits of
@@ -371,96 +331,8 @@ async def serve(
         HookUsageError: If a hook cannot be served, or an argument is invalid.
     """
     if not isinstance(bus, Bus):
-        raise HookUsageError(f"`bus` must be a bus, such as a NatsBus; got {type(bus).__name__}.")
-    batch = hook_batch([hooks] if isinstance(hooks, Hooks) else hooks)
-    for entry in batch:
-        check_served(entry)
-    if name is None:
-        if len(batch) != 1 or not isinstance(batch[0], Hooks):
-            raise HookUsageError("`name` is missing; only a single bundle has a name of its own, its id.")
-        name = batch[0].id
-    if not isinstance(revision, str):
-        raise HookUsageError(f"`revision` must be text; got {quote(revision)}.")
-    if isinstance(tries, bool) or not isinstance(tries, int) or tries < 1:
-        raise HookUsageError(f"`tries` must be a whole number above 0; got {quote(tries)}.")
-
-    async def store_dead_letter(failed: FailedEvent) -> None:
-        await bus.ask(DEAD_LETTERS, msgspec.json.encode(failed), deadline=DEAD_LETTER_SECONDS)
-
-    signing = check_secret(secret)
-    chain = Chain(batch)
-    observers = RemoteObservers(name, batch, tries=tries, give_up=store_dead_letter)
-    if not chain.calls and observers.is_empty:
-        raise HookUsageError(f"There is nothing to serve as {name!r}: the hooks hold no hook that can be served.")
-
-    async def decide(question: bytes) -> bytes:
-        asked = msgspec.json.decode(question, type=HookQuestion)
-        if asked.format != FORMAT or asked.call not in NAMES:
-            raise HookUsageError(
-                f"This process reads questions of format {FORMAT} about {', '.join(NAMES)}; got format {asked.format} "
-                f"about {asked.call!r:.100}. Run the same version of hookline in both processes."
-            )
-        call: Call = msgspec.json.decode(asked.fields, type=NAMES[asked.call])
-        passed: list[Call] = []
-
-        async def note(final: Call) -> Any:
-            passed.append(final)
-            return NOT_RUN[CALLS[type(call)]]
-
-        outcome = await chain.run(call, note)
-        return msgspec.json.encode(_to_decision(call, passed, outcome, revision))
-
-    async with AsyncExitStack() as stack:
-        if chain.calls:
-            await stack.enter_async_context(bus.answer(name, sign_answers(decide, name, signing)))
-        if not observers.is_empty:
-            await stack.enter_async_context(bus.hear(name, observers.hear, where=where))
-        yield name
-
-
-def check_served(entry: AnyHook) -> None:
-    """Refuse a hook that cannot be served to other processes.
-
-    Raises:
-        HookUsageError: With the reason.
-    """
-    if isinstance(entry, Interceptor):
-        judges: Sequence[Interceptor] = (entry,)
-    elif isinstance(entry, Hooks) and not entry.phase_hooks:
-        judges = entry.interceptors
-    elif isinstance(entry, Hook) and entry.webhook is None:
-        judges = ()
-    else:
-        raise HookUsageError(
-            f"{quote(entry)} cannot be served over a bus: only observers, `before` and `guard` hooks are. Give phase "
-            "hooks and webhooks to the run."
-        )
-    for hook in judges:
-        if hook.kind not in ("before", "guard"):
-            raise HookUsageError(
-                f"The hook {hook.id!r} cannot be served over a bus: it is an `{hook.kind}`, and only observers, "
-                "`before` and `guard` hooks are. Give it to the run."
-            )
-
-
-def _encode_call(call: Call) -> msgspec.Raw:
-    # The metadata may hold anything, and what hooks of this process share is theirs.
-    return msgspec.Raw(msgspec.json.encode(msgspec.structs.replace(call, metadata={}), enc_hook=str))
-
-
-def _to_decision(call: Call, passed: list[Call], outcome: Outcome, revision: str) -> RemoteDecision:
-    context = "\n\n".join(each.text for each in outcome.context if each.text)
-    told: dict[str, Any] = {"format": FORMAT, "revision": revision, "context": context}
-    if outcome.asked is not None:
-        return RemoteDecision(decision="ask", reason=outcome.asked.prompt, **told)
-    if outcome.denied is not None:
-        return RemoteDecision(decision="deny", reason=outcome.denied.reason, stop=outcome.stop, **told)
-    if not passed:
-        result = msgspec.Raw(msgspec.json.encode(outcome.result, enc_hook=str))
-        return RemoteDecision(decision="answer", result=result, **told)
-    if passed[0] == call:
-        return RemoteDecision(decision="pass", **told)
-    return RemoteDecision(decision="change", fields=_encode_call(passed[0]), **told)
+        raise HookUsageError(f"`bus` must be a NatsBus or another subclass of Bus; got {type(bus).__name__}.")
+    return bus.serve(hooks, name=name, revision=revision, secret=secret, where=where, tries=tries)
 
 
 def _decision_about(call: Any, told: RemoteDecision) -> Call | Respond | Deny | Ask | None:

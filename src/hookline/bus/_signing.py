@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 import hmac
-import secrets
 from collections.abc import Sequence
 from typing import TypeAlias
 
 import msgspec
 
-from hookline.bus._bus import Answerer, Bus, BusAnswerError
+from hookline.bus._messages import Answerer
 from hookline.errors import HookUsageError
 
-__all__ = ["SECRET_VARIABLE", "Secret", "SignedMessage", "ask_signed", "check_secret", "read_signed", "sign_answers"]
+__all__ = [
+    "ANSWER",
+    "QUESTION",
+    "SECRET_VARIABLE",
+    "Secret",
+    "SignedMessage",
+    "check_secret",
+    "read_signed",
+    "sign",
+    "sign_answers",
+]
 
 Secret: TypeAlias = str | Sequence[str]
 """A secret, or several, newest first: all of them sign, and one signature that fits is enough."""
@@ -56,31 +65,6 @@ def check_secret(secret: object) -> tuple[bytes, ...]:
     return tuple(each.encode(errors="surrogatepass") for each in given)
 
 
-async def ask_signed(bus: Bus, name: str, question: bytes, *, deadline: float, secret: tuple[bytes, ...]) -> bytes:
-    """Ask a signed question, and return the answer.
-
-    Args:
-        bus: Carries the question.
-        name: The name that is asked.
-        question: The question, as JSON.
-        deadline: Seconds until the answer must be there.
-        secret: The secrets; none to ask without a signature.
-
-    Raises:
-        NobodyServesError: If no process serves the name.
-        TimeoutError: If no answer came in time.
-        BusAnswerError: If the answer is a failure, or has no valid signature.
-    """
-    if not secret:
-        return await bus.ask(name, question, deadline=deadline)
-    id = secrets.token_hex(16)  # noqa: A001
-    answer = await bus.ask(name, _sign(QUESTION, name, id, question, secret), deadline=deadline)
-    try:
-        return read_signed(ANSWER, name, answer, secret, id)[1]
-    except HookUsageError as error:
-        raise BusAnswerError(name, str(error).rstrip(".")) from error
-
-
 def sign_answers(handler: Answerer, name: str, secret: tuple[bytes, ...]) -> Answerer:
     """Return an answerer that refuses questions without a valid signature, and signs the answers.
 
@@ -94,7 +78,7 @@ def sign_answers(handler: Answerer, name: str, secret: tuple[bytes, ...]) -> Ans
 
     async def answer(message: bytes) -> bytes:
         id, question = read_signed(QUESTION, name, message, secret)  # noqa: A001
-        return _sign(ANSWER, name, id, await handler(question), secret)
+        return sign(ANSWER, name, id, await handler(question), secret)
 
     return answer
 
@@ -130,7 +114,8 @@ def read_signed(
     return signed.id, body
 
 
-def _sign(kind: str, name: str, id: str, body: bytes, secret: tuple[bytes, ...]) -> bytes:  # noqa: A002
+def sign(kind: str, name: str, id: str, body: bytes, secret: tuple[bytes, ...]) -> bytes:  # noqa: A002
+    """Return a body as a `SignedMessage`, signed with each secret."""
     signatures = _signatures(kind, name, id, body, secret)
     return msgspec.json.encode(SignedMessage(id=id, signatures=signatures, body=msgspec.Raw(body)))
 

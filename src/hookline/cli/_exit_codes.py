@@ -37,7 +37,7 @@ MEANINGS = {
     DONE: "done, or passed",
     FAILED: "failed, refused, or worse than before",
     MISUSED: "wrong use: an option, a name, or a file or store that does not exist",
-    NOT_JUDGED: "nothing was judged: no task has a check, or the runs share no task",
+    NOT_JUDGED: "not judged: no task has a check, runs share none, or a test was not run",
     SPANS_LOST: "passed, but spans did not arrive where they were sent",
     CANNOT_TELL: "cannot tell whether a run got worse (with --fail-on-cannot-tell)",
     DIFFERS: "a file differs from what is stored (hooks diff)",

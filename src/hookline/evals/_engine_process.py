@@ -1,7 +1,8 @@
 """A process of the contract of engines: it serves one agent, and kills itself at a place that it is told.
 
-`python -m hookline.evals._engine_process ENGINE URL FOLDER LEASE_SECONDS`. In the folder, the file `ledger` gets a
-line for whatever happens, and a file `kill-<operation>` has the place at which the process kills itself.
+`python -m hookline.evals._engine_process ENGINE URL FOLDER LEASE_SECONDS BUS`. In the folder, the file `ledger` gets a
+line for whatever happens, and a file `kill-<operation>` has the place at which the process kills itself. With a bus,
+the process also relays events, and hears those of all processes.
 """
 
 from __future__ import annotations
@@ -12,22 +13,26 @@ import os
 import signal
 import sys
 from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, nullcontext
 from importlib import import_module
 from pathlib import Path
 from time import time
 from typing import Any, cast
 
+from hookline.bus import Bus, heard_event_id, serve
 from hookline.calls import ModelCall, ModelResponse, ToolCall, ToolRequest, ToolResult
 from hookline.errors import HookUsageError
 from hookline.events import EVENTS, AfterToolCall, Event, OnComplete
 from hookline.hooks import Hooks
+from hookline.relay import Relay
 from hookline.runtime import Agent, Engine, tool
 from hookline.store import SqlStore, Worker
 
-__all__ = ["AGENT_ID", "Ledger", "open_engine"]
+__all__ = ["AGENT_ID", "OBSERVERS", "Ledger", "describe_event", "open_engine", "relay_to_observers"]
 
 AGENT_ID = "contract"
+OBSERVERS = "contract-observers"
+"""The name under which remote observers are served."""
 
 
 class Ledger:
@@ -83,6 +88,13 @@ class ContractModel:
         return ModelResponse(tool_calls=[ToolRequest(name, {"operation": call.operation_id}, tool_call_id=call_id)])
 
 
+def describe_event(event: Event) -> str:
+    """Return a text that no two events of an operation of the contract share."""
+    name = getattr(event, "tool_call_id", None) or getattr(event, "step_index", None)
+    reason = event.reason if isinstance(event, OnComplete) else ""
+    return f"{event.hook_type} {name} {reason}".rstrip()
+
+
 def make_agent(ledger: Ledger) -> Agent:
     """Make the agent of the contract."""
 
@@ -113,12 +125,7 @@ def make_hooks(ledger: Ledger) -> list[Hooks]:
         return cast("ToolResult", await call_next(call))
 
     def listen(kind: str) -> Callable[[Event], None]:
-        def write(event: Event) -> None:
-            name = getattr(event, "tool_call_id", None) or getattr(event, "step_index", None)
-            reason = event.reason if isinstance(event, OnComplete) else ""
-            ledger.write(kind, event.operation_id, f"{event.hook_type} {name} {reason}".rstrip())
-
-        return write
+        return lambda event: ledger.write(kind, event.operation_id, describe_event(event))
 
     for event_class in EVENTS.values():
         hooks.on(event_class, id="contract.at_once")(listen("heard"))
@@ -137,33 +144,77 @@ def make_hooks(ledger: Ledger) -> list[Hooks]:
     return [hooks]
 
 
+def make_observers(ledger: Ledger) -> Hooks:
+    """Make the remote observers: they write down what they hear, and its number."""
+    hooks = Hooks(OBSERVERS)
+
+    def write(event: Event) -> None:
+        number = heard_event_id().rpartition(":")[2]
+        ledger.write("observed", event.operation_id, f"{number} {describe_event(event)}")
+
+    for event_class in EVENTS.values():
+        hooks.on(event_class, id=f"{OBSERVERS}.write")(write)
+    return hooks
+
+
+@asynccontextmanager
+async def relay_to_observers(store: SqlStore, bus: Bus, ledger: Ledger, lease_seconds: float) -> AsyncIterator[None]:
+    """Relay the events of a store, and hear them, while the context is open."""
+    async with serve(bus, make_observers(ledger)), Relay(store, bus, lease_seconds=lease_seconds):
+        yield
+
+
 @asynccontextmanager
 async def open_engine(name: str, store: SqlStore) -> AsyncIterator[Engine]:
     """Make the engine that a test names as `module:function`; the function gets the store.
 
     The function returns the engine, or an async context manager that gives it.
+
+    Raises:
+        HookUsageError: If it cannot be made.
     """
-    module, _, function = name.partition(":")
-    try:
-        made = getattr(import_module(module), function)(store)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise HookUsageError(f"An engine is named as 'module:function'; {name!r} cannot be loaded: {error}") from error
-    manager = made if isinstance(made, AbstractAsyncContextManager) else nullcontext(made)
-    async with manager as engine:
+    async with _as_context(_make("An engine", name, store)) as engine:
         yield engine
 
 
-async def serve(engine_name: str, url: str, folder: Path, lease_seconds: float) -> None:
+@asynccontextmanager
+async def open_bus(name: str) -> AsyncIterator[Bus]:
+    """Make the bus that a test names as `module:function`.
+
+    The function returns the bus, or an async context manager that gives it; a bus that is one is opened.
+
+    Raises:
+        HookUsageError: If it cannot be made.
+    """
+    async with _as_context(_make("A bus", name)) as bus:
+        yield bus
+
+
+def _make(what: str, name: str, *arguments: object) -> Any:
+    module, _, function = name.partition(":")
+    try:
+        return getattr(import_module(module), function)(*arguments)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise HookUsageError(f"{what} is named as 'module:function'; {name!r} cannot be loaded: {error}") from error
+
+
+def _as_context(made: Any) -> AbstractAsyncContextManager[Any]:
+    return made if isinstance(made, AbstractAsyncContextManager) else nullcontext(made)
+
+
+async def serve_agent(engine_name: str, url: str, folder: Path, lease_seconds: float, bus_name: str) -> None:
     """Serve the agent until the process is killed."""
     ledger = Ledger(folder)
-    async with (
-        SqlStore(url, lease_seconds=lease_seconds) as store,
-        open_engine(engine_name, store) as engine,
-        Worker(store, [make_agent(ledger)], hooks=make_hooks(ledger), engine=engine),
-    ):
+    async with AsyncExitStack() as stack:
+        store = await stack.enter_async_context(SqlStore(url, lease_seconds=lease_seconds))
+        if bus_name:
+            bus = await stack.enter_async_context(open_bus(bus_name))
+            await stack.enter_async_context(relay_to_observers(store, bus, ledger, lease_seconds))
+        engine = await stack.enter_async_context(open_engine(engine_name, store))
+        await stack.enter_async_context(Worker(store, [make_agent(ledger)], hooks=make_hooks(ledger), engine=engine))
         ledger.write("serving", "")
         await asyncio.sleep(3600)
 
 
 if __name__ == "__main__":
-    asyncio.run(serve(sys.argv[1], sys.argv[2], Path(sys.argv[3]), float(sys.argv[4])))
+    asyncio.run(serve_agent(sys.argv[1], sys.argv[2], Path(sys.argv[3]), float(sys.argv[4]), sys.argv[5]))

@@ -11,6 +11,7 @@ import math
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from copy import copy
+from functools import partial
 from typing import Any, cast
 
 import msgspec
@@ -206,16 +207,25 @@ class _OpenCall(msgspec.Struct, eq=False, weakref=False):
         hooks: The hooks by which it is judged.
         arounds: The `around` hooks of definitions that it is inside of.
         epochs: The epochs of the fences when it began.
+        judges_unheld: Returns whether hooks judge the text now that its readers get while it is written; `None` if that
+            text is held where hooks judge it.
         is_judged: Whether hooks may be judging it; not while the call itself runs.
     """
 
     hooks: Sequence[AnyHook]
     arounds: frozenset[InForce]
     epochs: Sequence[int]
+    judges_unheld: Callable[[], bool] | None = None
     is_judged: bool = True
 
     def is_outdated(self) -> bool:
-        """Return whether the hooks that are judging it, or that it is inside of, were replaced by a fenced change."""
+        """Return whether a fenced change has replaced the hooks that are judging it, or that it is inside of.
+
+        A call whose text readers get while it is written is outdated, too, if the change has brought the first hooks
+        that judge it.
+        """
+        if self.judges_unheld is not None and self.judges_unheld():
+            return True
         if not self.is_judged and not self.arounds:
             return False
         renewed = renew_hooks(self.hooks)
@@ -260,17 +270,20 @@ class FencedChain(Chain):
         self._hooks = hooks
         self._compile_hooks = compile
         self._fences = [entry.fence for entry in hooks if isinstance(entry, FencedHooks)]
-        self._generation = self._read_generation()
+        self._generation = self.generation
         self._hooks = renew_hooks(hooks)
         self._chain = compile(self._hooks)
         self._entered: dict[int, CompiledChain] = {}
+        self._unheld: set[type[Call]] = set()
 
-    def _read_generation(self) -> int:
+    @property
+    def generation(self) -> int:
+        """How many times fenced changes have arrived."""
         return sum(fence.generation for fence in self._fences)
 
     def _renew(self) -> Chain:
         """Return the chain of the hooks that are in force."""
-        generation = self._read_generation()
+        generation = self.generation
         if generation != self._generation:
             renewed = renew_hooks(self._hooks)
             if _without_markers(renewed) != _without_markers(self._hooks):
@@ -302,6 +315,18 @@ class FencedChain(Chain):
         """Return whether text of calls of that class is held until a hook has judged the result."""
         return self._renew().judges_result(call, tenant_id)
 
+    def note_stream(self, call: type[Call], *, is_held: bool) -> None:
+        """Note whether text of the next calls of a class is held where hooks judge it; fences wait if it is not.
+
+        Args:
+            call: The class of the calls.
+            is_held: Whether it is held, or nobody reads it while it is written.
+        """
+        if is_held:
+            self._unheld.discard(call)
+        else:
+            self._unheld.add(call)
+
     def judges_parts(self, call: type[Call], tenant_id: str = "") -> bool:
         """Return whether all hooks that can change or withhold the result of such calls judge its text in parts."""
         return self._renew().judges_parts(call, tenant_id)
@@ -321,6 +346,8 @@ class FencedChain(Chain):
         async def enter(traversal: Traversal, call: Any) -> Any:
             terminal = traversal.terminal
             opened = _OpenCall(hooks, arounds, [fence.epoch for fence in self._fences])
+            if call.__class__ in self._unheld:
+                opened.judges_unheld = partial(self.judges_result, call.__class__, call.tenant_id)
 
             async def run_call(final: Any) -> Any:
                 try:
@@ -334,7 +361,7 @@ class FencedChain(Chain):
                 finally:
                     opened.is_judged = True
                 suspended = traversal.policy is not None and traversal.policy.suspended
-                if suspended or compiled.part_hooks or self._read_generation() == generation:
+                if suspended or compiled.part_hooks or self.generation == generation:
                     return result
                 chain = self._renew()
                 if _without_markers(self._hooks) == _without_markers(hooks):

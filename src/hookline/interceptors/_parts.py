@@ -10,6 +10,7 @@ from time import monotonic
 from typing import Any
 
 import anyio
+import msgspec
 
 from hookline._deadlines import runs_on_asyncio
 from hookline.calls import Call, ModelResponse, PartialResponse
@@ -51,13 +52,12 @@ CUT_KEY = "hookline.cut_answer"
 def cut_answer(call: Call) -> ModelResponse | None:
     """Return what is known of the answer of a model call that hooks denied while the model wrote it.
 
-    Its `usage` is what the model has reported until then.
-
     Args:
         call: The call.
 
     Returns:
-        The beginning of the answer; `None` if none was denied.
+        The beginning of the answer as the model wrote it, with the `usage` that the model had reported until then;
+        `None` if none was denied.
     """
     found: ModelResponse | None = call.metadata.get(CUT_KEY)
     return found
@@ -83,6 +83,7 @@ class TextJudge:
         self._stages = [_Stage(hook) for hook in hooks]
         self.released = ""
         self.read_so_far: Callable[[], ModelResponse] | None = None
+        self._refusal: HookDenied | None = None
 
     @property
     def is_timed(self) -> bool:
@@ -120,11 +121,12 @@ class TextJudge:
         Raises:
             HookDenied: As `add`.
         """
+        self._check_denied()
         try:
             for stage in self._stages:
                 await stage.judge_broken(self._traversal)
-        except HookDenied:
-            self._keep_cut_answer()
+        except HookDenied as refusal:
+            self._note_denial(refusal)
             raise
 
     def seconds_left(self) -> float | None:
@@ -133,18 +135,28 @@ class TextJudge:
         return max(0.0, min(due) - monotonic()) if due else None
 
     async def _pass(self, text: str, *, now: bool) -> str:
+        self._check_denied()
         try:
             for stage in self._stages:
                 text = await stage.take(self._traversal, text, now=now)
-        except HookDenied:
-            self._keep_cut_answer()
+        except HookDenied as refusal:
+            self._note_denial(refusal)
             raise
         self.released += text
         return text
 
-    def _keep_cut_answer(self) -> None:
-        known = self.read_so_far
-        self._traversal.call.metadata[CUT_KEY] = ModelResponse(cost_known=False) if known is None else known()
+    def _check_denied(self) -> None:
+        """Raise the denial of the answer again: a piece may have waited while a hook denied those before."""
+        if self._refusal is not None:
+            raise self._refusal
+
+    def _note_denial(self, refusal: HookDenied) -> None:
+        """Note that the answer is denied, and keep what is known of it."""
+        self._refusal = refusal
+        known = ModelResponse(cost_known=False) if self.read_so_far is None else self.read_so_far()
+        if not known.content:
+            known = msgspec.structs.replace(known, content=self._stages[0].text)
+        self._traversal.call.metadata[CUT_KEY] = known
 
 
 @asynccontextmanager
@@ -221,6 +233,7 @@ class _Stage:
         hook: The hook.
 
     Attributes:
+        text: The text that the hook got so far.
         seconds: Seconds after which the hook must judge new text; `None` for no limit.
         due: When the hook must judge, of `monotonic`; `None` if there is nothing to judge, or no limit.
     """
@@ -228,7 +241,7 @@ class _Stage:
     def __init__(self, hook: CompiledInterceptor) -> None:
         assert hook.parts is not None
         self._hook, self._parts = hook, hook.parts
-        self._text = ""
+        self.text = ""
         self._judged = 0
         self._guided = False
         self.seconds = None if hook.parts.max_seconds == math.inf else hook.parts.max_seconds
@@ -240,8 +253,8 @@ class _Stage:
         Returns:
             The text to release.
         """
-        self._text += text
-        new = len(self._text) - self._judged
+        self.text += text
+        new = len(self.text) - self._judged
         if not new or self._guided:
             return ""
         if self.due is None and self.seconds is not None:
@@ -253,17 +266,17 @@ class _Stage:
 
     async def judge_broken(self, traversal: Traversal) -> None:
         """Judge what the hook has not judged of a stream that broke."""
-        if len(self._text) > self._judged and traversal.released is not None:
+        if len(self.text) > self._judged and traversal.released is not None:
             await judge_part(traversal, self._hook, self._partial("truncated"), traversal.released[self._hook.index])
 
     def _partial(self, finish_reason: str) -> PartialResponse:
-        return PartialResponse(content=self._text, finish_reason=finish_reason, judged=self._judged)
+        return PartialResponse(content=self.text, finish_reason=finish_reason, judged=self._judged)
 
     async def _judge(self, traversal: Traversal) -> str:
         hook, released = self._hook, traversal.released
         assert released is not None
         given = await judge_part(traversal, hook, self._partial("incremental"), released[hook.index])
-        self._judged = len(self._text)
+        self._judged = len(self.text)
         if given is None:
             self._guided = True
             return ""

@@ -26,9 +26,10 @@ from hookline.errors import HookDenied, HookUsageError, RunPaused, RunStopped, U
 from hookline.events import BeforeHumanIntervention, PendingTool, ToolOutcome
 from hookline.loop._client import Exchange, format_named, format_of_answer
 from hookline.loop._format import Format, Told, plain
+from hookline.loop._judged_streams import JudgedStream, Take
 from hookline.loop._names import ToolNames
 from hookline.loop._prices import cost_of
-from hookline.loop._streams import JudgedStream, OpenStream
+from hookline.loop._streams import End, OpenStream
 from hookline.runtime import (
     KINDS,
     AdapterRun,
@@ -44,7 +45,7 @@ from hookline.runtime import (
     run_overlapping,
 )
 
-__all__ = ["DRIVES", "Decide", "End", "LoopBinding", "Surroundings", "Take"]
+__all__ = ["DRIVES", "Decide", "LoopBinding", "Surroundings"]
 
 DRIVES = Capabilities(
     framework="hookline.loop",
@@ -56,12 +57,6 @@ DRIVES = Capabilities(
 
 Decide: TypeAlias = Callable[[PendingTool], Approve | Reject | Awaitable[Approve | Reject]]
 """Asks a person about a tool call."""
-
-End: TypeAlias = Callable[[OpenStream, BaseException | None], Awaitable[None]]
-"""Takes the end of a stream, with the error that ended it."""
-
-Take: TypeAlias = Callable[[JudgedStream, bytes | None, BaseException | None], Awaitable[bytes]]
-"""Takes bytes of a stream, `None` at its end, with the error that ended it, and returns the bytes to release."""
 
 DETAILS_KEY = "hookline.loop"
 """Key in the `details` of a paused run's last message for the conversation in the client's own JSON."""
@@ -230,7 +225,7 @@ class LoopBinding:
             # A durable store keeps the conversation, so that it has to be known.
             if not self.run.leads(ModelCall) and not self.run.run.journal.durable:
                 return await self._stream_directly(exchange)
-            if exchange.streams and not self.run.may_change_result(ModelCall):
+            if exchange.streams and not self.run.hold_stream(ModelCall):
                 return await self._ask_for_stream(exchange)
             if exchange.streams and self.run.judges_parts():
                 return await self._ask_in_parts(exchange)

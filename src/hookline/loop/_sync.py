@@ -14,11 +14,12 @@ import anyio
 from hookline.errors import HookUsageError, RunStopped
 from hookline.events import PendingTool
 from hookline.execution import LoopPortal, calling_thread, is_async_handler, open_portal, run_in_caller
-from hookline.loop._binding import Decide, End, LastAnswer, LoopBinding, Take
+from hookline.loop._binding import Decide, LastAnswer, LoopBinding
 from hookline.loop._client import Exchange
+from hookline.loop._judged_streams import JudgedStream, Take, judge_sync
 from hookline.loop._names import make_tool
 from hookline.loop._run import RunBase
-from hookline.loop._streams import JudgedStream, OpenStream, judge_sync, watch_sync
+from hookline.loop._streams import End, OpenStream, watch_sync
 from hookline.runtime import AgentDone, Approve, Reject, Tool, tool
 
 __all__ = ["SyncLoopRun"]
@@ -259,15 +260,11 @@ class SyncSurroundings:
         decided: Approve | Reject = await decision if inspect.isawaitable(decision) else decision
         return decided
 
-    def watch(self, stream: OpenStream, end: Callable[[OpenStream, BaseException | None], Awaitable[None]]) -> None:
+    def watch(self, stream: OpenStream, end: End) -> None:
         watch_sync(stream, partial(self._end_here, stream, end))
 
     def judge(self, stream: JudgedStream, take: Take, end: End) -> None:
-        def take_here(chunk: bytes | None, error: BaseException | None) -> bytes:
-            data: bytes = self.portal.run(take, stream, chunk, error)
-            return data
-
-        judge_sync(stream, take_here, partial(self._end_here, stream, end))
+        judge_sync(stream, take, self.portal.run, partial(self._end_here, stream, end))
 
     def _end_here(self, stream: OpenStream, end: End, error: BaseException | None) -> None:
         if stream.ended:

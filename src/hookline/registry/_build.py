@@ -11,10 +11,11 @@ from urllib.parse import urlsplit
 import msgspec
 
 from hookline.budgets import BudgetStore
-from hookline.bus import SECRET_VARIABLE, Bus, ask_about, check_secret
+from hookline.bus import SECRET_VARIABLE, Bus, ask_about, check_secret, remote
 from hookline.calls import Ask, Call, Deny, Respond
 from hookline.delivery import ENVIRONMENT_KEY, InProcess, KeyRing
 from hookline.errors import HookDefinitionError, HookUsageError, message_of
+from hookline.events import EVENTS, HookType
 from hookline.hooks import (
     AnyHook,
     Hook,
@@ -83,7 +84,11 @@ class Builder:
         keys: The keys that sign the deliveries of this process.
         endpoint_secrets: Whether secrets of endpoints sign for hooks that name no key.
         budgets: Keeps the counts of budgets for the hooks of runs; `None` for counts of this process.
-        wakeups: The wake-ups of the store, which carry the questions of remote hooks if they are a bus.
+        bus: Carries the questions of remote hooks, if it is a bus.
+        needs_bus: Whether definitions of remote hooks are refused without one.
+
+    Attributes:
+        unasked: The names of processes that could not be asked for lack of a bus.
     """
 
     def __init__(
@@ -94,14 +99,16 @@ class Builder:
         *,
         endpoint_secrets: bool = False,
         budgets: BudgetStore | None = None,
-        wakeups: object = None,
+        bus: object = None,
+        needs_bus: bool = True,
     ) -> None:
         self._catalog = catalog
         self._scripts = scripts
         self._keys = keys
         self._endpoint_secrets = endpoint_secrets
         self._budgets = budgets
-        self._wakeups = wakeups
+        self._bus, self._needs_bus = bus, needs_bus
+        self.unasked: list[str] = []
         self._cache: dict[bytes, BuiltHook] = {}
         self._issued: dict[bytes, IssuedHook] = {}
 
@@ -112,7 +119,8 @@ class Builder:
             self._scripts,
             self._keys,
             endpoint_secrets=self._endpoint_secrets,
-            wakeups=self._wakeups,
+            bus=self._bus,
+            needs_bus=self._needs_bus,
         )
 
     def build_new(self, definition: HookDefinition, *, budgets: BudgetStore | None = None) -> AnyHook:
@@ -147,12 +155,44 @@ class Builder:
                 problem = "this process has no folder of scripts; pass `scripts`"
                 raise DefinitionError("script_refused", "$.script", problem)
             return _build_bundle(definition, point, self._scripts.build_handler(definition, point), spare=1.0)
+        if definition.remote is not None and point.event is not None:
+            return _build_remote_observers(definition, point, definition.remote)
         if definition.remote is not None:
-            return _build_remote(definition, point, definition.remote, self._wakeups)
+            return self._build_remote(definition, point, definition.remote)
         made = self._catalog.build(definition, budgets=budgets)
         if isinstance(made, Hooks):
             return _adapt_bundle(made, definition, point)
         return _build_bundle(definition, point, made)
+
+    def _build_remote(self, definition: HookDefinition, point: Point, target: RemoteTarget) -> Hooks:
+        """Build the bundle of a remote hook, which also judges calls that a person has approved.
+
+        Raises:
+            DefinitionError: If there is no bus and one is needed, or the secret that signs is invalid.
+        """
+        bus = self._bus if isinstance(self._bus, Bus) else None
+        if bus is None and self._needs_bus:
+            found = "has none" if self._bus is None else f"wakes up with {type(self._bus).__name__}, which cannot ask"
+            problem = f"a remote hook needs a bus, and the store of this registry {found}; give the store "
+            raise DefinitionError("remote_refused", "$.remote", problem + "`wakeups=NatsBus(...)`")
+        try:
+            secret = check_secret(os.environ.get(SECRET_VARIABLE, "").split() or None)
+        except HookUsageError as error:
+            raise DefinitionError("remote_refused", "$.remote", f"{SECRET_VARIABLE}: {error}") from None
+
+        async def ask(call: Call) -> Call | Respond | Deny | Ask | None:
+            if bus is None:
+                self.unasked.append(target.name)
+                raise HookUsageError(
+                    f"This process has no bus on which it could ask {target.name!r}. Set HOOKLINE_BUS for a command; "
+                    "in a program, give the registry its `bus`."
+                )
+            return await ask_about(call, bus, target.name, deadline=target.deadline, secret=secret)
+
+        asking = msgspec.structs.replace(definition, timeout=target.deadline + 1.0)  # later, so that the bus says why
+        bundle = _build_bundle(asking, point, ask)
+        bundle.interceptors = tuple(map(meets_approved, bundle.interceptors))
+        return bundle
 
     def is_built_in(self, definition: HookDefinition) -> bool:
         """Return whether the handler of a definition is one of hookline's own."""
@@ -284,28 +324,17 @@ def _build_bundle(
     return bundle
 
 
-def _build_remote(definition: HookDefinition, point: Point, target: RemoteTarget, wakeups: object) -> Hooks:
-    """Build the bundle of a remote hook, which also judges calls that a person has approved.
-
-    Raises:
-        DefinitionError: If there is no bus, or the secret that signs is invalid.
-    """
-    if not isinstance(wakeups, Bus):
-        found = "has none" if wakeups is None else f"wakes up with {type(wakeups).__name__}, which cannot ask"
-        problem = f"a remote hook needs a bus, and the store of this registry {found}; give the store "
-        raise DefinitionError("remote_refused", "$.remote", problem + "`wakeups=NatsBus(...)`")
-    bus = wakeups
-    try:
-        secret = check_secret(os.environ.get(SECRET_VARIABLE, "").split() or None)
-    except HookUsageError as error:
-        raise DefinitionError("remote_refused", "$.remote", f"{SECRET_VARIABLE}: {error}") from None
-
-    async def ask(call: Call) -> Call | Respond | Deny | Ask | None:
-        return await ask_about(call, bus, target.name, deadline=target.deadline, secret=secret)
-
-    asking = msgspec.structs.replace(definition, timeout=target.deadline + 1.0)  # later, so that the bus says why
-    bundle = _build_bundle(asking, point, ask)
-    bundle.interceptors = tuple(map(meets_approved, bundle.interceptors))
+def _build_remote_observers(definition: HookDefinition, point: Point, target: RemoteTarget) -> Hooks:
+    """Build the bundle of remote observers; a run that keeps no events for them refuses it."""
+    names = [point.name, *target.events]
+    bundle = remote(
+        target.name,
+        observes=True,
+        events=None if "*" in names else [EVENTS[HookType(name)] for name in names],
+        tenant_id=definition.tenant_id,
+        inherit=definition.inherits,
+    )
+    bundle.id, bundle.from_definition = definition.id, True
     return bundle
 
 

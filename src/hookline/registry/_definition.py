@@ -39,6 +39,8 @@ __all__ = [
 KINDS: tuple[Kind, ...] = ("before", "guard", "after", "around")
 DEEPEST = 64
 SHOWN_NAMES = 3
+DEADLINE = 2.0
+"""Seconds until a remote process must have answered, if a definition does not say so."""
 LARGEST_CONFIG = 64 * 1024
 """Largest `config`, in bytes of JSON."""
 RESERVED_IDS = frozenset(
@@ -85,15 +87,22 @@ class ShadowLimits(msgspec.Struct, frozen=True, kw_only=True, rename="camel", fo
 
 
 class RemoteTarget(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
-    """The processes that decide in the place of a hook: those that serve a name on the bus of the store.
+    """The processes that decide or observe in the place of a hook: those that serve a name on a bus.
 
     Attributes:
         name: The name that they serve: up to 63 letters, digits, `_` and `-`.
-        deadline: Seconds until the answer must be there.
+        deadline: Where they decide: seconds until the answer must be there.
+        events: Where they observe: events that they hear besides that of the point, such as `"onComplete"`; `["*"]` is
+            all.
     """
 
     name: RemoteName
-    deadline: Seconds = 2.0
+    deadline: Seconds = DEADLINE
+    events: Annotated[list[str], Meta(max_length=len(EVENTS))] = NO_LIST
+
+    def __post_init__(self) -> None:
+        if isinstance(self.events, list) and self.events.__class__ is not ReadOnlyList:
+            freeze_list(self, "events", self.events)
 
 
 class Point(NamedTuple):
@@ -140,7 +149,8 @@ class HookDefinition(msgspec.Struct, frozen=True, kw_only=True, rename="camel", 
         handler: Name of an installed handler, or `module:attribute` in one of the configured modules.
         webhook: The webhook that delivers the event. A control of `beforeToolCall` decides about the call.
         script: A file in the folder of scripts.
-        remote: The processes that decide about the call, for points such as `"ToolCall.before"`.
+        remote: The processes on the bus that decide about the call, for points such as `"ToolCall.before"`, or that
+            observe, for an event: they hear it after the commit that stores it.
         dialect: The protocol that the script speaks: `"hookline"`, or that of the hooks of a coding agent, `"claude"`,
             `"codex"`, `"gemini"` or `"copilot"`. A webhook has a `dialect` of its own.
         host_event: With another dialect, the agent's event that the script is for, by Claude Code's name, where the
@@ -269,7 +279,8 @@ class HookDefinition(msgspec.Struct, frozen=True, kw_only=True, rename="camel", 
         if self.webhook is not None:
             return self.webhook.control
         point = POINTS.get(self.point)
-        return point is not None and (point.call is not None or point.event is BeforeToolCall)
+        answers = self.remote is None and point is not None and point.event is BeforeToolCall
+        return point is not None and (point.call is not None or answers)
 
     @property
     def inherits(self) -> bool:
@@ -387,21 +398,29 @@ def check_definition(definition: HookDefinition) -> HookDefinition:
     if definition.webhook is not None:
         _check_webhook(definition, point, definition.webhook)
     if definition.remote is not None:
-        _check_remote(definition, point)
+        _check_remote(definition, point, definition.remote)
     return definition
 
 
-def _check_remote(definition: HookDefinition, point: Point) -> None:
-    if point.kind != "before":
-        call = "ToolCall" if point.call is None else point.call.__name__
-        problem = f"remote processes decide before a call; use '{call}.before'"
+def _check_remote(definition: HookDefinition, point: Point, target: RemoteTarget) -> None:
+    if point.call is not None and point.kind != "before":
+        problem = f"remote processes decide before a call; use '{point.call.__name__}.before'"
         raise DefinitionError("point_not_served", "$.point", problem)
+    observes = point.event is not None
     for name, is_set, instead in (
-        ("timeout", definition.timeout is not None, "set `remote.deadline` instead"),
         ("config", definition.config, "the processes that serve a name have their own; leave `config` out"),
+        ("tool", observes and definition.tool, "observers name their tools where they are written; leave `tool` out"),
+        ("timeout", observes and definition.timeout is not None, "no run waits for them; leave `timeout` out"),
+        ("timeout", definition.timeout is not None, "set `remote.deadline` instead"),
+        ("remote.deadline", observes and target.deadline != DEADLINE, "no run waits for them; leave `deadline` out"),
+        ("remote.events", not observes and target.events, "only observers hear events; use an event as the point"),
     ):
         if is_set:
             raise DefinitionError("invalid", f"$.{name}", instead)
+    for nth, each in enumerate(target.events):
+        if each not in EVENTS and each != "*":
+            problem = f"{each!r:.100} is no event; use {', '.join(EVENTS)}, or '*' for all"
+            raise DefinitionError("invalid", f"$.remote.events[{nth}]", problem)
 
 
 def _check_shadow_limits(definition: HookDefinition, point: Point) -> None:

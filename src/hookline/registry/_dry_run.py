@@ -30,7 +30,7 @@ from hookline.calls import (
     put_context,
 )
 from hookline.errors import HookDefinitionError, HookUsageError, message_of
-from hookline.events import EventFields
+from hookline.events import EventFields, encode
 from hookline.hooks import Hook, Hooks
 from hookline.interceptors import check_changed, check_fields, check_result, result_of
 from hookline.registry._build import Builder
@@ -169,13 +169,14 @@ class DryRun(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         outcome: `"passed"`: the hook changed nothing. `"changed"`: it changed the call or the result. `"denied"`: it
             denied the call. `"asked"`: it asked for a person's approval. `"answered"`: it answered in the call's place.
             `"continued"`: it continued the run. `"guided"`: it had the model asked again. `"failed"`: see `error`.
-            `"skipped"`: the hook is not for the sample, see `reason`. `"shown"`: the hook is a webhook, see `payload`.
+            `"skipped"`: the hook is not for the sample, see `reason`. `"shown"`: the hook is a webhook or a
+            remote observer, see `payload`.
         reason: The reason of a denial, the prompt for the person, the next input, the feedback for the model, or why
             the hook is not for the sample.
         error: The error; in a run, `on_error` would decide about the call.
         call: The changed call.
         result: The changed result, or the answer.
-        payload: The body that the webhook would send.
+        payload: The body that the webhook would send, or the event that the remote observer would hear.
         context: The text that the hook added to the call for the model; left out if there is none.
         duration_ms: How long the hook took.
     """
@@ -232,6 +233,8 @@ async def dry_run(
         sent = msgspec.json.decode(payload_of(data, msgspec.to_builtins(sample.subject, enc_hook=str)))
         return _report(definition, "shown", payload=sent)
     assert isinstance(hook, Hooks)
+    if hook.hearer:
+        return _report(definition, "shown", payload=msgspec.json.decode(encode(sample.subject)))
     started = perf_counter()
     taker = _ContextTaker(definition.id)
     if isinstance(sample.subject, Call):

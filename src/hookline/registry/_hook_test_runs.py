@@ -18,7 +18,7 @@ from hookline.calls import Call, ToolCall
 from hookline.delivery import read_answer, read_host_answer
 from hookline.dispatcher import HookDispatcher, before_tool_call_of, hooks_of_this_process
 from hookline.errors import DeliveryError, HookUsageError
-from hookline.events import BeforeToolCall, Event
+from hookline.events import EVENTS, BeforeToolCall, Event, HookType
 from hookline.hooks import AnyHook, Hook, Hooks, select_hooks
 from hookline.interceptors import Chain, Outcome
 from hookline.registry._build import Builder
@@ -66,10 +66,11 @@ class HookTestResult(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         file: The file.
         line: The line where the test begins, from 1; `None` if it is not known.
         name: The name of the test.
-        passed: Whether all verdicts were the expected ones.
+        passed: Whether it was run, and all verdicts were the expected ones.
         problems: What differs, one sentence for each difference.
         calls: The verdicts, in the order of the calls.
         duration_ms: How long the test took.
+        not_run: Why it was not run; `""` if it was.
     """
 
     file: str
@@ -79,6 +80,7 @@ class HookTestResult(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     problems: list[str]
     calls: list[JudgedCall]
     duration_ms: float
+    not_run: str = ""
 
 
 async def run_hook_test(builder: Builder, test: HookTest, *, timeout: float) -> HookTestResult:
@@ -93,7 +95,8 @@ async def run_hook_test(builder: Builder, test: HookTest, *, timeout: float) -> 
         timeout: Seconds that each hook without a `timeout` may take.
     """
     started = perf_counter()
-    snapshot = Snapshot(builder.renew())
+    fresh = builder.renew()
+    snapshot = Snapshot(fresh)
     snapshot.set_file_definitions(msgspec.structs.replace(each, **ROLLED_OUT) for each in test.hooks)
     names = {each.id: each.name for each in test.hooks}
     answers = DeclaredAnswers(test.webhook_answers, names)
@@ -110,6 +113,8 @@ async def run_hook_test(builder: Builder, test: HookTest, *, timeout: float) -> 
             verdict = await _judge_call(hooks, subject, sample.result, timeout=timeout)
         else:
             verdict = await _tell_observers(selected, subject, answers, timeout=timeout)
+        if fresh.unasked:
+            break
         judged.append(verdict)
         where = f"call {nth}: " if len(test.calls) > 1 else ""
         differences = answers.missing or _list_differences(tested.expected, verdict, names)
@@ -125,10 +130,11 @@ async def run_hook_test(builder: Builder, test: HookTest, *, timeout: float) -> 
         file=test.file,
         line=test.line,
         name=test.name,
-        passed=not problems,
-        problems=problems,
+        passed=not problems and not fresh.unasked,
+        problems=[] if fresh.unasked else problems,
         calls=judged,
         duration_ms=(perf_counter() - started) * 1e3,
+        not_run=f"it asks {fresh.unasked[0]!r} over a bus, and there is none" if fresh.unasked else "",
     )
 
 
@@ -214,7 +220,7 @@ async def _judge_call(hooks: Sequence[AnyHook], call: Call, result: Any, *, time
 
 async def _tell_observers(hooks: Sequence[AnyHook], event: Event, delivery: Delivery, *, timeout: float) -> JudgedCall:
     """Dispatch an event to the observers among hooks, and wait until they have heard it."""
-    observers = [each for each in hooks if isinstance(each, Hooks | Hook) and not _is_control(each)]
+    observers = [_local_observers(each) for each in hooks if isinstance(each, Hooks | Hook) and not _is_control(each)]
     records: list[HookExecution] = []
 
     def record(sender: object, *, execution: HookExecution) -> None:
@@ -232,6 +238,16 @@ async def _tell_observers(hooks: Sequence[AnyHook], event: Event, delivery: Deli
         by=list(dict.fromkeys(each.hook_id for each in told)),
         reason="; ".join(each.error or each.status for each in failed),
     )
+
+
+def _local_observers(entry: Hooks | Hook) -> Hooks | Hook:
+    """Return observers of this process that hear what remote ones are told, since a test tells nobody."""
+    if not isinstance(entry, Hooks) or not entry.hearer:
+        return entry
+    made = Hooks(entry.id, tenant_id=entry.tenant_id)
+    for name in entry.heard_events or EVENTS:
+        made.on(EVENTS[HookType(name)], id=entry.id)(lambda event: None)
+    return made
 
 
 def _is_control(entry: Hooks | Hook) -> bool:

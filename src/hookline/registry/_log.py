@@ -617,10 +617,10 @@ class ExecutionLog:
             hook_id: Only executions of this hook.
             point: Only executions at this point.
             since: Only executions from the minute of this time on, in unix seconds; from its hour on if that is older
-                than the log, or with `by="agent"` and `by="tool"`. By default everything that is kept; with
+                than the log, or if it is grouped by agent or tool. By default everything that is kept; with
                 `by="minute"` the last hour, with `by="hour"` the last day.
-            by: `"hook"`, `"point"`, `"tenant"`, `"agent"` or `"tool"`: a row for each, the busiest first; by tool, only
-                executions about a tool. `"minute"` or `"hour"`: in order of time.
+            by: `"hook"`, `"point"`, `"tenant"`, `"agent"`, `"tool"` or `"agent,tool"`: a row for each, the busiest
+                first; by tool, only executions about a tool. `"minute"` or `"hour"`: in order of time.
 
         Raises:
             HookUsageError: If an argument is invalid.

@@ -16,6 +16,7 @@ from typing import Any, Self, TypeAlias
 import anyio
 import msgspec
 
+from hookline.bus import Bus
 from hookline.calls import Call
 from hookline.delivery import KeyRing
 from hookline.errors import HookUsageError, StoreUnavailableError, message_of
@@ -178,6 +179,9 @@ class Registry:
             The database is queried when the store's `wakeups` say that definitions were changed.
         environment: The name of the environment of this process, such as `"production"`, which definitions may name;
             that of the variable `HOOKLINE_ENVIRONMENT` by default.
+        bus: Carries the questions of remote hooks; by default the `wakeups` of the store, if they are a bus.
+        needs_bus: Whether definitions of remote hooks are refused without a bus. `False` is for a process that checks
+            or stores definitions and runs no agents: such hooks fail there, and tests that would ask are not run.
         lease_seconds: Take part in fenced changes: `update(..., fence=True)` in any process waits until this one judges
             by the new revision, in operations that are running, too. If the database cannot be reached for so many
             seconds, calls that the hooks of this registry would judge are denied until it can. `None` takes no part.
@@ -203,6 +207,8 @@ class Registry:
         alerts: AlertSettings = AlertSettings(),  # noqa: B008
         refresh_seconds: float = 0.3,
         environment: str | None = None,
+        bus: Bus | None = None,
+        needs_bus: bool = True,
         lease_seconds: float | None = None,
         fence_timeout: float = 60.0,
     ) -> None:
@@ -215,6 +221,8 @@ class Registry:
         if not isinstance(environment, str):
             raise HookUsageError(f"`environment` must be a name, such as 'production'; got {environment!r:.100}.")
         _check_lease(lease_seconds, fence_timeout, store)
+        if bus is not None and not isinstance(bus, Bus):
+            raise HookUsageError(f"`bus` must be a NatsBus or another subclass of Bus; got {type(bus).__name__}.")
         if not isinstance(alerts, AlertSettings):
             raise HookUsageError(f"`alerts` must be AlertSettings; got {type(alerts).__name__}.")
         self._store = store
@@ -229,7 +237,8 @@ class Registry:
             ring,
             endpoint_secrets=endpoint_secrets,
             budgets=store,
-            wakeups=getattr(store, "wakeups", None),
+            bus=getattr(store, "wakeups", None) if bus is None else bus,
+            needs_bus=needs_bus,
         )
         self._snapshot = Snapshot(self._builder, environment)
         self._rules = DefinitionRules(builder=self._builder, quota=quota, variables=frozenset(webhook_env))
@@ -688,6 +697,7 @@ class Registry:
         tenant_id: str = "",
         if_revisions: Mapping[str, int] | None = None,
         actor: str = "",
+        fence: bool = False,
     ) -> Definitions:
         """Have the hooks of an owner at a point run in an order, by changing as few priorities as possible, at once.
 
@@ -697,6 +707,8 @@ class Registry:
             tenant_id: The tenant that owns them; `""` is the system, whose hooks run before those of tenants.
             if_revisions: Change them only if these are their revisions.
             actor: Who changes them, for the history and the audit log.
+            fence: Whether it takes effect in operations that are running, and in all processes before this returns; see
+                `update`.
 
         Returns:
             All of them, in their new order.
@@ -705,10 +717,12 @@ class Registry:
             DefinitionError: If the order is not possible, since a definition in a file keeps its priority.
             DefinitionConflictError: If the owner has other definitions at that point, or one has another revision.
             StoreUnavailableError: If the database cannot be reached.
+            FenceError: If `fence` is set, and some processes have not confirmed the change in time; it is stored.
+            HookUsageError: If `fence` is set, and no process takes part in fenced changes.
         """
         store = self._require_store()
         check_tenant_id(tenant_id)
-        async with open_change(store, actor) as change:
+        async with open_change(store, actor, fence=fence) as change:
             own = await change.read_tenant(tenant_id)
             known = {**self._file_definitions(tenant_id), **own}
             here = {each.id: each for each in known.values() if each.point == point}
@@ -725,7 +739,7 @@ class Registry:
                 else each
                 for each in wanted
             ]
-        await self.refresh()
+        await self._take_effect(change)
         return [self._snapshot.with_problem(definition) for definition in stored]
 
     def _file_definitions(self, tenant_id: str) -> DefinitionsById:
@@ -916,7 +930,10 @@ class Registry:
         return plan
 
     async def test_file(self, file: Path | HookFile, *, timeout: float = 5.0) -> HookTestResults:
-        """Run the tests of a file of definitions with new hooks; nothing is logged, counted, stored or sent.
+        """Run the tests of a file of definitions with new hooks; nothing is logged, counted, stored or delivered.
+
+        Remote hooks are asked over the bus. Without one, if the registry does not need it, tests that would ask are not
+        run.
 
         Args:
             file: The file, or its content from `load_hook_file`. Its hooks need not be stored.

@@ -29,7 +29,7 @@ __all__ = [
     "write_statistics",
 ]
 
-Grouping: TypeAlias = Literal["hook", "point", "tenant", "agent", "tool", "minute", "hour"]
+Grouping: TypeAlias = Literal["hook", "point", "tenant", "agent", "tool", "agent,tool", "minute", "hour"]
 
 MINUTE, HOUR = 60, 3600
 DAYS_BY_HOUR = 30
@@ -41,10 +41,16 @@ MOST_NAMES = 50
 
 Names of agents and tools may come from models and users, and each makes a row.
 """
+MOST_PAIRS = 200
+"""Pairs of an agent and a tool that are counted apart likewise."""
 OTHERS = "*"
 """What stands for further agents or tools."""
 LONGEST_NAME = 200
 """Characters of an agent's id, or a tool's name, that are kept; the columns of a key must fit into an index."""
+LONGEST_IN_PAIR = 99
+"""Characters of each that are kept in a pair, which is in the same column."""
+BETWEEN = "\x1f"
+"""The character between the two."""
 BATCH_SIZE = 500
 """Rows that are read at a time, so that the event loop is not blocked for long."""
 STEPS = 8
@@ -58,9 +64,11 @@ class Statistic(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_
         hook_id: The hook, if grouped by hook.
         point: The point, if grouped by point: the name of a call's class, or the wire name of an event.
         tenant_id: The tenant, if grouped by tenant.
-        agent_id: The agent, if grouped by agent; `""` for executions without one, `"*"` for those of further agents,
-            beyond the first 50 of a hook in an hour.
-        tool: Toolset and name of the tool, or `agent/` and the sub-agent, if grouped by tool; `"*"` for further tools.
+        agent_id: The agent, if grouped by agent, or by agent and tool; `""` for executions without one, `"*"` for those
+            of further agents, beyond the first 50 of a hook in an hour.
+        tool: Toolset and name of the tool, or `agent/` and the sub-agent, if grouped by tool, or by agent and tool;
+            `"*"` for further tools. With both, the first 200 pairs of a hook in an hour are counted apart, and the
+            first 99 characters of each name are kept.
         minute: The start of the minute in unix seconds, if grouped by minute.
         hour: The start of the hour in unix seconds, if grouped by hour.
         count: Number of executions, those of shadow hooks among them.
@@ -115,7 +123,7 @@ class Statistic(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_
 class HookTotals(msgspec.Struct, kw_only=True):
     """Totals of one revision of a hook at one point for one tenant in one minute or hour; see `Statistic`.
 
-    Those of an hour are also kept for each agent and each tool, all revisions together.
+    Those of an hour are also kept for each agent, each tool, and each pair of them, all revisions together.
     """
 
     writer: str = ""
@@ -179,10 +187,10 @@ class SumKey(NamedTuple):
 
 
 class GroupKey(NamedTuple):
-    """The key of the totals of an agent or a tool in an hour: what kind it is, and its name."""
+    """The key of the totals of an agent, a tool or a pair of them in an hour: what kind it is, and its name."""
 
     hook_id: str
-    kind: Literal["agent", "tool"]
+    kind: Literal["agent", "tool", "agent_tool"]
     start: int
     tenant_id: str
     point: str
@@ -241,6 +249,8 @@ class StatisticsBuffer:
             self._merge(self._limit_names(GroupKey(hook_id, "agent", hour, tenant_id, point, agent_id)), new)
             if tool:
                 self._merge(self._limit_names(GroupKey(hook_id, "tool", hour, tenant_id, point, tool)), new)
+                pair = join_pair(agent_id, tool)
+                self._merge(self._limit_names(GroupKey(hook_id, "agent_tool", hour, tenant_id, point, pair)), new)
         self._new.clear()
 
     def _merge(self, place: SumKey | GroupKey, new: HookTotals) -> None:
@@ -252,10 +262,10 @@ class StatisticsBuffer:
         self._changed.add(place)
 
     def _limit_names(self, place: GroupKey) -> GroupKey:
-        """Return the key, or that of `OTHERS` if its hook has too many agents or tools in the hour."""
+        """Return the key, or that of `OTHERS` if its hook has too many agents, tools or pairs in the hour."""
         names = self._names.setdefault(place._replace(name=""), set())
         name = clean_text(place.name, LONGEST_NAME)
-        if name not in names and len(names) >= MOST_NAMES:
+        if name not in names and len(names) >= (MOST_PAIRS if place.kind == "agent_tool" else MOST_NAMES):
             return place._replace(name=OTHERS)
         names.add(name)
         return place._replace(name=name)
@@ -330,7 +340,7 @@ async def read_statistics(
     by: Grouping,
     minutes_since: float,
 ) -> list[Statistic]:
-    """Add up the statistics of all processes by hook, point, tenant, agent, tool, minute or hour.
+    """Add up the statistics of all processes by hook, point, tenant, agent, tool, agent and tool, minute or hour.
 
     Args:
         connection: The connection to read from.
@@ -343,7 +353,7 @@ async def read_statistics(
     """
     if by not in GROUPS:
         raise HookUsageError(f"`by` must be one of {', '.join(GROUPS)}; got {by!r}.")
-    grouping, field = GROUPS[by]
+    grouping, fields = GROUPS[by]
     its = grouping.table.c
     given = {"tenant_id": tenant_id, "hook_id": hook_id, "point": point}
     query = select(grouping, *(its[name] for name in (*COUNTS, "durations"))).where(
@@ -356,21 +366,26 @@ async def read_statistics(
             for key, *counts, durations in rows:
                 total = totals.setdefault(key, HookTotals(durations={}))
                 total.add(HookTotals(**dict(zip(COUNTS, counts, strict=True)), durations=_durations(durations)))
-    shown = [Statistic(**{field: key}, **summarize(total)) for key, total in totals.items()]  # type: ignore[arg-type]
+    named = [(split_pair(str(key)) if len(fields) > 1 else (key,), total) for key, total in totals.items()]
     if by in TIME_SPANS:
-        return sorted(shown, key=lambda each: getattr(each, field))
-    return sorted(shown, key=lambda each: (-each.count, getattr(each, field)))
+        named.sort(key=lambda each: each[0])
+    else:
+        named.sort(key=lambda each: (-each[1].count, each[0]))
+    return [Statistic(**dict(zip(fields, key, strict=True)), **summarize(total)) for key, total in named]  # type: ignore[arg-type]
 
 
-GROUPS = {
-    "hook": (statistics.c.hook_id, "hook_id"),
-    "point": (statistics.c.point, "point"),
-    "tenant": (statistics.c.tenant_id, "tenant_id"),
-    "agent": (grouped_statistics.c.name, "agent_id"),
-    "tool": (grouped_statistics.c.name, "tool"),
-    "minute": (statistics.c.start, "minute"),
-    "hour": (statistics.c.start, "hour"),
+GROUPS: dict[Grouping, tuple[ColumnElement[Any], tuple[str, ...]]] = {
+    "hook": (statistics.c.hook_id, ("hook_id",)),
+    "point": (statistics.c.point, ("point",)),
+    "tenant": (statistics.c.tenant_id, ("tenant_id",)),
+    "agent": (grouped_statistics.c.name, ("agent_id",)),
+    "tool": (grouped_statistics.c.name, ("tool",)),
+    "agent,tool": (grouped_statistics.c.name, ("agent_id", "tool")),
+    "minute": (statistics.c.start, ("minute",)),
+    "hour": (statistics.c.start, ("hour",)),
 }
+KINDS = {"agent": "agent", "tool": "tool", "agent,tool": "agent_tool"}
+"""The kind of the totals that groupings by agent or tool read."""
 TIME_SPANS = {"minute": MINUTE, "hour": HOUR}
 """The length of the spans of groupings by time, in seconds."""
 DEFAULT_PERIODS = {"minute": HOUR, "hour": 86_400}
@@ -382,9 +397,9 @@ def select_spans(query: Select[Any], since: float | None, by: Grouping, minutes_
 
     There are no minutes of agents and tools.
     """
-    if by in ("agent", "tool"):
+    if by in KINDS:
         its = grouped_statistics.c
-        yield query.where(its.kind == by, its.start >= floor_to_span(since or 0.0, HOUR))
+        yield query.where(its.kind == KINDS[by], its.start >= floor_to_span(since or 0.0, HOUR))
         return
     seconds, start = statistics.c.seconds, statistics.c.start
     if by in TIME_SPANS:
@@ -409,6 +424,20 @@ def expired_conditions(minutes_since: float) -> list[tuple[Table, ColumnElement[
         (statistics, (seconds == HOUR) & (start < floor_to_span(hours_since, HOUR))),
         (grouped_statistics, grouped_statistics.c.start < floor_to_span(hours_since, HOUR)),
     ]
+
+
+def join_pair(agent_id: str, tool: str) -> str:
+    """Return the name under which the totals of an agent and a tool are stored."""
+    names = (clean_text(each.replace(BETWEEN, "\ufffd"), LONGEST_IN_PAIR) for each in (agent_id, tool))
+    return BETWEEN.join(names)
+
+
+def split_pair(name: str) -> tuple[str, str]:
+    """Return the agent and the tool of a stored name; `OTHERS` for both if it stands for further pairs."""
+    if name == OTHERS:
+        return OTHERS, OTHERS
+    agent_id, _, tool = name.partition(BETWEEN)
+    return agent_id, tool
 
 
 def summarize(total: HookTotals) -> dict[str, Any]:

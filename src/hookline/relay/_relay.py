@@ -75,7 +75,7 @@ class Relay:
         if not isinstance(store, SqlStore):
             raise HookUsageError(f"A Relay needs an SqlStore; got {quote(store)}.")
         if not isinstance(bus, Bus):
-            raise HookUsageError(f"A Relay needs a bus, such as a NatsBus; got {quote(bus)}.")
+            raise HookUsageError(f"A Relay needs a NatsBus or another subclass of Bus; got {quote(bus)}.")
         if isinstance(lease_seconds, bool) or not isinstance(lease_seconds, int | float) or not 0 < lease_seconds < 1e6:
             raise HookUsageError(f"`lease_seconds` must be a number of seconds above 0; got {lease_seconds!r}.")
         for name, value in (("batch_size", batch_size), ("concurrency", concurrency)):
@@ -265,6 +265,7 @@ class Relay:
             events=[msgspec.Raw(wire) for wire in wires],
             tenant_id=queued.tenant_id,
             hearers=queued.hearers,
+            wanted=queued.wanted,
             replay=queued.replay,
         )
         try:

@@ -42,9 +42,9 @@ from hookline.errors import (
     message_of,
 )
 from hookline.events import CompletionReason, PendingTool
-from hookline.hooks import AnyHook, Hooks, Interceptor, hook_batch
+from hookline.hooks import AnyHook, hook_batch
 from hookline.instrumentation import Instrumentation, StreamTimes
-from hookline.interceptors import is_fenced
+from hookline.interceptors import FencedChain, is_fenced
 from hookline.runtime._agent import Agent
 from hookline.runtime._approvals import emit_decision, emit_pause, emit_stop, note_pending, rejection_text
 from hookline.runtime._capabilities import Capabilities, check_driven
@@ -624,16 +624,32 @@ class AdapterRun:
         return call in run.intercepted or call in run.enclosing
 
     def may_change_result(self, call: type[Call]) -> bool:
-        """Return whether an `after` or `around` hook may change or withhold the results of such calls.
+        """Return whether an `after` or `around` hook may change or withhold the results of such calls now.
 
-        If so, show nothing of a result, for example in a stream, before the hooks have run.
+        If so, show nothing of a result, for example in a stream, before the hooks have run. A fenced change may bring
+        such hooks while a call runs.
 
         Args:
             call: The class of the calls.
         """
-        entries = [entry.interceptors if isinstance(entry, Hooks) else [entry] for entry in self._opened.hooks]
-        found = [each for entry in entries for each in entry if isinstance(each, Interceptor) and each.call is call]
-        return any(each.kind in ("after", "around") and each.hold_text for each in found)
+        run = self._opened
+        return run.chain is not None and run.chain.judges_result(call, run.tenant_id)
+
+    def hold_stream(self, call: type[Call]) -> bool:
+        """Decide whether the stream of the next call of a class is held until hooks have judged the result.
+
+        Unlike `may_change_result`, which is to be asked again at each piece of a stream, the decision holds until the
+        call has ended: a fenced change that brings the first hooks which judge the answers of models waits for a
+        `ModelCall` whose stream is not held.
+
+        Args:
+            call: The class of the call.
+        """
+        is_held = self.may_change_result(call)
+        chain = self._opened.chain
+        if call is ModelCall and isinstance(chain, FencedChain):
+            chain.note_stream(call, is_held=is_held)
+        return is_held
 
     def judges_parts(self) -> bool:
         """Return whether all hooks that may change or withhold a model's answer judge its text in parts."""

@@ -8,7 +8,7 @@ import msgspec
 
 from hookline._checks import quote
 from hookline.errors import HookUsageError, OperationExistsError, StaleStateError
-from hookline.hooks import AnyHook, Hook, Hooks, hooks_for_store
+from hookline.hooks import AnyHook, Hook, Hooks, hooks_for_store, select_hooks
 from hookline.runtime._agent import Agent
 from hookline.runtime._engine import Engine
 from hookline.runtime._missing_hooks import all_interceptor_keys
@@ -77,7 +77,8 @@ async def exec_on_engine(
         state,
         hooks=data,
         interceptors=all_interceptor_keys(state, agent.hooks),
-        hearers=find_hearers(state, hooks) or msgspec.UNSET,
+        hearers=find_hearers(state, select_hooks(hooks, state.operation_id, [state.agent_id], state.tags or ()))
+        or msgspec.UNSET,
     )
     try:
         await store.commit(first, expected_version=None, entries=())

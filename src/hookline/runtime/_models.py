@@ -31,7 +31,7 @@ from hookline.errors import (
     TransientModelError,
 )
 from hookline.instrumentation import Instrumentation, StreamTimes
-from hookline.interceptors import Chain, TextJudge, judge_in_time, open_text_judge
+from hookline.interceptors import Chain, FencedChain, TextJudge, judge_in_time, open_text_judge
 from hookline.runtime._model_pause import model_pause
 
 __all__ = [
@@ -336,21 +336,29 @@ def make_run_text(on_token: object, release: object, chain: Chain | None, tenant
         return None
     if not callable(on_token):
         raise HookUsageError(f"`on_token` must be a function of one string; got {quote(on_token)}.")
-    kept_until: type[Call] | None = None
-    if chain is not None and release == "checked":
-        judged = (call for call in (AgentCall, StepCall, ModelCall) if chain.judges_result(call, tenant_id))
-        kept_until = next(judged, None)
-    return RunText(on_token, kept_until)
+    return RunText(on_token, chain if release == "checked" else None, tenant_id)
+
+
+ENCLOSING_CALLS = (AgentCall, StepCall, ModelCall)
+"""The calls whose results are text of the model, from the outside to the inside."""
+
+
+def find_kept_until(chain: Chain | None, tenant_id: str, calls: Sequence[type[Call]]) -> type[Call] | None:
+    """Return the first of some calls until whose end text is to be kept; `None` if no hooks judge their results."""
+    return None if chain is None else next((call for call in calls if chain.judges_result(call, tenant_id)), None)
 
 
 class RunText:
     """Takes what the model calls of one segment write, and gives it to the caller of the run.
 
-    Text that is kept until the hooks of a `ModelCall` have run is released in parts if these hooks judge it in parts.
+    Text is kept until the outermost call with hooks that may change or withhold it has passed them; text that is kept
+    for the hooks of a `ModelCall` is released in parts if these hooks judge it in parts. If a fenced change brings such
+    hooks while the model writes, what follows is kept.
 
     Args:
         on_token: The caller's function. If it raises, that is logged, and it is called no more.
-        kept_until: The outermost call with hooks that may change or withhold what was written; `None` to keep nothing.
+        chain: The hooks; `None` to keep nothing.
+        tenant_id: The tenant for whom the run is.
 
     Attributes:
         bundles: The bundles that instrument the model calls of the segment.
@@ -358,31 +366,49 @@ class RunText:
     """
 
     __slots__ = (
+        "_begun",
+        "_fenced",
+        "_generation",
         "_held",
         "_kept_until",
         "_on_token",
         "_released",
         "_settled",
         "_silent",
+        "_tenant_id",
         "_written",
         "bundles",
         "given",
     )
 
-    def __init__(self, on_token: OnToken, kept_until: type[Call] | None) -> None:
+    def __init__(self, on_token: OnToken, chain: Chain | None, tenant_id: str) -> None:
         self._on_token: OnToken | None = on_token
-        self._kept_until = kept_until
+        self._fenced = chain if isinstance(chain, FencedChain) else None
+        self._generation = 0 if self._fenced is None else self._fenced.generation
+        self._tenant_id = tenant_id
+        self._kept_until = find_kept_until(chain, tenant_id, ENCLOSING_CALLS)
         self._held: list[list[str]] = []
         """What is kept back, a list of pieces for each model call."""
+        self._begun = ""
+        """What was released of the answer that was kept back last."""
         self._settled = 0
         """How much of that belongs to steps that have passed their hooks."""
         self._written = 0
         self._released = ""
-        """What was released in parts of the answer of the present model call."""
+        """What was released of the answer of the present model call, of which the rest may be kept back."""
         self._silent: set[type[Call]] = {AgentCall, StepCall}
         """In which of the present calls nothing has been given away."""
         self.bundles: Sequence[Instrumentation] = ()
         self.given = False
+
+    def _follow_changes(self) -> None:
+        """Keep text for hooks that a fenced change has brought; text that is kept stays so if they are gone."""
+        if self._fenced is None or self._fenced.generation == self._generation:
+            return
+        self._generation = self._fenced.generation
+        kept_until = self._kept_until
+        outside = ENCLOSING_CALLS if kept_until is None else ENCLOSING_CALLS[: ENCLOSING_CALLS.index(kept_until)]
+        self._kept_until = find_kept_until(self._fenced, self._tenant_id, outside) or kept_until
 
     async def read(self, model: Model, call: ModelCall) -> ModelResponse:
         """Ask a model, and take its text as it comes; of one that cannot stream, all at once.
@@ -391,6 +417,7 @@ class RunText:
             ModelAnswerError: If its stream is none, or does not end with a `ModelResponse`.
         """
         self.given, self._written, self._released = False, 0, ""
+        self._follow_changes()
         stream: Any = getattr(model, "stream", None)
         if stream is None:
             answer: Any = model.respond(call)
@@ -401,12 +428,11 @@ class RunText:
             if inspect.iscoroutine(pieces):
                 pieces.close()
             raise ModelAnswerError(model.name, f"its `stream` gave {quote(pieces)} instead of an async iterator")
-        kept: list[str] | None = None
+        held = len(self._held)
         if self._kept_until is not None:
-            kept = []
-            self._held.append(kept)
+            self._held.append([])
         judge = open_text_judge(call) if self._kept_until is ModelCall else None
-        read = partial(self._through, model, pieces, kept, times, judge)
+        read = partial(self._through, model, pieces, times, judge)
         try:
             if hasattr(pieces, "aclose"):
                 async with aclosing(pieces):
@@ -414,8 +440,7 @@ class RunText:
             return await read()
         except BaseException:
             self._written = 0
-            if kept is not None:
-                self._held.pop()
+            del self._held[held:]
             raise
         finally:
             if times is not None:
@@ -423,13 +448,13 @@ class RunText:
                     hooks.streamed(call, times)
 
     async def _through(
-        self, model: Model, pieces: Any, kept: list[str] | None, times: StreamTimes | None, judge: TextJudge | None
+        self, model: Model, pieces: Any, times: StreamTimes | None, judge: TextJudge | None
     ) -> ModelResponse:
         if judge is None:
-            return await self._read(model, pieces, kept, times, None)
+            return await self._read(model, pieces, times, None)
         try:
             async with judge_in_time(judge, self._give_part) as take:
-                return await self._read(model, pieces, kept, times, take)
+                return await self._read(model, pieces, times, take)
         except Exception as error:
             is_last = self.given or not isinstance(error, TransientModelError)
             if is_last and not isinstance(error, HookDenied):
@@ -440,11 +465,11 @@ class RunText:
         self,
         model: Model,
         pieces: Any,
-        kept: list[str] | None,
         times: StreamTimes | None,
         take: Callable[[str], Awaitable[None]] | None,
     ) -> ModelResponse:
         response: ModelResponse | None = None
+        kept = None if self._kept_until is None else self._held[-1]
         async for piece in pieces:
             if response is not None:
                 raise ModelAnswerError(model.name, f"its stream went on with {quote(piece)} after the ModelResponse")
@@ -456,11 +481,17 @@ class RunText:
                 self._written += 1
                 if times is not None:
                     times.note_piece()
+                self._follow_changes()
+                if kept is None and self._kept_until is not None:
+                    kept = [self._released] if self._released else []
+                    self._held.append(kept)
                 if kept is not None:
                     kept.append(piece)
                     if take is not None:
                         await take(piece)
                 elif self._on_token is not None:
+                    if self._fenced is not None:
+                        self._released += piece
                     self.given = True
                     await self._give(piece)
         if response is None:
@@ -468,6 +499,8 @@ class RunText:
         return response
 
     async def _give_part(self, text: str) -> None:
+        if self._kept_until is not ModelCall:  # a fenced change has brought hooks that judge it later
+            return
         self._released += text
         self.given = True
         await self._give(text)
@@ -478,6 +511,8 @@ class RunText:
         Args:
             content: The text, as those hooks have left it.
         """
+        if not self._written:
+            self._follow_changes()
         if self._kept_until is None:
             if not self._written and content:
                 await self._give(content)
@@ -489,6 +524,7 @@ class RunText:
             if self._released:  # at the beginning of the answer, unless a hook that holds no text has changed it
                 rest = content[len(self._released) :] if content.startswith(self._released) else ""
                 self._held[-1] = [rest]
+            self._begun = self._released
             if self._kept_until is ModelCall:
                 await self._release()
         self._written, self._released = 0, ""
@@ -507,8 +543,10 @@ class RunText:
         """
         if self._kept_until in (call, AgentCall):
             said = self._held[self._settled :] if call is StepCall else self._held
-            if content is not None and content != "".join(said[-1] if said else ()):
-                self._held[len(self._held) - bool(said) :] = [[content]]
+            begun = self._begun if said else ""
+            if content is not None and content != begun + "".join(said[-1] if said else ()):
+                rest = content[len(begun) :] if content.startswith(begun) else ""
+                self._held[len(self._held) - bool(said) :] = [[rest]]
             self._settled = len(self._held)
             if call is self._kept_until:
                 await self._release()
@@ -520,13 +558,13 @@ class RunText:
         """Drop the text of a call that a hook denied."""
         if call is not ModelCall:
             self._held.clear()
-            self._settled = 0
+            self._settled, self._begun = 0, ""
         elif self._written and self._held:
             self._held.pop()
         self._written, self._released = 0, ""
 
     async def _release(self) -> None:
-        held, self._held, self._settled = self._held, [], 0
+        held, self._held, self._settled, self._begun = self._held, [], 0, ""
         for pieces in held:
             for piece in pieces:
                 if piece:

@@ -34,7 +34,7 @@ class PartsStream(Generic[E]):
     Attributes:
         released: The text that readers have.
         is_timed: Whether a hook must judge after some time also if no event comes, so that `feed` is to read the
-            stream.
+            stream, or `judge_waiting` to be called.
     """
 
     def __init__(
@@ -126,6 +126,18 @@ class PartsStream(Generic[E]):
         """
         text = self._hold_or_read(event)
         return self._release(await self._judge.add(text)) if text and self._judge is not None else []
+
+    def seconds_left(self) -> float | None:
+        """Return the seconds after which `judge_waiting` must be called if no event comes; `None` for no limit."""
+        return self._judge.seconds_left() if self._judge is not None else None
+
+    async def judge_waiting(self) -> list[E]:
+        """Let the hooks judge the text that they have not judged, and return the events that may be released now.
+
+        Raises:
+            HookDenied: If a hook denies the answer. Stop reading.
+        """
+        return self._release(await self._judge.judge_now()) if self._judge is not None else []
 
     def _hold_or_read(self, event: E) -> str:
         """Return the text of an event that hooks are to judge now; hold any other event."""

@@ -749,11 +749,18 @@ def find_hearers(state: OperationState, hooks: Sequence[AnyHook], parent: Run | 
     inherited = [hearer for hearer in parent.hearers if hearer.inherit] if parent is not None else []
     kept = state.hearers or []
     given = [
-        RemoteHearer(name=entry.hearer, inherit=entry.inherit)
+        RemoteHearer(name=entry.hearer, inherit=entry.inherit, events=list(entry.heard_events))
         for entry in hooks
         if isinstance(entry, Hooks) and entry.hearer and entry.tenant_id in ("", state.tenant_id)
     ]
-    return list({hearer.name: hearer for hearer in (*inherited, *kept, *given)}.values())
+    merged: dict[tuple[str, bool], RemoteHearer] = {}
+    for hearer in (*inherited, *kept, *given):
+        key = hearer.name, hearer.inherit
+        other = merged.get(key, hearer)
+        is_partial = hearer.events and other.events
+        events = list(dict.fromkeys((*other.events, *hearer.events))) if is_partial else []
+        merged[key] = msgspec.structs.replace(hearer, events=events)
+    return list(merged.values())
 
 
 def attach_travelling_hooks(run: Run, hooks: Sequence[AnyHook]) -> None:

@@ -163,10 +163,12 @@ class RemoteHearer(msgspec.Struct, frozen=True, kw_only=True, rename="camel", om
     Attributes:
         name: The name under which they hear, which `hookline.bus.serve` serves.
         inherit: Whether they hear sub-agents too.
+        events: Wire names of the events that they hear; empty for all.
     """
 
     name: str
     inherit: bool = False
+    events: list[str] = []
 
 
 class BegunCall(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 from sqlalchemy import Row, select
+from sqlalchemy.ext.asyncio import AsyncConnection
 
 from hookline.calls import Message
 from hookline.errors import StateFormatError
@@ -23,10 +24,11 @@ MOST_MESSAGES = 4_000
 """Messages that one query reads: those of several operations, or all those of one."""
 
 
-class PastModelCall(Protocol):
-    """A stored model call: a row of the database, as a copy of each would take time.
+class PastModelCall(NamedTuple):
+    """A stored model call.
 
     Attributes:
+        operation_id: The operation that made it.
         step_index: The step that made it.
         model: The model's name.
         input_tokens: Tokens that the model read.
@@ -35,18 +37,13 @@ class PastModelCall(Protocol):
         error_type: The class name of the exception that it raised; `None` if the model has answered.
     """
 
-    @property
-    def step_index(self) -> int: ...
-    @property
-    def model(self) -> str: ...
-    @property
-    def input_tokens(self) -> int: ...
-    @property
-    def output_tokens(self) -> int: ...
-    @property
-    def cost_usd(self) -> float: ...
-    @property
-    def error_type(self) -> str | None: ...
+    operation_id: str
+    step_index: int
+    model: str
+    input_tokens: int
+    output_tokens: int
+    cost_usd: float
+    error_type: str | None
 
 
 class PastConversation(NamedTuple):
@@ -94,48 +91,47 @@ async def read_past_conversations(
         store: The store.
         operation_ids: The operations; one that is not stored any more is left out.
     """
-    query = select(*head_columns).where(operations.c.operation_id.in_(operation_ids))
-    async with store.reading() as connection:
-        rows = {row.operation_id: row for row in await connection.execute(query)}
-    heads = {name: _decode_head(rows[name]) for name in operation_ids if name in rows}
-    group: list[str] = []
-    count = 0
-    for name, head in heads.items():
-        if group and count + head.size > MOST_MESSAGES:
-            async for found in _read_group(store, group, heads):
-                yield found
-            group, count = [], 0
-        group.append(name)
-        count += head.size
-    if group:
-        async for found in _read_group(store, group, heads):
-            yield found
+    left = operation_ids
+    while left:
+        # States and messages in one transaction: a run that goes on may drop messages that its state no longer needs.
+        async with store.reading() as connection:
+            query = select(*head_columns).where(operations.c.operation_id.in_(left))
+            rows = {row[0]: row for row in (await connection.execute(query)).all()}
+            heads: dict[str, _Head] = {}
+            count = 0
+            for nth, name in enumerate(left):
+                if name not in rows:
+                    continue
+                head = _decode_head(rows[name])
+                count += head.size
+                if heads and count > MOST_MESSAGES:
+                    left = left[nth:]
+                    break
+                heads[name] = head
+            else:
+                left = ()
+            bodies, calls = await _read_rows(connection, list(heads))
+        # Decoded all at once, they take twice the time: the garbage collector then looks through them repeatedly.
+        for name, head in heads.items():
+            yield name, _build(head, bodies.pop(name, {}), calls.pop(name, ()))
 
 
-async def _read_group(
-    store: SqlStore, group: Sequence[str], heads: Mapping[str, _Head]
-) -> AsyncIterator[tuple[str, PastConversation]]:
-    """Read the messages and model calls of some operations; they are decoded one operation after the other.
-
-    Decoded all at once, they take twice the time: the garbage collector then looks through all of them repeatedly.
-    """
+async def _read_rows(
+    connection: AsyncConnection, group: Sequence[str]
+) -> tuple[dict[str, dict[int, tuple[str, bytes]]], dict[str, list[PastModelCall]]]:
+    """Read the messages and the model calls of some operations, by operation."""
     bodies: dict[str, dict[int, tuple[str, bytes]]] = {}
-    calls: dict[str, list[Any]] = {}
+    calls: dict[str, list[PastModelCall]] = {}
     row, call = state_rows.c, model_calls.c
     messages = select(row.operation_id, row.number, row.kind, row.body).where(
         row.operation_id.in_(group), row.kind != "field"
     )
-    asked = select(call.operation_id, *(call[name] for name in PAST_CALL_COLUMNS)).where(call.operation_id.in_(group))
-    async with store.reading() as connection:
-        for operation_id, number, kind, body in (await connection.execute(messages)).all():
-            bodies.setdefault(operation_id, {})[number] = kind, body
-        for each in (await connection.execute(asked.order_by(call.operation_id, call.number))).all():
-            calls.setdefault(each[0], []).append(each)
-    for name in group:
-        yield name, _build(heads[name], bodies.pop(name, {}), calls.pop(name, ()))
-
-
-PAST_CALL_COLUMNS = ("step_index", "model", "input_tokens", "output_tokens", "cost_usd", "error_type")
+    asked = select(*(call[name] for name in PastModelCall._fields)).where(call.operation_id.in_(group))
+    for operation_id, number, kind, body in (await connection.execute(messages)).all():
+        bodies.setdefault(operation_id, {})[number] = kind, body
+    for found in (await connection.execute(asked.order_by(call.operation_id, call.number))).all():
+        calls.setdefault(found[0], []).append(PastModelCall._make(found))
+    return bodies, calls
 
 
 def _decode_head(row: Row[*tuple[Any, ...]]) -> _Head:

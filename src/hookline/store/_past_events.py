@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from sqlalchemy import select, tuple_
 
@@ -48,21 +49,11 @@ class PastOperation(NamedTuple):
     tags: str | None
 
 
-class PastEvent(Protocol):
-    """A stored event: a row of the database, as a copy of each takes a tenth of the time of judging it.
+PastEvent: TypeAlias = tuple[str, int, str, bytes]
+"""A stored event: the operation, the number of the event in it, from 1, its type, and the event as JSON.
 
-    Attributes:
-        number: The number of the event in its operation, from 1.
-        type: The type of the event, such as `"beforeToolCall"`.
-        wire: The event as JSON.
-    """
-
-    @property
-    def number(self) -> int: ...
-    @property
-    def type(self) -> str: ...
-    @property
-    def wire(self) -> bytes: ...
+It is a row of the database: a copy of each takes a tenth of the time of judging it, and so do its fields by name.
+"""
 
 
 class PastEvents(NamedTuple):
@@ -188,10 +179,10 @@ async def _read_events(
     theirs = column.operation_id.in_([each.operation_id for each in group])
     async with store.reading() as connection:
         rows: Sequence[Any] = (await connection.execute(query.where(theirs, column.type.in_(types)))).all()
-        with_first = {row.operation_id for row in rows if row.type in along} if along else ()
+        with_first = {name for name, _, kind, _ in rows if kind in along} if along else ()
         if with_first:
             further = query.where(column.operation_id.in_(with_first), column.type.in_(set(along.values()) - {*types}))
-            rows = sorted([*rows, *await connection.execute(further)], key=lambda row: (row.operation_id, row.number))
+            rows = sorted([*rows, *await connection.execute(further)], key=itemgetter(0, 1))
     found: dict[str, list[PastEvent]] = {}
     for row in rows:
         found.setdefault(row[0], []).append(row)

@@ -8,7 +8,7 @@ an operation, commits follow one another, so that the order of the rows is that 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence, Set
 from hashlib import sha256
 from typing import Any, NamedTuple, TypeAlias
 from uuid import uuid4
@@ -17,7 +17,7 @@ import msgspec
 from sqlalchemy import ColumnElement, and_, bindparam, delete, func, insert, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from hookline.runtime import JournalEntry, OperationState
+from hookline.runtime import JournalEntry, OperationState, RemoteHearer
 from hookline.store._database import insert_into
 from hookline.store._rows import replace_unstorable
 from hookline.store._tables import dead_letters, events, operations, relay_queue, relays
@@ -57,6 +57,7 @@ class QueuedCommit(NamedTuple):
         number: The number of its last event.
         tenant_id: The tenant.
         hearers: The names under which it is heard.
+        wanted: Wire names of the events that are for a name; a name that is not there hears all of them.
         replay: The id of the replay that tells it again, or `""`.
         events: Its events, as they are stored.
     """
@@ -67,6 +68,7 @@ class QueuedCommit(NamedTuple):
     number: int
     tenant_id: str
     hearers: list[str]
+    wanted: dict[str, list[str]]
     replay: str
     events: list[bytes]
 
@@ -125,19 +127,45 @@ def build_relay_row(state: OperationState, entries: Sequence[JournalEntry]) -> R
     """Build the row of the queue for a commit; `None` if nobody hears its events in another process."""
     if not state.hearers or not entries:
         return None
+    wanted = select_hearers(state.hearers, {entry.type for entry in entries})
+    if not wanted:
+        return None
     return {
         "operation_id": state.operation_id,
         "first": entries[0].number,
         "number": entries[-1].number,
         "tenant_id": state.tenant_id,
-        "hearers": encode_names([hearer.name for hearer in state.hearers]),
+        "hearers": encode_hearers(wanted),
         "replay": "",
     }
 
 
-def encode_names(names: Sequence[str]) -> str:
-    """Return names as a JSON list."""
-    return msgspec.json.encode(list(names)).decode()
+def select_hearers(hearers: Sequence[RemoteHearer], types: Set[str]) -> dict[str, list[str]]:
+    """Return the names that hear at least one of some types of events, each with the types that it hears.
+
+    A name without types hears all of them.
+    """
+    selected: dict[str, list[str]] = {}
+    for hearer in hearers:
+        if hearer.events and types.isdisjoint(hearer.events):
+            continue
+        known = selected.get(hearer.name)
+        hears_all = not hearer.events or known == []
+        selected[hearer.name] = [] if hears_all else [*(known or ()), *hearer.events]
+    return selected
+
+
+def encode_hearers(hearers: Mapping[str, Sequence[str]]) -> str:
+    """Return names with the types of events that each hears as JSON; a list of names if each hears all."""
+    return msgspec.json.encode(hearers if any(hearers.values()) else list(hearers)).decode()
+
+
+def decode_hearers(text: str) -> tuple[list[str], dict[str, list[str]]]:
+    """Return names, and the types of events of those that do not hear all."""
+    found = msgspec.json.decode(text, type=list[str] | dict[str, list[str]])
+    if isinstance(found, list):
+        return found, {}
+    return list(found), {name: types for name, types in found.items() if types}
 
 
 # The queue
@@ -166,7 +194,7 @@ async def read_queue(connection: AsyncConnection, limit: int) -> list[QueuedComm
             row.first,
             row.number,
             row.tenant_id,
-            msgspec.json.decode(row.hearers, type=list[str]),
+            *decode_hearers(row.hearers),
             row.replay,
             wires.get(row.seq, []),
         )
@@ -331,7 +359,7 @@ async def replay_dead_letters(
             "first": row.number,
             "number": row.number,
             "tenant_id": row.tenant_id,
-            "hearers": encode_names([row.hearer]),
+            "hearers": encode_hearers({row.hearer: []}),
             "replay": f"{replay}-{nth}"[:40],
             "day": row.day,
         }
@@ -387,7 +415,7 @@ async def replay_events(
             "first": begin,
             "number": min(begin + REPLAYED - 1, row.last),
             "tenant_id": row.tenant_id,
-            "hearers": encode_names([hearer]),
+            "hearers": encode_hearers({hearer: []}),
             "replay": replay,
             "day": row.day,
         }

@@ -417,7 +417,8 @@ statistics = Table(
     sqlite_with_rowid=False,
 )
 
-# The same counts by agent and by tool, for whole hours only: a minute each would be sixty times the rows.
+# The same counts by agent, by tool and by pairs of them, for whole hours only: a minute each would be sixty times the
+# rows.
 grouped_statistics = Table(
     "grouped_statistics",
     metadata,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from typing import Any
 
 import anyio
@@ -17,7 +18,7 @@ from google.adk.runners import InMemoryRunner
 from google.genai import types
 from msgspec.structs import replace
 
-from hookline import Deny, Hooks, ModelCall, ModelResponse, TextParts
+from hookline import Deny, Hooks, ModelCall, ModelResponse, OnComplete, TextParts
 from hookline.adapters.google_adk import hooked
 from hookline.errors import RunStopped
 
@@ -62,10 +63,12 @@ def judging(judge: Any, **parts: Any) -> Hooks:
     return hooks
 
 
-async def read(hooks: Hooks, *pieces: Any, into: list[tuple[str, bool]]) -> None:
+async def read(
+    hooks: Hooks, *pieces: Any, into: list[tuple[str, bool]], kind: type[LlmAgent] = LlmAgent, **options: Any
+) -> None:
     """Read a run: each text with whether it is partial; an event among the pieces is set by the first text."""
     model = Streaming(pieces=list(pieces))
-    runner = InMemoryRunner(agent=LlmAgent(name="a", model=model), app_name="app")
+    runner = InMemoryRunner(agent=kind(name="a", model=model, **options), app_name="app")
     await runner.session_service.create_session(app_name="app", user_id="ann", session_id="s")
     stream = hooked(runner, hooks=[hooks]).run_async(
         user_id="ann",
@@ -130,3 +133,90 @@ async def test_a_broken_stream_is_judged_to_its_end_and_raises() -> None:
 
     assert judged == ["incremental", "truncated"]
     assert [text for text, _ in seen] == ["one"]
+
+
+async def test_text_is_released_after_some_time_while_the_model_sends_nothing() -> None:
+    seen: list[Any] = []
+    hooks = judging(lambda r: None, max_chars=1000, max_seconds=0.01)
+
+    with anyio.fail_after(30):  # the model waits for the reader before it goes on
+        await read(hooks, "one ", "two ", anyio.Event(), "three", into=seen)
+
+    assert "".join(text for text, partial in seen if partial).startswith("one two ")
+    assert seen[-1] == ("one two three", False)
+
+
+async def test_a_denial_ends_a_stream_that_stalls() -> None:
+    seen: list[Any] = []
+    judged: list[str] = []
+
+    def deny(response: ModelResponse) -> Deny:
+        judged.append(response.content)
+        return Deny("a secret")
+
+    with anyio.fail_after(30), pytest.raises(RunStopped, match="a secret"):
+        await read(judging(deny, max_chars=1000, max_seconds=0.01), "the key", anyio.Event(), " is", into=seen)
+
+    assert judged == ["the key"]
+    assert [text for text, partial in seen if partial] == []
+
+
+async def test_a_stalled_stream_can_be_left() -> None:
+    stalled = anyio.Event()
+    hooks = judging(lambda r: None, max_chars=1000, max_seconds=0.01)
+    ends: list[str] = []
+    hooks.on(OnComplete)(lambda event: ends.append(event.reason))
+    model = Streaming(pieces=["one ", stalled, "two"])
+    runner = InMemoryRunner(agent=LlmAgent(name="a", model=model), app_name="app")
+    await runner.session_service.create_session(app_name="app", user_id="ann", session_id="s")
+
+    with anyio.fail_after(30):
+        config = RunConfig(streaming_mode=StreamingMode.SSE)
+        asked = {"user_id": "ann", "session_id": "s", "new_message": user("go"), "run_config": config}
+        async with aclosing(hooked(runner, hooks=[hooks]).run_async(**asked)) as events:
+            async for event in events:
+                assert event.content.parts[0].text == "one "
+                break
+
+    assert ends == ["interrupted"]
+
+
+async def test_hooks_that_judge_whole_answers_still_hold_all_parts() -> None:
+    seen: list[Any] = []
+    hooks = Hooks("whole")
+    hooks.after(ModelCall)(lambda call, response: None)
+
+    await read(hooks, "one ", "two", into=seen)
+
+    assert seen == [("one two", False)]
+
+
+async def test_an_agent_with_a_model_method_of_its_own_holds_its_stream_whole() -> None:
+    class Own(LlmAgent):
+        async def canonical_model_async(self, ctx: Any) -> BaseLlm:
+            return self.canonical_model
+
+    seen: list[Any] = []
+
+    await read(judging(lambda r: None), "one ", "two", into=seen, kind=Own)
+
+    assert seen == [("one two", False)]
+
+
+async def test_callbacks_get_the_parts_that_hooks_let_pass() -> None:
+    heard: list[str] = []
+    seen: list[Any] = []
+
+    def hear(callback_context: Any, llm_response: LlmResponse) -> None:
+        if llm_response.partial:
+            heard.append(llm_response.content.parts[0].text)
+
+    def mask(response: ModelResponse) -> ModelResponse:
+        return replace(response, content=response.content.replace("4711", "****"))
+
+    hooks = judging(mask, hold=3)
+
+    await read(hooks, "the key is 47", "11, keep it ", "well", into=seen, after_model_callback=hear)
+
+    assert heard == [text for text, partial in seen if partial]
+    assert "".join(heard).startswith("the key is ****")

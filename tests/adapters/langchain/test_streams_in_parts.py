@@ -133,6 +133,28 @@ async def by_old_events(agent: Any, model: Streaming, into: list[str]) -> None:
             release(model)
 
 
+async def by_newest_events(agent: Any, model: Streaming, into: list[str]) -> None:
+    async for event in await agent.astream_events(GO, version="v3"):
+        read_newest(event, model, into)
+
+
+async def by_sync_newest_events(agent: Any, model: Streaming, into: list[str]) -> None:
+    def read() -> None:
+        for event in agent.stream_events(GO, version="v3"):
+            read_newest(event, model, into)
+
+    await asyncio.to_thread(read)
+
+
+def read_newest(event: Any, model: Streaming, into: list[str]) -> None:
+    data = event["params"]["data"][0] if event["method"] == "messages" else {}
+    if isinstance(data, AIMessage):  # a whole message, of which no events were given
+        into.append(data.text)
+    elif data.get("event") == "content-block-delta" and data["delta"].get("text"):
+        into.append(data["delta"]["text"])
+        release(model)
+
+
 async def by_sync_messages(agent: Any, model: Streaming, into: list[str]) -> None:
     def read() -> None:
         for message, _ in agent.stream(GO, stream_mode="messages"):
@@ -144,13 +166,14 @@ async def by_sync_messages(agent: Any, model: Streaming, into: list[str]) -> Non
 
 
 Way = Callable[[Any, Streaming, list[str]], Any]
-ASYNC_WAYS: list[Way] = [by_messages, by_events, by_old_events]
-WAYS = pytest.mark.parametrize("way", [*ASYNC_WAYS, by_sync_messages])
+ASYNC_WAYS: list[Way] = [by_messages, by_events, by_old_events, by_newest_events]
+SYNC_WAYS: list[Way] = [by_sync_messages, by_sync_newest_events]
+WAYS = pytest.mark.parametrize("way", [*ASYNC_WAYS, *SYNC_WAYS])
 quiet = pytest.mark.filterwarnings("ignore:.*beta.*", "ignore:.*version='v1'", "ignore::DeprecationWarning")
 
 
 def gate_of(way: Way) -> Any:
-    return threading.Event() if way is by_sync_messages else anyio.Event()
+    return threading.Event() if way in SYNC_WAYS else anyio.Event()
 
 
 @quiet
@@ -274,7 +297,7 @@ async def test_a_guide_discards_an_answer_of_which_readers_have_nothing(hold: bo
 
 
 async def test_a_stream_that_stalls_is_judged_when_the_time_has_come() -> None:
-    for way in ASYNC_WAYS[:2]:
+    for way in (by_messages, by_events, by_newest_events):
         model, texts = Streaming("one ", anyio.Event(), "two"), list[str]()
 
         with anyio.fail_after(60):
@@ -283,19 +306,23 @@ async def test_a_stream_that_stalls_is_judged_when_the_time_has_come() -> None:
         assert texts == ["one ", "two"]
 
 
-async def test_a_sync_stream_that_stalls_is_judged_when_the_time_has_come() -> None:
+@quiet
+@pytest.mark.parametrize("way", SYNC_WAYS)
+async def test_a_sync_stream_that_stalls_is_judged_when_the_time_has_come(way: Way) -> None:
     model, texts = Streaming("one ", threading.Event(), "two"), list[str]()
 
-    await by_sync_messages(agent_of(model, judging(lambda r: None, max_chars=99, max_seconds=0.05)), model, texts)
+    await way(agent_of(model, judging(lambda r: None, max_chars=99, max_seconds=0.05)), model, texts)
 
     assert texts == ["one ", "two"]
 
 
-async def test_a_denial_of_a_stream_that_stalls_ends_it() -> None:
+@quiet
+@pytest.mark.parametrize("way", [by_messages, by_newest_events])
+async def test_a_denial_of_a_stream_that_stalls_ends_it(way: Way) -> None:
     model, texts = Streaming("one ", anyio.Event(), "two"), list[str]()
 
     with anyio.fail_after(60), pytest.raises(RunStopped, match="no"):
-        await by_messages(agent_of(model, judging(lambda r: Deny("no"), max_chars=99, max_seconds=0.05)), model, texts)
+        await way(agent_of(model, judging(lambda r: Deny("no"), max_chars=99, max_seconds=0.05)), model, texts)
 
     assert set(texts) <= {"no"}
     assert "two" not in model._read
@@ -362,14 +389,69 @@ async def test_a_graph_of_ones_own_releases_parts() -> None:
     assert texts == ["one ", "two"]
 
 
+LIFE_OF_A_MESSAGE = ["message-start", "content-block-start", "content-block-finish", "message-finish"]
+
+
+async def messages_of(agent: Any, model: Streaming) -> list[Any]:
+    """Read a stream of the newest version to its end, and return the events of its messages."""
+    found: list[Any] = []
+    async for event in await agent.astream_events(GO, version="v3"):
+        if event["method"] == "messages":
+            found.append(event["params"]["data"][0])
+            release(model)
+    return found
+
+
+def texts_of(events: list[Any]) -> list[str]:
+    return [each["delta"]["text"] for each in events if each["event"] == "content-block-delta"]
+
+
 @quiet
-async def test_the_newest_streams_are_held_whole() -> None:
-    model = Streaming("the key is 47", "11")
-    run = await agent_of(model, judging(mask, hold=3)).astream_events(GO, version="v3")
+@pytest.mark.parametrize("hold", [3, 100])
+async def test_the_newest_streams_have_each_event_of_a_message_once(hold: int) -> None:
+    model = Streaming("the key is 47", "11, keep it ", "well")
 
-    messages = [await message.text async for message in run.messages]
+    events = await messages_of(agent_of(model, judging(lambda r: None, hold=hold)), model)
 
-    assert "".join(messages) == "the key is ****"
+    assert [each["event"] for each in events if each["event"] != "content-block-delta"] == LIFE_OF_A_MESSAGE
+    assert "".join(texts_of(events)) == events[-2]["content"]["text"] == "the key is 4711, keep it well"
+    assert len(texts_of(events)) > (hold < 100)
+
+
+@quiet
+@pytest.mark.parametrize("hold", [3, 100])
+async def test_the_newest_streams_have_a_rewritten_answer_once(hold: int) -> None:
+    model = Streaming("the key is 47", "11, keep it ", "well")
+
+    events = await messages_of(agent_of(model, judging(mask, hold=hold)), model)
+
+    assert [each["event"] for each in events if each["event"] != "content-block-delta"] == LIFE_OF_A_MESSAGE
+    assert "".join(texts_of(events)) == events[-2]["content"]["text"] == "the key is ****, keep it well"
+    assert len(texts_of(events)) > (hold < 100)
+
+
+@quiet
+async def test_the_newest_streams_have_tool_calls_when_the_whole_answer_was_judged() -> None:
+    judged: list[str] = []
+    chunk = tool_call_chunk(name="look", args='{"at": "4711"}', id="c1", index=1)
+    model = Streaming("I look", AIMessageChunk(content="", tool_call_chunks=[chunk]))
+
+    def look(at: str) -> str:
+        """Look."""
+        return "nothing"
+
+    def judge(response: ModelResponse) -> None:
+        judged.append(response.finish_reason)
+
+    agent = agent_of(model, judging(judge), tools=[look])
+    async for event in await agent.astream_events(GO, version="v3"):
+        data = event["params"]["data"][0] if event["method"] == "messages" else {}
+        if data.get("event") == "content-block-finish" and data["content"]["type"] == "tool_call":
+            assert judged[-1] != "incremental"
+            assert data["content"]["args"] == {"at": "4711"}
+            break
+    else:
+        pytest.fail("no tool call was streamed")
 
 
 async def test_the_tokens_that_a_cut_answer_has_reported_count() -> None:

@@ -28,6 +28,7 @@ try:
     from google.genai import types
 
     from hookline.adapters.google_adk import _conversion as convert
+    from hookline.adapters.google_adk._models import wrap_models
     from hookline.adapters.google_adk._plugin import (
         DRIVES,
         OPERATION_KEY,
@@ -68,6 +69,7 @@ def hooked(runner: Runner, hooks: Iterable[AnyHook] = (), **options: Any) -> Hoo
     also = ("conversation_id",)
     batch = check_hooked(hooks, DRIVES, options, also=also)
     _wrap_run_async()
+    wrap_models()
     if isinstance(runner, HookedRunner):
         return HookedRunner(runner._given, [*runner._hooks, *batch], {**runner._attach, **options})
     return HookedRunner(runner, batch, options)

@@ -19,7 +19,6 @@ from google.genai import types
 from hookline._readonly import writable
 from hookline._stepping import SteppedCall
 from hookline.adapters._conversion import rejection_text, to_pending_tool
-from hookline.adapters._streams import must_hold_stream
 from hookline.adapters.google_adk import _conversion as convert
 from hookline.calls import (
     AgentCall,
@@ -33,7 +32,6 @@ from hookline.calls import (
 )
 from hookline.errors import HookDenied, HookUsageError
 from hookline.events import PendingTool
-from hookline.interceptors import TextJudge, open_text_judge
 from hookline.runtime import KINDS, AdapterRun, AgentDone, Capabilities, Reject, ToolDone
 
 __all__ = ["DRIVES", "OPERATION_KEY", "AdkBinding", "HookPlugin", "current_binding", "current_call"]
@@ -81,10 +79,10 @@ class AdkBinding:
         self.observes_model = False
         """Whether a model call is open that only observers watch; then only its answer is converted."""
         self.last_part: Any = None
-        self.text_judge: TextJudge | None = None
-        """Judges the text of the present model call in parts."""
-        self.denied_in_parts = False
-        """Whether hooks denied a part of the answer that the model is still writing."""
+        self.judged_call: ModelCall | None = None
+        """The present model call, if hooks judge its answer in parts."""
+        self.reads_parts = False
+        """Whether the answer of that call is read in parts, so that only judged parts come to the plugin."""
         self.note_piece: Callable[[], None] | None = None
         self.last_answer: tuple[Any, ModelResponse] | None = None
         """ADK's and hookline's form of the model's answer, if a hook had the model asked again."""
@@ -97,6 +95,12 @@ class AdkBinding:
         if not self.finished and not self.step_begun:
             self.run.begin_step()
             self.step_begun = True
+
+    def note_part(self, response: Any) -> None:
+        """Note a part of a streamed answer, as the model sent it."""
+        self.last_part = response
+        if self.note_piece is not None:
+            self.note_piece()
 
     async def settle_model_call(self) -> None:
         """End a model call whose stream broke off before its last part; the part before counts as its answer."""
@@ -201,6 +205,7 @@ class HookPlugin(BasePlugin):
         await binding.settle_model_call()
         binding.begin_step()
         binding.step_begun, binding.last_part, binding.note_piece = False, None, None
+        binding.judged_call, binding.reads_parts = None, False
         if binding.instructions:
             llm_request.append_instructions([binding.instructions])
         if not binding.run.leads(ModelCall):
@@ -226,28 +231,21 @@ class HookPlugin(BasePlugin):
         if not await call.begin(hooked_call):
             return convert.to_llm_response(call.result, binding.run.denied)
         request.change(call.given)
-        binding.text_judge, binding.denied_in_parts = open_text_judge(call.given), False
-        if binding.text_judge is not None:
-            binding.text_judge.read_so_far = lambda: convert.from_llm_response(binding.last_part)
+        binding.judged_call = call.given if binding.run.judges_parts() else None
         binding.model_call, binding.note_piece = call, binding.run.begin_stream(known_to_stream=False)
         return None
 
     async def after_model_callback(self, *, callback_context: Any, llm_response: Any) -> Any:
         binding = current_binding.get()
-        if binding is None or not (binding.model_call or binding.observes_model or binding.denied_in_parts):
+        if binding is None or not (binding.model_call or binding.observes_model):
             return None
-        if binding.denied_in_parts:  # ADK reads the model's stream to its end
-            if llm_response.partial:
-                return llm_response.model_copy(update={"content": None})
-            binding.denied_in_parts = False
-            return convert.to_llm_response(None, binding.run.denied)
         if llm_response.partial:
-            binding.last_part = llm_response
-            if binding.note_piece is not None:
-                binding.note_piece()
-            if binding.model_call is None or not must_hold_stream(binding.run, ModelCall):
+            if binding.reads_parts:
                 return None
-            return await self._release_part(binding, llm_response)
+            binding.note_part(llm_response)
+            if binding.model_call is None or not binding.run.may_change_result(ModelCall):
+                return None
+            return llm_response.model_copy(update={"content": None})  # ADK emits no event without content
         if binding.model_call is None:
             binding.record_model_answer(llm_response)
             return None
@@ -263,18 +261,6 @@ class HookPlugin(BasePlugin):
             )
         return None if answer is given else convert.to_llm_response(answer, binding.run.denied, given=llm_response)
 
-    async def _release_part(self, binding: AdkBinding, llm_response: Any) -> Any:
-        """Return a part of a streamed answer with the text that hooks let pass; ADK emits no event without content."""
-        released, judge, call = "", binding.text_judge, binding.model_call
-        if judge is not None and call is not None:
-            try:
-                released = await judge.add(convert.from_llm_response(llm_response).content)
-            except HookDenied as refusal:
-                binding.model_call, binding.denied_in_parts = None, True
-                await call.fail(refusal)
-        content = types.Content(role="model", parts=[types.Part(text=released)]) if released else None
-        return llm_response.model_copy(update={"content": content})
-
     async def on_model_error_callback(self, *, callback_context: Any, llm_request: Any, error: Exception) -> Any:
         binding = current_binding.get()
         if binding is not None:
@@ -282,13 +268,9 @@ class HookPlugin(BasePlugin):
         if binding is None or binding.model_call is None:
             return None
         call, binding.model_call = binding.model_call, None
-        if binding.text_judge is not None:
-            try:
-                await binding.text_judge.judge_broken()
-            except HookDenied as refusal:
-                await call.fail(refusal)
-                return convert.to_llm_response(None, binding.run.denied)
         answer = await call.fail(error)
+        if isinstance(error, HookDenied) and binding.reads_parts:
+            return convert.to_llm_response(None, binding.run.denied)
         return convert.to_llm_response(answer, None) if answer is not None else None
 
     async def before_tool_callback(self, *, tool: Any, tool_args: dict[str, Any], tool_context: Any) -> Any:

@@ -8,24 +8,22 @@ more handler reads the pieces, and gives the readers those that hooks let pass.
 from __future__ import annotations
 
 import inspect
-import json
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 from uuid import UUID
 
-import msgspec
 from langchain_core.callbacks import BaseCallbackHandler, BaseCallbackManager
 from langchain_core.callbacks.manager import ahandle_event
-from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage
-from langchain_core.messages.tool import tool_call_chunk
-from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, LLMResult
+from langchain_core.messages import BaseMessage
+from langchain_core.outputs import ChatGeneration, LLMResult
 from langchain_core.runnables.config import ensure_config, var_child_runnable_config
 
 # LangGraph takes these from there too.
 from langchain_core.tracers import _streaming
 from langchain_core.tracers._streaming import _StreamingCallbackHandler
 
+from hookline.adapters.langchain._pieces import EventPieces, Piece, PieceForm, TokenPieces
 from hookline.calls import ModelCall, ModelResponse, Usage
 from hookline.errors import HookDenied
 from hookline.runtime import PartsStream
@@ -33,25 +31,8 @@ from hookline.runtime import PartsStream
 __all__ = ["JudgedReading", "read_in_parts"]
 
 T = TypeVar("T")
-NewestReader: Any = getattr(_streaming, "_V2StreamingCallbackHandler", None)
-"""The handlers of streams that are no pieces of text, which are held whole."""
-
-
-class Piece(msgspec.Struct, frozen=True, eq=False):
-    """A piece of a model's stream.
-
-    Attributes:
-        token: The text as LangChain gives it.
-        given: The other arguments of the callback.
-    """
-
-    token: Any
-    given: dict[str, Any]
-
-    @property
-    def message(self) -> Any:
-        """The message of the piece; `None` if it has none."""
-        return getattr(self.given.get("chunk"), "message", None)
+EventReader: Any = getattr(_streaming, "_V2StreamingCallbackHandler", None)
+"""The handlers of `version="v3"`, with which a model gives events in place of tokens; `None` in older versions."""
 
 
 def read_in_parts(
@@ -60,7 +41,7 @@ def read_in_parts(
     held_tags: Sequence[str],
     run_in_loop: Callable[[Coroutine[Any, Any, Any]], Any] | None,
 ) -> JudgedReading | None:
-    """Return the reading of a model call by those who read its stream now; `None` if nobody does, or not its text.
+    """Return the reading of a model call by those who read its stream now; `None` if nobody does.
 
     Args:
         call: The call as `ask` of `AdapterRun.ask_model` got it.
@@ -73,7 +54,7 @@ def read_in_parts(
     if not isinstance(manager, BaseCallbackManager):
         return None
     readers = [each for each in manager.handlers if isinstance(each, _StreamingCallbackHandler)]
-    if not readers or (NewestReader is not None and any(isinstance(each, NewestReader) for each in readers)):
+    if not readers:
         return None
     return JudgedReading(call, last, manager, readers, held_tags, run_in_loop)
 
@@ -91,6 +72,7 @@ class JudgedReading:
 
     Attributes:
         run_id: The run of the model whose stream is read; `None` before it begins.
+        form: The form of the pieces.
     """
 
     def __init__(
@@ -105,14 +87,18 @@ class JudgedReading:
         self.run_id: UUID | None = None
         self.held_tags = list(held_tags)
         self._manager, self._readers, self._run_in_loop = manager, list(readers), run_in_loop
+        events = [each for each in readers if is_event_reader(each)]
+        # A model gives either tokens or events. Readers of tokens among readers of events get the whole answer.
+        self.form: PieceForm = EventPieces() if events else TokenPieces()
+        self._piece_readers = events or self._readers
         self._last = last.content if last is not None else None
         self._place: object = None
         self._usage = Usage()
         self._parts = PartsStream[Piece](
             call,
             text_of=self._text_of,
-            with_text=with_text,
-            is_frame=is_frame,
+            with_text=self.form.with_text,
+            is_frame=self.form.is_frame,
             read_so_far=lambda: ModelResponse(usage=self._usage, cost_known=False),
         )
         self._add: Callable[[Piece], Awaitable[None]] | None = None
@@ -133,7 +119,9 @@ class JudgedReading:
             HookDenied: If a hook denies the answer.
         """
         manager = self._manager.copy()
-        muted = {id(each): MutedReader(each, self) for each in self._readers}
+        muted = {
+            id(each): (MutedEventReader if is_event_reader(each) else MutedReader)(each, self) for each in self._readers
+        }
         kind = AsyncPieceReader if self._run_in_loop is None else PieceReader
         for name in ("handlers", "inheritable_handlers"):
             handlers = [muted.get(id(each), each) for each in getattr(manager, name)]
@@ -200,65 +188,26 @@ class JudgedReading:
             return
         end = self._end
         if changed:
-            await self._give_changed(answer)
+            for piece in self.form.write_rest(answer, self._parts.released, self._place):
+                await self._give(piece)
             end = LLMResult(generations=[[ChatGeneration(message=answer)]], llm_output=end.llm_output)
         else:
             for piece in self._parts.rest():
                 await self._give(piece)
         await ahandle_event(self._readers, "on_llm_end", "ignore_llm", end, **self._started)
 
-    async def _give_changed(self, answer: BaseMessage) -> None:
-        """Give the readers what they do not have of an answer that hooks have changed."""
-        calls = answer.tool_calls if isinstance(answer, AIMessage) else []
-        chunks = [tool_call_chunk(name=each["name"], args=json.dumps(each["args"]), id=each["id"], index=index)
-                  for index, each in enumerate(calls)]  # fmt: skip
-        text = str(answer.text)[len(self._parts.released) :]
-        if text or chunks:
-            message = AIMessageChunk(content=text, tool_call_chunks=chunks, id=answer.id)
-            await self._give(Piece(text, {"chunk": ChatGenerationChunk(message=message)}))
-
     async def _give(self, piece: Piece) -> None:
         given = {**self._started, **piece.given}
-        await ahandle_event(self._readers, "on_llm_new_token", "ignore_llm", piece.token, **given)
+        await ahandle_event(self._piece_readers, self.form.callback, "ignore_llm", piece.value, **given)
 
     def _text_of(self, piece: Piece) -> str | None:
-        found = read_text(piece.message)
+        found = self.form.read_text(piece)
         if found is None:
             return None
         place, text = found
         if self._place is None and text:
             self._place = place
         return text if place == self._place or not text else None
-
-
-def read_text(message: Any) -> tuple[object, str] | None:
-    """Return the place and the text of a piece that is nothing but text; `None` for any other piece."""
-    if not isinstance(message, AIMessageChunk) or message.tool_call_chunks or message.additional_kwargs:
-        return None
-    content = message.content
-    if isinstance(content, str):
-        return ("", content) if content else None
-    block = content[0] if len(content) == 1 else None
-    if isinstance(block, dict) and block.get("type") == "text" and not block.keys() - {"type", "text", "index"}:
-        return block.get("index", ""), block.get("text", "")
-    return None
-
-
-def with_text(piece: Piece, text: str) -> Piece:
-    """Return a piece with other text. The tokens that it counts are left out: they are in the whole answer."""
-    chunk, message = piece.given["chunk"], piece.message
-    content = text if isinstance(message.content, str) else [{**message.content[0], "text": text}]
-    changed = message.model_copy(update={"content": content, "usage_metadata": None, "chunk_position": None})
-    given = {**piece.given, "chunk": ChatGenerationChunk(message=changed, generation_info=chunk.generation_info)}
-    return Piece(content, given)
-
-
-def is_frame(piece: Piece) -> bool:
-    """Return whether a piece has no content of the model."""
-    message = piece.message
-    if not isinstance(message, AIMessageChunk):
-        return False
-    return not message.content and not message.tool_call_chunks and not message.additional_kwargs
 
 
 class PieceReader(BaseCallbackHandler):
@@ -280,8 +229,15 @@ class PieceReader(BaseCallbackHandler):
         self._reading.begin(run_id, parent_run_id, messages[0] if messages else (), given)
 
     def on_llm_new_token(self, token: Any, *, run_id: UUID, **given: Any) -> Any:
-        if run_id == self._reading.run_id:
+        if self._reads("on_llm_new_token", run_id):
             self._reading.take_in_loop(Piece(token, given))
+
+    def on_stream_event(self, event: Any, *, run_id: UUID, **given: Any) -> Any:
+        if self._reads("on_stream_event", run_id):
+            self._reading.take_in_loop(Piece(event, given))
+
+    def _reads(self, callback: str, run_id: UUID) -> bool:
+        return run_id == self._reading.run_id and callback == self._reading.form.callback
 
     def on_llm_end(self, response: LLMResult, *, run_id: UUID, **given: Any) -> None:
         self._reading.end(run_id, response)
@@ -309,8 +265,12 @@ class AsyncPieceReader(PieceReader):
     """Reads the stream of a model in the task of the hooks."""
 
     async def on_llm_new_token(self, token: Any, *, run_id: UUID, **given: Any) -> None:
-        if run_id == self._reading.run_id:
+        if self._reads("on_llm_new_token", run_id):
             await self._reading.take(Piece(token, given))
+
+    async def on_stream_event(self, event: Any, *, run_id: UUID, **given: Any) -> None:
+        if self._reads("on_stream_event", run_id):
+            await self._reading.take(Piece(event, given))
 
 
 class MutedReader(_StreamingCallbackHandler[Any]):
@@ -352,6 +312,11 @@ class MutedReader(_StreamingCallbackHandler[Any]):
         return _filter_method(self._reader.on_llm_new_token, self._unless_judged)
 
     @property
+    def on_stream_event(self) -> Callable[..., Any]:
+        """Tell the reader of an event of another run."""
+        return _filter_method(self._reader.on_stream_event, self._unless_judged)
+
+    @property
     def on_llm_end(self) -> Callable[..., Any]:
         """Tell the reader of the end of another run."""
         return _filter_method(self._reader.on_llm_end, self._unless_judged)
@@ -363,6 +328,15 @@ class MutedReader(_StreamingCallbackHandler[Any]):
 
     def _unless_judged(self, run_id: UUID, given: dict[str, Any]) -> dict[str, Any] | None:
         return None if run_id == self._reading.run_id else given
+
+
+class MutedEventReader(MutedReader, EventReader or object):  # type: ignore[misc]  # what LangChain has
+    """A reader of events; LangChain looks for the class to have a model give them."""
+
+
+def is_event_reader(reader: object) -> bool:
+    """Return whether a reader of streams reads events."""
+    return EventReader is not None and isinstance(reader, EventReader)
 
 
 def _filter_method(

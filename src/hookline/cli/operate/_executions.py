@@ -165,14 +165,17 @@ def count_executions(
     point: Point = None,
     since: Since = None,
     by: Annotated[
-        str, typer.Option("--by", metavar="WHAT", help="Group by: hook, point, tenant, agent, tool, minute or hour.")
+        str,
+        typer.Option(
+            "--by", metavar="WHAT", help="Group by: hook, point, tenant, agent, tool, agent,tool, minute or hour."
+        ),
     ] = "hook",
     as_json: AsJson = False,
 ) -> None:
     """Summarize hook executions: counts, decisions and latencies.
 
     What shadow hooks would have done is counted apart. The busiest come first. --by minute shows the last hour, and
-    --by hour the last day, unless --since is given. --by agent and --by tool count whole hours.
+    --by hour the last day, unless --since is given. By agent, by tool and by both, whole hours are counted.
     """
     check_point(point, logged=True)
     begin = parse_option("--since", since, parse_time)
@@ -264,8 +267,11 @@ DECISIONS = ("denied", "asked", "mocked", "changed", "continued")
 
 def _statistic_columns(by: str, found: Sequence[Statistic]) -> list[Column[Statistic]]:
     """Return the columns of statistics; those of rarer decisions and of shadow hooks only if there were any."""
+    grouped: list[Column[Statistic]] = [Column(by, _group)]
+    if by == "agent,tool":
+        grouped = [Column("agent", lambda each: make_copyable(each.agent_id or "") or "—"), Column("tool", _tool)]
     columns: list[Column[Statistic]] = [
-        Column(by, _group),
+        *grouped,
         Column("count", lambda each: f"{each.count:,}", right=True),
         Column("errors", lambda each: _colour_count(each.errors, "error"), rank=1, right=True),
         Column("p50 ms", lambda each: f"{each.p50_ms:.2f}", rank=2, right=True),
@@ -290,6 +296,10 @@ def _statistic_columns(by: str, found: Sequence[Statistic]) -> list[Column[Stati
 
 def _format_count(name: str, each: Statistic) -> str:
     return f"{getattr(each, name):,}"
+
+
+def _tool(each: Statistic) -> str:
+    return make_copyable(each.tool or "")
 
 
 def _group(each: Statistic) -> str:

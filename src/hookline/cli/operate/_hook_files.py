@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
@@ -15,6 +16,7 @@ from rich.text import Text
 
 from hookline.cli._exit_codes import DIFFERS, DONE, FAILED, MISUSED, NOT_JUDGED, interrupted_code
 from hookline.cli._terminal import format_status, make_copyable, make_one_line, print_json_lines, print_path
+from hookline.cli.operate._bus import BusCredentials, BusNkeySeed, BusPrefix, BusUrls, BusWait, make_bus
 from hookline.cli.operate._hooks import hooks_app, read_hook_file, state_of, with_registry, without_derived_id
 from hookline.cli.operate._store import (
     DEFAULT_STORE,
@@ -32,6 +34,7 @@ from hookline.cli.operate._store import (
 )
 
 if TYPE_CHECKING:
+    from hookline.bus import NatsBus
     from hookline.registry import (
         DefinitionFileError,
         DefinitionPlan,
@@ -54,6 +57,9 @@ DETAIL_INDENT = 10
 
 OneFile = Annotated[Path, typer.Argument(metavar="FILE", help="A TOML, YAML or JSON file; - reads JSON from stdin.")]
 Owner = Annotated[str, typer.Option("--tenant", metavar="ID", help="The tenant that owns them; the system by default.")]
+AllowNotRun = Annotated[
+    bool, typer.Option("--allow-not-run", help="Accept tests that are not run, since they ask over a bus.")
+]
 Prune = Annotated[bool, typer.Option("--prune", help="Remove the tenant's other stored definitions too.")]
 
 
@@ -81,19 +87,31 @@ def check_hooks(
     modules: Modules = None,
     scripts: Scripts = None,
     junit: Annotated[Path | None, typer.Option(metavar="FILE", help="Write JUnit XML.")] = None,
+    bus: BusUrls = None,
+    bus_credentials: BusCredentials = None,
+    bus_nkey_seed: BusNkeySeed = None,
+    bus_prefix: BusPrefix = "hookline",
+    bus_wait: BusWait = 0.0,
+    allow_not_run: AllowNotRun = False,
     as_json: AsJson = False,
 ) -> None:
     """Check files of hook definitions, and run the tests in them.
 
-    Needs no store. No tool runs, and nothing is sent: webhooks get the answers that a test declares. Exits with 1 if a
-    test fails, with 2 if a file cannot be used, and with 3 if there is nothing to check.
+    Needs no store. No tool runs, and nothing is sent: webhooks get the answers that a test declares. Remote hooks are
+    asked over the bus; without one, tests that would ask are not run.
+
+    Exits with 1 if a test fails, with 2 if a file cannot be used, and with 3 if there is nothing to check or a test was
+    not run.
     """
     with report_errors_only():
         from hookline.evals.reports import check_writable
 
         target = None if junit is None else check_writable(junit)
         find_modules(modules)
-        checked = run_quietly(_check_files(paths, modules, scripts))
+        made = None
+        if bus:
+            made = make_bus(bus, credentials=bus_credentials, nkey_seed=bus_nkey_seed, prefix=bus_prefix, wait=bus_wait)
+        checked = run_quietly(_check_files(paths, modules, scripts, made))
     if as_json:
         print_json_lines(result for each in checked for result in each.results)
     else:
@@ -105,26 +123,40 @@ def check_hooks(
         with report_errors_only():
             _write_junit(target, checked)
         print_path(Console(highlight=False, stderr=True), "JUnit", target)
-    raise typer.Exit(_check_exit_code(checked))
+    raise typer.Exit(_check_exit_code(checked, allow_not_run=allow_not_run))
 
 
-def _check_exit_code(checked: Sequence[CheckedFile]) -> int:
+def _check_exit_code(checked: Sequence[CheckedFile], *, allow_not_run: bool) -> int:
+    results = [result for each in checked for result in each.results]
     if any(each.error for each in checked):
         return MISUSED
-    if not all(result.passed for each in checked for result in each.results):
+    if not all(result.passed or result.not_run for result in results):
         return FAILED
+    not_run = sum(bool(result.not_run) for result in results)
+    if not_run and not allow_not_run:
+        typer.echo(f"hookline: {_tell_not_run(not_run)}; give --bus, or --allow-not-run", err=True)
+        return NOT_JUDGED
     if not any(each.hooks for each in checked):
         typer.echo("There are no hook definitions to check.", err=True)
         return NOT_JUDGED
     return DONE
 
 
-async def _check_files(paths: Sequence[Path], modules: Sequence[str] | None, scripts: Path | None) -> list[CheckedFile]:
+def _tell_not_run(count: int) -> str:
+    return f"{_count(count, 'test')} {'was' if count == 1 else 'were'} not run, for lack of a bus"
+
+
+async def _check_files(
+    paths: Sequence[Path], modules: Sequence[str] | None, scripts: Path | None, bus: NatsBus | None
+) -> list[CheckedFile]:
     """Check all files, also behind one that cannot be used. Definitions of one path must not contradict each other."""
     from hookline.registry import DefinitionFileError, Registry, check_unique, list_files, load_hook_file
 
     checked: list[CheckedFile] = []
-    async with Registry(modules=modules or (), scripts=scripts) as registry:
+    async with (
+        bus or contextlib.nullcontext(),
+        Registry(modules=modules or (), scripts=scripts, bus=bus, needs_bus=False) as registry,
+    ):
         for path in paths:
             usable: list[HookFile] = []
             try:
@@ -153,17 +185,23 @@ def _print_checks(checked: Sequence[CheckedFile]) -> None:
         )
         _print_results(console, each.results)
     results = [result for each in checked for result in each.results]
-    failed = sum(not result.passed for result in results)
     if results:
-        console.print(f"{_count(len(results), 'test')}: {len(results) - failed} passed, {failed} failed.")
+        words = [_word_of(result) for result in results]
+        told = f"{words.count('passed')} passed, {words.count('failed')} failed"
+        not_run = f", {words.count('not run')} not run" if "not run" in words else ""
+        console.print(f"{_count(len(results), 'test')}: {told}{not_run}.")
+
+
+def _word_of(result: HookTestResult) -> str:
+    return "not run" if result.not_run else "passed" if result.passed else "failed"
 
 
 def _print_results(console: Console, results: Sequence[HookTestResult]) -> None:
     for result in results:
         line = "" if result.passed or result.line is None else f" (line {result.line})"
-        status = format_status("passed" if result.passed else "failed")
+        status = format_status(_word_of(result))
         console.print(Text.assemble("  ", status, "  ", make_one_line(result.name), line), soft_wrap=True)
-        for problem in result.problems:
+        for problem in [*result.problems, *filter(None, [result.not_run])]:
             _print_detail(console, problem)
 
 
@@ -188,14 +226,17 @@ def _write_junit(path: Path, checked: Sequence[CheckedFile]) -> None:
 
     suites = []
     for each in checked:
-        name, failed = clean_text(each.file), sum(not result.passed for result in each.results)
+        name, failed = clean_text(each.file), sum(_word_of(result) == "failed" for result in each.results)
+        not_run = sum(bool(result.not_run) for result in each.results)
         seconds = sum(result.duration_ms for result in each.results) / 1000
         cases = []
         for result in each.results:
             case = Element(
                 "testcase", classname=name, name=clean_text(result.name), time=f"{result.duration_ms / 1000:.3f}"
             )
-            if not result.passed:
+            if result.not_run:
+                SubElement(case, "skipped", message=clean_text(result.not_run))
+            elif not result.passed:
                 failure = SubElement(case, "failure", message=clean_text(result.problems[0]), type="verdict")
                 place = each.file if result.line is None else f"{each.file}, line {result.line}"
                 failure.text = clean_text("\n".join([place, *result.problems]))
@@ -210,7 +251,7 @@ def _write_junit(path: Path, checked: Sequence[CheckedFile]) -> None:
             tests=str(len(cases)),
             failures=str(failed),
             errors=str(int(each.error is not None)),
-            skipped="0",
+            skipped=str(not_run),
             time=f"{seconds:.3f}",
         )
         suite.extend(cases)
@@ -253,13 +294,14 @@ def apply_hooks(
     modules: Modules = None,
     scripts: Scripts = None,
     fence: Fence = False,
+    allow_not_run: AllowNotRun = False,
     as_json: AsJson = False,
 ) -> None:
     """Store the hook definitions of a file, all of them or none.
 
     Runs the tests of the file, shows what would change, and asks. A definition replaces the stored one with the same
-    id, or with the same name and point. Nothing is stored if a test fails, or if somebody changes one of the
-    definitions after the plan was shown.
+    id, or with the same name and point. Nothing is stored if a test fails or is not run, or if somebody changes one of
+    the definitions after the plan was shown. Tests ask remote hooks over the bus of HOOKLINE_BUS.
     """
     with report_errors_only():
         read = read_hook_file(file)
@@ -271,10 +313,17 @@ def apply_hooks(
     plan, results = plan_on(store, with_registry(_in_file(read, prepare), None, modules, scripts))
     if not all(result.passed for result in results):
         _print_results(Console(highlight=False, stderr=True), [each for each in results if not each.passed])
-        typer.echo("hookline: nothing was stored, since tests of the file failed", err=True)
-        raise typer.Exit(FAILED)
-    if results:
-        console.print(f"{_count(len(results), 'test')} passed.")
+        if any(_word_of(each) == "failed" for each in results):
+            typer.echo("hookline: nothing was stored, since tests of the file failed", err=True)
+            raise typer.Exit(FAILED)
+    if not_run := sum(bool(each.not_run) for each in results):
+        if not allow_not_run:
+            told = f"nothing was stored, since {_tell_not_run(not_run)}; set HOOKLINE_BUS, or give --allow-not-run"
+            typer.echo(f"hookline: {told}", err=True)
+            raise typer.Exit(NOT_JUDGED)
+        console.print(f"{_tell_not_run(not_run)}.")
+    if passed := len(results) - not_run:
+        console.print(f"{_count(passed, 'test')} passed.")
     if not plan.definitions:
         typer.echo(f"There are no hook definitions in {file}.", err=True)
     if plan.definitions or plan.changes:

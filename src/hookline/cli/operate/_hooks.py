@@ -1,4 +1,4 @@
-"""`hookline hooks`: list, show, import, enforce, enable, remove, revert, test and backtest definitions; list alerts."""
+"""`hookline hooks`: list, show, import, enforce, enable, order, remove, revert, test and backtest definitions."""
 
 from __future__ import annotations
 
@@ -427,6 +427,31 @@ def _set_mode(
     print_result(found, told, as_json=as_json)
 
 
+@hooks_app.command("order")
+def order_hooks(
+    point: Annotated[str, typer.Argument(metavar="POINT", help="The point: ToolCall.guard.")],
+    ids: Annotated[list[str], typer.Argument(metavar="ID...", help="All definitions of the owner at that point.")],
+    store: StoreUrl = DEFAULT_STORE,
+    tenant: Annotated[str, typer.Option(metavar="ID", help="The owner; the system by default.")] = "",
+    fence: Fence = False,
+    files: Files = None,
+    modules: Modules = None,
+    scripts: Scripts = None,
+    as_json: AsJson = False,
+) -> None:
+    """Have the hooks at a point run in the given order.
+
+    The first one is outermost. As few priorities as possible change, all at once.
+    """
+    check_point(point)
+
+    async def order(registry: Registry) -> Sequence[HookDefinition]:
+        return await registry.reorder(point, ids, tenant_id=tenant, actor=actor(), fence=fence)
+
+    found = operate(store, with_registry(order, files, modules, scripts))
+    print_list(found, _columns(), as_json=as_json, nothing="There are no hook definitions.")
+
+
 @hooks_app.command("remove")
 def remove_hook(
     id: HookId,  # noqa: A002
@@ -696,7 +721,7 @@ def with_registry(
         find_modules(modules)
         signed = not await EndpointSecrets(store, None, environment=KeyRing()).is_fresh()
         async with Registry(
-            store, files=files or (), modules=modules or (), scripts=scripts, endpoint_secrets=signed
+            store, files=files or (), modules=modules or (), scripts=scripts, endpoint_secrets=signed, needs_bus=False
         ) as registry:
             return await work(registry)
 

@@ -12,6 +12,7 @@ import typer
 from hookline.cli._terminal import print_json_lines
 from hookline.cli.operate._bus import BusCredentials, BusNkeySeed, BusPrefix, BusUrls, BusWait, make_bus
 from hookline.cli.operate._endpoints import MasterKeyFile
+from hookline.cli.operate._running import AllowMissingHooks, Environment, Observers, ScriptEnv, WebhookEnv
 from hookline.cli.operate._store import (
     DEFAULT_STORE,
     IN_MEMORY,
@@ -37,14 +38,6 @@ Agents = Annotated[
         metavar="AGENT",
         help="An agent, as package.module:name or file.py:name, whose operations this server resumes and retries; "
         "repeatable.",
-    ),
-]
-AllowMissingHooks = Annotated[
-    bool,
-    typer.Option(
-        "--allow-missing-hooks",
-        help="Resume operations even without some of their interceptors. Otherwise they wait for a worker that has "
-        "them.",
     ),
 ]
 BodyTimeout = Annotated[
@@ -74,14 +67,6 @@ AlertWindow = Annotated[
 AlertMinimum = Annotated[
     int, typer.Option(min=1, metavar="N", help="Calls in a window from which on its rate is compared.")
 ]
-Environment = Annotated[
-    str | None,
-    typer.Option(
-        envvar="HOOKLINE_ENVIRONMENT",
-        metavar="NAME",
-        help="The environment of this process, such as production, which hook definitions may name.",
-    ),
-]
 Host = Annotated[str, typer.Option(metavar="ADDRESS", help="The address to listen on.")]
 MaxBody = Annotated[int, typer.Option(min=1, metavar="BYTES", help="Largest body of a request.")]
 MaxConnections = Annotated[int, typer.Option(min=1, metavar="N", help="Largest number of open connections.")]
@@ -89,7 +74,6 @@ MaxHeaders = Annotated[
     int,
     typer.Option(min=1024, metavar="BYTES", help="Largest URL and headers of a request together."),
 ]
-Observers = Annotated[bool, typer.Option("--observers/--no-observers", help="Log executions of observers too.")]
 Origins = Annotated[
     list[str] | None,
     typer.Option(
@@ -101,9 +85,6 @@ Port = Annotated[int, typer.Option(min=0, max=65535, metavar="PORT", help="The p
 Quota = Annotated[int, typer.Option(min=0, metavar="N", help="Hook definitions that each tenant may store.")]
 Rate = Annotated[int, typer.Option(min=0, metavar="N", help="Requests a minute for each key; 0 for no limit.")]
 Retention = Annotated[float, typer.Option(min=0.001, metavar="HOURS", help="How long executions of hooks are kept.")]
-ScriptEnv = Annotated[
-    list[str] | None, typer.Option(metavar="NAME", help="An environment variable that scripts see; repeatable.")
-]
 TenantRate = Annotated[
     int | None,
     typer.Option(
@@ -128,10 +109,6 @@ TraceUrl = Annotated[
         help="Where the page links to traces, with {trace_id} in it, such as "
         "https://traces.example.com/trace/{trace_id}.",
     ),
-]
-WebhookEnv = Annotated[
-    list[str] | None,
-    typer.Option(metavar="NAME", help="An environment variable that headers of webhooks may use; repeatable."),
 ]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import signal
+import tomllib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +15,7 @@ import typer
 
 from hookline.cli.operate._bus import BusCredentials, BusNkeySeed, BusPrefix, BusUrls, BusWait, make_bus
 from hookline.cli.operate._endpoints import MasterKeyFile
-from hookline.cli.operate._serve import AllowMissingHooks, Environment, Observers, ScriptEnv, WebhookEnv
+from hookline.cli.operate._running import AllowMissingHooks, Environment, Observers, ScriptEnv, WebhookEnv
 from hookline.cli.operate._store import (
     DEFAULT_STORE,
     Files,
@@ -28,8 +29,10 @@ from hookline.cli.operate._store import (
 
 if TYPE_CHECKING:
     from hookline.bus import NatsBus
+    from hookline.engines import DbosEngine
     from hookline.hooks import AnyHook
     from hookline.runtime import Agent
+    from hookline.store import SqlStore
 
 __all__ = ["run_worker"]
 
@@ -69,6 +72,28 @@ Lease = Annotated[
         help="Take part in changes of hooks with --fence; deny calls if the store is away for so long.",
     ),
 ]
+DbosUrl = Annotated[
+    str | None,
+    typer.Option(
+        "--dbos",
+        metavar="URL",
+        envvar="HOOKLINE_DBOS",
+        help="Run operations from the queues of DBOS. Its system database: postgresql://HOST/DATABASE or "
+        "sqlite:///FILE.",
+    ),
+]
+DbosQueues = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        exists=True,
+        dir_okay=False,
+        help="With --dbos: a TOML file with a table of options for each queue.",
+    ),
+]
+DbosName = Annotated[
+    str | None, typer.Option(metavar="TEXT", help="With --dbos: the name of the application; hookline by default.")
+]
 
 
 def run_worker(
@@ -93,6 +118,9 @@ def run_worker(
     bus_prefix: BusPrefix = "hookline",
     bus_wait: BusWait = 0.0,
     master_key_file: MasterKeyFile = None,
+    dbos: DbosUrl = None,
+    dbos_queues: DbosQueues = None,
+    dbos_name: DbosName = None,
 ) -> None:
     """Run operations of agents until Ctrl-C.
 
@@ -102,6 +130,9 @@ def run_worker(
     with report_errors_only():
         from hookline.cli.chat import AgentArguments, load_hooks, make_agent
 
+        for option, value in (("--dbos-queues", dbos_queues), ("--dbos-name", dbos_name)):
+            if value is not None and not dbos:
+                raise typer.BadParameter("It is for a worker on DBOS; give --dbos URL too.", param_hint=f"'{option}'")
         check_store(store, creates=True)
         find_modules(modules)
         settings = WorkerSettings(
@@ -111,6 +142,11 @@ def run_worker(
             bus=make_bus(bus, credentials=bus_credentials, nkey_seed=bus_nkey_seed, prefix=bus_prefix, wait=bus_wait)
             if bus
             else None,
+            dbos=dbos or "",
+            dbos_options={
+                "queues": read_queues(dbos_queues),
+                **({} if dbos_name is None else {"application_name": dbos_name}),
+            },
             master_key_file=master_key_file,
             observers=observers,
             drain=drain,
@@ -141,6 +177,8 @@ class WorkerSettings:
         agents: The agents.
         hooks: Hooks of every run, before those of the registry.
         bus: The bus of the store, which is not open yet.
+        dbos: The system database of DBOS; `""` to run operations without it.
+        dbos_options: Arguments of the `DbosEngine`.
         master_key_file: The file of the master key; `None` for the default.
         observers: Whether the log records executions of observers too.
         drain: Seconds in which running operations may end.
@@ -152,6 +190,8 @@ class WorkerSettings:
     agents: Sequence[Agent]
     hooks: Sequence[AnyHook]
     bus: NatsBus | None
+    dbos: str
+    dbos_options: dict[str, Any]
     master_key_file: Path | None
     observers: bool
     drain: float
@@ -166,10 +206,14 @@ async def _work(settings: WorkerSettings, say: Callable[[str], None]) -> None:
     from hookline.relay import Relay
     from hookline.store import SqlStore, Worker
 
+    store = SqlStore(settings.url, wakeups=settings.bus)
+    engine = make_dbos_engine(store, settings)  # it may be refused, and the store is not created then
     async with contextlib.AsyncExitStack() as stack:
         if settings.bus is not None:
             await stack.enter_async_context(settings.bus)
-        store = await stack.enter_async_context(SqlStore(settings.url, wakeups=settings.bus))
+        await stack.enter_async_context(store)
+        if engine is not None:
+            await stack.enter_async_context(engine)
         outbox = Outbox(store, allow_private=networks_from_environment(), master_key=find_master_key(settings))
         if outbox.secrets is not None and outbox.secrets.master is not None:
             await outbox.secrets.open()
@@ -184,9 +228,11 @@ async def _work(settings: WorkerSettings, say: Callable[[str], None]) -> None:
         def hooks_of(tenant_id: str) -> Iterable[AnyHook]:
             return (*settings.hooks, *registry.hooks(tenant_id))
 
-        worker = Worker(store, settings.agents, hooks=hooks_of, dispatcher=dispatcher, **settings.worker)
+        worker = Worker(store, settings.agents, hooks=hooks_of, dispatcher=dispatcher, engine=engine, **settings.worker)
         names = ", ".join(each.id for each in settings.agents)
-        await _run_until_stopped(worker, settings.drain, say, f"hookline runs operations of {names} on {store.name}")
+        queues = " from the queues of DBOS" if engine is not None else ""
+        ready = f"hookline runs operations of {names} on {store.name}{queues}"
+        await _run_until_stopped(worker, settings.drain, say, ready)
 
 
 async def _run_until_stopped(worker: Any, drain: float, say: Callable[[str], None], ready: str) -> None:
@@ -217,6 +263,36 @@ async def _run_until_stopped(worker: Any, drain: float, say: Callable[[str], Non
         await asyncio.gather(serving, waiting, hurrying, return_exceptions=True)
     if not serving.cancelled():
         serving.result()
+
+
+def make_dbos_engine(store: SqlStore, settings: WorkerSettings) -> DbosEngine | None:
+    """Return the engine of a worker on DBOS; `None` for the default engine.
+
+    Raises:
+        HookUsageError: If the address or an option of a queue is invalid.
+        MissingExtraError: If the extra `dbos` is not installed.
+    """
+    if not settings.dbos:
+        return None
+    from hookline.engines import DbosEngine
+
+    return DbosEngine(store, settings.dbos, **settings.dbos_options)
+
+
+def read_queues(file: Path | None) -> dict[str, Any]:
+    """Read the options of queues from a TOML file.
+
+    Raises:
+        HookUsageError: If the file cannot be read.
+    """
+    if file is None:
+        return {}
+    from hookline.errors import HookUsageError
+
+    try:
+        return tomllib.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise HookUsageError(f"The queues of DBOS cannot be read from {file}: {error}") from error
 
 
 def find_master_key(settings: WorkerSettings) -> Any:

@@ -27,7 +27,6 @@ from hookline.events import (
     AfterCallAgent,
     AfterCompact,
     AfterHumanIntervention,
-    AfterStep,
     AfterToolCall,
     BeforeCallAgent,
     BeforeCompact,
@@ -45,10 +44,18 @@ from hookline.events import (
     decode,
 )
 from hookline.hooks import Kind
-from hookline.registry.past._items import PastCall, PastItem, PersonDecision, UnreadableEvent, ids_of
+from hookline.registry.past._items import (
+    PastCall,
+    PastItem,
+    PersonDecision,
+    StepEnd,
+    UnreadableEvent,
+    decode_step_end,
+    ids_of,
+)
 from hookline.registry.past._questions import MissingFields, PastQuestions
 from hookline.runtime import describe_result, stored_result
-from hookline.store import PastConversation, PastEvent, PastEvents
+from hookline.store import PastConversation, PastEvents
 
 __all__ = [
     "ALONG",
@@ -135,10 +142,10 @@ def needs_conversations(calls: Iterable[type[Call]]) -> bool:
 def find_sub_operations(part: PastEvents) -> list[str]:
     """Return the ids of the operations of sub-agents that ended in a part of an operation."""
     found = []
-    for stored in part.events:
-        if stored.type == HookType.AFTER_CALL_AGENT:
+    for _, _, kind, wire in part.events:
+        if kind == HookType.AFTER_CALL_AGENT:
             try:
-                event = decode(stored.wire)
+                event = decode(wire)
             except EventDecodeError:
                 continue  # it is counted where the events are read
             assert isinstance(event, AfterCallAgent)
@@ -197,16 +204,22 @@ class PastCalls:
         """
         self._sub_agents = sub_agents
         self._may_order |= not part.is_last
-        for stored in part.events:
+        for _, number, kind, wire in part.events:
             try:
-                event = decode(stored.wire)
+                event = decode_step_end(wire) if kind == HookType.AFTER_STEP else decode(wire)
             except EventDecodeError as error:
-                self._items.append(UnreadableEvent(stored.number, str(error)))
+                self._items.append(UnreadableEvent(number, str(error)))
                 continue
+            # The most frequent ones first: to match one of many classes takes as long as to decode an event.
             if event.__class__ is BeforeToolCall:
-                self._add_tool_call(event, stored)
+                self._add_tool_call(event, number)
+            elif isinstance(event, StepEnd):
+                self._close_step(event)
+            elif event.__class__ is BeforeStep:
+                self._end_step(())
+                self._begin_step(event, number)
             else:
-                self._add(event, stored)
+                self._add(event, number)
         if part.is_last and self._run is not None and self._newest is not None:
             self._add_agent_call(self._run, *self._newest)  # it has not ended
         if part.is_last and not self._may_order:  # no call waited, and the whole operation is here
@@ -232,33 +245,22 @@ class PastCalls:
         self._step_begins -= end
         return ready
 
-    def _add(self, event: Event, stored: PastEvent) -> None:
+    def _add(self, event: Event, number: int) -> None:
         match event:
             case AfterToolCall() | OnToolCallError():
                 self._add_result(event)
-            case BeforeStep():
-                self._end_step(())
-                self._begin_step(event, stored)
-            case AfterStep():
-                if self._step is not None:
-                    self._step.result = StepResult(should_continue=event.should_continue, content=event.content)
-                    self._last_step = None if event.should_continue else self._step
-                    self._step = None
-                if self._questions is not None:
-                    self._questions.end_step(event)
-                self._end_step([each.tool_call_id for each in event.tools_calling])
             case BeforeHumanIntervention():
                 for pending in event.pending_tools:
                     if pending.tool_call_id not in self._waiting:
                         waiting = ToolCall(**ids_of(event), **_fields_of(pending), step_index=event.step_index)
-                        self._waiting[pending.tool_call_id] = self._append(waiting, event, stored, waited=True)
+                        self._waiting[pending.tool_call_id] = self._append(waiting, event, number, waited=True)
             case AfterHumanIntervention() if event.tool_call_id is not None:
                 if event.action != "approve":
                     self._waiting.pop(event.tool_call_id, None)
                 self._items.append(PersonDecision(event.tool_call_id, event.action == "approve"))
             case BeforeCallAgent():
                 call = SubAgentCall(**ids_of(event), callee_id=event.callee_id, instruction=event.instruction)
-                past = self._append(call, event, stored)
+                past = self._append(call, event, number)
                 if self._results and SubAgentCall in self._wanted:
                     self._agents.append(past)
             case AfterCallAgent():
@@ -269,38 +271,47 @@ class PastCalls:
                 compaction = CompactCall(
                     messages=self._missing.compacted, token_count=event.token_count, **ids_of(event)
                 )
-                self._compaction = self._append(compaction, event, stored)
+                self._compaction = self._append(compaction, event, number)
             case AfterCompact() if self._compaction is not None:
                 self._compaction.result = CompactResult(summary=event.summary)
                 self._compaction = None
             case OnCompactError():
                 self._compaction = None
             case OnComplete():
-                self._end_segment(event, stored)
+                self._end_segment(event, number)
 
-    def _begin_step(self, event: BeforeStep, stored: PastEvent) -> None:
+    def _begin_step(self, event: BeforeStep, number: int) -> None:
         self._last_step = None
         if self._run is not None:
-            self._newest = event, stored.number
+            self._newest = event, number
             if not self._results:
-                self._add_agent_call(self._run, event, stored.number)
+                self._add_agent_call(self._run, event, number)
         if StepCall in self._wanted:
             step = StepCall(**ids_of(event), step_index=event.step_index)
-            self._step = self._append(step, event, stored)
+            self._step = self._append(step, event, number)
         if self._models is not None:
-            self._items += self._models.begin_step(event, stored.number, event.step_index)
+            self._items += self._models.begin_step(event, number, event.step_index)
         elif self._questions is not None:
-            self._questions.begin_step(event, stored.number, event.step_index)
+            self._questions.begin_step(event, number, event.step_index)
 
-    def _end_segment(self, event: OnComplete, stored: PastEvent) -> None:
+    def _close_step(self, end: StepEnd) -> None:
+        if self._step is not None:
+            self._step.result = StepResult(should_continue=end.should_continue, content=end.content)
+            self._last_step = None if end.should_continue else self._step
+            self._step = None
+        if self._questions is not None:
+            self._questions.end_step(end)
+        self._end_step([each.tool_call_id for each in end.tools_calling])
+
+    def _end_segment(self, event: OnComplete, number: int) -> None:
         if self._last_step is not None and event.reason in ("error", "interrupted"):
             self._last_step.result = None  # it has raised
             self._last_step.lost = STOPPED_STEP if event.reason == "interrupted" else ""
         self._last_step = None
         if self._run is not None:
-            self._newest = event, stored.number
+            self._newest = event, number
             if not self._results or event.reason != "waiting_for_human":
-                self._add_agent_call(self._run, event, stored.number)
+                self._add_agent_call(self._run, event, number)
 
     def _add_agent_call(self, run: PastQuestions, event: EventFields, number: int) -> None:
         """Add the call of the whole run, once."""
@@ -337,7 +348,7 @@ class PastCalls:
                 past.lost = reason
         self._agents = [each for each in self._agents if not each.lost]
 
-    def _add_tool_call(self, event: BeforeToolCall, stored: PastEvent) -> None:
+    def _add_tool_call(self, event: BeforeToolCall, number: int) -> None:
         past = self._waiting.pop(event.tool_call_id, None)
         if past is not None and not self._results:
             return
@@ -359,12 +370,12 @@ class PastCalls:
             call_index=event.call_index,
             step_index=event.step_index,
         )
-        past = self._append(call, event, stored, waited=past is not None)
+        past = self._append(call, event, number, waited=past is not None)
         if self._results:
             self._open[_key_of(event)] = past
 
-    def _append(self, call: Call, event: EventFields, stored: PastEvent, *, waited: bool = False) -> PastCall:
-        past = PastCall(call=call, number=stored.number, at=event.time_unix_nano / 1e9, waited=waited)
+    def _append(self, call: Call, event: EventFields, number: int, *, waited: bool = False) -> PastCall:
+        past = PastCall(call=call, number=number, at=event.time_unix_nano / 1e9, waited=waited)
         self._items.append(past)
         if waited:
             self._has_waited = self._may_order = True

@@ -7,9 +7,19 @@ from typing import Any, NamedTuple
 import msgspec
 
 from hookline.calls import Call
+from hookline.errors import EventDecodeError
 from hookline.events import EventFields
 
-__all__ = ["PastCall", "PastItem", "PersonDecision", "UnjudgedCalls", "UnreadableEvent", "ids_of"]
+__all__ = [
+    "PastCall",
+    "PastItem",
+    "PersonDecision",
+    "StepEnd",
+    "UnjudgedCalls",
+    "UnreadableEvent",
+    "decode_step_end",
+    "ids_of",
+]
 
 
 class PastCall(msgspec.Struct, kw_only=True, eq=False):
@@ -70,6 +80,43 @@ class UnjudgedCalls(NamedTuple):
 
     reason: str
     calls: int = 1
+
+
+class _RequestId(msgspec.Struct, rename="camel", gc=False):
+    tool_call_id: str = ""
+
+
+class StepEnd(msgspec.Struct, rename="camel", tag_field="type", tag="afterStep", gc=False):
+    """What judging the past needs of an `afterStep`; decoding all of it takes four times as long.
+
+    Attributes:
+        step_index: The step.
+        content: What the model said.
+        reasoning: Its reasoning.
+        should_continue: Whether another step follows.
+        tools_calling: The calls that it asked for, by their ids.
+    """
+
+    step_index: int
+    content: str
+    reasoning: str
+    should_continue: bool
+    tools_calling: list[_RequestId]
+
+
+_decode_step_end = msgspec.json.Decoder(StepEnd).decode
+
+
+def decode_step_end(wire: bytes) -> StepEnd:
+    """Decode the end of a step.
+
+    Raises:
+        EventDecodeError: If it cannot be read.
+    """
+    try:
+        return _decode_step_end(wire)
+    except msgspec.MsgspecError as error:
+        raise EventDecodeError("$", str(error)) from error
 
 
 PastItem = PastCall | PersonDecision | UnreadableEvent | UnjudgedCalls

@@ -21,8 +21,8 @@ from hookline.calls import (
     is_from_user,
 )
 from hookline.errors import EventDecodeError
-from hookline.events import AfterStep, EventFields, HookType, OnComplete, decode
-from hookline.registry.past._items import PastCall, PastItem, UnjudgedCalls, ids_of
+from hookline.events import EventFields, HookType, OnComplete
+from hookline.registry.past._items import PastCall, PastItem, StepEnd, UnjudgedCalls, decode_step_end, ids_of
 from hookline.store import PastConversation, PastEvents, PastModelCall
 
 __all__ = ["MissingFields", "PastQuestions"]
@@ -49,7 +49,7 @@ class MissingFields:
     def __init__(self) -> None:
         self.reads: list[str] = []
         self.model = self._make("ModelCall.model")
-        self.of_call: dict[str, Any] = {name: self._make(f"ModelCall.{name}") for name in ("tools", "settings")}
+        self.model_tools, self.model_settings = self._make("ModelCall.tools"), self._make("ModelCall.settings")
         self.of_response: dict[str, Any] = {
             name: self._make(f"ModelResponse.{name}") for name in ("finish_reason", "model", "response_id")
         }
@@ -117,7 +117,7 @@ class PastQuestions:
         for each in conversation.model_calls:
             self._calls.setdefault(each.step_index, []).append(each)
         self._model: Any = conversation.model_calls[0].model if conversation.model_calls else missing.model
-        self._last_step: AfterStep | None = None
+        self._last_step: StepEnd | None = None
         self._last_content = ""
         self._place = _Place()
         self._context = _find_context(conversation)
@@ -129,10 +129,11 @@ class PastQuestions:
         if conversation.state.framework:
             self._problem = FOREIGN
             return
-        outline = part.outline or [(each.number, each.type) for each in part.events]
+        outline = part.outline or [(number, kind) for _, number, kind, _ in part.events]
         last_step = part.last_step
         if last_step is None:
-            last_step = next((each.wire for each in reversed(part.events) if each.type == HookType.AFTER_STEP), None)
+            closed = (wire for _, _, kind, wire in reversed(part.events) if kind == HookType.AFTER_STEP)
+            last_step = next(closed, None)
         self._places = self._find_places(outline, last_step)
 
     def with_messages(self, past: PastCall) -> ModelCall:
@@ -175,9 +176,16 @@ class PastQuestions:
             call = ModelCall(
                 messages=NO_LIST,
                 model=made[0].model if made else self._model,
+                tools=self._missing.model_tools,
+                settings=self._missing.model_settings,
                 step_index=step_index,
-                **self._missing.of_call,
-                **ids_of(event),
+                operation_id=event.operation_id,
+                agent_id=event.agent_id,
+                user_id=event.user_id,
+                tenant_id=event.tenant_id,
+                parent_operation_id=event.parent_operation_id,
+                tags=event.tags,
+                metadata={},
             )
             past = PastCall(call=call, number=number, at=at, messages=place.messages - left)
             past.lost = DISCARDED if left else ""
@@ -189,7 +197,7 @@ class PastQuestions:
             past.lost = WITHHELD
         return items
 
-    def end_step(self, event: AfterStep) -> None:
+    def end_step(self, event: StepEnd) -> None:
         """End a step: its event has what the messages do not have of the answer."""
         answering, self._answering = self._answering, None
         self._last_step = event
@@ -228,7 +236,7 @@ class PastQuestions:
             return made
         return made + 1 if was_denied else 0
 
-    def _build_response(self, event: AfterStep, message: Message) -> ModelResponse:
+    def _build_response(self, event: StepEnd, message: Message) -> ModelResponse:
         made = self._calls.get(event.step_index)
         usage: Any = self._missing.usage
         cost_known: Any = self._missing.cost_known
@@ -285,11 +293,10 @@ class PastQuestions:
         if not step.is_closed or last_step is None:
             return self._conversation.is_open
         try:
-            event = decode(last_step)
+            end = decode_step_end(last_step)
         except EventDecodeError:
             return self._conversation.is_open
-        assert isinstance(event, AfterStep)
-        if event.content or event.tools_calling:
+        if end.content or end.tools_calling:
             return True
         last = self._messages[-1] if self._messages else None
         return last is not None and last.role == "assistant" and not last.tool_calls

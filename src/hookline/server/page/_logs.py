@@ -24,7 +24,7 @@ READS = {"scope": "hooks:read"}
 LOGGED_POINTS = [*dict.fromkeys(name.partition(".")[0] for name in POINTS)]
 LOGGED_STATUSES = ("ok", "denied", "error", "timeout", "mocked", "dropped", "shadow")
 SERIES = {"ok": "done", "denied": "denied or asked", "failed": "failed"}
-GroupedBy = Literal["hook", "point", "tenant", "agent", "tool"]
+GroupedBy = Literal["hook", "point", "tenant", "agent", "tool", "agent,tool"]
 SPANS = {"1h": 3600, "24h": 86_400, "7d": 7 * 86_400}
 
 
@@ -97,7 +97,7 @@ async def show_statistics(request: Req) -> Response[str]:
     asked["span"] = span
     now = time()
     log, tenant_id = context.parts.log, caller.tenant(asked["tenant"])
-    groupings: list[GroupedBy] = ["hook", "point", "agent", "tool"]
+    groupings: list[GroupedBy] = ["hook", "point", "agent", "tool", "agent,tool"]
     if caller.sees_all:
         groupings.append("tenant")
     by = next((each for each in groupings if each == asked["by"]), groupings[0])
@@ -134,7 +134,7 @@ async def show_statistics(request: Req) -> Response[str]:
         left_out=len(found) - len(rows),
         asked=asked,
         by=by,
-        groupings=[(each, each) for each in groupings],
+        groupings=[(each, each.replace(",", " and ")) for each in groupings],
         unit=unit,
         runs=runs,
         legend=[(legend_key(name), shown) for name, shown in SERIES.items()],

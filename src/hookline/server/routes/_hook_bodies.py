@@ -80,7 +80,7 @@ class NewHook(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_
         handler: The name of the handler.
         webhook: The webhook that delivers the event.
         script: The script to run.
-        remote: The processes on the bus that decide about the call.
+        remote: The processes on the bus that decide or observe.
         dialect: The protocol that the script speaks.
         host_event: The coding agent's event that the script is for.
         matcher: The tools or agents that the script is for, as the coding agent calls them.
@@ -164,7 +164,7 @@ class HookChanges(msgspec.Struct, frozen=True, kw_only=True, rename="camel", for
         handler: The name of the handler; `null` removes it.
         webhook: The webhook that delivers the event; `null` removes it.
         script: The script to run; `null` removes it.
-        remote: The processes on the bus that decide about the call; `null` removes it.
+        remote: The processes on the bus that decide or observe; `null` removes it.
         dialect: The protocol that the script speaks.
         host_event: The coding agent's event that the script is for.
         matcher: The tools or agents that the script is for, as the coding agent calls them.

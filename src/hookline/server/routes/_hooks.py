@@ -115,13 +115,18 @@ async def list_hooks(
 
 
 @route(
-    "POST", "/v1/hooks", scope="hooks:manage", summary="Create a hook definition", errors=[404, 409], status_code=201
+    "POST",
+    "/v1/hooks",
+    scope="hooks:manage",
+    summary="Create a hook definition",
+    errors=[404, 409, 504],
+    status_code=201,
 )
-async def create_hook(request: Req, data: JSONBody[NewHook]) -> Response[HookDefinition]:
+async def create_hook(request: Req, data: JSONBody[NewHook], fence: Fence = False) -> Response[HookDefinition]:
     """Create a definition. Within one second, new runs in all processes use it."""
     registry, caller = parts_of(request).registry, caller_of(request)
     owner = caller.own(None if data.tenant_id is msgspec.UNSET else data.tenant_id)
-    made = await registry.create(build_definition(data, owner), actor=caller.actor)
+    made = await registry.create(build_definition(data, owner), actor=caller.actor, fence=fence)
     where = f"{request.scope['state']['hookline_root']}/v1/hooks/{made.id}"
     answer = tagged_response(made, made.revision)
     answer.headers["Location"] = where
@@ -159,8 +164,10 @@ async def list_hook_alerts(
     )
 
 
-@route("PUT", "/v1/hooks/order", scope="hooks:manage", summary="Order the hooks at a point", errors=[404, 409, 412])
-async def order_hooks(request: Req, data: JSONBody[HookOrder]) -> list[HookDefinition]:
+@route(
+    "PUT", "/v1/hooks/order", scope="hooks:manage", summary="Order the hooks at a point", errors=[404, 409, 412, 504]
+)
+async def order_hooks(request: Req, data: JSONBody[HookOrder], fence: Fence = False) -> list[HookDefinition]:
     """Have the hooks of an owner at a point run in an order. As few priorities as possible change, all at once."""
     registry, caller = parts_of(request).registry, caller_of(request)
     owner = caller.own(None if data.tenant_id is msgspec.UNSET else data.tenant_id)
@@ -170,6 +177,7 @@ async def order_hooks(request: Req, data: JSONBody[HookOrder]) -> list[HookDefin
         tenant_id=owner,
         if_revisions={each.id: each.revision for each in data.hooks if each.revision is not msgspec.UNSET},
         actor=caller.actor,
+        fence=fence,
     )
 
 

@@ -88,7 +88,7 @@ async def read_statistics(
 ) -> list[Statistic]:
     """Summarize hook executions: counts, decisions and p50/p95/p99 latencies, by hook, tenant, agent, tool or time.
 
-    By agent and by tool, whole hours are counted. By tool, only executions about a tool are.
+    By agent, by tool and by both (`agent,tool`), whole hours are counted. By tool, only executions about a tool are.
     """
     tenant = caller_of(request).tenant(tenant_id)
     return await parts_of(request).log.statistics(tenant, hook_id=hook_id, point=point, since=since, by=by)

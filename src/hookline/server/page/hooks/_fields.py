@@ -9,7 +9,8 @@ from typing import Any, Literal
 import msgspec
 
 from hookline.dialects import DIALECTS, events_at
-from hookline.registry import POINTS, READ_ONLY, HandlerEntry, HookDefinition, ShadowLimits
+from hookline.events import BeforeToolCall
+from hookline.registry import POINTS, READ_ONLY, HandlerEntry, HookDefinition, Point, ShadowLimits
 
 __all__ = [
     "MODULE",
@@ -149,7 +150,8 @@ def draw_groups(
             redraws=True,
         ),
     ]
-    if point.has_tool:
+    observes_remotely = runs == "remote" and point.event is not None
+    if point.has_tool and not observes_remotely:
         hint = "Which tools: bank/pay, bank/* or *pay*. Leave it empty for all, or if the configuration names tools."
         where.append(FormField(name="tool", label="Tools", hint=hint, placeholder="all tools"))
     if tenants is not None and is_new:
@@ -163,7 +165,7 @@ def draw_groups(
         )
     scope = draw_scope(values, tenants)
     is_module = values.get("handler") == MODULE
-    runner = _runner_fields(runs, handlers, entry, is_control=is_control, is_module=is_module)
+    runner = _runner_fields(runs, handlers, entry, point, is_control=is_control, is_module=is_module)
     if runs in ("webhook", "script"):
         runner += _dialect_fields(values, "webhook." if runs == "webhook" else "")
     groups = [
@@ -175,7 +177,7 @@ def draw_groups(
     if runs in ("handler", "script"):
         groups.append(_draw_config(values, entry, runs))
     how = [_mode_field(), *_limit_fields()] if is_control else []
-    decides = point.call is not None or values.get("point") == "beforeToolCall"
+    decides = point.call is not None or (point.event is BeforeToolCall and not observes_remotely)
     if not is_control:
         hint = "0 to 1000. A lower number runs earlier before a call, and later after it."
         how.append(
@@ -286,7 +288,13 @@ def _runs_field() -> FormField:
 
 
 def _runner_fields(
-    runs: str, handlers: Sequence[HandlerEntry], entry: HandlerEntry | None, *, is_control: bool, is_module: bool
+    runs: str,
+    handlers: Sequence[HandlerEntry],
+    entry: HandlerEntry | None,
+    point: Point,
+    *,
+    is_control: bool,
+    is_module: bool,
 ) -> list[FormField]:
     if runs == "handler":
         known = [(each.name, _plain(f"{each.name}: {each.description}"[:110])) for each in handlers if not each.problem]
@@ -315,23 +323,13 @@ def _runner_fields(
             )
         ]
     if runs == "remote":
-        deadline = "Without an answer by then, the hook has failed. Example: 0.5"
-        return [
-            FormField(
-                name="remote.name",
-                label="Name",
-                required=True,
-                hint="The name that the processes serve, at points such as ToolCall.before. Example: payments",
-            ),
-            FormField(
-                name="remote.deadline",
-                label="Deadline, in seconds",
-                kind="number",
-                reader="number",
-                placeholder="2",
-                hint=deadline,
-            ),
-        ]
+        hint = "The name that the processes serve. They decide at points such as ToolCall.before, and observe events."
+        name = FormField(name="remote.name", label="Name", required=True, hint=f"{hint} Example: payments")
+        hint = "What they hear besides the event above. Write one per line; * is all. Example: onComplete"
+        events = FormField(name="remote.events", label="Further events", kind="lines", reader="list", hint=hint)
+        hint = "Without an answer by then, the hook has failed. Example: 0.5"
+        deadline = FormField(name="remote.deadline", label="Deadline, in seconds", kind="number", reader="number")
+        return [name, events if point.event else msgspec.structs.replace(deadline, placeholder="2", hint=hint)]
     fallback = [
         ("fetch", "the operation goes on"),
         ("none", "the operation ends"),

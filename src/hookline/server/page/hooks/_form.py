@@ -225,13 +225,13 @@ def _convert(body: dict[str, Any], form: HookForm, names: list[str]) -> NewHook 
 async def _save(request: Req, form: HookForm, definition: NewHook, names: list[str]) -> Response[str] | None:
     """Store the definition; or note why it cannot be stored, and return nothing."""
     context, found = context_of(request), form.found
+    fence = form.values.get("fence") == "yes"
     try:
         if found is None:
-            notice, stored = "created", await _create(request, definition)
+            notice, stored = "created", await _create(request, definition, fence=fence)
         else:
             whole = msgspec.convert(msgspec.to_builtins(definition), WholeHook)
             tag = f'"{form.values.get("revision", "")}"'
-            fence = form.values.get("fence") == "yes"
             await replace_hook.fn(request, found.id, whole, tenant_id=found.tenant_id, if_match=tag, fence=fence)
             notice, stored = "saved", found.id
     except DefinitionError as error:
@@ -283,11 +283,11 @@ def _merge_fields(before: dict[str, Any], theirs: dict[str, Any], yours: dict[st
     return merged
 
 
-async def _create(request: Req, definition: NewHook) -> str:
+async def _create(request: Req, definition: NewHook, *, fence: bool) -> str:
     """Store a new definition, and return its id. A form that is sent twice stores it once."""
     registry, caller = context_of(request).parts.registry, caller_of(request)
     try:
-        answer = await create_hook.fn(request, definition)
+        answer = await create_hook.fn(request, definition, fence=fence)
     except DefinitionConflictError:
         owner = definition.tenant_id if isinstance(definition.tenant_id, str) else caller.tenant_id
         if isinstance(definition.id, str):

@@ -8,11 +8,13 @@ from contextlib import suppress
 import msgspec
 from litestar import Response, get, post
 
+from hookline.errors import HookUsageError
 from hookline.registry import (
     POINTS,
     DefinitionConflictError,
     DefinitionError,
     DefinitionNotFoundError,
+    FenceError,
     HookDefinition,
     is_movable,
     running_order,
@@ -37,8 +39,8 @@ FIRST_POINT = "ToolCall.guard"
 @get("/hooks/order", opt=READS)
 async def show_order(request: Req) -> Response[str]:
     """Show the hooks at a point in the order in which they run: the system's, then those of a tenant."""
-    asked = {name: request.query_params.get(name, "") for name in ("point", "tenant")}
-    return await _render_order(request, asked["point"], asked["tenant"])
+    asked = {name: request.query_params.get(name, "") for name in ("point", "tenant", "fence")}
+    return await _render_order(request, asked["point"], asked["tenant"], fence=asked["fence"] == "yes")
 
 
 @post("/hooks/order", opt=CHANGES)
@@ -48,19 +50,25 @@ async def change_order(request: Req) -> Response[str]:
     fields = await context.read_form(request)
     point, tenant = fields.get("point", ""), fields.get("tenant", "")
     order = _move(_parse_order(fields.get("order", "")), fields.get("move", ""))
+    fence = fields.get("fence") == "yes"
     body = {"point": point, "tenantId": tenant, "hooks": [{"id": id_, "revision": now} for id_, now in order]}
     try:
-        await order_hooks.fn(request, msgspec.convert(body, HookOrder))
+        await order_hooks.fn(request, msgspec.convert(body, HookOrder), fence=fence)
     except msgspec.ValidationError:
         raise ApiError(422, "invalid", "The order is not one of this view. Reload the page.") from None
     except DefinitionConflictError as error:
         seen = dict(order)
         now = await _read_hooks(request, point, caller.own(tenant))
         if [each.id for each in now] != list(seen):
-            return await _render_order(request, point, tenant, problem=await _tell_conflict(request, seen, now, error))
+            problem = await _tell_conflict(request, seen, now, error)
+            return await _render_order(request, point, tenant, fence=fence, problem=problem)
     except DefinitionError as error:
-        return await _render_order(request, point, tenant, problem=f"{error.problem[:1].upper()}{error.problem[1:]}.")
-    return context.redirect(request, "/hooks/order", notice="ordered", point=point, tenant=tenant)
+        problem = f"{error.problem[:1].upper()}{error.problem[1:]}."
+        return await _render_order(request, point, tenant, fence=fence, problem=problem)
+    except (FenceError, HookUsageError) as error:
+        return await _render_order(request, point, tenant, fence=fence, problem=str(error))
+    kept = {"fence": "yes"} if fence else {}  # who moves one hook will often move another
+    return context.redirect(request, "/hooks/order", notice="ordered", point=point, tenant=tenant, **kept)
 
 
 def _parse_order(text: str) -> list[tuple[str, int]]:
@@ -130,7 +138,9 @@ async def _read_hooks(request: Req, point: str, owner: str) -> list[HookDefiniti
     return sorted(found, key=running_order)
 
 
-async def _render_order(request: Req, point: str, tenant: str, *, problem: str = "") -> Response[str]:
+async def _render_order(
+    request: Req, point: str, tenant: str, *, fence: bool = False, problem: str = ""
+) -> Response[str]:
     context, caller = context_of(request), caller_of(request)
     point = point if point in POINTS else FIRST_POINT
     owner = caller.tenant(tenant) or "" if caller.sees_all else caller.tenant_id
@@ -151,6 +161,7 @@ async def _render_order(request: Req, point: str, tenant: str, *, problem: str =
         tenants=context.parts.registry.tenants() if caller.sees_all else [],
         may_change=caller.sees_all or bool(owner),
         problem=problem,
+        fence=fence,
     )
 
 

@@ -19,6 +19,7 @@ from hookline.registry import (
     DefinitionNotFoundError,
     DefinitionRevision,
     DryRun,
+    FenceError,
     HookDefinition,
     PolicyAlert,
 )
@@ -99,6 +100,8 @@ DONE = {name: f"This hook was {words}" for name, words in ACTIONS.items()} | {
     "reorder": "The order of this hook was changed",
     "revert": "An older revision of this hook was restored",
 }
+FENCED = (FenceError, HookUsageError)
+"""Errors of a change with a fence that no process takes part in, or that some have not confirmed in time."""
 STALE = (DefinitionConflictError, DefinitionNotFoundError, ApiError)
 """Errors of a change for which a definition is not as the form has shown it, or is gone."""
 
@@ -166,7 +169,11 @@ async def switch_hook(request: Req, id: Id) -> Response[str]:  # noqa: A002
     enabled, tenant = fields.get("enabled") == "yes", fields.get("tenant")
     tag = f'"{fields.get("revision", "")}"'
     try:
-        await toggle_hook.fn(request, id, Switching(enabled=enabled), tenant_id=tenant, if_match=tag)
+        await toggle_hook.fn(
+            request, id, Switching(enabled=enabled), tenant_id=tenant, if_match=tag, fence=_read_fence(fields)
+        )
+    except FENCED as error:
+        return await _render_hook(request, id, tenant, unconfirmed=str(error))
     except STALE as error:
         found = await _find(request, id, tenant)
         if found is None or found.enabled != enabled:
@@ -175,6 +182,11 @@ async def switch_hook(request: Req, id: Id) -> Response[str]:  # noqa: A002
     if fields.get("from") == "one":
         return context.redirect(request, f"/hooks/{id}", notice=notice, tenant=fields.get("tenant", ""))
     return context.redirect_back(request, fields.get("back", ""), "/hooks", notice=notice)
+
+
+def _read_fence(fields: Mapping[str, str]) -> bool:
+    """Return whether a change is to take effect in operations that are running."""
+    return fields.get("fence") == "yes"
 
 
 @post("/hooks/{id:str}/tenants", opt=CHANGES)
@@ -229,7 +241,11 @@ async def roll_out_hook(request: Req, id: Id) -> Response[str]:  # noqa: A002
         try:
             changes = msgspec.convert(unset | given | {"mode": mode}, HookChanges)
             tag = f'"{fields.get("revision", "")}"'
-            await change_hook.fn(request, id, changes, tenant_id=found.tenant_id, if_match=tag)
+            await change_hook.fn(
+                request, id, changes, tenant_id=found.tenant_id, if_match=tag, fence=_read_fence(fields)
+            )
+        except FENCED as error:
+            return await _render_hook(request, id, tenant, scope=drawn, unconfirmed=str(error))
         except (DefinitionError, msgspec.ValidationError) as error:
             problems = _place_problem(error, [each.name for each in drawn])
         except STALE as error:
@@ -268,7 +284,7 @@ async def ask_to_delete(request: Req, id: Id) -> Response[str]:  # noqa: A002
     """Ask whether a definition is to be deleted."""
     context = context_of(request)
     found = await read_changeable(context.parts.registry, caller_of(request), id, request.query_params.get("tenant"))
-    return context.render_page(request, "hooks/delete.html", definition=found)
+    return context.render_page(request, "hooks/delete.html", definition=found, problem="")
 
 
 @post("/hooks/{id:str}/delete", opt=CHANGES)
@@ -278,7 +294,12 @@ async def delete_one(request: Req, id: Id) -> Response[str]:  # noqa: A002
     fields = await context.read_form(request)
     tag, tenant = f'"{fields.get("revision", "")}"', fields.get("tenant")
     try:
-        await delete_hook.fn(request, id, tenant_id=tenant, if_match=tag)
+        await delete_hook.fn(request, id, tenant_id=tenant, if_match=tag, fence=_read_fence(fields))
+    except FenceError as error:
+        return await _render_history(request, id, tenant, stale=str(error))
+    except HookUsageError as error:
+        found = await read_changeable(context.parts.registry, caller_of(request), id, tenant)
+        return context.render_page(request, "hooks/delete.html", status=422, definition=found, problem=str(error))
     except STALE as error:
         return await _render_stale(request, id, tenant, error)
     return context.redirect(request, "/hooks/deleted", notice="deleted")
@@ -436,6 +457,7 @@ async def _render_hook(
     tenant_problem: str = "",
     tenant_typed: str = "",
     stale: str = "",
+    unconfirmed: str = "",
     scope: Sequence[FormField] | None = None,
     backtest: Backtest | None = None,
     backtest_days: str = "7",
@@ -449,12 +471,13 @@ async def _render_hook(
     if sample is None:
         sample = msgspec.json.format(msgspec.json.encode(first_sample(definition)), indent=2).decode()
     history = await _read_recent(request, definition)
-    refused = problem or tenant_problem or backtest_problem or scope is not None
+    refused = problem or tenant_problem or backtest_problem or unconfirmed or scope is not None
     return context.render_page(
         request,
         "hooks/hook.html",
         status=409 if stale and scope is None else 422 if refused else 200,
         stale=stale,
+        unconfirmed=unconfirmed,
         definition=definition,
         observes=POINTS[definition.point].event is not None and not (definition.webhook and definition.webhook.control),
         sample=sample,
