@@ -103,7 +103,7 @@ async def kill_under_load(folder: Path, what: str, *, kills: int, events: int) -
     folder.mkdir()
     server, ledger = NatsServer(folder / "nats"), Ledger(folder / "ledger")
     server.start()
-    began = monotonic()
+    began, reconnects = monotonic(), 0
     expected: set[tuple[str, int]] = set()
     try:
         async with AsyncExitStack() as stack:
@@ -125,9 +125,10 @@ async def kill_under_load(folder: Path, what: str, *, kills: int, events: int) -
                     await asyncio.to_thread(server.start)
                 await writing
                 await ledger.wait_for(already + events)
+            reconnects = bus.reconnects
     finally:
         server.kill()
-    return rows_of(what, kills, expected, ledger.read(), monotonic() - began)
+    return rows_of(what, kills, expected, ledger.read(), monotonic() - began, reconnects)
 
 
 async def store_events(store: SqlStore, name: str, events: int, expected: set[tuple[str, int]]) -> None:
@@ -162,9 +163,9 @@ async def store_operation(store: SqlStore, operation_id: str, commits: int, expe
 
 
 def rows_of(
-    what: str, kills: int, expected: set[tuple[str, int]], heard: list[tuple[str, int]], seconds: float
+    what: str, kills: int, expected: set[tuple[str, int]], heard: list[tuple[str, int]], seconds: float, reconnects: int
 ) -> list[Row]:
-    """Return what was lost, early, repeated and unknown."""
+    """Return what was lost, early, repeated and unknown, and how often the bus of the relay was away."""
     last: dict[str, int] = {}
     early = 0
     for operation_id, number in dict.fromkeys(heard):
@@ -178,6 +179,7 @@ def rows_of(
         Row(case=f"with an unknown id {case}", value=len(set(heard) - expected), unit="events", at_most=0),
         Row(case=f"repeated, with the id that they had {case}", value=repeats, unit="events"),
         Row(case=f"heard a second {case}", value=len(heard) / seconds, unit="events"),
+        Row(case=f"times that the bus of the relay was away {case}", value=reconnects, unit="times"),
     ]
 
 

@@ -11,9 +11,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from hookline.bus import BusAnswerError, BusUnavailableError, CommittedEvents, NatsBus, NobodyServesError
+from hookline import Hooks, ToolCall
+from hookline.bus import BusAnswerError, BusUnavailableError, CommittedEvents, NatsBus, NobodyServesError, remote
 from hookline.errors import HookUsageError
 from tests.nats_servers import NatsServer
+from tests.registry.scenes import pay
 
 pytestmark = pytest.mark.anyio
 
@@ -304,6 +306,32 @@ async def test_accounts_do_not_meet(accounts: NatsServer) -> None:
             await done.wait()
 
     assert heard == [2]
+
+
+async def test_the_run_of_a_tenant_with_the_account_of_another_one_is_judged_by_nobody(accounts: NatsServer) -> None:
+    hooks = Hooks("guard")
+    hooks.guard(ToolCall)(lambda call: None)
+    async with (
+        NatsBus(url(accounts, "one:s3cret-1")) as one,
+        NatsBus(url(accounts, "two:s3cret-2")) as two,
+        one.serve(hooks),
+    ):
+        right = await pay([remote("guard", bus=one, deadline=60.0)])
+        wrong = await pay([remote("guard", bus=two, deadline=60.0)])
+
+    assert right.denied is None
+    assert wrong.denied is not None
+    assert two.questions == {("guard", "nobody"): 1}
+
+
+async def test_an_answer_that_is_too_large_never_allows_a_call(accounts: NatsServer) -> None:
+    hooks = Hooks("guard")
+    hooks.before(ToolCall)(lambda call: call.with_args(text="x" * 70_000))
+    async with NatsBus(url(accounts, "one:s3cret-1")) as bus, bus.serve(hooks):
+        outcome = await pay([remote("guard", bus=bus, deadline=60.0)])
+
+    assert outcome.denied is not None
+    assert "the bus carries" in str(outcome.executions[0].error)
 
 
 async def test_a_wrong_password_is_refused_at_once(accounts: NatsServer) -> None:

@@ -46,6 +46,12 @@ async def test_the_live_view_of_a_server_shows_what_changes_at_another_over_the_
         watching = asyncio.create_task(watch())
         try:
             await asyncio.wait_for(wait_for("status 200"), 60)
+            # What is changed before the stream knows the present state is not shown.
+            following = asyncio.create_task(wait_for("data:"))
+            async with asyncio.timeout(60):
+                while not following.done():
+                    await operation(other.store)
+                    await asyncio.wait([following], timeout=0.2)
             for _ in range(3):
                 changed = await operation(other.store)
                 await asyncio.wait_for(wait_for(changed), 60)

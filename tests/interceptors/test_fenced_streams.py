@@ -139,7 +139,8 @@ def expect_text(
     given = "" if held_by else "".join(turns[changed][: at - ends[changed] + len(turns[changed])])
     earlier = "".join(texts[:changed])
     if verdict == DENIES:
-        return given if kind is held_by is AgentCall else earlier + given
+        # A step that is denied ends the run, and takes along what was held for the hooks of the run.
+        return given if held_by is AgentCall and kind is not ModelCall else earlier + given
     said = [
         verdict if verdict is not None and (kind is not AgentCall or nth == len(turns) - 1) else text
         for nth, text in enumerate(texts)

@@ -143,6 +143,31 @@ async def test_hooks_run_in_a_new_order_in_running_operations_if_it_is_fenced(re
     assert [each.hook_id for each in seen] == ["a", "b", *(["b", "a"] if fence else ["a", "b"])]
 
 
+@pytest.mark.parametrize("changed", [True, False])
+async def test_a_fenced_change_puts_no_hook_of_a_tenant_before_those_of_the_system(
+    registry: Registry, changed: bool
+) -> None:
+    await registry.create(definition(**COUNTING | {"id": "system", "name": "system", "priority": 10}))
+    for tenant in ("", "acme"):  # hooks without a priority
+        webhook = {"url": "https://acme.example/in"}
+        await registry.create(
+            definition(name="hears", point="beforeToolCall", tool="other", webhook=webhook, tenant_id=tenant)
+        )
+    own = {"id": "own", "name": "own", "tenant_id": "acme", "percent": 100, "agents": ["payer"]}
+    await registry.create(definition(**COUNTING | own | {"config": {"most": 2}}))
+
+    async def change() -> None:
+        if changed:
+            await registry.update("own", {"description": "only of the next run"})
+        await registry.update("system", {"priority": 500}, fence=True)
+
+    with executions() as seen:
+        result = await run(registry, at(1, change), tenant_id="acme")
+
+    assert [each.hook_id for each in seen] == ["system", "own"] * 3
+    assert [text.startswith("paid") for text in results(result)] == [True, True, False]  # it has counted on
+
+
 async def test_a_tenant_is_not_concerned_by_the_fenced_change_of_another(registry: Registry) -> None:
     await registry.create(definition(**COUNTING, tenant_id="acme"))
 
@@ -302,6 +327,26 @@ async def test_a_process_that_does_not_take_part_can_make_a_fenced_change(databa
         assert [text.startswith("paid") for text in results(result)] == [True, False, False]
 
 
+async def test_nobody_waits_for_a_process_without_a_lease_and_its_running_operations_keep_their_hooks(
+    database_url: str,
+) -> None:
+    async with (
+        SqlStore(database_url) as store,
+        open_registry(store) as member,
+        SqlStore(database_url) as other_store,
+        Registry(other_store, modules=[FACTORIES]) as without_lease,
+    ):
+        await member.create(definition(**COUNTING))
+        await without_lease.refresh()
+
+        before = await run(without_lease, at(1, lambda: member.update("limit", REFUSE, fence=True)))
+        await without_lease.refresh()
+        after = await run(without_lease, at(0, asyncio.sleep))
+
+        assert results(before) == ["paid 1", "paid 2", "paid 3"]
+        assert [text.startswith("paid") for text in results(after)] == [False] * 3
+
+
 async def test_two_fenced_changes_at_once_both_take_effect(database_url: str) -> None:
     async with (
         SqlStore(database_url) as store,
@@ -393,6 +438,16 @@ async def test_operations_that_outlive_their_registry_are_denied(database_url: s
 
         assert [text.startswith("paid") for text in results(result)] == [True, False, False]
         assert await members(store) == []
+
+
+async def test_a_fence_is_a_boolean_and_nothing_is_changed_otherwise(registry: Registry) -> None:
+    stored = await registry.create(definition(**COUNTING))
+
+    for wrong in ("no", 1, None):
+        with pytest.raises(HookUsageError, match="`fence` must be True or False"):
+            await registry.update("limit", REFUSE, fence=wrong)  # type: ignore[arg-type]
+
+    assert await registry.get("limit") == stored
 
 
 async def test_a_definition_that_is_gone_cannot_be_changed_with_a_fence(registry: Registry) -> None:

@@ -91,6 +91,11 @@ async def test_questions_of_the_process_are_counted_by_how_they_ended(
     assert "Questions to payments: nobody serves it" in page
     assert 'hookline_bus_questions_total{name="payments",outcome="answered"} 1\n' in metrics
     assert 'hookline_bus_questions_total{name="payments",outcome="nobody"} 1\n' in metrics
+    counts = "hookline_remote_decision_duration_seconds_count"
+    assert counts + '{name="payments",outcome="answered"} 1\n' in metrics
+    assert counts + '{name="payments",outcome="nobody"} 1\n' in metrics
+    assert 'hookline_remote_decisions_pending{name="payments"} 0\n' in metrics
+    assert "Remote decisions" in page
 
 
 async def test_a_server_without_a_bus_has_none(new_database_url: Callable[[str], str]) -> None:

@@ -6,6 +6,8 @@
 """
 
 from hookline.bus._bus import Bus
+from hookline.bus._decision_figures import DecisionFigures as DecisionFigures
+from hookline.bus._decision_figures import decision_figures as decision_figures
 from hookline.bus._memory import MemoryBus
 from hookline.bus._messages import NAME as NAME
 from hookline.bus._messages import (
@@ -26,6 +28,7 @@ from hookline.bus._observers import heard_event_id
 from hookline.bus._remote import REVISIONS, remote, serve
 from hookline.bus._remote import ask_about as ask_about
 from hookline.bus._signing import SECRET_VARIABLE as SECRET_VARIABLE
+from hookline.bus._signing import UnsignedAnswerError as UnsignedAnswerError
 from hookline.bus._signing import check_secret as check_secret
 
 __all__ = [

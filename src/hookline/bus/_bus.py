@@ -76,6 +76,17 @@ class Bus(Wakeups, Protocol):
         """
         ...
 
+    async def stream_id(self) -> str:
+        """Return the id of what keeps the commits, which is another one once the bus has lost them.
+
+        It is `""` for a bus that does not know. A relay then cannot notice a loss.
+
+        Raises:
+            BusUnavailableError: If the server cannot be reached.
+            HookUsageError: If the bus is not open.
+        """
+        return ""
+
     @abstractmethod
     async def tell(self, commit: CommittedEvents) -> None:
         """Hand over a commit to all who hear. It returns once the bus has kept it.

@@ -631,6 +631,16 @@ class NatsBus(LocalWakeups, Bus):
             raise self._unavailable_error(error) from error
         return depths
 
+    async def stream_id(self) -> str:
+        """Return the id of the stream, another one after the server has lost its files; see `Bus.stream_id`."""
+        jetstream = await self._event_stream()
+        try:
+            created = (await jetstream.stream_info(self._stream)).created
+        except self._failures as error:
+            self._has_stream = False
+            raise self._unavailable_error(error) from error
+        return "" if created is None else str(created.isoformat())
+
     async def tell(self, commit: CommittedEvents) -> None:
         """Hand over a commit to all who hear; see `Bus.tell`."""
         check_commit(commit)
@@ -644,7 +654,11 @@ class NatsBus(LocalWakeups, Bus):
 
         async def publish(_: Any) -> None:
             jetstream = await self._event_stream()
-            await jetstream.publish(subject, data, timeout=1.0, headers=dict(headers))
+            try:
+                await jetstream.publish(subject, data, timeout=1.0, headers=dict(headers))
+            except self._js_errors.NoStreamResponseError:
+                self._has_stream = False  # somebody has removed it
+                raise
 
         await self._use_jetstream(publish)
 

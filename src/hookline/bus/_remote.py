@@ -13,9 +13,10 @@ from msgspec import structs
 
 from hookline._checks import quote
 from hookline.bus._bus import Bus
+from hookline.bus._decision_figures import count_decision
 from hookline.bus._messages import BusAnswerError, EventFilter, check_name
 from hookline.bus._serving import FORMAT, HookQuestion, RemoteDecision, encode_call
-from hookline.bus._signing import ANSWER, QUESTION, Secret, check_secret, read_signed, sign
+from hookline.bus._signing import ANSWER, QUESTION, Secret, UnsignedAnswerError, check_secret, read_signed, sign
 from hookline.calls import CALLS, AgentCall, Ask, Call, Deny, Respond, ToolCall
 from hookline.errors import HookDefinitionError, HookUsageError, message_of
 from hookline.events import EVENTS, Event
@@ -155,14 +156,15 @@ async def ask_about(
         BusAnswerError: If the answer is a failure, has no valid signature, or cannot be read.
     """
     question = HookQuestion(format=FORMAT, call=type(call).__name__, fields=encode_call(call))
-    answer = await ask_signed(bus, name, msgspec.json.encode(question), deadline=deadline, secret=secret)
-    try:
-        decision = msgspec.json.decode(answer, type=RemoteDecision)
-        if decision.format != FORMAT:
-            raise ValueError(f"its format is {decision.format}, and this process reads format {FORMAT}")
-        made = _decision_about(call, decision)
-    except (msgspec.MsgspecError, ValueError) as error:
-        raise BusAnswerError(name, message_of(error)) from error
+    with count_decision(bus, name):
+        answer = await ask_signed(bus, name, msgspec.json.encode(question), deadline=deadline, secret=secret)
+        try:
+            decision = msgspec.json.decode(answer, type=RemoteDecision)
+            if decision.format != FORMAT:
+                raise ValueError(f"its format is {decision.format}, and this process reads format {FORMAT}")
+            made = _decision_about(call, decision)
+        except (msgspec.MsgspecError, ValueError) as error:
+            raise BusAnswerError(name, message_of(error)) from error
     call.metadata.setdefault(REVISIONS, {})[name] = decision.revision
     if decision.context and isinstance(call, ToolCall | AgentCall):
         call.add_context(decision.context)
@@ -191,7 +193,7 @@ async def ask_signed(bus: Bus, name: str, question: bytes, *, deadline: float, s
     try:
         return read_signed(ANSWER, name, answer, secret, id)[1]
     except HookUsageError as error:
-        raise BusAnswerError(name, str(error).rstrip(".")) from error
+        raise UnsignedAnswerError(name, str(error).rstrip(".")) from error
 
 
 def remote(

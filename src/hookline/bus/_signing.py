@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from hookline.bus._messages import Answerer
+from hookline.bus._messages import Answerer, BusAnswerError
 from hookline.errors import HookUsageError
 
 __all__ = [
@@ -17,6 +17,7 @@ __all__ = [
     "SECRET_VARIABLE",
     "Secret",
     "SignedMessage",
+    "UnsignedAnswerError",
     "check_secret",
     "read_signed",
     "sign",
@@ -31,6 +32,10 @@ SECRET_VARIABLE = "HOOKLINE_REMOTE_SECRET"
 SHORTEST = 24
 """Characters that a secret has at least."""
 QUESTION, ANSWER = "question", "answer"
+
+
+class UnsignedAnswerError(BusAnswerError):
+    """An answer has no valid signature, so that it is none."""
 
 
 class SignedMessage(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

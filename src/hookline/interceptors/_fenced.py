@@ -18,7 +18,7 @@ import msgspec
 
 from hookline.calls import Call, merge_context
 from hookline.execution import report_failure
-from hookline.hooks import AnyHook, Hook, Hooks
+from hookline.hooks import AnyHook, Hook, Hooks, copy_bundle
 from hookline.interceptors._chain import Chain
 from hookline.interceptors._failures import fail_closed, failed_closed
 from hookline.interceptors._fold import CompiledChain
@@ -122,10 +122,13 @@ class Fence:
                 ordered.insert(0 if before is None else ordered.index(before) + 1, key)
                 renewed[key] = entry
             before = key if key in renewed else before
+        system = (entry for key, entry in renewed.items() if not key[0])
+        floor = max((entry.priority for entry in system if isinstance(entry, Hooks)), default=0)
         result: list[AnyHook] = []
         for entry in hooks:
             if entry is marker:
-                result += [marker.at(self.revision), *(renewed[key] for key in ordered)]
+                result.append(marker.at(self.revision))
+                result += [_raise_priority(renewed[key], floor) if key[0] else renewed[key] for key in ordered]
             elif definition_key(entry) is None:
                 result.append(entry)
         return result
@@ -186,6 +189,18 @@ def _revision_of(entry: AnyHook) -> int:
 
 def _is_inherited(entry: AnyHook) -> bool:
     return cast("Hooks | Hook", entry).inherit
+
+
+def _raise_priority(entry: AnyHook, floor: int) -> AnyHook:
+    """Return a hook of a tenant, with its handlers, such that it is not outside of the hooks of the system."""
+    if not isinstance(entry, Hooks) or entry.priority >= floor:
+        return entry
+    raised = copy(entry._unscoped or entry)
+    raised.priority = floor
+    raised.interceptors = tuple(
+        msgspec.structs.replace(each, priority=max(each.priority, floor)) for each in raised.interceptors
+    )
+    return copy_bundle(raised, revision=entry.revision, scope=entry.scope)
 
 
 def renew_hooks(hooks: Sequence[AnyHook]) -> Sequence[AnyHook]:

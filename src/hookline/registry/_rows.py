@@ -11,6 +11,7 @@ import msgspec
 from sqlalchemy import Row, delete, func, insert, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from hookline.errors import HookUsageError
 from hookline.registry._definition import APPLIED, POINTS, HookDefinition, check_definition
 from hookline.registry._fencing import check_members
 from hookline.registry._revisions import (
@@ -311,8 +312,10 @@ async def open_change(
 
     Raises:
         StoreUnavailableError: If the database cannot be reached.
-        HookUsageError: If `fence` is set, and no process takes part in fenced changes.
+        HookUsageError: If `fence` is set, and no process takes part in fenced changes; or if it is not a boolean.
     """
+    if not isinstance(fence, bool):
+        raise HookUsageError(f"`fence` must be True or False; got {fence!r:.100}.")
     async with store.writing() as connection:
         if fence:
             await check_members(connection)

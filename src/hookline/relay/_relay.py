@@ -28,6 +28,7 @@ from hookline.store import (
     claim_relay,
     confirm_told,
     note_relay,
+    note_stream,
     read_dead_letters,
     read_queue,
     read_relay_status,
@@ -177,16 +178,30 @@ class Relay:
             `None` if this relay leads; else the seconds until the lease of the other one ends.
         """
         depths: dict[str, int] = {}
+        stream = ""
         if self._leads:
             with suppress(BusUnavailableError, HookUsageError, TimeoutError):
+                stream = await self._bus.stream_id()
                 depths = await self._bus.depths()
+        lost: dict[str, float] = {}
         now = self._store.now_sql()
         async with self._store.writing() as connection:
             left = await claim_relay(connection, self._id, self._lease_seconds, now=now)
             if left is None and self._leads:
                 await note_relay(connection, self._id, problem=self._problem, depths=depths, now=now)
+                if stream:
+                    lost = await note_stream(connection, self._id, stream, depths, now=now)
+        for name, since in sorted(lost.items()):
+            logger.error(
+                "The bus has lost the commits of %r that it kept. Tell %r again what it has not heard: hookline relay "
+                "replay %s --since %.0f",
+                self._store,
+                name,
+                name,
+                since,
+            )
         if self._leads is not (left is None):
-            self._leads = left is None
+            self._leads, self._problem = left is None, None
             logger.info(
                 "%s %s the commits of %r",
                 self._id,

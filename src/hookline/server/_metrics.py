@@ -7,7 +7,6 @@ whole process, which may be that of another application, and for figures of our 
 from __future__ import annotations
 
 import asyncio
-from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack
@@ -15,7 +14,8 @@ from time import monotonic
 
 from sqlalchemy import func, select
 
-from hookline.bus import NatsBus
+from hookline._durations import BUCKETS, DurationHistogram
+from hookline.bus import Bus, NatsBus, decision_figures
 from hookline.registry import ALERT_KINDS, ExecutionLog, Registry
 from hookline.server._callers import Req, caller_of
 from hookline.server._problems import ApiError
@@ -60,24 +60,11 @@ class OpenStreams:
 
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 COUNT_SECONDS = 10.0
 """Seconds for which counts of rows are cached, since counting costs more the more rows there are."""
 
 Labels = tuple[tuple[str, str], ...]
 Sample = tuple[str, Labels, float]
-
-
-class DurationHistogram:
-    """A histogram of the durations of requests."""
-
-    def __init__(self) -> None:
-        self.counts = [0] * (len(BUCKETS) + 1)
-        self.sum = 0.0
-
-    def add(self, seconds: float) -> None:
-        self.counts[bisect_left(BUCKETS, seconds)] += 1
-        self.sum += seconds
 
 
 class Metrics:
@@ -152,12 +139,7 @@ class Metrics:
         name = "hookline_http_request_duration_seconds"
         samples: list[Sample] = []
         for (method, route), durations in sorted(self._durations.items()):
-            labels: Labels = (("method", method), ("route", route))
-            total = 0
-            for bound, count in zip([*map(str, BUCKETS), "+Inf"], durations.counts, strict=True):
-                total += count
-                samples.append((f"{name}_bucket", (*labels, ("le", bound)), float(total)))
-            samples += [(f"{name}_sum", labels, durations.sum), (f"{name}_count", labels, total)]
+            samples += _duration_samples(name, (("method", method), ("route", route)), durations)
         yield "histogram", name, samples
 
     def _process_families(self) -> Iterator[tuple[str, str, list[Sample]]]:
@@ -176,6 +158,8 @@ class Metrics:
                 for (asked_name, outcome), count in sorted(bus.questions.items())
             ]
             yield "counter", name, asked
+        if isinstance(bus, Bus):
+            yield from _decision_families(bus)
         if self._log is not None:
             yield _single_sample("gauge", "hookline_log_queued", self._log.queued)
             yield _single_sample("counter", "hookline_log_written_total", self._log.written)
@@ -206,7 +190,33 @@ class Metrics:
             _single_sample("gauge", "hookline_relay_running", relay.owner is not None),
             _named_samples("hookline_relay_unheard_commits", relay.depths),
             _named_samples("hookline_relay_dead_letters", relay.dead_letters),
+            _named_samples("hookline_relay_lost", dict.fromkeys(relay.lost, 1)),
         ]
+
+
+def _decision_families(bus: Bus) -> Iterator[tuple[str, str, list[Sample]]]:
+    figures = sorted(decision_figures(bus).items())
+    yield _named_samples("hookline_remote_decisions_pending", {name: each.pending for name, each in figures})
+    name = "hookline_remote_decision_duration_seconds"
+    yield (
+        "histogram",
+        name,
+        [
+            sample
+            for asked_name, each in figures
+            for outcome, durations in each.durations.items()
+            for sample in _duration_samples(name, (("name", asked_name), ("outcome", outcome)), durations)
+        ],
+    )
+
+
+def _duration_samples(name: str, labels: Labels, durations: DurationHistogram) -> Iterator[Sample]:
+    total = 0
+    for bound, count in zip([*map(str, BUCKETS), "+Inf"], durations.counts, strict=True):
+        total += count
+        yield f"{name}_bucket", (*labels, ("le", bound)), float(total)
+    yield f"{name}_sum", labels, durations.sum
+    yield f"{name}_count", labels, total
 
 
 def _single_sample(kind: str, name: str, value: float) -> tuple[str, str, list[Sample]]:

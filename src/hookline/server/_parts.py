@@ -20,7 +20,7 @@ from hookline.server._operation_summaries import OperationSummaries
 from hookline.server._problems import ApiError
 from hookline.server._refusals import Refusals
 from hookline.server._settings import ServerSettings
-from hookline.store import DeliveryLog, SqlStore, limit_waiting
+from hookline.store import DeliveryLog, SqlStore, limit_waiting, read_losses
 
 __all__ = ["ServerParts", "StoreCheck", "parts_of"]
 
@@ -64,6 +64,8 @@ class StoreCheck:
     def __init__(self, store: SqlStore) -> None:
         self._store = store
         self._checking: asyncio.Task[dict[str, list[str]] | None] | None = None
+        self.bus_has_lost = False
+        """Whether the last check found that the bus has lost events that remote observers had not heard."""
 
     async def check(self) -> dict[str, list[str]] | None:
         """Check the database.
@@ -80,6 +82,8 @@ class StoreCheck:
             with limit_waiting(LOCK_SECONDS):
                 async with asyncio.timeout(CHECK_SECONDS):
                     await self._store.check()
+                    async with self._store.reading() as connection:
+                        self.bus_has_lost = bool(await read_losses(connection))
                     return await self._store.missing_hooks()
         except (StoreUnavailableError, TimeoutError):
             return None

@@ -93,7 +93,9 @@ from hookline.store._relay_queue import add_dead_letter as add_dead_letter
 from hookline.store._relay_queue import claim_relay as claim_relay
 from hookline.store._relay_queue import confirm_told as confirm_told
 from hookline.store._relay_queue import note_relay as note_relay
+from hookline.store._relay_queue import note_stream as note_stream
 from hookline.store._relay_queue import read_dead_letters as read_dead_letters
+from hookline.store._relay_queue import read_losses as read_losses
 from hookline.store._relay_queue import read_queue as read_queue
 from hookline.store._relay_queue import read_relay_status as read_relay_status
 from hookline.store._relay_queue import release_relay as release_relay

@@ -395,6 +395,21 @@ def _now_sql(dialect: str) -> ColumnElement[float]:
     return literal_column("((julianday('now') - 2440587.5) * 86400.0)", Double)
 
 
+class SqliteConnection(sqlite3.Connection):
+    """A connection whose transaction ends when it is closed.
+
+    SQLite keeps a connection that is closed, with its transaction and its locks, until the last of its statements is
+    freed. A statement that has rows left, since its caller was cancelled, is freed when Python collects its cursor.
+    """
+
+    def close(self) -> None:
+        """Roll back the transaction, and close the connection."""
+        try:
+            self.rollback()
+        finally:
+            super().close()
+
+
 class Database:
     """The connections to one database.
 
@@ -654,7 +669,11 @@ class Database:
         engine = create_async_engine(
             self.address.url,
             # `isolation_level=None`: otherwise the driver begins transactions by itself.
-            connect_args={"isolation_level": None, "timeout": self.retry_seconds},
+            connect_args={
+                "isolation_level": None,
+                "timeout": self.retry_seconds,
+                "factory": SqliteConnection,
+            },
             hide_parameters=True,
             poolclass=AsyncAdaptedQueuePool,
             pool_size=size,

@@ -31,7 +31,9 @@ __all__ = [
     "claim_relay",
     "confirm_told",
     "note_relay",
+    "note_stream",
     "read_dead_letters",
+    "read_losses",
     "read_queue",
     "read_relay_status",
     "release_relay",
@@ -43,6 +45,8 @@ Row: TypeAlias = dict[str, Any]
 
 NAME = "relay"
 """The name of the only row of `relays`."""
+SPARE_SECONDS = 600.0
+"""How much older than its commit an event may be: by so much more is told again of what the bus has lost."""
 REPLAYED = 100
 """Events of an operation that a replay puts into one message at most."""
 
@@ -85,6 +89,8 @@ class RelayStatus(msgspec.Struct, frozen=True, kw_only=True):
         problem: Why commits cannot be told now; `None` if they can.
         depths: Number of commits that the bus keeps and that a name has not heard yet, by name.
         dead_letters: Number of dead letters, by name.
+        lost: Since when the bus may have lost events that a name has not heard, in unix seconds, by name; empty once
+            they are replayed.
     """
 
     owner: str | None = None
@@ -95,6 +101,7 @@ class RelayStatus(msgspec.Struct, frozen=True, kw_only=True):
     problem: str | None = None
     depths: dict[str, int] = {}
     dead_letters: dict[str, int] = {}
+    lost: dict[str, float] = {}
 
 
 class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
@@ -274,7 +281,62 @@ async def read_relay_status(connection: AsyncConnection, *, now: ColumnElement[f
         told_at=row.told_at,
         problem=row.problem,
         depths=msgspec.json.decode(row.depths, type=dict[str, int]),
+        lost=decode_times(row.lost),
     )
+
+
+def decode_times(text: str | None) -> dict[str, float]:
+    """Return times in unix seconds by name; none for `None`."""
+    return {} if text is None else msgspec.json.decode(text, type=dict[str, float])
+
+
+def encode_times(times: Mapping[str, float]) -> str | None:
+    """Return times by name as JSON; `None` if there are none."""
+    return msgspec.json.encode(times).decode() if times else None
+
+
+async def note_stream(
+    connection: AsyncConnection, owner: str, stream: str, depths: Mapping[str, int], *, now: ColumnElement[float]
+) -> dict[str, float]:
+    """Store up to when each name has heard all, and notice that the bus has lost what it kept.
+
+    Args:
+        connection: The transaction.
+        owner: The relay, which must have the lease.
+        stream: The id of the stream of the bus.
+        depths: Number of commits in it that a name has not heard yet, by name.
+        now: The present time.
+
+    Returns:
+        Since when events may be lost that a name has not heard, by name; empty unless the stream is another one now.
+    """
+    mine = and_(relays.c.name == NAME, relays.c.owner == owner)
+    row = (await connection.execute(select(relays, now.label("now")).where(mine))).first()
+    if row is None:
+        return {}
+    heard = decode_times(row.heard)
+    losses = dict(heard) if row.stream is not None and row.stream != stream else {}
+    oldest = (await connection.execute(select(func.min(relay_queue.c.created_at)))).scalar_one()
+    until = max(0.0, min(row.now, row.now if oldest is None else oldest) - SPARE_SECONDS)
+    for name, depth in depths.items():
+        heard[name] = heard.get(name, 0.0) if depth else until
+    known = decode_times(row.lost)
+    for name, since in losses.items():
+        heard[name] = known[name] = min(since, known.get(name, since))
+    values = {"stream": stream, "heard": encode_times(heard), "lost": encode_times(known)}
+    await connection.execute(update(relays).where(mine).values(values))
+    return losses
+
+
+async def read_losses(connection: AsyncConnection) -> dict[str, float]:
+    """Read since when the bus may have lost events that a name has not heard, in unix seconds, by name."""
+    return decode_times((await connection.execute(select(relays.c.lost).where(relays.c.name == NAME))).scalar())
+
+
+async def forget_losses(connection: AsyncConnection, hearer: str, since: float) -> None:
+    """Note that what the bus had lost is told again to a name, if that begins early enough."""
+    left = {name: lost for name, lost in (await read_losses(connection)).items() if name != hearer or lost < since}
+    await connection.execute(update(relays).where(relays.c.name == NAME).values(lost=encode_times(left)))
 
 
 # Dead letters and replays
@@ -424,4 +486,6 @@ async def replay_events(
     ]
     if rows:
         await connection.execute(insert(relay_queue).values(created_at=now), rows)
+    if since is not None and operation_id is None:
+        await forget_losses(connection, hearer, since)
     return sum(row["number"] - row["first"] + 1 for row in rows)

@@ -588,6 +588,9 @@ relays = Table(
     Column("problem", Text),
     Column("depths", Text, nullable=False),
     Column("updated_at", Float, nullable=False),
+    Column("stream", String(80)),
+    Column("heard", Text),
+    Column("lost", Text),
 )
 
 dead_letters = Table(

@@ -176,11 +176,13 @@ def replay_stored(
 def _fields(status: RelayStatus) -> list[tuple[str, object]]:
     depths = [f"{name}: {count}" for name, count in sorted(status.depths.items())]
     dead = [f"{name}: {count}" for name, count in sorted(status.dead_letters.items())]
+    lost = [f"hookline relay replay {name} --since {since:.0f}" for name, since in sorted(status.lost.items())]
     return [
         ("relay", status.owner or "none runs"),
         ("waiting", f"{status.waiting} commits"),
         ("oldest waits", f"{status.waiting_seconds:.0f} s" if status.waiting else ""),
         ("problem", status.problem or ""),
+        ("lost by the bus", "; ".join(lost)),
         ("told", f"{status.told} commits"),
         time_field("last told", status.told_at),
         ("not heard yet", ", ".join(depths)),

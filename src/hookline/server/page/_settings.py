@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from litestar import Response, get
 
-from hookline.bus import NatsBus
+from hookline.bus import Bus, NatsBus, decision_figures
 from hookline.relay import list_dead_letters, relay_status
 from hookline.server._callers import Req, caller_of
 from hookline.server._server_description import describe_server
@@ -42,6 +42,7 @@ async def show_settings(request: Req) -> Response[str]:
         session_hours=SESSION_SECONDS // 3600,
         waiting_for_hooks=readiness or {},
         bus=bus if isinstance(bus, NatsBus) else None,
+        decisions=sorted(decision_figures(bus).items()) if isinstance(bus, Bus) else [],
         relay=None if server.system is None else await relay_status(context.parts.store),
         dead_letters=[] if server.system is None else await list_dead_letters(context.parts.store, limit=SHOWN),
         api=request.scope["state"].get("hookline_root", ""),

@@ -27,6 +27,10 @@ BUS_PROBLEM = (
     "The bus is away. Remote hooks get no answers, so that their `on_error` decides, and changes of other processes "
     "are noticed later."
 )
+BUS_LOSS_PROBLEM = (
+    "The bus has lost events that remote observers had not heard. `hookline relay status` shows the commands that tell "
+    "them again."
+)
 HOOKS_PROBLEM = "Operations wait for hooks: no worker that tried to resume them has all of their interceptors."
 
 
@@ -57,7 +61,7 @@ class Readiness(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         status: `"ok"`, `"degraded"` (it works with the last known definitions, operations wait for hooks, or the bus is
-            away), or `"unavailable"`.
+            away or has lost events), or `"unavailable"`.
         store: Whether the database can be read and, on SQLite, written.
         registry: Whether the definitions are up to date; `None` if there is no registry.
         bus: Whether the bus is connected; `None` if there is none.
@@ -95,13 +99,16 @@ async def ready(request: Req) -> Response[Readiness]:
         waiting = WaitingForHooks(operations=len(missing), hooks=ids[:SHOWN_HOOKS])
     wakeups = parts.store.wakeups
     bus = wakeups.is_connected if isinstance(wakeups, NatsBus) else None
-    if store and (registry is False or bus is False or waiting is not msgspec.UNSET):
+    has_lost = store and parts.store_check.bus_has_lost
+    if store and (registry is False or bus is False or has_lost or waiting is not msgspec.UNSET):
         status = "degraded"
     problems = [] if store else [STORE_PROBLEM]
     if registry is False:
         problems.append(REGISTRY_PROBLEM)
     if bus is False:
         problems.append(BUS_PROBLEM)
+    if has_lost:
+        problems.append(BUS_LOSS_PROBLEM)
     if waiting is not msgspec.UNSET:
         problems.append(HOOKS_PROBLEM)
     found = Readiness(
