@@ -23,6 +23,7 @@ import pytest
 
 from hookline.store import SqlStore
 from hookline.store._migrate import VERSION_TABLE
+from tests.compiled_statements import share_compiled_statements
 from tests.temporary import short_folder
 
 __all__ = [
@@ -37,6 +38,8 @@ __all__ = [
     "postgresql_url",
     "sqlite_tables",
 ]
+
+share_compiled_statements()
 
 DIALECTS = ("sqlite", "postgresql")
 TABLES = "with_tables"

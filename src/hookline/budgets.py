@@ -397,9 +397,11 @@ class InMemoryBudgets:
 
     Args:
         clock: Returns the time in unix seconds.
+        announces: Whether hooks announce and log what happens to these counts; not where a budget is only tried.
     """
 
-    def __init__(self, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, clock: Callable[[], float] = time.time, *, announces: bool = True) -> None:
+        self.announces = announces
         self._clock = clock
         self._lock = threading.Lock()
         self._windows: OrderedDict[str, BudgetFigures] = OrderedDict()

@@ -329,14 +329,18 @@ async def test_what_a_resolver_does_not_approve_does_not_run(
 
 async def test_a_resolver_sees_only_what_was_left_to_it() -> None:
     boss = Boss(ApprovalOutcome.APPROVE, Verdict.allow())
+    contexts: list[dict[str, Any]] = []
 
     def redact(context: dict[str, Any]) -> dict[str, Any]:
+        contexts.append(context)
         return {**context, "target": "[redacted]", "tool_call": {**context["tool_call"], "args": {}}}
 
     policies = PolicyHooks(Policy(pre_tool_call=LIFTABLE), approvals=boss, redact=redact)
     await exec_agent(banker(Sums()), "pay", hooks=[policies])
 
-    assert "500" not in json.dumps(boss.requests[0].context)
+    [shown, whole] = [json.dumps(each) for each in (boss.requests[0].context, contexts[0])]
+    assert "Ada" in whole
+    assert "Ada" not in shown
 
 
 async def test_without_anybody_to_ask_the_denial_stands() -> None:

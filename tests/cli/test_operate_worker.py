@@ -220,5 +220,4 @@ def test_a_worker_on_dbos_says_what_is_wrong_and_creates_no_store(
     monkeypatch.setitem(sys.modules, "dbos", None)
     refused = run("worker", "agents.py:payer", "--dbos", "sqlite:///dbos.db", url=database(tmp_path))
     assert "DbosEngine needs an extra" in refused.stderr
-    assert not (tmp_path / "store.db").exists()
-    assert sorted(each.name for each in tmp_path.iterdir() if each.suffix != ".toml") == ["agents.py"]
+    assert list(tmp_path.glob("*.db*")) == []

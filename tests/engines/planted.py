@@ -45,13 +45,16 @@ class LosesCommits(ServerBus):
 class DisordersCommits(ServerBus):
     """Tells the first events of an operation after the second ones."""
 
+    def __init__(self) -> None:
+        super().__init__()
+        self._held: dict[str, CommittedEvents] = {}
+
     async def tell(self, commit: CommittedEvents) -> None:
-        held = self.__dict__.setdefault("held", {})
         if commit.first == 1:
-            held[commit.operation_id] = commit
+            self._held[commit.operation_id] = commit
             return
         await super().tell(commit)
-        if (first := held.pop(commit.operation_id, None)) is not None:
+        if (first := self._held.pop(commit.operation_id, None)) is not None:
             await super().tell(first)
 
 

@@ -113,6 +113,19 @@ async def test_an_engine_that_cannot_be_made_is_refused(name: str, tmp_path: Pat
         await check_engine(name, url=f"sqlite:///{tmp_path / 'store.db'}", folder=tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("name", "problem"),
+    [
+        ("no_such_module:bus", "A bus is named as 'module:function'"),
+        ("builtins:dict", "must make a bus.*it makes dict"),
+    ],
+)
+async def test_a_bus_that_cannot_be_made_is_refused(name: str, problem: str, tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'store.db'}"
+    with pytest.raises(HookUsageError, match=problem):
+        await check_engine("tests.engines.planted:sound", url=url, folder=tmp_path, bus=name)
+
+
 async def test_a_trial_counts_what_is_wrong(nats_bus: str, postgresql_url: str, tmp_path: Path) -> None:
     trial = EngineTrial(
         "tests.engines.planted:sound",

@@ -336,19 +336,13 @@ async def test_a_row_that_is_no_label_is_refused_with_its_line(tmp_path: Path, r
         ({"point": "RequestCall.guard", "handler": "deny"}, "requests are not stored"),
         ({"point": "MemoryCall.before", "handler": "deny"}, "writes to memory are not stored"),
         (
-            {"point": "ModelCall.guard", "handler": "budget", "config": {"tokens": 5, "per": "user"}},
-            "several operations together",
+            {"handler": "budget", "config": {"calls": 5, "per": "operation", "window": "1d"}},
+            "sub-agents count with the run that called them",
         ),
         (
-            {
-                "point": "ToolCall.guard",
-                "handler": "budget",
-                "config": {"calls": 5, "per": "operation", "window": "1d"},
-            },
-            "its window goes by the clock",
+            {"handler": "budget", "config": {"calls": 5, "per": "user", "on_limit": "ask"}},
+            "whether a person would have allowed",
         ),
-        ({"handler": "limit-calls", "config": {"n": 1, "per": "tenant"}}, "several operations together"),
-        ({"handler": "limit-calls", "config": {"n": 1, "per": 60}}, "several operations together"),
         ({"point": "ToolCall.around", "handler": f"{MODULE}:wrapping"}, "an `around` runs code around the call"),
         ({"handler": f"{MODULE}:with_observer"}, "also observes events"),
         ({"handler": f"{MODULE}:with_request_hook"}, "also has a guard hook of RequestCall"),

@@ -7,18 +7,19 @@ import random
 from collections.abc import AsyncIterator
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sqlalchemy import update
+from sqlalchemy import select, update
 
 from hookline import Agent, AgentSession, ModelResponse, ScriptedModel, ToolRequest, Usage, exec_agent
 from hookline.registry import Backtest, HookDefinition, Registry
-from hookline.runtime import AdapterRun, Capabilities
+from hookline.runtime import AdapterRun, Capabilities, Compaction
 from hookline.signals import HookExecution, hook_executed
-from hookline.store import SqlStore, _past_conversations, _past_events, operations
+from hookline.store import SqlStore, _past_conversations, _past_events, events, operations
 
-from .past_conversations import MODULE, LiveDecisions, decisions_in, run_random_conversation
+from .past_conversations import MODULE, LiveDecisions, decisions_in, run_random_conversation, shorten
 from .past_runs import pay
 from .scenes import definition
 from .test_backtest import READ_AT_ONCE
@@ -115,6 +116,60 @@ def test_whatever_runs_did_the_verdicts_are_the_same(seed: int, where: tuple[str
                 assert past == live.found
 
     asyncio.run(run())
+
+
+def make_forgetful_agent(chance: random.Random) -> Agent:
+    """Make an agent that pays in each step, and whose conversation is compacted every few steps."""
+    turns = [
+        ModelResponse(content=f"step {nth}", tool_calls=[ToolRequest("pay", {"amount": chance.randrange(1, 9)})])
+        for nth in range(12)
+    ]
+    return Agent(
+        id="clerk",
+        model=ScriptedModel([*turns, "done"]),
+        tools=[pay],
+        instructions="Be kind.",
+        compaction=Compaction(max_tokens=30, summarize=shorten, keep_last=2),
+    )
+
+
+@pytest.mark.parametrize("point", ["ModelCall.guard", "ModelCall.after"])
+async def test_model_calls_before_a_summary_are_judged_with_the_messages_of_their_time(
+    store: SqlStore, registry: Registry, point: str
+) -> None:
+    judged = made_by("judging", point=point, config={"seed": 4}, mode="shadow")
+    with LiveDecisions("policy", "ModelCall") as live:
+        for nth in range(3):
+            hooks = registry._builder.build_new(judged)
+            await exec_agent(
+                make_forgetful_agent(random.Random(nth)), "go", operation_id=f"op{nth}", store=store, hooks=[hooks]
+            )
+    async with store.reading() as connection:
+        query = select(events.c.operation_id).where(events.c.type == "afterCompact")
+        assert len((await connection.execute(query)).all()) > 6
+
+    found = await registry.backtest(judged, examples=10_000)
+
+    assert gaps(found) == {}
+    assert found.calls == live.calls == 39
+    assert decisions_in(found) == live.found
+    assert live.found
+
+
+async def test_model_calls_before_a_summary_are_not_judged_if_their_messages_are_deleted(
+    store: SqlStore, registry: Registry
+) -> None:
+    await exec_agent(make_forgetful_agent(random.Random(1)), "go", operation_id="op", store=store)
+    async with store.writing() as connection:
+        [layout] = (await connection.execute(select(operations.c.layout))).scalars()
+        older = msgspec.json.encode(msgspec.json.decode(layout)[:6])  # as versions before wrote it
+        await connection.execute(update(operations).values(layout=older))
+
+    found = await registry.backtest(made_by("judging", point="ModelCall.guard", config={"seed": 4}))
+
+    assert found.calls + found.not_judged == 13
+    assert gaps(found) == {"A summary has replaced the messages of the time.": found.not_judged}
+    assert found.calls > 0
 
 
 async def test_hooks_with_a_state_and_hooks_that_answer_decide_as_in_the_run(

@@ -33,7 +33,7 @@ from hookline import (
     tool,
 )
 from hookline.errors import HookUsageError, StateFormatError
-from hookline.events import ToolOutcome
+from hookline.events import AfterCompact, ToolOutcome, encode
 from hookline.runtime import (
     DurableStore,
     InterceptorKey,
@@ -42,7 +42,7 @@ from hookline.runtime import (
     OperationState,
 )
 from hookline.runtime._state import tool_message
-from hookline.store import SqlStore, downgrade_store
+from hookline.store import SqlStore, downgrade_store, read_past_conversations
 from hookline.store._state_rows import Layout, StateChange, collect_numbers
 from hookline.store._tables import operations, state_rows
 
@@ -160,7 +160,7 @@ class CheckedStore(SqlStore):
             stored = set((await connection.execute(found)).scalars())
             query = select(operations.c.layout).where(operations.c.operation_id == state.operation_id)
             layout = (await connection.execute(query)).scalar_one()
-        assert stored == collect_numbers(msgspec.json.decode(layout, type=Layout).ranges()), (
+        assert stored == collect_numbers(msgspec.json.decode(layout, type=Layout).stored_ranges()), (
             "rows that nothing needs were kept"
         )
 
@@ -231,6 +231,38 @@ async def test_what_a_hook_has_rewritten_is_not_kept(database_url: str) -> None:
     assert not [body for body in bodies if b"4711" in body]
     assert stored is not None
     assert stored.prompt == "My number is [redacted]."
+
+
+async def test_messages_that_a_summary_replaced_are_kept_until_they_are_rewritten(database_url: str) -> None:
+    said = [Message(role="user", content=text) for text in ("be kind", "my number is 4711", "go")]
+    compacted = [said[0], Message(role="user", content="a summary"), said[2]]
+    rewritten = [Message(role="user", content="[redacted]"), *compacted[1:]]
+    event = AfterCompact(
+        operation_id="op", agent_id="a", step_index=0, group_id="g", messages_before=3, messages_after=3, summary="a"
+    )
+    entry = JournalEntry(number=1, type=event.hook_type, time_unix_nano=1, wire=encode(event))
+
+    async def read(store: SqlStore) -> tuple[list[str], list[int]]:
+        async with store.reading() as connection:
+            bodies = (await connection.execute(select(state_rows.c.body).order_by(state_rows.c.number))).scalars()
+            texts = [msgspec.json.decode(body)["content"] for body in bodies]
+        [(_, found)] = [each async for each in read_past_conversations(store, ["op"])]
+        return texts, [0 if each is None else len(each) for each in found.compacted]
+
+    async with CheckedStore(database_url) as store:
+        await store.commit(state(messages=said), expected_version=None, entries=())
+        second = state(version=2, messages=compacted, events=1)
+        await store.append(second, expected_version=1, entries=[entry], kept_messages=1, kept_outcomes=())
+        kept = await read(store)
+        third = state(version=3, messages=rewritten, events=1)
+        await store.append(third, expected_version=2, entries=(), kept_messages=0, kept_outcomes=())
+        left = await read(store)
+        await store.save(state(version=4, messages=said[2:], events=1), expected_version=3)
+        whole = await read(store)
+
+    assert kept == (["be kind", "my number is 4711", "go", "a summary", "go"], [3])
+    assert left == (["[redacted]", "a summary", "go"], [0])
+    assert whole == (["go"], [])
 
 
 async def test_lists_have_the_prompt_the_duration_and_the_trace(database_url: str) -> None:

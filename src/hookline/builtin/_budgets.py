@@ -239,6 +239,7 @@ class _Budget:
 
     def __init__(self, id: str, terms: BudgetTerms, store: BudgetStore) -> None:  # noqa: A002
         self.id, self.terms, self.store = id, terms, store
+        self.announces = not isinstance(store, InMemoryBudgets) or store.announces
         self.counted = Globs("budget", (terms.tool,))
         self.roots: PerOperation[_Root] = PerOperation(_Root)
         self.model_calls: PerOperation[_ModelCalls] = PerOperation(_ModelCalls)
@@ -312,7 +313,7 @@ class _Budget:
         if not reservation.granted:
             return self._refuse(call, amounts, reservation)
         call.metadata[mark] = _Made(request.id, amounts)
-        if reservation.warns:
+        if reservation.warns and self.announces:
             logger.warning("%s", self._describe(reservation.figures))
             self._announce("warned", amounts, reservation.figures, call.operation_id)
         return None
@@ -384,7 +385,7 @@ class _Budget:
             finally:
                 if not settled:
                     self.unsettled.appendleft(waiting)
-            if settlement is not None:
+            if settlement is not None and self.announces:
                 self._report(settlement, operation_id)
 
     def _report(self, settlement: Settlement, operation_id: str) -> None:
@@ -482,7 +483,7 @@ class _Budget:
         return f"{text}, and is closed after an overrun" if figures.closed else text
 
     def _announce(self, kind: Any, amounts: Amounts, figures: BudgetFigures, operation_id: str) -> None:
-        if signals.budget_changed.receivers:
+        if self.announces and signals.budget_changed.receivers:
             change = BudgetChange(kind=kind, amounts=amounts, figures=figures, operation_id=operation_id)
             signals.announce(signals.budget_changed, self.store, change=change)
 

@@ -28,7 +28,7 @@ from hookline.relay import Relay
 from hookline.runtime import Agent, Engine, tool
 from hookline.store import SqlStore, Worker
 
-__all__ = ["AGENT_ID", "OBSERVERS", "Ledger", "describe_event", "open_engine", "relay_to_observers"]
+__all__ = ["AGENT_ID", "OBSERVERS", "Ledger", "describe_event", "open_bus", "open_engine", "relay_to_observers"]
 
 AGENT_ID = "contract"
 OBSERVERS = "contract-observers"
@@ -52,8 +52,8 @@ class Ledger:
         """Read the lines of an operation, oldest first."""
         if not self.file.exists():
             return []
-        lines = [json.loads(line) for line in self.file.read_text().splitlines()]
-        return [line for line in lines if line["op"] == operation_id]
+        of_operation = f'"op": {json.dumps(operation_id)},'  # decoding each line takes a while in a long file
+        return [json.loads(line) for line in self.file.read_text().splitlines() if of_operation in line]
 
     def order_kill(self, operation_id: str, place: str) -> None:
         """Have the process that runs an operation kill itself at a place, once."""
@@ -187,6 +187,8 @@ async def open_bus(name: str) -> AsyncIterator[Bus]:
         HookUsageError: If it cannot be made.
     """
     async with _as_context(_make("A bus", name)) as bus:
+        if not isinstance(bus, Bus):
+            raise HookUsageError(f"{name!r} must make a bus, such as a NatsBus; it makes {type(bus).__name__}.")
         yield bus
 
 

@@ -16,7 +16,15 @@ import msgspec
 
 from hookline.bus import MemoryBus, remote
 from hookline.errors import HookUsageError, OperationError
-from hookline.evals._engine_process import AGENT_ID, OBSERVERS, Ledger, describe_event, open_engine, relay_to_observers
+from hookline.evals._engine_process import (
+    AGENT_ID,
+    OBSERVERS,
+    Ledger,
+    describe_event,
+    open_bus,
+    open_engine,
+    relay_to_observers,
+)
 from hookline.evals.adapter_contract import ContractError
 from hookline.events import decode
 from hookline.runtime import Agent, Approve, Engine, JournalEntry, ScriptedModel, exec_agent, new_operation_id
@@ -49,7 +57,7 @@ class KillOutcome(msgspec.Struct, frozen=True, kw_only=True):
             without a kill.
         tools_started_twice: Names of tools that started more than once.
         heard_twice: Events that a function heard more than once.
-        contradictions: Calls of which a function with `heard="committed"` heard two ends.
+        contradictions: Calls of which the journal has two ends, or a function with `heard="committed"` heard two.
         lost: Numbers of events that the journal lacks.
         repeated: Numbers of events that the journal has more than once.
         observers_lost: Numbers of events of the journal that remote observers did not hear.
@@ -82,7 +90,7 @@ class KillOutcome(msgspec.Struct, frozen=True, kw_only=True):
             (self.problem, "What kept the operation from its end."),
             (self.lost, "Numbers of events that the journal lacks."),
             (self.repeated, "Numbers of events that the journal has twice."),
-            (self.contradictions, "Calls of which a function with heard='committed' heard two ends."),
+            (self.contradictions, "Calls of which the journal or heard='committed' has two ends."),
             (self.observers_repeated, "Numbers under which remote observers heard another event."),
             (self.observers_disordered, "Numbers of events that remote observers heard too late."),
             (self.observers_lost, "Numbers of events that remote observers did not hear."),
@@ -177,7 +185,7 @@ class EngineTrial:
         """Open the store, and start the processes.
 
         Raises:
-            HookUsageError: If the engine cannot be made.
+            HookUsageError: If the engine or the bus cannot be made.
         """
         async with AsyncExitStack() as stack:
             self._store = await stack.enter_async_context(SqlStore(self._url, lease_seconds=self._lease_seconds))
@@ -185,6 +193,9 @@ class EngineTrial:
             if self._bus_name is None:
                 relaying = relay_to_observers(self._store, MemoryBus(), self._ledger, self._lease_seconds)
                 await stack.enter_async_context(relaying)
+            else:
+                async with open_bus(self._bus_name):
+                    pass  # what is wrong with it is an error here, and not in another process
             arguments = [self._engine_name, self._url, str(self._ledger.folder), str(self._lease_seconds)]
             self._processes = await stack.enter_async_context(
                 _serving([*arguments, self._bus_name or ""], self._ledger)
@@ -327,7 +338,6 @@ async def _serving(arguments: Sequence[str], ledger: Ledger) -> AsyncIterator[_P
 def _judge(place: str, problem: str, lines: Sequence[dict[str, Any]], journal: Sequence[JournalEntry]) -> KillOutcome:
     """Find out what happened to an operation in all processes."""
     texts = {kind: [line["what"] for line in lines if line["kind"] == kind] for kind in SIGNS_OF_A_RUN}
-    ended = [words[1] for words in map(str.split, texts["committed"]) if words[0] in END_EVENTS]
     numbers = [entry.number for entry in journal]
     stories = {entry.number: describe_event(decode(entry.wire)) for entry in journal}
     observed = [] if problem else _find_observed(lines)
@@ -338,13 +348,18 @@ def _judge(place: str, problem: str, lines: Sequence[dict[str, Any]], journal: S
         seconds=_takeover_seconds(lines),
         tools_started_twice=_find_repeated(texts["tool"]),
         heard_twice=[*_find_repeated(texts["heard"]), *_find_repeated(texts["committed"])],
-        contradictions=_find_repeated(ended),
+        contradictions=sorted({*_find_ended_twice(texts["committed"]), *_find_ended_twice(stories.values())}),
         lost=sorted(set(range(1, max(numbers, default=0) + 1)) - set(numbers)),
         repeated=_find_repeated(numbers),
         observers_lost=[] if problem else sorted(set(numbers) - set(first_heard)),
         observers_repeated=sorted({number for number, text in observed if stories.get(number) != text}),
         observers_disordered=[each for nth, each in enumerate(first_heard) if each < max(first_heard[: nth + 1])],
     )
+
+
+def _find_ended_twice(texts: Iterable[str]) -> list[str]:
+    """Return the calls of tools of which events tell two ends."""
+    return _find_repeated(words[1] for words in map(str.split, texts) if words[0] in END_EVENTS)
 
 
 def _find_observed(lines: Sequence[dict[str, Any]]) -> list[tuple[int, str]]:

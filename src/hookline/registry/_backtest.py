@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from functools import partial
 from time import monotonic, time
 from typing import Any, Literal, TypeAlias
@@ -27,11 +28,13 @@ from hookline.registry._definition import HookDefinition
 from hookline.registry._statistics import duration_step, step_middle
 from hookline.registry.past import (
     ALONG,
+    FAILED_AGENT,
     INCOMPLETE,
     SHARED,
     PastCall,
     PastCalls,
     PastJudge,
+    PastTimeline,
     PersonDecision,
     UnjudgedCalls,
     UnreadableEvent,
@@ -73,6 +76,10 @@ TURN = 0.005
 PROGRESS_EVERY = 100
 """Operations after which the progress is reported."""
 OTHERS = "*"
+MISSING_COUNTS = (
+    "Calls that were not judged are missing from the counts, so that later calls may have been judged too mildly."
+)
+FAILED_COUNTS = "failed or were refused, and the store does not have which of the two; they count as calls that ran."
 FAILING = ("error", "timeout", "dropped")
 STOPPING = ("denied", "mocked")
 VERDICTS: Mapping[HookDecision, BacktestVerdict] = {
@@ -332,8 +339,10 @@ async def run_backtest(
         deadline = scope.deadline = min(scope.deadline, anyio.current_time() + timeout)
         if on_progress is not None:
             on_progress(tally.found)
-        with scope:
-            await _judge_operations(store, definition, query, judge, tally, on_progress)
+        with scope, PastTimeline() if judge.counts_together else nullcontext() as timeline:
+            await _judge_operations(store, definition, query, judge, tally, on_progress, timeline)
+            if timeline is not None:
+                await _judge_in_order(timeline, judge, tally, on_progress)
         if scope.cancelled_caught:
             tally.found.ended_by = "timeout" if anyio.current_time() >= deadline else "stopped"
         return tally.finish(began)
@@ -346,15 +355,21 @@ async def _judge_operations(
     judge: PastJudge,
     tally: _Tally,
     on_progress: Callable[[Backtest], None] | None,
+    timeline: PastTimeline | None,
 ) -> None:
+    """Judge the calls operation by operation, or only collect them in a timeline."""
     wanted = OperationFilter(
         tenant_id=definition.tenant_id or query.tenant_id,
-        agent_id=query.agent_id,
+        agent_id=query.agent_id if timeline is None else None,
         since=query.since,
         until=tally.found.until,
     )
     calls: PastCalls | None = None
-    operation = _JudgedOperation(judge, tally)
+
+    def begin_operation() -> _JudgedOperation | _CollectedOperation:
+        return _JudgedOperation(judge, tally) if timeline is None else _CollectedOperation(timeline, tally)
+
+    operation = begin_operation()
     found, limit = tally.found, math.inf if query.limit is None else query.limit
     turn_began = monotonic()
     is_meant = True
@@ -375,7 +390,7 @@ async def _judge_operations(
             continue
         if calls is None:
             calls = judge.begin_operation(part)
-            operation = _JudgedOperation(judge, tally)
+            operation = begin_operation()
             tally.begin(part.operation)
         ended = await _read_sub_agents(store, judge, part)
         items = calls.read(part, ended)
@@ -383,12 +398,12 @@ async def _judge_operations(
         while items:
             item = items.pop()  # so that it is freed, with the messages that it shows
             if isinstance(item, PastCall):
-                if found.calls >= limit:
+                if found.calls >= limit or tally.collected >= limit:
                     found.ended_by = "limit"
                     return
                 await operation.judge(calls, item)
             elif isinstance(item, PersonDecision):
-                tally.note_decision(item)
+                operation.note_decision(item)
             elif isinstance(item, UnjudgedCalls):
                 operation.note_gap(item.reason, item.calls)
             else:
@@ -397,6 +412,7 @@ async def _judge_operations(
                 await anyio.lowlevel.checkpoint()
                 turn_began = monotonic()
         if part.is_last:
+            operation.end()
             calls = None
             found.operations += 1
             if on_progress is not None and found.operations % PROGRESS_EVERY == 0:
@@ -405,10 +421,96 @@ async def _judge_operations(
 
 async def _read_sub_agents(store: SqlStore, judge: PastJudge, part: PastEvents) -> dict[str, PastConversation]:
     """Read the operations of the sub-agents that ended in a part of an operation, if their results are needed."""
-    if not judge.needs_results or SubAgentCall not in judge.calls:
+    if not judge.needs_results or judge.counts_together or SubAgentCall not in judge.calls:
         return {}
     names = find_sub_operations(part)
     return {name: each async for name, each in read_past_conversations(store, names)} if names else {}
+
+
+async def _judge_in_order(
+    timeline: PastTimeline, judge: PastJudge, tally: _Tally, on_progress: Callable[[Backtest], None] | None
+) -> None:
+    """Judge calls in the order of time. One that waited for a person is judged then and, unless stopped, as it runs."""
+    chain = judge.build_chain()
+    stopped: set[tuple[str, str]] = set()
+    turn_began = monotonic()
+    for nth, timed in enumerate(timeline.read(), start=1):
+        past = timed.past
+        key = past.call.operation_id, tool_call_id_of(past.call)
+        if past.asked_at and not timed.is_asked and key in stopped:
+            stopped.remove(key)
+            continue
+        judged = await judge.judge_at(chain, timed)
+        if isinstance(judged, str):
+            tally.note_gap(judged, 1)
+        elif judged is not None:
+            runs_later = timed.is_asked and past.asked_at
+            if not runs_later:
+                tally.note(past, judged)
+            elif judged.executions:
+                stopped.add(key)
+                tally.note(past, judged)
+        if on_progress is not None and nth % (10 * PROGRESS_EVERY) == 0:
+            on_progress(tally.found)
+        if monotonic() - turn_began > TURN:
+            await anyio.lowlevel.checkpoint()
+            turn_began = monotonic()
+
+
+class _CollectedOperation:
+    """Collects the calls of one operation, which are judged together with those of others.
+
+    Args:
+        timeline: Takes the calls.
+        tally: Counts those that cannot be judged.
+    """
+
+    def __init__(self, timeline: PastTimeline, tally: _Tally) -> None:
+        self._timeline, self._tally = timeline, tally
+        self._waited: list[PastCall] = []
+        self._decided: dict[str, bool] = {}
+        self._asked: PastCall | None = None
+        """The last model call, until it is known when the next one began: only then can it have ended for sure."""
+
+    async def judge(self, calls: PastCalls, past: PastCall) -> None:
+        """Collect a call; one about which a person was asked only when all decisions are known."""
+        if past.problem:
+            self.note_gap(past.problem, 1)
+            return
+        self._tally.note_collected(past)
+        if past.waited:
+            self._waited.append(past)
+        elif isinstance(past.call, ModelCall):
+            calls.complete(past)
+            if past.made is not None:
+                past.at = past.made.start_unix_nano / 1e9
+                past.ended_at = past.at + past.made.duration_ms / 1e3
+            self._add_asked(before=past.at)
+            self._asked = past
+        else:
+            self._timeline.add(past)
+
+    def _add_asked(self, *, before: float) -> None:
+        """Add the last model call. It has ended before the next one, though the clock of durations is another one."""
+        if self._asked is not None:
+            self._asked.ended_at = min(self._asked.ended_at, before)
+            self._timeline.add(self._asked)
+            self._asked = None
+
+    def note_decision(self, decision: PersonDecision) -> None:
+        """Take a person's decision."""
+        self._decided[decision.tool_call_id] = decision.allowed
+
+    def note_gap(self, reason: str, calls: int) -> None:
+        """Count calls that cannot be judged."""
+        self._tally.note_gap(reason, calls)
+
+    def end(self) -> None:
+        """Collect the last calls."""
+        self._add_asked(before=math.inf)
+        for past in self._waited:
+            past.allowed = self._decided.get(tool_call_id_of(past.call))
+            self._timeline.add(past)
 
 
 class _JudgedOperation:
@@ -444,12 +546,19 @@ class _JudgedOperation:
             self.note_gap(judged, 1)
             return
         if judged is not None:
-            self._tally.note(past, judged, calls)
+            self._tally.note(past, judged, calls.complete)
         if judge.counts_spending:
             if isinstance(past.call, SubAgentCall):
                 self._gap = SHARED
             elif past.lost:
                 self._gap = INCOMPLETE
+
+    def note_decision(self, decision: PersonDecision) -> None:
+        """Take a person's decision."""
+        self._tally.note_decision(decision)
+
+    def end(self) -> None:
+        """Note that all calls were judged."""
 
     def note_gap(self, reason: str, calls: int) -> None:
         """Count calls that cannot be judged. A budget needs them to judge the calls that follow."""
@@ -483,6 +592,7 @@ class _Tally:
 
     Attributes:
         found: The counts so far.
+        collected: Number of the wanted calls that are to be judged later, with those of other operations.
     """
 
     def __init__(self, definition: HookDefinition, query: BacktestQuery, judge: PastJudge) -> None:
@@ -497,7 +607,11 @@ class _Tally:
             labels=BacktestAgreement() if query.labels else None,
             notes=[*judge.notes, *_describe_scope(definition)],
         )
+        self.collected = 0
         self._query = query
+        self._judge = judge
+        self._agent_id = query.agent_id if judge.counts_together else None
+        self._failed_agents = 0
         self._matches = None if query.tool is None else tool_matcher(query.tool)
         self._labels = count_labels(query.labels)
         self._labels_seen = 0
@@ -524,16 +638,24 @@ class _Tally:
             gap = self._gaps.setdefault(reason, BacktestGap(reason=reason))
         gap.calls += calls
 
-    def note(self, past: PastCall, judged: PastVerdict, calls: PastCalls) -> None:
+    def note_collected(self, past: PastCall) -> None:
+        """Count a call that is judged later."""
+        self._failed_agents += past.lost == FAILED_AGENT
+        if self._is_wanted(past.call, tool_of(past.call)):
+            self.collected += 1
+
+    def note(
+        self, past: PastCall, judged: PastVerdict, complete: Callable[[PastCall], Call] = lambda past: past.call
+    ) -> None:
         """Count what the hooks decided about a call, if it is one of those that were asked for.
 
         Args:
             past: The call.
             judged: What the hooks did.
-            calls: Has rebuilt the call.
+            complete: Returns the call as hooks saw it.
         """
         call, tool = past.call, tool_of(past.call)
-        if self._query.tool is not None and not self._is_wanted(tool):
+        if not self._is_wanted(call, tool):
             return
         found, group = self.found, self._group_of(call.tenant_id, tool)
         found.calls += 1
@@ -550,12 +672,14 @@ class _Tally:
             found.timeouts += any(each.status == "timeout" for each in judged.executions)
             if self._may_show(verdict):
                 error = deciding.error if verdict == "failed" else None
-                self._show(verdict, past, calls.complete(past), reason=deciding.reason, error=error)
+                self._show(verdict, past, complete(past), reason=deciding.reason, error=error)
         spent = judged.duration_ms
         self._durations[duration_step(spent)] += 1
         self._total_ms += spent
         if spent > found.max_ms:
             found.max_ms = spent
+        if past.allowed is not None:
+            self._compare(found.people, past, verdict, allowed=past.allowed, on="person")
         if past.waited:
             name = tool_call_id_of(past.call)
             self._waiting[name] = past, verdict
@@ -610,9 +734,17 @@ class _Tally:
         unseen = len(self._labels) - self._labels_seen
         if unseen:
             found.notes.append(f"{unseen} of {len(self._labels)} labels are of calls that were not judged.")
+        if self._judge.counts_together and found.not_judged + found.unreadable:
+            found.notes.append(MISSING_COUNTS)
+        if self._failed_agents:
+            found.notes.append(f"{self._failed_agents} calls of sub-agents {FAILED_COUNTS}")
         return found
 
-    def _is_wanted(self, tool: str) -> bool:
+    def _is_wanted(self, call: Call, tool: str) -> bool:
+        if self._agent_id is not None and call.agent_id != self._agent_id:
+            return False
+        if self._query.tool is None:
+            return True
         return bool(tool) and (self._matches is None or bool(self._matches(tool)))
 
     def _group_of(self, tenant_id: str, tool: str) -> BacktestGroup:

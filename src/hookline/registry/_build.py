@@ -123,23 +123,36 @@ class Builder:
             needs_bus=self._needs_bus,
         )
 
-    def build_new(self, definition: HookDefinition, *, budgets: BudgetStore | None = None) -> AnyHook:
+    def build_new(
+        self,
+        definition: HookDefinition,
+        *,
+        budgets: BudgetStore | None = None,
+        clock: Callable[[], float] | None = None,
+    ) -> AnyHook:
         """Build a new hook from a checked definition, without the cache.
 
         Args:
             definition: The definition.
             budgets: Keeps the counts of budgets. By default, a budget counts nothing but its own calls, so that a hook
                 which is only tried does not use up what runs share.
+            clock: Returns the time in seconds for hooks that count calls in a time; `None` for the time of now.
 
         Raises:
             DefinitionError: If it cannot be built.
         """
         try:
-            return self._build(definition, point_of(definition), budgets)
+            return self._build(definition, point_of(definition), budgets, clock)
         except HookDefinitionError as error:
             raise DefinitionError("point_not_served", "$", f"{error.where}: {error.problem}") from None
 
-    def _build(self, definition: HookDefinition, point: Point, budgets: BudgetStore | None) -> AnyHook:
+    def _build(
+        self,
+        definition: HookDefinition,
+        point: Point,
+        budgets: BudgetStore | None,
+        clock: Callable[[], float] | None,
+    ) -> AnyHook:
         if definition.webhook is not None and point.event is not None:
             return Hook(
                 id=definition.id,
@@ -159,7 +172,7 @@ class Builder:
             return _build_remote_observers(definition, point, definition.remote)
         if definition.remote is not None:
             return self._build_remote(definition, point, definition.remote)
-        made = self._catalog.build(definition, budgets=budgets)
+        made = self._catalog.build(definition, budgets=budgets, clock=clock)
         if isinstance(made, Hooks):
             return _adapt_bundle(made, definition, point)
         return _build_bundle(definition, point, made)

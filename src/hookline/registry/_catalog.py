@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
+from time import monotonic
 from typing import Any, Literal, Unpack, get_origin, get_type_hints
 
 import msgspec
@@ -164,6 +165,7 @@ def limit_calls(
     n: int,
     tool: str = "*",
     per: Literal["operation", "tool", "tenant"] | float = "operation",
+    clock: Callable[[], float] = monotonic,
     **options: Unpack[BundleOptions],
 ) -> Hooks:
     """Refuse calls of tools beyond the first `n` per operation, tool or tenant, or within that many seconds.
@@ -172,9 +174,10 @@ def limit_calls(
         n: How many calls are allowed.
         tool: The tool to count, as a glob. Example: search or web/*
         per: Which calls are counted together: operation, tool (each of an operation), tenant, or a number of seconds.
+        clock: Returns the time in seconds.
         **options: Options of the bundle.
     """
-    return builtin.limit_calls(n, tool=tool, per=per, **options)
+    return builtin.limit_calls(n, tool=tool, per=per, clock=clock, **options)
 
 
 def redact(
@@ -409,12 +412,19 @@ class HandlerCatalog:
         """
         return self._describe(reference)
 
-    def build(self, definition: HookDefinition, *, budgets: BudgetStore | None = None) -> Any:
+    def build(
+        self,
+        definition: HookDefinition,
+        *,
+        budgets: BudgetStore | None = None,
+        clock: Callable[[], float] | None = None,
+    ) -> Any:
         """Call the factory of a definition's handler, and return the function or the bundle that it makes.
 
         Args:
             definition: A checked definition with a `handler`.
             budgets: Keeps the counts of budgets; `None` for counts that only the made hook knows.
+            clock: The clock of hooks that take one; `None` for the time of now.
 
         Raises:
             DefinitionError: If the handler may not be named, cannot be loaded, or refuses the `config`.
@@ -424,6 +434,8 @@ class HandlerCatalog:
         arguments = self._bind_arguments(factory, reference, definition)
         if _takes_store(reference) and arguments.get("per") is not None:
             arguments["store"] = budgets
+        if _takes_clock(reference) and clock is not None:
+            arguments["clock"] = clock
         try:
             built = factory(**arguments)
         except Exception as error:
@@ -548,9 +560,16 @@ def _takes_store(reference: str) -> bool:
     return reference == "budget"
 
 
+def _takes_clock(reference: str) -> bool:
+    """Return whether a handler takes the clock by which it counts."""
+    return reference == "limit-calls"
+
+
 def _arguments_of_registry(reference: str) -> tuple[str, ...]:
-    """Return the parameters of a handler that the registry sets: its store, and the definition's `onError`."""
-    return ("store", "on_error") if _takes_store(reference) else ()
+    """Return the parameters that the registry sets: the store of a handler, its clock, the definition's `onError`."""
+    if _takes_store(reference):
+        return ("store", "on_error")
+    return ("clock",) if _takes_clock(reference) else ()
 
 
 def _definition_arguments(signature: inspect.Signature) -> list[str]:

@@ -1061,6 +1061,9 @@ class Registry:
         operation; those of the newest operation first. No tool runs, nothing is stored, logged or counted, and nobody
         is asked. Whatever the handler itself does, it does.
 
+        A `limit-calls` per tenant or time, and a `budget` per user, tenant, agent or tool, judge the calls of all
+        operations in the order of time, by counts that begin with the first operation that is looked at.
+
         Args:
             definition: The id of a stored definition, or a definition that need not be stored.
             tenant_id: The tenant that asks, as for `get`; only its calls are judged.

@@ -19,6 +19,7 @@ from hookline.errors import (
     StoreUnavailableError,
     message_of,
 )
+from hookline.events import HookType
 from hookline.runtime import FORMAT
 from hookline.store._database import FIRST_PAUSE, LONGEST_PAUSE, Database, insert_rows, is_transient, update_rows
 from hookline.store._decisions import link_events
@@ -433,7 +434,8 @@ class StateWriter:
             found: The stored version of its operation, if it has one.
         """
         stored = decode_layout(found.layout) if found is not None and found.layout is not None else None
-        layout, rows = commit.change.place(stored, is_whole=commit.is_whole)
+        compactions = sum(row["type"] == HookType.AFTER_COMPACT for row in commit.events)
+        layout, rows = commit.change.place(stored, is_whole=commit.is_whole, compactions=compactions)
         self._rows += rows
         if stored is not None:
             its = {"its_id": commit.operation_id}

@@ -31,6 +31,8 @@ class PastModelCall(NamedTuple):
         operation_id: The operation that made it.
         step_index: The step that made it.
         model: The model's name.
+        start_unix_nano: When it began, in nanoseconds since 1970.
+        duration_ms: How long it took.
         input_tokens: Tokens that the model read.
         output_tokens: Tokens that it wrote.
         cost_usd: What the call cost.
@@ -40,6 +42,8 @@ class PastModelCall(NamedTuple):
     operation_id: str
     step_index: int
     model: str
+    start_unix_nano: int
+    duration_ms: float
     input_tokens: int
     output_tokens: int
     cost_usd: float
@@ -52,6 +56,8 @@ class PastConversation(NamedTuple):
     Attributes:
         state: The state of the operation, without messages and outcomes; `None` if it cannot be read.
         messages: The messages that are stored now, oldest first.
+        compacted: The messages that were stored when a summary replaced a part of them, one list for each compaction;
+            `None` where they are not stored any more.
         model_calls: The model calls, in the order in which they ended.
         is_open: Whether the newest message of the model asks for calls whose results are not all there.
         problem: Why the conversation cannot be read; `""` if it can.
@@ -62,6 +68,7 @@ class PastConversation(NamedTuple):
     model_calls: Sequence[PastModelCall] = ()
     is_open: bool = False
     problem: str = ""
+    compacted: Sequence[Sequence[Message] | None] = ()
 
 
 class _Head(NamedTuple):
@@ -72,12 +79,14 @@ class _Head(NamedTuple):
         ranges: Ranges of the numbers of its messages; `None` if the state has the messages itself.
         is_open: As for `PastConversation`.
         size: Number of messages.
+        compacted: Ranges of the numbers of earlier messages, one list for each compaction.
     """
 
     state: OperationState | None
     ranges: Sequence[tuple[int, int]] | None = None
     is_open: bool = False
     size: int = 0
+    compacted: Sequence[Sequence[tuple[int, int]]] = ()
 
 
 async def read_past_conversations(
@@ -143,7 +152,9 @@ def _decode_head(row: Row[*tuple[Any, ...]]) -> _Head:
         layout = decode_layout(row.layout)
     except (StateFormatError, msgspec.MsgspecError):
         return _Head(None)
-    return _Head(state, layout.messages, layout.calls_said or bool(state.open_calls), layout.count_messages())
+    is_open = layout.calls_said or bool(state.open_calls)
+    size = sum(last - first + 1 for first, last in layout.stored_ranges())
+    return _Head(state, layout.messages, is_open, size, layout.compacted)
 
 
 def _build(
@@ -155,6 +166,11 @@ def _build(
         return PastConversation(head.state, head.state.messages, model_calls, head.is_open)
     try:
         messages = [decode_message(*bodies[number]) for first, last in head.ranges for number in range(first, last + 1)]
+        # A message that stayed after a compaction has a new row, so that hardly any row is decoded twice.
+        compacted = [
+            [decode_message(*bodies[number]) for first, last in ranges for number in range(first, last + 1)] or None
+            for ranges in head.compacted
+        ]
     except (msgspec.MsgspecError, LookupError):
         return PastConversation(None, problem="The stored conversation is damaged.")
-    return PastConversation(head.state, messages, model_calls, head.is_open)
+    return PastConversation(head.state, messages, model_calls, head.is_open, compacted=compacted)

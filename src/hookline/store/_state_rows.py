@@ -55,6 +55,8 @@ class Layout(msgspec.Struct, array_like=True, kw_only=True):
         fields: The number and the digest of each field with a row of its own, by its name.
         calls_said: Whether the open calls are those of the last message.
         model_calls: How many model calls are stored.
+        compacted: The conversations that summaries have replaced, oldest first, each as the ranges of the rows that
+            were stored of it; empty for one of which rows were deleted since. The state does not need them.
     """
 
     rows: int = 0
@@ -63,11 +65,16 @@ class Layout(msgspec.Struct, array_like=True, kw_only=True):
     fields: dict[str, tuple[Number, Digest]] = {}
     calls_said: bool = False
     model_calls: int = 0
+    compacted: list[list[tuple[Number, Number]]] = []
 
     def ranges(self) -> Sequence[tuple[Number, Number]]:
         """Return all ranges of numbers that the state needs."""
         singles = [*self.outcomes.values(), *self.fields.values()]
         return [*self.messages, *((number, number) for number, _ in singles)]
+
+    def stored_ranges(self) -> Sequence[tuple[Number, Number]]:
+        """Return all ranges of numbers that are stored."""
+        return [*self.ranges(), *(each for ranges in self.compacted for each in ranges)]
 
     def count_messages(self) -> int:
         """Return the length of the conversation."""
@@ -109,12 +116,14 @@ class StateChange:
             without["open_calls"] = []
         self.head = _encode(msgspec.structs.replace(state, messages=[], outcomes={}, **without))
 
-    def place(self, stored: Layout | None, *, is_whole: bool) -> tuple[Layout, list[Row]]:
+    def place(self, stored: Layout | None, *, is_whole: bool, compactions: int = 0) -> tuple[Layout, list[Row]]:
         """Number the new rows, behind those that are stored.
 
         Args:
             stored: The layout of the stored state; `None` if there is none.
             is_whole: Whether nothing of the stored state is used again.
+            compactions: How often a summary has replaced a part of the conversation since the stored state. The
+                messages that it replaced are kept.
 
         Returns:
             The layout of the new state, and the new rows.
@@ -145,6 +154,8 @@ class StateChange:
             digest, known = make_digest(body), stored.fields.get(name)
             layout.fields[name] = known if known and known[1] == digest else (rows.add("field", body), digest)
         layout.rows = rows.last
+        if stored.compacted or compactions:
+            layout.compacted = keep_compacted(stored, layout, compactions)
         return layout, rows.new
 
     def _kept_outcomes(self) -> set[str]:
@@ -177,18 +188,32 @@ class RowWriter:
 
 
 def find_dropped(stored: Layout, layout: Layout) -> list[Number]:
-    """Return the numbers of the rows that a state needed and the next one does not.
+    """Return the numbers of the rows that are stored with a state, and not with the next one.
 
     They are deleted: what hooks have withheld or rewritten is not to stay in the database.
     """
-    needed = layout.ranges()
+    return sorted(subtract_ranges(stored.stored_ranges(), layout.stored_ranges()))
+
+
+def subtract_ranges(ranges: Sequence[tuple[Number, Number]], needed: Sequence[tuple[Number, Number]]) -> set[Number]:
+    """Return the numbers in some ranges that are in none of others."""
     # Most ranges lie in one of the next state, so that a long conversation is not counted message by message.
-    others = [
-        (first, last)
-        for first, last in stored.ranges()
-        if not any(low <= first and last <= high for low, high in needed)
+    others = [(first, last) for first, last in ranges if not any(low <= first and last <= high for low, high in needed)]
+    return collect_numbers(others) - collect_numbers(needed) if others else set()
+
+
+def keep_compacted(stored: Layout, layout: Layout, compactions: int) -> list[list[tuple[Number, Number]]]:
+    """Return the conversations that summaries have replaced, after a change of the state.
+
+    What hooks have withheld or rewritten does not stay in any of them. Of several compactions at once, only the first
+    one is of a stored conversation.
+    """
+    if compactions:
+        return [*stored.compacted, stored.messages, *([] for _ in range(compactions - 1))]
+    removed = subtract_ranges(stored.messages, layout.ranges())
+    return [
+        [] if removed and not removed.isdisjoint(collect_numbers(ranges)) else ranges for ranges in stored.compacted
     ]
-    return sorted(collect_numbers(others) - collect_numbers(needed)) if others else []
 
 
 def collect_numbers(ranges: Sequence[tuple[Number, Number]]) -> set[Number]:

@@ -60,6 +60,7 @@ from hookline.store import PastConversation, PastEvents
 __all__ = [
     "ALONG",
     "EMPTY_RESULTS",
+    "FAILED_AGENT",
     "JUDGED_KINDS",
     "CallNotRunError",
     "PastCalls",
@@ -370,7 +371,10 @@ class PastCalls:
             call_index=event.call_index,
             step_index=event.step_index,
         )
-        past = self._append(call, event, number, waited=past is not None)
+        asked = past
+        past = self._append(call, event, number, waited=asked is not None)
+        if asked is not None:
+            past.asked_at = asked.at
         if self._results:
             self._open[_key_of(event)] = past
 
@@ -391,6 +395,8 @@ class PastCalls:
             )
         elif event.mocked or event.answered_by is None:
             past.result = ToolResult(content=event.content, success=event.success, metadata=event.metadata)
+        else:
+            past.denied_by = event.answered_by
 
     def _end_step(self, order: Sequence[str]) -> None:
         """Put the tool calls of a step into the order in which the model asked for them, and number those that waited.

@@ -9,6 +9,7 @@ import msgspec
 from hookline.calls import Call
 from hookline.errors import EventDecodeError
 from hookline.events import EventFields
+from hookline.store import PastModelCall
 
 __all__ = [
     "PastCall",
@@ -30,20 +31,32 @@ class PastCall(msgspec.Struct, kw_only=True, eq=False):
         number: The number of its event in the operation, from 1.
         at: When it happened, in unix seconds.
         waited: Whether it waited for a person.
+        asked_at: When the person was asked, if it has run since then; 0 otherwise.
+        denied_by: The hook that denied it before it could run, if that is known; `""` otherwise.
         messages: Number of messages that stood when a model was asked.
+        made: What is stored of a `ModelCall`, if it has reached the model.
+        ended_at: When it ended, in unix seconds, if that matters and is known; 0 otherwise.
+        conversation: In which conversation they stood, from 0; each compaction begins another one.
         result: Its result; `None` if it is not known, or the call has not run.
         lost: Why the result is not known although there was one; `""` otherwise.
         problem: Why the call cannot be judged; `""` if it can.
+        allowed: What a person decided about it, if that is known before it is judged.
     """
 
     call: Call
     number: int
     at: float
     waited: bool = False
+    asked_at: float = 0.0
+    denied_by: str = ""
     messages: int = 0
+    made: PastModelCall | None = None
+    ended_at: float = 0.0
+    conversation: int = 0
     result: msgspec.Struct | None = None
     lost: str = ""
     problem: str = ""
+    allowed: bool | None = None
 
 
 class PersonDecision(NamedTuple):

@@ -8,14 +8,17 @@ from typing import Any, Self
 
 import msgspec
 
-from hookline.calls import AgentCall, Call, ModelCall, SubAgentCall
+from hookline.budgets import InMemoryBudgets
+from hookline.calls import AgentCall, Call, ModelCall, ModelResponse, SubAgentCall, Usage
 from hookline.delivery import InProcess
 from hookline.dispatcher import hooks_of_this_process
+from hookline.errors import HookDenied
 from hookline.hooks import AnyHook, Hooks, Interceptor
 from hookline.interceptors import PastChain, PastVerdict
 from hookline.registry._build import Builder
 from hookline.registry._definition import HookDefinition, point_of
 from hookline.registry._errors import DefinitionError
+from hookline.registry.past._budgets import PastBudgets
 from hookline.registry.past._calls import (
     EMPTY_RESULTS,
     JUDGED_KINDS,
@@ -26,7 +29,8 @@ from hookline.registry.past._calls import (
 )
 from hookline.registry.past._items import PastCall
 from hookline.registry.past._questions import MissingFields, PastQuestions
-from hookline.store import PastEvents
+from hookline.registry.past._timeline import TimedCall
+from hookline.store import PastEvents, PastModelCall
 
 __all__ = ["PastJudge"]
 
@@ -41,6 +45,9 @@ LEFT_OUT: Mapping[tuple[str | None, type[Call]], str] = dict.fromkeys(
     (("allow-tools", ModelCall), ("deny-tools", ModelCall)), "the tools that models were offered are not stored"
 )
 """Why calls do not take part that built-in handlers judge besides those of their point, which say the same."""
+COUNTS_BEGIN = (
+    "All calls were judged in the order of time, by counts that begin with the first operation that was looked at."
+)
 SHARED = "A sub-agent spends of the same budget, and operations are judged one by one."
 INCOMPLETE = "The budget misses a call of the operation that could not be judged."
 
@@ -59,6 +66,8 @@ class PastJudge:
         needs_results: Whether hooks look at the results of the calls.
         needs_conversations: Whether the calls are rebuilt from the conversations of their operations.
         counts_spending: Whether all calls of an operation are needed to judge the next one.
+        counts_together: Whether hooks count calls of several operations, or by the clock, so that all calls are judged
+            in the order of time.
         notes: What is different from a run, in sentences.
 
     Raises:
@@ -78,10 +87,15 @@ class PastJudge:
             self._check_bundle(built)
         judged = self._select_judged(built)
         self.calls = frozenset(each.call for each in judged)
-        self.needs_results = any(each.kind == "after" for each in judged)
+        self.counts_together = counts_together(definition)
+        # Results say which calls another hook denied, so that they do not count.
+        self.needs_results = self.counts_together or any(each.kind == "after" for each in judged)
         self.types = event_types_of(self.calls, results=self.needs_results)
         self.needs_conversations = needs_conversations(self.calls)
-        self.counts_spending = definition.handler == "budget"
+        self.counts_spending = definition.handler == "budget" and not self.counts_together
+        self._budgets = PastBudgets()
+        if self.counts_together:
+            self.notes.append(COUNTS_BEGIN)
         self._missing = MissingFields()
         self._only_ends = {each.kind for each in judged if each.call is AgentCall} == {"after"}
         if self.counts_spending:
@@ -121,17 +135,71 @@ class PastJudge:
             What the hooks did. `None` if the call is for none of them. Or why the call cannot be judged: the hooks look
             at something that is not stored.
         """
-        reads = self._missing.reads
         judged = await chain.judge(calls.complete(past), past.result or self.outcome_without_result(past))
-        if reads:
-            fields = " and ".join(f"`{name}`" for name in dict.fromkeys(reads))
-            reads.clear()
-            return f"The hook uses {fields}, which no store keeps."
+        if self._missing.reads:
+            return self._take_gap()
         return past.lost or None if judged is None else judged
 
+    async def judge_at(self, chain: PastChain, timed: TimedCall) -> PastVerdict | str | None:
+        """Judge a call at its time, with hooks that have judged all calls before it.
+
+        Args:
+            chain: The hooks.
+            timed: The call.
+
+        Returns:
+            As for `judge`.
+        """
+        past, call = timed.past, timed.past.call
+        await self._budgets.advance(timed.at, ends_at=past.ended_at or timed.at)
+        outcome: object = EMPTY_RESULTS[type(call)]
+        if isinstance(call, ModelCall):
+            outcome = self._outcome_of_model(past.made)
+            call = msgspec.structs.replace(
+                call,
+                model=call.model or self._missing.model,
+                tools=self._missing.model_tools,
+                settings=self._missing.model_settings,
+            )
+        elif timed.is_asked or past.denied_by not in ("", self._definition.id):
+            outcome = not_run_error()
+        judged = await chain.judge(call, outcome)
+        return self._take_gap() or judged
+
+    def _outcome_of_model(self, made: PastModelCall | None) -> object:
+        """Return what a model call took, as a response without content; an exception if it failed or was not made."""
+        if made is None:
+            return not_run_error()
+        if made.error_type is not None:
+            return CallNotRunError()
+        return ModelResponse(
+            usage=Usage(input_tokens=made.input_tokens, output_tokens=made.output_tokens, cost_usd=made.cost_usd),
+            cost_known=True if made.cost_usd else self._missing.cost_known,
+            **self._missing.of_response,
+        )
+
+    def _take_gap(self) -> str:
+        """Return why hooks could not judge the last call: they used a field that is not stored; `""` if they could."""
+        reads = self._missing.reads
+        if not reads:
+            return ""
+        fields = " and ".join(f"`{name}`" for name in dict.fromkeys(reads))
+        reads.clear()
+        return f"The hook uses {fields}, which no store keeps."
+
     def build_chain(self) -> PastChain:
-        """Build new hooks, for the calls of one operation."""
-        return PastChain(self._select_judged(self._builder.build_new(self._definition)))
+        """Build new hooks: for the calls of one operation or, if they count together, for all calls."""
+        together = self.counts_together
+        built = self._builder.build_new(
+            self._definition,
+            budgets=self._budgets if together else InMemoryBudgets(announces=False),
+            clock=self._read_clock if together else None,
+        )
+        return PastChain(self._select_judged(built))
+
+    def _read_clock(self) -> float:
+        """Return the time of the call that is judged."""
+        return self._budgets.now
 
     def outcome_without_result(self, past: PastCall) -> object:
         """Return what stands for the outcome of a call whose result is not known, or not needed."""
@@ -203,30 +271,44 @@ def check_stored_point(definition: HookDefinition, *, allow_webhooks: bool) -> N
         raise refusal(NOT_STORED[point.call.__name__], "$.point")
     if point.kind == "around":
         raise refusal(AROUND, "$.point")
-    if definition.handler == "budget":
+    if definition.handler == "budget" and counts_together(definition):
         check_stored_budget(definition.config)
-    if definition.handler == "limit-calls" and definition.config.get("per", "operation") not in OWN_COUNTS:
-        problem = "it counts the calls of several operations together, and stored operations are judged one by one"
-        raise refusal(problem, "$.config.per")
+
+
+def counts_together(definition: HookDefinition) -> bool:
+    """Return whether a definition counts calls of several operations, or by the clock."""
+    config = definition.config
+    if definition.handler == "limit-calls":
+        return config.get("per", "operation") not in OWN_COUNTS
+    if definition.handler == "budget":
+        return config.get("per", "operation") not in ("operation", None) or config.get("window") is not None
+    return False
 
 
 def check_stored_budget(config: Mapping[str, Any]) -> None:
-    """Check that a budget counts the calls of each operation by themselves.
+    """Check that the store has what a budget needs that counts calls of several operations, or by the clock.
 
     Raises:
-        DefinitionError: If it does not.
+        DefinitionError: If it has not.
     """
-    if config.get("per", "operation") not in ("operation", None):
-        problem = "it counts the calls of several operations together, and stored operations are judged one by one"
-        raise refusal(problem, "$.config.per")
-    if config.get("window") is not None:
-        problem = "its window goes by the clock, and what ran at another time is judged now"
+    if config.get("per", "operation") in ("operation", None):
+        problem = (
+            "sub-agents count with the run that called them, which a window by the clock may judge at another time"
+        )
         raise refusal(problem, "$.config.window")
+    if config.get("on_limit") == "ask":
+        problem = "whether a person would have allowed a call decides about the calls that follow"
+        raise refusal(problem, "$.config.on_limit")
 
 
 def is_judged(interceptor: Interceptor) -> bool:
     """Return whether the store has what an interceptor judges."""
     return interceptor.kind in JUDGED_KINDS.get(interceptor.call, ())
+
+
+def not_run_error() -> HookDenied:
+    """Return the outcome of a call that did not run, so that it does not count."""
+    return HookDenied("", "The call did not run.")
 
 
 def refusal(problem: str, path: str = "$.handler") -> DefinitionError:

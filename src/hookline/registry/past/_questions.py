@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -79,11 +79,13 @@ class _Place(NamedTuple):
     """Where in the conversation a step asked the model.
 
     Attributes:
+        conversation: In which conversation, from 0; each compaction begins another one.
         messages: Number of messages that stood when the step was asked for the last time.
         is_answered: Whether the message that follows is the answer.
         problem: Why the place is not known; `""` if it is.
     """
 
+    conversation: int = 0
     messages: int = 0
     is_answered: bool = False
     problem: str = ""
@@ -112,6 +114,10 @@ class PastQuestions:
         self._conversation = conversation
         self._missing = missing
         self._messages = _freeze(conversation.messages)
+        self._conversations: list[Sequence[Message] | None] = [
+            each and _freeze(each) for each in conversation.compacted
+        ]
+        self._conversations.append(self._messages)
         self._answering: tuple[PastCall, Message] | None = None
         self._calls: dict[int, list[PastModelCall]] = {}
         for each in conversation.model_calls:
@@ -141,7 +147,9 @@ class PastQuestions:
         call = past.call
         assert isinstance(call, ModelCall)
         if call.messages is NO_LIST:
-            msgspec.structs.force_setattr(call, "messages", ReadOnlyList(self._messages[: past.messages]))
+            messages = self._conversations[past.conversation]
+            assert messages is not None  # else the call could not be judged
+            msgspec.structs.force_setattr(call, "messages", ReadOnlyList(messages[: past.messages]))
         return call
 
     # Steps and their model calls.
@@ -161,7 +169,8 @@ class PastQuestions:
             return [UnjudgedCalls(place.problem, max(1, len(made)))]
         if number not in self._places:
             return []  # it applied a person's decisions
-        guided = _count_guides(self._messages, place.messages, self._context)
+        messages = self._conversations[place.conversation] or ()
+        guided = _count_guides(messages, place.messages, self._context)
         asked = self._count_asked(place, len(made), guided)
         if not asked:
             assert self._conversation.state is not None
@@ -187,12 +196,16 @@ class PastQuestions:
                 tags=event.tags,
                 metadata={},
             )
-            past = PastCall(call=call, number=number, at=at, messages=place.messages - left)
+            past = PastCall(
+                call=call, number=number, at=at, messages=place.messages - left, conversation=place.conversation
+            )
             past.lost = DISCARDED if left else ""
+            index = max(asked, len(made)) - 1 - left
+            past.made = made[index] if index < len(made) else None
             items.append(past)
         if place.is_answered:
             past.lost = NOT_ENDED
-            self._answering = past, self._messages[place.messages]
+            self._answering = past, messages[place.messages]
         elif len(made) >= asked and made[-1].error_type is None:
             past.lost = WITHHELD
         return items
@@ -257,7 +270,7 @@ class PastQuestions:
     def _find_places(self, outline: Sequence[tuple[int, str]], last_step: bytes | None) -> dict[int, _Place]:
         """Find where in the conversation each step asked the model, by the number of its `beforeStep`."""
         steps: list[_StepOutline] = []
-        compacted = 0
+        begins: list[int] = []
         for number, kind in outline:
             if kind == HookType.BEFORE_STEP:
                 steps.append(_StepOutline(number))
@@ -268,24 +281,18 @@ class PastQuestions:
             elif kind == HookType.AFTER_STEP:
                 steps[-1].is_closed = True
             elif kind == HookType.AFTER_COMPACT:
-                compacted, self._is_compacted = len(steps) - 1, True
-        lost = {each.number for each in steps[:compacted]}
-        asking = [each for each in steps if not each.is_resumed]
-        answered = len(asking)
-        if asking and asking[-1] is steps[-1] and not self._is_answered(asking[-1], last_step):
-            answered -= 1
-        said = [at for at, message in enumerate(self._messages) if message.role == "assistant"]
-        first = len(said) - answered
+                begins.append(len(steps) - 1)
+        self._is_compacted = bool(begins)
+        if len(self._conversations) != len(begins) + 1:  # a version of hookline that deleted the messages wrote some
+            self._conversations = [*([None] * len(begins)), self._messages]
+        bounds = [0, *begins, len(steps)]
         places: dict[int, _Place] = {}
-        for nth, step in enumerate(asking):
-            if step.number in lost:
-                places[step.number] = _Place(problem=COMPACTED)
-            elif nth >= answered:
-                places[step.number] = _Place(len(self._messages))
-            elif first + nth < 0:
-                places[step.number] = _Place(problem=MISMATCH)
-            else:
-                places[step.number] = _Place(said[first + nth], is_answered=True)
+        for nth, messages in enumerate(self._conversations):
+            asking = [each for each in steps[bounds[nth] : bounds[nth + 1]] if not each.is_resumed]
+            answered = len(asking)
+            if asking and asking[-1] is steps[-1] and not self._is_answered(asking[-1], last_step):
+                answered -= 1
+            places.update(_place_steps(asking, answered, nth, messages))
         return places
 
     def _is_answered(self, step: _StepOutline, last_step: bytes | None) -> bool:
@@ -354,6 +361,30 @@ class PastQuestions:
                 return
             reason = "done"  # a hook has withheld the result of the run
         past.result = AgentResult(output=self._last_content, reason=reason)
+
+
+def _place_steps(
+    asking: Sequence[_StepOutline], answered: int, conversation: int, messages: Sequence[Message] | None
+) -> Iterator[tuple[int, _Place]]:
+    """Find where in a conversation its steps asked the model, by the number of the `beforeStep` of each.
+
+    Args:
+        asking: The steps that asked a model.
+        answered: How many of them, from the first, have an answer in the conversation.
+        conversation: Which conversation, from 0.
+        messages: Its messages; `None` if they are not stored.
+    """
+    said = [at for at, message in enumerate(messages or ()) if message.role == "assistant"]
+    first = len(said) - answered
+    for nth, step in enumerate(asking):
+        if messages is None:
+            yield step.number, _Place(problem=COMPACTED)
+        elif nth >= answered:
+            yield step.number, _Place(conversation, len(messages))
+        elif first + nth < 0:
+            yield step.number, _Place(problem=MISMATCH)
+        else:
+            yield step.number, _Place(conversation, said[first + nth], is_answered=True)
 
 
 def _freeze(messages: Sequence[Message]) -> list[Message]:
