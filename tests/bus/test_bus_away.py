@@ -26,6 +26,7 @@ from hookline import (
 from hookline.bus import NatsBus, heard_event_id, remote
 from hookline.relay import Relay, relay_status, replay
 from hookline.store import RelayStatus, SqlStore
+from tests.cli.operated import run
 from tests.nats_servers import NatsServer
 from tests.server.site import Site
 
@@ -194,6 +195,8 @@ async def test_what_the_bus_has_lost_is_said_and_replayed(
         lost = (await wait_for(store, lambda status: bool(status.lost))).lost
         assert set(lost) == {"ledger"}
         assert f"hookline relay replay ledger --since {lost['ledger']:.0f}" in caplog.text
+        shown = await asyncio.to_thread(run, "relay", "status", url=url)
+        assert f"hookline relay replay ledger --since {lost['ledger']:.0f}" in " ".join(shown.stdout.split())
         with Site(url) as site:
             async with site.client() as client:
                 degraded = (await client.get("/ready")).json()

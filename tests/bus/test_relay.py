@@ -39,7 +39,7 @@ from hookline.engines import StoreEngine
 from hookline.errors import HookDefinitionError, HookUsageError
 from hookline.events import encode
 from hookline.relay import Relay, list_dead_letters, relay_status, replay, retry_dead_letters
-from hookline.runtime import Approve, InMemoryStore, RemoteHearer, make_retry
+from hookline.runtime import Approve, InMemoryStore, JournalEntry, OperationState, RemoteHearer, make_retry
 from hookline.signals import dead_letter_stored
 from hookline.store import SqlStore, Worker
 
@@ -353,6 +353,45 @@ async def test_a_commit_that_is_too_large_is_told_in_parts_and_a_single_event_be
         assert lost
         assert all("carries 2000" in letter.error for letter in dead)
         assert heard.ids == [each for each in wanted if each not in lost]
+
+
+async def test_an_event_that_is_too_large_is_no_dead_letter_of_a_name_that_does_not_hear_it() -> None:
+    class SmallBus(MemoryBus):
+        async def tell(self, commit: CommittedEvents) -> None:
+            size = len(msgspec.json.encode(commit))
+            if size > 2000:
+                raise CommitTooLargeError(commit.id, size, 2000)
+            await super().tell(commit)
+
+    heard: list[str] = []
+    hooks = Hooks("ledger")
+    hooks.on(BeforeStep)(lambda event: heard.append(heard_event_id()))
+    events = [
+        BeforeStep(operation_id="op", step_index=0),
+        OnComplete(**{**ENDED, "last_assistant_content": "x" * 5000}),
+    ]
+    entries = [
+        JournalEntry(number=number, type=each.hook_type, time_unix_nano=number, wire=encode(each))
+        for number, each in enumerate(events, 1)
+    ]
+    state = OperationState(
+        operation_id="op",
+        agent_id="a",
+        hearers=[RemoteHearer(name="ledger", events=["beforeStep"])],
+        events=2,
+        version=1,
+    )
+    bus = SmallBus()
+    async with SqlStore("sqlite:///:memory:") as store, Relay(store, bus), serve(bus, hooks):
+        await store.commit(state, expected_version=None, entries=entries)
+
+        async def is_told() -> bool:
+            return not (await relay_status(store)).waiting and not (await bus.depths())["ledger"]
+
+        await wait_until(is_told)
+        dead = await list_dead_letters(store)
+
+    assert (heard, dead) == (["op:1"], [])
 
 
 async def test_an_event_that_an_observer_cannot_handle_becomes_a_dead_letter_and_the_next_one_follows() -> None:

@@ -77,14 +77,26 @@ async def test_questions_of_the_process_are_counted_by_how_they_ended(
                 json={"name": "Guard", "point": "ToolCall.before", "remote": {"name": "payments"}, "tenantId": ""},
             )
             assert made.status_code == 201, made.text
+            observer = await client.post(
+                "/v1/hooks",
+                json={
+                    "name": "Ledger",
+                    "point": "afterToolCall",
+                    "remote": {"name": "ledger", "events": ["onComplete"]},
+                    "tenantId": "",
+                },
+            )
+            assert observer.status_code == 201, observer.text
             await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(ask(site.server.registry), site.loop))
             metrics = (await client.get("/metrics")).text
             settings = (await client.get("/v1/settings")).json()
         with visitor(site, site.admin) as person:
             page = person.get("/settings").text
             hook = person.get(f"/hooks/{made.json()['id']}").text
+            observing = person.get(f"/hooks/{observer.json()['id']}").text
 
     assert "<dt>Remote</dt><dd><code>payments</code></dd>" in hook
+    assert "<dt>Further events</dt><dd><code>onComplete</code>" in observing
     assert nats.url in page
     assert settings["system"]["wakeups"] == "nats"
     assert ">connected</span>" in page

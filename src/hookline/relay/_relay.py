@@ -15,7 +15,15 @@ import msgspec
 from sqlalchemy.exc import SQLAlchemyError
 
 from hookline._checks import quote
-from hookline.bus import DEAD_LETTERS, Bus, BusUnavailableError, CommittedEvents, CommitTooLargeError, FailedEvent
+from hookline.bus import (
+    DEAD_LETTERS,
+    Bus,
+    BusUnavailableError,
+    CommittedEvents,
+    CommitTooLargeError,
+    FailedEvent,
+    is_for,
+)
 from hookline.errors import HookUsageError, StoreUnavailableError, message_of
 from hookline.signals import announce, dead_letter_stored
 from hookline.store import (
@@ -292,6 +300,8 @@ class Relay:
                 await self._tell(queued, first + half, wires[half:])
                 return
             for name in queued.hearers:
+                if not is_for(name, commit, commit.events[0]):
+                    continue
                 failed = FailedEvent(
                     hearer=name,
                     hook_id="",
