@@ -201,7 +201,7 @@ class Relay:
                 since,
             )
         if self._leads is not (left is None):
-            self._leads = left is None
+            self._leads, self._problem = left is None, None
             logger.info(
                 "%s %s the commits of %r",
                 self._id,
