@@ -204,7 +204,7 @@ def test_a_worker_on_dbos_says_what_is_wrong_and_creates_no_store(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "agents.py").write_text(AGENTS)
+    (tmp_path / "dbos_agents.py").write_text(AGENTS)
     (tmp_path / "queues.toml").write_text("[fast\n")
     (tmp_path / "rates.toml").write_text("[fast]\nrate = 3\n")
     for options, problem in (
@@ -214,10 +214,10 @@ def test_a_worker_on_dbos_says_what_is_wrong_and_creates_no_store(
         (("--dbos", "sqlite:///dbos.db", "--dbos-queues", "queues.toml"), "cannot be read from queues.toml"),
         (("--dbos", "sqlite:///dbos.db", "--dbos-queues", "rates.toml"), "no option 'rate'"),
     ):
-        refused = run("worker", "agents.py:payer", *options, url=database(tmp_path))
+        refused = run("worker", "dbos_agents.py:payer", *options, url=database(tmp_path))
         assert (refused.exit_code, problem in refused.stderr) == (2, True), refused.stderr
 
     monkeypatch.setitem(sys.modules, "dbos", None)
-    refused = run("worker", "agents.py:payer", "--dbos", "sqlite:///dbos.db", url=database(tmp_path))
+    refused = run("worker", "dbos_agents.py:payer", "--dbos", "sqlite:///dbos.db", url=database(tmp_path))
     assert "DbosEngine needs an extra" in refused.stderr
     assert list(tmp_path.glob("*.db*")) == []

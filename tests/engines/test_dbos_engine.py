@@ -375,7 +375,9 @@ async def test_wrong_arguments_are_refused(store: SqlStore, dbos: DBOS, monkeypa
         DbosEngine(store, "sqlite:///dbos.db")
 
 
-async def test_an_engine_of_an_address_says_that_the_process_has_a_dbos(store: SqlStore, dbos_file: Path) -> None:
+async def test_an_engine_of_an_address_says_that_the_process_has_a_dbos(
+    store: SqlStore, dbos: DBOS, dbos_file: Path
+) -> None:
     engine = DbosEngine(store, f"sqlite:///{dbos_file}")
     async with engine:
         with pytest.raises(HookUsageError, match="has a DBOS instance already"):
