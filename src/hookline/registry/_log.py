@@ -474,6 +474,7 @@ class ExecutionLog:
         self._retention_seconds = min(retention_hours * 3600, 1e10)
         self._max_rows = max_rows
         self._writer = LogWriter(store, max_queued, sample)
+        self._prune_lock = asyncio.Lock()
         self._tasks: list[asyncio.Task[None]] = []
         self._opened = False
 
@@ -648,7 +649,8 @@ class ExecutionLog:
         Raises:
             StoreUnavailableError: If the database cannot be reached.
         """
-        return await prune_log(self._store, retention_seconds=self._retention_seconds, max_rows=self._max_rows)
+        async with self._prune_lock:  # one that skips what another one is deleting would end before it is gone
+            return await prune_log(self._store, retention_seconds=self._retention_seconds, max_rows=self._max_rows)
 
     def _chain_ran(self, _: object, ran: ChainRun) -> None:
         self._writer.enqueue(ran)
