@@ -8,6 +8,8 @@
 from hookline.bus._bus import Bus
 from hookline.bus._decision_figures import DecisionFigures as DecisionFigures
 from hookline.bus._decision_figures import decision_figures as decision_figures
+from hookline.bus._durations import BUCKETS as BUCKETS
+from hookline.bus._durations import DurationHistogram as DurationHistogram
 from hookline.bus._hearing import is_for as is_for
 from hookline.bus._memory import MemoryBus
 from hookline.bus._messages import NAME as NAME

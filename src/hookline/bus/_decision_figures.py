@@ -8,8 +8,8 @@ from time import perf_counter
 from typing import Literal, TypeAlias
 from weakref import WeakKeyDictionary
 
-from hookline._durations import DurationHistogram
 from hookline.bus._bus import Bus
+from hookline.bus._durations import DurationHistogram
 from hookline.bus._messages import NobodyServesError
 from hookline.bus._signing import UnsignedAnswerError
 
@@ -21,7 +21,7 @@ an answer without a valid signature; another failure; or the run was cancelled m
 
 
 class DecisionFigures:
-    """What became of the questions of remote hooks to one name.
+    """Figures of the questions of remote hooks to one name.
 
     Attributes:
         pending: Number of questions that are under way: this process's share of the queue of those who decide.

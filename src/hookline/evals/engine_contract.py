@@ -47,7 +47,7 @@ SIGNS_OF_A_RUN = ("tool", "heard", "committed")
 
 
 class KillOutcome(msgspec.Struct, frozen=True, kw_only=True):
-    """What happened to an operation whose process was killed.
+    """The outcome of an operation whose process was killed.
 
     Attributes:
         place: The place at which the process was killed; `""` if it was not.

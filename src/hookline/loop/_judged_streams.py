@@ -161,7 +161,7 @@ class ByteSource(Protocol):
         ...
 
 
-class JudgedReading:
+class JudgedByteReader:
     """Reads a stream from its source, and lets hooks judge it: when bytes come, and when text has waited for long.
 
     Args:
@@ -379,7 +379,7 @@ class AsyncJudge:
         self,
         inner: Any,
         source: AsyncSource,
-        reading: JudgedReading,
+        reading: JudgedByteReader,
         end: Callable[[BaseException | None], Awaitable[None]],
     ) -> None:
         self._inner, self._source, self._reading, self._end = inner, source, reading, end
@@ -444,7 +444,7 @@ def judge_async(
     inner = stream.http.stream
     source = AsyncSource(inner)
     judge = byte_stream_class(stream.http, AsyncJudge, is_async=True)
-    stream.http.stream = judge(inner, source, JudgedReading(stream, source, take), end)
+    stream.http.stream = judge(inner, source, JudgedByteReader(stream, source, take), end)
 
 
 def judge_sync(
@@ -462,6 +462,6 @@ def judge_sync(
         end: Called when the stream is closed.
     """
     source = SyncSource(stream.http)
-    reading = JudgedReading(stream, source, take)
+    reading = JudgedByteReader(stream, source, take)
     judge = byte_stream_class(stream.http, SyncJudge, is_async=False)
     stream.http.stream = judge(stream.http.stream, source, partial(run, reading.read), end)

@@ -14,8 +14,7 @@ from time import monotonic
 
 from sqlalchemy import func, select
 
-from hookline._durations import BUCKETS, DurationHistogram
-from hookline.bus import Bus, NatsBus, decision_figures
+from hookline.bus import BUCKETS, Bus, DurationHistogram, NatsBus, decision_figures
 from hookline.registry import ALERT_KINDS, ExecutionLog, Registry
 from hookline.server._callers import Req, caller_of
 from hookline.server._problems import ApiError

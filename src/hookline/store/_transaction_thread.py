@@ -61,7 +61,7 @@ class TransactionThread:
 
 
 class _SyncConnection:
-    """What transactions use of an `AsyncConnection`, without an event loop.
+    """Stands for an `AsyncConnection` in the thread, without an event loop.
 
     Args:
         connection: The connection.

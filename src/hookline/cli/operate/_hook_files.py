@@ -64,7 +64,7 @@ Prune = Annotated[bool, typer.Option("--prune", help="Remove the tenant's other 
 
 
 class CheckedFile(NamedTuple):
-    """What `hookline hooks check` found out about a file.
+    """The result of `hookline hooks check` for a file.
 
     Attributes:
         file: Its name.

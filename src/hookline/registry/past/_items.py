@@ -100,7 +100,7 @@ class _RequestId(msgspec.Struct, rename="camel", gc=False):
 
 
 class StepEnd(msgspec.Struct, rename="camel", tag_field="type", tag="afterStep", gc=False):
-    """What judging the past needs of an `afterStep`; decoding all of it takes four times as long.
+    """The fields of an `afterStep` that judging the past needs; decoding all of it takes four times as long.
 
     Attributes:
         step_index: The step.

@@ -18,7 +18,6 @@ from hookline.interceptors import PastChain, PastVerdict
 from hookline.registry._build import Builder
 from hookline.registry._definition import HookDefinition, point_of
 from hookline.registry._errors import DefinitionError
-from hookline.registry.past._budgets import PastBudgets
 from hookline.registry.past._calls import (
     EMPTY_RESULTS,
     JUDGED_KINDS,
@@ -29,7 +28,7 @@ from hookline.registry.past._calls import (
 )
 from hookline.registry.past._items import PastCall
 from hookline.registry.past._questions import MissingFields, PastQuestions
-from hookline.registry.past._timeline import TimedCall
+from hookline.registry.past._timeline import PastBudgets, TimedCall
 from hookline.store import PastEvents, PastModelCall
 
 __all__ = ["PastJudge"]

@@ -1,20 +1,26 @@
-"""`PastTimeline`: put the calls of all operations into the order of time, without holding them in memory."""
+"""Judge the calls of all operations in the order of time.
+
+`PastTimeline` puts them into that order without holding them in memory; `PastBudgets` keeps the counts of a budget.
+"""
 
 from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterator
+from heapq import heappop, heappush
+from itertools import count
 from types import TracebackType
 from typing import NamedTuple, Self
 
 import msgspec
 
 from hookline._readonly import NO_DICT, NO_LIST
+from hookline.budgets import Amounts, InMemoryBudgets, Settlement
 from hookline.calls import ModelCall, SubAgentCall, ToolCall
 from hookline.registry.past._items import PastCall
 from hookline.store import PastModelCall
 
-__all__ = ["PastTimeline", "TimedCall"]
+__all__ = ["PastBudgets", "PastTimeline", "TimedCall"]
 
 MOST_WAITING = 1_000
 """Calls that are written to the file at once."""
@@ -133,3 +139,36 @@ def _shorten(call: ModelCall) -> ModelCall:
 
 
 _decode_entry = msgspec.msgpack.Decoder(_Entry).decode
+
+
+class PastBudgets(InMemoryBudgets):
+    """Keeps counts at the time of stored calls: a call settles its reservation when it ended, not when it is judged.
+
+    Attributes:
+        now: The time, in unix seconds.
+        ends_at: When the call ended that is judged, in unix seconds.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(lambda: self.now, announces=False)
+        self.now = 0.0
+        self.ends_at = 0.0
+        self._number = count()
+        self._running: list[tuple[float, int, str, Amounts | None]] = []
+
+    async def advance(self, now: float, *, ends_at: float) -> None:
+        """Settle the calls that have ended by a time, and go on to that time.
+
+        Args:
+            now: The time of the next call, in unix seconds.
+            ends_at: When that call ended, in unix seconds.
+        """
+        while self._running and self._running[0][0] <= now:
+            self.now, _, reservation_id, used = heappop(self._running)
+            await super().settle_budget(reservation_id, used)
+        self.now, self.ends_at = now, ends_at
+
+    async def settle_budget(self, reservation_id: str, used: Amounts | None = None) -> Settlement | None:
+        """Settle a reservation when the call that is judged has ended."""
+        heappush(self._running, (self.ends_at, next(self._number), reservation_id, used))
+        return None
