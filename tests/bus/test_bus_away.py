@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,17 @@ def server(tmp_path: Path) -> Iterator[NatsServer]:
     server.start()
     yield server
     server.kill()
+
+
+@asynccontextmanager
+async def open_site(url: str) -> AsyncIterator[Site]:
+    """A server on a database, whose start does not hold up the event loop: a transaction of the relay may be open."""
+    site = Site(url)
+    await asyncio.to_thread(site.__enter__)
+    try:
+        yield site
+    finally:
+        await asyncio.to_thread(site.__exit__, None, None, None)
 
 
 class Payments:
@@ -197,11 +209,10 @@ async def test_what_the_bus_has_lost_is_said_and_replayed(
         assert f"hookline relay replay ledger --since {lost['ledger']:.0f}" in caplog.text
         shown = await asyncio.to_thread(run, "relay", "status", url=url)
         assert f"hookline relay replay ledger --since {lost['ledger']:.0f}" in " ".join(shown.stdout.split())
-        with Site(url) as site:
-            async with site.client() as client:
-                degraded = (await client.get("/ready")).json()
-                assert await replay(store, "ledger", since=lost["ledger"]) > 0
-                ready = (await client.get("/ready")).json()
+        async with open_site(url) as site, site.client() as client:
+            degraded = (await client.get("/ready")).json()
+            assert await replay(store, "ledger", since=lost["ledger"]) > 0
+            ready = (await client.get("/ready")).json()
         async with NatsBus(server.url, partitions=2) as elsewhere, elsewhere.serve(ledger.hooks):
             last = [(await store.events_of(each.operation_id))[-1] for each in (first, second)]
             await ledger.wait_for(

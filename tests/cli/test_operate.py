@@ -178,7 +178,7 @@ def test_colours_are_for_terminals_that_want_them(url: str, tmp_path: Path) -> N
         (["executions", "stats", "--point", "nowhere"], "'nowhere' is not a point"),
         (
             ["executions", "stats", "--by", "day"],
-            "`by` must be one of hook, point, tenant, agent, tool, minute, hour; got 'day'",
+            "`by` must be one of hook, point, tenant, agent, tool, agent,tool, minute, hour; got 'day'",
         ),
         (["executions", "stats", "--since", "soon"], "'soon' is not a time"),
         (["hooks", "--point", "ToolCall"], "is not a point, such as ToolCall.guard or onComplete"),

@@ -408,6 +408,7 @@ class serving:
         self._said = said
 
     def __enter__(self) -> None:
+        Path(self._path).unlink(missing_ok=True)  # of a resident process that was ended before it could
         self._listener = socket.socket(socket.AF_UNIX)
         self._listener.bind(self._path)
         self._listener.listen(16)
