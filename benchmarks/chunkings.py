@@ -17,6 +17,7 @@ import logging
 import random
 import sys
 import warnings
+from argparse import ArgumentParser
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from importlib.util import find_spec
 from time import perf_counter, sleep
@@ -378,5 +379,10 @@ async def main(runs: int, seed: int) -> int:
 
 
 if __name__ == "__main__":
-    given = [int(each) for each in sys.argv[1:]]
-    sys.exit(anyio.run(main, *(given + [RUNS, random.randrange(10**6)][len(given) :])))
+    parser = ArgumentParser(description=__doc__)
+    parser.add_argument("runs", type=int, nargs="?", default=RUNS, help="number of answers (%(default)s)")
+    parser.add_argument(
+        "seed", type=int, nargs="?", default=random.randrange(10**6), help="seed of the splits (random)"
+    )
+    given = parser.parse_args()
+    sys.exit(anyio.run(main, given.runs, given.seed))
