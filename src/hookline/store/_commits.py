@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 import msgspec
-from sqlalchemy import bindparam, delete, insert, select, update
+from sqlalchemy import Table, bindparam, delete, insert, select, update
 from sqlalchemy.exc import IntegrityError, SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -21,7 +21,7 @@ from hookline.errors import (
 )
 from hookline.events import HookType
 from hookline.runtime import FORMAT
-from hookline.store._database import FIRST_PAUSE, LONGEST_PAUSE, Database, insert_rows, is_transient, update_rows
+from hookline.store._database import FIRST_PAUSE, LONGEST_PAUSE, Database, insert_into_tables, is_transient, update_rows
 from hookline.store._decisions import link_events
 from hookline.store._deliveries import insert_deliveries
 from hookline.store._lease import build_release
@@ -406,11 +406,10 @@ async def write_commits(
             await connection.execute(_insert_tag, tags)
     if changed:
         await update_rows(connection, operations, changed, key="operation_id", now="updated_at")
-    await state.write(connection)
+    await state.delete_dropped(connection)
     rows = [row for commit in commits for row in commit.events]
-    if rows:
-        await insert_rows(connection, events, rows)
-        await link_events(connection, rows)
+    await insert_into_tables(connection, {**state.rows, events: rows})
+    await link_events(connection, rows)
     relayed = [commit.relayed for commit in commits if commit.relayed is not None]
     if relayed:
         await connection.execute(insert(relay_queue).values(created_at=now), relayed)
@@ -419,12 +418,15 @@ async def write_commits(
 
 
 class StateWriter:
-    """Writes the rows of the states and of the model calls of commits."""
+    """Gathers the rows of the states and of the model calls of commits.
+
+    Attributes:
+        rows: The new rows of each table.
+    """
 
     def __init__(self) -> None:
-        self._rows: list[Row] = []
+        self.rows: dict[Table, list[Row]] = {state_rows: [], model_calls: []}
         self._dropped: list[Row] = []
-        self._model_calls: list[Row] = []
 
     def place(self, commit: Commit, found: StoredVersion | None) -> None:
         """Number the new rows of a commit, and complete the row of its operation.
@@ -436,25 +438,21 @@ class StateWriter:
         stored = decode_layout(found.layout) if found is not None and found.layout is not None else None
         compactions = sum(row["type"] == HookType.AFTER_COMPACT for row in commit.events)
         layout, rows = commit.change.place(stored, is_whole=commit.is_whole, compactions=compactions)
-        self._rows += rows
+        self.rows[state_rows] += rows
         if stored is not None:
             its = {"its_id": commit.operation_id}
             self._dropped += [{**its, "its_number": number} for number in find_dropped(stored, layout)]
         for row in commit.model_calls:
             layout.model_calls += 1
-            self._model_calls.append({**row, "number": layout.model_calls})
+            self.rows[model_calls].append({**row, "number": layout.model_calls})
         commit.operation["layout"] = msgspec.json.encode(layout)
         if found is not None and found.prompt and commit.operation["llm_calls"]:
             commit.operation["prompt"] = found.prompt  # what users say later is not the prompt
 
-    async def write(self, connection: AsyncConnection) -> None:
-        """Write the rows."""
+    async def delete_dropped(self, connection: AsyncConnection) -> None:
+        """Delete the rows that the states no longer need."""
         if self._dropped:
             await connection.execute(_delete_state_row, self._dropped)
-        if self._rows:
-            await insert_rows(connection, state_rows, self._rows)
-        if self._model_calls:
-            await insert_rows(connection, model_calls, self._model_calls)
 
 
 def updated_columns(row: dict[str, Any]) -> dict[str, Any]:

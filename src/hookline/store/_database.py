@@ -26,6 +26,7 @@ from sqlalchemy import (
     ColumnElement,
     Double,
     Engine,
+    Insert,
     Table,
     bindparam,
     cast,
@@ -56,6 +57,7 @@ __all__ = [
     "StoreVersionError",
     "after_commit",
     "insert_into",
+    "insert_into_tables",
     "insert_rows",
     "is_lock_timeout",
     "is_transient",
@@ -353,6 +355,45 @@ async def insert_rows(
     values = [*(new.c[name] for name in names), *(cast(value, table.c[name].type) for name, value in alike.items())]
     moved = postgresql.insert(table).from_select([*names, *alike], select(*values))
     await connection.execute(moved.on_conflict_do_nothing() if skip_known else moved)
+
+
+async def insert_into_tables(connection: AsyncConnection, rows: Mapping[Table, Sequence[Mapping[str, object]]]) -> None:
+    """Insert rows into several tables; those of one table have the same columns.
+
+    PostgreSQL gets all of them in one statement: another one would take another round trip.
+
+    Args:
+        connection: In a transaction that may write.
+        rows: The rows of each table; none are left out.
+    """
+    given = {table: its for table, its in rows.items() if its}
+    if connection.dialect.name != "postgresql":
+        for table, its in given.items():
+            await insert_rows(connection, table, its)
+    elif given:
+        statement = _insert_arrays(tuple((table, tuple(its[0])) for table, its in given.items()))
+        arrays = {
+            _array_name(table, name): [row[name] for row in its] for table, its in given.items() for name in its[0]
+        }
+        await connection.execute(statement, arrays)
+
+
+@cache
+def _insert_arrays(tables: tuple[tuple[Table, tuple[str, ...]], ...]) -> Insert:
+    """Return the statement for PostgreSQL that inserts an array for each of some columns of some tables."""
+    inserts: list[Insert] = []
+    for table, names in tables:
+        arrays = [bindparam(_array_name(table, name), type_=postgresql.ARRAY(table.c[name].type)) for name in names]
+        new = func.unnest(*arrays).table_valued(*names, name=f"new_{table.name}").render_derived()
+        inserts.append(postgresql.insert(table).from_select(names, select(*(new.c[name] for name in names))))
+    *others, last = inserts
+    for each in others:
+        last = last.add_cte(each.cte(f"insert_{each.table.name}"))
+    return last
+
+
+def _array_name(table: Table, name: str) -> str:
+    return f"new_{table.name}_{name}"
 
 
 async def update_rows(
