@@ -362,6 +362,10 @@ async def test_wrong_arguments_are_refused(store: SqlStore, dbos: DBOS, monkeypa
         ({"queues": {"fast": 3}}, "options of each queue"),
         ({"queues": {"fast": {"rate": 3}}}, "no option 'rate'"),
         ({"queues": {"fast": {"partition_concurrency": 1}}}, "Register a partitioned queue in DBOS yourself"),
+        ({"queues": {"fast": {"global_concurrency": "many"}}}, "`global_concurrency` of queue 'fast' must be a whole"),
+        ({"queues": {"fast": {"worker_concurrency": 0}}}, "a whole number above 0; got 0"),
+        ({"queues": {"fast": {"limiter": {"limit": 5}}}}, "such as {'limit': 50, 'period': 60}"),
+        ({"queues": {"fast": {"polling_interval_sec": True}}}, "a number of seconds above 0; got True"),
         ({"application_name": " "}, "`application_name` must be a name"),
     ):
         with pytest.raises(HookUsageError, match=problem):

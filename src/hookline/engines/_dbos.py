@@ -726,7 +726,28 @@ def _check_queues(queues: object) -> dict[str, QueueOptions]:
                 f"Queue {quote(name)} has no option {quote(unknown[0])}; there are {', '.join(sorted(allowed))}. "
                 "Register a partitioned queue in DBOS yourself."
             )
+        for option, value in options.items():
+            if (needed := _find_needed(option, value)) is not None:
+                raise HookUsageError(f"`{option}` of queue {quote(name)} must be {needed}; got {quote(value)}.")
     return {name: cast("QueueOptions", dict(options)) for name, options in queues.items()}
+
+
+def _find_needed(option: str, value: object) -> str | None:
+    """Return what an option of a queue must be; `None` if its value is that."""
+    if option == "polling_interval_sec":
+        return None if _is_positive(value) else "a number of seconds above 0"
+    if option == "limiter":
+        is_limiter = isinstance(value, Mapping) and set(value) == {"limit", "period"}
+        if value is None or (is_limiter and all(map(_is_positive, value.values()))):  # type: ignore[attr-defined]
+            return None
+        return "such as {'limit': 50, 'period': 60}, with numbers above 0"
+    if value is None or (_is_positive(value) and isinstance(value, int)):
+        return None
+    return "a whole number above 0"
+
+
+def _is_positive(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and value > 0
 
 
 def _is_unreachable(error: Exception) -> bool:
