@@ -20,6 +20,7 @@ from functools import cache, partial
 from operator import itemgetter
 from typing import Any, Literal, TypeAlias, TypeVar
 from uuid import uuid4
+from weakref import WeakSet
 
 import msgspec
 from sqlalchemy import (
@@ -440,12 +441,25 @@ class SqliteConnection(sqlite3.Connection):
     """A connection whose transaction ends when it is closed.
 
     SQLite keeps a connection that is closed, with its transaction and its locks, until the last of its statements is
-    freed. A statement that has rows left, since its caller was cancelled, is freed when Python collects its cursor.
+    freed, and a statement with rows left keeps its lock even after a rollback. That of a caller who was cancelled would
+    be freed when Python collects its cursor.
     """
 
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._cursors: WeakSet[sqlite3.Cursor] = WeakSet()
+
+    def cursor(self, *arguments: Any, **options: Any) -> Any:
+        """Return a cursor, which is closed with the connection."""
+        made = super().cursor(*arguments, **options)
+        self._cursors.add(made)
+        return made
+
     def close(self) -> None:
-        """Roll back the transaction, and close the connection."""
+        """Free the statements, roll back the transaction, and close the connection."""
         try:
+            for cursor in self._cursors:
+                cursor.close()
             self.rollback()
         finally:
             super().close()
