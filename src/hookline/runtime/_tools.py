@@ -15,7 +15,7 @@ import msgspec
 
 from hookline._checks import quote
 from hookline._readonly import writable
-from hookline.calls import ToolCall, ToolResult, ToolSpec, as_tool_result
+from hookline.calls import ToolCall, ToolResult, ToolSpec, check_result
 from hookline.errors import AgentDefinitionError, HookUsageError, ToolArgumentsError, ToolResultError
 from hookline.runtime._docstrings import parse_docstring
 
@@ -213,7 +213,7 @@ def as_result(name: str, value: object) -> ToolResult:
         return ToolResult(content=value)
     if isinstance(value, ToolResult):
         try:
-            return as_tool_result(value)
+            return check_result(value)
         except HookUsageError as error:
             raise ToolResultError(name, str(error)) from error
     try:
