@@ -233,10 +233,11 @@ def _runner(
     fn: Callable[..., Any], name: str, parameters: type[msgspec.Struct], *, in_thread: bool
 ) -> Callable[[Mapping[str, Any]], Awaitable[object]]:
     fields = parameters.__struct_fields__
+    known, has_defaults = frozenset(fields), bool(parameters.__struct_defaults__)
 
     def bind(args: Mapping[str, Any]) -> dict[str, Any]:
-        unknown = [key for key in args if key not in fields]
-        if unknown:
+        if not known.issuperset(args):
+            unknown = [key for key in args if key not in known]
             raise ToolArgumentsError(
                 name, f"unknown {', '.join(map(repr, unknown))}; it takes {', '.join(fields) or 'nothing'}"
             )
@@ -244,7 +245,8 @@ def _runner(
             values = msgspec.convert(writable(args), parameters, strict=False, dec_hook=_validate)
         except (msgspec.ValidationError, TypeError, ValueError, RecursionError) as error:
             raise ToolArgumentsError(name, str(error)) from error
-        return {field: value for field in fields if (value := getattr(values, field)) is not msgspec.UNSET}
+        bound = msgspec.structs.asdict(values)
+        return {name: value for name, value in bound.items() if value is not msgspec.UNSET} if has_defaults else bound
 
     if inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(getattr(fn, "__call__", None)):  # noqa: B004
 
