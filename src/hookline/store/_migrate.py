@@ -11,7 +11,20 @@ from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sqlalchemy import Column, Connection, MetaData, PrimaryKeyConstraint, String, Table, insert, inspect, select, text
+from sqlalchemy import (
+    Column,
+    Connection,
+    MetaData,
+    PrimaryKeyConstraint,
+    String,
+    Table,
+    create_mock_engine,
+    insert,
+    inspect,
+    select,
+    text,
+)
+from sqlalchemy.dialects import sqlite
 
 from hookline.errors import HookUsageError
 from hookline.store._database import Database, StoreVersionError, parse_address
@@ -102,13 +115,25 @@ def upgrade(connection: Connection, store: str) -> None:
     if revision == NEWEST:
         return
     if not revision and connection.dialect.name == "sqlite":
-        metadata.create_all(connection, checkfirst=False)
-        versions.create(connection)
+        for statement in compile_sqlite_tables():
+            connection.exec_driver_sql(statement)
         connection.execute(insert(versions).values(version_num=NEWEST))
         return
     from alembic import command
 
     command.upgrade(migration_config(connection), "head")
+
+
+@cache
+def compile_sqlite_tables() -> tuple[str, ...]:
+    """Return the statements that create the newest tables in SQLite; to compile them takes longer than to run them."""
+    statements: list[str] = []
+    compiler = create_mock_engine(
+        "sqlite://", lambda each, *_: statements.append(str(each.compile(dialect=sqlite.dialect())))
+    )
+    for tables in (metadata, versions.metadata):
+        tables.create_all(compiler, checkfirst=False)
+    return tuple(statements)
 
 
 def downgrade(connection: Connection, store: str, revision: str) -> None:
