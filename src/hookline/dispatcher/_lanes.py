@@ -201,7 +201,10 @@ class Lane:
 
 
 class LaneHost:
-    """Owns the lanes of one dispatcher: starts, counts, drains and cancels them."""
+    """Owns the lanes of one dispatcher: starts, counts, drains and cancels them.
+
+    It is made in the task that enters the dispatcher.
+    """
 
     def __init__(self, hook_timeout: float, max_queued: int, *, sender: object) -> None:
         self.hook_timeout = hook_timeout
@@ -216,15 +219,14 @@ class LaneHost:
         self._closing = False
         self._group: anyio.abc.TaskGroup | None = None
         self._task: asyncio.Task[Any] | None = None
-
-    async def open(self) -> None:
-        """Prepare to start lanes, in the present task."""
         if self.stepwise:
             self._task = asyncio.current_task()
             self._loop = asyncio.get_running_loop()
-        else:
-            self._group = anyio.create_task_group()
-            await self._group.__aenter__()
+
+    async def open_group(self) -> None:
+        """Open the task group of the lanes in the present task, on a backend other than asyncio."""
+        self._group = anyio.create_task_group()
+        await self._group.__aenter__()
 
     def push(self, operation_id: str, key: object, item: Queued) -> None:
         """Queue an event in a lane, which is started if it is not running."""

@@ -188,15 +188,15 @@ async def _run_background_hook(item: _QueuedHook) -> None:
 R = TypeVar("R")
 
 
-def begin_instrumentation(run: Run, bundles: Sequence[Instrumentation]) -> Sequence[AnyHook]:
-    """Let bundles begin a segment.
+def begin_instrumentation(run: Run) -> list[AnyHook]:
+    """Let the bundles that instrument a run begin its segment.
 
     Returns:
         The hooks of the run, with the bundles that observe this segment in place of those that were given.
     """
     segment = describe_segment(run)
     observing: dict[AnyHook, Hooks | None] = {}
-    for hooks in bundles:
+    for hooks in dict.fromkeys(entry for entry in run.hooks if isinstance(entry, Instrumentation)):
         begun, observers = hooks.begin(segment)
         run.begun.append((hooks, begun))
         observing[hooks] = observers

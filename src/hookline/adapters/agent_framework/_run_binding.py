@@ -52,6 +52,8 @@ class AgentFrameworkBinding:
         self.decisions = dict(decisions)
         self.model_pending = False
         """Whether the model call of the present step is still open."""
+        self.terminations: list[MiddlewareTermination] = []
+        """The errors by which other middleware ended the agent with a result."""
         self.toolsets: dict[str, str] = {}
         """The toolset of each tool, by tool name."""
         self.rejected = {call: each for call, each in decisions.items() if isinstance(each, Reject)}
