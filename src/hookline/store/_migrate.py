@@ -25,6 +25,7 @@ from sqlalchemy import (
     text,
 )
 from sqlalchemy.dialects import sqlite
+from sqlalchemy.ext.asyncio import AsyncConnection
 
 from hookline.errors import HookUsageError
 from hookline.store._database import Database, StoreVersionError, parse_address
@@ -103,10 +104,13 @@ async def downgrade_store(url: str, revision: str) -> None:
 
 async def _run_migrations(database: Database, run: Callable[[Connection, str], None]) -> None:
     """Run migrations in one transaction, in one process at a time."""
-    async with database.writing() as connection:
+
+    async def migrate_alone(connection: AsyncConnection) -> None:
         if database.dialect == "postgresql":
             await connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": LOCK})
         await connection.run_sync(run, database.name)
+
+    await database.write(migrate_alone)
 
 
 def upgrade(connection: Connection, store: str) -> None:
