@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Never, TypeAlias, get_
 
 import msgspec
 
-from hookline._readonly import ReadOnlyDict, check_finite, freeze_dict, freeze_list
+from hookline._readonly import ReadOnlyDict, ReadOnlyList, check_finite, freeze_dict, freeze_list
 from hookline.calls import ToolCall, ToolRequest, as_tool_result
 from hookline.errors import EventDecodeError, EventEncodeError, HookUsageError
 
@@ -398,8 +398,10 @@ class AfterStep(EventFields, frozen=True, kw_only=True, tag="afterStep"):
     total_tool_calls: int
 
     def __post_init__(self) -> None:
-        freeze_list(self, "tools_calling", self.tools_calling)
-        freeze_list(self, "tools_result", self.tools_result)
+        if self.tools_calling.__class__ is not ReadOnlyList:
+            freeze_list(self, "tools_calling", self.tools_calling)
+        if self.tools_result.__class__ is not ReadOnlyList:
+            freeze_list(self, "tools_result", self.tools_result)
 
 
 class OnComplete(EventFields, frozen=True, kw_only=True, tag="onComplete", gc=False):

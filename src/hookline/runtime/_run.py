@@ -16,6 +16,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from hookline._deadlines import new_scope, runs_on_asyncio
+from hookline._readonly import NO_LIST, ReadOnlyList
 from hookline.calls import (
     CALLS,
     AgentCall,
@@ -692,8 +693,8 @@ def after_step(run: Run, step: Step, *, should_continue: bool) -> None:
             step_type=step.type,
             content=step.content,
             reasoning=step.reasoning,
-            tools_calling=step.calling,
-            tools_result=step.results(),
+            tools_calling=ReadOnlyList(step.calling),
+            tools_result=ReadOnlyList(step.results()) if step.outcomes else NO_LIST,
             should_continue=should_continue,
             execution_time_ms=(now - step.started) / 1e6,
             elapsed_ms=run.active_ms(),

@@ -256,7 +256,8 @@ def _record_end(binding: AgentFrameworkBinding, response: AgentResponse[Any]) ->
         The last text of the agent.
     """
     run = binding.run
-    asked = [each for each in response.user_input_requests if each.type == "function_approval_request"]
+    requests = response.user_input_requests
+    asked = [each for each in requests if each.type == "function_approval_request"] if requests else []
     if asked:
         for each in asked:
             each.additional_properties[binding.operation_key] = run.operation_id
