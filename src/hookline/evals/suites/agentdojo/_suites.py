@@ -6,11 +6,13 @@ Source:
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import functools
+import gc
 import importlib.metadata
 import warnings
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from types import SimpleNamespace
 from typing import Any
 
@@ -313,7 +315,7 @@ def load_suite(name: str) -> AgentDojoSuite:
 def _agentdojo() -> SimpleNamespace:
     """Import what is needed of AgentDojo, on first use: it loads the clients of every model provider."""
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), _paused_collector():
             warnings.simplefilter("ignore")
             from agentdojo.agent_pipeline.agent_pipeline import load_system_message
             from agentdojo.agent_pipeline.tool_execution import tool_result_to_str
@@ -328,6 +330,18 @@ def _agentdojo() -> SimpleNamespace:
         FunctionsRuntime=FunctionsRuntime,
         tool_result_to_str=tool_result_to_str,
     )
+
+
+@contextlib.contextmanager
+def _paused_collector() -> Iterator[None]:
+    """Pause the garbage collector, which takes 0.9 s of the 3.5 s of the import of AgentDojo."""
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collects:
+            gc.enable()
 
 
 def _runner(
