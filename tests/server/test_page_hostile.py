@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing
 from email.message import Message
 from http.client import HTTPConnection
-from itertools import chain
+from itertools import chain, product
 from typing import Any, NamedTuple
 from urllib.parse import quote, quote_plus, urlsplit
 
@@ -224,12 +224,12 @@ def test_a_megabyte_in_a_field_is_refused(paged: Site, admin: httpx.Client, plac
     case = CASES[place]
     its, form = prepare(paged, admin, case)
 
-    for name in form:
-        for size in (60_000, 200_000, 2**20):
-            body = encode_form(form | {name: "x" * size})
-            given = admin.post(name_place(case.address, its), content=body, headers=FORM)
-            assert given.status_code == 413 or size < 2**20
-            check(read_answer(given), place, name, size)
+    # A megabyte in one field alone: it is refused for the length that its headers say, before a field is read.
+    for name, size in [*product(form, (60_000, 200_000)), (next(iter(form)), 2**20)]:
+        body = encode_form(form | {name: "x" * size})
+        given = admin.post(name_place(case.address, its), content=body, headers=FORM)
+        assert given.status_code == 413 or size < 2**20
+        check(read_answer(given), place, name, size)
 
 
 def prepare(site: Site, admin: httpx.Client, case: Case) -> tuple[Made, dict[str, Any]]:
