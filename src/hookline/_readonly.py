@@ -103,7 +103,12 @@ def read_only(value: Mapping[str, Any]) -> ReadOnlyDict:
     """Return a read-only copy of a JSON object, nested values included; a read-only one is returned as it is."""
     if value.__class__ is ReadOnlyDict:
         return value
+    if _SCALARS.issuperset(map(type, value.values())):  # as most are; no Python call for each value
+        return ReadOnlyDict(value)
     return ReadOnlyDict({key: read_only_value(item) for key, item in value.items()})
+
+
+_SCALARS = frozenset({str, int, float, bool, type(None)})
 
 
 NO_LIST = ReadOnlyList()

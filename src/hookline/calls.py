@@ -88,7 +88,7 @@ def as_tool_result(answer: object) -> ToolResult:
     if isinstance(answer, str):
         return ToolResult(content=answer)
     if isinstance(answer, ToolResult):
-        return _check_result(answer)
+        return check_result(answer)
     if isinstance(answer, Mapping):
         unknown = [key for key in answer if key not in ("content", "success", "metadata")]
         if unknown or "content" not in answer:
@@ -96,7 +96,7 @@ def as_tool_result(answer: object) -> ToolResult:
                 f"An answer that is a mapping must have `content`, and can have `success` and `metadata`; got the keys "
                 f"{', '.join(map(str, answer)) or 'none'}."
             )
-        return _check_result(ToolResult(**answer))
+        return check_result(ToolResult(**answer))
     if isinstance(answer, Exception):
         return tool_failure(answer)
     raise HookUsageError(
@@ -110,7 +110,12 @@ def tool_failure(error: BaseException) -> ToolResult:
     return ToolResult(content=message_of(error), success=False, error_type=type(error).__name__)
 
 
-def _check_result(result: ToolResult) -> ToolResult:
+def check_result(result: ToolResult) -> ToolResult:
+    """Refuse a result with a field of the wrong type; its struct is not checked when code makes it.
+
+    Raises:
+        HookUsageError: If a field has the wrong type.
+    """
     if not isinstance(result.content, str):
         raise HookUsageError(f"`content` of an answer must be a str; got {type(result.content).__name__}.")
     if not isinstance(result.success, bool):
@@ -227,10 +232,11 @@ class ToolSpec(msgspec.Struct, frozen=True, kw_only=True):
     toolset: str = msgspec.field(default="local", name="identifier")
     name: str
     description: str = ""
-    schema: dict[str, Any] = {}
+    schema: dict[str, Any] = NO_DICT
 
     def __post_init__(self) -> None:
-        freeze_dict(self, "schema", self.schema)
+        if self.schema.__class__ is not ReadOnlyDict:
+            freeze_dict(self, "schema", self.schema)
 
 
 def freeze_messages(struct: msgspec.Struct, name: str, messages: object) -> None:

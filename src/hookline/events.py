@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Never, TypeAlias, get_
 
 import msgspec
 
-from hookline._readonly import check_finite, freeze_dict, freeze_list
+from hookline._readonly import ReadOnlyDict, ReadOnlyList, check_finite, freeze_dict, freeze_list
 from hookline.calls import ToolCall, ToolRequest, as_tool_result
 from hookline.errors import EventDecodeError, EventEncodeError, HookUsageError
 
@@ -191,7 +191,8 @@ class ToolEventFields(EventFields, frozen=True, kw_only=True):
     tool_call_id: str
 
     def __post_init__(self) -> None:
-        freeze_dict(self, "args", self.args)
+        if self.args.__class__ is not ReadOnlyDict:  # as a run makes it
+            freeze_dict(self, "args", self.args)
 
 
 def tool_event_fields(call: ToolCall) -> dict[str, Any]:
@@ -286,8 +287,10 @@ class AfterToolCall(ToolEventFields, frozen=True, kw_only=True, tag="afterToolCa
     execution_time_ms: float = 0.0
 
     def __post_init__(self) -> None:
-        freeze_dict(self, "args", self.args)
-        freeze_dict(self, "metadata", self.metadata)
+        if self.args.__class__ is not ReadOnlyDict:
+            freeze_dict(self, "args", self.args)
+        if self.metadata.__class__ is not ReadOnlyDict:
+            freeze_dict(self, "metadata", self.metadata)
 
 
 class OnToolCallError(ToolEventFields, frozen=True, kw_only=True, tag="onToolCallError"):
@@ -312,8 +315,10 @@ class OnToolCallError(ToolEventFields, frozen=True, kw_only=True, tag="onToolCal
     execution_time_ms: float = 0.0
 
     def __post_init__(self) -> None:
-        freeze_dict(self, "args", self.args)
-        freeze_dict(self, "metadata", self.metadata)
+        if self.args.__class__ is not ReadOnlyDict:
+            freeze_dict(self, "args", self.args)
+        if self.metadata.__class__ is not ReadOnlyDict:
+            freeze_dict(self, "metadata", self.metadata)
 
 
 def is_interrupted(event: OnToolCallError) -> bool:
@@ -393,8 +398,10 @@ class AfterStep(EventFields, frozen=True, kw_only=True, tag="afterStep"):
     total_tool_calls: int
 
     def __post_init__(self) -> None:
-        freeze_list(self, "tools_calling", self.tools_calling)
-        freeze_list(self, "tools_result", self.tools_result)
+        if self.tools_calling.__class__ is not ReadOnlyList:
+            freeze_list(self, "tools_calling", self.tools_calling)
+        if self.tools_result.__class__ is not ReadOnlyList:
+            freeze_list(self, "tools_result", self.tools_result)
 
 
 class OnComplete(EventFields, frozen=True, kw_only=True, tag="onComplete", gc=False):

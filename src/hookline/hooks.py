@@ -874,13 +874,15 @@ def hook_batch(hooks: Iterable[AnyHook]) -> list[AnyHook]:
         raise HookDefinitionError("hooks", f"give a list of bundles and single hooks; got {quote(hooks)}")
     batch = list(hooks)
     for position, entry in enumerate(batch):
+        if isinstance(entry, Hooks):
+            continue
         if isinstance(entry, Hook):
             check_hook(entry, f"hooks[{position}], Hook {entry.id!r}")
         elif isinstance(entry, Interceptor):
             check_interceptor(entry, f"hooks[{position}], Interceptor {entry.id!r}")
         elif isinstance(entry, PhaseHook):
             phase_handler(entry, f"hooks[{position}], {type(entry).__name__}")
-        elif not isinstance(entry, Hooks):
+        else:
             raise HookDefinitionError(
                 f"hooks[{position}]",
                 f"expected a `Hooks` bundle, a `Hook`, an `Interceptor` or a `PhaseHook`, got {quote(entry)}; "

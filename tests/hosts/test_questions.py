@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from hookline import HookType, Reject
-from hookline.hosts._questions import FORGOTTEN_SECONDS, reject_forgotten
+from hookline.hosts._questions import FORGOTTEN_SECONDS, Question, reject_forgotten
 from hookline.hosts._sessions import QuestionMoved, capabilities_of
 from hookline.runtime import Approve, OperationState
 from tests.hosts.in_process import LocalHost, until
@@ -153,13 +153,56 @@ async def test_the_time_for_a_person_passes_and_the_call_is_denied_with_the_way_
 
 
 async def test_of_two_equal_calls_at_once_one_approval_lets_one_run(folder: Path) -> None:
-    async with LocalHost(folder, "codex", ask_seconds=1.5) as host:
+    async with LocalHost(folder, "codex", ask_seconds=15.0) as host:
         both = [asyncio.create_task(host.ask(*host.shell("ask first", tool_use_id=f"call-{nth}"))) for nth in range(2)]
         await host.decide(await host.waiting(), Approve)
+        [approved], others = await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+        await host.decide(await host.waiting(), refuse)
+        [other] = others
 
-        answers = await asyncio.gather(*both)
+        assert (await approved, "A person refused this call" in str(await other)) == ({}, True)
 
-    assert sorted("May it run?" in str(each) for each in answers) == [False, True]
+
+async def test_one_approval_lets_one_of_two_equal_calls_in_two_processes_run(folder: Path) -> None:
+    async with LocalHost(folder, "codex", ask_seconds=15.0) as old, LocalHost(folder, "codex", ask_seconds=15.0) as new:
+        first = asyncio.create_task(old.ask(*old.shell("ask first", tool_use_id="call-0")))
+        asked = await old.waiting()
+        second = asyncio.create_task(new.ask(*new.shell("ask first", tool_use_id="call-1")))
+        await until(partial(both_wait, new, asked))
+        await old.decide(asked, Approve)
+        [approved], others = await asyncio.wait([first, second], return_when=asyncio.FIRST_COMPLETED)
+        await old.decide(await old.waiting(), refuse)
+        [other] = others
+
+        assert (await approved, "A person refused this call" in str(await other)) == ({}, True)
+
+
+async def both_wait(new: LocalHost, asked: OperationState) -> bool:
+    """Whether a second process waits for the decision about a question of the first one."""
+    return new.policy._decisions is not None and asked.operation_id in new.policy._decisions._waiting
+
+
+async def test_an_approval_that_is_being_recorded_lets_no_second_call_run(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    used, answered = asyncio.Event(), asyncio.Event()
+    record = Question._record
+
+    async def record_slowly(question: Question, decision: Approve | Reject) -> None:
+        if not used.is_set():
+            used.set()
+            await answered.wait()
+        await record(question, decision)
+
+    monkeypatch.setattr(Question, "_record", record_slowly)
+    async with LocalHost(folder, "codex", ask_seconds=15.0) as host:
+        first = asyncio.create_task(host.ask(*host.shell("ask first", tool_use_id="call-0")))
+        await host.decide(await host.waiting(), Approve)
+        await used.wait()
+        second = await host.ask(*host.shell("ask first", tool_use_id="call-1"), seconds=2.0)
+        answered.set()
+
+        assert (await first, "May it run?" in str(second)) == ({}, True)
 
 
 async def test_without_a_store_nobody_is_waited_for(folder: Path) -> None:

@@ -17,6 +17,7 @@ from sqlalchemy import select, text
 from hookline import (
     Agent,
     AgentCall,
+    AgentSession,
     Approve,
     Compaction,
     Deny,
@@ -24,7 +25,9 @@ from hookline import (
     Message,
     ModelCall,
     ModelResponse,
+    Phase,
     ScriptedModel,
+    StepCall,
     ToolRequest,
     TransientModelError,
     Usage,
@@ -34,6 +37,7 @@ from hookline import (
 )
 from hookline.errors import HookUsageError, StateFormatError
 from hookline.events import AfterCompact, ToolOutcome, encode
+from hookline.phases import PhaseTransition
 from hookline.runtime import (
     DurableStore,
     InterceptorKey,
@@ -212,6 +216,69 @@ async def test_every_write_of_a_run_is_read_as_it_was_written(database_url: str)
     assert store.appended > 20
     assert stored is not None
     assert stored.messages == result.messages
+
+
+async def run_and_load(store: SqlStore, reading: str) -> list[Message]:
+    """Run a step with a tool call and another one, and return what is stored when the second one may wait.
+
+    Args:
+        store: The store.
+        reading: What reads it: `"step"`, an interceptor; `"summary"`; `"phase"`, a hook; else nothing does.
+    """
+    found: list[Message] = []
+
+    async def read() -> None:
+        [operation] = (await store.operations()).items
+        stored = await store.load(operation.operation_id)
+        assert stored is not None
+        found[:] = stored.messages
+
+    async def step(call: StepCall) -> None:
+        if call.step_index == 1:
+            await read()
+
+    async def asking(transition: PhaseTransition) -> None:
+        await read()
+
+    async def summarize(said: list[Message]) -> str:
+        await read()
+        return "They looked."
+
+    hooks = Hooks()
+    if reading == "step":
+        hooks.before(StepCall)(step)
+    elif reading == "phase":
+        hooks.on_phase(None, Phase.AWAITING_LLM_RESPONSE)(asking)
+    first = ModelResponse(tool_calls=[ToolRequest("look", {"at": "a"})], usage=Usage(input_tokens=90))
+    agent = Agent(
+        id="agent",
+        model=ScriptedModel([first, "Done."]),
+        tools=[look],
+        compaction=Compaction(summarize=summarize, max_tokens=80, keep_last=0) if reading == "summary" else None,
+    )
+    if reading == "phase":
+        async with AgentSession(agent, hooks=[hooks], store=store) as session:
+            result = await session.run("Look.")
+    else:
+        result = await exec_agent(agent, "Look.", operation_id="op", store=store, hooks=[hooks])
+    assert result.reason == "done"
+    return found
+
+
+@pytest.mark.parametrize("reading", ["step", "summary", "phase"])
+async def test_what_a_step_did_is_stored_before_anything_of_the_next_step_can_wait(
+    database_url: str, reading: str
+) -> None:
+    async with SqlStore(database_url) as store:
+        assert [message.role for message in await run_and_load(store, reading)] == ["user", "assistant", "tool"]
+
+
+async def test_a_step_that_is_followed_by_its_model_call_at_once_is_committed_with_it(database_url: str) -> None:
+    async with CheckedStore(database_url) as store:
+        await run_and_load(store, "nothing")
+        stored = await store.load("op")
+    # The claim, before each of two model calls, before the tool, and the end.
+    assert (stored.version if stored else None, store.appended) == (5, 4)
 
 
 async def test_what_a_hook_has_rewritten_is_not_kept(database_url: str) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterable, Iterator, Mapping, Sequence
-from contextvars import copy_context
+from functools import partial
 from itertools import groupby
 from types import TracebackType
 from typing import Any, Self, cast
@@ -20,8 +20,8 @@ import msgspec
 from hookline._checks import check_timeout, quote
 from hookline._deadlines import Bounded
 from hookline.calls import ToolResult
-from hookline.dispatcher._lanes import LaneHost
-from hookline.dispatcher._webhooks import LazyDelivery, has_webhooks, with_delivering_observers
+from hookline.dispatcher._lanes import LaneHost, queue_event
+from hookline.dispatcher._webhooks import default_delivery, has_webhooks, with_delivering_observers
 from hookline.errors import HookDefinitionError, HookUsageError
 from hookline.events import EVENTS, BeforeToolCall, Event, HookType, copy_for_committed
 from hookline.execution import (
@@ -221,16 +221,12 @@ def _queue_of(lane: object, observers: tuple[Observer, ...]) -> Queue:
 
 def _compile_queue(lane: object, observers: tuple[Observer, ...]) -> Notify:
     if all(observer.matches is None for observer in observers):
-
-        def queue(event: Event, dispatcher: Any) -> None:
-            dispatcher._host.push(event.operation_id, lane, (event, copy_context(), observers))
-
-        return queue
+        return partial(queue_event, lane, observers)
 
     def queue_matching(event: Event, dispatcher: Any) -> None:
         wanted = tuple(observer for observer in observers if observer.matches is None or observer.matches(event))
         if wanted:
-            dispatcher._host.push(event.operation_id, lane, (event, copy_context(), wanted))
+            queue_event(lane, wanted, event, dispatcher)
 
     return queue_matching
 
@@ -362,31 +358,26 @@ class HookDispatcher:
         self.hook_timeout = hook_timeout
         self.max_queued = max_queued
         self.chain_budget = chain_budget
-        self._carrier = LazyDelivery(delivery)
+        self._delivery = delivery
+        self._own_delivery: Delivery | None = None
+        """The delivery, if it was made here."""
         self._operations: dict[str, Registration] = {}
         """By operation, the registration in force; the merged one of an operation with several."""
         self._parts: dict[str, list[Registration]] = {}
         """The registrations behind each merged one."""
         self._peak = 0
-        self._close(NOT_ENTERED)
-
-    # Before `async with` and after it, the table is one that raises, so that the check costs nothing in between.
-
-    def _open(self) -> None:
-        self._registered: Any = self._operations
-        self._find: Any = self._operations.get
-
-    def _close(self, closed: ClosedTable) -> None:
-        self._registered = closed
-        self._find = closed.get
+        # Before `async with` and after it, the table is one that raises, so that the check costs nothing in between.
+        self._registered: Any = NOT_ENTERED
+        self._find: Any = NOT_ENTERED.get
 
     async def __aenter__(self) -> Self:
         if self._registered is not NOT_ENTERED:
             raise HookUsageError("This HookDispatcher was already used; create a new one for each `async with`.")
-        self._host = LaneHost(self.hook_timeout, self.max_queued, sender=self)
-        await self._host.open()
-        self._bounded: Bounded = self._host.bounded
-        self._open()
+        host = self._host = LaneHost(self.hook_timeout, self.max_queued, sender=self)
+        if not host.stepwise:
+            await host.open_group()
+        self._bounded: Bounded = host.bounded
+        self._registered, self._find = self._operations, self._operations.get
         return self
 
     async def __aexit__(
@@ -395,11 +386,14 @@ class HookDispatcher:
         live = list(self._operations)
         self._operations.clear()
         self._parts.clear()
-        self._close(LEFT)
+        self._registered, self._find = LEFT, LEFT.get
         try:
             return await self._host.close(kind, error, trace)
         finally:
-            await self._carrier.aclose()
+            if self._own_delivery is not None:
+                own, self._own_delivery, self._delivery = self._own_delivery, None, None
+                with anyio.CancelScope(shield=True):
+                    await own.aclose()
             self._host.sender = None  # what it refers to in turn need not wait for the collector
             if operation_unregistered.receivers:
                 for operation_id in live:
@@ -408,7 +402,9 @@ class HookDispatcher:
     @property
     def delivery(self) -> Delivery:
         """The delivery for the events of hooks with a `webhook`."""
-        return self._carrier.delivery
+        if self._delivery is None:
+            self._delivery = self._own_delivery = default_delivery()
+        return self._delivery
 
     @property
     def operations(self) -> Collection[str]:
@@ -430,7 +426,9 @@ class HookDispatcher:
         """
         if (operation_id.__class__ is not str and not isinstance(operation_id, str)) or not operation_id:
             raise HookUsageError(f"An operation id must be a non-empty string; got {operation_id!r}.")
-        if hooks.__class__ is list and len(hooks) == 1 and (only := hooks[0]).__class__ is Hooks:
+        if hooks.__class__ is list and not hooks:
+            plan = NO_HOOKS
+        elif hooks.__class__ is list and len(hooks) == 1 and (only := hooks[0]).__class__ is Hooks:
             plan = only._compiled or plan_of(only)
         else:
             batch = hook_batch(hooks)
@@ -616,7 +614,8 @@ class HookDispatcher:
 
     def _left_out(self, operation_id: str) -> tuple[str, ...]:
         """Return ids of the interceptors that were registered for an operation, and that a dispatcher does not call."""
-        return self._plan_of(operation_id).left_out
+        found: Registration = self._find(operation_id, _UNKNOWN)
+        return found._plan.left_out
 
     def _plan_of(self, operation_id: str) -> Plan:
         """Return what is called for an operation, live or not."""

@@ -19,10 +19,10 @@ from hookline.hooks import AnyHook, ControlInterceptor, Hook, Hooks, Interceptor
 from hookline.webhooks import ControlAnswer, Delivery, Envelope, HookData, is_asked, payload_of
 
 __all__ = [
-    "LazyDelivery",
     "RequiredDeliveries",
     "before_tool_call_of",
     "control_interceptor",
+    "default_delivery",
     "has_webhooks",
     "hooks_of_this_process",
     "with_delivering_observers",
@@ -129,27 +129,6 @@ def default_delivery() -> Delivery:
         MissingExtraError: If what it needs is not installed.
     """
     return _delivery_factory()()
-
-
-class LazyDelivery:
-    """The delivery of a dispatcher: the one given to it, or one of its own, made when it is first needed."""
-
-    def __init__(self, given: Delivery | None) -> None:
-        self._delivery, self._own = given, given is None
-
-    @property
-    def delivery(self) -> Delivery:
-        """The delivery, made if it is the first use."""
-        if self._delivery is None:
-            self._delivery = default_delivery()
-        return self._delivery
-
-    async def aclose(self) -> None:
-        """Close the delivery, if it was made here."""
-        if self._own and self._delivery is not None:
-            delivery, self._delivery = self._delivery, None
-            with anyio.CancelScope(shield=True):
-                await delivery.aclose()
 
 
 class RequiredDeliveries:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import msgspec
 
 from hookline.calls import Message, ToolRequest
-from hookline.errors import StateFormatError, message_of
+from hookline.errors import OperationBusyError, OperationExistsError, StateFormatError, message_of
 from hookline.events import PendingTool
 from hookline.hosts._abandoning import abandon
 from hookline.hosts._policy import InstalledPolicy
@@ -117,18 +117,27 @@ class Question:
             self.operation_id, self.asked.tool_call_id, seconds, stops, looks_first=not is_new
         )
 
-    async def settle(self, decision: Approve | Reject) -> None:
-        """End the operation that waits, with the decision. A failure is logged: the decision holds all the same."""
-        if not self.settled:
-            self.settled = True
-            self._policy.asked_here.discard(self.operation_id)
-            await self._policy.finish(self._settle(decision))
+    async def settle(self, decision: Approve | Reject) -> bool:
+        """End the operation that waits, with the decision. A failure is logged: the decision holds all the same.
 
-    async def _settle(self, decision: Approve | Reject) -> None:
+        Returns:
+            Whether the decision is for the call of this question: an equal call may have used it, also in another
+            process.
+        """
+        if self.settled:
+            return False
+        self.settled = True
+        self._policy.asked_here.discard(self.operation_id)
+        return await self._policy.finish(self._settle(decision))
+
+    async def _settle(self, decision: Approve | Reject) -> bool:
         try:
             await self._record(decision)
+        except (OperationBusyError, OperationExistsError):  # another process has ended it, or is doing so
+            return False
         except Exception as error:
             logger.error("Operation %s could not be ended: %s", self.operation_id, message_of(error))
+        return True
 
     async def _record(self, decision: Approve | Reject) -> None:
         run = AdapterRun(

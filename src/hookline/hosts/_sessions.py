@@ -763,6 +763,8 @@ class Session:
         found = (await self._load_questions()).get(key)  # another process may have put the same one a moment ago
         if found is None or (found.asked.args, found.asked.prompt) != (asked.args, asked.prompt):
             found = await Question.open(self._policy, self._host.name, agent.run, asked, key)
+            # It is in the store until its end is recorded; read from there, its approval would hold for a second call.
+            self._known_questions.add(found.operation_id)
         self._questions[key] = found
         return found
 
@@ -793,8 +795,9 @@ class Session:
                 args = final if final != event.args else None
                 return HookVerdict(decision="ask", reason=prompt, args=args)
             return HookVerdict(decision="deny", reason=f"{prompt} {self._policy.explain(question.operation_id, asked)}")
-        is_first = self._questions.pop(key_of(event), None) is question
-        await question.settle(decision)
+        if self._questions.get(key_of(event)) is question:
+            del self._questions[key_of(event)]
+        is_first = await question.settle(decision)
         if isinstance(decision, Approve) and not is_first:  # the same call at the same time has used the approval
             return await self._call_tool(agent, event, patience)
         if isinstance(decision, Approve):

@@ -44,7 +44,7 @@ from hookline.errors import (
 from hookline.events import CompletionReason, PendingTool
 from hookline.hooks import AnyHook, hook_batch
 from hookline.instrumentation import Instrumentation, StreamTimes
-from hookline.interceptors import FencedChain, is_fenced
+from hookline.interceptors import FencedChain
 from hookline.runtime._agent import Agent
 from hookline.runtime._approvals import emit_decision, emit_pause, emit_stop, note_pending, rejection_text
 from hookline.runtime._capabilities import Capabilities, check_driven
@@ -237,6 +237,7 @@ class AdapterRun:
     Attributes:
         operation_id: The id of the run.
         capabilities: The events and calls that the adapter supports.
+        run: The open run; for adapters that need more than this class offers.
 
     Raises:
         UnsupportedHookError: If a hook would never be called.
@@ -266,21 +267,23 @@ class AdapterRun:
         on_interrupt: Callable[[], None] | None = None,
     ) -> None:
         check_ids(user_id=user_id, tenant_id=tenant_id)
-        own = hook_batch(hooks)
-        inherited = [entry for entry in parent.inherited if entry not in own] if parent is not None else []
-        self._hooks = [*inherited, *without_definitions_of(inherited, own)]
+        self._hooks = own = hook_batch(hooks)
+        if parent is not None:
+            inherited = [entry for entry in parent.inherited if entry not in own]
+            self._hooks = [*inherited, *without_definitions_of(inherited, own)]
         check_driven(self._hooks, capabilities, best_effort=best_effort)
         self.capabilities = capabilities
-        self.operation_id = check_operation_id(operation_id)
         self._fresh = operation_id is None
+        self.operation_id = new_operation_id() if operation_id is None else check_operation_id(operation_id)
         self._agent = placeholder_agent(agent_id or "agent", model, provider)
         self._parent = parent
+        self._tags = check_tags(tags) if tags != () else ()
         if parent is not None:
             user_id, tenant_id = user_id or parent.run.user_id, tenant_id or parent.run.tenant_id
             conversation_id = conversation_id or parent.run.conversation_id
             dispatcher = dispatcher or parent.run.dispatcher
+            self._tags = join_tags(parent.run.tags, self._tags)
         self._user_id, self._tenant_id, self._conversation_id = user_id, tenant_id, conversation_id
-        self._tags = join_tags(parent.run.tags if parent is not None else (), check_tags(tags))
         self._dispatcher = dispatcher
         self._own_dispatcher: HookDispatcher | None = None
         self._store = store or (parent.run.store if parent is not None else default_store())
@@ -288,8 +291,7 @@ class AdapterRun:
         self._allow_missing_hooks: bool = allow_missing_hooks or (parent is not None and parent._allow_missing_hooks)
         self._writes_ahead = writes_ahead
         self._on_interrupt = on_interrupt
-        self._run: AdapterSegment | None = None
-        self._opened: AdapterSegment
+        self.run: AdapterSegment
         self._life: Lifecycle | None = None
         self._step: Step | None = None
         self._resumed = False
@@ -300,35 +302,30 @@ class AdapterRun:
 
     # Its life.
 
-    @property
-    def run(self) -> Run:
-        """The open run; for adapters that need more than this class offers."""
-        return self._opened
-
     def __getattr__(self, name: str) -> NoReturn:
-        if name == "_opened":  # set when the run is opened
+        if name == "run":  # set when the run is opened
             raise HookUsageError(f"Run {self.operation_id!r} of {self.capabilities.framework} is not open.")
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)
 
     @property
     def is_open(self) -> bool:
         """Whether the run has begun and not ended; its background tasks may still be running after the end."""
-        return self._run is not None and live.get(self.operation_id) is self._run
+        return self._life is not None and live.get(self.operation_id) is self.run
 
     @property
     def inherited(self) -> list[AnyHook]:
         """The hooks with `inherit=True`, which sub-agents get."""
-        return inherited_hooks(self._hooks if self._run is None else self._run.given_hooks)
+        return inherited_hooks(self._hooks if self._life is None else self.run.given_hooks)
 
     @property
     def interrupted(self) -> bool:
         """Whether the run was interrupted."""
-        return self._opened.interrupted
+        return self.run.interrupted
 
     @property
     def denied(self) -> Denial | None:
         """The denial that ends the run, if there is one."""
-        return self._opened.denied
+        return self.run.denied
 
     async def open(
         self, prompt: Sequence[Message] = (), instructions: str = "", tools: Sequence[ToolSpec] = ()
@@ -398,13 +395,12 @@ class AdapterRun:
         run.at_hand, run.can_ask, run.given_specs = {}, self.capabilities.asks, list(tools)
         run.instructions, run.framework = instructions, self.capabilities.framework
         run.adds_context, run.guides = self.capabilities.adds_context, self.capabilities.guides
-        if is_fenced(self._hooks) and run.chain is not None:  # a fenced change may bring hooks of other calls
+        if isinstance(run.chain, FencedChain):  # a fenced change may bring hooks of other calls
             run.intercepted &= {*self.capabilities.calls, *run.chain.calls}
         run.writes_ahead, run.notify_interrupted = self._writes_ahead, self._on_interrupt
         life = Lifecycle(run, claims=self._resumed or run.journal.durable)
         await life.__aenter__()
-        self._run = self._opened = run
-        self._life = life
+        self.run, self._life = run, life
 
     @property
     def is_stopped(self) -> bool:
@@ -422,7 +418,8 @@ class AdapterRun:
         Raises:
             RunStopped: With the reason, and with the id of the hook if one denied the run.
         """
-        denied, rejected = self.denied, self._rejected
+        run, rejected = self.run, self._rejected
+        denied = run.denied
         if denied is not None:
             raise error(denied.reason, denied.hook_id)
         if rejected is not None:
@@ -430,7 +427,7 @@ class AdapterRun:
                 f"A person rejected the call {rejected.tool_call_id!r} and ended the run: "
                 f"{rejected.reason or 'no reason given'}. Use Reject(..., and_continue=True) to tell the model."
             )
-        if self.interrupted:
+        if run.interrupted:
             raise error("The run was interrupted.")
 
     def finish(self, reason: CompletionReason, output: str | None = None, error: Exception | None = None) -> None:
@@ -442,7 +439,7 @@ class AdapterRun:
             error: The exception, if the reason is `"error"`.
         """
         if output is not None:
-            self._opened.last_content = output
+            self.run.last_content = output
         self._ended = reason, error
 
     async def close(self, error: BaseException | None = None) -> None:
@@ -451,9 +448,10 @@ class AdapterRun:
         Args:
             error: The exception that the framework's run raised, if `finish` was not called.
         """
-        run, life = self._run, self._life
-        if run is None or life is None or run.finishing:
+        life = self._life
+        if life is None or life.run.finishing:
             return
+        run = life.run
         if error is not None:
             self._undo_done()
         life.reason, life.error = reason, known = self._ended or self._outcome(run, error)
@@ -485,8 +483,8 @@ class AdapterRun:
         Raises:
             StoreUnavailableError: If the store cannot be reached.
         """
-        if self._opened.journal.durable and not self._opened.finishing:
-            await checkpoint(self._opened)
+        if self.run.journal.durable and not self.run.finishing:
+            await checkpoint(self.run)
 
     def _end_open_step(self, run: Run, reason: CompletionReason, failure: Exception | None) -> None:
         """End the open step, if there is one, and tell the instrumentation why."""
@@ -512,13 +510,13 @@ class AdapterRun:
 
     async def __aenter__(self) -> Self:
         await self.open()
-        self._opened.scope.__enter__()
+        self.run.scope.__enter__()
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool:
-        swallowed = self._opened.scope.__exit__(kind, error, trace)
+        swallowed = self.run.scope.__exit__(kind, error, trace)
         if swallowed:
             self._undo_done()
         await self.close(None if swallowed else error)
@@ -540,15 +538,16 @@ class AdapterRun:
             raise self._lost
         if self._step is not None:
             self.end_step(should_continue=True)
-        self._step = step = before_step(self._opened)
+        self._step = step = before_step(self.run)
         return step.index
 
     def end_step(self, *, should_continue: bool) -> None:
         """End the open step, if there is one."""
         step, self._step = self._step, None
         if step is not None:
-            run = self._opened
-            run.journal.end_model_call(Usage(), "unknown")  # of a call that has not ended, or whose end nobody told
+            run = self.run
+            if run.journal.durable:  # a call that has not ended, or whose end nobody told
+                run.journal.end_model_call(Usage(), "unknown")
             after_step(run, step, should_continue=should_continue)
             if self._ended is None:
                 run.outcomes.clear()
@@ -564,8 +563,8 @@ class AdapterRun:
 
     def answered(self, response: ModelResponse) -> None:
         """Record a model's answer in the step and in the totals."""
-        run, step = self._opened, self._step or self.step
-        run.count(step, run.journal.storable(response))
+        run, step = self.run, self._step or self.step
+        run.count(step, run.journal.storable(response) if run.journal.durable else response)
         if response.tool_calls:
             step.calling, step.type = list(response.tool_calls), "call_tool"
         elif step.calling:
@@ -579,7 +578,7 @@ class AdapterRun:
         Args:
             pending: The calls that wait because of the framework; calls that hooks ask about are added.
         """
-        run, step = self._opened, self.step
+        run, step = self.run, self.step
         run.open_calls = list(step.calling)
         known = {each.tool_call_id: each for each in (*pending, *step.asked.values())}
         note_pending(run, step, list(known.values()))
@@ -599,13 +598,13 @@ class AdapterRun:
         step, name = self.step, calling.tool_call_id
         step.type = "call_tool"
         step.calling.append(calling)
-        refused = failed_outcome(calling, rejection_text(decision), self._opened.waiting.get(name))
+        refused = failed_outcome(calling, rejection_text(decision), self.run.waiting.get(name))
         step.outcomes[name] = refused
         return refused.content
 
     def decided(self, decisions: Iterable[Approve | Reject]) -> None:
         """Report a person's decisions to hooks; a `Reject` without `and_continue` stops the run."""
-        run, stopped = self._opened, False
+        run, stopped = self.run, False
         for decision in decisions:
             emit_decision(run, decision)
             if isinstance(decision, Reject) and not decision.and_continue and not stopped:
@@ -620,7 +619,7 @@ class AdapterRun:
         Args:
             call: The class of the calls.
         """
-        run = self._opened
+        run = self.run
         return call in run.intercepted or call in run.enclosing
 
     def may_change_result(self, call: type[Call]) -> bool:
@@ -632,7 +631,7 @@ class AdapterRun:
         Args:
             call: The class of the calls.
         """
-        run = self._opened
+        run = self.run
         return run.chain is not None and run.chain.judges_result(call, run.tenant_id)
 
     def hold_stream(self, call: type[Call]) -> bool:
@@ -646,14 +645,14 @@ class AdapterRun:
             call: The class of the call.
         """
         is_held = self.may_change_result(call)
-        chain = self._opened.chain
+        chain = self.run.chain
         if call is ModelCall and isinstance(chain, FencedChain):
             chain.note_stream(call, is_held=is_held)
         return is_held
 
     def judges_parts(self) -> bool:
         """Return whether all hooks that may change or withhold a model's answer judge its text in parts."""
-        run = self._opened
+        run = self.run
         return run.chain is not None and run.chain.judges_parts(ModelCall, run.tenant_id)
 
     def begin_model_call(self) -> None:
@@ -661,7 +660,7 @@ class AdapterRun:
 
         A call that fails counts too. One that is tried again in the same step counts once.
         """
-        self._opened.begin_model_call(self._step or self.step)
+        self.run.begin_model_call(self._step or self.step)
 
     def asked_model(self, response: ModelResponse) -> None:
         """Record the answer of a model call that the framework made itself.
@@ -671,10 +670,11 @@ class AdapterRun:
         Args:
             response: The model's answer.
         """
-        step = self._step or self.step
+        run, step = self.run, self._step or self.step
         if not step.asking:
-            self._opened.begin_model_call(step)
-        self._opened.journal.end_model_call(response.usage)
+            run.begin_model_call(step)
+        if run.journal.durable:
+            run.journal.end_model_call(response.usage)
         self.answered(response)
 
     def report_model_call(self, call: ModelCallRecord) -> None:
@@ -685,7 +685,7 @@ class AdapterRun:
         Args:
             call: The call; its step may have ended.
         """
-        run = self._opened
+        run = self.run
         run.llm_calls += 1
         run.last_input_tokens = call.input_tokens
         run.journal.add_model_call(call)
@@ -703,7 +703,7 @@ class AdapterRun:
         Args:
             usage: The tokens and the cost.
         """
-        self._opened.usage = self._opened.usage + usage
+        self.run.usage = self.run.usage + usage
 
     async def ask_model(
         self,
@@ -726,7 +726,7 @@ class AdapterRun:
         Returns:
             The answer of the model or of a hook; `None` if a hook denied the call, which is to end the run.
         """
-        run, step = self._opened, self.step
+        run, step = self.run, self.step
         run.messages = run.journal.storable_messages(messages)
         run.given_specs = list(tools)
         model = run.agent.model
@@ -781,7 +781,7 @@ class AdapterRun:
 
     def name_model(self, name: str) -> None:
         """Set the name of the model, if it was not known when the run began."""
-        run = self._opened
+        run = self.run
         run.agent = placeholder_agent(run.agent.id, name, getattr(run.agent.model, "provider", ""))
 
     # Tools.
@@ -816,7 +816,7 @@ class AdapterRun:
 
         Prepare concurrent calls in the model's order, so that their indices do not depend on which one starts first.
         """
-        run, step = self._opened, self._step or self.step
+        run, step = self.run, self._step or self.step
         given: list[ToolResult] = []
         raised: list[Exception] = []
 
@@ -860,20 +860,23 @@ class AdapterRun:
 
     def _named(self, calling: ToolRequest, step: Step) -> ToolRequest:
         """Add a call to the step, with an id that no other call under way has."""
-        name, at_hand = calling.tool_call_id or f"t{step.index}.{len(step.calling)}", self._opened.at_hand
+        name, at_hand = calling.tool_call_id or f"t{step.index}.{len(step.calling)}", self.run.at_hand
         while name in at_hand or name in step.outcomes:
             name = f"{name}_again"
         if name != calling.tool_call_id:
             calling = msgspec.structs.replace(calling, tool_call_id=name)
         step.type = "call_tool"
-        if name not in [known.tool_call_id for known in step.calling]:
+        for known in step.calling:
+            if known.tool_call_id == name:
+                break
+        else:
             step.calling.append(calling)
         return calling
 
     def _tool_done(
         self, step: Step, calling: ToolRequest, given: list[ToolResult], raised: list[Exception], added: str
     ) -> ToolDone:
-        run = self._opened
+        run = self.run
         asked = step.asked.get(calling.tool_call_id)
         if asked is not None:
             empty = ToolResult(content=asked.prompt, success=False)
@@ -886,12 +889,13 @@ class AdapterRun:
             told = f"{type(error).__name__}: {message_of(error)}"
         changed = told != outcome.content
         own = given[0].success if given else False
-        kept = told is not None and outcome.success is own and outcome.content == join_texts(told, added)
+        if added and (told is None or outcome.success is not own or outcome.content != join_texts(told, added)):
+            added = ""  # hooks have changed more than that
         return ToolDone(
             result=result,
             ran=bool(given or raised),
             changed=changed,
-            added=added if kept else "",
+            added=added,
             error=None if changed else error,
             stop=run.denied,
         )
@@ -911,7 +915,7 @@ class AdapterRun:
         Returns:
             The summary; `None` if it failed or a hook denied it.
         """
-        run, step = self._opened, self.step
+        run, step = self.run, self.step
         call = CompactCall(messages=list(messages), token_count=token_count, **run.call_ids)
         summary = await compact(run, step, call, summarize, message_count=len(messages))
         if summary is not None:
@@ -929,7 +933,7 @@ class AdapterRun:
             work: Runs the sub-agent with the final instruction and the operation id for its run. An exception is
                 reported to hooks and raised again.
         """
-        run, child = self._opened, new_operation_id()
+        run, child = self.run, new_operation_id()
         call = SubAgentCall(callee_id=callee_id, instruction=instruction, **run.call_ids)
         said: list[str] = []
 
@@ -978,7 +982,7 @@ class AdapterRun:
             instructions: The system message.
             tools: The tools that the model may call.
         """
-        run = self._opened
+        run = self.run
         call = AgentCall(
             input=list(prompt), instructions=instructions, tools=list(tools), metadata=run.metadata, **run.call_ids
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import deque
-from collections.abc import Collection, Coroutine, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from types import TracebackType
 from typing import Any, Self, cast
 
@@ -129,6 +129,8 @@ async def exec_agent(
         with contextlib.suppress(StoreUnavailableError):  # the run reports it
             store.check_open()
     parent = live.get(parent_operation_id) if parent_operation_id is not None else None
+    if parent is not None or tags != ():
+        tags = join_tags(parent.tags if parent is not None else (), check_tags(tags))
     state = OperationState(
         operation_id=check_operation_id(operation_id),
         agent_id=agent.id,
@@ -137,7 +139,7 @@ async def exec_agent(
         parent_operation_id=parent_operation_id,
         messages=opening_messages(agent, prompt),
         agent_version=agent_version,
-        tags=list(join_tags(parent.tags if parent is not None else (), check_tags(tags))) or UNSET,
+        tags=list(tags) or UNSET,
     )
     if engine is not None:
         check_engine_arguments(engine, store, dispatcher=dispatcher, on_token=on_token)
@@ -346,17 +348,14 @@ async def _exec_segment(
         recovered: Whether the process that ran it has died.
         abandon: Whether to end it at once.
     """
-
-    def start(dispatcher: HookDispatcher) -> Coroutine[Any, Any, OperationResult]:
-        run = Run(agent, state, options, dispatcher, version=version, exec_child=exec_child, recovered=recovered)
-        if abandon:
-            run.interrupt()
-        return exec_run(run, decisions)
-
+    dispatcher = options.dispatcher or HookDispatcher()
+    run = Run(agent, state, options, dispatcher, version=version, exec_child=exec_child, recovered=recovered)
+    if abandon:
+        run.interrupt()
     if options.dispatcher is not None:
-        return await start(options.dispatcher)
-    async with HookDispatcher() as own:
-        return await start(own)
+        return await exec_run(run, decisions)
+    async with dispatcher:
+        return await exec_run(run, decisions)
 
 
 async def exec_child(

@@ -75,8 +75,10 @@ def opening_messages(agent: Agent, prompt: str | Sequence[Message]) -> list[Mess
         messages = list(given)
     else:
         raise HookUsageError(f"A prompt must be a string or a non-empty list of Messages; got {quote(given)}.")
+    if not agent.instructions:
+        return messages
     system = system_message(agent.instructions)
-    return [system, *messages] if agent.instructions and system not in messages else messages
+    return messages if system in messages else [system, *messages]
 
 
 def check_operation_id(operation_id: str | None) -> str:

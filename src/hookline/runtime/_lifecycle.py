@@ -430,11 +430,11 @@ def _taken_error(run: Run, version: int | None) -> OperationError:
 
 def _register(run: Run) -> None:
     """Begin the instrumentation of a segment, then register its hooks."""
-    hooks = run.hooks
-    if hooks:
-        bundles = list(dict.fromkeys(entry for entry in hooks if isinstance(entry, Instrumentation)))
-        hooks = begin_instrumentation(run, bundles) if bundles else hooks
-    run.dispatcher.register(run.operation_id, hooks)
+    for entry in run.hooks:
+        if isinstance(entry, Instrumentation):
+            run.dispatcher.register(run.operation_id, begin_instrumentation(run))
+            return
+    run.dispatcher.register(run.operation_id, run.hooks)
 
 
 async def exec_run(run: Run, decisions: Sequence[Decision]) -> OperationResult:

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import force_setattr
 
-from hookline._readonly import NO_LIST
+from hookline._readonly import NO_LIST, ReadOnlyDict
 from hookline.calls import (
     GUIDES_LEFT,
     Message,
@@ -69,7 +69,12 @@ async def run_step(run: Run, decisions: Sequence[Decision]) -> CompletionReason 
         if decisions:
             note_decisions(run, step, decisions)
             await checkpoint(run)
-        work = step_work(run, step, decisions)
+        resume_or_ask = partial(resume_step, run, step, decisions) if decisions else partial(model_step, run, step)
+        if StepCall in run.intercepted:
+            work = lead_step(run, step, resume_or_ask)
+        else:
+            step.entered = True
+            work = resume_or_ask()
         reason = await (instrument_step(run, step.index, work) if StepCall in run.enclosing else work) or limit_reached(
             run
         )
@@ -79,13 +84,6 @@ async def run_step(run: Run, decisions: Sequence[Decision]) -> CompletionReason 
     if reason is None and run.interrupted:  # by an observer of that event
         reason = "interrupted"
     return reason
-
-
-def step_work(run: Run, step: Step, decisions: Sequence[Decision]) -> Coroutine[Any, Any, CompletionReason | None]:
-    """Return the coroutine that runs between the two events of a step."""
-    step.entered = StepCall not in run.intercepted
-    work = partial(resume_step, run, step, decisions) if decisions else partial(model_step, run, step)
-    return lead_step(run, step, work) if StepCall in run.intercepted else work()
 
 
 async def lead_step(
@@ -368,5 +366,7 @@ def assign_call_ids(callings: Sequence[ToolRequest], step_index: int) -> list[To
         while not name or name in seen:
             name = f"{name}_{position}" if name else f"t{step_index}.{position}"
         seen.add(name)
-        unique.append(msgspec.structs.replace(calling, tool_call_id=name, args=freeze_args(calling.args)))
+        if name != calling.tool_call_id or calling.args.__class__ is not ReadOnlyDict:
+            calling = msgspec.structs.replace(calling, tool_call_id=name, args=freeze_args(calling.args))
+        unique.append(calling)
     return unique

@@ -58,7 +58,19 @@ async def run_segment(run: Run, decisions: Sequence[Decision] = ()) -> Completio
         decisions = ()
         if reason is not None:
             return reason
-        await save(run, "running")
+        if not next_step_saves_at_once(run):
+            await save(run, "running")
+
+
+def next_step_saves_at_once(run: Run) -> bool:
+    """Whether the next step writes the run before anything in it can take long, so that one write serves both.
+
+    Its first write comes before its model call. Interceptors of the step, a summary and the hooks of a phase come
+    earlier, and each of them may wait.
+    """
+    return (
+        run.journal.durable and StepCall not in run.intercepted and run.agent.compaction is None and run.phases is None
+    )
 
 
 async def recover(run: Run) -> CompletionReason | None:

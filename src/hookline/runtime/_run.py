@@ -16,6 +16,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from hookline._deadlines import new_scope, runs_on_asyncio
+from hookline._readonly import NO_LIST, ReadOnlyList
 from hookline.calls import (
     CALLS,
     AgentCall,
@@ -59,18 +60,19 @@ from hookline.hooks import (
     select_hooks,
 )
 from hookline.instrumentation import Instrumentation
-from hookline.interceptors import Chain, FencedChain, Interruptible, is_fenced
+from hookline.interceptors import Chain, FencedChain, FencedHooks, Interruptible, is_fenced
 from hookline.phases import Phase, PhaseMachine
 from hookline.runtime._agent import Agent, find_offered, restore_tools
 from hookline.runtime._inputs import RunOptions, system_message
 from hookline.runtime._journal import NO_JOURNAL, Journal
-from hookline.runtime._missing_hooks import all_interceptor_keys
+from hookline.runtime._missing_hooks import all_interceptor_keys, interceptor_keys
 from hookline.runtime._models import RunText, make_run_text
 from hookline.runtime._state import (
     CallingOperation,
     Decision,
     DurableStore,
     InMemoryStore,
+    InterceptorKey,
     OperationResult,
     OperationState,
     RemoteHearer,
@@ -87,6 +89,17 @@ __all__ = ["Run", "after_step", "before_step", "end_events", "find_hearers", "li
 
 _NO_CALLS: frozenset[type[Call]] = frozenset()
 _ALL_CALLS: frozenset[type[Call]] = frozenset(CALLS)
+
+
+def are_plain(hooks: Sequence[AnyHook]) -> bool:
+    """Return whether a run takes hooks as they are: functions of this process, for every operation and store."""
+    for entry in hooks:
+        if isinstance(entry, Hooks):
+            if entry.scope is not None or entry.needs_store or entry.hearer or isinstance(entry, FencedHooks):
+                return False
+        elif not isinstance(entry, Interceptor):
+            return False
+    return True
 
 
 def compile_chain(hooks: Sequence[AnyHook], dispatcher: HookDispatcher) -> tuple[Chain | None, frozenset[type[Call]]]:
@@ -263,14 +276,17 @@ class Run:
         remember: Remember | None = None,
         recovered: bool = False,
     ) -> None:
-        store = options.store
-        hooks = hooks_for_store(options.hooks, store)
+        store, hooks = options.store, options.hooks
         self.agent = agent
+        self.store = store
         self.hooks = hooks
         self.given_hooks: Sequence[AnyHook] = hooks
         """Its hooks as they were given or stored, which sub-agents may inherit."""
         self.dispatcher = dispatcher
-        self.callers = find_callers(state, parent)
+        self.callers: tuple[CallingOperation, ...] = ()
+        """The runs that called it, the outermost first."""
+        if parent is not None or state.parent_operation_id is not None or state.callers is not UNSET:
+            self.callers = find_callers(state, parent)
         self.tags = tuple(state.tags or ())
         self.parent = parent
         self.phases = phases
@@ -292,24 +308,21 @@ class Run:
             self.emit, self.ask_observers = self.journal.emit, self.journal.ask_observers
         self.critical: RequiredDeliveries | None = None
         """The deliveries without which the operation fails, where this process makes them."""
-        self.interceptors = all_interceptor_keys(state, hooks) if hooks or state.interceptors else []
+        self.interceptors: list[InterceptorKey] = []
         """The interceptors without which nobody may go on with it."""
         self.data = state.hooks
-        root = self.callers[0].operation_id if self.callers else state.parent_operation_id or state.operation_id
-        agent_ids = [agent.id, *(caller.agent_id for caller in self.callers)]
-        select = partial(select_hooks, root_operation_id=root, agent_ids=agent_ids, tags=self.tags)
-        if hooks and has_scopes(hooks):
-            hooks = self.hooks = select(hooks)
         self.hearers: Sequence[RemoteHearer] = ()
         """Who hears its stored events in other processes."""
-        if hooks or state.hearers is not UNSET or (parent is not None and parent.hearers):
-            self.hearers = find_hearers(state, hooks, parent)
-        if state.hooks or (hooks and has_webhooks(hooks)):
-            attach_travelling_hooks(self, hooks)
-            hooks = self.hooks
-        self.chain, self.intercepted = compile_chain(hooks, dispatcher) if hooks else (None, _NO_CALLS)
-        if is_fenced(self.given_hooks):
-            self.chain, self.intercepted = compile_fenced_chain(self.given_hooks, dispatcher, select)
+        self.chain: Chain | None = None
+        self.intercepted = _NO_CALLS
+        """The calls that the chain has hooks for."""
+        is_heard = state.hearers is not UNSET or (parent is not None and parent.hearers)
+        if state.hooks or state.interceptors or is_heard or (hooks and not are_plain(hooks)):
+            self._take_up_hooks(state)
+        elif hooks:
+            self.chain, self.intercepted = compile_chain(hooks, dispatcher)
+            if self.chain is not None:
+                self.interceptors = interceptor_keys(hooks, state.tenant_id)
         self.text: RunText | None = None
         """Takes the text of its model calls while it is written."""
         if options.on_token is not None or options.release != "checked":
@@ -318,7 +331,6 @@ class Run:
         self.enclosing: dict[type[Call], tuple[Instrumentation, ...]] = {}
         """The bundles that instrument its calls, by class of call."""
         self.exec_child = exec_child
-        self.store = store
         self.drain_timeout = options.drain_timeout
         self.halted = False
         """Whether somebody has stopped it, or a run that called it, so that nothing further of it may start."""
@@ -350,6 +362,23 @@ class Run:
         self.version = version
         self._take_up(state)
 
+    def _take_up_hooks(self, state: OperationState) -> None:
+        """Take up hooks of which some are for some operations or stores only, or belong to the stored operation."""
+        dispatcher = self.dispatcher
+        hooks = self.hooks = self.given_hooks = hooks_for_store(self.given_hooks, self.store)
+        self.interceptors = all_interceptor_keys(state, hooks)
+        root = self.callers[0].operation_id if self.callers else state.parent_operation_id or state.operation_id
+        agent_ids = [self.agent.id, *(caller.agent_id for caller in self.callers)]
+        select = partial(select_hooks, root_operation_id=root, agent_ids=agent_ids, tags=self.tags)
+        if has_scopes(hooks):
+            hooks = self.hooks = select(hooks)
+        self.hearers = find_hearers(state, hooks, self.parent)
+        if state.hooks or has_webhooks(hooks):
+            attach_travelling_hooks(self, hooks)
+        self.chain, self.intercepted = compile_chain(self.hooks, dispatcher)
+        if is_fenced(self.given_hooks):
+            self.chain, self.intercepted = compile_fenced_chain(self.given_hooks, dispatcher, select)
+
     def _take_up(self, state: OperationState) -> None:
         """Load the state of the operation."""
         self.operation_id = state.operation_id
@@ -363,14 +392,7 @@ class Run:
             "parent_operation_id": state.parent_operation_id,
             "tags": self.tags,
         }
-        self.call_ids: dict[str, Any] = {
-            "operation_id": state.operation_id,
-            "agent_id": self.agent.id,
-            "user_id": state.user_id,
-            "tenant_id": state.tenant_id,
-            "parent_operation_id": state.parent_operation_id,
-            "tags": self.tags,
-        }
+        self.call_ids = self.ids
         self.retry_of = state.retry_of
         self.agent_version = state.agent_version
         self.attempted: OperationState | None = None
@@ -497,15 +519,16 @@ class Run:
 
     # Events, cancellation.
 
-    async def take_turn(self) -> None:
+    @types.coroutine
+    def take_turn(self) -> Generator[Any, Any, None]:
         """Let other tasks run even if model and tools never wait, and take note of an interrupt or a cancellation.
 
         asyncio asks a task only once to be cancelled; a tool that swallowed that must not keep the run alive.
         """
         if self.task is None:
-            await anyio.lowlevel.checkpoint()
+            yield from anyio.lowlevel.checkpoint().__await__()
             return
-        await _suspend()
+        yield  # as `asyncio.sleep(0)` does, in a frame of its own
         if self.task.cancelling() > self.cancellations:
             raise asyncio.CancelledError
 
@@ -524,6 +547,8 @@ class Run:
     @property
     def interrupted(self) -> bool:
         """Whether this run, or a run that called it, was interrupted."""
+        if not self.polls:
+            return self.halted
         return self.stopped or self.scope.cancel_called or (self.parent is not None and self.parent.interrupted)
 
     @property
@@ -644,12 +669,6 @@ DETAIL_CHARACTERS = 8_000
 """How much of a traceback `OnError.error_detail` carries, counted from its end."""
 
 
-@types.coroutine
-def _suspend() -> Generator[None, None, None]:
-    """Let other tasks of asyncio run, as `asyncio.sleep(0)` does with twice the frames."""
-    yield
-
-
 def before_step(run: Run) -> Step:
     """Begin a step and emit its first event."""
     step = Step(run.steps)
@@ -674,8 +693,8 @@ def after_step(run: Run, step: Step, *, should_continue: bool) -> None:
             step_type=step.type,
             content=step.content,
             reasoning=step.reasoning,
-            tools_calling=step.calling,
-            tools_result=step.results(),
+            tools_calling=ReadOnlyList(step.calling),
+            tools_result=ReadOnlyList(step.results()) if step.outcomes else NO_LIST,
             should_continue=should_continue,
             execution_time_ms=(now - step.started) / 1e6,
             elapsed_ms=run.active_ms(),

@@ -476,25 +476,23 @@ class DurableStore(abc.ABC):
         """Return the unfinished operations of sub-agents that this operation called."""
 
 
-class LiveState:
+class LiveState(msgspec.Struct, eq=False):
     """The state of a run of this process, which is built when it is read.
 
     A run saves its state at every step, but the state is rarely read. Copying the conversation each time would make a
     run quadratic in its steps.
 
     Attributes:
+        make: Makes the state, of the given version.
         version: Of the state.
     """
 
-    __slots__ = ("_make", "version")
-
-    def __init__(self, make: Callable[[int], OperationState], version: int) -> None:
-        self._make = make
-        self.version = version
+    make: Callable[[int], OperationState]
+    version: int
 
     def read(self) -> OperationState:
         """Return the state of the run as it is now."""
-        return self._make(self.version)
+        return self.make(self.version)
 
 
 class InMemoryStore:
@@ -650,28 +648,38 @@ class OperationResult(msgspec.Struct, frozen=True, kw_only=True):
         raise self.error or RunFailedError("", "")
 
 
-class Step:
-    """One step of a run, while it lasts."""
+class Step(msgspec.Struct, eq=False):
+    """One step of a run, while it lasts.
 
-    def __init__(self, index: int) -> None:
-        self.index = index
-        self.started = perf_counter_ns()
-        self.type: StepType = "call_llm"
-        self.content = ""
-        self.reasoning = ""
-        self.calling: list[ToolRequest] = []
-        self.outcomes: dict[str, ToolOutcome] = {}
-        self.asked: dict[str, PendingTool] = {}
-        """Calls about which a person must decide, by tool call id."""
-        self.entered = False
-        """Whether the hooks of its `StepCall`, if there are any, have let it begin."""
-        self.ran = False
-        """Whether any of its calls was run, answered or denied."""
-        self.cost_usd = 0.0
-        self.guides = 0
-        """How often hooks had the model asked again."""
-        self.asking = False
-        """Whether a model was asked, and has not answered yet: another attempt is the same call."""
+    Attributes:
+        index: The step, counted from 0.
+        started: When it began, in nanoseconds of `perf_counter_ns`.
+        type: What it does, as far as it is known.
+        content: What the model has said.
+        reasoning: The model's reasoning.
+        calling: The calls that the model asked for.
+        outcomes: The outcomes of the calls that have ended, by tool call id.
+        asked: Calls about which a person must decide, by tool call id.
+        entered: Whether the hooks of its `StepCall`, if there are any, have let it begin.
+        ran: Whether any of its calls was run, answered or denied.
+        cost_usd: Cost of its model calls so far, in US dollars.
+        guides: How often hooks had the model asked again.
+        asking: Whether a model was asked, and has not answered yet: another attempt is the same call.
+    """
+
+    index: int
+    started: int = msgspec.field(default_factory=perf_counter_ns)
+    type: StepType = "call_llm"
+    content: str = ""
+    reasoning: str = ""
+    calling: list[ToolRequest] = []
+    outcomes: dict[str, ToolOutcome] = {}
+    asked: dict[str, PendingTool] = {}
+    entered: bool = False
+    ran: bool = False
+    cost_usd: float = 0.0
+    guides: int = 0
+    asking: bool = False
 
     def results(self) -> list[ToolOutcome]:
         """Return the outcomes for the model, in the order of its calls."""

@@ -64,6 +64,8 @@ Job = Callable[[], Coroutine[Any, Any, None]]
 def parse_args(request: ToolRequest) -> tuple[ReadOnlyDict, str | None]:
     """Return a call's arguments as a read-only object, and what is wrong with the model's text if it is none."""
     given: object = request.args
+    if given.__class__ is ReadOnlyDict:
+        return given, None
     if isinstance(given, str):
         try:
             given = msgspec.json.decode(given) if given.strip() else {}

@@ -15,7 +15,7 @@ import msgspec
 
 from hookline._checks import quote
 from hookline._readonly import writable
-from hookline.calls import ToolCall, ToolResult, ToolSpec, as_tool_result
+from hookline.calls import ToolCall, ToolResult, ToolSpec, check_result
 from hookline.errors import AgentDefinitionError, HookUsageError, ToolArgumentsError, ToolResultError
 from hookline.runtime._docstrings import parse_docstring
 
@@ -213,7 +213,7 @@ def as_result(name: str, value: object) -> ToolResult:
         return ToolResult(content=value)
     if isinstance(value, ToolResult):
         try:
-            return as_tool_result(value)
+            return check_result(value)
         except HookUsageError as error:
             raise ToolResultError(name, str(error)) from error
     try:
@@ -233,10 +233,11 @@ def _runner(
     fn: Callable[..., Any], name: str, parameters: type[msgspec.Struct], *, in_thread: bool
 ) -> Callable[[Mapping[str, Any]], Awaitable[object]]:
     fields = parameters.__struct_fields__
+    known, has_defaults = frozenset(fields), bool(parameters.__struct_defaults__)
 
     def bind(args: Mapping[str, Any]) -> dict[str, Any]:
-        unknown = [key for key in args if key not in fields]
-        if unknown:
+        if not known.issuperset(args):
+            unknown = [key for key in args if key not in known]
             raise ToolArgumentsError(
                 name, f"unknown {', '.join(map(repr, unknown))}; it takes {', '.join(fields) or 'nothing'}"
             )
@@ -244,7 +245,8 @@ def _runner(
             values = msgspec.convert(writable(args), parameters, strict=False, dec_hook=_validate)
         except (msgspec.ValidationError, TypeError, ValueError, RecursionError) as error:
             raise ToolArgumentsError(name, str(error)) from error
-        return {field: value for field in fields if (value := getattr(values, field)) is not msgspec.UNSET}
+        bound = msgspec.structs.asdict(values)
+        return {name: value for name, value in bound.items() if value is not msgspec.UNSET} if has_defaults else bound
 
     if inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(getattr(fn, "__call__", None)):  # noqa: B004
 

@@ -4,10 +4,12 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 import msgspec
-from sqlalchemy import Table, bindparam, delete, insert, select, update
+from sqlalchemy import Table, any_, bindparam, insert, select, update
+from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.exc import IntegrityError, SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -21,7 +23,15 @@ from hookline.errors import (
 )
 from hookline.events import HookType
 from hookline.runtime import FORMAT
-from hookline.store._database import FIRST_PAUSE, LONGEST_PAUSE, Database, insert_into_tables, is_transient, update_rows
+from hookline.store._database import (
+    FIRST_PAUSE,
+    LONGEST_PAUSE,
+    Database,
+    delete_rows,
+    insert_into_tables,
+    is_transient,
+    update_rows,
+)
 from hookline.store._decisions import link_events
 from hookline.store._deliveries import insert_deliveries
 from hookline.store._lease import build_release
@@ -30,7 +40,7 @@ from hookline.store._rows import is_storable, parse_tags, replace_unstorable
 from hookline.store._state_rows import StateChange, decode_layout, find_dropped
 from hookline.store._tables import events, model_calls, operation_tags, operations, relay_queue, state_rows
 
-__all__ = ["Commit", "CommitQueue", "Overflow", "note_missing_hooks", "release_operation", "write_group"]
+__all__ = ["Commit", "CommitQueue", "CommitWriter", "Overflow", "note_missing_hooks", "release_operation"]
 
 logger = logging.getLogger("hookline")
 Overflow: TypeAlias = Literal["wait", "refuse"]
@@ -38,6 +48,8 @@ Row: TypeAlias = dict[str, Any]
 
 BATCH_SIZE = 500
 """Commits that are written in one transaction at most."""
+MOST_REMEMBERED = 10_000
+"""Operations whose last commit a process remembers."""
 
 
 class Commit:
@@ -55,6 +67,7 @@ class Commit:
 
     Attributes:
         is_interrupted: Whether somebody had asked for the interruption of the operation when it was written.
+        was_tried: Whether there was a try to write it, which may have succeeded although its answer was lost.
     """
 
     def __init__(
@@ -81,6 +94,7 @@ class Commit:
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.deadline = 0.0
         self.is_interrupted = False
+        self.was_tried = False
 
 
 GroupWriter: TypeAlias = Callable[[Sequence[Commit]], Awaitable[list[Exception | None]]]
@@ -278,10 +292,23 @@ class StoredVersion(NamedTuple):
     interrupt_asked_at: float | None
 
 
-_select_versions = select(*(operations.c[name] for name in StoredVersion._fields))
+_select_versions = (
+    select(*(operations.c[name] for name in StoredVersion._fields))
+    .where(operations.c.operation_id == any_(bindparam("ids", type_=ARRAY(operations.c.operation_id.type))))
+    # Always in the same order, so that two processes never deadlock.
+    .order_by(operations.c.operation_id)
+    .with_for_update()
+)
+"""For PostgreSQL."""
 _SELECT_VERSIONS = f"SELECT {', '.join(StoredVersion._fields)} FROM operations WHERE operation_id IN"
 """The same for SQLite, which gets plain tuples, as from `insert_rows`."""
-_immutable_columns = frozenset(("created_at", "day", "failed_delivery", "tags", "updated_at"))
+_immutable_columns = frozenset(
+    (
+        *("created_at", "day", "failed_delivery", "tags", "updated_at"),
+        # Most of these have an index, of which SQLite would write the entry again.
+        *("operation_id", "agent_id", "tenant_id", "user_id", "parent_operation_id", "retry_of"),
+    )
+)
 _insert_tag = insert(operation_tags).from_select(
     ["operation_id", "tag", "tenant_id", "created_at"],
     # The time of the operation itself, as its place in a list is the same in both tables.
@@ -292,28 +319,79 @@ _insert_tag = insert(operation_tags).from_select(
         operations.c.created_at,
     ).where(operations.c.operation_id == bindparam("its_id")),
 )
-_delete_state_row = delete(state_rows).where(
-    state_rows.c.operation_id == bindparam("its_id"), state_rows.c.number == bindparam("its_number")
-)
+_times = {operations: ("created_at", "updated_at"), relay_queue: ("created_at",)}
+"""Columns that an insert sets to the time of the database."""
 
 
-async def write_group(database: Database, commits: Sequence[Commit]) -> list[Exception | None]:
-    """Write those commits that follow the stored versions, in one transaction, and return the errors of the others.
+class OutdatedVersionError(Exception):
+    """The stored version of an operation is not the one that this process wrote last."""
+
+
+class CommitWriter:
+    """Writes groups of commits, each in one transaction.
+
+    It remembers what this process has written last of each running operation, so that the next commit need not read it:
+    the commit names what it follows, and changes nothing if that is not what is stored.
 
     Args:
         database: The database.
-        commits: Commits of different operations.
-
-    Returns:
-        For each commit, `None` if it was written, now or by an earlier try, else the error for its caller.
-
-    Raises:
-        StoreUnavailableError: If the database cannot be reached; it is unknown then whether they were written.
-        SQLAlchemyError: If the database refuses them; none was written.
     """
 
-    async def write(connection: AsyncConnection) -> list[Exception | None]:
-        found = await read_stored_versions(database, connection, commits)
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._last_written: dict[str, StoredVersion] = {}
+
+    async def write(self, commits: Sequence[Commit]) -> list[Exception | None]:
+        """Write those commits that follow the stored versions, in one transaction, and return the errors of the others.
+
+        Args:
+            commits: Commits of different operations.
+
+        Returns:
+            For each commit, `None` if it was written, now or by an earlier try, else the error for its caller.
+
+        Raises:
+            StoreUnavailableError: If the database cannot be reached; it is unknown then whether they were written.
+            SQLAlchemyError: If the database refuses them; none was written.
+        """
+        assumed = self._assume_versions(commits)
+        try:
+            outcomes, written = await self._database.write(partial(self._write, commits=commits, assumed=assumed))
+        except OutdatedVersionError:
+            outcomes, written = await self._database.write(partial(self._write, commits=commits, assumed={}))
+        for commit in written:
+            self._remember(commit)
+        return outcomes
+
+    def _assume_versions(self, commits: Sequence[Commit]) -> dict[str, StoredVersion | None]:
+        """Return what is most likely stored of operations, `None` for nothing; the others have to be read.
+
+        Only the first try of a commit assumes something: another one does not know what the try before has written.
+        """
+        # PostgreSQL does not say whether each of several updates has found its row.
+        is_confirmed = self._database.dialect == "sqlite" or len(commits) == 1
+        assumed: dict[str, StoredVersion | None] = {}
+        for commit in commits:
+            last = self._last_written.pop(commit.operation_id, None)
+            is_new = commit.expected_version is None
+            can_tell = not commit.was_tried and (is_new or (last is not None and is_confirmed))
+            commit.was_tried = True
+            if can_tell and check_commit(commit, None if is_new else last) is None:
+                assumed[commit.operation_id] = None if is_new else last
+        return assumed
+
+    async def _write(
+        self, connection: AsyncConnection, *, commits: Sequence[Commit], assumed: Mapping[str, StoredVersion | None]
+    ) -> tuple[list[Exception | None], list[Commit]]:
+        """Write commits in a transaction, and return their outcomes, and those that were written now.
+
+        Raises:
+            OutdatedVersionError: If something else is stored than was assumed.
+        """
+        unknown = [commit.operation_id for commit in commits if commit.operation_id not in assumed]
+        found = dict(assumed)
+        if unknown:
+            found.update(await read_stored_versions(connection, unknown))
         outcomes = [check_commit(commit, found.get(commit.operation_id)) for commit in commits]
         winners = [
             commit
@@ -322,31 +400,31 @@ async def write_group(database: Database, commits: Sequence[Commit]) -> list[Exc
         ]
         for commit in winners:
             its = found.get(commit.operation_id)
-            place_events(commit, its, today(database.dialect))
+            place_events(commit, its, today(self._database.dialect))
             commit.is_interrupted = its is not None and its.interrupt_asked_at is not None
-        await write_commits(database, connection, winners, found)
-        return outcomes
+        await write_commits(self._database, connection, winners, found)
+        return outcomes, winners
 
-    return await database.write(write)
+    def _remember(self, commit: Commit) -> None:
+        if commit.operation["status"] != "running" or commit.is_interrupted:
+            return
+        if len(self._last_written) >= MOST_REMEMBERED:
+            del self._last_written[next(iter(self._last_written))]
+        its = {**commit.operation, "interrupt_asked_at": None}
+        self._last_written[commit.operation_id] = StoredVersion(*(its[name] for name in StoredVersion._fields))
 
 
 def place_events(commit: Commit, found: StoredVersion | None, day: int) -> None:
     """Set the day of a commit's events to that of the operation, or to a given one if the operation is new."""
-    if found is None:
-        commit.operation["day"] = day
-    for row in (*commit.events, *([commit.relayed] if commit.relayed is not None else ())):
-        row["day"] = day if found is None else found.day
+    its_day = day if found is None else found.day
+    for row in (commit.operation, *commit.events, *([commit.relayed] if commit.relayed is not None else ())):
+        row["day"] = its_day
 
 
-async def read_stored_versions(
-    database: Database, connection: AsyncConnection, commits: Sequence[Commit]
-) -> dict[str, StoredVersion]:
+async def read_stored_versions(connection: AsyncConnection, ids: Sequence[str]) -> dict[str, StoredVersion]:
     """Read the stored versions of operations, and lock their rows until the transaction ends."""
-    ids = [commit.operation_id for commit in commits]
-    if database.dialect == "postgresql":
-        query = _select_versions.where(operations.c.operation_id.in_(ids))
-        # Always in the same order, so that two processes never deadlock.
-        rows = await connection.execute(query.order_by(operations.c.operation_id).with_for_update())
+    if connection.dialect.name == "postgresql":
+        rows = await connection.execute(_select_versions, {"ids": ids})
     else:
         rows = await connection.exec_driver_sql(f"{_SELECT_VERSIONS} ({', '.join('?' * len(ids))})", tuple(ids))
     return {row[0]: StoredVersion(*row) for row in rows}
@@ -375,7 +453,10 @@ def is_written(commit: Commit, found: StoredVersion | None) -> bool:
 
 
 async def write_commits(
-    database: Database, connection: AsyncConnection, commits: Sequence[Commit], found: Mapping[str, StoredVersion]
+    database: Database,
+    connection: AsyncConnection,
+    commits: Sequence[Commit],
+    found: Mapping[str, StoredVersion | None],
 ) -> None:
     """Write commits that passed `check_commit`.
 
@@ -384,37 +465,41 @@ async def write_commits(
         connection: The transaction.
         commits: The commits.
         found: The stored versions of their operations.
+
+    Raises:
+        OutdatedVersionError: If another version than that is stored.
     """
-    now = database.now_sql()
     state = StateWriter()
     for commit in commits:
         state.place(commit, found.get(commit.operation_id))
     new = sorted((c.operation for c in commits if c.expected_version is None), key=lambda row: str(row["operation_id"]))
-    changed = [updated_columns(commit.operation) for commit in commits if commit.expected_version is not None]
+    changed = [
+        (updated_columns(commit.operation), identifying_columns(its))
+        for commit in commits
+        if (its := found.get(commit.operation_id)) is not None
+    ]
     if new:
         # An `EventLog` may have stored events of these operations; from now on they store their own.
-        ids = [row["operation_id"] for row in new]
-        await connection.execute(delete(events).where(events.c.operation_id.in_(ids), events.c.day == KEPT))
-        await connection.execute(insert(operations).values(created_at=now, updated_at=now), new)
-        tags = [
-            {"its_id": row["operation_id"], "its_tag": tag}
-            for row in new
-            if row["tags"] is not None
-            for tag in parse_tags(row["tags"])
-        ]
-        if tags:
-            await connection.execute(_insert_tag, tags)
-    if changed:
-        await update_rows(connection, operations, changed, key="operation_id", now="updated_at")
+        await delete_rows(connection, events, [{"operation_id": row["operation_id"], "day": KEPT} for row in new])
+    if changed and await update_rows(connection, operations, changed, now="updated_at") not in (None, len(changed)):
+        raise OutdatedVersionError
     await state.delete_dropped(connection)
     rows = [row for commit in commits for row in commit.events]
-    await insert_into_tables(connection, {**state.rows, events: rows})
-    await link_events(connection, rows)
     relayed = [commit.relayed for commit in commits if commit.relayed is not None]
-    if relayed:
-        await connection.execute(insert(relay_queue).values(created_at=now), relayed)
+    await insert_into_tables(
+        connection, {operations: new, **state.rows, events: rows, relay_queue: relayed}, now=_times
+    )
+    tags = [
+        {"its_id": row["operation_id"], "its_tag": tag}
+        for row in new
+        if row["tags"] is not None
+        for tag in parse_tags(row["tags"])
+    ]
+    if tags:
+        await connection.execute(_insert_tag, tags)
+    await link_events(connection, rows)
     new_deliveries = [row for commit in commits for row in commit.deliveries]
-    await insert_deliveries(connection, new_deliveries, now=now, are_new=True)
+    await insert_deliveries(connection, new_deliveries, now=database.now_sql(), are_new=True)
 
 
 class StateWriter:
@@ -440,8 +525,8 @@ class StateWriter:
         layout, rows = commit.change.place(stored, is_whole=commit.is_whole, compactions=compactions)
         self.rows[state_rows] += rows
         if stored is not None:
-            its = {"its_id": commit.operation_id}
-            self._dropped += [{**its, "its_number": number} for number in find_dropped(stored, layout)]
+            its = {"operation_id": commit.operation_id}
+            self._dropped += [{**its, "number": number} for number in find_dropped(stored, layout)]
         for row in commit.model_calls:
             layout.model_calls += 1
             self.rows[model_calls].append({**row, "number": layout.model_calls})
@@ -452,12 +537,23 @@ class StateWriter:
     async def delete_dropped(self, connection: AsyncConnection) -> None:
         """Delete the rows that the states no longer need."""
         if self._dropped:
-            await connection.execute(_delete_state_row, self._dropped)
+            await delete_rows(connection, state_rows, self._dropped)
 
 
 def updated_columns(row: dict[str, Any]) -> dict[str, Any]:
-    """Return the columns of an operation that a later commit updates, and its id."""
+    """Return the columns of an operation that a later commit updates."""
     return {name: value for name, value in row.items() if name not in _immutable_columns}
+
+
+def identifying_columns(found: StoredVersion) -> dict[str, Any]:
+    """Return the columns whose values the row of an operation has only as long as it is the one that was found."""
+    return {
+        "operation_id": found.operation_id,
+        "write_id": found.write_id,
+        "format": found.format,
+        "day": found.day,
+        "interrupt_asked_at": found.interrupt_asked_at,
+    }
 
 
 async def note_missing_hooks(database: Database, operation_id: str, hook_ids: Sequence[str], *, version: int) -> None:

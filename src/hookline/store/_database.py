@@ -20,17 +20,21 @@ from functools import cache, partial
 from operator import itemgetter
 from typing import Any, Literal, TypeAlias, TypeVar
 from uuid import uuid4
+from weakref import WeakSet
 
 import msgspec
 from sqlalchemy import (
     ColumnElement,
+    Delete,
     Double,
     Engine,
     Insert,
     Table,
+    Update,
     bindparam,
     cast,
     create_engine,
+    delete,
     event,
     func,
     literal,
@@ -56,6 +60,7 @@ __all__ = [
     "Durability",
     "StoreVersionError",
     "after_commit",
+    "delete_rows",
     "insert_into",
     "insert_into_tables",
     "insert_rows",
@@ -341,9 +346,7 @@ async def insert_rows(
     """
     alike = alike or {}
     if connection.dialect.name != "postgresql" and not alike and not skip_known:
-        names = tuple(rows[0])
-        values_of = itemgetter(*names)
-        await connection.exec_driver_sql(_insert_statement(table, names), [values_of(row) for row in rows])
+        await _insert_tuples(connection, table, rows)
         return
     if connection.dialect.name != "postgresql":
         inserting = sqlite.insert(table).values(alike) if alike else sqlite.insert(table)
@@ -357,35 +360,56 @@ async def insert_rows(
     await connection.execute(moved.on_conflict_do_nothing() if skip_known else moved)
 
 
-async def insert_into_tables(connection: AsyncConnection, rows: Mapping[Table, Sequence[Mapping[str, object]]]) -> None:
+async def insert_into_tables(
+    connection: AsyncConnection,
+    rows: Mapping[Table, Sequence[Mapping[str, object]]],
+    *,
+    now: Mapping[Table, tuple[str, ...]] | None = None,
+) -> None:
     """Insert rows into several tables; those of one table have the same columns.
 
-    PostgreSQL gets all of them in one statement: another one would take another round trip.
+    PostgreSQL gets all of them in one statement: another one would take another round trip. SQLite gets plain tuples,
+    as from `insert_rows`.
 
     Args:
         connection: In a transaction that may write.
         rows: The rows of each table; none are left out.
+        now: Further columns of a table, which are set to the time of the database.
     """
+    now = now or {}
     given = {table: its for table, its in rows.items() if its}
     if connection.dialect.name != "postgresql":
         for table, its in given.items():
-            await insert_rows(connection, table, its)
+            await _insert_tuples(connection, table, its, now.get(table, ()))
     elif given:
-        statement = _insert_arrays(tuple((table, tuple(its[0])) for table, its in given.items()))
+        tables = tuple((table, tuple(its[0]), now.get(table, ())) for table, its in given.items())
         arrays = {
             _array_name(table, name): [row[name] for row in its] for table, its in given.items() for name in its[0]
         }
-        await connection.execute(statement, arrays)
+        await connection.execute(_insert_arrays(tables), arrays)
+
+
+async def _insert_tuples(
+    connection: AsyncConnection, table: Table, rows: Sequence[Mapping[str, object]], now: tuple[str, ...] = ()
+) -> None:
+    names = tuple(rows[0])
+    values_of = itemgetter(*names)
+    await connection.exec_driver_sql(_insert_statement(table, names, now), [values_of(row) for row in rows])
 
 
 @cache
-def _insert_arrays(tables: tuple[tuple[Table, tuple[str, ...]], ...]) -> Insert:
-    """Return the statement for PostgreSQL that inserts an array for each of some columns of some tables."""
+def _insert_arrays(tables: tuple[tuple[Table, tuple[str, ...], tuple[str, ...]], ...]) -> Insert:
+    """Return the statement for PostgreSQL that inserts an array for each of some columns of some tables.
+
+    Args:
+        tables: The tables, each with the columns that are given, and with those that are set to the present time.
+    """
     inserts: list[Insert] = []
-    for table, names in tables:
+    for table, names, now in tables:
         arrays = [bindparam(_array_name(table, name), type_=postgresql.ARRAY(table.c[name].type)) for name in names]
         new = func.unnest(*arrays).table_valued(*names, name=f"new_{table.name}").render_derived()
-        inserts.append(postgresql.insert(table).from_select(names, select(*(new.c[name] for name in names))))
+        values = [*(new.c[name] for name in names), *(_now_sql("postgresql") for _ in now)]
+        inserts.append(postgresql.insert(table).from_select([*names, *now], select(*values)))
     *others, last = inserts
     for each in others:
         last = last.add_cte(each.cte(f"insert_{each.table.name}"))
@@ -397,37 +421,86 @@ def _array_name(table: Table, name: str) -> str:
 
 
 async def update_rows(
-    connection: AsyncConnection, table: Table, rows: Sequence[Mapping[str, object]], *, key: str, now: str
-) -> None:
-    """Update rows that have the same columns; SQLite gets plain tuples, as from `insert_rows`.
+    connection: AsyncConnection,
+    table: Table,
+    changes: Sequence[tuple[Mapping[str, object], Mapping[str, object]]],
+    *,
+    now: str,
+) -> int | None:
+    """Update rows whose changes name the same columns; SQLite gets plain tuples, as from `insert_rows`.
 
     Args:
         connection: In a transaction that may write.
         table: The table.
-        rows: The new values of each row, and its key.
-        key: The column that names a row.
+        changes: For each row, its new values, and values that it must have now, which name it.
         now: A further column, which is set to the time of the database.
+
+    Returns:
+        How many rows had these values; `None` if PostgreSQL does not say, since there is more than one change.
     """
+    new, stored = changes[0]
+    names, known = tuple(new), tuple(stored)
+    if connection.dialect.name != "postgresql":
+        values_of, known_of = itemgetter(*names), itemgetter(*known)
+        rows = [(*values_of(new), *known_of(stored)) for new, stored in changes]
+        return (await connection.exec_driver_sql(_update_statement(table, names, known, now), rows)).rowcount
+    given = [{**new, **{f"its_{name}": value for name, value in stored.items()}} for new, stored in changes]
+    changed = (await connection.execute(_update_where(table, names, known, now), given)).rowcount
+    return changed if len(changes) == 1 else None
+
+
+@cache
+def _update_where(table: Table, names: tuple[str, ...], known: tuple[str, ...], now: str) -> Update:
+    """Return the statement for PostgreSQL that updates a row which has some values."""
+    conditions = [
+        table.c[name].is_not_distinct_from(value) if table.c[name].nullable else table.c[name] == value
+        for name in known
+        for value in [bindparam(f"its_{name}", type_=table.c[name].type)]
+    ]
+    values = {name: bindparam(name, type_=table.c[name].type) for name in names}
+    return update(table).where(*conditions).values({**values, now: _now_sql("postgresql")})
+
+
+async def delete_rows(connection: AsyncConnection, table: Table, keys: Sequence[Mapping[str, object]]) -> None:
+    """Delete the rows that have some values.
+
+    Args:
+        connection: In a transaction that may write.
+        table: The table.
+        keys: The values of each row, or of several rows; all name the same columns.
+    """
+    names = tuple(keys[0])
     if connection.dialect.name == "postgresql":
-        changing = update(table).where(table.c[key] == bindparam("its_key")).values({now: _now_sql("postgresql")})
-        renamed = [{"its_key" if name == key else name: value for name, value in row.items()} for row in rows]
-        await connection.execute(changing, renamed)
+        await connection.execute(
+            _delete_where(table, names), [{f"its_{name}": key[name] for name in names} for key in keys]
+        )
         return
-    names = (*(name for name in rows[0] if name != key), key)
     values_of = itemgetter(*names)
-    await connection.exec_driver_sql(_update_statement(table, names, now), [values_of(row) for row in rows])
+    statement = f"DELETE FROM {table.name} WHERE {' AND '.join(_match(table, name) for name in names)}"
+    await connection.exec_driver_sql(statement, [values_of(key) for key in keys])
 
 
 @cache
-def _insert_statement(table: Table, names: tuple[str, ...]) -> str:
-    columns = ", ".join(f'"{name}"' for name in names)
-    return f"INSERT INTO {table.name} ({columns}) VALUES ({', '.join('?' * len(names))})"
+def _delete_where(table: Table, names: tuple[str, ...]) -> Delete:
+    return delete(table).where(*(table.c[name] == bindparam(f"its_{name}", type_=table.c[name].type) for name in names))
 
 
 @cache
-def _update_statement(table: Table, names: tuple[str, ...], now: str) -> str:
-    *changes, key = (f'"{name}" = ?' for name in names)
-    return f'UPDATE {table.name} SET {", ".join(changes)}, "{now}" = {_now_sql("sqlite")} WHERE {key}'
+def _insert_statement(table: Table, names: tuple[str, ...], now: tuple[str, ...]) -> str:
+    columns = ", ".join(f'"{name}"' for name in (*names, *now))
+    values = ", ".join([*("?" for _ in names), *(str(_now_sql("sqlite")) for _ in now)])
+    return f"INSERT INTO {table.name} ({columns}) VALUES ({values})"
+
+
+@cache
+def _update_statement(table: Table, names: tuple[str, ...], known: tuple[str, ...], now: str) -> str:
+    changes = ", ".join(f'"{name}" = ?' for name in names)
+    conditions = " AND ".join(_match(table, name) for name in known)
+    return f'UPDATE {table.name} SET {changes}, "{now}" = {_now_sql("sqlite")} WHERE {conditions}'
+
+
+def _match(table: Table, name: str) -> str:
+    return f'"{name}" IS ?' if table.c[name].nullable else f'"{name}" = ?'
 
 
 def _now_sql(dialect: str) -> ColumnElement[float]:
@@ -440,12 +513,25 @@ class SqliteConnection(sqlite3.Connection):
     """A connection whose transaction ends when it is closed.
 
     SQLite keeps a connection that is closed, with its transaction and its locks, until the last of its statements is
-    freed. A statement that has rows left, since its caller was cancelled, is freed when Python collects its cursor.
+    freed, and a statement with rows left keeps its lock even after a rollback. That of a caller who was cancelled would
+    be freed when Python collects its cursor.
     """
 
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._cursors: WeakSet[sqlite3.Cursor] = WeakSet()
+
+    def cursor(self, *arguments: Any, **options: Any) -> Any:
+        """Return a cursor, which is closed with the connection."""
+        made = super().cursor(*arguments, **options)
+        self._cursors.add(made)
+        return made
+
     def close(self) -> None:
-        """Roll back the transaction, and close the connection."""
+        """Free the statements, roll back the transaction, and close the connection."""
         try:
+            for cursor in self._cursors:
+                cursor.close()
             self.rollback()
         finally:
             super().close()
@@ -762,7 +848,12 @@ class Database:
             if connection.info.setdefault("patience", self.retry_seconds) != max_wait:
                 connection.exec_driver_sql(f"PRAGMA busy_timeout = {max_wait * 1000:.0f}").close()
                 connection.info["patience"] = max_wait
-            connection.exec_driver_sql(f"BEGIN {begin}")
+            # Past SQLAlchemy, as it does itself for COMMIT: it would take several times as long as SQLite does.
+            cursor = connection.connection.cursor()
+            try:
+                cursor.execute(f"BEGIN {begin}")
+            finally:
+                cursor.close()
 
 
 def create_private_file(file: str) -> None:

@@ -20,7 +20,7 @@ from hookline.store import _budgets as counts
 from hookline.store import _conversation as conversation
 from hookline.store import _decisions as decisions
 from hookline.store import _reading as reading
-from hookline.store._commits import Commit, CommitQueue, Overflow, note_missing_hooks, release_operation, write_group
+from hookline.store._commits import Commit, CommitQueue, CommitWriter, Overflow, note_missing_hooks, release_operation
 from hookline.store._conversation import ConversationHead, EventPart, StoredMessage
 from hookline.store._database import Database, Dialect, Durability, parse_address
 from hookline.store._decisions import DecisionFilter, DecisionRecord, StoredDecision
@@ -136,6 +136,7 @@ class SqlStore(DurableStore):
         self._database = Database(
             self._address, durability=durability, retry_seconds=retry_seconds, pool_size=pool_size
         )
+        self._commit_writer = CommitWriter(self._database)
         self._commits = CommitQueue(
             self._write_group,
             store=self._address.name,
@@ -811,7 +812,7 @@ class SqlStore(DurableStore):
 
     async def _write_group(self, commits: Sequence[Commit]) -> list[Exception | None]:
         """Write a group of commits, and then wake those who wait for what has changed."""
-        outcomes = await write_group(self._database, commits)
+        outcomes = await self._commit_writer.write(commits)
         self.wakeups.wake(OPERATIONS)
         if any(commit.deliveries for commit in commits):
             self.wakeups.wake(DELIVERIES)

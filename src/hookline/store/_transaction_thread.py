@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from contextvars import copy_context
-from typing import Any, TypeVar, cast
+from queue import SimpleQueue
+from threading import Thread
+from typing import Any, Generic, TypeVar, cast
 
 from sqlalchemy import Connection, Dialect, Engine
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -31,7 +33,9 @@ class TransactionThread:
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
-        self._executor = ThreadPoolExecutor(1, thread_name_prefix="hookline-sqlite")
+        self._jobs: SimpleQueue[Job[Any] | None] = SimpleQueue()
+        self._thread: Thread | None = None
+        self._connection: Connection | None = None
 
     async def run(self, work: Callable[[AsyncConnection], Coroutine[Any, Any, T]]) -> T:
         """Run a transaction. If the caller is cancelled, it goes on to its end, and the caller waits for it.
@@ -42,22 +46,98 @@ class TransactionThread:
         Raises:
             SQLAlchemyError: If the database refuses the transaction; nothing of it was written then.
         """
-        running = asyncio.get_running_loop().run_in_executor(self._executor, copy_context().run, self._run, work)
+        job = self._start(lambda: self._run_transaction(work))
         try:
-            return await asyncio.shield(running)
+            return await job.done
         except asyncio.CancelledError:
-            await asyncio.wait([running])  # the next transaction must not meet the lock of this one
+            await job.ended.wait()  # the next transaction must not meet the lock of this one
             raise
-
-    def _run(self, work: Callable[[AsyncConnection], Coroutine[Any, Any, T]]) -> T:
-        with self.engine.begin() as connection:
-            return _run_at_once(work(cast("AsyncConnection", _SyncConnection(connection))))
 
     async def aclose(self) -> None:
         """Close the connection, and end the thread."""
-        closing = self._executor.submit(self.engine.dispose)
-        self._executor.shutdown(wait=False)
-        await asyncio.shield(asyncio.wrap_future(closing))
+        if self._thread is None:
+            return
+        job = self._start(self._close)
+        self._jobs.put(None)
+        self._thread = None
+        await job.done
+
+    def _start(self, call: Callable[[], T]) -> Job[T]:
+        """Have the thread call a function, after all others."""
+        if self._thread is None:
+            # A thread that is no daemon would keep a process alive whose store was never closed.
+            self._thread = Thread(target=run_jobs, args=(self._jobs,), name="hookline-sqlite", daemon=True)
+            self._thread.start()
+        job = Job(call)
+        self._jobs.put(job)
+        return job
+
+    def _run_transaction(self, work: Callable[[AsyncConnection], Coroutine[Any, Any, T]]) -> T:
+        # The thread keeps its connection: to take it from the pool and to give it back would cost each transaction more
+        # than a statement does.
+        if self._connection is None:
+            self._connection = self.engine.connect()
+        try:
+            with self._connection.begin():
+                return _run_at_once(work(cast("AsyncConnection", _SyncConnection(self._connection))))
+        except BaseException:
+            self._release_connection()  # the pool rolls back what may be left of the transaction
+            raise
+
+    def _release_connection(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
+
+    def _close(self) -> None:
+        self._release_connection()
+        self.engine.dispose()
+
+
+class Job(Generic[T]):
+    """A function that a thread calls for a task of an event loop.
+
+    An executor of the standard library does the same with two futures and three locks, which takes longer than SQLite
+    takes for a commit in memory.
+
+    Args:
+        call: The function.
+
+    Attributes:
+        done: Its result or its error, unless the task was cancelled.
+        ended: Set once the function has returned or raised.
+    """
+
+    def __init__(self, call: Callable[[], T]) -> None:
+        self.done: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        self.ended = asyncio.Event()
+        self._call = call
+        self._context = copy_context()
+
+    def run(self) -> None:
+        """Call the function in this thread, and report to the task."""
+        try:
+            result = self._context.run(self._call)
+        except BaseException as error:
+            self._report(self.done.set_exception, error)
+        else:
+            self._report(self.done.set_result, result)
+
+    def _report(self, settle: Callable[[Any], None], outcome: T | BaseException) -> None:
+        with suppress(RuntimeError):  # the event loop is closed, so that nobody waits any more
+            self.done.get_loop().call_soon_threadsafe(self._finish, settle, outcome)
+
+    def _finish(self, settle: Callable[[Any], None], outcome: T | BaseException) -> None:
+        self.ended.set()
+        if not self.done.done():
+            settle(outcome)
+
+
+def run_jobs(jobs: SimpleQueue[Job[Any] | None]) -> None:
+    """Run jobs, one after the other, until `None` follows."""
+    while (job := jobs.get()) is not None:
+        job.run()
+        del job  # it holds its result until the next one comes
 
 
 class _SyncConnection:
@@ -82,6 +162,9 @@ class _SyncConnection:
 
     async def exec_driver_sql(self, statement: str, parameters: Any = None) -> Any:
         return self.sync_connection.exec_driver_sql(statement, parameters)
+
+    async def run_sync(self, function: Callable[..., T], *arguments: Any) -> T:
+        return function(self.sync_connection, *arguments)
 
 
 def _run_at_once(work: Coroutine[Any, Any, T]) -> T:

@@ -107,9 +107,15 @@ def text_of(contents: Any) -> str:
         return contents
     if isinstance(contents, Content):
         return str(contents.text or "")
-    if isinstance(contents, list) and all(isinstance(each, Content) for each in contents):
-        return "\n".join(each.text for each in contents if each.text)
-    return _encode(contents)
+    if not isinstance(contents, list):
+        return _encode(contents)
+    texts: list[str] = []
+    for each in contents:
+        if not isinstance(each, Content):
+            return _encode(contents)
+        if each.text:
+            texts.append(each.text)
+    return "\n".join(texts)
 
 
 def add_text(result: Any, done: ToolDone) -> Any:
@@ -283,18 +289,20 @@ def read_decisions(
         The decisions by tool call; the calls whose refusal hookline words, because `answers` made the approval; and the
         operation that the run resumes, if an approval names one.
     """
-    answers = [each for message in messages for each in message.contents if each.type == "function_approval_response"]
     found: dict[str, Approve | Reject] = {}
     reworded: set[str] = set()
     operation = None
-    for each in answers:
-        call, more = each.function_call.call_id, each.additional_properties or {}
-        why = more.get(REJECTED_KEY) or {}
-        if why:
-            reworded.add(call)
-        reject = Reject(call, str(why.get("reason", "")), bool(why.get("and_continue", True)))
-        found[call] = Approve(call) if each.approved else reject
-        operation = more.get(operation_key) or operation
+    for message in messages:
+        for each in message.contents:
+            if each.type != "function_approval_response":
+                continue
+            call, more = each.function_call.call_id, each.additional_properties or {}
+            why = more.get(REJECTED_KEY) or {}
+            if why:
+                reworded.add(call)
+            reject = Reject(call, str(why.get("reason", "")), bool(why.get("and_continue", True)))
+            found[call] = Approve(call) if each.approved else reject
+            operation = more.get(operation_key) or operation
     return found, reworded, operation
 
 

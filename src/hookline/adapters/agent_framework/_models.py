@@ -43,7 +43,7 @@ class ModelCallMiddleware(ChatMiddleware):
     async def process(self, context: ChatContext, call_next: Next) -> None:
         """Pass one model call through the hooks, or only record it if hooks do not wrap model calls."""
         binding, run = self._binding, self._binding.run
-        questions = binding.open_questions(context.messages)
+        questions = binding.open_questions(context.messages) if binding.decisions else []
         if questions:
             context.result = _replacement_response(questions, stream=context.stream)
             return

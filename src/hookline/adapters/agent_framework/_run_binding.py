@@ -52,9 +52,13 @@ class AgentFrameworkBinding:
         self.decisions = dict(decisions)
         self.model_pending = False
         """Whether the model call of the present step is still open."""
+        self.terminations: list[MiddlewareTermination] = []
+        """The errors by which other middleware ended the agent with a result."""
         self.toolsets: dict[str, str] = {}
         """The toolset of each tool, by tool name."""
-        self.rejected = {call: each for call, each in decisions.items() if isinstance(each, Reject)}
+        self.rejected = (
+            {call: each for call, each in decisions.items() if isinstance(each, Reject)} if decisions else {}
+        )
         """Rejections whose tool result the model has not seen yet."""
         self._reworded = reworded
 
@@ -80,9 +84,9 @@ class AgentFrameworkBinding:
         Args:
             messages: The messages for the model.
         """
-        if self.model_pending or self.run.run.step_index is None:
+        step = self.run.run.step
+        if self.model_pending or step is None:
             return
-        step = self.run.step
         open_calls = {each.tool_call_id: each for each in step.calling if each.tool_call_id not in step.outcomes}
         contents = [each for message in messages for each in message.contents] if open_calls else []
         for content in contents:
@@ -124,8 +128,6 @@ class AgentFrameworkBinding:
         Args:
             messages: The messages for the model. A call without a result must not be among them.
         """
-        if not self.decisions:
-            return []
         contents = [each for message in messages for each in message.contents]
         answered_ids = {each.call_id for each in contents if each.type == "function_result"}
         calls = {

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
 from contextlib import suppress
-from functools import partial
 from typing import Any
 
 from agent_framework import (
@@ -25,7 +24,6 @@ from hookline.adapters.agent_framework._run_binding import (
     DRIVES,
     AgentFrameworkBinding,
     Next,
-    call_until_terminated,
     running_tool,
     starting_sub_agent,
 )
@@ -84,14 +82,12 @@ async def run_operation(
     }
     run = AdapterRun(hooks, DRIVES, **given)
     binding = AgentFrameworkBinding(run, context, decisions, reworded, operation_key)
-    terminations: list[MiddlewareTermination] = []
-    call = partial(call_until_terminated, context, call_next, terminations)
     if context.stream:
-        context.result = _stream_operation(binding, call)
+        context.result = _stream_operation(binding, call_next)
         return
-    context.result = await _run_agent(binding, call, None)
-    if terminations:
-        raise terminations[0]
+    context.result = await _run_agent(binding, call_next, None)
+    if binding.terminations:
+        raise binding.terminations[0]
 
 
 def _stream_operation(
@@ -114,7 +110,7 @@ async def _run_agent(binding: AgentFrameworkBinding, call_next: Next, emit: Emit
                 run.finish("interrupted")
                 run.raise_if_stopped()
             if AgentCall not in run.run.intercepted:
-                response = await _call_agent(binding.context, call_next, emit)
+                response = await _call_agent(binding, call_next, emit)
                 _record_end(binding, response)
             else:
                 response = await _call_agent_with_hooks(binding, call_next, emit)
@@ -139,8 +135,11 @@ def _install_middleware(binding: AgentFrameworkBinding) -> list[Setting]:
     agent: Any = context.agent
     outer_operations = context.metadata.get(OUTER_OPERATIONS_KEY, 0)
     client = getattr(agent, "client", None)
-    strategies = (context.compaction_strategy, getattr(agent, "compaction_strategy", None))
-    strategy = next((each for each in (*strategies, getattr(client, "compaction_strategy", None)) if each), None)
+    strategy = (
+        context.compaction_strategy
+        or getattr(agent, "compaction_strategy", None)
+        or getattr(client, "compaction_strategy", None)
+    )
     others = context.client_kwargs.get("middleware")
     ours = [ModelCallMiddleware(binding), ToolCallMiddleware(binding, install_sub_agent_middleware), *(others or [])]
     settings: list[Setting] = [
@@ -175,13 +174,15 @@ def _remove_middleware(settings: list[Setting]) -> None:
             mapping[key] = before
 
 
-async def _call_agent(context: AgentContext, call_next: Next, emit: EmitUpdate | None) -> AgentResponse[Any]:
+async def _call_agent(binding: AgentFrameworkBinding, call_next: Next, emit: EmitUpdate | None) -> AgentResponse[Any]:
     """Run the framework's own agent and return its response."""
+    context: Any = binding.context
     given, context.result = context.result, None  # a streaming run has put its own stream there
-    try:  # noqa: SIM105  (`contextlib.suppress` is three calls)
+    try:
         await call_next()
-    except MiddlewareTermination:
-        pass
+    except MiddlewareTermination as error:
+        if context.result is not None:
+            binding.terminations.append(error)
     result: Any
     result, context.result = context.result, given
     if isinstance(result, ResponseStream):
@@ -213,7 +214,7 @@ async def _call_agent_with_hooks(
         if call.input != messages:
             context.messages = convert.to_agent_framework_messages(call.input, known)
             changed.append(context.messages)
-        own = await _call_agent(context, call_next, emit_update)
+        own = await _call_agent(binding, call_next, emit_update)
         return _record_end(binding, own)
 
     instructions = str(_option(context, "instructions") or "")
@@ -255,7 +256,8 @@ def _record_end(binding: AgentFrameworkBinding, response: AgentResponse[Any]) ->
         The last text of the agent.
     """
     run = binding.run
-    asked = [each for each in response.user_input_requests if each.type == "function_approval_request"]
+    requests = response.user_input_requests
+    asked = [each for each in requests if each.type == "function_approval_request"] if requests else []
     if asked:
         for each in asked:
             each.additional_properties[binding.operation_key] = run.operation_id

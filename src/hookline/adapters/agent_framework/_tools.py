@@ -107,4 +107,4 @@ class ToolCallMiddleware(FunctionMiddleware):
 
 def _args(context: FunctionInvocationContext) -> dict[str, Any]:
     arguments: Any = context.arguments
-    return dict(arguments) if isinstance(arguments, Mapping) else dict(arguments.model_dump())
+    return dict(arguments) if isinstance(arguments, dict | Mapping) else dict(arguments.model_dump())

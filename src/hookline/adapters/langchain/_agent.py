@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import inspect
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Iterable, Iterator, Mapping
 from contextlib import aclosing
 from dataclasses import replace
 from typing import Any
@@ -159,8 +159,8 @@ class HookedAgent(Pregel[Any, Any, Any, Any]):
         if not self._runner.opens_operation(input, config):
             return await agent.ainvoke(input, config, **options)
 
-        async def run_graph(given: Any, config: Any) -> Any:
-            return await agent.ainvoke(given, config, **options)
+        def run_graph(given: Any, config: Any) -> Awaitable[Any]:
+            return agent.ainvoke(given, config, **options)
 
         return _to_output_version(options, await self._runner.run(input, config, run_graph, agent.aget_state))
 

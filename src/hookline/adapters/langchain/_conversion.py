@@ -65,15 +65,18 @@ def messages_in(given: object) -> list[BaseMessage]:
     found = given.get("messages", []) if isinstance(given, Mapping) else getattr(given, "messages", [])
     if isinstance(found, str) or (found and not isinstance(found, list | tuple)):
         found = [found]
-    if all(isinstance(each, BaseMessage) for each in found):  # true of every state of a graph
-        return list(found)
-    return convert_to_messages(found)
+    for each in found:
+        if not isinstance(each, BaseMessage):  # in no state of a graph
+            return convert_to_messages(found)
+    return list(found)
 
 
 def last_answer_text(state: object) -> str:
     """Return the text of the agent's last message."""
-    last = next((each for each in reversed(messages_in(state)) if isinstance(each, AIMessage)), None)
-    return str(last.text) if last is not None else ""
+    for message in reversed(messages_in(state)):
+        if isinstance(message, AIMessage):
+            return str(message.text)
+    return ""
 
 
 def to_tool_requests(message: AIMessage, named: IdentifyTool) -> list[ToolRequest]:
@@ -236,9 +239,11 @@ def is_unknown_tool(request: ToolCallRequest, given: Any) -> bool:
 
     A middleware may run a tool that the graph does not have.
     """
+    if request.tool is not None:
+        return False
     message, name = _find_tool_message(given), request.tool_call["name"]
     prefix = INVALID_TOOL_NAME_ERROR_TEMPLATE.partition(",")[0].format(requested_tool=name)
-    return request.tool is None and message is not None and message.text.startswith(prefix)
+    return message is not None and message.text.startswith(prefix)
 
 
 def argument_error(request: ToolCallRequest, given: Any) -> str | None:
@@ -372,13 +377,23 @@ def model_name(request: ModelRequest[Any]) -> str:
 
 def to_model_response(messages: Sequence[BaseMessage], named: IdentifyTool) -> Answer:
     """Convert a model's answer; a tool call that provides the structured output counts as its content."""
-    message = next((each for each in messages if isinstance(each, AIMessage)), None) or AIMessage("")
+    found: AIMessage | None = None
+    answered: set[str] = set()
+    for each in messages:
+        if isinstance(each, ToolMessage):
+            answered.add(each.tool_call_id)
+        elif found is None and isinstance(each, AIMessage):
+            found = each
+    message = found or AIMessage("")
     usage, metadata = message.usage_metadata, message.response_metadata
-    answered = {each.tool_call_id for each in messages if isinstance(each, ToolMessage)}
-    given = [json.dumps(each["args"]) for each in message.tool_calls if each["id"] in answered]
+    content, requests = str(message.text), to_tool_requests(message, named)
+    if answered:
+        given = [json.dumps(call["args"]) for call in message.tool_calls if call["id"] in answered]
+        content = content or "".join(given)
+        requests = [request for request in requests if request.tool_call_id not in answered]
     return Answer(
-        content=str(message.text) or "".join(given),
-        tool_calls=[each for each in to_tool_requests(message, named) if each.tool_call_id not in answered],
+        content=content,
+        tool_calls=requests,
         reasoning="" if isinstance(message.content, str) else _reasoning(message),
         usage=Usage(input_tokens=usage["input_tokens"], output_tokens=usage["output_tokens"]) if usage else Usage(),
         cost_known=False,

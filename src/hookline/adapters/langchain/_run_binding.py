@@ -399,8 +399,11 @@ class LangChainBinding:
                     args = {**call["args"], key: final}
                     changed = request if final == asked else request.override(tool_call={**call, "args": args})
                     try:
-                        with binding.activated():
+                        token = current_binding.set(binding)
+                        try:
                             own.append(await wait_for_graph(handler(changed)))
+                        finally:
+                            current_binding.reset(token)
                     except GraphInterrupt as error:
                         run.pause([pending for _, pending in to_pending_tools(error.args[0], [], identify_as_local)])
                         run.end_step(should_continue=False)
@@ -452,15 +455,6 @@ class LangChainBinding:
             return self.run.run.last_content
         structured = result.get("structured_response") is not None
         return last_answer_text(result) or (self.run.run.last_content if structured else "")
-
-    @contextmanager
-    def activated(self) -> Iterator[None]:
-        """Let the middleware find this binding, while the block runs."""
-        token = current_binding.set(self)
-        try:
-            yield
-        finally:
-            current_binding.reset(token)
 
 
 current_binding: ContextVar[LangChainBinding | None] = ContextVar("hookline_langchain", default=None)

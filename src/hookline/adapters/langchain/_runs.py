@@ -172,8 +172,11 @@ async def _run_once(
     """Run the graph once and record how the run ended."""
     run = binding.run
     try:
-        with binding.activated():
+        token = current_binding.set(binding)  # the middleware finds it there
+        try:
             result = await wait_for_graph(run_graph(given, config))
+        finally:
+            current_binding.reset(token)
     except GraphInterrupt as error:  # raised by a graph that is a node: the outer graph waits for the person
         state = (await get_state(config)).values if get_state is not None else None
         _pause_run(binding, error.args[0], state)

@@ -126,9 +126,10 @@ class HooklineRunner(AgentRunner):
         if not self._opens_operation(input):
             bare_result: RunResult = await original("run")(self, starting_agent, input, **options)
             return bare_result
-        run_as_operation = functools.partial(_run_as_operation, self._new_run(starting_agent, input, options))
-        result: RunResult = await run_as_operation(self, starting_agent, input, options)
-        return result
+        async with self._new_run(starting_agent, input, options) as run:
+            result: RunResult = await _run_in_sdk(OpenAIBinding(run), self, starting_agent, input, options)
+            return result
+        raise OpenAIRunStopped("The run was interrupted.")
 
     async def resume(
         self,
@@ -271,22 +272,18 @@ def _new_run(hooks: Iterable[AnyHook], agent: Agent[Any], options: Mapping[str, 
     return AdapterRun(hooks, DRIVES, agent_id=agent.name, model=model, parent=parent, **given)
 
 
-async def _run_as_operation(
-    new_run: AdapterRun, runner: AgentRunner, agent: Agent[Any], given: Input, options: Mapping[str, Any]
-) -> Any:
-    """Run an agent in the SDK as an operation."""
-    async with new_run as run:
-        return await _run_in_sdk(OpenAIBinding(run), runner, agent, given, options)
-    raise OpenAIRunStopped("The run was interrupted.")
-
-
-async def _run_in_sdk(
+# This and `start` return a coroutine but are not `async def`: each frame that waits is entered anew whenever the SDK
+# resumes the run.
+def _run_in_sdk(
     binding: OpenAIBinding, runner: AgentRunner, agent: Agent[Any], given: Input, options: Mapping[str, Any]
-) -> Any:
-    async def start(final_input: Input) -> Any:
-        return await original("run")(runner, agent, final_input, **options)
+) -> Awaitable[Any]:
+    """Run an agent in the SDK, with the hooks of its run."""
 
-    return await run_agent(binding, agent, given, options, start)
+    def start(final_input: Input) -> Awaitable[Any]:
+        running: Awaitable[Any] = original("run")(runner, agent, final_input, **options)
+        return running
+
+    return run_agent(binding, agent, given, options, start)
 
 
 RunStream = Callable[..., Awaitable[None]]
@@ -352,11 +349,11 @@ def _wrap_run(run: Callable[..., Awaitable[RunResult]]) -> Callable[..., Awaitab
         result: RunResult
         if outer.claim_run(starting_agent):
             result = await _run_in_sdk(outer, self, starting_agent, input, options)
-        else:
-            result = await _run_as_operation(
-                _new_run((), starting_agent, options), self, starting_agent, input, options
-            )
-        return result
+            return result
+        async with _new_run((), starting_agent, options) as opened:
+            result = await _run_in_sdk(OpenAIBinding(opened), self, starting_agent, input, options)
+            return result
+        raise OpenAIRunStopped("The run was interrupted.")
 
     return nested
 

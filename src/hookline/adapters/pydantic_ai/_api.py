@@ -6,10 +6,13 @@ Needs the extra `pydantic-ai`.
 from __future__ import annotations
 
 import functools
+import operator
 from collections.abc import Collection, Iterable
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, cast
+
+import msgspec
 
 from hookline.adapters._attaching import needs_operation, operations_are_watched
 from hookline.calls import AgentCall, CompactCall, ModelCall, SubAgentCall, ToolCall
@@ -57,8 +60,7 @@ _OPTIONS = (
 )
 
 
-@dataclass(slots=True)
-class _PresentRun:
+class _PresentRun(msgspec.Struct, eq=False):
     """The run in progress, and the capability that runs its hooks."""
 
     owner: Hookline
@@ -123,15 +125,17 @@ class Hookline(AbstractCapability[Any]):
             return await handler()
         hooks: list[AnyHook] = []
         options: dict[str, Any] = {}
-        found = {id(each): each for each in ctx.capabilities.values() if isinstance(each, Hookline)}.values()
-        for each in found:
-            hooks.extend(each.hooks)
-            options.update(each._set_options())
+        found: dict[int, Hookline] = {}
+        for each in ctx.capabilities.values():
+            if isinstance(each, Hookline) and id(each) not in found:
+                found[id(each)] = each
+                hooks.extend(each.hooks)
+                options.update(each._set_options())
         is_called = present is not None or current_caller.get() is not None
         if not (needs_operation(hooks, options) or is_called or may_resume(ctx.messages) or operations_are_watched()):
             return await handler()
         binding = PydanticAIBinding(hooks, DRIVES, options)
-        for each in found:
+        for each in found.values():
             each._begin_run(binding)
         token = _current_run.set(_PresentRun(self, binding, ctx.capabilities))
         try:
@@ -141,17 +145,19 @@ class Hookline(AbstractCapability[Any]):
 
     async def before_node_run(self, ctx: RunContext[Any], *, node: Any) -> Any:
         """Prepare a node of the framework's graph that is about to run."""
-        binding = self._own_run()
-        return node if binding is None else await binding.before_node(ctx, node)
+        present = _current_run.get()
+        if present is None or present.owner is not self:
+            return node
+        return await present.binding.before_node(ctx, node)
 
     async def wrap_model_request(
         self, ctx: RunContext[Any], *, request_context: ModelRequestContext, handler: WrapModelRequestHandler
     ) -> ModelResponse:
         """Make a model request through the hooks."""
-        binding = self._own_run()
-        if binding is None:
+        present = _current_run.get()
+        if present is None or present.owner is not self:
             return await handler(request_context)
-        return await binding.model_request(ctx, request_context, handler)
+        return await present.binding.model_request(ctx, request_context, handler)
 
     def get_wrapper_model(self, model: Model) -> Model | None:
         """Hold back the stream of a model that answers in place of another, if hooks may change the answer."""
@@ -167,27 +173,26 @@ class Hookline(AbstractCapability[Any]):
         handler: WrapToolExecuteHandler,
     ) -> Any:
         """Call a tool through the hooks."""
-        binding = self._own_run()
-        return await (handler(args) if binding is None else binding.tool_call(ctx, call, tool_def, args, handler))
+        present = _current_run.get()
+        if present is None or present.owner is not self:
+            return await handler(args)
+        return await present.binding.tool_call(ctx, call, tool_def, args, handler)
 
     async def on_tool_validate_error(
         self, ctx: RunContext[Any], *, call: ToolCallPart, tool_def: ToolDefinition, args: Any, error: Exception
     ) -> dict[str, Any]:
         """Report a call with invalid arguments to the hooks."""
-        binding = self._own_run()
-        if binding is None:
-            raise error
-        return await binding.invalid_arguments(ctx, call, tool_def, error)
-
-    def _own_run(self) -> PydanticAIBinding | None:
-        """Return the present run, if this capability runs its hooks."""
         present = _current_run.get()
-        return present.binding if present is not None and present.owner is self else None
+        if present is None or present.owner is not self:
+            raise error
+        return await present.binding.invalid_arguments(ctx, call, tool_def, error)
 
     def _set_options(self) -> dict[str, Any]:
         """Return the options that differ from their defaults."""
-        mine = vars(self)
-        return {name: mine[name] for name, usual in _DEFAULTS if mine[name] is not usual and mine[name] != usual}
+        given = _read_options(self)
+        if given == _DEFAULTS:
+            return {}
+        return {name: value for name, value, usual in zip(_OPTIONS, given, _DEFAULTS, strict=True) if value != usual}
 
 
 @functools.cache
@@ -213,7 +218,8 @@ def _wrap_agent_iter() -> None:
     cast(Any, Agent).iter = iter_with_hooks
 
 
-_DEFAULTS = [(name, getattr(Hookline, name)) for name in _OPTIONS]
+_read_options = operator.attrgetter(*_OPTIONS)
+_DEFAULTS = _read_options(Hookline)
 
 
 def agent_tool(agent: Agent[Any, Any], *, name: str | None = None, description: str | None = None) -> Tool[Any]:

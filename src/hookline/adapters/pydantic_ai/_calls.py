@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from contextvars import ContextVar
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import anyio
+import msgspec
 from msgspec.structs import replace as replaced
 from pydantic_ai.exceptions import ApprovalRequired, CallDeferred, ToolFailed
 from pydantic_ai.messages import ModelResponse, ToolCallPart
@@ -45,8 +46,7 @@ class RunScope:
         self._ctx.cancel()
 
 
-@dataclass
-class CallingRun:
+class CallingRun(msgspec.Struct, eq=False):
     """The run whose tool is running, and the operation id for the sub-agent that the tool calls."""
 
     run: AdapterRun
@@ -57,28 +57,31 @@ class CallingRun:
 current_caller: ContextVar[CallingRun | None] = ContextVar("hookline_pydantic_ai_caller", default=None)
 
 
-class OpenCall:
+class OpenCall(msgspec.Struct, eq=False):
     """A call that is in progress in the present task.
 
     Attributes:
+        calls: The open calls of the run, by task.
+        task: The task that makes it, once it has begun.
+        ended: Set when this call has ended, if its run ended before it.
         unwound: Set when all open calls have ended, if their run ended before them.
     """
 
-    def __init__(self, calls: dict[asyncio.Task[Any], OpenCall]) -> None:
-        self._open_calls = calls
-        self._ended: asyncio.Event | None = None
-        self.unwound: asyncio.Event | None = None
+    calls: dict[asyncio.Task[Any], OpenCall]
+    task: asyncio.Task[Any] | None = None
+    ended: asyncio.Event | None = None
+    unwound: asyncio.Event | None = None
 
     async def __aenter__(self) -> None:
-        task = asyncio.current_task()
+        self.task = task = asyncio.current_task()
         assert task is not None
-        self._task = task
-        self._open_calls[task] = self
+        self.calls[task] = self
 
     async def __aexit__(self, *raised: object) -> None:
-        del self._open_calls[self._task]
-        if self._ended is not None:
-            self._ended.set()
+        assert self.task is not None
+        del self.calls[self.task]
+        if self.ended is not None:
+            self.ended.set()
         if self.unwound is not None:
             # When the first call ends, the framework cancels the others, and would interrupt them while they clean up.
             await self.unwound.wait()
@@ -89,8 +92,8 @@ class OpenCall:
         unwound, ends = asyncio.Event(), list[asyncio.Event]()
         for task, call in list(calls.items()):
             call.unwound = unwound
-            call._ended = call._ended or asyncio.Event()
-            ends.append(call._ended)
+            call.ended = call.ended or asyncio.Event()
+            ends.append(call.ended)
             task.cancel()
         try:
             with anyio.CancelScope(shield=True):
@@ -124,11 +127,12 @@ class CallHooks:
         handler: Callable[[ModelRequestContext], Awaitable[ModelResponse]],
     ) -> ModelResponse:
         """Make a model request through the hooks."""
-        if self._is_in_call():
+        if self._open_calls and self._is_in_call():
             return await handler(request)
         run = self._run
         self._record_tools(ctx)
-        self._outputs = frozenset(tool.name for tool in request.model_request_parameters.output_tools)
+        outputs = request.model_request_parameters.output_tools
+        self._outputs = frozenset(tool.name for tool in outputs) if outputs else frozenset()
         run.begin_step()
         if can_compact(request.model):
             request = replace(request, model=CompactingModel(request.model, run, self._messages_of))
@@ -146,7 +150,7 @@ class CallHooks:
 
     def _is_in_call(self) -> bool:
         """Return whether the present task makes a call of the run already: the capability is installed twice."""
-        return bool(self._open_calls) and asyncio.current_task() in self._open_calls
+        return asyncio.current_task() in self._open_calls
 
     def _tracked(
         self, handler: Callable[[ModelRequestContext], Awaitable[ModelResponse]]
@@ -229,7 +233,7 @@ class CallHooks:
         handler: Callable[[dict[str, Any]], Awaitable[Any]],
     ) -> Any:
         """Call a tool through the hooks."""
-        if self._is_in_call():
+        if self._open_calls and self._is_in_call():
             return await handler(args)
         self._record_tools(ctx)
         if call.tool_call_id in self._hook_results:

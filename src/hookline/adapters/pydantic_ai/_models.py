@@ -392,9 +392,11 @@ def hold_model(model: Model) -> Model | None:
         model: The model.
     """
     held, inner = _current_stream.get(), model
+    if held is None:
+        return None
     while isinstance(inner, WrapperModel) and not isinstance(inner, HoldingModel):
         inner = inner.wrapped
-    if held is None or isinstance(inner, HoldingModel) or not _can_stream(model):
+    if isinstance(inner, HoldingModel) or not _can_stream(model):
         return None
     return HoldingModel(model, held)
 

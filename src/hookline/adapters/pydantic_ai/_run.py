@@ -46,15 +46,15 @@ class PydanticAIBinding(CallHooks):
         self._added = ""
         self._started: AdapterRun | None = None
 
-    async def run(self, ctx: RunContext[Any], handler: Callable[[], Awaitable[Any]]) -> Any:
+    def run(self, ctx: RunContext[Any], handler: Callable[[], Awaitable[Any]]) -> Awaitable[Any]:
         """Run the agent as an operation."""
         caller = current_caller.get()
         if caller is None or caller.scope.ended:
-            return await self._run_operation(ctx, handler, None, self.options.get("operation_id"))
+            return self._run_operation(ctx, handler, None, self.options.get("operation_id"))
         child, caller.child = caller.child, None
         if child is not None or self.options.get("operation_id") is not None:
-            return await self._run_operation(ctx, handler, caller.run, child or self.options.get("operation_id"))
-        return await self._run_as_sub_agent(ctx, handler, caller.run)
+            return self._run_operation(ctx, handler, caller.run, child or self.options.get("operation_id"))
+        return self._run_as_sub_agent(ctx, handler, caller.run)
 
     async def _run_as_sub_agent(
         self, ctx: RunContext[Any], handler: Callable[[], Awaitable[Any]], parent: AdapterRun
@@ -168,9 +168,9 @@ class PydanticAIBinding(CallHooks):
             if node.tool_call_results is not None:
                 self._report_decisions(node.tool_call_results)
             elif self._tools:
-                unknown = [part for part in node.model_response.tool_calls if part.tool_name not in self._tools]
-                for part in unknown:  # the framework reports these to the model only
-                    await self._report_failed_call(part, UnknownToolError(part.tool_name, sorted(self._tools)))
+                for part in node.model_response.tool_calls:
+                    if part.tool_name not in self._tools:  # the framework reports these to the model only
+                        await self._report_failed_call(part, UnknownToolError(part.tool_name, sorted(self._tools)))
         elif kind is ModelRequestNode:
             self._output_delivered = False
         elif kind is UserPromptNode:
