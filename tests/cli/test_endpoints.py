@@ -10,7 +10,7 @@ import pytest
 
 from cli.receiver import Receiver, closed_port, parsed, spans_of
 from cli.scenes import a_recorded_run, run
-from hookline.cli import _app
+from hookline.cli import _demo
 from hookline.cli.eval._evaluation import find_suite
 
 
@@ -57,7 +57,7 @@ def test_a_recorded_run_can_be_sent(recorded: Path) -> None:
 
 
 def test_the_demo_sends_every_operation_of_both_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_app, "DEMO_SUITES", ("agentdojo:banking",))
+    monkeypatch.setattr(_demo, "DEMO_SUITES", ("agentdojo:banking",))
 
     with Receiver() as receiver:
         report = str(tmp_path / "report.html")
@@ -77,7 +77,7 @@ def test_the_demo_sends_every_operation_of_both_runs(tmp_path: Path, monkeypatch
 def test_a_demo_that_reaches_nobody_has_run_all_the_same_and_says_how_to_start_a_viewer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_app, "DEMO_SUITES", ("agentdojo:banking",))
+    monkeypatch.setattr(_demo, "DEMO_SUITES", ("agentdojo:banking",))
     report = tmp_path / "report.html"
 
     result = run("demo", "--report", str(report), "--otlp-endpoint", f"http://127.0.0.1:{closed_port()}")

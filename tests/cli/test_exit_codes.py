@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 from cli.receiver import closed_port
 from cli.scenes import a_recorded_run
 from hookline import Deny, Hooks, ModelCall
-from hookline.cli import _app
+from hookline.cli import _demo
 from hookline.cli._app import app
 from hookline.cli._exit_codes import (
     CANNOT_TELL,
@@ -599,7 +599,8 @@ CASES = [
 
 def commands(group: Any, *path: str) -> Iterator[str]:
     """The names of all commands of the command line."""
-    for name, command in group.commands.items():
+    for name in group.commands:
+        command = group.get_command(None, name)
         if hasattr(command, "commands"):
             yield from commands(command, *path, name)
         else:
@@ -667,7 +668,7 @@ def words(folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     """What stands for something that is known only now; the folder is the current one, the demo runs a small suite."""
     monkeypatch.chdir(folder)
     monkeypatch.delenv("HOOKLINE_STORE", raising=False)
-    monkeypatch.setattr(_app, "DEMO_SUITES", ("good.yaml",))
+    monkeypatch.setattr(_demo, "DEMO_SUITES", ("good.yaml",))
     monkeypatch.setattr(_attacks, "attack_policies", lambda: [*attack_policies(), STOPPING])
     monkeypatch.setattr(_store, "RETRY_SECONDS", 0.05)
     return {
@@ -724,7 +725,7 @@ def test_the_worst_that_happened_decides(ok: bool, judged: bool, arrived: bool, 
 
 
 def test_a_demo_whose_replay_fails_is_a_failure(words: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_app, "DEMO_SUITES", ("bad.yaml",))
+    monkeypatch.setattr(_demo, "DEMO_SUITES", ("bad.yaml",))
 
     assert CliRunner().invoke(app, ["demo", "--otlp-endpoint", words["CLOSED"]]).exit_code == FAILED
 

@@ -82,7 +82,8 @@ REFUSED = [
 def helps(command: Any, *path: str) -> Iterator[tuple[str, ...]]:
     """The names of all commands and groups."""
     yield path
-    for name, below in getattr(command, "commands", {}).items():
+    for name in getattr(command, "commands", ()):
+        below = command.get_command(None, name)
         if not below.hidden:
             yield from helps(below, *path, name)
 

@@ -18,7 +18,7 @@ import pytest
 from cli.receiver import parsed, spans_of
 from cli.scenes import SPANS, Tape, a_recorded_run, run
 from hookline import BeforeToolCall
-from hookline.cli import _app
+from hookline.cli import _trace_command
 from hookline.cli.trace._recorded import EventRecording
 from hookline.errors import install_command
 from hookline.evals import write_events
@@ -225,7 +225,7 @@ def test_ctrl_c_shows_what_the_run_was_in(monkeypatch: pytest.MonkeyPatch) -> No
             os.kill(os.getpid(), signal.SIGINT)
             await anyio.sleep_forever()
 
-    monkeypatch.setattr(_app, "EventRecording", Interrupting)
+    monkeypatch.setattr(_trace_command, "EventRecording", Interrupting)
 
     with hearing_ctrl_c():
         result = run("trace", "agentdojo:banking", "--record", os.devnull)

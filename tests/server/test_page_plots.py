@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hookline.registry import Statistic
 from hookline.registry._statistics import COUNTS
 from hookline.server.page._plots import Series, align_spans, column_plot, percentile_plot, round_up
-from hookline.server.page._templates import create_environment
+from hookline.server.page._templates import page_environment
 
 FIGURES = st.floats(0, 1e9, allow_nan=False)
 
@@ -64,7 +64,7 @@ def test_an_axis_of_counts_names_no_parts_of_one(most: int, ticks: list[str]) ->
     ("ms", "told"), [(0.0, "< 1 µs"), (0.0004, "< 1 µs"), (0.0025, "2.5 µs"), (3.0, "3.0 ms"), (None, "—")]
 )
 def test_what_took_a_time_took_more_than_none(ms: float | None, told: str) -> None:
-    assert create_environment().filters["ms"](ms) == told
+    assert page_environment().filters["ms"](ms) == told
 
 
 @given(FIGURES, FIGURES, FIGURES)

@@ -50,7 +50,7 @@ async def test_the_processes_that_have_a_store_open_are_counted(database_url: st
     assert (await inspect_store(database_url)).processes == 0
 
 
-@pytest.mark.parametrize(("revision", "schema"), [("9999_later", "newer"), (min(known_revisions()[0]), "old")])
+@pytest.mark.parametrize(("revision", "schema"), [("9999_later", "newer"), (min(known_revisions()), "old")])
 async def test_tables_of_another_version_are_known_as_such(database_url: str, revision: str, schema: str) -> None:
     async with SqlStore(database_url):
         pass

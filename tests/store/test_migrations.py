@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import re
+import sqlite3
 import sys
 from collections.abc import Callable
 from importlib.resources import files
 
 import pytest
+from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
+from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, inspect, text
 
 from hookline.errors import StoreUnavailableError
 from hookline.store import SqlStore, StoreVersionError
-from hookline.store._migrate import VERSION_TABLE
+from hookline.store._database import Database, parse_address
+from hookline.store._migrate import NEWEST, VERSION_TABLE, migration_config
 from hookline.store._tables import metadata
 
 from .records import entries, state
@@ -44,9 +49,11 @@ for _ in range(2):
         break
     others.append(pid)
 asyncio.run(main())
+sys.stderr.write("alembic\\n" if "alembic" in sys.modules and sys.argv[1].startswith("sqlite") else "")
 sys.exit(any([os.waitpid(pid, 0)[1] for pid in others]))
 """
-"""Three processes. They are forks of one that has imported all, so they start at the same time."""
+"""Three processes. They are forks of one that has imported all, so they start at the same time. On SQLite, they create
+the tables without alembic."""
 
 
 PARTITIONS = "SELECT relname FROM pg_class WHERE relispartition"
@@ -71,9 +78,49 @@ def differences(connection: Connection) -> list[object]:
     return list(compare_metadata(MigrationContext.configure(connection, opts=options), metadata))
 
 
+async def run_migrations(url: str) -> None:
+    """Make the tables by all migrations, one after the other, as in a store that exists since the first version."""
+    database = Database(parse_address(url), durability="process", retry_seconds=10.0, pool_size=1)
+    async with database.writing() as connection:
+        await connection.run_sync(lambda sync: command.upgrade(migration_config(sync), "head"))
+    await database.aclose()
+
+
 async def test_the_migrations_make_the_tables_that_the_code_knows(database_url: str) -> None:
+    await run_migrations(database_url)
+
     async with SqlStore(database_url) as store, store.writing() as connection:
         assert await connection.run_sync(differences) == []
+
+
+async def test_a_new_store_has_the_tables_that_the_code_knows(database_url: str) -> None:
+    async with SqlStore(database_url) as store, store.writing() as connection:
+        assert await connection.run_sync(differences) == []
+
+
+async def test_a_new_file_has_the_same_tables_as_one_that_was_migrated(
+    new_database_url: Callable[[str], str],
+) -> None:
+    new, migrated = new_database_url("sqlite"), new_database_url("sqlite")
+    await run_migrations(migrated)
+
+    async with SqlStore(new), SqlStore(migrated):
+        assert read_definitions(new) == read_definitions(migrated)
+
+
+def read_definitions(url: str) -> set[tuple[str, frozenset[str]]]:
+    """Read the name and the lines of each table and index of an SQLite file; a column that came later is at the end."""
+    with sqlite3.connect(url.removeprefix("sqlite:///")) as connection:
+        found = connection.execute("SELECT name, sql FROM sqlite_master WHERE sql IS NOT NULL").fetchall()
+    connection.close()
+    return {
+        (name, frozenset(line.strip(" \t,") for line in re.sub(r'"|, (?=\S+ )', "\n", sql).splitlines()))
+        for name, sql in found
+    }
+
+
+def test_the_newest_revision_is_that_of_the_last_migration() -> None:
+    assert ScriptDirectory.from_config(migration_config()).get_heads() == [NEWEST]
 
 
 async def test_a_second_start_changes_nothing_and_keeps_what_is_there(database_url: str) -> None:

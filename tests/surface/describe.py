@@ -336,8 +336,8 @@ def describe_commands(path: str, command: Any) -> Iterator[str]:
             param.opts[0] if param.param_type_name == "argument" else "/".join(param.opts) for param in command.params
         ]
         yield f"{path}: {', '.join(sorted(parts))}" if parts else path
-    for name, below in sorted(getattr(command, "commands", {}).items()):
-        yield from describe_commands(f"{path} {name}", below)
+    for name in sorted(getattr(command, "commands", ())):
+        yield from describe_commands(f"{path} {name}", command.get_command(None, name))
 
 
 def describe_sections(missing: list[str]) -> dict[str, str]:

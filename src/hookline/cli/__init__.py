@@ -1,6 +1,7 @@
 """The `hookline` command."""
 
 import errno
+import importlib.util
 import io
 import os
 import sys
@@ -24,15 +25,11 @@ def main() -> None:
     code: str | int | None = None
     failure: OSError | None = None
     try:
-        try:
-            import jinja2  # noqa: F401  (a missing one is better found before a run than after it)
-
-            from hookline.cli._app import app
-        except ModuleNotFoundError as error:
-            if (error.name or "").partition(".")[0] not in PACKAGES:
-                raise
+        if None in map(importlib.util.find_spec, PACKAGES):
             sys.stderr.write(f"hookline: {MissingExtraError('cli', 'The command line')}\n")
             sys.exit(FAILED)
+        from hookline.cli._app import app
+
         app(prog_name="hookline")
     except KeyboardInterrupt:
         code = interrupted_code()

@@ -6,17 +6,19 @@ The help is plain text that fits the terminal, without the types and ranges that
 
 from __future__ import annotations
 
+import functools
+import importlib
 import re
 import shlex
 from collections.abc import Callable, Iterator
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
 from hookline.cli.errors import without_password
 
-__all__ = ["Command", "CommandApp", "CommandGroup", "ListGroup", "command_line_of"]
+__all__ = ["Command", "CommandApp", "CommandGroup", "DeferredCommand", "ListGroup", "command_line_of"]
 
 ARGUMENTS = "hookline.cli.arguments"
 """The key under which a context keeps the words behind the command's name, as they were typed."""
@@ -58,8 +60,39 @@ class Command(TyperCommand):
         write_parameters(self, ctx, formatter)
 
 
+class DeferredCommand(TyperCommand):
+    """A command or a group of commands that is imported when it is called; until then it can be listed.
+
+    Args:
+        name: Its name.
+        source: Where its function or its `CommandApp` is: `"package.module:name"`.
+        topic: The topic under which the help lists it.
+        summary: The first sentence of its help.
+    """
+
+    def __init__(self, name: str, source: str, *, topic: str, summary: str) -> None:
+        super().__init__(name, help=summary, rich_help_panel=topic)
+        self.source = source
+
+    @functools.cached_property
+    def loaded(self) -> TyperCommand | TyperGroup:
+        """The command itself."""
+        module, _, name = self.source.partition(":")
+        found = getattr(importlib.import_module(module), name)
+        if isinstance(found, typer.Typer):
+            return typer.main.get_group(found)
+        alone = CommandApp(add_completion=False)
+        alone.command(self.name)(found)
+        return cast(TyperCommand, typer.main.get_command(alone))
+
+
 class CommandGroup(TyperGroup):
     """A group of commands that answers an old or a guessed name with the right one."""
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """Return a command of the group, imported if it was not yet; `None` if there is none of this name."""
+        command = super().get_command(ctx, cmd_name)
+        return command.loaded if isinstance(command, DeferredCommand) else command
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write the options, and the commands by their topics."""

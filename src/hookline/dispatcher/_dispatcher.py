@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterable, Iterator, Mapping, Sequence
-from contextvars import copy_context
+from functools import partial
 from itertools import groupby
 from types import TracebackType
 from typing import Any, Self, cast
@@ -20,7 +20,7 @@ import msgspec
 from hookline._checks import check_timeout, quote
 from hookline._deadlines import Bounded
 from hookline.calls import ToolResult
-from hookline.dispatcher._lanes import LaneHost
+from hookline.dispatcher._lanes import LaneHost, queue_event
 from hookline.dispatcher._webhooks import default_delivery, has_webhooks, with_delivering_observers
 from hookline.errors import HookDefinitionError, HookUsageError
 from hookline.events import EVENTS, BeforeToolCall, Event, HookType, copy_for_committed
@@ -221,16 +221,12 @@ def _queue_of(lane: object, observers: tuple[Observer, ...]) -> Queue:
 
 def _compile_queue(lane: object, observers: tuple[Observer, ...]) -> Notify:
     if all(observer.matches is None for observer in observers):
-
-        def queue(event: Event, dispatcher: Any) -> None:
-            dispatcher._host.push(event.operation_id, lane, (event, copy_context(), observers))
-
-        return queue
+        return partial(queue_event, lane, observers)
 
     def queue_matching(event: Event, dispatcher: Any) -> None:
         wanted = tuple(observer for observer in observers if observer.matches is None or observer.matches(event))
         if wanted:
-            dispatcher._host.push(event.operation_id, lane, (event, copy_context(), wanted))
+            queue_event(lane, wanted, event, dispatcher)
 
     return queue_matching
 

@@ -8,9 +8,10 @@ group's `start_soon` costs four times as much; everything that a task group woul
 from __future__ import annotations
 
 import asyncio
+import types
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterable
-from contextvars import Context
+from collections.abc import Callable, Generator, Iterable
+from contextvars import Context, copy_context
 from operator import length_hint
 from types import TracebackType
 from typing import Any
@@ -33,7 +34,7 @@ from hookline.execution import (
 )
 from hookline.signals import hook_executed
 
-__all__ = ["LaneHost"]
+__all__ = ["LaneHost", "queue_event"]
 
 EXIT_DRAIN_SECONDS = 5.0
 """How long a clean exit waits for lanes that nobody unregistered."""
@@ -50,9 +51,13 @@ ENDED = object()
 """What the first step of a coroutine gives if that was its last: a default, half the price of a `StopIteration`."""
 
 
-async def call_observer(handler: Callable[[Event], Coroutine[Any, Any, object]], event: Event) -> None:
-    """Run an async handler, and refuse a decision that it returns."""
-    outcome = await handler(event)
+@types.coroutine
+def call_observer(handler: Callable[[Event], Any], event: Event) -> Generator[Any, Any, None]:
+    """Run an async handler, and refuse a decision that it returns.
+
+    A generator, since `next` steps it without the iterator that a coroutine needs for that.
+    """
+    outcome = yield from handler(event)
     if outcome is not None:
         refuse_decision(outcome)
 
@@ -94,7 +99,7 @@ class Lane:
                             context = item[1].copy()
                         try:
                             coroutine = call_observer(observer.handler, event)
-                            waits_for = context.run(next, coroutine.__await__(), ENDED)
+                            waits_for = context.run(next, coroutine, ENDED)
                         except BaseException as error:
                             self.unfinished = observers[-1 - length_hint(rest) :]
                             report(observer, event, own_failure(error))
@@ -193,11 +198,25 @@ class Lane:
             self.ended = anyio.Event()
         await self.ended.wait()
 
-    def end(self) -> None:
-        """Mark the lane as ended, and wake those who wait for it."""
-        waiting, self.ended = self.ended, True
-        if waiting is not False and waiting is not True:
-            waiting.set()
+
+def queue_event(key: object, observers: tuple[Observer, ...], event: Event, dispatcher: Any) -> None:
+    """Queue an event in a lane with the present context; the lane is started if it is not running.
+
+    Args:
+        key: The key of the lane.
+        observers: The observers that get the event.
+        event: The event.
+        dispatcher: The dispatcher of its operation.
+    """
+    host: LaneHost = dispatcher._host
+    lanes = host.lanes.get(event.operation_id)
+    lane = lanes.get(key) if lanes is not None else None
+    if lane is None:
+        lane = host.start(event.operation_id, key)
+    elif len(lane.queue) >= host.max_queued:
+        lane.overflow((event, copy_context(), observers))
+        return
+    lane.queue.append((event, copy_context(), observers))
 
 
 class LaneHost:
@@ -228,20 +247,22 @@ class LaneHost:
         self._group = anyio.create_task_group()
         await self._group.__aenter__()
 
-    def push(self, operation_id: str, key: object, item: Queued) -> None:
-        """Queue an event in a lane, which is started if it is not running."""
+    def start(self, operation_id: str, key: object) -> Lane:
+        """Start a lane that is not running."""
         lanes = self.lanes.get(operation_id)
         if lanes is None:
             lanes = self.lanes[operation_id] = {}
             self.counts.setdefault(operation_id, (0, 0))
-        lane = lanes.get(key)
-        if lane is None:
-            lane = lanes[key] = Lane(self, operation_id, key)
-            self._start(lane)
-        elif len(lane.queue) >= self.max_queued:
-            lane.overflow(item)
-            return
-        lane.queue.append(item)
+        lane = lanes[key] = Lane(self, operation_id, key)
+        self._active.add(lane)
+        if self._group is None:
+            # Not `create_task`: a task factory that starts tasks eagerly would run the handler inside of `dispatch`.
+            lane.task = start_task(lane.work(), self._loop, "hookline lane")
+        else:
+            # Shielded, so that observers of a run that is cancelled from outside still get its last events.
+            lane.task = scope = anyio.CancelScope(shield=True)
+            self._group.start_soon(lane.work_in_scope, scope)
+        return lane
 
     def lengths(self) -> list[int]:
         """Return how many events wait in each lane; a copy, so that other threads may ask."""
@@ -254,16 +275,6 @@ class LaneHost:
         if not self.counts:
             self.counts.clear()
 
-    def _start(self, lane: Lane) -> None:
-        self._active.add(lane)
-        if self._group is None:
-            # Not `create_task`: a task factory that starts tasks eagerly would run the handler inside of `dispatch`.
-            lane.task = start_task(lane.work(), self._loop, "hookline lane")
-        else:
-            # Shielded, so that observers of a run that is cancelled from outside still get its last events.
-            lane.task = scope = anyio.CancelScope(shield=True)
-            self._group.start_soon(lane.work_in_scope, scope)
-
     def lane_ended(self, lane: Lane) -> None:
         """Forget a lane that has run dry; only its counts stay."""
         self._active.discard(lane)
@@ -274,7 +285,9 @@ class LaneHost:
                 del self.lanes[lane.operation_id]
             delivered, dropped = self.counts[lane.operation_id]
             self.counts[lane.operation_id] = (delivered + lane.delivered, dropped + lane.dropped)
-        lane.end()
+        waiting, lane.ended = lane.ended, True
+        if not isinstance(waiting, bool):
+            waiting.set()
 
     async def drain(self, operation_id: str, timeout: float) -> tuple[int, int]:
         """Let an operation's lanes finish within `timeout` seconds, cancel the rest.

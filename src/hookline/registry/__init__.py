@@ -1,14 +1,11 @@
 """Hooks as data: store, check, switch and change them while agents run, for many tenants."""
 
-from importlib import import_module
+from importlib.util import find_spec
 
 from hookline.errors import MissingExtraError
 
-try:
-    for needed in ("aiosqlite", "alembic", "asyncpg", "psutil", "sqlalchemy.ext.asyncio", "yaml"):
-        import_module(needed)
-except ImportError as error:
-    raise MissingExtraError("server", "A registry of stored hooks") from error
+if not all(find_spec(each) for each in ("aiosqlite", "alembic", "asyncpg", "greenlet", "psutil", "sqlalchemy", "yaml")):
+    raise MissingExtraError("server", "A registry of stored hooks")
 
 from hookline.registry._backtest import Backtest, BacktestAgreement, BacktestExample, BacktestGap, BacktestGroup
 from hookline.registry._call_labels import CallLabel, read_call_labels

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import copy
 import inspect
 import logging
 import re
@@ -361,6 +360,9 @@ class HandlerEntry(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     problem: str = ""
 
 
+_decode_entry = msgspec.msgpack.Decoder(HandlerEntry).decode
+
+
 class HandlerCatalog:
     """The handlers that definitions may name. A handler that is not in the catalog is refused, and never imported.
 
@@ -382,7 +384,7 @@ class HandlerCatalog:
         self._modules = frozenset(modules)
         self._loaded: dict[str, Factory] = {}
         self._signatures: dict[str, tuple[inspect.Signature, list[str]]] = {}
-        self._entries: dict[str, HandlerEntry] = {}
+        self._entries: dict[str, bytes] = {}
 
     @cached_property
     def _installed(self) -> dict[str, list[EntryPoint]]:
@@ -526,10 +528,11 @@ class HandlerCatalog:
         """Describe a handler; one that cannot be loaded is tried again the next time."""
         known = self._entries.get(name)
         if known is None:
-            known = self._read_entry(name)
-            if not known.problem:
-                self._entries[name] = known
-        return copy.deepcopy(known)  # whoever gets it may change it
+            entry = self._read_entry(name)
+            if entry.problem:
+                return entry
+            known = self._entries[name] = msgspec.msgpack.encode(entry)
+        return _decode_entry(known)  # anew each time, since callers may change it
 
     def _read_entry(self, name: str) -> HandlerEntry:
         installed = self._installed.get(name, ())

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Awaitable, Callable, Sequence
-from contextvars import copy_context
 from time import perf_counter
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import anyio.lowlevel
 import msgspec
 
 from hookline.calls import AddedContext, Ask, Call, ModelCall, StepCall, background_of
+from hookline.dispatcher import queue_event
 from hookline.execution import Observer, announce_chain, announce_execution, refuse_return
 from hookline.hooks import AnyHook, Hooks
 from hookline.instrumentation import Instrumentation, SegmentInfo
@@ -148,8 +148,7 @@ class RunControl(msgspec.Struct, eq=False):
             callee_id=getattr(call, "callee_id", None),
             sender=self.sender,
         )
-        queued: Any = (item, copy_context(), (observer,))
-        self.run.dispatcher._host.push(self.run.operation_id, hook.lane, queued)
+        queue_event(hook.lane, (observer,), cast(Any, item), self.run.dispatcher)
 
 
 class _QueuedHook(msgspec.Struct, frozen=True, kw_only=True):

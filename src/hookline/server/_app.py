@@ -31,7 +31,7 @@ from hookline.server._request_hooks import RequestHooks
 from hookline.server._settings import RequestRate, ServerSettings, SizeLimits
 from hookline.server._text import TextRequest
 from hookline.server.page import SHORTEST_KEY
-from hookline.server.routes import OPTIONS, PUBLIC, ROUTES
+from hookline.server.routes import OPTIONS, PUBLIC, ROUTES, parse_signatures
 from hookline.store import SqlStore, Worker
 
 __all__ = ["MEBIBYTE", "build_app", "create_app"]
@@ -175,8 +175,7 @@ def build_litestar(parts: ServerParts, *, agents: Sequence[Agent] = (), allow_mi
         allow_missing_hooks: Whether to resume operations without their missing interceptors.
     """
     handlers = [*OPTIONS, *ROUTES, read_description]
-    for handler in handlers:
-        handler.parsed_fn_signature  # noqa: B018  (their copies keep it, so that it is read once per process)
+    parse_signatures(handlers)
     return Litestar(
         handlers,
         before_request=require_scope,

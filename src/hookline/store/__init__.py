@@ -1,14 +1,12 @@
 """Store operations, their events and their deliveries in a database: SQLite, or PostgreSQL for several machines."""
 
-from importlib import import_module
+from importlib.util import find_spec
 
 from hookline.errors import MissingExtraError
 
-try:
-    for driver in ("aiosqlite", "alembic", "asyncpg", "sqlalchemy.ext.asyncio"):
-        import_module(driver)
-except ImportError as error:
-    raise MissingExtraError("server", "A store in a database") from error
+# They are not imported here: only PostgreSQL needs asyncpg, and only tables that have to be migrated need alembic.
+if not all(find_spec(each) for each in ("aiosqlite", "alembic", "asyncpg", "greenlet", "sqlalchemy")):
+    raise MissingExtraError("server", "A store in a database")
 
 from hookline.store._changes import raise_revision as raise_revision
 from hookline.store._changes import read_revision as read_revision

@@ -6,12 +6,11 @@ from time import time
 from typing import TYPE_CHECKING
 
 import msgspec
-from alembic.runtime.migration import MigrationContext
 from sqlalchemy import func, select
 
 from hookline.store._database import Database, parse_address
 from hookline.store._lease import find_orphaned_sql
-from hookline.store._migrate import VERSION_TABLE, known_revisions
+from hookline.store._migrate import NEWEST, known_revisions, read_schema_revision
 from hookline.store._tables import operations, workers
 
 if TYPE_CHECKING:
@@ -65,9 +64,7 @@ async def read_revision_and_processes(store: SqlStore) -> tuple[str, list[StoreP
         StoreUnavailableError: If the database cannot be reached.
     """
     async with store.reading() as connection:
-        heads = await connection.run_sync(
-            lambda sync: MigrationContext.configure(sync, opts={"version_table": VERSION_TABLE}).get_current_heads()
-        )
+        revision = await connection.run_sync(read_schema_revision)
         now = (await connection.execute(select(store.now_sql()))).scalar_one()
         rows = await connection.execute(select(workers).order_by(workers.c.started_at.desc()).limit(MOST_PROCESSES))
         found = [
@@ -79,7 +76,7 @@ async def read_revision_and_processes(store: SqlStore) -> tuple[str, list[StoreP
             )
             for row in rows
         ]
-    return ", ".join(heads), found
+    return revision, found
 
 
 async def inspect_store(url: str, *, retry_seconds: float = 10.0) -> StoreInspection:
@@ -102,20 +99,17 @@ async def inspect_store(url: str, *, retry_seconds: float = 10.0) -> StoreInspec
 
 async def _inspect(database: Database) -> StoreInspection:
     async with database.reading() as connection:
-        found = await connection.run_sync(
-            lambda sync: MigrationContext.configure(sync, opts={"version_table": VERSION_TABLE}).get_current_heads()
-        )
-        revisions, heads = known_revisions()
-        schema = "missing" if not found else "newer" if set(found) - revisions else "old"
-        if set(found) != heads:
-            return StoreInspection(revision=", ".join(found), schema=schema)
+        revision = await connection.run_sync(read_schema_revision)
+        if revision != NEWEST:
+            schema = "missing" if not revision else "old" if revision in known_revisions() else "newer"
+            return StoreInspection(revision=revision, schema=schema)
         before = time()
         now = (await connection.execute(select(database.now_sql()))).scalar_one()
         ahead = now - (before + time()) / 2
         alive = select(func.count()).select_from(workers).where(workers.c.alive_until > now)
         orphans = select(func.count()).select_from(operations).where(await find_orphaned_sql(database, connection))
         return StoreInspection(
-            revision=", ".join(found),
+            revision=revision,
             schema="current",
             clock_ahead_seconds=ahead,
             processes=(await connection.execute(alive)).scalar_one(),

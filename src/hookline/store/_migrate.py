@@ -1,21 +1,60 @@
-"""Migrate the tables of a database to the newest revision (alembic), once, however many processes start together."""
+"""Migrate the tables of a database to the newest revision (alembic), once, however many processes start together.
+
+A new SQLite database gets the newest tables at once, a tenth of the time that all migrations take. Alembic is imported
+only for tables that have to change: it takes a fifth of the time of importing a store.
+"""
+
+from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache, partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from alembic import command
-from alembic.config import Config
-from alembic.runtime.migration import MigrationContext
-from alembic.script import ScriptDirectory
-from sqlalchemy import Connection, text
+from sqlalchemy import (
+    Column,
+    Connection,
+    MetaData,
+    PrimaryKeyConstraint,
+    String,
+    Table,
+    create_mock_engine,
+    insert,
+    inspect,
+    select,
+    text,
+)
+from sqlalchemy.dialects import sqlite
+from sqlalchemy.ext.asyncio import AsyncConnection
 
 from hookline.errors import HookUsageError
 from hookline.store._database import Database, StoreVersionError, parse_address
+from hookline.store._tables import metadata
 
-__all__ = ["VERSION_TABLE", "downgrade_store", "migrate", "migration_config"]
+if TYPE_CHECKING:
+    from alembic.config import Config
+
+__all__ = [
+    "NEWEST",
+    "VERSION_TABLE",
+    "downgrade_store",
+    "known_revisions",
+    "migrate",
+    "migration_config",
+    "read_schema_revision",
+    "upgrade",
+]
 
 VERSION_TABLE = "hookline_version"
+versions = Table(
+    VERSION_TABLE,
+    MetaData(),
+    Column("version_num", String(32), nullable=False),
+    PrimaryKeyConstraint("version_num", name=f"{VERSION_TABLE}_pkc"),
+)
+"""The table in which alembic keeps the revision of the tables, as alembic creates it."""
+NEWEST = "0020_relay_losses"
+"""The revision of `hookline.store._tables`."""
 OLDEST = "0004_endpoint_secrets"
 """The first revision that has a way back to it."""
 SCRIPTS = Path(__file__).with_name("_migrations")
@@ -52,7 +91,7 @@ async def downgrade_store(url: str, revision: str) -> None:
         StoreVersionError: If a newer version of hookline has migrated the database; nothing was changed.
         StoreUnavailableError: If the database cannot be reached.
     """
-    known = sorted(each for each in known_revisions()[0] if each >= OLDEST)
+    known = sorted(each for each in known_revisions() if each >= OLDEST)
     if revision not in known:
         raise HookUsageError(f"A store can go back to one of the revisions {', '.join(known)}; got {revision!r:.100}.")
     database = Database(parse_address(url), durability="machine", retry_seconds=10.0, pool_size=1)
@@ -65,46 +104,82 @@ async def downgrade_store(url: str, revision: str) -> None:
 
 async def _run_migrations(database: Database, run: Callable[[Connection, str], None]) -> None:
     """Run migrations in one transaction, in one process at a time."""
-    async with database.writing() as connection:
+
+    async def migrate_alone(connection: AsyncConnection) -> None:
         if database.dialect == "postgresql":
             await connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": LOCK})
         await connection.run_sync(run, database.name)
 
+    await database.write(migrate_alone)
+
 
 def upgrade(connection: Connection, store: str) -> None:
-    """Run the migrations up to the newest on a connection that is in a transaction."""
-    if read_revisions(connection, store) != known_revisions()[1]:
-        command.upgrade(migration_config(connection), "head")
+    """Create the newest tables, or run the migrations up to them, on a connection that is in a transaction."""
+    revision = read_known_schema_revision(connection, store)
+    if revision == NEWEST:
+        return
+    if not revision and connection.dialect.name == "sqlite":
+        for statement in compile_sqlite_tables():
+            connection.exec_driver_sql(statement)
+        connection.execute(insert(versions).values(version_num=NEWEST))
+        return
+    from alembic import command
+
+    command.upgrade(migration_config(connection), "head")
+
+
+@cache
+def compile_sqlite_tables() -> tuple[str, ...]:
+    """Return the statements that create the newest tables in SQLite; to compile them takes longer than to run them."""
+    statements: list[str] = []
+    compiler = create_mock_engine(
+        "sqlite://", lambda each, *_: statements.append(str(each.compile(dialect=sqlite.dialect())))
+    )
+    for tables in (metadata, versions.metadata):
+        tables.create_all(compiler, checkfirst=False)
+    return tuple(statements)
 
 
 def downgrade(connection: Connection, store: str, revision: str) -> None:
     """Run the migrations back to a revision on a connection that is in a transaction."""
-    found = read_revisions(connection, store)
-    if found and min(found) > revision:
+    from alembic import command
+
+    if read_known_schema_revision(connection, store) > revision:
         command.downgrade(migration_config(connection), revision)
 
 
-def read_revisions(connection: Connection, store: str) -> set[str]:
-    """Read the revision of the tables; nothing if there are none.
+def read_schema_revision(connection: Connection) -> str:
+    """Read the revision of the tables; `""` if there are none."""
+    if not inspect(connection).has_table(VERSION_TABLE):
+        return ""
+    return connection.execute(select(versions.c.version_num)).scalar() or ""
+
+
+def read_known_schema_revision(connection: Connection, store: str) -> str:
+    """Read the revision of the tables; `""` if there are none.
 
     Raises:
         StoreVersionError: If this version of hookline does not know it.
     """
-    found = set(MigrationContext.configure(connection, opts={"version_table": VERSION_TABLE}).get_current_heads())
-    if unknown := found - known_revisions()[0]:
-        raise StoreVersionError(store, ", ".join(sorted(unknown)))
-    return found
+    revision = read_schema_revision(connection)
+    if revision not in ("", NEWEST) and revision not in known_revisions():
+        raise StoreVersionError(store, revision)
+    return revision
 
 
 @cache
-def known_revisions() -> tuple[frozenset[str], frozenset[str]]:
-    """Return all revisions that this version of hookline knows, and the newest; the scripts are loaded once."""
+def known_revisions() -> frozenset[str]:
+    """Return all revisions that this version of hookline knows; the scripts are loaded once."""
+    from alembic.script import ScriptDirectory
+
     script = ScriptDirectory.from_config(migration_config())
-    return frozenset(each.revision for each in script.walk_revisions()), frozenset(script.get_heads())
+    return frozenset(each.revision for each in script.walk_revisions())
 
 
 def migration_config(connection: Connection | None = None) -> Config:
     """Build the alembic configuration, of migrations on a connection if one is given."""
+    from alembic.config import Config
+
     config = Config()
     config.attributes["connection"] = connection
     config.attributes["version_table"] = VERSION_TABLE

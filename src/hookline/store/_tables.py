@@ -438,7 +438,6 @@ grouped_statistics = Table(
     ),
     Column("durations", LargeBinary, nullable=False),
     Index(None, "start"),
-    sqlite_with_rowid=False,
 )
 
 # What was found in the statistics of shadow policies and fallbacks; a process with an address for alerts sends it once.

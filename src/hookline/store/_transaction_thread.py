@@ -163,6 +163,9 @@ class _SyncConnection:
     async def exec_driver_sql(self, statement: str, parameters: Any = None) -> Any:
         return self.sync_connection.exec_driver_sql(statement, parameters)
 
+    async def run_sync(self, function: Callable[..., T], *arguments: Any) -> T:
+        return function(self.sync_connection, *arguments)
+
 
 def _run_at_once(work: Coroutine[Any, Any, T]) -> T:
     """Run a coroutine that waits for nothing."""

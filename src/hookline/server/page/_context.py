@@ -19,7 +19,7 @@ from hookline.server.page._kept_forms import read_kept_form
 from hookline.server.page._sessions import SESSION_SECONDS, PageSession, SessionCookies
 from hookline.server.page._shared_work import SharedWork
 from hookline.server.page._sign_outs import SignOuts
-from hookline.server.page._templates import create_environment
+from hookline.server.page._templates import page_environment
 
 __all__ = ["COOKIE", "NOTICES", "PREFIX", "VIEWS", "PageContext", "context_of", "validate_place"]
 
@@ -130,7 +130,7 @@ class PageContext(msgspec.Struct, frozen=True, kw_only=True):
     assets: Assets
     outage: Outage = msgspec.field(default_factory=Outage)
     shared: SharedWork = msgspec.field(default_factory=SharedWork)
-    environment: Any = msgspec.field(default_factory=create_environment)
+    environment: Any = msgspec.field(default_factory=page_environment)
 
     def root(self, request: Req) -> str:
         """Return the path under which the page is served."""

@@ -46,7 +46,7 @@ from hookline.server.page._gate import PageGate
 from hookline.server.page._kept_forms import LARGEST_FORM, LARGEST_KEPT, KeptForm, parse_form, read_kept_form
 from hookline.server.page._sessions import SessionCookies
 from hookline.server.page._sign_outs import SignOuts
-from hookline.server.routes import Id
+from hookline.server.routes import Id, parse_signatures
 
 __all__ = ["create_page"]
 
@@ -76,11 +76,13 @@ def create_page(parts: ServerParts, *, rates: RateLimits, session_key: bytes | N
         *(_dashboard, _operations, _operation, _approvals, hooks, _logs, _budgets, _deliveries, _endpoints),
         *(_keys, _audit, _settings),
     )
+    handlers = [
+        *(redirect_home, show_sign_in, sign_in, sign_out, send_asset, answer_not_found),
+        *(each for view in views for each in view.ROUTES),
+    ]
+    parse_signatures(handlers)
     page = Litestar(
-        [
-            *(redirect_home, show_sign_in, sign_in, sign_out, send_asset, answer_not_found),
-            *(each for view in views for each in view.ROUTES),
-        ],
+        handlers,
         path=PREFIX,
         state=State({"context": context, "parts": parts}),
         middleware=[_AdmissionMiddleware],

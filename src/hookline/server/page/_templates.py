@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import re
 from datetime import UTC, datetime
@@ -23,11 +24,11 @@ from hookline.server.routes import describe_decider
 
 __all__ = [
     "STATUSES",
-    "create_environment",
     "format_cost",
     "format_count",
     "format_duration",
     "format_moment",
+    "page_environment",
     "query_string",
 ]
 
@@ -87,8 +88,12 @@ STATUSES = {
 """Style and name of each status: an adjective or a participle that says how it stands."""
 
 
-def create_environment() -> Environment:
-    """Create the Jinja environment. All values are escaped."""
+@functools.cache
+def page_environment() -> Environment:
+    """Return the Jinja environment. All values are escaped.
+
+    All pages of a process share it: to compile the templates takes longer than to build a server.
+    """
     environment = Environment(
         loader=FileSystemLoader(FOLDER),
         autoescape=True,

@@ -76,6 +76,7 @@ from hookline.server.routes._operations import check_events_visible as check_eve
 from hookline.server.routes._operations import read_visible_operation as read_visible_operation
 from hookline.server.routes._settings import SETTINGS_ROUTES
 from hookline.server.routes._shared import Id as Id
+from hookline.server.routes._shared import parse_signatures as parse_signatures
 from hookline.server.routes._streams import PING as PING
 from hookline.server.routes._streams import SILENCE_SECONDS as SILENCE_SECONDS
 from hookline.server.routes._streams import STREAM_ROUTES

@@ -40,6 +40,7 @@ __all__ = [
     "Words",
     "describe_status",
     "page_response",
+    "parse_signatures",
     "route",
     "tagged_response",
 ]
@@ -182,6 +183,12 @@ def describe_status(status: int) -> ResponseSpec:
     return ResponseSpec(
         data_container=Problem, description=_MEANINGS[status], media_type=MEDIA_TYPE, generate_examples=False
     )
+
+
+def parse_signatures(handlers: Iterable[HTTPRouteHandler]) -> None:
+    """Have handlers keep their parsed signatures, which the copies that each application makes of them then share."""
+    for handler in handlers:
+        handler.parsed_fn_signature  # noqa: B018  (a property that parses it once)
 
 
 def page_response(request: Req, page: P) -> Response[P]:
