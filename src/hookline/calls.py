@@ -5,6 +5,7 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import msgspec
+from msgspec.structs import force_setattr
 
 from hookline._readonly import (
     NO_DICT,
@@ -14,6 +15,7 @@ from hookline._readonly import (
     ReadOnlyList,
     freeze_dict,
     freeze_list,
+    read_only,
     read_only_value,
 )
 from hookline.errors import HookUsageError, message_of
@@ -175,8 +177,8 @@ class ToolRequest(_RequestFields, frozen=True):
     args: dict[str, Any] | str = {}
 
     def __post_init__(self) -> None:
-        if isinstance(self.args, dict):
-            freeze_dict(self, "args", self.args)
+        if isinstance(self.args, dict) and self.args.__class__ is not ReadOnlyDict:
+            force_setattr(self, "args", read_only(self.args))
 
 
 class Usage(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -456,8 +458,9 @@ class ModelResponse(msgspec.Struct, frozen=True, kw_only=True):
     cost_known: bool = True
 
     def __post_init__(self) -> None:
-        if isinstance(self.tool_calls, list):  # anything else is refused where the answer is used
-            freeze_list(self, "tool_calls", self.tool_calls)
+        calls = self.tool_calls
+        if calls.__class__ is not ReadOnlyList and isinstance(calls, list):  # others are refused where they are used
+            force_setattr(self, "tool_calls", ReadOnlyList(calls))
         if self.details.__class__ is not ReadOnlyDict:
             freeze_dict(self, "details", self.details)
 

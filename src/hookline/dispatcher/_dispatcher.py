@@ -350,7 +350,8 @@ class HookDispatcher:
         delivery: Delivery | None = None,
     ) -> None:
         check_timeout(hook_timeout, "HookDispatcher(hook_timeout=...)")
-        check_timeout(chain_budget, "HookDispatcher(chain_budget=...)")
+        if chain_budget is not None:
+            check_timeout(chain_budget, "HookDispatcher(chain_budget=...)")
         if hook_timeout is None or isinstance(max_queued, bool) or not isinstance(max_queued, int) or max_queued < 1:
             raise HookDefinitionError(
                 "HookDispatcher", "`hook_timeout` must be a number, and `max_queued` an integer of at least 1"
@@ -547,7 +548,7 @@ class HookDispatcher:
         """
         if event.__class__ is not BeforeToolCall:
             raise HookUsageError(f"dispatch_before_tool_call takes a BeforeToolCall; got {type(event).__name__}.")
-        plan = self._plan_of(event.operation_id)
+        plan: Plan = self._find(event.operation_id, _UNKNOWN)._plan
         if BeforeToolCall in plan.committed:
             return self._ask_and_tell(event)
         return self._ask(plan, event)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from types import TracebackType
-from typing import Any, NoReturn, Self
+from typing import Any, Self
 
 import msgspec
 from msgspec import UNSET
@@ -237,7 +237,6 @@ class AdapterRun:
     Attributes:
         operation_id: The id of the run.
         capabilities: The events and calls that the adapter supports.
-        run: The open run; for adapters that need more than this class offers.
 
     Raises:
         UnsupportedHookError: If a hook would never be called.
@@ -291,7 +290,6 @@ class AdapterRun:
         self._allow_missing_hooks: bool = allow_missing_hooks or (parent is not None and parent._allow_missing_hooks)
         self._writes_ahead = writes_ahead
         self._on_interrupt = on_interrupt
-        self.run: AdapterSegment
         self._life: Lifecycle | None = None
         self._step: Step | None = None
         self._resumed = False
@@ -302,10 +300,10 @@ class AdapterRun:
 
     # Its life.
 
-    def __getattr__(self, name: str) -> NoReturn:
-        if name == "run":  # set when the run is opened
-            raise HookUsageError(f"Run {self.operation_id!r} of {self.capabilities.framework} is not open.")
-        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)
+    @cached_property  # `open` sets it; a property would be one call more wherever it is read
+    def run(self) -> AdapterSegment:
+        """The open run; for adapters that need more than this class offers."""
+        raise HookUsageError(f"Run {self.operation_id!r} of {self.capabilities.framework} is not open.")
 
     @property
     def is_open(self) -> bool:

@@ -48,9 +48,11 @@ class ModelCallMiddleware(ChatMiddleware):
             context.result = _replacement_response(questions, stream=context.stream)
             return
         binding.record_toolsets(context)
-        await binding.report_unknown_tools(context.messages)
-        if run.denied is not None:
-            context.result = _replacement_response([Content.from_text(run.denied.reason)], stream=context.stream)
+        if run.run.step is not None and not binding.model_pending:
+            await binding.report_unknown_tools(context.messages)
+        denied = run.run.denied
+        if denied is not None:
+            context.result = _replacement_response([Content.from_text(denied.reason)], stream=context.stream)
             return
         binding.begin_step(context)
         terminations: list[MiddlewareTermination] = []

@@ -79,14 +79,12 @@ class AgentFrameworkBinding:
             self.model_pending = True
 
     async def report_unknown_tools(self, messages: Sequence[Message]) -> None:
-        """Run hooks for calls of unknown tools, which the framework itself has answered.
+        """Run hooks for calls of unknown tools in the open step, which the framework itself has answered.
 
         Args:
-            messages: The messages for the model.
+            messages: The messages for the model, which has answered in that step.
         """
-        step = self.run.run.step
-        if self.model_pending or step is None:
-            return
+        step = self.run.step
         open_calls = {each.tool_call_id: each for each in step.calling if each.tool_call_id not in step.outcomes}
         contents = [each for message in messages for each in message.contents] if open_calls else []
         for content in contents:
