@@ -142,10 +142,11 @@ def counted_state_bytes() -> Iterator[list[int]]:
     count = [0]
 
     def add(connection: Any, cursor: Any, statement: str, parameters: Any, context: Any, many: bool) -> None:
-        if re.match(r"(INSERT INTO|UPDATE) (operations|state_rows)\b", statement):
-            for row in parameters if many else [parameters]:
-                values = row.values() if isinstance(row, dict) else row
-                count[0] += sum(map(size_of, values))
+        # PostgreSQL inserts into several tables with one statement, an array for each column.
+        for arrays in re.findall(r"INSERT INTO (?:operations|state_rows) [^$]*unnest\(([^)]*)\)", statement):
+            count[0] += sum(size_of(parameters[int(place) - 1]) for place in re.findall(r"\$(\d+)", arrays))
+        if re.match(r"(INSERT INTO|UPDATE) (operations|state_rows)\b", statement) and "unnest(" not in statement:
+            count[0] += sum(map(size_of, parameters))
 
     event.listen(Engine, "before_cursor_execute", add)
     try:

@@ -1,8 +1,11 @@
 """A Chromium for the tests of the page: found or installed once per run, started once per worker.
 
-It is tried in this order: what `HOOKLINE_CHROMIUM` names, one on the PATH, `apt-get install chromium` where the tests run
-as root, and the npm package `@sparticuz/chromium`. Where there is none, the tests that need one are skipped, and the line
+It is tried in this order: what `HOOKLINE_CHROMIUM` names, one on the PATH, a package of `apt-get` where the tests run as
+root, and the npm package `@sparticuz/chromium`. Where there is none, the tests that need one are skipped, and the line
 above pytest's last one says how many. With `HOOKLINE_NEEDS_BROWSER=1` they fail instead.
+
+The headless shell comes first: it is the same engine without the windows around it, which nobody sees here, and takes a
+third of the time.
 """
 
 from __future__ import annotations
@@ -36,7 +39,8 @@ __all__ = [
 ]
 
 NAMED, NEEDED = "HOOKLINE_CHROMIUM", "HOOKLINE_NEEDS_BROWSER"
-NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+SHELL = "chromium-headless-shell"
+NAMES = (SHELL, "chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 NOT_RUN = "no Chromium can be started"
 FLAGS = ("--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage")
 INSTALL_SECONDS, TRY_SECONDS = 300, 60
@@ -122,7 +126,11 @@ def _with_apt(environ: Mapping[str, str]) -> str:
     quick = ["-o", "Acquire::Retries=1", "-o", "Acquire::http::Timeout=30", "-o", "DPkg::Lock::Timeout=120"]
     quiet = {**environ, "DEBIAN_FRONTEND": "noninteractive"}
     _run([apt, *quick, "-q", "update"], quiet)
-    _run([apt, *quick, "-q", "-y", "--no-install-recommends", "install", "chromium"], quiet)
+    install = [apt, *quick, "-q", "-y", "--no-install-recommends", "install"]
+    try:
+        _run([*install, SHELL], quiet)
+    except WayError:  # older systems have no such package
+        _run([*install, "chromium"], quiet)
     return _on_path(environ)
 
 

@@ -11,7 +11,7 @@ import shutil
 import sys
 import tempfile
 import warnings
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import count
 from pathlib import Path
@@ -236,18 +236,25 @@ def anyio_backend(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-@pytest.fixture(scope="session")
-def postgresql() -> Iterator[Server]:
-    """A PostgreSQL server of this test process alone, started when it is first needed."""
+@functools.cache
+def start_server(config: pytest.Config) -> Server:
+    """Start the PostgreSQL server of this test process; it is stopped when pytest ends."""
     with warnings.catch_warnings():
         # The package looks for folders of the user when it is imported.
         warnings.simplefilter("ignore")
         import pgserver  # noqa: F401
     server = Server()
-    try:
-        yield server
-    finally:
-        server.stop()
+    config.add_cleanup(server.stop)
+    return server
+
+
+@pytest.fixture(scope="session")
+def postgresql(pytestconfig: pytest.Config) -> Server:
+    """A PostgreSQL server of this test process alone, started when it is first needed.
+
+    Each folder that imports this fixture has its own copy of it, and all of them share the server.
+    """
+    return start_server(pytestconfig)
 
 
 @pytest.fixture(params=DIALECTS)

@@ -36,12 +36,10 @@ class Machine:
         path.chmod(0o755)
         return str(path)
 
-    def has_apt(self) -> None:
-        browser = self.commands / "chromium"
-        self.has(
-            "apt-get",
-            f"case \"$*\" in *chromium) printf '#!/bin/sh\\n%s\\n' '{STARTS}' > {browser}; chmod 755 {browser};; esac",
-        )
+    def has_apt(self, package: str = "chromium-headless-shell") -> None:
+        browser = self.commands / package
+        made = f"printf '#!/bin/sh\\n%s\\n' '{STARTS}' > {browser}; chmod 755 {browser}"
+        self.has("apt-get", f'case "$*" in *update) ;; *" {package}") {made};; *) exit 100;; esac')
 
     def has_npm(self) -> None:
         self.has("npm", 'mkdir -p "$3/node_modules/@sparticuz/chromium"')
@@ -84,7 +82,7 @@ def test_where_the_browser_that_is_named_does_not_start_no_other_is_taken(machin
     assert machine.find(HOOKLINE_CHROMIUM="/nowhere/chromium").path == ""
 
 
-@pytest.mark.parametrize("name", ["chromium", "chromium-browser", "google-chrome"])
+@pytest.mark.parametrize("name", ["chromium-headless-shell", "chromium", "chromium-browser", "google-chrome"])
 def test_a_browser_on_the_path_is_taken_and_nothing_installed(machine: Machine, name: str) -> None:
     path = machine.has(name, STARTS)
     machine.has_apt()
@@ -94,11 +92,19 @@ def test_a_browser_on_the_path_is_taken_and_nothing_installed(machine: Machine, 
     assert [each for each in machine.ran() if not each.startswith("google")] == []
 
 
-def test_root_installs_the_package_of_the_system(machine: Machine) -> None:
-    machine.has_apt()
+def test_of_two_browsers_on_the_path_the_one_without_windows_is_taken(machine: Machine) -> None:
+    machine.has("chromium", STARTS)
+    path = machine.has("chromium-headless-shell", STARTS)
+
+    assert machine.find() == Found(path, "")
+
+
+@pytest.mark.parametrize("package", ["chromium-headless-shell", "chromium"])
+def test_root_installs_the_package_that_the_system_has(machine: Machine, package: str) -> None:
+    machine.has_apt(package)
     machine.has_npm()
 
-    assert machine.find() == Found(str(machine.commands / "chromium"), "")
+    assert machine.find() == Found(str(machine.commands / package), "")
     assert {each.split()[0] for each in machine.ran()} == {"apt-get"}
 
 

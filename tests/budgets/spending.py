@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import sys
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import NamedTuple
 
@@ -12,12 +12,12 @@ from sqlalchemy import update
 from hookline.budgets import to_nano_usd
 from hookline.store import SqlStore
 from hookline.store._tables import budget_reservations
+from tests.programs import run_program
 
 from .process import AT_ONCE, RESERVE_CENTS
 
 __all__ = ["Spent", "spend"]
 
-ROOT = Path(__file__).parents[2]
 CENT = to_nano_usd(0.01)
 
 
@@ -79,8 +79,9 @@ async def spend(url: str, bill: Path, *, processes: int, calls: int, kills: int)
         RuntimeError: If a process fails.
     """
     limit = processes * calls * 6 // 5  # the calls would take three cents each
-    running = [await _start(url, bill, calls, limit) for _ in range(processes)]
-    try:
+    async with AsyncExitStack() as stack:
+        programs = (run_program("tests.budgets.process", url, bill, calls, limit) for _ in range(processes))
+        running = [await stack.enter_async_context(each) for each in programs]
         for killed in range(kills):
             while sum(_read(bill)) < (killed + 1) * limit // (2 * kills):
                 if running[killed].returncode is not None:
@@ -88,11 +89,6 @@ async def spend(url: str, bill: Path, *, processes: int, calls: int, kills: int)
                 await asyncio.sleep(0.005)
             running[killed].kill()
         ends = [await each.wait() for each in running]
-    finally:
-        for each in running:
-            if each.returncode is None:
-                each.kill()
-                await each.wait()
     if ends != [-9] * kills + [0] * (processes - kills):
         raise RuntimeError(f"The processes ended with {ends}.")
     async with SqlStore(url) as store:
@@ -110,11 +106,6 @@ async def spend(url: str, bill: Path, *, processes: int, calls: int, kills: int)
         calls=processes * calls,
         killed=kills,
     )
-
-
-async def _start(url: str, bill: Path, calls: int, limit: int) -> asyncio.subprocess.Process:
-    arguments = (sys.executable, "-m", "tests.budgets.process", url, str(bill), str(calls), str(limit))
-    return await asyncio.create_subprocess_exec(*arguments, cwd=ROOT, stdout=asyncio.subprocess.DEVNULL)
 
 
 def _read(bill: Path) -> list[int]:

@@ -5,11 +5,9 @@ from __future__ import annotations
 import asyncio
 import os
 import random
-import signal
-import sys
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -22,59 +20,24 @@ from hookline.errors import HooklineError
 from hookline.store import SqlStore
 from tests.delivery.receivers import Receiver
 from tests.durable.process import KEY
+from tests.programs import Program, run_program
 
 pytestmark = pytest.mark.anyio
 
-ROOT = Path(__file__).parents[2]
 OVER = ("done", "error", "interrupted")
 
 
-class Process:
-    """One worker process; it can be killed at any moment."""
-
-    def __init__(self, mode: str, url: str, tools: Path, ids: list[str], receiver: str | None) -> None:
-        self.arguments = (mode, url, str(tools), *ids)
-        self.environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])}
-        if receiver is not None:
-            self.environment["RECEIVER"] = receiver
-        self.process: asyncio.subprocess.Process | None = None
-
-    async def start(self) -> asyncio.subprocess.Process:
-        self.process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-m",
-            "tests.durable.process",
-            *self.arguments,
-            cwd=ROOT,
-            env=self.environment,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.DEVNULL,
-        )
-        return self.process
-
-    async def says(self, text: str) -> None:
-        assert self.process is not None
-        assert self.process.stdout is not None
-        async with asyncio.timeout(30):
-            while text not in (line := (await self.process.stdout.readline()).decode()):
-                assert line, f"it ended before it said {text!r}"
-
-    async def kill(self) -> None:
-        if self.process is not None and self.process.returncode is None:
-            self.process.send_signal(signal.SIGKILL)
-            await self.process.wait()
-
-
-@asynccontextmanager
-async def process(
+def process(
     mode: str, url: str, tools: Path, ids: list[str], receiver: str | None = None
-) -> AsyncIterator[Process]:
-    started = Process(mode, url, tools, ids, receiver)
-    await started.start()
-    try:
-        yield started
-    finally:
-        await started.kill()
+) -> AbstractAsyncContextManager[Program]:
+    """A worker process, which can be killed at any moment."""
+    environment = {**os.environ, **({} if receiver is None else {"RECEIVER": receiver})}
+    return run_program("tests.durable.process", mode, url, tools, *ids, environment=environment)
+
+
+async def says(program: Program, text: str) -> None:
+    while text not in (line := await program.read_line()):
+        assert line, f"it ended before it said {text!r}"
 
 
 async def until(store: SqlStore, condition: Callable[[dict[str, str]], bool], *, within: float) -> dict[str, str]:
@@ -124,12 +87,12 @@ async def test_a_run_paused_in_a_process_that_is_killed_is_approved_and_goes_on_
         SqlStore(postgresql_url) as store,
     ):
         async with process("start-quick", postgresql_url, tools, ["trip"], receiver.url) as first:
-            await first.says("waiting_for_human")
+            await says(first, "waiting_for_human")
             await receiver.received(1, within=30)
             await until_delivered(
                 store, within=30
             )  # else it comes again, once the claim of the killed process has ended
-            await first.kill()
+            await first.stop()
         await store.decide("trip", Approve("p1"), by="ann")
         async with process("work", postgresql_url, tools, []):
             await until(store, lambda found: found.get("trip") == "done", within=30)
@@ -172,7 +135,7 @@ async def test_operations_survive_processes_that_are_killed_at_random(
         async def live() -> None:
             for _ in range(kills // 2):
                 async with process("start", postgresql_url, tools, ids, receiver.url) as worker:
-                    await worker.says("working")
+                    await says(worker, "working")
                     await asyncio.sleep(dice.uniform(0.05, 0.6))
             async with process("start", postgresql_url, tools, ids, receiver.url):
                 await asyncio.Event().wait()

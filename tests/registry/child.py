@@ -1,13 +1,10 @@
-"""A process of its own with a registry: `python child.py watch|fill <url>`."""
+"""A process of its own with a registry: `python -m tests.registry.child watch|fill <url>`."""
 
 from __future__ import annotations
 
 import asyncio
 import sys
 import time
-
-if __name__ == "__main__":
-    sys.path.insert(0, __file__.rsplit("/tests/", 1)[0])
 
 from hookline.registry import QuotaError, Registry
 from hookline.store import SqlStore

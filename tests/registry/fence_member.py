@@ -1,13 +1,10 @@
-"""A process of its own that takes part in fenced changes: `python fence_member.py <url> <lease> <what>`."""
+"""A process of its own that takes part in fenced changes: `python -m tests.registry.fence_member <url> <lease> <what>`."""
 
 from __future__ import annotations
 
 import asyncio
 import sys
 import time
-
-if __name__ == "__main__":
-    sys.path.insert(0, __file__.rsplit("/tests/", 1)[0])
 
 from hookline.registry import Registry
 from hookline.store import SqlStore

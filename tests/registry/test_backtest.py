@@ -62,14 +62,18 @@ def made_by(handler: str, **fields: Any) -> HookDefinition:
     return definition(id="policy", handler=f"{MODULE}:{handler}", **fields)
 
 
+# At which point of a stored call a hook judges it, and how, is the same Python for both databases: PostgreSQL gives
+# back the calls of runs that a hook has stopped (`enforce`) and of runs that none has.
 @pytest.mark.parametrize(
-    ("point", "handler", "mode"),
+    ("dialect", "point", "handler", "mode"),
     [
-        ("ToolCall.guard", "policy", "enforce"),
-        ("ToolCall.guard", "policy", "shadow"),
-        ("ToolCall.before", "steering", "shadow"),
-        ("ToolCall.after", "policy", "shadow"),
-        ("ToolCall.after", "policy", "enforce"),
+        ("sqlite", "ToolCall.guard", "policy", "enforce"),
+        ("postgresql", "ToolCall.guard", "policy", "enforce"),
+        ("sqlite", "ToolCall.guard", "policy", "shadow"),
+        ("sqlite", "ToolCall.before", "steering", "shadow"),
+        ("postgresql", "ToolCall.before", "steering", "shadow"),
+        ("sqlite", "ToolCall.after", "policy", "shadow"),
+        ("sqlite", "ToolCall.after", "policy", "enforce"),
     ],
 )
 async def test_verdicts_on_stored_calls_are_those_of_the_run(

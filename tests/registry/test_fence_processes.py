@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import sys
-from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from pathlib import Path
 
 import pytest
 
@@ -15,26 +12,19 @@ from hookline.registry import FenceError, Registry
 from hookline.store import SqlStore
 from hookline.wakeups import PollingWakeups
 from tests.databases import Server, administer
+from tests.programs import Program, run_program
 
 from .scenes import FACTORIES, definition, until
 from .test_fences import COUNTING, REFUSE, at, members, open_registry, results, run
 
 pytestmark = pytest.mark.anyio
 
-MEMBER = str(Path(__file__).with_name("fence_member.py"))
-
 
 @asynccontextmanager
-async def member(url: str, *, lease: float, what: str = "living") -> AsyncIterator[Process]:
-    process = await asyncio.create_subprocess_exec(sys.executable, MEMBER, url, str(lease), what, stdout=PIPE)
-    try:
-        assert process.stdout is not None
-        assert await asyncio.wait_for(process.stdout.readline(), 60) == b"ready\n"
-        yield process
-    finally:
-        if process.returncode is None:
-            process.kill()
-        await process.communicate()
+async def member(url: str, *, lease: float, what: str = "living") -> AsyncIterator[Program]:
+    async with run_program("tests.registry.fence_member", url, lease, what) as program:
+        assert await program.read_line() == "ready"
+        yield program
 
 
 async def test_a_process_that_is_killed_while_a_change_waits_delays_it_by_its_lease(database_url: str) -> None:

@@ -4,12 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import sys
 import time
-from asyncio.subprocess import PIPE, Process
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from pathlib import Path
 
 import pytest
 
@@ -17,45 +12,34 @@ from hookline.errors import StoreUnavailableError
 from hookline.registry import Registry
 from hookline.store import SqlStore
 from tests.databases import Server, administer
+from tests.programs import run_program
 
 from .scenes import definition, ids, pay, until
 
 pytestmark = pytest.mark.anyio
 
-CHILD = str(Path(__file__).with_name("child.py"))
-
-
-@asynccontextmanager
-async def child(what: str, url: str) -> AsyncIterator[Process]:
-    process = await asyncio.create_subprocess_exec(sys.executable, CHILD, what, url, stdin=PIPE, stdout=PIPE)
-    try:
-        yield process
-    finally:
-        if process.returncode is None:
-            process.kill()
-        await process.communicate()
-
-
-async def said(process: Process) -> list[str]:
-    assert process.stdout is not None
-    return (await asyncio.wait_for(process.stdout.readline(), 60)).decode().split()
+CHILD = "tests.registry.child"
 
 
 async def test_a_change_takes_effect_in_every_other_process_within_a_second(database_url: str) -> None:
-    async with SqlStore(database_url) as store, Registry(store) as registry, child("watch", database_url) as other:
-        assert (await said(other))[1:] == []
+    async with (
+        SqlStore(database_url) as store,
+        Registry(store) as registry,
+        run_program(CHILD, "watch", database_url) as other,
+    ):
+        assert (await other.read_line()).split()[1:] == []
         stored = await registry.create(definition(tenant_id="acme"))
-        assert (await said(other))[1:] == [stored.id]
+        assert (await other.read_line()).split()[1:] == [stored.id]
 
         took = []
         for enabled in (False, True, False, True):
             changed_at = time.time()
             await registry.set_enabled(stored.id, enabled)
-            seen_at, *hooks = await said(other)
+            seen_at, *hooks = (await other.read_line()).split()
             assert hooks == ([stored.id] if enabled else [])
             took.append(float(seen_at) - changed_at)
         await registry.delete(stored.id)
-        assert (await said(other))[1:] == []
+        assert (await other.read_line()).split()[1:] == []
 
     # The bound that is promised; what passes in between is a wait of 0.3 s and one look at the database.
     assert max(took) < 1.0
@@ -65,15 +49,14 @@ async def test_two_processes_that_fill_a_quota_do_not_exceed_it(database_url: st
     async with (
         SqlStore(database_url) as store,
         Registry(store) as registry,
-        child("fill", database_url) as one,
-        child("fill", database_url) as other,
+        run_program(CHILD, "fill", database_url) as one,
+        run_program(CHILD, "fill", database_url) as other,
     ):
         both = (one, other)
-        assert [await said(each) for each in both] == [["ready"], ["ready"]]
+        assert [await each.read_line() for each in both] == ["ready", "ready"]
         for each in both:
-            assert each.stdin is not None
-            each.stdin.write(b"go\n")
-        counts = [tuple(map(int, await said(each))) for each in both]
+            each.write_line("go")
+        counts = [tuple(map(int, (await each.read_line()).split())) for each in both]
 
         assert sum(made for made, _ in counts) == 20
         assert sum(refused for _, refused in counts) == 20

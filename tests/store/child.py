@@ -1,4 +1,4 @@
-"""A process of its own that writes to a store, for tests that kill it or let it race: `python child.py <what> <url>`."""
+"""A process of its own that writes to a store, for tests that kill it or let it race: `python -m tests.store.child <what> <url>`."""
 
 from __future__ import annotations
 
@@ -8,10 +8,6 @@ import sys
 
 from hookline.errors import StaleStateError
 from hookline.store import SqlStore
-
-if __name__ == "__main__":
-    sys.path.insert(0, __file__.rsplit("/tests/", 1)[0])
-
 from tests.store.records import entries, grow, hook, state
 
 

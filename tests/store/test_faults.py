@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import socket
-import sys
-from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -19,33 +17,13 @@ from hookline.errors import StoreUnavailableError
 from hookline.store import SqlStore
 from hookline.store._tables import deliveries, events, operations
 from tests.databases import Server, administer
+from tests.programs import run_program
 
 from .records import entries, grow, state
 
 pytestmark = pytest.mark.anyio
 
-CHILD = str(Path(__file__).with_name("child.py"))
-
-
-@asynccontextmanager
-async def child(what: str, where: str) -> AsyncIterator[Process]:
-    process = await asyncio.create_subprocess_exec(sys.executable, CHILD, what, where, stdin=PIPE, stdout=PIPE)
-    try:
-        yield process
-    finally:
-        if process.returncode is None:
-            process.kill()
-        await process.communicate()
-
-
-async def said(process: Process) -> str:
-    assert process.stdout is not None
-    return (await asyncio.wait_for(process.stdout.readline(), 60)).decode().strip()
-
-
-def say(process: Process, line: object) -> None:
-    assert process.stdin is not None
-    process.stdin.write(f"{line}\n".encode())
+CHILD = "tests.store.child"
 
 
 async def assert_states_and_events_agree(store: SqlStore) -> int:
@@ -66,22 +44,26 @@ async def assert_states_and_events_agree(store: SqlStore) -> int:
 
 
 async def test_of_two_processes_that_write_one_version_exactly_one_wins(database_url: str) -> None:
-    async with SqlStore(database_url) as store, child("race", database_url) as one, child("race", database_url) as two:
+    async with (
+        SqlStore(database_url) as store,
+        run_program(CHILD, "race", database_url) as one,
+        run_program(CHILD, "race", database_url) as two,
+    ):
         for version in range(20):
-            assert [await said(one), await said(two)] == ["ready", "ready"]
-            say(one, version)
-            say(two, version)
-            assert sorted([await said(one), await said(two)]) == ["lost", "won"]
+            assert [await one.read_line(), await two.read_line()] == ["ready", "ready"]
+            one.write_line(version)
+            two.write_line(version)
+            assert sorted([await one.read_line(), await two.read_line()]) == ["lost", "won"]
 
-        assert sum([int(await said(one)), int(await said(two))]) == 20
+        assert sum([int(await one.read_line()), int(await two.read_line())]) == 20
         assert await store.events_of("op") == entries("op", 1, 20)
 
 
 async def test_a_process_killed_while_it_writes_leaves_whole_commits_and_orphans(database_url: str) -> None:
     async with SqlStore(database_url) as store:
         for _ in range(3):
-            async with child("write", database_url) as process:
-                assert await said(process) == "writing"
+            async with run_program(CHILD, "write", database_url) as process:
+                assert await process.read_line() == "writing"
                 before = await written(store)
                 async with asyncio.timeout(30):
                     while await written(store) < before + 300:
@@ -230,15 +212,15 @@ async def test_a_file_that_another_process_locks_is_waited_for_and_then_told_of(
     file = tmp_path / "store.db"
     async with SqlStore(f"sqlite:///{file}", retry_seconds=0.3) as store:
         await store.save(state(), expected_version=None)
-        async with child("hold", str(file)) as process:
-            assert await said(process) == "locked"
+        async with run_program(CHILD, "hold", str(file)) as process:
+            assert await process.read_line() == "locked"
 
             with pytest.raises(StoreUnavailableError, match="another process holds its write lock"):
                 await store.commit(state(version=2, events=1), expected_version=1, entries=entries("op", 1, 1))
             assert await store.load("op") == state()
 
-            say(process, "let go")
-            assert await said(process) == "free"
+            process.write_line("let go")
+            assert await process.read_line() == "free"
 
         await store.commit(state(version=2, events=1), expected_version=1, entries=entries("op", 1, 1))
         assert await store.load("op") == state(version=2, events=1)
@@ -246,13 +228,16 @@ async def test_a_file_that_another_process_locks_is_waited_for_and_then_told_of(
 
 async def test_a_lock_that_ends_in_time_is_not_noticed(tmp_path: Path) -> None:
     file = tmp_path / "store.db"
-    async with SqlStore(f"sqlite:///{file}", retry_seconds=30) as store, child("hold", str(file)) as process:
-        assert await said(process) == "locked"
+    async with (
+        SqlStore(f"sqlite:///{file}", retry_seconds=30) as store,
+        run_program(CHILD, "hold", str(file)) as process,
+    ):
+        assert await process.read_line() == "locked"
         saving = asyncio.gather(*(grow(store, f"op{n}", commits=2, each=2) for n in range(5)))
         await asyncio.sleep(0.1)
         assert not saving.done()
 
-        say(process, "let go")
+        process.write_line("let go")
         await saving
 
         assert await assert_states_and_events_agree(store) == 5

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import sys
 from collections.abc import AsyncIterator
-from pathlib import Path
 from time import monotonic
 from typing import Any
 
@@ -19,6 +18,7 @@ from hookline.errors import OperationFinishedError, OperationNotFoundError
 from hookline.hooks import Hooks
 from hookline.runtime import OperationResult
 from hookline.store import SqlStore, Worker
+from tests.programs import run_program
 
 from .records import state
 from .test_worker import Till, status_of
@@ -63,28 +63,24 @@ async def running_child(store: SqlStore, parent: str) -> str:
 
 
 async def test_another_process_stops_an_operation_and_its_sub_agent_within_a_second(database_url: str) -> None:
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "tests.store.test_interrupts", database_url),
-        stdout=asyncio.subprocess.PIPE,
-        cwd=Path(__file__).parents[2],
-    )
-    async with SqlStore(database_url) as store:
+    async with (
+        run_program("tests.store.test_interrupts", database_url) as program,
+        SqlStore(database_url) as store,
+    ):
         child = await running_child(store, "op")
 
         asked = monotonic()
         found = await store.request_interrupt("op", by="key:ann")
-        assert process.stdout is not None
-        ended = await asyncio.wait_for(process.stdout.readline(), 20)
+        ended = await program.read_line()
         took = monotonic() - asked
 
-        assert ended == b"interrupted\n"
+        assert ended == "interrupted"
         assert took < WITHIN
         assert (found.interrupt_asked_by, found.status) == ("key:ann", "running")
         for each in ("op", child):
             stored = await store.operation(each)
             assert stored is not None
             assert (stored.status, stored.interrupt_asked_by) == ("interrupted", "key:ann")
-    await process.wait()
 
 
 async def test_the_first_of_two_people_counts_and_the_audit_log_names_that_one(store: SqlStore) -> None:

@@ -1,12 +1,9 @@
-"""A process of its own that commits and wakes: `python children.py <url>` commits once for each line that it reads."""
+"""A process of its own that commits and wakes: `python -m tests.wakeups.children <url>` commits once for each line that it reads."""
 
 from __future__ import annotations
 
 import asyncio
 import sys
-
-if __name__ == "__main__":
-    sys.path.insert(0, __file__.rsplit("/tests/", 1)[0])
 
 from hookline.store import SqlStore
 from tests.store.records import entries, hook, state

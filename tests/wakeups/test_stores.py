@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import sys
-from asyncio.subprocess import PIPE
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
-from pathlib import Path
 from time import monotonic
 
 import msgspec
@@ -32,12 +29,11 @@ from hookline.store import (
 )
 from hookline.wakeups import FileWakeups, PollingWakeups, PostgresWakeups
 from hookline.webhooks import Envelope
+from tests.programs import run_program
 from tests.store.records import grow, hook
 from tests.store.test_worker import Till, status_of
 
 pytestmark = pytest.mark.anyio
-
-CHILD = str(Path(__file__).with_name("children.py"))
 
 
 async def heard(event: asyncio.Event) -> None:
@@ -64,29 +60,23 @@ class DeafWakeups:
 
 async def test_a_commit_of_another_process_wakes_who_waits_for_it(database_url: str) -> None:
     operations, deliveries, events = asyncio.Event(), asyncio.Event(), asyncio.Event()
-    other = await asyncio.create_subprocess_exec(sys.executable, CHILD, database_url, stdin=PIPE, stdout=PIPE)
-    assert other.stdin is not None
-    assert other.stdout is not None
-    try:
-        async with (
-            SqlStore(database_url) as store,
-            store.wakeups.woken(OPERATIONS, operations.set),
-            store.wakeups.woken(DELIVERIES, deliveries.set),
-            store.wakeups.woken(events_topic("op3"), events.set),
-        ):
-            assert (await asyncio.wait_for(other.stdout.readline(), 60)) == b"ready\n"
-            for number in range(1, 4):
-                operations.clear()
-                deliveries.clear()
-                events.clear()
-                other.stdin.write(f"op{number}\n".encode())
-                await heard(operations)
-                await heard(deliveries)
-            await heard(events)
-            assert [each.number for each in await store.events_of("op3")] == [1]
-    finally:
-        other.kill()
-        await other.communicate()
+    async with (
+        run_program("tests.wakeups.children", database_url) as other,
+        SqlStore(database_url) as store,
+        store.wakeups.woken(OPERATIONS, operations.set),
+        store.wakeups.woken(DELIVERIES, deliveries.set),
+        store.wakeups.woken(events_topic("op3"), events.set),
+    ):
+        assert await other.read_line() == "ready"
+        for number in range(1, 4):
+            operations.clear()
+            deliveries.clear()
+            events.clear()
+            other.write_line(f"op{number}")
+            await heard(operations)
+            await heard(deliveries)
+        await heard(events)
+        assert [each.number for each in await store.events_of("op3")] == [1]
 
 
 async def test_a_decision_in_one_store_is_carried_out_by_a_worker_of_another(database_url: str) -> None:

@@ -8,8 +8,7 @@ from functools import partial
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 import msgspec
-from sqlalchemy import Table, any_, bindparam, insert, select, update
-from sqlalchemy.dialects.postgresql import ARRAY
+from sqlalchemy import Table, bindparam, insert, select, update
 from sqlalchemy.exc import IntegrityError, SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -23,19 +22,12 @@ from hookline.errors import (
 )
 from hookline.events import HookType
 from hookline.runtime import FORMAT
-from hookline.store._database import (
-    FIRST_PAUSE,
-    LONGEST_PAUSE,
-    Database,
-    delete_rows,
-    insert_into_tables,
-    is_transient,
-    update_rows,
-)
+from hookline.store._database import FIRST_PAUSE, LONGEST_PAUSE, Database, is_transient
 from hookline.store._decisions import link_events
 from hookline.store._deliveries import insert_deliveries
 from hookline.store._lease import build_release
 from hookline.store._partitions import KEPT, today
+from hookline.store._row_statements import delete_rows, insert_into_tables, update_rows
 from hookline.store._rows import is_storable, parse_tags, replace_unstorable
 from hookline.store._state_rows import StateChange, decode_layout, find_dropped
 from hookline.store._tables import events, model_calls, operation_tags, operations, relay_queue, state_rows
@@ -292,16 +284,9 @@ class StoredVersion(NamedTuple):
     interrupt_asked_at: float | None
 
 
-_select_versions = (
-    select(*(operations.c[name] for name in StoredVersion._fields))
-    .where(operations.c.operation_id == any_(bindparam("ids", type_=ARRAY(operations.c.operation_id.type))))
-    # Always in the same order, so that two processes never deadlock.
-    .order_by(operations.c.operation_id)
-    .with_for_update()
-)
-"""For PostgreSQL."""
-_SELECT_VERSIONS = f"SELECT {', '.join(StoredVersion._fields)} FROM operations WHERE operation_id IN"
-"""The same for SQLite, which gets plain tuples, as from `insert_rows`."""
+_SELECT_VERSIONS = f"SELECT {', '.join(StoredVersion._fields)} FROM operations WHERE operation_id"
+_COUNT_WRITTEN = "SELECT count(*) FROM operations WHERE operation_id = ANY($1) AND write_id = ANY($2)"
+"""For PostgreSQL, which does not say how many rows several updates have changed."""
 _immutable_columns = frozenset(
     (
         *("created_at", "day", "failed_delivery", "tags", "updated_at"),
@@ -368,13 +353,11 @@ class CommitWriter:
 
         Only the first try of a commit assumes something: another one does not know what the try before has written.
         """
-        # PostgreSQL does not say whether each of several updates has found its row.
-        is_confirmed = self._database.dialect == "sqlite" or len(commits) == 1
         assumed: dict[str, StoredVersion | None] = {}
         for commit in commits:
             last = self._last_written.pop(commit.operation_id, None)
             is_new = commit.expected_version is None
-            can_tell = not commit.was_tried and (is_new or (last is not None and is_confirmed))
+            can_tell = not commit.was_tried and (is_new or last is not None)
             commit.was_tried = True
             if can_tell and check_commit(commit, None if is_new else last) is None:
                 assumed[commit.operation_id] = None if is_new else last
@@ -422,12 +405,17 @@ def place_events(commit: Commit, found: StoredVersion | None, day: int) -> None:
 
 
 async def read_stored_versions(connection: AsyncConnection, ids: Sequence[str]) -> dict[str, StoredVersion]:
-    """Read the stored versions of operations, and lock their rows until the transaction ends."""
+    """Read the stored versions of operations, and lock their rows until the transaction ends.
+
+    Rows are locked in the order of Python, here and by the updates of commits, so that two processes never deadlock.
+    """
     if connection.dialect.name == "postgresql":
-        rows = await connection.execute(_select_versions, {"ids": ids})
+        query = f'{_SELECT_VERSIONS} = ANY($1) ORDER BY operation_id COLLATE "C" FOR UPDATE'
+        rows = await connection.exec_driver_sql(query, (ids,))
     else:
-        rows = await connection.exec_driver_sql(f"{_SELECT_VERSIONS} ({', '.join('?' * len(ids))})", tuple(ids))
-    return {row[0]: StoredVersion(*row) for row in rows}
+        query = f"{_SELECT_VERSIONS} IN ({', '.join('?' * len(ids))})"
+        rows = await connection.exec_driver_sql(query, tuple(ids))
+    return {row[0]: StoredVersion._make(row) for row in rows}
 
 
 def check_commit(commit: Commit, found: StoredVersion | None) -> Exception | None:
@@ -472,16 +460,17 @@ async def write_commits(
     state = StateWriter()
     for commit in commits:
         state.place(commit, found.get(commit.operation_id))
-    new = sorted((c.operation for c in commits if c.expected_version is None), key=lambda row: str(row["operation_id"]))
-    changed = [
-        (updated_columns(commit.operation), identifying_columns(its))
-        for commit in commits
-        if (its := found.get(commit.operation_id)) is not None
-    ]
+    new: list[Row] = []
+    changed: list[tuple[Row, Row]] = []
+    for commit in sorted(commits, key=lambda commit: commit.operation_id):
+        if (its := found.get(commit.operation_id)) is None:
+            new.append(commit.operation)
+        else:
+            changed.append((updated_columns(commit.operation), identifying_columns(its)))
     if new:
         # An `EventLog` may have stored events of these operations; from now on they store their own.
         await delete_rows(connection, events, [{"operation_id": row["operation_id"], "day": KEPT} for row in new])
-    if changed and await update_rows(connection, operations, changed, now="updated_at") not in (None, len(changed)):
+    if changed and await update_operations(connection, changed) != len(changed):
         raise OutdatedVersionError
     await state.delete_dropped(connection)
     rows = [row for commit in commits for row in commit.events]
@@ -499,7 +488,23 @@ async def write_commits(
         await connection.execute(_insert_tag, tags)
     await link_events(connection, rows)
     new_deliveries = [row for commit in commits for row in commit.deliveries]
-    await insert_deliveries(connection, new_deliveries, now=database.now_sql(), are_new=True)
+    if new_deliveries:
+        await insert_deliveries(connection, new_deliveries, now=database.now_sql(), are_new=True)
+
+
+async def update_operations(connection: AsyncConnection, changes: Sequence[tuple[Row, Row]]) -> int:
+    """Update operations that are still as they were found, and return how many are.
+
+    Args:
+        connection: The transaction.
+        changes: The `updated_columns` and the `identifying_columns` of each.
+    """
+    updated = await update_rows(connection, operations, changes, now="updated_at")
+    if updated is None:
+        ids = [found["operation_id"] for _, found in changes]
+        written = await connection.exec_driver_sql(_COUNT_WRITTEN, (ids, [new["write_id"] for new, _ in changes]))
+        updated = int(written.scalar_one())
+    return updated
 
 
 class StateWriter:
@@ -521,7 +526,7 @@ class StateWriter:
             found: The stored version of its operation, if it has one.
         """
         stored = decode_layout(found.layout) if found is not None and found.layout is not None else None
-        compactions = sum(row["type"] == HookType.AFTER_COMPACT for row in commit.events)
+        compactions = [row["type"] for row in commit.events].count(HookType.AFTER_COMPACT)
         layout, rows = commit.change.place(stored, is_whole=commit.is_whole, compactions=compactions)
         self.rows[state_rows] += rows
         if stored is not None:

@@ -6,7 +6,7 @@ import math
 import os
 import socket
 import sqlite3
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from contextlib import (
     AbstractAsyncContextManager,
     AsyncExitStack,
@@ -17,7 +17,6 @@ from contextlib import (
 )
 from contextvars import ContextVar
 from functools import cache, partial
-from operator import itemgetter
 from typing import Any, Literal, TypeAlias, TypeVar
 from uuid import uuid4
 from weakref import WeakSet
@@ -25,22 +24,15 @@ from weakref import WeakSet
 import msgspec
 from sqlalchemy import (
     ColumnElement,
-    Delete,
     Double,
     Engine,
-    Insert,
     Table,
-    Update,
-    bindparam,
     cast,
     create_engine,
-    delete,
     event,
     func,
-    literal,
     literal_column,
     select,
-    update,
 )
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import URL, make_url
@@ -60,10 +52,8 @@ __all__ = [
     "Durability",
     "StoreVersionError",
     "after_commit",
-    "delete_rows",
+    "express_now",
     "insert_into",
-    "insert_into_tables",
-    "insert_rows",
     "is_lock_timeout",
     "is_transient",
     "limit_waiting",
@@ -72,7 +62,6 @@ __all__ = [
     "silence_driver_debug",
     "translate_errors",
     "unavailable_error",
-    "update_rows",
 ]
 
 Dialect: TypeAlias = Literal["sqlite", "postgresql"]
@@ -315,7 +304,7 @@ def after_commit(connection: AsyncConnection, effect: Callable[[], object]) -> N
 
 async def read_clock(connection: AsyncConnection) -> float:
     """Read the database's clock in a transaction, in unix seconds."""
-    return float((await connection.execute(select(_now_sql(connection.dialect.name)))).scalar_one())
+    return float((await connection.execute(select(express_now(connection.dialect.name)))).scalar_one())
 
 
 def insert_into(connection: AsyncConnection, table: Table) -> postgresql.Insert | sqlite.Insert:
@@ -323,187 +312,9 @@ def insert_into(connection: AsyncConnection, table: Table) -> postgresql.Insert 
     return postgresql.insert(table) if connection.dialect.name == "postgresql" else sqlite.insert(table)
 
 
-async def insert_rows(
-    connection: AsyncConnection,
-    table: Table,
-    rows: Sequence[Mapping[str, object]],
-    *,
-    alike: Mapping[str, object] | None = None,
-    skip_known: bool = False,
-) -> None:
-    """Insert rows that have the same columns, in order.
-
-    PostgreSQL gets them in one statement with an array for each column. It would prepare the indexes and partitions of
-    the table for every row of an `executemany`. SQLite gets plain tuples where it can: SQLAlchemy takes as long to make
-    the parameters of a row as SQLite to store it.
-
-    Args:
-        connection: In a transaction that may write.
-        table: The table.
-        rows: The rows.
-        alike: Values or SQL expressions that all rows have, by column.
-        skip_known: Whether rows whose key is stored already are left out.
-    """
-    alike = alike or {}
-    if connection.dialect.name != "postgresql" and not alike and not skip_known:
-        await _insert_tuples(connection, table, rows)
-        return
-    if connection.dialect.name != "postgresql":
-        inserting = sqlite.insert(table).values(alike) if alike else sqlite.insert(table)
-        await connection.execute(inserting.on_conflict_do_nothing() if skip_known else inserting, rows)
-        return
-    names = tuple(rows[0])
-    arrays = [literal([row[name] for row in rows], postgresql.ARRAY(table.c[name].type)) for name in names]
-    new = func.unnest(*arrays).table_valued(*names, name="new").render_derived()
-    values = [*(new.c[name] for name in names), *(cast(value, table.c[name].type) for name, value in alike.items())]
-    moved = postgresql.insert(table).from_select([*names, *alike], select(*values))
-    await connection.execute(moved.on_conflict_do_nothing() if skip_known else moved)
-
-
-async def insert_into_tables(
-    connection: AsyncConnection,
-    rows: Mapping[Table, Sequence[Mapping[str, object]]],
-    *,
-    now: Mapping[Table, tuple[str, ...]] | None = None,
-) -> None:
-    """Insert rows into several tables; those of one table have the same columns.
-
-    PostgreSQL gets all of them in one statement: another one would take another round trip. SQLite gets plain tuples,
-    as from `insert_rows`.
-
-    Args:
-        connection: In a transaction that may write.
-        rows: The rows of each table; none are left out.
-        now: Further columns of a table, which are set to the time of the database.
-    """
-    now = now or {}
-    given = {table: its for table, its in rows.items() if its}
-    if connection.dialect.name != "postgresql":
-        for table, its in given.items():
-            await _insert_tuples(connection, table, its, now.get(table, ()))
-    elif given:
-        tables = tuple((table, tuple(its[0]), now.get(table, ())) for table, its in given.items())
-        arrays = {
-            _array_name(table, name): [row[name] for row in its] for table, its in given.items() for name in its[0]
-        }
-        await connection.execute(_insert_arrays(tables), arrays)
-
-
-async def _insert_tuples(
-    connection: AsyncConnection, table: Table, rows: Sequence[Mapping[str, object]], now: tuple[str, ...] = ()
-) -> None:
-    names = tuple(rows[0])
-    values_of = itemgetter(*names)
-    await connection.exec_driver_sql(_insert_statement(table, names, now), [values_of(row) for row in rows])
-
-
 @cache
-def _insert_arrays(tables: tuple[tuple[Table, tuple[str, ...], tuple[str, ...]], ...]) -> Insert:
-    """Return the statement for PostgreSQL that inserts an array for each of some columns of some tables.
-
-    Args:
-        tables: The tables, each with the columns that are given, and with those that are set to the present time.
-    """
-    inserts: list[Insert] = []
-    for table, names, now in tables:
-        arrays = [bindparam(_array_name(table, name), type_=postgresql.ARRAY(table.c[name].type)) for name in names]
-        new = func.unnest(*arrays).table_valued(*names, name=f"new_{table.name}").render_derived()
-        values = [*(new.c[name] for name in names), *(_now_sql("postgresql") for _ in now)]
-        inserts.append(postgresql.insert(table).from_select([*names, *now], select(*values)))
-    *others, last = inserts
-    for each in others:
-        last = last.add_cte(each.cte(f"insert_{each.table.name}"))
-    return last
-
-
-def _array_name(table: Table, name: str) -> str:
-    return f"new_{table.name}_{name}"
-
-
-async def update_rows(
-    connection: AsyncConnection,
-    table: Table,
-    changes: Sequence[tuple[Mapping[str, object], Mapping[str, object]]],
-    *,
-    now: str,
-) -> int | None:
-    """Update rows whose changes name the same columns; SQLite gets plain tuples, as from `insert_rows`.
-
-    Args:
-        connection: In a transaction that may write.
-        table: The table.
-        changes: For each row, its new values, and values that it must have now, which name it.
-        now: A further column, which is set to the time of the database.
-
-    Returns:
-        How many rows had these values; `None` if PostgreSQL does not say, since there is more than one change.
-    """
-    new, stored = changes[0]
-    names, known = tuple(new), tuple(stored)
-    if connection.dialect.name != "postgresql":
-        values_of, known_of = itemgetter(*names), itemgetter(*known)
-        rows = [(*values_of(new), *known_of(stored)) for new, stored in changes]
-        return (await connection.exec_driver_sql(_update_statement(table, names, known, now), rows)).rowcount
-    given = [{**new, **{f"its_{name}": value for name, value in stored.items()}} for new, stored in changes]
-    changed = (await connection.execute(_update_where(table, names, known, now), given)).rowcount
-    return changed if len(changes) == 1 else None
-
-
-@cache
-def _update_where(table: Table, names: tuple[str, ...], known: tuple[str, ...], now: str) -> Update:
-    """Return the statement for PostgreSQL that updates a row which has some values."""
-    conditions = [
-        table.c[name].is_not_distinct_from(value) if table.c[name].nullable else table.c[name] == value
-        for name in known
-        for value in [bindparam(f"its_{name}", type_=table.c[name].type)]
-    ]
-    values = {name: bindparam(name, type_=table.c[name].type) for name in names}
-    return update(table).where(*conditions).values({**values, now: _now_sql("postgresql")})
-
-
-async def delete_rows(connection: AsyncConnection, table: Table, keys: Sequence[Mapping[str, object]]) -> None:
-    """Delete the rows that have some values.
-
-    Args:
-        connection: In a transaction that may write.
-        table: The table.
-        keys: The values of each row, or of several rows; all name the same columns.
-    """
-    names = tuple(keys[0])
-    if connection.dialect.name == "postgresql":
-        await connection.execute(
-            _delete_where(table, names), [{f"its_{name}": key[name] for name in names} for key in keys]
-        )
-        return
-    values_of = itemgetter(*names)
-    statement = f"DELETE FROM {table.name} WHERE {' AND '.join(_match(table, name) for name in names)}"
-    await connection.exec_driver_sql(statement, [values_of(key) for key in keys])
-
-
-@cache
-def _delete_where(table: Table, names: tuple[str, ...]) -> Delete:
-    return delete(table).where(*(table.c[name] == bindparam(f"its_{name}", type_=table.c[name].type) for name in names))
-
-
-@cache
-def _insert_statement(table: Table, names: tuple[str, ...], now: tuple[str, ...]) -> str:
-    columns = ", ".join(f'"{name}"' for name in (*names, *now))
-    values = ", ".join([*("?" for _ in names), *(str(_now_sql("sqlite")) for _ in now)])
-    return f"INSERT INTO {table.name} ({columns}) VALUES ({values})"
-
-
-@cache
-def _update_statement(table: Table, names: tuple[str, ...], known: tuple[str, ...], now: str) -> str:
-    changes = ", ".join(f'"{name}" = ?' for name in names)
-    conditions = " AND ".join(_match(table, name) for name in known)
-    return f'UPDATE {table.name} SET {changes}, "{now}" = {_now_sql("sqlite")} WHERE {conditions}'
-
-
-def _match(table: Table, name: str) -> str:
-    return f'"{name}" IS ?' if table.c[name].nullable else f'"{name}" = ?'
-
-
-def _now_sql(dialect: str) -> ColumnElement[float]:
+def express_now(dialect: str) -> ColumnElement[float]:
+    """Return the SQL expression for the present time of a kind of database, in unix seconds."""
     if dialect == "postgresql":
         return cast(func.extract("epoch", func.statement_timestamp()), Double)
     return literal_column("((julianday('now') - 2440587.5) * 86400.0)", Double)
@@ -680,7 +491,7 @@ class Database:
 
     def now_sql(self) -> ColumnElement[float]:
         """Return the SQL expression for the database's present time, in unix seconds."""
-        return _now_sql(self.dialect)
+        return express_now(self.dialect)
 
     async def now(self) -> float:
         """Read the database's clock, in unix seconds."""

@@ -30,9 +30,10 @@ from sqlalchemy import (
 )
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from hookline.store._database import insert_into, insert_rows
+from hookline.store._database import insert_into
 from hookline.store._delivery_claims import UNCLAIMED, ClaimedDelivery, lock_deliveries
 from hookline.store._partitions import GIVEN_UP, KEPT, day_of, move_rows
+from hookline.store._row_statements import insert_rows
 from hookline.store._rows import stream_name
 from hookline.store._tables import attempts, deliveries, endpoints, operations
 from hookline.webhooks import Envelope

@@ -12,8 +12,9 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from hookline.errors import HookUsageError, StoreOverloadedError, StoreUnavailableError
 from hookline.events import EVENTS, Event, encode
 from hookline.hooks import Hooks
-from hookline.store._database import FIRST_PAUSE, LONGEST_PAUSE, insert_rows
+from hookline.store._database import FIRST_PAUSE, LONGEST_PAUSE
 from hookline.store._partitions import KEPT
+from hookline.store._row_statements import insert_rows
 from hookline.store._store import SqlStore
 from hookline.store._tables import events, operations
 from hookline.store._topics import events_topic

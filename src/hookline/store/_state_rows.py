@@ -197,8 +197,10 @@ def find_dropped(stored: Layout, layout: Layout) -> list[Number]:
 
 def subtract_ranges(ranges: Sequence[tuple[Number, Number]], needed: Sequence[tuple[Number, Number]]) -> set[Number]:
     """Return the numbers in some ranges that are in none of others."""
-    # Most ranges lie in one of the next state, so that a long conversation is not counted message by message.
-    others = [(first, last) for first, last in ranges if not any(low <= first and last <= high for low, high in needed)]
+    # Most ranges are also in the next state, or lie in one that is longer by some messages: so a long conversation is
+    # not counted message by message.
+    left = set(ranges).difference(needed)
+    others = [each for each in left if not any(low <= each[0] and each[1] <= high for low, high in needed)]
     return collect_numbers(others) - collect_numbers(needed) if others else set()
 
 

@@ -5,9 +5,9 @@ import math
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
 from functools import partial
+from secrets import token_hex
 from types import TracebackType
 from typing import Protocol, Self, TypeVar, get_args
-from uuid import uuid4
 
 import anyio
 from sqlalchemy import ColumnElement
@@ -333,7 +333,7 @@ class SqlStore(DurableStore):
         if expected_version is not None and state.version <= expected_version:
             raise HookUsageError(f"Version {state.version} of a state does not follow on {expected_version}.")
         commit = Commit(
-            build_operation_row(state, change.head, owner=self.worker_id, write_id=uuid4().hex),
+            build_operation_row(state, change.head, owner=self.worker_id, write_id=token_hex(16)),
             change,
             is_whole=is_whole,
             expected_version=expected_version,
