@@ -94,7 +94,11 @@ async def run_program(
     stdin, writer = _context.Pipe(duplex=False)
     reader, stdout = _context.Pipe(duplex=False)
     given = [str(each) for each in arguments]
-    process = _context.Process(target=_run, args=(module, given, dict(environment or os.environ), stdin, stdout))
+    process = _context.Process(
+        target=_run,
+        args=(module, given, dict(environment or os.environ), stdin, stdout),
+        daemon=True,  # ended with pytest at the latest, if the caller is cancelled while it starts
+    )
     await asyncio.to_thread(process.start)  # the first one waits until all is imported
     stdin.close()
     stdout.close()
