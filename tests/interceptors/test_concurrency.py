@@ -475,6 +475,27 @@ async def test_nothing_of_a_call_is_kept_by_the_chain() -> None:
     assert len(alive) == 0
 
 
+@ASYNCIO
+async def test_the_task_of_a_chain_that_has_suspended_does_not_wait_for_the_collector() -> None:
+    async def suspend(call: Any, call_next: Any) -> Any:
+        await turns(1)
+        return await call_next(call)
+
+    chain = Chain([around(suspend)])
+    gc.collect()
+    gc.disable()
+    try:
+        task = asyncio.create_task(lead(chain))
+        await task
+        gone = weakref.ref(task)
+        del task
+        await turns(2)
+
+        assert gone() is None
+    finally:
+        gc.enable()
+
+
 async def test_a_chain_with_a_receiver_of_its_records_is_collected() -> None:
     with recorded():
         chain = Chain([before(lambda call: None)])

@@ -14,6 +14,7 @@ import pytest
 
 from hookline import AgentCall, Hooks, ModelResponse, OnComplete
 from hookline.errors import HookDefinitionError, HookUsageError, RunStopped, UnsupportedHookError
+from hookline.execution import return_portal
 from hookline.loop import wrap
 from hookline.runtime import interrupt
 
@@ -138,7 +139,7 @@ async def test_a_run_that_is_never_left_is_warned_of(way: Way) -> None:
         run = wrap(client, operation_id="forgotten")
         if way.sync:
             run.__enter__()
-            portal, stack = run._surroundings.portal, run._stack
+            portal = run._surroundings.portal
         else:
             await run.__aenter__()
         adapter = run._adapter
@@ -147,7 +148,7 @@ async def test_a_run_that_is_never_left_is_warned_of(way: Way) -> None:
             del run
         if way.sync:
             portal.run(adapter.close)
-            stack.close()
+            return_portal(portal, cancel=False)
         else:
             await adapter.__aexit__(None, None, None)
     assert ["forgotten" in str(each.message) for each in caught if each.category is ResourceWarning] == [True]

@@ -34,8 +34,10 @@ from hookline.execution._portal import (
     Portal,
     calling_thread,
     open_portal,
+    return_portal,
     run_in_caller,
     start_task,
+    take_portal,
 )
 
 __all__ = [
@@ -67,9 +69,11 @@ __all__ = [
     "report",
     "report_at",
     "report_failure",
+    "return_portal",
     "run_in_caller",
     "run_queued",
     "run_timed",
     "start_task",
+    "take_portal",
     "tool_of",
 ]

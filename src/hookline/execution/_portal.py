@@ -18,7 +18,16 @@ from typing import Any, TypeVar, cast
 
 from hookline.errors import HookUsageError
 
-__all__ = ["LoopPortal", "Portal", "calling_thread", "open_portal", "run_in_caller", "start_task"]
+__all__ = [
+    "LoopPortal",
+    "Portal",
+    "calling_thread",
+    "open_portal",
+    "return_portal",
+    "run_in_caller",
+    "start_task",
+    "take_portal",
+]
 
 T = TypeVar("T")
 
@@ -307,7 +316,12 @@ class LoopPortal(Portal):
             self._runner = None
 
     def _has_work(self) -> bool:
-        return bool(self._arriving or any(each.needs_loop for each in self._callers) or self._tasks.any_alive())
+        if self._arriving:
+            return True
+        for each in self._callers:
+            if each.needs_loop:
+                return True
+        return self._tasks.any_alive()
 
     def _hand_over(self) -> None:
         """Have the thread of the portal's own run the event loop."""
@@ -414,22 +428,36 @@ _inherited: list[LoopPortal] = []
 """Those of the process that this one was forked from. To close one would end that of the other process too."""
 
 
+def take_portal() -> LoopPortal:
+    """Return an event loop for threads that have none; the caller gives it to `return_portal` in the end."""
+    try:
+        return _idle.pop()
+    except IndexError:
+        return LoopPortal()
+
+
+def return_portal(portal: LoopPortal, *, cancel: bool) -> None:
+    """Keep an event loop for a later run, or close it if anything of its use is left.
+
+    Args:
+        portal: What `take_portal` returned.
+        cancel: Whether to cancel what it has started and not finished, rather than wait for it.
+    """
+    if portal.is_reusable and len(_idle) < MOST_IDLE:
+        _idle.append(portal)
+    else:
+        portal.close(cancel=cancel)
+
+
 @contextmanager
 def open_portal() -> Iterator[LoopPortal]:
     """Make an event loop for threads that have none, for as long as the block runs."""
-    try:
-        portal = _idle.pop()
-    except IndexError:
-        portal = LoopPortal()
-    cancel = True
+    portal, cancel = take_portal(), True
     try:
         yield portal
         cancel = False
     finally:
-        if portal.is_reusable and len(_idle) < MOST_IDLE:
-            _idle.append(portal)
-        else:
-            portal.close(cancel=cancel)
+        return_portal(portal, cancel=cancel)
 
 
 def _close_idle_portals() -> None:
@@ -517,6 +545,10 @@ class _Caller:
         except BaseException as error:  # for the caller; some of them would end the event loop
             self._error = error
         self._done = True
+        # The context of the task refers to this object, and what has run may refer to the task: without this, both
+        # would wait for the collector.
+        self._task = None
+        del self._function, self._args
         self._tell(None)
 
     def _tell(self, job: Callable[[], object] | None) -> None:
@@ -544,7 +576,8 @@ class _Caller:
                 raise self._error
             finally:
                 self._error = None  # or it and this frame would keep each other
-        return self._result
+        result, self._result = self._result, None
+        return result
 
     def _next_job(self) -> Callable[[], object] | None:
         if self._portal._take():

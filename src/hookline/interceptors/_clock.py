@@ -270,6 +270,8 @@ def drive(clock: Clock, coroutine: Coroutine[Any, Any, Any], waits_for: Any) -> 
         return stop.value
     finally:
         alarm.close()
+        if clock.alarm is alarm:
+            clock.alarm = None  # or both would wait for the collector, with the task
 
 
 async def drive_through(clock: Clock, coroutine: Coroutine[Any, Any, Any]) -> Any:

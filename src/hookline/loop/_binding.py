@@ -207,9 +207,10 @@ class LoopBinding:
         Args:
             of: The task or thread whose streams to close; all unless given.
         """
-        for stream in [each for each in self._streams if of is None or each.reader == of]:
-            await self._surroundings.close(stream.http)
-            await self._end_stream(stream, None)
+        for stream in list(self._streams):
+            if of is None or stream.reader == of:
+                await self._surroundings.close(stream.http)
+                await self._end_stream(stream, None)
 
     # Model calls.
 
@@ -532,17 +533,18 @@ class LoopBinding:
                     f"Tool call {request.tool_call_id!r} ({request.tool_name}) has run already, and would run a "
                     "second time. Call `run.call_tools` once for each answer."
                 )
-        self._ran.update((step, request.tool_call_id) for request in requests)
+        for request in requests:
+            self._ran.add((step, request.tool_call_id))
         found = await self._run_all([(request, False) for request in requests])
         while asked := [done.asked for done in found.values() if done.asked is not None]:
             if self._decide is None:
                 self._pause(asked)
             found |= await self._ask_in_place(self._decide, asked)
-        return [
-            Told(call=call, content=done.result.content, success=done.result.success)
-            for call, request in zip(given, requests, strict=True)
-            for done in [found[request.tool_call_id]]
-        ]
+        told: list[Told] = []
+        for call, request in zip(given, requests, strict=True):
+            result = found[request.tool_call_id].result
+            told.append(Told(call=call, content=result.content, success=result.success))
+        return told
 
     async def _run_all(self, requests: Sequence[tuple[ToolRequest, bool]]) -> dict[str, ToolDone]:
         """Run calls concurrently.
@@ -558,11 +560,14 @@ class LoopBinding:
         async def make(name: str, call: Callable[[], Awaitable[ToolDone]]) -> None:
             found[name] = await call()
 
-        calls = [(request.tool_call_id, self._prepare(request, approved=approved)) for request, approved in requests]
-        await run_overlapping(self.run.run, [partial(make, *each) for each in calls])
-        stop = next((done.stop for done in found.values() if done.stop is not None), None)
-        if stop is not None:
-            raise _stopped_error(stop)
+        calls = [
+            partial(make, request.tool_call_id, self._prepare(request, approved=approved))
+            for request, approved in requests
+        ]
+        await run_overlapping(self.run.run, calls)
+        for done in found.values():
+            if done.stop is not None:
+                raise _stopped_error(done.stop)
         return found
 
     def _prepare(self, request: ToolRequest, *, approved: bool) -> Callable[[], Awaitable[ToolDone]]:

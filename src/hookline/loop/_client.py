@@ -8,7 +8,7 @@ import inspect
 import json
 import sys
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -19,12 +19,22 @@ from hookline.loop._format import Format, encode_events, read_events
 from hookline.loop._messages import Messages
 from hookline.loop._responses import Responses
 
-__all__ = ["Exchange", "check_client", "hook_client", "is_async_client", "native_format", "provider_of"]
+__all__ = [
+    "Exchange",
+    "check_client",
+    "drop_resources",
+    "hook_client",
+    "is_async_client",
+    "native_format",
+    "provider_of",
+]
 
 C = TypeVar("C")
 
 FORMATS: tuple[Format, ...] = (ChatCompletions(), Responses(), Messages())
 """The protocols whose model calls are recognised."""
+
+_BY_NAME = {each.name: each for each in FORMATS}
 
 PACKAGES = ("openai", "anthropic")
 HTTP_LIBRARIES = ("httpx2", "httpx")
@@ -61,7 +71,8 @@ def check_client(client: object) -> None:
 
 
 def _package_of(client: object) -> str | None:
-    return _package_of_class(cast(Any, type(client)))
+    kind: Any = type(client)
+    return _package_of_class(kind)
 
 
 @functools.cache
@@ -72,12 +83,19 @@ def _package_of_class(kind: type) -> str | None:
 
 def is_async_client(client: object) -> bool:
     """Return whether a client's calls are awaited."""
-    return inspect.iscoroutinefunction(type(client).post)  # type: ignore[attr-defined]
+    kind: Any = type(client)
+    return _is_async_class(kind)
+
+
+@functools.cache
+def _is_async_class(kind: Any) -> bool:
+    return inspect.iscoroutinefunction(kind.post)
 
 
 def provider_of(client: object) -> str:
     """Return the name of a client's provider, as OpenTelemetry spells it."""
-    return _provider_of_class(cast(Any, type(client)))
+    kind: Any = type(client)
+    return _provider_of_class(kind)
 
 
 @functools.cache
@@ -88,19 +106,21 @@ def _provider_of_class(kind: type) -> str:
 
 def native_format(client: object) -> Format:
     """Return the protocol that a client usually speaks."""
-    name = "messages" if _package_of(client) == "anthropic" else "chat.completions"
-    return next(each for each in FORMATS if each.name == name)
+    return _BY_NAME["messages" if _package_of(client) == "anthropic" else "chat.completions"]
 
 
 def format_named(name: str) -> Format | None:
     """Return the protocol with a name; `None` if there is none."""
-    return next((each for each in FORMATS if each.name == name), None)
+    return _BY_NAME.get(name)
 
 
 def format_of_path(path: str) -> Format | None:
     """Return the protocol of the model calls at a URL path; `None` for other calls."""
     path = path.partition("?")[0]
-    return next((each for each in FORMATS if path.endswith(each.path)), None)
+    for each in FORMATS:
+        if path.endswith(each.path):
+            return each
+    return None
 
 
 def check_call(path: str, given: Mapping[str, Any]) -> None:
@@ -115,18 +135,22 @@ def check_call(path: str, given: Mapping[str, Any]) -> None:
             "responses or messages, or make this call with the client that you gave to `wrap`."
         )
     headers = (given.get("options") or {}).get("headers") or {}
-    helper = next((each for name, each in headers.items() if name.lower() == "x-stainless-helper"), "")
     body = given.get("body")
-    if TOOL_RUNNER in str(helper) and isinstance(body, Mapping) and body.get("tools"):
-        raise HookUsageError(
-            "`tool_runner` runs the tools by itself, so that they would pass by your guards. Call `messages.create` in "
-            "a loop, and run the tools with `run.call_tools`."
-        )
+    for name, value in headers.items():
+        is_runner = name.lower() == "x-stainless-helper" and TOOL_RUNNER in str(value)
+        if is_runner and isinstance(body, Mapping) and body.get("tools"):
+            raise HookUsageError(
+                "`tool_runner` runs the tools by itself, so that they would pass by your guards. Call "
+                "`messages.create` in a loop, and run the tools with `run.call_tools`."
+            )
 
 
 def format_of_answer(answer: object) -> Format | None:
     """Return the protocol of an answer; `None` for any other object."""
-    return next((each for each in FORMATS if each.wrote(answer)), None)
+    for each in FORMATS:
+        if each.wrote(answer):
+            return each
+    return None
 
 
 def hook_client(client: C, operation_id: str, call: Callable[[Exchange], Any]) -> C:
@@ -138,9 +162,8 @@ def hook_client(client: C, operation_id: str, call: Callable[[Exchange], Any]) -
         call: Makes a model call; it returns an awaitable if the client does.
     """
     twin = copy.copy(client)
-    own, kind = vars(twin), cast(Any, type(twin))
-    for name in _cached_names(kind) & own.keys():
-        del own[name]  # resources bind the methods of the client that they were made by
+    own = vars(twin)
+    drop_resources(twin)  # they bind the methods of the client that they were made by
     bare: Any = client
 
     def post(path: str, **given: Any) -> Any:
@@ -148,7 +171,7 @@ def hook_client(client: C, operation_id: str, call: Callable[[Exchange], Any]) -
         check_call(path, given)
         if format_ is None or not isinstance(given.get("body"), Mapping):
             return bare.post(path, **given)
-        return call(Exchange(twin, bare.post, format_, path, given))
+        return call(Exchange(bare, bare.post, format_, path, given))
 
     def derive(**options: Any) -> Any:
         return hook_client(bare.copy(**options), operation_id, call)
@@ -158,6 +181,14 @@ def hook_client(client: C, operation_id: str, call: Callable[[Exchange], Any]) -
         if getattr(value, "_client", None) is client:  # the clients of other providers keep theirs as plain attributes
             own[name] = type(value)(twin)
     return twin
+
+
+def drop_resources(client: object) -> None:
+    """Drop the resources that a client keeps, each of which refers to it; it makes them anew when they are used."""
+    own = vars(client)
+    kind: Any = type(client)
+    for name in _cached_names(kind) & own.keys():
+        del own[name]
 
 
 @functools.cache

@@ -9,7 +9,7 @@ from typing import Any, Generic, TypeVar
 from hookline.errors import HookUsageError
 from hookline.events import PendingTool
 from hookline.loop._binding import Decide, LoopBinding, Surroundings
-from hookline.loop._client import Exchange, format_named, hook_client, native_format, provider_of
+from hookline.loop._client import Exchange, drop_resources, format_named, hook_client, native_format, provider_of
 from hookline.loop._names import ToolNames
 from hookline.runtime import AdapterRun
 
@@ -62,6 +62,7 @@ class RunBase(Generic[C]):
 
     def _end(self) -> None:
         self._is_open = False
+        drop_resources(self._client)  # so that the client dies with the run, without the collector
 
     def __del__(self) -> None:
         if getattr(self, "_is_open", False):

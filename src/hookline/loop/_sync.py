@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
-from contextlib import ExitStack
 from functools import partial
 from types import TracebackType
 from typing import Any, Generic, NoReturn, TypeVar
 
 import anyio
 
+from hookline._deadlines import new_scope
 from hookline.errors import HookUsageError, RunStopped
 from hookline.events import PendingTool
-from hookline.execution import LoopPortal, calling_thread, is_async_handler, open_portal, run_in_caller
+from hookline.execution import LoopPortal, calling_thread, is_async_handler, return_portal, run_in_caller, take_portal
 from hookline.loop._binding import Decide, LastAnswer, LoopBinding
 from hookline.loop._client import Exchange
 from hookline.loop._judged_streams import JudgedStream, Take, judge_sync
@@ -48,23 +48,31 @@ class SyncLoopRun(RunBase[C], Generic[C]):
     """
 
     def __enter__(self) -> SyncLoopRun[C]:
-        with ExitStack() as stack:
-            portal = stack.enter_context(open_portal())
-            surroundings = self._surroundings = SyncSurroundings(portal)
+        portal = take_portal()
+        try:
+            surroundings = SyncSurroundings(portal)
             binding = self._begin(surroundings)
+            self._surroundings = surroundings
             portal.run(self._adapter.open)
             self._adapter.run.scope = surroundings  # type: ignore[assignment]  # the loop belongs to its own thread
-            self._open_client(lambda exchange: surroundings.ask_model(binding, exchange))
-            self._stack = stack.pop_all()
+            self._open_client(partial(surroundings.ask_model, binding))
+        except BaseException:
+            return_portal(portal, cancel=True)
+            raise
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        portal = self._surroundings.portal
-        with self._stack:
+        if not self._is_open:
+            return  # it was left before, and its event loop may be another run's by now
+        portal, failed = self._surroundings.portal, True
+        try:
             self._end()
             portal.run(self._close, error)
+            failed = False
+        finally:
+            return_portal(portal, cancel=failed)
         if self._adapter.interrupted and error is None:
             raise RunStopped("The run was interrupted.")
 
@@ -198,7 +206,7 @@ class SyncSurroundings:
         return result
 
     async def _run(self, function: Callable[..., Awaitable[T]], args: tuple[Any, ...]) -> T:
-        with anyio.CancelScope() as scope:
+        with new_scope(on_asyncio=True) as scope:
             self._scopes.add(scope)
             try:
                 return await function(*args)

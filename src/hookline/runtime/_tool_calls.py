@@ -110,7 +110,7 @@ def make_call(run: Run, step: Step, request: ToolRequest, tool: Tool | None) -> 
     return call, problem
 
 
-async def run_overlapping(run: Run, jobs: list[Job]) -> None:
+async def run_overlapping(run: Run, jobs: Sequence[Job]) -> None:
     """Run the calls of one step; several run at the same time."""
     if len(jobs) <= 1:
         for job in jobs:
