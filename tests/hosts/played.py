@@ -7,6 +7,7 @@ programs were seen to do, version by version (Cursor: what its documentation say
 from __future__ import annotations
 
 import asyncio
+import functools
 import json
 import os
 import shutil
@@ -551,19 +552,26 @@ class CodingAgentStage:
         """Return a host whose installation names the hooks, for an account of that name."""
         folder = Path(tempfile.mkdtemp(dir=self.folder.name))
         if OPTIONS.get()["stored"]:
-            shutil.copyfile(await self.empty_database(), folder / "hookline.db")
+            shutil.copyfile(await empty_database(), folder / "hookline.db")
         HOOKS.set(hooks)
         given = {"hooks": f"{__name__}:policy", "tenant_id": tenant_id, "ask_seconds": ASK_SECONDS, **OPTIONS.get()}
         with patch.dict(os.environ, {"LOGNAME": user_id} if user_id else {}):
             return LocalHost(folder, self.kind.name, **given)
 
-    async def empty_database(self) -> Path:
-        """Return a database that is copied, since migrating takes longer."""
-        empty = Path(self.folder.name) / "empty.db"
-        if not empty.exists():
-            async with SqlStore(f"sqlite:///{empty}"):
-                pass
-        return empty
+
+@functools.cache
+def template_folder() -> tempfile.TemporaryDirectory[str]:
+    """Make the folder of the database that the hosts of all stages copy."""
+    return tempfile.TemporaryDirectory(prefix="hl-")
+
+
+async def empty_database() -> Path:
+    """Return a database that is copied, since migrating takes longer."""
+    empty = Path(template_folder().name) / "empty.db"
+    if not empty.exists():
+        async with SqlStore(f"sqlite:///{empty}"):
+            pass
+    return empty
 
 
 async def finish(playing: asyncio.Task[str]) -> None:
