@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 import time
 
@@ -29,7 +30,7 @@ async def fill(registry: Registry) -> None:
     for number in range(20):
         try:
             await registry.create(
-                {"name": f"{id(registry)}-{number}", "point": "afterStep", "handler": "log", "tenantId": "acme"}
+                {"name": f"{os.getpid()}-{number}", "point": "afterStep", "handler": "log", "tenantId": "acme"}
             )
             made += 1
         except QuotaError:
