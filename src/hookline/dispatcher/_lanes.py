@@ -12,7 +12,6 @@ import types
 from collections import deque
 from collections.abc import Callable, Generator, Iterable
 from contextvars import Context, copy_context
-from operator import length_hint
 from types import TracebackType
 from typing import Any
 
@@ -93,21 +92,20 @@ class Lane:
                 self.running = item = queue.popleft()
                 event, context, observers = item
                 if stepwise and not hook_executed.receivers:
-                    rest = iter(observers)
-                    for observer in rest:
+                    for observer in observers:
                         if len(observers) > 1:  # each has a context of its own: none sees what another one sets
                             context = item[1].copy()
                         try:
                             coroutine = call_observer(observer.handler, event)
                             waits_for = context.run(next, coroutine, ENDED)
                         except BaseException as error:
-                            self.unfinished = observers[-1 - length_hint(rest) :]
+                            self.unfinished = observers[observers.index(observer) :]
                             report(observer, event, own_failure(error))
                             continue
                         if waits_for is ENDED:
                             continue
                         alarm = alarm or CoroutineAlarm()
-                        self.unfinished = observers[-1 - length_hint(rest) :]
+                        self.unfinished = observers[observers.index(observer) :]
                         await finish_queued(observer, event, coroutine, waits_for, context, host.hook_timeout, alarm)
                         if self.cancelled:
                             return
