@@ -199,7 +199,7 @@ async def test_an_approval_that_is_being_recorded_lets_no_second_call_run(
         first = asyncio.create_task(host.ask(*host.shell("ask first", tool_use_id="call-0")))
         await host.decide(await host.waiting(), Approve)
         await used.wait()
-        second = await host.ask(*host.shell("ask first", tool_use_id="call-1"), seconds=2.0)
+        second = await host.ask(*host.shell("ask first", tool_use_id="call-1"), seconds=4.0)
         answered.set()
 
         assert (await first, "May it run?" in str(second)) == ({}, True)

@@ -44,6 +44,17 @@ async def test_the_wrong_kind_of_block_is_told_the_right_one(way: Way) -> None:
 
 
 @pytest.mark.anyio
+async def test_a_run_that_has_not_begun_cannot_be_left(way: Way) -> None:
+    async with way.opened() as client:
+        run: Any = wrap(client)
+        if way.sync:
+            run.__exit__(None, None, None)
+        else:
+            with pytest.raises(HookUsageError, match=r"has not begun|is not open"):
+                await run.__aexit__(None, None, None)
+
+
+@pytest.mark.anyio
 async def test_wrong_arguments_are_refused(way: Way) -> None:
     async with way.opened() as client:
         with pytest.raises(HookDefinitionError, match="list of bundles"):

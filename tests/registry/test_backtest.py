@@ -62,8 +62,8 @@ def made_by(handler: str, **fields: Any) -> HookDefinition:
     return definition(id="policy", handler=f"{MODULE}:{handler}", **fields)
 
 
-# At which point of a stored call a hook judges it, and how, is the same Python for both databases: PostgreSQL gives
-# back the calls of runs that a hook has stopped (`enforce`) and of runs that none has.
+# At which point of a stored tool call a hook judges it, and how, is the same Python for both databases, and the same
+# events are read for each: PostgreSQL gives back the calls of runs that a hook has stopped (`enforce`) and of others.
 @pytest.mark.parametrize(
     ("dialect", "point", "handler", "mode"),
     [

@@ -47,8 +47,8 @@ def gaps(found: Backtest) -> dict[str, int]:
     return {each.reason: each.calls for each in found.gaps}
 
 
-# A database gives back calls of a kind; at which of their points a hook judges them, and how, is the same Python for
-# both databases. So each kind is read from both, and all points from SQLite.
+# Which events are read depends on the kind of the call and, for two of them, on the point. All of these are read from
+# both databases; at which other points a hook judges a call, and how, is the same Python for both.
 @pytest.mark.parametrize(
     ("dialect", "point", "mode"),
     [
@@ -59,6 +59,7 @@ def gaps(found: Backtest) -> dict[str, int]:
         ("sqlite", "AgentCall.guard", "enforce"),
         ("postgresql", "AgentCall.guard", "enforce"),
         ("sqlite", "AgentCall.after", "shadow"),
+        ("postgresql", "AgentCall.after", "shadow"),
         ("sqlite", "SubAgentCall.after", "shadow"),
         ("postgresql", "SubAgentCall.after", "shadow"),
         ("sqlite", "StepCall.after", "shadow"),
@@ -66,6 +67,7 @@ def gaps(found: Backtest) -> dict[str, int]:
         ("sqlite", "CompactCall.guard", "shadow"),
         ("postgresql", "CompactCall.guard", "shadow"),
         ("sqlite", "CompactCall.after", "shadow"),
+        ("postgresql", "CompactCall.after", "shadow"),
     ],
 )
 async def test_verdicts_on_the_past_are_those_of_the_run(

@@ -16,7 +16,7 @@ from sqlalchemy import event, text
 from hookline import Agent, ModelResponse, ScriptedModel, ToolCall, ToolRequest, exec_agent, tool
 from hookline.errors import OperationFinishedError, OperationNotFoundError
 from hookline.hooks import Hooks
-from hookline.runtime import OperationResult
+from hookline.runtime import OperationResult, let_go_when_cancelled
 from hookline.store import SqlStore, Worker
 from tests.programs import run_program
 
@@ -180,3 +180,51 @@ async def main(url: str) -> None:
 
 if __name__ == "__main__":
     asyncio.run(main(sys.argv[1]))
+
+
+async def test_an_interruption_that_the_store_tells_before_a_model_call_comes_before_it(database_url: str) -> None:
+    asked: list[object] = []
+    async with SqlStore(database_url) as here, SqlStore(database_url) as elsewhere:
+
+        @tool(in_thread=False)
+        async def look() -> str:
+            await elsewhere.request_interrupt("op", by="ada")
+            return "seen"
+
+        def answer(call: object) -> ModelResponse:
+            asked.append(call)
+            return ModelResponse(tool_calls=[ToolRequest("look")])
+
+        agent = Agent(id="a", model=ScriptedModel(answer), tools=[look])
+        result = await exec_agent(agent, "Look.", operation_id="op", store=here)
+        stored = await here.load("op")
+
+    assert (result.reason, len(asked)) == ("interrupted", 1)
+    assert (stored.llm_calls if stored else None) == 1
+
+
+async def test_what_a_tool_returns_in_a_run_that_is_left_to_others_is_kept(database_url: str) -> None:
+    begun = asyncio.Event()
+
+    @tool(in_thread=False)
+    async def book() -> str:
+        begun.set()
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.sleep(60)
+        return "booked"
+
+    async def run() -> None:
+        let_go_when_cancelled.set(True)
+        await exec_agent(
+            Agent(id="a", model=asks(ToolRequest("book")), tools=[book]), "Book.", operation_id="op", store=store
+        )
+
+    async with SqlStore(database_url) as store:
+        task = asyncio.create_task(run())
+        await begun.wait()
+        task.cancel()
+        await asyncio.wait([task])
+        stored = await store.load("op")
+
+    assert task.cancelled()
+    assert [message.content for message in (stored.messages if stored else ())][-1] == "booked"

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, Literal
 from uuid import uuid4
 
+import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -155,3 +157,33 @@ async def test_a_process_remembers_a_limited_number_of_operations(
         assert await commit(store, name, 2)
     await grow(store, "op4", commits=1, each=1, status="done")
     assert "op4" not in store._commit_writer._last_written
+
+
+async def test_processes_that_have_written_one_of_two_operations_each_lock_both_in_one_order(
+    postgresql_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with SqlStore(postgresql_url) as one, SqlStore(postgresql_url) as other:
+        for nth in range(20):
+            names = f"a{nth}", f"b{nth}"
+            for store, name in zip((one, other), names, strict=True):
+                await store.commit(state(name, 1), expected_version=None, entries=[])
+            outcomes = await asyncio.gather(
+                *(
+                    store.commit(state(name, 2), expected_version=1, entries=[])
+                    for store in (one, other)
+                    for name in names
+                ),
+                return_exceptions=True,
+            )
+            assert sum(isinstance(each, StaleStateError) for each in outcomes) == 2
+
+    assert "will be retried" not in caplog.text
+
+
+async def test_the_columns_of_an_operation_say_what_its_state_says(store: SqlStore) -> None:
+    await store.commit(state("op", 1), expected_version=None, entries=[])
+    changed = msgspec.structs.replace(state("op", 2), agent_id="another")
+
+    await store.commit(changed, expected_version=1, entries=[])
+
+    assert [each.operation_id for each in (await store.operations(agent_id="another")).items] == ["op"]

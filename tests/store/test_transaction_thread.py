@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
 from pathlib import Path
 
 import pytest
-from sqlalchemy import text
+from sqlalchemy import create_engine, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from hookline.errors import StoreUnavailableError
 from hookline.store import SqlStore
+from hookline.store._transaction_thread import TransactionThread
 
 pytestmark = [pytest.mark.anyio, pytest.mark.parametrize("anyio_backend", ["asyncio"])]
 
@@ -104,3 +106,39 @@ async def test_a_closed_database_writes_nothing(url: str) -> None:
         if each.name.startswith("hookline-sqlite"):
             each.join(60)
             assert not each.is_alive()
+
+
+async def test_a_thread_that_cannot_be_started_is_started_for_the_next_transaction(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    async def read(connection: AsyncConnection) -> int:
+        return int((await connection.exec_driver_sql("SELECT 1")).scalar_one())
+
+    store = SqlStore(url)
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", fail)
+        with pytest.raises(RuntimeError, match="can't start"):
+            await store._database.write(read)
+
+    assert await store._database.write(read) == 1
+    await store._database.aclose()
+
+
+async def test_the_thread_of_a_store_that_is_never_closed_ends_with_it() -> None:
+    engine = create_engine("sqlite://")
+    thread = TransactionThread(engine)
+
+    async def read(connection: AsyncConnection) -> int:
+        return int((await connection.exec_driver_sql("SELECT 1")).scalar_one())
+
+    await thread.run(read)
+    running = thread._thread
+    assert running is not None
+    del thread
+    gc.collect()
+    running.join(30)
+
+    assert not running.is_alive()

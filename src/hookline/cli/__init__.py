@@ -1,7 +1,6 @@
 """The `hookline` command."""
 
 import errno
-import gc
 import importlib.util
 import io
 import os
@@ -47,7 +46,6 @@ def main() -> None:
         code = code or FAILED
     if code in (INTERRUPTED, TERMINATED) and _has_busy_threads():
         os._exit(code)  # Python would wait for a tool in a thread, which nothing can interrupt
-    gc.freeze()  # Python would look for garbage twice before it ends: 0.25 s of the 0.77 s of `hookline hooks list`
     sys.exit(code)
 
 

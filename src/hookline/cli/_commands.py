@@ -7,6 +7,7 @@ The help is plain text that fits the terminal, without the types and ranges that
 from __future__ import annotations
 
 import functools
+import gc
 import importlib
 import re
 import shlex
@@ -79,6 +80,7 @@ class DeferredCommand(TyperCommand):
         """The command itself."""
         module, _, name = self.source.partition(":")
         found = getattr(importlib.import_module(module), name)
+        gc.freeze()  # nothing that was imported is garbage, and to look through it takes longer than many commands
         if isinstance(found, typer.Typer):
             return typer.main.get_group(found)
         alone = CommandApp(add_completion=False)

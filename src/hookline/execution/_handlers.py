@@ -11,6 +11,7 @@ import inspect
 import logging
 import math
 import traceback
+import types
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextvars import Context
 from functools import cache
@@ -135,10 +136,11 @@ def is_async_handler(handler: Callable[..., object]) -> bool:
 
 
 def awaiting(handler: Callable[..., Any]) -> Callable[..., Coroutine[Any, Any, Any]]:
-    """Wrap an async handler in a function that always returns a coroutine."""
-    if is_plain_function(handler) and is_async_handler(handler):
-        return handler
-    if inspect.iscoroutinefunction(handler):
+    """Wrap an async handler in a function that always returns a coroutine of Python's own."""
+    inner = handler.func if isinstance(handler, functools.partial) else handler
+    inner = getattr(inner, "__func__", inner)  # the function of a method
+    # Others only say that they are async, such as functions that were compiled by Cython.
+    if isinstance(inner, types.FunctionType) and inner.__code__.co_flags & inspect.CO_COROUTINE:
         return handler
 
     async def adapted(*args: Any) -> Any:

@@ -61,8 +61,9 @@ class RunBase(Generic[C]):
         self._is_open = True
 
     def _end(self) -> None:
-        self._is_open = False
-        drop_resources(self._client)  # so that the client dies with the run, without the collector
+        if self._is_open:
+            self._is_open = False
+            drop_resources(self._client)  # so that the client dies with the run, without the collector
 
     def __del__(self) -> None:
         if getattr(self, "_is_open", False):

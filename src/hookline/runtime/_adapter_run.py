@@ -689,7 +689,7 @@ class AdapterRun:
         run.journal.add_model_call(call)
         usage = Usage(input_tokens=call.input_tokens, output_tokens=call.output_tokens, cost_usd=call.cost_usd)
         self.add_usage(usage)
-        asked = ModelCall(messages=[], model=call.model, step_index=call.step_index, **run.call_ids)
+        asked = ModelCall(messages=[], model=call.model, step_index=call.step_index, **run.ids)
         response = ModelResponse(model=call.model, usage=usage)
         times = call.start_unix_nano, call.start_unix_nano + int(call.duration_ms * 1e6)
         for hooks, _ in run.begun:
@@ -734,7 +734,7 @@ class AdapterRun:
             model=getattr(model, "name", ""),
             settings=dict(settings or {}),
             step_index=step.index,
-            **run.call_ids,
+            **run.ids,
         )
 
         bundles = run.enclosing.get(ModelCall)
@@ -914,7 +914,7 @@ class AdapterRun:
             The summary; `None` if it failed or a hook denied it.
         """
         run, step = self.run, self.step
-        call = CompactCall(messages=list(messages), token_count=token_count, **run.call_ids)
+        call = CompactCall(messages=list(messages), token_count=token_count, **run.ids)
         summary = await compact(run, step, call, summarize, message_count=len(messages))
         if summary is not None:
             emit_compacted(run, step, summary, messages_before=len(messages), messages_after=1)
@@ -932,7 +932,7 @@ class AdapterRun:
                 reported to hooks and raised again.
         """
         run, child = self.run, new_operation_id()
-        call = SubAgentCall(callee_id=callee_id, instruction=instruction, **run.call_ids)
+        call = SubAgentCall(callee_id=callee_id, instruction=instruction, **run.ids)
         said: list[str] = []
 
         async def terminal(final: SubAgentCall) -> AgentResult:
@@ -982,7 +982,7 @@ class AdapterRun:
         """
         run = self.run
         call = AgentCall(
-            input=list(prompt), instructions=instructions, tools=list(tools), metadata=run.metadata, **run.call_ids
+            input=list(prompt), instructions=instructions, tools=list(tools), metadata=run.metadata, **run.ids
         )
         said: list[str] = []
 

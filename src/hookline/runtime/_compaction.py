@@ -36,7 +36,7 @@ async def compact_if_needed(run: Run, step: Step, policy: Compaction) -> None:
     kept, removed = split_messages(run.messages, policy.keep_last)
     if not removed:
         return
-    call = CompactCall(messages=removed, token_count=tokens, **run.call_ids)
+    call = CompactCall(messages=removed, token_count=tokens, **run.ids)
     summary = await compact(run, step, call, policy.summarize, message_count=len(run.messages))
     if summary is None:
         return

@@ -85,7 +85,7 @@ async def run_agent(run: Run, decisions: Sequence[Decision] = ()) -> CompletionR
             instructions=run.instructions,
             tools=run.specs,
             metadata=run.metadata if resumed else {},
-            **run.call_ids,
+            **run.ids,
         )
         run.metadata = call.metadata
         reason, continues = await run_through_agent_hooks(run, call, decisions, resumed=resumed)

@@ -105,7 +105,7 @@ async def lead_step(
         reason = await work() or limit_reached(run)
         return StepResult(should_continue=reason is None, content=step.content)
 
-    call = StepCall(step_index=step.index, **run.call_ids)
+    call = StepCall(step_index=step.index, **run.ids)
     traversal = await run_through_chain(run, call, terminal, RunControl(run, run.watch, pinned=pinned))
     if traversal.denied is not None:
         run.denied = traversal.denied
@@ -176,11 +176,13 @@ async def run_jobs(run: Run, step: Step, jobs: list[Job]) -> CompletionReason | 
 
 
 async def ask_model(run: Run, step: Step) -> ModelResponse | None:
-    """Ask the agent's model; `None` if a hook denied the call, which ends the run."""
+    """Ask the agent's model; `None` if a hook denied the call, or the run is interrupted: both end the run."""
     model: Any = run.agent.model
     retry = run.agent.retry
     if run.journal.durable:  # else not even awaited: a run asks for each model call
         await checkpoint(run)
+        if run.interrupted:  # by somebody in another process, which the store has told with the write
+            return None
     if ModelCall not in run.intercepted:
         run.llm_calls += 1
         if run.journal.durable:
@@ -318,7 +320,7 @@ def model_call(run: Run, step: Step, *, own_lists: bool = False) -> ModelCall:
         tools=NO_LIST,
         model=getattr(run.agent.model, "name", ""),
         step_index=step.index,
-        **run.call_ids,
+        **run.ids,
     )
     # Set behind its back, since each list given to a call is copied into a read-only one.
     force_setattr(call, "messages", list(messages) if own_lists else messages)

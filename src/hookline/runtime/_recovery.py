@@ -66,10 +66,14 @@ def next_step_saves_at_once(run: Run) -> bool:
     """Whether the next step writes the run before anything in it can take long, so that one write serves both.
 
     Its first write comes before its model call. Interceptors of the step, a summary and the hooks of a phase come
-    earlier, and each of them may wait.
+    earlier, and each of them may wait. A run that is cancelled does not come so far.
     """
     return (
-        run.journal.durable and StepCall not in run.intercepted and run.agent.compaction is None and run.phases is None
+        run.journal.durable
+        and not run.is_cancelled()
+        and StepCall not in run.intercepted
+        and run.agent.compaction is None
+        and run.phases is None
     )
 
 
@@ -174,7 +178,7 @@ def settle_begun_calls(run: Run, step: Step) -> list[Job]:
                 tool_call_id=name,
                 call_index=begun.call_index,
                 step_index=step.index,
-                **run.call_ids,
+                **run.ids,
             )
             emit_result(run, call, ToolResult(content=LOST, success=False, error_type=LOST_TYPE), perf_counter_ns())
             content = f"{LOST_TYPE}: {LOST}"
@@ -188,7 +192,7 @@ def settle_begun_calls(run: Run, step: Step) -> list[Job]:
 def restore_agent_call(run: Run, begun: BegunCall) -> SubAgentCall:
     """Return the call of a sub-agent that was under way, as hooks had left it."""
     instruction = str(begun.call.args["instruction"]) if isinstance(begun.call.args, dict) else ""
-    return SubAgentCall(callee_id=begun.call.tool_name, instruction=instruction, **run.call_ids)
+    return SubAgentCall(callee_id=begun.call.tool_name, instruction=instruction, **run.ids)
 
 
 class RecoveredAgentJob(msgspec.Struct, eq=False):

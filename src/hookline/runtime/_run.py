@@ -183,7 +183,6 @@ class Run:
         "ask_observers",
         "attempted",
         "begun",
-        "call_ids",
         "call_indices",
         "callers",
         "cancellations",
@@ -392,7 +391,6 @@ class Run:
             "parent_operation_id": state.parent_operation_id,
             "tags": self.tags,
         }
-        self.call_ids = self.ids
         self.retry_of = state.retry_of
         self.agent_version = state.agent_version
         self.attempted: OperationState | None = None
@@ -531,6 +529,10 @@ class Run:
         yield  # as `asyncio.sleep(0)` does, in a frame of its own
         if self.task.cancelling() > self.cancellations:
             raise asyncio.CancelledError
+
+    def is_cancelled(self) -> bool:
+        """Whether somebody has cancelled the task of the run from outside, which its next turn takes note of."""
+        return self.task is not None and self.task.cancelling() > self.cancellations
 
     def nobody_cancelled(self) -> bool:
         """Whether the cancellation that a tool raised, in this task or in that of a parallel call, is its own.

@@ -228,12 +228,12 @@ def instrument(run: Run, call: Call, work: Awaitable[R]) -> Awaitable[R]:
 
 def instrument_step(run: Run, step_index: int, work: Awaitable[R]) -> Awaitable[R]:
     """Return the work of a step with the instrumentation around it."""
-    return instrument(run, StepCall(step_index=step_index, **run.call_ids), work)
+    return instrument(run, StepCall(step_index=step_index, **run.ids), work)
 
 
 def tell_failed_step(run: Run, step_index: int, error: BaseException) -> None:
     """Tell the instrumentation what ended a step of another framework, which it could not stand around."""
-    call = StepCall(step_index=step_index, **run.call_ids)
+    call = StepCall(step_index=step_index, **run.ids)
     for hooks in run.enclosing.get(StepCall, ()):
         hooks.leave(hooks.enter(call), None, error)
 

@@ -374,7 +374,7 @@ class AgentSession:
             await self._memory.save(call.key, check_messages(call.value))
             return MemoryResult()
 
-        call = MemoryCall(key=self.id, value=said, **run.call_ids)
+        call = MemoryCall(key=self.id, value=said, **run.ids)
         kept = call
         if MemoryCall not in run.intercepted:
             await write(call)

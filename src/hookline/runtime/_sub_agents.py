@@ -56,7 +56,7 @@ class SubAgentJob(msgspec.Struct, eq=False):
         call = SubAgentCall(
             callee_id=self.agent.id,
             instruction=instruction if isinstance(instruction, str) else "",
-            **run.call_ids,
+            **run.ids,
         )
         await run.executing(self.step)
         if SubAgentCall in run.intercepted:

@@ -105,7 +105,7 @@ def make_call(run: Run, step: Step, request: ToolRequest, tool: Tool | None) -> 
         call_index=waiting.call_index if waiting else run.call_indices.get(f"{toolset}/{tool_name}", 0) + 1,
         step_index=step.index,
         metadata=dict(waiting.metadata) if waiting else {},
-        **run.call_ids,
+        **run.ids,
     )
     return call, problem
 

@@ -291,7 +291,7 @@ _immutable_columns = frozenset(
     (
         *("created_at", "day", "failed_delivery", "tags", "updated_at"),
         # Most of these have an index, of which SQLite would write the entry again.
-        *("operation_id", "agent_id", "tenant_id", "user_id", "parent_operation_id", "retry_of"),
+        *("operation_id", "tenant_id", "user_id", "parent_operation_id", "retry_of"),
     )
 )
 _insert_tag = insert(operation_tags).from_select(
@@ -349,7 +349,7 @@ class CommitWriter:
         return outcomes
 
     def _assume_versions(self, commits: Sequence[Commit]) -> dict[str, StoredVersion | None]:
-        """Return what is most likely stored of operations, `None` for nothing; the others have to be read.
+        """Return what is most likely stored of operations, `None` for nothing; `{}` if they have to be read.
 
         Only the first try of a commit assumes something: another one does not know what the try before has written.
         """
@@ -361,7 +361,8 @@ class CommitWriter:
             commit.was_tried = True
             if can_tell and check_commit(commit, None if is_new else last) is None:
                 assumed[commit.operation_id] = None if is_new else last
-        return assumed
+        # If one has to be read, all are: rows that are locked in two steps could be locked in another order elsewhere.
+        return assumed if len(assumed) == len(commits) else {}
 
     async def _write(
         self, connection: AsyncConnection, *, commits: Sequence[Commit], assumed: Mapping[str, StoredVersion | None]

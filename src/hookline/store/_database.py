@@ -663,6 +663,8 @@ class Database:
             cursor = connection.connection.cursor()
             try:
                 cursor.execute(f"BEGIN {begin}")
+            except sqlite3.Error as error:
+                raise DBAPIError.instance(None, None, error, sqlite3.Error, dialect=connection.dialect) from error
             finally:
                 cursor.close()
 

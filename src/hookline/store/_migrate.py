@@ -26,6 +26,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects import sqlite
 from sqlalchemy.ext.asyncio import AsyncConnection
+from sqlalchemy.schema import CreateTable
 
 from hookline.errors import HookUsageError
 from hookline.store._database import Database, StoreVersionError, parse_address
@@ -135,8 +136,8 @@ def compile_sqlite_tables() -> tuple[str, ...]:
     compiler = create_mock_engine(
         "sqlite://", lambda each, *_: statements.append(str(each.compile(dialect=sqlite.dialect())))
     )
-    for tables in (metadata, versions.metadata):
-        tables.create_all(compiler, checkfirst=False)
+    metadata.create_all(compiler, checkfirst=False)
+    statements.append(str(CreateTable(versions, if_not_exists=True).compile(dialect=sqlite.dialect())))
     return tuple(statements)
 
 

@@ -9,6 +9,7 @@ from contextvars import copy_context
 from queue import SimpleQueue
 from threading import Thread
 from typing import Any, Generic, TypeVar, cast
+from weakref import finalize
 
 from sqlalchemy import Connection, Dialect, Engine
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -36,6 +37,7 @@ class TransactionThread:
         self._jobs: SimpleQueue[Job[Any] | None] = SimpleQueue()
         self._thread: Thread | None = None
         self._connection: Connection | None = None
+        finalize(self, self._jobs.put, None)  # the thread of a store that was never closed ends with the store
 
     async def run(self, work: Callable[[AsyncConnection], Coroutine[Any, Any, T]]) -> T:
         """Run a transaction. If the caller is cancelled, it goes on to its end, and the caller waits for it.
@@ -66,8 +68,9 @@ class TransactionThread:
         """Have the thread call a function, after all others."""
         if self._thread is None:
             # A thread that is no daemon would keep a process alive whose store was never closed.
-            self._thread = Thread(target=run_jobs, args=(self._jobs,), name="hookline-sqlite", daemon=True)
-            self._thread.start()
+            thread = Thread(target=run_jobs, args=(self._jobs,), name="hookline-sqlite", daemon=True)
+            thread.start()
+            self._thread = thread
         job = Job(call)
         self._jobs.put(job)
         return job

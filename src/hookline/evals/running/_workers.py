@@ -39,12 +39,11 @@ from hookline.runtime import ModelPause
 __all__ = ["Reply", "Request", "WorkerPool", "WorkerSetup", "pack", "unpack"]
 
 START = """\
-import gc, json, signal, sys
+import json, signal, sys
 signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to all processes of a terminal; the first one decides
 sys.path[:] = json.loads(sys.argv[1])
 from hookline.evals.suites import serve_worker
 serve_worker()
-gc.freeze()  # Python would look for garbage twice before it ends
 """
 """The program of a worker."""
 
