@@ -549,9 +549,10 @@ class HookDispatcher:
         if event.__class__ is not BeforeToolCall:
             raise HookUsageError(f"dispatch_before_tool_call takes a BeforeToolCall; got {type(event).__name__}.")
         plan: Plan = self._find(event.operation_id, _UNKNOWN)._plan
-        if BeforeToolCall in plan.committed:
+        if plan.committed and BeforeToolCall in plan.committed:
             return self._ask_and_tell(event)
-        return self._ask(plan, event)
+        # As `_ask` does, in a frame less.
+        return ask(plan.askable, event, self._bounded, self.hook_timeout, self) if plan.askable else _no_answer()
 
     def _ask(self, plan: Plan, event: BeforeToolCall) -> Coroutine[Any, Any, ToolResult | None]:
         if not plan.askable:
