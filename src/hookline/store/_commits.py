@@ -372,10 +372,7 @@ class CommitWriter:
         Raises:
             OutdatedVersionError: If something else is stored than was assumed.
         """
-        unknown = [commit.operation_id for commit in commits if commit.operation_id not in assumed]
-        found = dict(assumed)
-        if unknown:
-            found.update(await read_stored_versions(connection, unknown))
+        found = assumed or await read_stored_versions(connection, [commit.operation_id for commit in commits])
         outcomes = [check_commit(commit, found.get(commit.operation_id)) for commit in commits]
         winners = [
             commit
