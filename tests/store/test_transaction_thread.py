@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import sqlite3
 import threading
 from pathlib import Path
 
 import pytest
-from sqlalchemy import create_engine, text
+from sqlalchemy import Connection, create_engine, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from hookline.errors import StoreUnavailableError
@@ -129,7 +130,7 @@ async def test_a_thread_that_cannot_be_started_is_started_for_the_next_transacti
 
 async def test_the_thread_of_a_store_that_is_never_closed_ends_with_it() -> None:
     engine = create_engine("sqlite://")
-    thread = TransactionThread(engine)
+    thread = TransactionThread(engine, patience=1.0)
 
     async def read(connection: AsyncConnection) -> int:
         return int((await connection.exec_driver_sql("SELECT 1")).scalar_one())
@@ -142,3 +143,23 @@ async def test_the_thread_of_a_store_that_is_never_closed_ends_with_it() -> None
     running.join(30)
 
     assert not running.is_alive()
+
+
+async def test_the_connection_waits_for_a_process_that_turns_on_the_wal_of_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = SqlStore(f"sqlite:///{tmp_path}/store.db")
+    engine = store._database._thread.engine  # type: ignore[union-attr]
+    connect, refused = engine.connect, list[str]()
+
+    def refuse_twice() -> Connection:
+        if len(refused) < 2:
+            refused.append("busy")
+            error = sqlite3.OperationalError("database is locked")
+            error.sqlite_errorcode = sqlite3.SQLITE_BUSY
+            raise error
+        return connect()
+
+    monkeypatch.setattr(engine, "connect", refuse_twice)
+    async with store:
+        assert len(refused) == 2

@@ -375,7 +375,7 @@ class Database:
             return
         pragmas = writing_pragmas(address, durability)
         self._writer = self._create_sqlite_engine(1, "IMMEDIATE", pragmas)
-        self._thread = TransactionThread(self._create_sync_engine("IMMEDIATE", pragmas))
+        self._thread = TransactionThread(self._create_sync_engine("IMMEDIATE", pragmas), patience=retry_seconds)
         self._reader = (
             self._writer if address.in_memory else self._create_sqlite_engine(READERS, "DEFERRED", ["query_only = ON"])
         )

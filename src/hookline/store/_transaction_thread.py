@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from contextvars import copy_context
 from queue import SimpleQueue
 from threading import Thread
+from time import monotonic, sleep
 from typing import Any, Generic, TypeVar, cast
 from weakref import finalize
 
 from sqlalchemy import Connection, Dialect, Engine
+from sqlalchemy.exc import OperationalError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 __all__ = ["TransactionThread"]
@@ -27,13 +30,15 @@ class TransactionThread:
 
     Args:
         engine: Makes the connection; only this thread uses it.
+        patience: Seconds for which it waits for other processes that open the same file.
 
     Attributes:
         engine: The engine.
     """
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, *, patience: float) -> None:
         self.engine = engine
+        self._patience = patience
         self._jobs: SimpleQueue[Job[Any] | None] = SimpleQueue()
         self._thread: Thread | None = None
         self._connection: Connection | None = None
@@ -79,13 +84,25 @@ class TransactionThread:
         # The thread keeps its connection: to take it from the pool and to give it back would cost each transaction more
         # than a statement does.
         if self._connection is None:
-            self._connection = self.engine.connect()
+            self._connection = self._connect()
         try:
             with self._connection.begin():
                 return _run_at_once(work(cast("AsyncConnection", _SyncConnection(self._connection))))
         except BaseException:
             self._release_connection()  # the pool rolls back what may be left of the transaction
             raise
+
+    def _connect(self) -> Connection:
+        """Open the connection. SQLite itself does not wait while another process turns on the WAL of a new file."""
+        ends = monotonic() + self._patience
+        while True:
+            try:
+                return self.engine.connect()
+            except (OperationalError, sqlite3.OperationalError) as error:
+                code = getattr(getattr(error, "orig", error), "sqlite_errorcode", 0) & 0xFF
+                if code != sqlite3.SQLITE_BUSY or monotonic() > ends:
+                    raise
+            sleep(0.01)
 
     def _release_connection(self) -> None:
         connection, self._connection = self._connection, None
