@@ -7,14 +7,11 @@ from collections.abc import Collection
 from contextlib import AbstractAsyncContextManager
 
 import msgspec
-from sqlalchemy import delete
 
 from hookline.bus import CommittedEvents, NatsBus
 from hookline.engines import DbosEngine, Segment, StoreEngine
 from hookline.events import OnComplete, decode
-from hookline.runtime import OperationState
 from hookline.store import SqlStore, StoredOperation
-from hookline.store._tables import events, model_calls, operations, state_rows
 
 
 def sound(store: SqlStore) -> StoreEngine:
@@ -125,14 +122,16 @@ class Replay(FaultyEngine):
             return
         state = await self.store.load(stored.operation_id)
         assert state is not None
-        async with self.store.writing() as connection:
-            for table in (events, model_calls, state_rows, operations):
-                await connection.execute(delete(table).where(table.c.operation_id == stored.operation_id))
-        first = OperationState(
-            operation_id=stored.operation_id,
-            agent_id=stored.agent_id,
+        first = msgspec.structs.replace(
+            state,
             messages=state.messages[:1],
-            interceptors=state.interceptors,
+            open_calls=[],
+            outcomes={},
+            call_indices={},
+            steps=0,
+            llm_calls=0,
+            tool_calls=0,
+            version=state.version + 1,
         )
-        await self.store.commit(first, expected_version=None, entries=())
+        await self.store.commit(first, expected_version=state.version, entries=())
         await self.store.release(stored.operation_id)
