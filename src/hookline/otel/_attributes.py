@@ -36,9 +36,14 @@ def error_type(name: object) -> str:
     return text if len(text) <= NAME_CHARACTERS and text.isascii() and text.replace(".", "").isidentifier() else OTHER
 
 
+MOST = 2**63 - 1
+
+
 def count(number: object) -> int | str:
     """Return a count as the value of an attribute: exporters drop numbers of more than 64 bits."""
-    return min(number, 2**63 - 1) if isinstance(number, int) else clean(number)
+    if number.__class__ is int and number <= MOST:
+        return number
+    return min(number, MOST) if isinstance(number, int) else clean(number)
 
 
 # Spans. A name says what kind of work it is; whose work it is stands behind it where that is one of a few.

@@ -16,9 +16,9 @@ from hookline.otel._attributes import clean
 from hookline.otel._content import Content
 from hookline.otel._logs import LogEvents
 from hookline.otel._spans import Common, OpenSpan, OperationSpans
-from hookline.signals import HookExecution, budget_changed, hook_executed, operation_unregistered
+from hookline.signals import HookExecution, hook_executed, operation_unregistered
 
-__all__ = ["budget_changes", "error_type_of", "executions", "hook_event", "hook_span", "unregistrations"]
+__all__ = ["error_type_of", "executions", "hook_event", "hook_span", "unregistrations"]
 
 Receiver = Callable[[str, Any], None]
 """Called with the operation, and with the record that the signal carries: of a handler run, or of a budget."""
@@ -66,7 +66,6 @@ class SignalFeed:
 
 executions = SignalFeed(hook_executed)
 unregistrations = SignalFeed(operation_unregistered)
-budget_changes = SignalFeed(budget_changed)
 
 
 ENDS = {"afterToolCall": 1, "onToolCallError": 1, "afterStep": 2, "onComplete": 3, "onError": 3}

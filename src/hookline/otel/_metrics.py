@@ -32,10 +32,10 @@ from hookline.interceptors import cut_answer
 from hookline.otel import _attributes as names
 from hookline.otel._attributes import clean, error_type
 from hookline.otel._context import check_flags, check_positive, check_provider
-from hookline.otel._hook_spans import budget_changes, error_type_of, executions, unregistrations
+from hookline.otel._hook_spans import error_type_of, executions, unregistrations
 from hookline.otel._instruments import Failures, instruments_of, is_idle, keep
 from hookline.otel._pairing import end_pairing, pair_metrics
-from hookline.signals import HookExecution
+from hookline.signals import HookExecution, budget_changed
 
 __all__ = ["MEASURED", "MeasuredCall", "MetricsHooks", "SegmentMeasures", "enter_call"]
 
@@ -206,6 +206,10 @@ class MetricsHooks(Instrumentation):
         self._hooks, self._types = limited(names.HOOK_ID, max_values), limited(names.HOOK_TYPE, max_values)
         self._kept: dict[str, AgentAttributes] = {}
         self._operations: dict[str, SegmentMeasures] = {}
+        self._open: set[str] = set()
+        """Operations of which hooks and budgets are measured: until their end, which comes after their last event."""
+        if hook_metrics:
+            budget_changed.connect(self._receive_budget_change)  # blinker holds it weakly, so it ends with the bundle
         self._own_runs = Instrumentation(id)
         """Observes the runs of this package, which need no first event to begin."""
         self._own_runs.observers = tuple(
@@ -236,8 +240,7 @@ class MetricsHooks(Instrumentation):
             return
         try:
             end_pairing(begun.operation_id)
-            executions.unwatch(begun.operation_id, self._receive_execution)
-            budget_changes.unwatch(begun.operation_id, self._receive_budget_change)
+            self._end_hook_metrics(begun.operation_id)
             if self._operations.get(begun.operation_id) is begun:
                 del self._operations[begun.operation_id]
         except Exception as error:
@@ -304,25 +307,20 @@ class MetricsHooks(Instrumentation):
     ) -> None:
         if not self._model_metrics:
             return
-        if not isinstance(result, ModelResponse):
-            attributes = self._chat_attributes(measures, call.model, "")
-            cut = cut_answer(call)
-            if cut is not None:
-                self._record_tokens(attributes, cut)
-            duration = attributes.duration
-            if failed_with is not None:
-                duration = {**duration, names.ERROR_TYPE: failed_with}
-            self._record["model"].record(seconds, duration)
-            return
-        attributes = self._chat_attributes(measures, call.model, result.model, provider)
-        self._record_tokens(attributes, result)
-        self._record["model"].record(seconds, attributes.duration)
-
-    def _record_tokens(self, attributes: ChatAttributes, response: ModelResponse) -> None:
-        usage, record = response.usage, self._record["tokens"].record
-        if usage.input_tokens or usage.output_tokens:
+        answer: ModelResponse | None
+        if isinstance(result, ModelResponse):
+            answer, answered_by = result, result.model
+        else:
+            answer, answered_by = cut_answer(call), ""
+        attributes = self._chat_attributes(measures, call.model, answered_by, provider)
+        if answer is not None and ((usage := answer.usage).input_tokens or usage.output_tokens):
+            record = self._record["tokens"].record
             record(usage.input_tokens, attributes.input_tokens)
             record(usage.output_tokens, attributes.output_tokens)
+        duration = attributes.duration
+        if failed_with is not None:
+            duration = {**duration, names.ERROR_TYPE: failed_with}
+        self._record["model"].record(seconds, duration)
 
     def _record_stream(self, measures: SegmentMeasures, call: ModelCall, times: StreamTimes, result: object) -> None:
         measures.stream = None
@@ -399,8 +397,8 @@ class MetricsHooks(Instrumentation):
         measures.provider = self._providers(measures.provider)
         self._operations[segment.operation_id] = measures
         if self._hook_metrics:
+            self._open.add(segment.operation_id)
             executions.watch(segment.operation_id, self._receive_execution)
-            budget_changes.watch(segment.operation_id, self._receive_budget_change)
         return measures
 
     def _agent_attributes(self, agent: str) -> AgentAttributes:
@@ -531,7 +529,9 @@ class MetricsHooks(Instrumentation):
         except Exception as error:
             self._failures.note("hook_executed", error)
 
-    def _receive_budget_change(self, operation_id: str, change: BudgetChange) -> None:
+    def _receive_budget_change(self, sender: object, change: BudgetChange) -> None:
+        if change.operation_id not in self._open:
+            return
         try:
             scope, counters = change.figures.scope, self._instruments.counters
             attributes: dict[str, Any] = {
@@ -555,9 +555,13 @@ class MetricsHooks(Instrumentation):
     def _forget_unregistered(self, operation_id: str, execution: HookExecution | None) -> None:
         """Drop an operation of another runtime that was unregistered."""
         unregistrations.unwatch(operation_id, self._forget_unregistered)
-        executions.unwatch(operation_id, self._receive_execution)
-        budget_changes.unwatch(operation_id, self._receive_budget_change)
+        self._end_hook_metrics(operation_id)
         self._operations.pop(operation_id, None)
+
+    def _end_hook_metrics(self, operation_id: str) -> None:
+        if operation_id in self._open:
+            self._open.remove(operation_id)
+            executions.unwatch(operation_id, self._receive_execution)
 
 
 MEASURED = frozenset(MetricsHooks._actions)

@@ -50,7 +50,7 @@ _beginning: dict[str, Beginning] = {}
 def pair_metrics(segment: SegmentInfo, measures: Measures) -> None:
     """Note that metrics of a segment begin; a bundle that traces it already takes them up."""
     found = _find(segment)
-    if found.tracing is not None:
+    if found is not None and found.tracing is not None:
         measures.observed = not found.tracing._take_up(segment.operation_id, measures)
     else:
         _beginning[segment.operation_id] = Beginning(segment, measures=measures)
@@ -59,7 +59,7 @@ def pair_metrics(segment: SegmentInfo, measures: Measures) -> None:
 def pair_tracing(segment: SegmentInfo, tracing: SegmentTracer) -> None:
     """Note that the tracing of a segment begins; it takes up metrics that began before."""
     found = _find(segment)
-    if found.measures is not None and found.measures.observed:
+    if found is not None and found.measures is not None and found.measures.observed:
         found.measures.observed = not tracing._take_up(segment.operation_id, found.measures)
     _beginning[segment.operation_id] = Beginning(segment, tracing=tracing)
 
@@ -69,7 +69,7 @@ def end_pairing(operation_id: str) -> None:
     _beginning.pop(operation_id, None)
 
 
-def _find(segment: SegmentInfo) -> Beginning:
+def _find(segment: SegmentInfo) -> Beginning | None:
     found = _beginning.get(segment.operation_id)
     # Two threads may each run a segment of the same name.
-    return found if found is not None and found.segment is segment else Beginning(segment)
+    return found if found is not None and found.segment is segment else None

@@ -434,7 +434,7 @@ def finish(
         if opened.around is not None:
             at = opened.not_after_around(at)
         if end:
-            span.end(max(at, opened.began))
+            span.end(at if at > opened.began else opened.began)
 
 
 MARKS = (names.CONTENT_TRUNCATED, names.CONTENT_LENGTH)
