@@ -142,10 +142,13 @@ def content_text(content: object) -> str:
     if isinstance(content, str):
         return content
     if isinstance(content, list | tuple):
-        return "".join(content_text(part) for part in content)
+        return "".join([content_text(part) for part in content])
+    text = getattr(content, "text", None)
+    if text and isinstance(text, str):
+        return text
     if isinstance(content, Mapping):
         return str(content.get("text") or content.get("refusal") or "")
-    text = getattr(content, "text", None) or getattr(content, "refusal", None)
+    text = text or getattr(content, "refusal", None)
     return text if isinstance(text, str) else "" if content is None else str(content)
 
 
@@ -280,15 +283,24 @@ def tool_identities(tools: Sequence[Any], handoffs: Sequence[Any]) -> dict[str, 
     return names
 
 
+def find_identity(name: str, tools: Sequence[Any], handoffs: Sequence[Any]) -> tuple[str, str]:
+    """Return toolset and name of the tool that the model calls by a name, as `tool_identities` has it."""
+    for handoff in reversed(handoffs):
+        if handoff.tool_name == name:
+            return tool_identity(handoff)
+    for tool in reversed(tools):
+        if getattr(tool, "name", None) == name:
+            return tool_identity(tool)
+    return "local", name
+
+
 def from_model_response(response: ModelResponse, tools: Sequence[Any], handoffs: Sequence[Any]) -> Answer:
     """Convert a model's response."""
-    names: dict[str, tuple[str, str]] = {}
     content, reasoning, callings = "", "", list[ToolRequest]()
     for item in response.output:
         kind = getattr(item, "type", "")
         if kind == "function_call" and isinstance(item, ResponseFunctionToolCall):
-            names = names or tool_identities(tools, handoffs)
-            toolset, name = names.get(item.name, ("local", item.name))
+            toolset, name = find_identity(item.name, tools, handoffs)
             args = parse_arguments(item.arguments)
             callings.append(ToolRequest(toolset=toolset, tool_name=name, args=args, tool_call_id=item.call_id))
         elif kind == "message":

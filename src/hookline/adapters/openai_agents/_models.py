@@ -84,14 +84,14 @@ def _substitute_model(binding: OpenAIBinding, model: Model) -> Any:
     """Return a substitute for a model that makes its calls through the hooks of the run."""
 
     async def get_response(*given: Any, **options: Any) -> ModelResponse:
-        hooked, model_input = begin_model_call(binding), _model_input(binding, given, options)
+        hooked = begin_model_call(binding)
+        if not hooked and binding.instruction_override is None and "tools" in options and "handoffs" in options:
+            response: ModelResponse = await model.get_response(*given, **options)
+            record_answer(binding, response, options["tools"], options["handoffs"])
+            return response
+        model_input = _model_input(binding, given, options)
         if not hooked:
-            as_given = binding.instruction_override is None
-            response: ModelResponse = await (
-                model.get_response(*given, **options)
-                if as_given
-                else _call_model(model.get_response, model_input, given, options)
-            )
+            response = await _call_model(model.get_response, model_input, given, options)
             record_answer(binding, response, model_input.tools, model_input.handoffs)
             return response
         response = await _ask_through_hooks(

@@ -87,6 +87,9 @@ def _unknown_function_error(path: str, problem: str) -> HookUsageError:
     )
 
 
+_get_own = object.__getattribute__
+
+
 class Substitute:
     """An object used in place of another: it has the other's class and attributes, except for those replaced.
 
@@ -102,21 +105,21 @@ class Substitute:
         object.__setattr__(self, "_own", own)
 
     def __getattribute__(self, name: str) -> Any:
-        own = object.__getattribute__(self, "_own")
-        return own[name] if name in own else getattr(object.__getattribute__(self, "_inner"), name)
+        own = _get_own(self, "_own")
+        return own[name] if name in own else getattr(_get_own(self, "_inner"), name)
 
     def __setattr__(self, name: str, value: object) -> None:
-        setattr(object.__getattribute__(self, "_inner"), name, value)
+        setattr(_get_own(self, "_inner"), name, value)
 
     def __delattr__(self, name: str) -> None:
-        delattr(object.__getattribute__(self, "_inner"), name)
+        delattr(_get_own(self, "_inner"), name)
 
     def __eq__(self, other: object) -> bool:
-        inner = object.__getattribute__(self, "_inner")
-        return bool(inner == (object.__getattribute__(other, "_inner") if type(other) is Substitute else other))
+        inner = _get_own(self, "_inner")
+        return bool(inner == (_get_own(other, "_inner") if type(other) is Substitute else other))
 
     def __hash__(self) -> int:
-        return hash(object.__getattribute__(self, "_inner"))
+        return hash(_get_own(self, "_inner"))
 
     def __repr__(self) -> str:
-        return repr(object.__getattribute__(self, "_inner"))
+        return repr(_get_own(self, "_inner"))

@@ -148,7 +148,10 @@ class Hookline(AbstractCapability[Any]):
         present = _current_run.get()
         if present is None or present.owner is not self:
             return node
-        return await present.binding.before_node(ctx, node)
+        entered = present.binding.enter_node(ctx, node)
+        if present.binding.unknown_calls:
+            await present.binding.report_unknown_calls()
+        return entered
 
     async def wrap_model_request(
         self, ctx: RunContext[Any], *, request_context: ModelRequestContext, handler: WrapModelRequestHandler

@@ -115,6 +115,8 @@ class CallHooks:
         self._scope: RunScope
         self._tools: Mapping[str, Any] = {}
         self._outputs: frozenset[str] = frozenset()
+        self._toolsets: dict[str, str] = {}
+        """The toolsets of the tools of this step that were asked for, by name."""
         self._open_calls: dict[asyncio.Task[Any], OpenCall] = {}
         self._hook_results: dict[str, str] = {}
 
@@ -131,6 +133,7 @@ class CallHooks:
             return await handler(request)
         run = self._run
         self._record_tools(ctx)
+        self._toolsets.clear()
         outputs = request.model_request_parameters.output_tools
         self._outputs = frozenset(tool.name for tool in outputs) if outputs else frozenset()
         run.begin_step()
@@ -210,11 +213,19 @@ class CallHooks:
 
     def _record_tools(self, ctx: RunContext[Any]) -> None:
         """Record the tools of this step."""
-        if ctx.tool_manager is not None and ctx.tool_manager.tools is not None:
-            self._tools = ctx.tool_manager.tools
+        manager = ctx.tool_manager
+        if manager is not None and manager.tools is not None and manager.tools is not self._tools:
+            self._tools = manager.tools
+            self._toolsets.clear()
 
     def _toolset_of(self, name: str) -> str:
         """Return a tool's toolset; `""` for a tool that gives the run's output."""
+        known = self._toolsets.get(name)
+        if known is None:
+            known = self._toolsets[name] = self._find_toolset(name)
+        return known
+
+    def _find_toolset(self, name: str) -> str:
         if name in self._outputs:
             return ""
         tool = self._tools.get(name)

@@ -10,6 +10,7 @@ from functools import lru_cache
 from typing import Any, cast
 
 import msgspec
+from genai_prices.data_snapshot import get_snapshot
 from pydantic_ai.capabilities import AbstractCapability
 from pydantic_ai.exceptions import ModelRetry, ToolFailed, ToolFailedError, ToolRetryError
 from pydantic_ai.messages import (
@@ -368,14 +369,40 @@ def to_model_response(response: ModelResponse, toolset_of: ToolsetOf) -> calls.M
     )
 
 
+class _UnknownPrices:
+    """The models that a list of prices does not have: to look for one takes longer than all else in a conversion.
+
+    Args:
+        prices: The list.
+    """
+
+    def __init__(self, prices: object) -> None:
+        self.prices = prices
+        self.models: set[tuple[str | None, ...]] = set()
+
+
+_unknown_prices = _UnknownPrices(None)
+
+MOST_UNKNOWN = 1000
+"""The most models of unknown price that are remembered."""
+
+
 def _cost_of(response: ModelResponse) -> float | None:
     """Return the cost of an answer in dollars; `None` if the framework does not know the price."""
-    if not response.model_name or not response.usage.has_values():
+    global _unknown_prices
+    prices, unknown = get_snapshot(), _unknown_prices
+    if unknown.prices is not prices or len(unknown.models) > MOST_UNKNOWN:  # the list has been updated
+        unknown = _unknown_prices = _UnknownPrices(prices)
+    model = response.model_name, response.provider_name, response.provider_url
+    if not response.model_name or model in unknown.models or not response.usage.has_values():
         return None
     try:
         return float(response.cost().total_price)
-    except (LookupError, ValueError):
-        return None
+    except LookupError:
+        unknown.models.add(model)
+    except ValueError:
+        pass
+    return None
 
 
 def from_model_response(answer: calls.ModelResponse) -> ModelResponse:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from pydantic_ai import CallToolsNode, ModelRequestNode, UserPromptNode
+from pydantic_ai.messages import ToolCallPart
 from pydantic_ai.run import AgentRunResult
 from pydantic_ai.tools import DeferredToolRequests, RunContext, ToolApproved, ToolDenied
 
@@ -35,11 +36,15 @@ class PydanticAIBinding(CallHooks):
         hooks: The hooks.
         capabilities: The hooks that the framework supports.
         options: Other options of `AdapterRun`.
+
+    Attributes:
+        unknown_calls: Calls of tools that do not exist, until they are reported.
     """
 
     def __init__(self, hooks: Sequence[AnyHook], capabilities: Capabilities, options: Mapping[str, Any]) -> None:
         self.hooks, self.capabilities, self.options = hooks, capabilities, options
         super().__init__()
+        self.unknown_calls: Sequence[ToolCallPart] = ()
         self._node: object = None
         self._output_delivered = False
         self._prompt: str | None = None
@@ -153,8 +158,11 @@ class PydanticAIBinding(CallHooks):
         run.finish("done", text)
         return text
 
-    async def before_node(self, ctx: RunContext[Any], node: Any) -> Any:
-        """Prepare a node of the framework's graph that is about to run."""
+    def enter_node(self, ctx: RunContext[Any], node: Any) -> Any:
+        """Return the node of the framework's graph that runs next in place of the given one, with a changed prompt.
+
+        It finds `unknown_calls`, which are to be reported before the node runs.
+        """
         if node is self._node:  # the capability is installed twice
             return node
         self._node = node
@@ -168,9 +176,9 @@ class PydanticAIBinding(CallHooks):
             if node.tool_call_results is not None:
                 self._report_decisions(node.tool_call_results)
             elif self._tools:
-                for part in node.model_response.tool_calls:
-                    if part.tool_name not in self._tools:  # the framework reports these to the model only
-                        await self._report_failed_call(part, UnknownToolError(part.tool_name, sorted(self._tools)))
+                self.unknown_calls = [
+                    part for part in node.model_response.tool_calls if part.tool_name not in self._tools
+                ]
         elif kind is ModelRequestNode:
             self._output_delivered = False
         elif kind is UserPromptNode:
@@ -182,6 +190,12 @@ class PydanticAIBinding(CallHooks):
         else:
             self._output_delivered = True
         return node
+
+    async def report_unknown_calls(self) -> None:
+        """Report the calls of tools that do not exist, of which the framework tells the model only."""
+        unknown, self.unknown_calls = self.unknown_calls, ()
+        for part in unknown:
+            await self._report_failed_call(part, UnknownToolError(part.tool_name, sorted(self._tools)))
 
     def _report_decisions(self, results: Mapping[str, Any]) -> None:
         """Report a person's decisions to hooks; one of them may end the run."""
