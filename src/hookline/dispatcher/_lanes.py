@@ -86,12 +86,13 @@ class Lane:
         """Run everything queued, one event after the other, then end."""
         queue, host = self.queue, self.host
         stepwise, alarm = host.stepwise, None
+        receivers = hook_executed.receivers  # one dictionary, which a signal changes in place
         self.started = True
         try:
             while queue:
                 self.running = item = queue.popleft()
                 event, context, observers = item
-                if stepwise and not hook_executed.receivers:
+                if stepwise and not receivers:
                     for observer in observers:
                         if len(observers) > 1:  # each has a context of its own: none sees what another one sets
                             context = item[1].copy()
@@ -231,7 +232,8 @@ class LaneHost:
         self.bounded: Bounded = bounded_asyncio if self.stepwise else bounded_anyio
         self.lanes: dict[str, dict[object, Lane]] = {}
         self.counts: dict[str, tuple[int, int]] = {}
-        self._active: set[Lane] = set()
+        self._detached: set[Lane] = set()
+        """The running lanes of operations that are unregistered."""
         self._fatal: list[BaseException] = []
         self._closing = False
         self._group: anyio.abc.TaskGroup | None = None
@@ -252,7 +254,6 @@ class LaneHost:
             lanes = self.lanes[operation_id] = {}
             self.counts.setdefault(operation_id, (0, 0))
         lane = lanes[key] = Lane(self, operation_id, key)
-        self._active.add(lane)
         if self._group is None:
             # Not `create_task`: a task factory that starts tasks eagerly would run the handler inside of `dispatch`.
             lane.task = start_task(lane.work(), self._loop, "hookline lane")
@@ -263,8 +264,13 @@ class LaneHost:
         return lane
 
     def lengths(self) -> list[int]:
-        """Return how many events wait in each lane; a copy, so that other threads may ask."""
-        return [len(lane.queue) for lane in list(self._active)]
+        """Return how many events wait in each lane. Other threads may ask."""
+        return [len(lane.queue) for lane in self._running_lanes()]
+
+    def _running_lanes(self) -> list[Lane]:
+        """Return the lanes that are running, in copies of the tables, which may change meanwhile."""
+        registered = [lane for lanes in list(self.lanes.values()) for lane in list(lanes.values())]
+        return [*registered, *list(self._detached)]
 
     def shrink(self) -> None:
         """Give back the memory of lanes that are gone."""
@@ -275,8 +281,9 @@ class LaneHost:
 
     def lane_ended(self, lane: Lane) -> None:
         """Forget a lane that has run dry; only its counts stay."""
-        self._active.discard(lane)
-        if not lane.detached:
+        if lane.detached:
+            self._detached.discard(lane)
+        else:
             lanes = self.lanes[lane.operation_id]
             del lanes[lane.key]
             if not lanes:
@@ -297,6 +304,7 @@ class LaneHost:
         lanes = list(self.lanes.pop(operation_id, {}).values())
         for lane in lanes:
             lane.detached = True
+            self._detached.add(lane)
         if lanes:
             await self._settle(lanes, timeout)
         for lane in lanes:
@@ -331,7 +339,7 @@ class LaneHost:
                 await lane.wait()
         for lane in lanes:
             if lane.ended is not True:
-                self._active.discard(lane)
+                self._detached.discard(lane)
                 logger.error(
                     "Operation %s: a handler ignores its cancellation; its task is left behind", lane.operation_id
                 )
@@ -353,7 +361,7 @@ class LaneHost:
         self._closing = True
         crashed = bool(self._fatal)
         try:
-            if self._active:
+            if self.lanes or self._detached:
                 with anyio.CancelScope(shield=error is not None or crashed):
                     await self._finish(drain=error is None and not crashed)
         finally:
@@ -369,7 +377,7 @@ class LaneHost:
         raise BaseExceptionGroup("handlers raised", self._fatal)
 
     async def _finish(self, *, drain: bool) -> None:
-        lanes = list(self._active)
+        lanes = self._running_lanes()
         if drain:
             await self._settle(lanes, EXIT_DRAIN_SECONDS)
         else:
