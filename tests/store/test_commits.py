@@ -16,6 +16,7 @@ from sqlalchemy import event, func, select, text
 from hookline import Agent, Hooks, ModelResponse, OnComplete, ScriptedModel, exec_agent
 from hookline.errors import HookUsageError, StaleStateError, StoreOverloadedError, StoreUnavailableError
 from hookline.store import SqlStore
+from hookline.store._commits import WORTH_A_GROUP
 from hookline.store._tables import events, operations
 
 from .records import entries, grow, state
@@ -165,6 +166,33 @@ async def test_a_run_cancelled_while_its_first_commit_is_written_is_told_as_it_i
     assert stored is not None
     assert (stored.status, heard) == ("interrupted", ["interrupted"])
     assert [event.type for event in await store.events_of("op")] == ["onComplete"]
+
+
+async def test_many_commits_are_written_beside_those_that_the_database_still_writes(store: SqlStore) -> None:
+    def save(name: str) -> asyncio.Task[None]:
+        return asyncio.create_task(store.save(state(name), expected_version=None))
+
+    def written_now() -> list[str]:
+        return [commit.operation_id for commit in store._commits._writing]
+
+    async with store.writing() if store.dialect == "sqlite" else lock(store):
+        first = save("first")
+        await until(written_now)
+        first.cancel()
+        await asyncio.wait([first])
+        again, few = save("first"), save("few")
+        await anyio.wait_all_tasks_blocked()
+        assert written_now() == ["first"]  # two commits are not worth a transaction of their own
+        many = [save(f"many{number}") for number in range(WORTH_A_GROUP)]
+        await anyio.wait_all_tasks_blocked()
+        beside = {"few", *(f"many{number}" for number in range(WORTH_A_GROUP))}
+        assert sorted(written_now()) == sorted({"first", *(beside if store.dialect == "postgresql" else ())})
+    await asyncio.gather(few, *many)
+
+    with pytest.raises(StaleStateError):  # it came after the first one, and so in a group after that
+        await again
+    assert await counts(store) == (0, 0)
+    assert all([await store.load(name) for name in ("first", *sorted(beside))])
 
 
 def lock(store: SqlStore) -> object:

@@ -40,6 +40,10 @@ Row: TypeAlias = dict[str, Any]
 
 BATCH_SIZE = 500
 """Commits that are written in one transaction at most."""
+MOST_AT_ONCE = 250
+"""The same where two groups can be written at the same time: one is built while the database writes the other."""
+WORTH_A_GROUP = 50
+"""Commits that are worth a second group beside the one that is being written: a transaction has a price of its own."""
 MOST_REMEMBERED = 10_000
 """Operations whose last commit a process remembers."""
 
@@ -95,22 +99,34 @@ GroupWriter: TypeAlias = Callable[[Sequence[Commit]], Awaitable[list[Exception |
 class CommitQueue:
     """Writes commits in groups: those that arrive while one group is written form the next group.
 
+    Where `writers` allows it, that group is written beside the other one, if it is large. At no time are two commits of
+    one operation being written.
+
     Args:
         write: Writes a group in one transaction, and returns the error of each refused commit.
         store: The name of the store in messages.
         retry_seconds: Seconds for which a commit is retried while the database cannot be reached.
         max_pending: Number of commits that may wait.
         overflow: Whether a further commit waits for a place, or is refused.
+        writers: Number of groups that can be written at the same time.
     """
 
     def __init__(
-        self, write: GroupWriter, *, store: str, retry_seconds: float, max_pending: int, overflow: Overflow
+        self,
+        write: GroupWriter,
+        *,
+        store: str,
+        retry_seconds: float,
+        max_pending: int,
+        overflow: Overflow,
+        writers: int = 1,
     ) -> None:
         self._write = write
         self._store = store
         self._retry_seconds = retry_seconds
         self._max_pending = max_pending
         self._overflow = overflow
+        self._writers = writers
         self._waiting: deque[Commit] = deque()
         self._writing: list[Commit] = []
         self._written = asyncio.Event()
@@ -149,31 +165,42 @@ class CommitQueue:
 
     async def run(self) -> None:
         """Write commits until the queue is closed and empty."""
-        pause = FIRST_PAUSE
         try:
-            while True:
-                self._writing = self._next_group()
-                if not self._writing:
-                    if self._closed:
-                        return
-                    self._wake.clear()
-                    await self._wake.wait()
-                    continue
-                self._written.clear()
-                error = await self._write_group(self._writing)
-                again = self._select_retries(self._writing, error, pause) if error else ()
-                self._writing = []
-                self._written.set()
-                if again:
-                    self._waiting.extendleft(reversed(again))
-                    await asyncio.sleep(pause)
-                pause = min(pause * 2, LONGEST_PAUSE) if again else FIRST_PAUSE
+            async with asyncio.TaskGroup() as group:
+                for _ in range(self._writers):
+                    group.create_task(self._write_groups())
         finally:
             self._closed = True
             for commit in (*self._writing, *self._waiting):
                 finish_commit(commit, self._is_closed())
-            self._writing = []
-            self._written.set()
+            self._tell_written(self._writing)
+
+    async def _write_groups(self) -> None:
+        """Write one group after the other."""
+        pause = FIRST_PAUSE
+        while True:
+            group = self._next_group()
+            if not group:
+                if self._closed:  # what still waits is for the writer of the other group
+                    return
+                self._wake.clear()
+                await self._wake.wait()
+                continue
+            self._writing = [*self._writing, *group]
+            error = await self._write_group(group)
+            again = self._select_retries(group, error, pause) if error else ()
+            self._tell_written(group)
+            if again:
+                self._waiting.extendleft(reversed(again))
+                await asyncio.sleep(pause)
+            pause = min(pause * 2, LONGEST_PAUSE) if again else FIRST_PAUSE
+
+    def _tell_written(self, group: Sequence[Commit]) -> None:
+        """Tell those who wait for commits that these are not being written any more."""
+        ended = set(map(id, group))
+        self._writing = [commit for commit in self._writing if id(commit) not in ended]
+        written, self._written = self._written, asyncio.Event()
+        written.set()
 
     def close(self) -> None:
         """Accept no further commits; `run` returns once the waiting ones are written."""
@@ -187,11 +214,15 @@ class CommitQueue:
         """
         group: dict[str, Commit] = {}
         later: list[Commit] = []
-        while self._waiting and len(group) < BATCH_SIZE:
+        if self._writing and len(self._waiting) < WORTH_A_GROUP:
+            return []
+        busy = {commit.operation_id for commit in self._writing}
+        most = BATCH_SIZE if self._writers == 1 else MOST_AT_ONCE
+        while self._waiting and len(group) < most:
             commit = self._waiting.popleft()
             if commit.done.done():
                 continue
-            if commit.operation_id in group:
+            if commit.operation_id in group or commit.operation_id in busy:
                 later.append(commit)
             else:
                 group[commit.operation_id] = commit
