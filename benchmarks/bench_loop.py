@@ -181,8 +181,8 @@ async def bench(rounds: int) -> list[Row]:
                 interleave_sync,
                 {
                     "sync [bare]": lambda: run_bare_sync(sync_client),
-                    "sync [hooks=0]": lambda: run_wrapped_sync(sync_client, [], [add_here]),
-                    "sync [hooks=17]": lambda: run_wrapped_sync(sync_client, [hooks], [add_here]),
+                    "sync [hooks=0]": lambda: run_wrapped_sync(sync_client, [], {"add": add_here}),
+                    "sync [hooks=17]": lambda: run_wrapped_sync(sync_client, [hooks], {"add": add_here}),
                 },
                 max(rounds, LEAST_ROUNDS),
             )
