@@ -102,10 +102,11 @@ class ChatCompletions(Format):
 
     def read_usage(self, answer: Any) -> dict[str, int]:
         usage = fields(get(answer, "usage"))
+        details = usage.get("prompt_tokens_details")
         found = {
             "input_tokens": usage.get("prompt_tokens"),
             "output_tokens": usage.get("completion_tokens"),
-            "cache_read_tokens": get(usage.get("prompt_tokens_details"), "cached_tokens"),
+            "cache_read_tokens": get(details, "cached_tokens") if details else None,
         }
         return {name: count for name, count in found.items() if count}
 

@@ -162,9 +162,9 @@ def hook_client(client: C, operation_id: str, call: Callable[[Exchange], Any]) -
         call: Makes a model call; it returns an awaitable if the client does.
     """
     twin = copy.copy(client)
-    own = vars(twin)
-    drop_resources(twin)  # they bind the methods of the client that they were made by
     bare: Any = client
+    kind: Any = type(client)
+    own, kept = vars(twin), _cached_names(kind)
 
     def post(path: str, **given: Any) -> Any:
         format_ = format_of_path(path)
@@ -176,10 +176,14 @@ def hook_client(client: C, operation_id: str, call: Callable[[Exchange], Any]) -
     def derive(**options: Any) -> Any:
         return hook_client(bare.copy(**options), operation_id, call)
 
+    found = list(own.items())
     own.update({"post": post, "copy": derive, "with_options": derive, _MARK: operation_id})
-    for name, value in own.items():
-        if getattr(value, "_client", None) is client:  # the clients of other providers keep theirs as plain attributes
+    for name, value in found:
+        # A resource binds the methods of the client that it was made by. Some clients make theirs at once.
+        if getattr(value, "_client", None) is client:
             own[name] = type(value)(twin)
+        elif name in kept:
+            del own[name]
     return twin
 
 
