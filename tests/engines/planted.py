@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from contextlib import AbstractAsyncContextManager
+from pathlib import Path
 
 import msgspec
 
@@ -12,6 +13,13 @@ from hookline.bus import CommittedEvents, NatsBus
 from hookline.engines import DbosEngine, Segment, StoreEngine
 from hookline.events import OnComplete, decode
 from hookline.store import SqlStore, StoredOperation
+
+FAULT_FILE = "FAULT_FILE"
+"""The environment variable that names a file with the present fault: processes are dear, and so serve several faults."""
+
+
+def read_fault() -> str:
+    return Path(os.environ[FAULT_FILE]).read_text()
 
 
 def sound(store: SqlStore) -> StoreEngine:
@@ -30,23 +38,33 @@ class ServerBus(NatsBus):
         super().__init__(os.environ["NATS_ADDRESS"], prefix=os.environ["NATS_PREFIX"], partitions=3, ack_seconds=1.0)
 
 
-class LosesCommits(ServerBus):
-    """Says that it has kept the end of an operation, and has not."""
+class FaultyBus(ServerBus):
+    """Tells the events of each operation with the fault that the file says when its first ones are told."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._faults: dict[str, str] = {}
+        self._held: dict[str, CommittedEvents] = {}
 
     async def tell(self, commit: CommittedEvents) -> None:
+        match self._faults.setdefault(commit.operation_id, read_fault()):
+            case "loses commits":
+                await self._lose_the_end(commit)
+            case "disorders commits":
+                await self._swap_the_first(commit)
+            case "renumbers commits":
+                await self._repeat_the_first(commit)
+            case _:
+                await super().tell(commit)
+
+    async def _lose_the_end(self, commit: CommittedEvents) -> None:
+        """Say that the end of an operation is kept, although it is not."""
         last = decode(bytes(commit.events[-1]))
         if not isinstance(last, OnComplete) or last.reason != "done":
             await super().tell(commit)
 
-
-class DisordersCommits(ServerBus):
-    """Tells the first events of an operation after the second ones."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._held: dict[str, CommittedEvents] = {}
-
-    async def tell(self, commit: CommittedEvents) -> None:
+    async def _swap_the_first(self, commit: CommittedEvents) -> None:
+        """Tell the first events of an operation after the second ones."""
         if commit.first == 1:
             self._held[commit.operation_id] = commit
             return
@@ -54,11 +72,8 @@ class DisordersCommits(ServerBus):
         if (first := self._held.pop(commit.operation_id, None)) is not None:
             await super().tell(first)
 
-
-class RenumbersCommits(ServerBus):
-    """Tells the first events of an operation a second time, under other numbers."""
-
-    async def tell(self, commit: CommittedEvents) -> None:
+    async def _repeat_the_first(self, commit: CommittedEvents) -> None:
+        """Tell the first events of an operation a second time, under other numbers."""
         await super().tell(commit)
         if commit.first == 1:
             await super().tell(msgspec.structs.replace(commit, number=commit.number + 1))
@@ -93,25 +108,18 @@ class FaultyEngine(StoreEngine):
         return super().serve(agents, faulty, concurrency=concurrency, agent_versions=agent_versions)
 
 
-class LostBegin(FaultyEngine):
-    """Never runs an operation that was begun."""
+LEFT_OUT: dict[str, Callable[[StoredOperation], bool]] = {
+    "never runs what was begun": lambda stored: stored.steps == 0,
+    "never goes on after a pause": lambda stored: stored.status == "waiting_for_human",
+    "never goes on after a kill": lambda stored: stored.status == "running" and stored.owner is not None,
+}
+
+
+class LeavesOut(FaultyEngine):
+    """Leaves out the segments of the fault that the file says."""
 
     def leaves_out(self, stored: StoredOperation) -> bool:
-        return stored.steps == 0
-
-
-class LostWake(FaultyEngine):
-    """Never goes on with an operation that was woken after a pause."""
-
-    def leaves_out(self, stored: StoredOperation) -> bool:
-        return stored.status == "waiting_for_human"
-
-
-class NoTakeover(FaultyEngine):
-    """Never goes on with an operation whose process has died."""
-
-    def leaves_out(self, stored: StoredOperation) -> bool:
-        return stored.status == "running" and stored.owner is not None
+        return LEFT_OUT[read_fault()](stored)
 
 
 class Replay(FaultyEngine):

@@ -9,6 +9,7 @@ import pytest
 from hookline.errors import HookUsageError
 from hookline.evals.adapter_contract import ContractError
 from hookline.evals.engine_contract import EngineTrial, check_engine
+from tests.engines.planted import FAULT_FILE, LEFT_OUT
 from tests.nats_servers import NatsServer
 
 pytestmark = pytest.mark.anyio
@@ -22,6 +23,15 @@ def nats_bus(nats_server: NatsServer, nats_prefix: str, monkeypatch: pytest.Monk
     monkeypatch.setenv("NATS_ADDRESS", nats_server.url)
     monkeypatch.setenv("NATS_PREFIX", nats_prefix)
     return "tests.engines.planted:ServerBus"
+
+
+@pytest.fixture
+def fault_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The file that tells all processes of a trial with which fault they serve."""
+    file = tmp_path / "fault"
+    file.write_text("")
+    monkeypatch.setenv(FAULT_FILE, str(file))
+    return file
 
 
 @pytest.mark.parametrize(
@@ -63,48 +73,70 @@ async def test_the_dbos_engine_keeps_the_contract(
     assert [each.place for each in found] == places
 
 
-@pytest.mark.parametrize(
-    ("fault", "problem"),
-    [
-        ("LostBegin", "does not run"),
-        ("LostWake", "decided and woken"),
-        ("NoTakeover", "does not run"),
-        ("Replay", "started twice|heard twice"),
-    ],
-)
-async def test_the_contract_finds_a_fault(fault: str, problem: str, postgresql_url: str, tmp_path: Path) -> None:
-    with pytest.raises(ContractError, match=problem):
+async def test_the_contract_finds_what_starts_twice(postgresql_url: str, tmp_path: Path) -> None:
+    with pytest.raises(ContractError, match=r"started twice|heard twice"):
         await check_engine(
-            f"tests.engines.planted:{fault}",
+            "tests.engines.planted:Replay",
             url=postgresql_url,
             folder=tmp_path,
             lease_seconds=LEASE_SECONDS,
             places=["in a tool"],
-            within=10,
         )
 
 
-@pytest.mark.parametrize(
-    ("fault", "problem"),
-    [
-        ("LosesCommits", "did not hear"),
-        ("DisordersCommits", "heard too late"),
-        ("RenumbersCommits", "heard another event"),
-    ],
-)
-async def test_the_contract_finds_a_fault_of_what_remote_observers_hear(
-    fault: str, problem: str, postgresql_url: str, tmp_path: Path, nats_bus: str
+async def test_a_trial_finds_what_an_engine_leaves_out(postgresql_url: str, tmp_path: Path, fault_file: Path) -> None:
+    found = {}
+    async with EngineTrial(
+        "tests.engines.planted:LeavesOut",
+        url=postgresql_url,
+        folder=tmp_path,
+        lease_seconds=LEASE_SECONDS,
+        within=10,
+    ) as trial:
+        for fault in LEFT_OUT:
+            fault_file.write_text(fault)
+            found[fault] = await trial.run("in a tool" if fault == "never goes on after a kill" else "")
+
+    for fault, problem in (
+        ("never runs what was begun", "does not run"),
+        ("never goes on after a pause", "decided and woken"),
+        ("never goes on after a kill", "does not run"),
+    ):
+        assert problem in found[fault].problem, fault
+        with pytest.raises(ContractError, match=problem):
+            found[fault].check()
+
+
+async def test_a_trial_finds_what_remote_observers_hear_wrong(
+    postgresql_url: str, tmp_path: Path, nats_bus: str, fault_file: Path
 ) -> None:
-    with pytest.raises(ContractError, match=problem):
-        await check_engine(
-            "tests.engines.planted:sound",
-            url=postgresql_url,
-            folder=tmp_path,
-            bus=f"tests.engines.planted:{fault}",
-            lease_seconds=LEASE_SECONDS,
-            places=[],
-            within=10,
-        )
+    found = {}
+    trial = EngineTrial(
+        "tests.engines.planted:sound",
+        url=postgresql_url,
+        folder=tmp_path,
+        bus="tests.engines.planted:FaultyBus",
+        lease_seconds=LEASE_SECONDS,
+        within=10,
+    )
+    with pytest.raises(HookUsageError, match="no place 'on the moon'"):
+        await trial.run("on the moon")
+    async with trial:
+        for fault in ("loses commits", "disorders commits", "renumbers commits"):
+            fault_file.write_text(fault)
+            found[fault] = await trial.run()
+
+    for fault, problem in (
+        ("loses commits", "did not hear"),
+        ("disorders commits", "heard too late"),
+        ("renumbers commits", "heard another event"),
+    ):
+        with pytest.raises(ContractError) as raised:
+            found[fault].check()
+        assert problem in str(raised.value), fault
+    renumbered = found["renumbers commits"]
+    assert renumbered.observers_repeated != []
+    assert (renumbered.problem, renumbered.seconds, renumbered.lost, renumbered.observers_lost) == ("", 0.0, [], [])
 
 
 @pytest.mark.parametrize("name", ["no_such_module:engine", "tests.engines.planted:none", "", "json"])
@@ -124,20 +156,3 @@ async def test_a_bus_that_cannot_be_made_is_refused(name: str, problem: str, tmp
     url = f"sqlite:///{tmp_path / 'store.db'}"
     with pytest.raises(HookUsageError, match=problem):
         await check_engine("tests.engines.planted:sound", url=url, folder=tmp_path, bus=name)
-
-
-async def test_a_trial_counts_what_is_wrong(nats_bus: str, postgresql_url: str, tmp_path: Path) -> None:
-    trial = EngineTrial(
-        "tests.engines.planted:sound",
-        url=postgresql_url,
-        folder=tmp_path,
-        bus="tests.engines.planted:RenumbersCommits",
-        lease_seconds=LEASE_SECONDS,
-    )
-    with pytest.raises(HookUsageError, match="no place 'on the moon'"):
-        await trial.run("on the moon")
-    async with trial:
-        outcome = await trial.run()
-
-    assert outcome.observers_repeated != []
-    assert (outcome.problem, outcome.seconds, outcome.lost, outcome.observers_lost) == ("", 0.0, [], [])

@@ -1,14 +1,41 @@
-"""Litestar's models of the routes, made once per process: for each server anew, they take a third of a test of the API."""
+"""Litestar's routes and models, made once per process: for each server anew, they take half of a test of the API."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from typing import Any
 
+from litestar import Litestar
 from litestar._kwargs import KwargsModel
 from litestar._signature import SignatureModel
 
-__all__ = ["share_models"]
+__all__ = ["share_models", "share_routes"]
+
+ROUTING = (
+    *("_mount_paths_regex", "_mount_routes", "_plain_routes", "_registered_routes"),
+    *("root_route_map_node", "route_handler_index", "route_mapping"),
+)
+"""What a router has learned of its routes."""
+
+
+def share_routes() -> None:
+    """Have all servers of this process share their routes. They depend on the handlers and on what is around these."""
+    create = Litestar.__init__
+    first: dict[Hashable, Litestar] = {}
+
+    def share(self: Litestar, route_handlers: Sequence[Any], **given: Any) -> None:
+        around = {name: each for name, each in given.items() if name not in ("lifespan", "state")}
+        key = tuple(route_handlers), repr(sorted(around.items()))
+        if key not in first:
+            create(self, route_handlers, **given)
+            first[key] = self
+            return
+        create(self, [], **given)
+        self.routes = first[key].routes
+        for name in ROUTING:
+            setattr(self.asgi_router, name, getattr(first[key].asgi_router, name))
+
+    Litestar.__init__ = share  # type: ignore[method-assign]
 
 
 def share_models() -> None:

@@ -25,10 +25,11 @@ from hookline.store import SqlStore
 from hookline.store._deliveries import build_delivery_rows, insert_deliveries
 from hookline.store._tables import deliveries, endpoints
 from hookline.webhooks import Envelope, HookData, Webhook
-from tests.server.litestar_models import share_models
+from tests.server.litestar_models import share_models, share_routes
 from tests.store.records import entries
 
 share_models()
+share_routes()
 
 SECONDS = 20.0
 PLAIN = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
