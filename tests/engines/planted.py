@@ -11,6 +11,7 @@ import msgspec
 
 from hookline.bus import CommittedEvents, NatsBus
 from hookline.engines import DbosEngine, Segment, StoreEngine
+from hookline.errors import StaleStateError
 from hookline.events import OnComplete, decode
 from hookline.store import SqlStore, StoredOperation
 
@@ -141,5 +142,8 @@ class Replay(FaultyEngine):
             tool_calls=0,
             version=state.version + 1,
         )
-        await self.store.commit(first, expected_version=state.version, entries=())
+        try:
+            await self.store.commit(first, expected_version=state.version, entries=())
+        except StaleStateError:  # two processes took it over, one after the lease of the other had lapsed
+            return
         await self.store.release(stored.operation_id)
