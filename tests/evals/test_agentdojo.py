@@ -177,3 +177,24 @@ def test_importing_the_suites_does_not_import_agentdojo() -> None:
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
 
     assert shown.strip() == "False"
+
+
+def test_a_suite_imports_no_client_of_a_model_provider_and_the_pipelines_are_whole_for_who_wants_them() -> None:
+    code = (
+        "import sys\n"
+        "from hookline.evals.suites.agentdojo import _suites\n"
+        "_suites.load_suite('banking')\n"
+        "print([name for name in ('anthropic', 'cohere', 'openai') if name in sys.modules])\n"
+        "import agentdojo\n"
+        "from agentdojo.agent_pipeline import AbortAgentError, AgentPipeline\n"
+        "from agentdojo.agent_pipeline.agent_pipeline import load_system_message\n"
+        "from agentdojo.task_suite import task_suite\n"
+        "print(agentdojo.agent_pipeline.AgentPipeline is AgentPipeline, task_suite.AbortAgentError is AbortAgentError)\n"
+        "print(load_system_message('default') == _suites._system_message())\n"
+    )
+
+    shown = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, check=True
+    ).stdout
+
+    assert shown.splitlines() == ["[]", "True True", "True"]
