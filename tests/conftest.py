@@ -6,6 +6,7 @@ import functools
 import gc
 import os
 from collections.abc import Generator
+from pathlib import Path
 from typing import Any
 
 import hypothesis.entry_points  # it asks the collector who refers to what, so it comes before the freeze
@@ -30,7 +31,30 @@ EXAMPLES = int(os.environ.get("HOOKLINE_EXAMPLES", "1"))
 """How many times as many examples as it says each Hypothesis test tries."""
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+TESTS = Path(__file__).parent
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(
+    collector: pytest.Collector,
+) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    """Let each worker of xdist collect another folder first, so that it finds the other tests rewritten by other workers.
+
+    To rewrite the assertions of all tests takes as long as to collect them, and workers that collect the folders in the
+    same order all rewrite the same file at the same time.
+    """
+    report = yield
+    worker = getattr(collector.config, "workerinput", None)
+    if worker and collector.path == TESTS:
+        first = len(report.result) * int(worker["workerid"].removeprefix("gw")) // worker["workercount"]
+        report.result = report.result[first:] + report.result[:first]
+    return report
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if hasattr(config, "workerinput"):  # all workers must know the tests in the same order
+        items.sort(key=lambda item: item.path.relative_to(TESTS).parts[0])
     given: set[int] = set()  # functions with several parameters come several times
     for item in items if EXAMPLES > 1 else ():
         test = getattr(item, "obj", None)
