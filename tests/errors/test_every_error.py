@@ -24,6 +24,7 @@ from hookline.errors import (
     define_error,
 )
 from hookline.events import PendingTool
+from tests.tables import for_each
 
 SAMPLES = {
     "str": "some {text}",
@@ -59,7 +60,7 @@ def import_everything() -> None:
 
 import_everything()
 CLASSES = sorted(set(find_subclasses(HooklineError)), key=lambda kind: (kind.__module__, kind.__name__))
-every_class = pytest.mark.parametrize("kind", CLASSES, ids=lambda kind: f"{kind.__module__}.{kind.__name__}")
+every_class = for_each("kind", CLASSES)
 
 
 def fields_of(kind: type[HooklineError]) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from hookline import Hooks
 from hookline.errors import HooklineError, HookUsageError, PhaseTransitionError
 from hookline.phases import TRANSITIONS, Phase, PhaseMachine
+from tests.tables import for_each
 
 from .samples import announced, machine_in, noting, path_to
 
@@ -99,7 +100,7 @@ async def test_a_machine_starts_uninitialized() -> None:
     assert "uninitialized" in repr(machine)
 
 
-@pytest.mark.parametrize(("source", "target"), DECLARED)
+@for_each("source, target", DECLARED)
 async def test_every_declared_transition_can_be_made(source: Phase, target: Phase) -> None:
     machine = await machine_in(source)
 
@@ -108,7 +109,7 @@ async def test_every_declared_transition_can_be_made(source: Phase, target: Phas
     assert machine.phase is target
 
 
-@pytest.mark.parametrize(("source", "target"), UNDECLARED)
+@for_each("source, target", UNDECLARED)
 async def test_an_undeclared_transition_is_refused_and_changes_nothing(source: Phase, target: Phase) -> None:
     log: list[Any] = []
     hooks = Hooks("h")

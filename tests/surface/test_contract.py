@@ -19,6 +19,7 @@ from hookline.calls import CALLS
 from hookline.errors import HooklineError, OperationError
 from hookline.events import EVENTS
 from hookline.phases import TRANSITIONS, Phase
+from tests.tables import for_each
 
 CONTRACT = Path(__file__).with_name("contract.pyi")
 ROOT_MODULES = ["events", "hooks", "dispatcher", "calls", "interceptors"]
@@ -108,12 +109,12 @@ METHODS = [
 ]
 
 
-@pytest.mark.parametrize("entry", [pytest.param(entry, id=entry.name) for entry in PUBLIC])
+@for_each("entry", PUBLIC)
 def test_every_name_is_public_in_its_module(entry: Entry) -> None:
     assert entry.name in import_module(entry.module).__all__
 
 
-@pytest.mark.parametrize("entry", [pytest.param(entry, id=entry.name) for entry in PUBLIC])
+@for_each("entry", PUBLIC)
 def test_the_names_of_the_core_are_at_the_root_too(entry: Entry) -> None:
     if entry.module.removeprefix("hookline.") in ROOT_MODULES:
         assert getattr(hookline, entry.name) is find_actual(entry)
@@ -275,7 +276,7 @@ def test_a_signal_of_the_contract_is_there(name: str) -> None:
     assert isinstance(getattr(signals, name), blinker.Signal)
 
 
-@pytest.mark.parametrize("name", [name for name in import_module("hookline.errors").__all__ if name[0].isupper()])
+@for_each("name", [name for name in import_module("hookline.errors").__all__ if name[0].isupper()])
 def test_every_error_derives_from_the_one_error(name: str) -> None:
     assert issubclass(getattr(import_module("hookline.errors"), name), HooklineError)
 

@@ -17,6 +17,7 @@ from hookline.dispatcher._lanes import LaneHost
 from hookline.errors import HooklineError, MissingExtraError
 from hookline.events import AfterStep
 from hookline.hooks import Hook, Interceptor
+from tests.tables import for_each
 
 from .describe import NAMES, public_names
 
@@ -38,7 +39,7 @@ def public_classes() -> Iterator[tuple[str, str, type]]:
 CLASSES = list(public_classes())
 
 
-@pytest.mark.parametrize(("path", "name", "kind"), CLASSES, ids=lambda value: value if isinstance(value, str) else "")
+@for_each("path, name, kind", CLASSES)
 def test_the_name_of_a_public_class_can_be_imported(path: str, name: str, kind: type) -> None:
     home, _, found = public_name(kind).rpartition(".")
 
