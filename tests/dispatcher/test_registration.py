@@ -42,6 +42,7 @@ from hookline.builtin._tools import Globs
 from hookline.delivery import Webhook
 from hookline.errors import HookDefinitionError, HookUsageError
 from hookline.evals import match
+from tests.tables import for_each
 
 from .samples import answered, asked, failed, soon, step, turns
 
@@ -166,7 +167,7 @@ DECORATED = {  # `webhook` is no keyword of the decorator, and `id=None` is its 
 }
 
 
-@pytest.mark.parametrize("changes", DECORATED.values(), ids=DECORATED.keys())
+@for_each("changes", DECORATED.values())
 async def test_the_decorator_refuses_what_register_refuses(changes: dict[str, Any]) -> None:
     bundle = Hooks("bundle")
     given_hook = {"type": BeforeStep, "handler": accept, **changes}
@@ -563,8 +564,8 @@ def test_removing_is_as_if_it_had_never_been_registered(
 # --- tool filters
 
 
-@pytest.mark.parametrize(
-    ("pattern", "tool", "matches"),
+@for_each(
+    "pattern, tool, matches",
     [
         ("*", "local/search", True),
         ("*/search", "local/search", True),
@@ -971,8 +972,8 @@ SHAPES = [
 ]
 
 
-@pytest.mark.parametrize("kind", ["on", "before", "guard", "after", "around", "after, wait=False"])
-@pytest.mark.parametrize("shape", SHAPES)
+@for_each("kind", ["on", "before", "guard", "after", "around", "after, wait=False"])
+@for_each("shape", SHAPES)
 def test_a_plain_function_is_refused_with_the_words_that_a_decorated_one_is_refused_with(shape: str, kind: str) -> None:
     outcomes = []
     for marked in (False, True):

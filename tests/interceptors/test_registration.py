@@ -24,6 +24,7 @@ from hookline.errors import (
 from hookline.events import EVENTS, AfterCallAgent, AfterStep, BeforeToolCall
 from hookline.hooks import EVENTS_OF_CALLS, Hooks
 from hookline.interceptors import Chain, Interceptor
+from tests.tables import for_each
 
 from .calls import CALLS, Tool, after, around, before, guard, hook, lead, run, statuses, tool_call, turns
 
@@ -93,8 +94,8 @@ HANDLERS: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("name", HANDLERS)
-@pytest.mark.parametrize("kind", KINDS)
+@for_each("name", HANDLERS)
+@for_each("kind", KINDS)
 async def test_a_handler_may_be_any_callable(kind: str, name: str) -> None:
     outcome = await run([hook(kind, HANDLERS[name])])
 
@@ -251,8 +252,8 @@ BAD_HANDLERS: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("name", BAD_HANDLERS)
+@for_each("kind", KINDS)
+@for_each("name", BAD_HANDLERS)
 def test_a_handler_that_could_never_work_is_refused(kind: str, name: str) -> None:
     bundle = Hooks("the bundle")
 
@@ -290,8 +291,8 @@ BAD_OPTIONS: list[tuple[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(("name", "value"), BAD_OPTIONS, ids=str)
+@for_each("kind", KINDS)
+@for_each("name, value", BAD_OPTIONS)
 def test_an_option_that_makes_no_sense_is_refused_by_name(kind: str, name: str, value: Any) -> None:
     bundle = Hooks("the bundle")
     # `None` as a priority means the bundle's, and is not among these.

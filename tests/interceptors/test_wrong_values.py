@@ -33,6 +33,7 @@ from hookline.calls import (
     Usage,
 )
 from hookline.errors import HookExecutionError, HookReturnError, HookUsageError
+from tests.tables import for_each
 
 from .calls import (
     CALLS,
@@ -95,7 +96,7 @@ ALSO_WRONG: dict[str, dict[str, Any]] = {
 WRONG = [(kind, name) for kind in KINDS for name in (*ANYTHING, *ALSO_WRONG[kind])]
 
 
-@pytest.mark.parametrize(("kind", "name"), WRONG)
+@for_each("kind, name", WRONG)
 @pytest.mark.parametrize(
     ("on_error", "is_async"), [("open", True), ("closed", False)], ids=["async open", "sync closed"]
 )

@@ -30,6 +30,7 @@ from hookline import (
 )
 from hookline.events import decode, encode
 from hookline.runtime import OperationState
+from tests.tables import for_each
 
 from .interception import (
     POINTS,
@@ -91,8 +92,8 @@ BROKEN: dict[str, tuple[Any, Any]] = {
 }
 
 
-@pytest.mark.parametrize("how", list(BROKEN))
-@pytest.mark.parametrize("point", list(POINTS))
+@for_each("how", BROKEN)
+@for_each("point", POINTS)
 async def test_a_hook_that_raises_and_fails_open_is_as_if_it_were_absent(point: str, how: str) -> None:
     make, handler = BROKEN[how]
     world, plain = World(children=0), World(children=0)
@@ -105,8 +106,8 @@ async def test_a_hook_that_raises_and_fails_open_is_as_if_it_were_absent(point: 
     assert world.ran == plain.ran
 
 
-@pytest.mark.parametrize("how", list(BROKEN))
-@pytest.mark.parametrize("point", list(POINTS))
+@for_each("how", BROKEN)
+@for_each("point", POINTS)
 async def test_a_hook_that_raises_and_fails_closed_denies_its_call_and_nothing_else(point: str, how: str) -> None:
     make, handler = BROKEN[how]
     world = World()
