@@ -20,6 +20,7 @@ from typing import Any, cast
 import anyio
 
 __all__ = [
+    "ENDED",
     "Bounded",
     "CoroutineAlarm",
     "HandlerCancelledError",
@@ -32,6 +33,13 @@ __all__ = [
     "own_cancellation",
     "runs_on_asyncio",
 ]
+
+
+ENDED = object()
+"""The default with which `next` steps a generator that drives a coroutine: it tells that the first step was the last.
+
+It costs half of the `StopIteration` by which `coroutine.send` tells that.
+"""
 
 
 class HandlerTimeoutError(Exception):

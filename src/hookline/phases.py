@@ -20,11 +20,11 @@ from hookline.execution import (
     Observer,
     awaiting,
     is_async_handler,
+    own_failure,
     record,
     refuse_decision,
     refuse_return,
     report_at,
-    run_timed,
 )
 from hookline.hooks import AnyHook, Hooks, hook_batch, phase_handler
 from hookline.signals import announce, hook_executed, phase_changed
@@ -99,7 +99,9 @@ class PhaseMachine:
             allowed = sorted(phase.value for phase in TRANSITIONS[source])
             raise PhaseTransitionError(self.agent_id, source.value, target.value, allowed)
         self._phase = target
-        hooks = self._hooks_of(source, target)
+        hooks = self._matching.get((source, target))
+        if hooks is None:
+            hooks = self._find_hooks(source, target)
         if not (hooks or self._moves or phase_changed.receivers):
             return
         move = _Move(
@@ -134,36 +136,37 @@ class PhaseMachine:
             self._hooks = hooks
             self._matching.clear()
 
-    def _hooks_of(self, source: Phase, target: Phase) -> tuple[Observer, ...]:
-        """Return the hooks of a move, found once."""
-        matching = self._matching.get((source, target))
-        if matching is None:
-            matching = self._matching[source, target] = tuple(
-                hook
-                for hook, pair in self._hooks.items()
-                if pair.source in (None, source) and pair.target in (None, target)
-            )
+    def _find_hooks(self, source: Phase, target: Phase) -> tuple[Observer, ...]:
+        """Return the hooks of a move, and keep them for the next one."""
+        matching = self._matching[source, target] = tuple(
+            hook
+            for hook, pair in self._hooks.items()
+            if pair.source in (None, source) and pair.target in (None, target)
+        )
         return matching
 
     async def _run(self, hooks: Iterable[Observer], transition: PhaseTransition) -> None:
+        # As `run_timed` does, without a coroutine for each hook: ten plain hooks take half the time (`bench_phases`).
         bounded: Bounded | None = None
         for hook in hooks:
-            timeout = hook.timeout or self.hook_timeout
             started = perf_counter_ns()
-            if hook.is_async:
-                bounded = bounded or bounded_for_this_backend()
-            failure = await run_timed(
-                hook.handler,
-                (transition,),
-                refuse_decision if hook.is_async else refuse_return,
-                is_async=hook.is_async,
-                timeout=timeout,
-                bounded=bounded,
-            )
-            if hook_executed.receivers:
-                record(hook, transition, self, started, failure)
-            if failure is not None:
-                report_at(_place_of(transition), hook, failure, timeout)
+            try:
+                if hook.is_async:
+                    bounded = bounded or bounded_for_this_backend()
+                    outcome = await bounded(hook.handler(transition), hook.timeout or self.hook_timeout, None)
+                    if outcome is not None:
+                        refuse_decision(outcome)
+                elif (outcome := hook.handler(transition)) is not None:
+                    refuse_return(outcome)
+            except BaseException as error:
+                failure = own_failure(error)
+                if hook_executed.receivers:
+                    record(hook, transition, self, started, failure)
+                report_at(_place_of(transition), hook, failure, hook.timeout or self.hook_timeout)
+                del failure  # it refers to this frame
+            else:
+                if hook_executed.receivers:
+                    record(hook, transition, self, started, None)
 
     def _announce(self) -> None:
         """Announce finished moves, up to the first one whose hooks still run."""

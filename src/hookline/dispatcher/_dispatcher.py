@@ -83,6 +83,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         committed: By event class, what to run for these observers; also those of `BeforeToolCall`.
         askable: What answers a `BeforeToolCall`.
         observes_tool_calls: Whether any observer hears of a `BeforeToolCall`.
+        observes_events: Whether any observer hears of any event.
         left_out: Ids of the interceptors that came along, which only a run can call.
     """
 
@@ -91,6 +92,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     committed: dict[type[Event], Entry]
     askable: tuple[Askable, ...] = ()
     observes_tool_calls: bool = False
+    observes_events: bool = False
     left_out: tuple[str, ...] = ()
 
     def observes(self, event: object) -> bool:
@@ -100,7 +102,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, eq=False):
             KeyError: If it is none of the sixteen events.
         """
         if event is None:
-            return self.observes_tool_calls or any(self.entries.values())
+            return self.observes_events
         if isinstance(event, str):
             event = EVENTS[cast("HookType", event)]
         if event is BeforeToolCall:
@@ -124,6 +126,7 @@ def compile_plan(
         committed=_compile_entries(lane, later),
         askable=tuple(map(compile_askable, asked)),
         observes_tool_calls=len(told) < len(every),
+        observes_events=bool(every),
         left_out=left_out,
     )
 
@@ -152,6 +155,7 @@ def merge_plans(plans: Sequence[Plan]) -> Plan:
         committed=committed,
         askable=tuple(askable for plan in plans for askable in plan.askable),
         observes_tool_calls=any(plan.observes_tool_calls for plan in plans),
+        observes_events=any(plan.observes_events for plan in plans),
         left_out=tuple(hook_id for plan in plans for hook_id in plan.left_out),
     )
 
@@ -369,7 +373,6 @@ class HookDispatcher:
         self._peak = 0
         # Before `async with` and after it, the table is one that raises, so that the check costs nothing in between.
         self._registered: Any = NOT_ENTERED
-        self._find: Any = NOT_ENTERED.get
 
     async def __aenter__(self) -> Self:
         if self._registered is not NOT_ENTERED:
@@ -378,7 +381,7 @@ class HookDispatcher:
         if not host.stepwise:
             await host.open_group()
         self._bounded: Bounded = host.bounded
-        self._registered, self._find = self._operations, self._operations.get
+        self._registered = self._operations
         return self
 
     async def __aexit__(
@@ -387,7 +390,7 @@ class HookDispatcher:
         live = list(self._operations)
         self._operations.clear()
         self._parts.clear()
-        self._registered, self._find = LEFT, LEFT.get
+        self._registered = LEFT
         try:
             return await self._host.close(kind, error, trace)
         finally:
@@ -487,9 +490,11 @@ class HookDispatcher:
             operation_id: The run.
             event: Only observers of this event; `None` for any event.
         """
-        found = self._find(operation_id, _UNKNOWN)
+        found = self._registered.get(operation_id, _UNKNOWN)
         if event is BeforeToolCall:
             return bool(found._plan.observes_tool_calls)
+        if event is None:
+            return bool(found._plan.observes_events)
         try:  # with a class: runs ask for one before they build an event
             return found._entries[event] is not None
         except (KeyError, TypeError):
@@ -512,7 +517,7 @@ class HookDispatcher:
                 and outside the dispatcher's `async with`.
         """
         try:
-            entry = self._find(event.operation_id, _UNKNOWN)._entries[event.__class__]
+            entry = self._registered.get(event.operation_id, _UNKNOWN)._entries[event.__class__]
         except (KeyError, AttributeError):
             raise undispatchable_error(event) from None
         if entry is None:
@@ -548,11 +553,12 @@ class HookDispatcher:
         """
         if event.__class__ is not BeforeToolCall:
             raise HookUsageError(f"dispatch_before_tool_call takes a BeforeToolCall; got {type(event).__name__}.")
-        plan: Plan = self._find(event.operation_id, _UNKNOWN)._plan
+        plan: Plan = self._registered.get(event.operation_id, _UNKNOWN)._plan
+        if not plan.observes_tool_calls:
+            return _no_answer()
         if plan.committed and BeforeToolCall in plan.committed:
             return self._ask_and_tell(event)
-        # As `_ask` does, in a frame less.
-        return ask(plan.askable, event, self._bounded, self.hook_timeout, self) if plan.askable else _no_answer()
+        return ask(plan.askable, event, self._bounded, self.hook_timeout, self)
 
     def _ask(self, plan: Plan, event: BeforeToolCall) -> Coroutine[Any, Any, ToolResult | None]:
         if not plan.askable:
@@ -616,12 +622,12 @@ class HookDispatcher:
 
     def _left_out(self, operation_id: str) -> tuple[str, ...]:
         """Return ids of the interceptors that were registered for an operation, and that a dispatcher does not call."""
-        found: Registration = self._find(operation_id, _UNKNOWN)
+        found: Registration = self._registered.get(operation_id, _UNKNOWN)
         return found._plan.left_out
 
     def _plan_of(self, operation_id: str) -> Plan:
         """Return what is called for an operation, live or not."""
-        found: Registration = self._find(operation_id, _UNKNOWN)
+        found: Registration = self._registered.get(operation_id, _UNKNOWN)
         return found._plan
 
     def _withdraw(self, registration: Registration) -> None:

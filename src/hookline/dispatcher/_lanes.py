@@ -18,7 +18,7 @@ from typing import Any
 import anyio
 import anyio.abc
 
-from hookline._deadlines import Bounded, CoroutineAlarm, bounded_anyio, bounded_asyncio, runs_on_asyncio
+from hookline._deadlines import ENDED, Bounded, CoroutineAlarm, bounded_anyio, bounded_asyncio, runs_on_asyncio
 from hookline.events import Event
 from hookline.execution import (
     Observer,
@@ -44,10 +44,6 @@ GRACE_SECONDS = 1.0
 
 Queued = tuple[Event, Context, tuple[Observer, ...]]
 """One event in a lane, the context in which it was dispatched, and the observers that get it."""
-
-
-ENDED = object()
-"""What the first step of a coroutine gives if that was its last: a default, half the price of a `StopIteration`."""
 
 
 @types.coroutine

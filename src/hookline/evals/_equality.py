@@ -13,6 +13,10 @@ from hookline.evals._canonical import canonical
 __all__ = ["json_equal", "json_key"]
 
 
+_KEPT = frozenset({str, int, bool, type(None)})
+"""What `_with_whole_numbers` returns as it is, without a call for each."""
+
+
 def json_equal(expected: Any, actual: Any) -> bool:
     """Whether two JSON values are equal: `1` equals `1.0`, and neither equals `true`.
 
@@ -40,7 +44,10 @@ def _mix_booleans(one: Any, other: Any) -> bool:
     if kind is bool or other_kind is bool:
         return kind is not other_kind and kind in (bool, int, float) and other_kind in (bool, int, float)
     if isinstance(one, dict) and isinstance(other, dict):
-        return any(key in other and _mix_booleans(value, other[key]) for key, value in one.items())
+        for key, value in one.items():
+            if value.__class__ is not str and key in other and _mix_booleans(value, other[key]):
+                return True
+        return False
     if isinstance(one, list | tuple) and isinstance(other, list | tuple):
         return any(_mix_booleans(*pair) for pair in zip(one, other, strict=False))
     return False
@@ -51,7 +58,11 @@ def _with_whole_numbers(value: Any) -> Any:
     if value.__class__ is float:
         return int(value) if value.is_integer() else value
     if isinstance(value, dict):
-        changed = {key: new for key, item in value.items() if (new := _with_whole_numbers(item)) is not item}
+        changed = {
+            key: new
+            for key, item in value.items()
+            if item.__class__ not in _KEPT and (new := _with_whole_numbers(item)) is not item
+        }
         return {**value, **changed} if changed else value
     if isinstance(value, list):
         items = [_with_whole_numbers(item) for item in value]

@@ -313,7 +313,10 @@ class AllOf(Matcher):
 
     def matches(self, call: SeenCall) -> bool:
         """Whether every part matches."""
-        return all(part.matches(call) for part in self.parts)
+        for part in self.parts:  # noqa: SIM110  the generator for `all` takes as long as a part
+            if not part.matches(call):
+                return False
+        return True
 
     def may_match(self, path: str) -> bool:
         """Whether no part excludes the tool."""

@@ -12,7 +12,7 @@ import logging
 import math
 import traceback
 import types
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
 from contextvars import Context
 from functools import cache
 from math import inf as _NEVER  # noqa: N812  a global of its own is found faster than an attribute
@@ -23,6 +23,7 @@ import msgspec
 
 from hookline._checks import is_plain_function, quote, tool_matcher
 from hookline._deadlines import (
+    ENDED,
     Bounded,
     CoroutineAlarm,
     HandlerCancelledError,
@@ -504,10 +505,11 @@ async def ask(
         state.clear()
         if standing:
             state["sealed"] = True
-    stepwise = bounded is bounded_asyncio and not hook_executed.receivers
+    if bounded is not bounded_asyncio or hook_executed.receivers:  # none is stepped by hand
+        askable = [(handler, None, observer) for handler, _, observer in askable]
     try:
         for handler, timeout, observer in askable:
-            if timeout is None or not stepwise:
+            if timeout is None:
                 recorded = hook_executed.receivers and observer.recorded
                 if observer.shadow:
                     await _ask_in_shadow(observer, event, bounded, hook_timeout, sender)
@@ -519,15 +521,15 @@ async def ask(
                 try:
                     if timeout == _NEVER:
                         outcome = await handler(event)
+                        if outcome is not None and (refusal := deny_by_return(observer, event, outcome)) is not None:
+                            report(observer, event, refusal)
                     else:
-                        coroutine = handler(event)
-                        try:
-                            waits_for = coroutine.send(None)
-                        except StopIteration as stop:
-                            outcome = stop.value
-                        else:
-                            outcome = await _finish_asked(coroutine, waits_for, timeout or hook_timeout)
-                    if outcome is not None and (refusal := deny_by_return(observer, event, outcome)) is not None:
+                        coroutine = _call_asked(handler, event)
+                        waits_for = next(coroutine, ENDED)
+                        if waits_for is not ENDED:
+                            await _finish_asked(coroutine, waits_for, timeout or hook_timeout)
+                except _Refused as refused:
+                    if (refusal := deny_by_return(observer, event, refused.outcome)) is not None:
                         report(observer, event, refusal)
                 except HandlerTimeoutError as error:
                     report(observer, event, error, timeout or hook_timeout)
@@ -541,10 +543,28 @@ async def ask(
     return answer
 
 
-async def _finish_asked(coroutine: Coroutine[Any, Any, Any], waits_for: Any, timeout: float) -> object:
+class _Refused(Exception):
+    """An async observer of a tool call returned a decision or an answer. It may have returned it too late."""
+
+    def __init__(self, outcome: object) -> None:
+        self.outcome = outcome
+
+
+@types.coroutine
+def _call_asked(handler: Callable[[Any], Any], event: BeforeToolCall) -> Generator[Any, Any, None]:
+    """Run an async observer of a tool call, and raise `_Refused` if it returns what denies the call.
+
+    A generator, since `next` tells its end without a `StopIteration`, which costs more than the generator does.
+    """
+    outcome = yield from handler(event)
+    if outcome is not None and isinstance(outcome, _REFUSALS):
+        raise _Refused(outcome)
+
+
+async def _finish_asked(coroutine: Coroutine[Any, Any, None], waits_for: Any, timeout: float) -> None:
     alarm = CoroutineAlarm()
     try:
-        return await finish_asyncio(coroutine, waits_for, timeout, None, alarm)
+        await finish_asyncio(coroutine, waits_for, timeout, None, alarm)
     finally:
         alarm.close()
 

@@ -518,7 +518,8 @@ def call_next_of(hook: CompiledInterceptor, slot: int, inner: NextStep | None) -
         if state is not IDLE and state is not ABSENT:
             return await repeat_call_next(traversal, hook, slot)
         if state is IDLE and (
-            now - clock.marks[start] > limit or clock.expired == index or (clock.scoped and clock.is_stopping(index))
+            now - clock.marks[start] > limit
+            or (clock.special and (clock.expired == index or (clock.scoped and clock.is_stopping(index))))
         ):
             raise late_call_next_error(hook)
         if not clock.stepping:
@@ -576,8 +577,7 @@ def enter_around(around: Around, outer: CompiledInterceptor | None, slot: int) -
             return await repeat_call_next(traversal, outer, slot)
         if state is IDLE and (
             now - marks[outer_start] > outer_limit
-            or clock.expired == outer_index
-            or (clock.scoped and clock.is_stopping(outer_index))
+            or (clock.special and (clock.expired == outer_index or (clock.scoped and clock.is_stopping(outer_index))))
         ):
             raise late_call_next_error(outer)
         if not clock.stepping:
@@ -589,10 +589,12 @@ def enter_around(around: Around, outer: CompiledInterceptor | None, slot: int) -
             call = next_call(traversal, outer, call)
         outcomes[slot] = RUNNING
         try:
-            if (
-                (matches is not None and not matches(call))
-                or (index < traversal.unheard_from and not hook.control)
-                or ((traversal.watch.halted or clock.limited) and not await may_start(traversal, hook))
+            if (matches is not None and not matches(call)) or (
+                traversal.watched
+                and (
+                    (index < traversal.unheard_from and not hook.control)
+                    or ((traversal.watch.halted or clock.limited) and not await may_start(traversal, hook))
+                )
             ):
                 marks[end] = now  # it does not run, so that none of the time is its own
                 result = await call_next(traversal, call)

@@ -325,7 +325,7 @@ async def judge_part(
     kind = Clock if runs_on_asyncio() else ScopedClock
     clock = kind(compiled.hooks, compiled.marks.copy(), outer.budget, outer.limited, outer.limited)
     judging = Traversal(traversal.call, terminal, compiled.idle.copy(), clock, started=[], executions={})
-    judging.policy, judging.watch = traversal.policy, traversal.watch
+    judging.policy, judging.watch, judging.watched = traversal.policy, traversal.watch, traversal.watched
     try:
         given = await drive_through(clock, compiled.enter(judging, traversal.call))
         text = checked_text(judging, compiled.hooks[0], given, partial, released)

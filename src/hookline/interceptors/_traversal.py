@@ -10,7 +10,7 @@ import anyio
 import anyio.lowlevel
 import msgspec
 
-from hookline.calls import AddedContext, Ask, Call, Denial, put_context
+from hookline.calls import AddedContext, Ask, Call, Denial, ToolCall, put_context
 from hookline.errors import (
     HookDenied,
     HookExecutionError,
@@ -108,7 +108,8 @@ class Interruptible(Protocol):
 
 
 class _NeverInterrupted:
-    halted = False
+    def __init__(self) -> None:
+        self.halted = False  # of the instance, since Python 3.11 is slow to read a default from the class
 
 
 NEVER_INTERRUPTED: Interruptible = _NeverInterrupted()
@@ -228,6 +229,7 @@ class Traversal(msgspec.Struct, eq=False):
         clock: Measures the own time of the hooks.
         policy: Of the run that the call belongs to.
         watch: Says whether that run was interrupted, so that no further hook may start.
+        watched: Whether an `around` may find that it must not start: the call belongs to a run, or there is a budget.
         pinned: Whether nothing may rewrite the call.
         unheard_from: Of a call that a person approved: the index of the first hook that had not judged it then. Those
             before it do not run, but for guards, controls and `after` hooks.
@@ -266,6 +268,7 @@ class Traversal(msgspec.Struct, eq=False):
     clock: Clock
     policy: RunPolicy | None = None
     watch: Interruptible = NEVER_INTERRUPTED
+    watched: bool = False
     pinned: bool = False
     unheard_from: int = 0
     started: list[CompiledInterceptor] | None = None
@@ -431,10 +434,16 @@ def executions_of(traversal: Traversal) -> list[HookExecution]:
     """Return one record per hook that ran, in the order of their start."""
     if not traversal.started or traversal.executions is None:
         return []
-    noted, marks, call = traversal.executions, traversal.clock.marks, traversal.call
+    noted, rewrote, marks, call = traversal.executions, traversal.rewrote, traversal.clock.marks, traversal.call
     epoch = time_ns() - perf_counter_ns()
-    operation_id, tenant_id, agent_id, tool = call.operation_id, call.tenant_id, call.agent_id, tool_of(call)
-    step_index, tool_call_id = getattr(call, "step_index", None), getattr(call, "tool_call_id", None)
+    operation_id, tenant_id, agent_id = call.operation_id, call.tenant_id, call.agent_id
+    step_index: int | None
+    tool_call_id: str | None
+    if call.__class__ is ToolCall:  # mostly, and an attribute takes a tenth of a `getattr`
+        step_index, tool_call_id, tool = call.step_index, call.tool_call_id, f"{call.toolset}/{call.tool_name}"
+    else:
+        step_index, tool_call_id = getattr(call, "step_index", None), getattr(call, "tool_call_id", None)
+        tool = tool_of(call)
     executions = []
     for hook in traversal.started:
         execution = noted.get(hook.index) if noted else None
@@ -454,7 +463,7 @@ def executions_of(traversal: Traversal) -> list[HookExecution]:
                 agent_id=agent_id,
                 tool=tool,
                 in_chain=True,
-                decision="changed" if hook.index in traversal.rewrote else "",
+                decision="changed" if rewrote and hook.index in rewrote else "",
                 revision=hook.revision,
             )
         executions.append(execution)

@@ -469,6 +469,7 @@ class RunText:
     ) -> ModelResponse:
         response: ModelResponse | None = None
         kept = None if self._kept_until is None else self._held[-1]
+        fenced = self._fenced
         async for piece in pieces:
             if response is not None:
                 raise ModelAnswerError(model.name, f"its stream went on with {quote(piece)} after the ModelResponse")
@@ -480,16 +481,17 @@ class RunText:
                 self._written += 1
                 if times is not None:
                     times.note_piece()
-                self._follow_changes()
-                if kept is None and self._kept_until is not None:
-                    kept = [self._released] if self._released else []
-                    self._held.append(kept)
+                if fenced is not None:
+                    self._follow_changes()
+                    if kept is None and self._kept_until is not None:
+                        kept = [self._released] if self._released else []
+                        self._held.append(kept)
                 if kept is not None:
                     kept.append(piece)
                     if take is not None:
                         await take(piece)
                 elif self._on_token is not None:
-                    if self._fenced is not None:
+                    if fenced is not None:
                         self._released += piece
                     self.given = True
                     await self._give(piece)

@@ -403,7 +403,8 @@ class Decider:
                 self._answer(operation, event, decision)
         except Exception as error:  # also from the user's own matcher or fault: the real tool must not run then
             self._refuse(decision, failed_mock_result(event, decision.rule, error))
-        self._count(event, decision)
+        if decision.faults:
+            self._count(event, decision)
         return decision
 
     async def await_answer(self, event: BeforeToolCall, decision: MockDecision) -> object:
@@ -557,11 +558,10 @@ class Decider:
         rule.hits += 1
         place = operation.hits.get(rule.number, 0)
         operation.hits[rule.number] = place + 1
-        if self.table.has_one_rule(path) and not any(
-            each.fault.replaces and each.matcher.may_match(path) for each in self.faults
-        ):
+        replaced = self.faults and any(each.fault.replaces and each.matcher.may_match(path) for each in self.faults)
+        if not replaced and self.table.has_one_rule(path):
             # Parallel calls may arrive in any order, but their indices are fixed.
-            place = number - 1 - sum(other < number for other in others)
+            place = number - 1 - (sum(other < number for other in others) if others else 0)
         else:
             others.append(number)
         if isinstance(rule.answer, CassetteAnswer):

@@ -277,6 +277,7 @@ class _Route:
 
     def __init__(self, rules: list[Rule]) -> None:
         self.rules = sorted(rules, key=_sort_key)
+        self.has_one_rule = len(self.rules) == 1 and self.rules[0].matcher.tool_only
         self.keyed: dict[Any, list[Rule]] = {}
         self.unkeyed: list[Rule] = self.rules
         keys = [(rule, _arguments_key(rule.matcher)) for rule in self.rules]
@@ -292,7 +293,7 @@ class _Route:
             key = _freeze_or_none(call.args)
             found = self.keyed.get(key) if key is not None else self.rules
             if found is not None:
-                candidates = sorted([*found, *candidates], key=_sort_key) if key is not None else found
+                candidates = sorted([*found, *candidates], key=_sort_key) if key is not None and candidates else found
         for rule in candidates:
             if rule.matcher.matches(call):
                 return rule
@@ -338,8 +339,7 @@ class RuleTable:
 
     def has_one_rule(self, path: str) -> bool:
         """Whether every call of a tool gets the same rule."""
-        rules = self._route(path).rules
-        return len(rules) == 1 and rules[0].matcher.tool_only
+        return self._route(path).has_one_rule
 
     def _route(self, path: str) -> _Route:
         route = self._routes.get(path)
@@ -389,16 +389,16 @@ def _freeze_or_none(value: object) -> Any:
 
 def _freeze(value: Any) -> Any:
     """Make a hashable copy of a JSON value; equal values give equal copies."""
-    # No subclasses, which may have their own `==`.
-    if type(value) in (dict, ReadOnlyDict):
-        return frozenset((key, _freeze(item)) for key, item in value.items())
-    if type(value) in (list, ReadOnlyList):
-        return ("list", *map(_freeze, value))
-    if type(value) is bool:
-        return ("bool", value)
-    if value is None or type(value) in (str, int, float):
+    kind = type(value)  # no subclasses, which may have their own `==`
+    if kind is str or kind is int or kind is float or value is None:
         return value
-    raise TypeError(f"a {type(value).__name__} is not a JSON value")
+    if kind is ReadOnlyDict or kind is dict:
+        return frozenset([(key, _freeze(item)) for key, item in value.items()])
+    if kind is ReadOnlyList or kind is list:
+        return ("list", *map(_freeze, value))
+    if kind is bool:
+        return ("bool", value)
+    raise TypeError(f"a {kind.__name__} is not a JSON value")
 
 
 def _callable(function: F) -> F:
