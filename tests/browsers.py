@@ -15,10 +15,11 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import tempfile
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -227,19 +228,22 @@ def running_chromium(path: str, folder: Path, environ: Mapping[str, str]) -> Ite
     with said.open("wb") as stderr:
         try:
             process = subprocess.Popen(
-                [path, *flags], env=dict(environ), stdin=subprocess.DEVNULL, stdout=stderr, stderr=stderr
+                [path, *flags],
+                env=dict(environ),
+                stdin=subprocess.DEVNULL,
+                stdout=stderr,
+                stderr=stderr,
+                start_new_session=True,
             )
         except OSError as error:
             raise WayError(str(error)) from None
     try:
         yield _address(process, said)
     finally:
-        process.terminate()
-        try:
-            process.wait(20)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+        # Debian's program is a script that waits for the browser, so its whole group is ended.
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
 
 
 def _address(process: subprocess.Popen[bytes], said: Path) -> str:

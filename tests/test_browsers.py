@@ -6,6 +6,8 @@ Commands are scripts of their own on a PATH of their own, so nothing is installe
 from __future__ import annotations
 
 import json
+import os
+import select
 import shutil
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -97,6 +99,20 @@ def test_of_two_browsers_on_the_path_the_one_without_windows_is_taken(machine: M
     path = machine.has("chromium-headless-shell", STARTS)
 
     assert machine.find() == Found(path, "")
+
+
+def test_a_browser_that_a_script_waits_for_is_ended_too(machine: Machine, tmp_path: Path) -> None:
+    """As long as one of them runs, somebody may write to the pipe."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    machine.has("chromium", f"exec 9> {pipe}; sleep 30 & {STARTS}")
+
+    found = machine.find()
+
+    readable, _, _ = select.select([reader], [], [], 20)
+    os.close(reader)
+    assert (found.problem, readable) == ("", [reader])
 
 
 @pytest.mark.parametrize("package", ["chromium-headless-shell", "chromium"])

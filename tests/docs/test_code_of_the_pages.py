@@ -9,13 +9,14 @@ import importlib.util
 import io
 import pathlib
 import shlex
-import subprocess
 import sys
 import warnings
 from collections.abc import Iterator
 
 import anyio
 import pytest
+
+from tests.programs import run_script
 
 from . import scripted
 from .markdown import PAGES, ROOT, Block, blocks, title
@@ -99,7 +100,7 @@ class Page:
             assert result.exit_code == code, f"{line}: {result.stderr}"
             return result.stdout
         assert program == "python", line
-        done = subprocess.run([sys.executable, *arguments], capture_output=True, text=True, timeout=60, check=False)
+        done = run_script(*arguments)
         assert done.returncode == code, f"{line}: {done.stderr}"
         return done.stdout
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-import builtins
+import functools
 import importlib
 import inspect
 import pathlib
@@ -19,46 +19,45 @@ from hookline.otel import _attributes
 
 from .markdown import PAGES, ROOT, anchors, blocks, code_spans, links, title
 
-MODULES = [
-    importlib.import_module(name)
-    for name in (
-        "hookline",
-        "hookline.calls",
-        "hookline.errors",
-        "hookline.evals.faults",
-        "hookline.events",
-        "hookline.hooks",
-        "hookline.interceptors",
-        "hookline.phases",
-        "hookline.asgi",
-        "hookline.bus",
-        "hookline.delivery",
-        "hookline.otel",
-        "hookline.builtin",
-        "hookline.registry",
-        "hookline.runtime",
-        "hookline.loop",
-        "hookline.runtime._state",
-        "hookline.server",
-        "hookline.store",
-        "hookline.wakeups",
-        "hookline.budgets",
-        "hookline.adapters.agent_framework",
-        "hookline.adapters.agent_hooks",
-        "hookline.adapters.fastmcp",
-        "hookline.adapters.langchain",
-        "hookline.adapters.mcp",
-        "hookline.adapters.models",
-        "hookline.adapters.openai_agents",
-        "hookline.adapters.pydantic_ai",
-        "hookline.evals.adapter_contract",
-        "hookline.evals",
-        "hookline.evals.faults",
-        "hookline.evals.errors",
-        "hookline.evals.suites",
-        "hookline.evals.verdicts",
-    )
-]
+PLACES = (
+    "hookline",
+    "hookline.calls",
+    "hookline.errors",
+    "hookline.evals.faults",
+    "hookline.events",
+    "hookline.hooks",
+    "hookline.interceptors",
+    "hookline.phases",
+    "hookline.asgi",
+    "hookline.bus",
+    "hookline.delivery",
+    "hookline.otel",
+    "hookline.builtin",
+    "hookline.registry",
+    "hookline.runtime",
+    "hookline.loop",
+    "hookline.runtime._state",
+    "hookline.server",
+    "hookline.store",
+    "hookline.wakeups",
+    "hookline.budgets",
+    "hookline.evals.adapter_contract",
+    "hookline.evals",
+    "hookline.evals.errors",
+    "hookline.evals.suites",
+    "hookline.evals.verdicts",
+    "builtins",
+    "typing",
+    "hookline.adapters.agent_framework",
+    "hookline.adapters.agent_hooks",
+    "hookline.adapters.fastmcp",
+    "hookline.adapters.langchain",
+    "hookline.adapters.mcp",
+    "hookline.adapters.models",
+    "hookline.adapters.openai_agents",
+    "hookline.adapters.pydantic_ai",
+)
+"""Modules in which a name is looked for; those of adapters last, as they import their frameworks."""
 OWNERS = {"hooks": Hooks, "dispatcher": HookDispatcher, "hookline": hookline}
 ELSEWHERE = {
     "AgentTool",
@@ -101,7 +100,7 @@ def test_every_link_leads_to_a_file_and_a_heading_that_exist(path: pathlib.Path)
         assert target.exists(), f"{title(path)} links to {link}"
         if fragment:
             # A method has an anchor where its class is documented.
-            known = anchors(target.read_text())
+            known = anchors_of(target)
             assert {fragment, fragment.rpartition(".")[0]} & known, f"{title(path)} links to {link}"
 
 
@@ -153,8 +152,14 @@ def names_of_the_framework(path: pathlib.Path) -> set[str]:
     return {name for module in THEIRS[path.stem] for name in dir(pytest.importorskip(module))}
 
 
+@functools.cache
+def anchors_of(path: pathlib.Path) -> set[str]:
+    return anchors(path.read_text())
+
+
+@functools.cache
 def find(name: str) -> object:
-    places = [*MODULES, builtins, typing]
+    places = map(importlib.import_module, PLACES)
     return next((getattr(place, name) for place in places if hasattr(place, name)), None)
 
 
@@ -168,12 +173,14 @@ def resolves(owner: object, path: str) -> bool:
             except ImportError:
                 return False
             continue
-        fields = typing.get_type_hints(owner) if isinstance(owner, type) else {}
-        instance_only = isinstance(owner, type) and f"self.{name}" in _source(owner)
-        if not hasattr(owner, name) and name not in fields and not instance_only:
+        if not hasattr(owner, name) and not (isinstance(owner, type) and is_of_instances(owner, name)):
             return False
         owner = getattr(owner, name, None)
     return True
+
+
+def is_of_instances(kind: type, name: str) -> bool:
+    return name in typing.get_type_hints(kind) or f"self.{name}" in _source(kind)
 
 
 def _source(kind: type) -> str:
