@@ -117,7 +117,7 @@ def check_timeout(timeout: object, where: str, *, name: str = "timeout") -> None
     Raises:
         HookDefinitionError: If it is neither `None` nor a positive number.
     """
-    if timeout is None:
+    if timeout is None or (timeout.__class__ is float and timeout > 0):
         return
     try:
         seconds = float(timeout) if isinstance(timeout, int | float) and not isinstance(timeout, bool) else math.nan
