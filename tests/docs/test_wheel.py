@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import pathlib
 import subprocess
 import sys
@@ -20,7 +21,8 @@ OUTPUTS = [block.code for block in blocks(README) if block.marker == "output"]
 
 
 def run(*command: str | pathlib.Path, cwd: pathlib.Path | None = None) -> str:
-    done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=300, check=False)
+    environ = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}  # it may name the source tree
+    done = subprocess.run(command, cwd=cwd, env=environ, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr or done.stdout
     return done.stdout
 
