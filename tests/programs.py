@@ -10,16 +10,13 @@ import asyncio
 import multiprocessing
 import os
 import runpy
-import subprocess
 import sys
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
-from pathlib import Path
-from tempfile import TemporaryDirectory
 
-__all__ = ["Program", "run_program", "run_script"]
+__all__ = ["Program", "run_program"]
 
 IMPORTED = [
     *("aiosqlite", "asyncpg", "opentelemetry.sdk.trace"),
@@ -114,43 +111,6 @@ async def run_program(
         yield program
     finally:
         await program.stop()
-
-
-def run_script(path: str, *arguments: str, seconds: float = 60) -> subprocess.CompletedProcess[str]:
-    """Run a script as `python path arguments` would in this folder, in a process of its own, and wait for its end.
-
-    Args:
-        path: The script.
-        arguments: The arguments of its command line.
-        seconds: How long it may take.
-    """
-    with TemporaryDirectory() as folder:
-        stdout, stderr = Path(folder, "stdout"), Path(folder, "stderr")
-        process = _context.Process(
-            target=_run_script, args=(path, arguments, dict(os.environ), stdout, stderr), daemon=True
-        )
-        process.start()
-        process.join(seconds)
-        if process.exitcode is None:
-            process.kill()
-            process.join()
-            raise subprocess.TimeoutExpired([path, *arguments], seconds)
-        return subprocess.CompletedProcess([path, *arguments], process.exitcode, stdout.read_text(), stderr.read_text())
-
-
-def _run_script(
-    path: str, arguments: Sequence[str], environment: Mapping[str, str], stdout: Path, stderr: Path
-) -> None:
-    """Run a script in this process, with files as its standard output and standard error."""
-    for number, file in ((1, stdout), (2, stderr)):
-        with file.open("wb") as written:
-            os.dup2(written.fileno(), number)
-    sys.stdout, sys.stderr = open(1, "w", closefd=False), open(2, "w", closefd=False)  # noqa: SIM115
-    os.environ.clear()
-    os.environ.update(environment)
-    sys.argv[:] = [path, *arguments]
-    sys.path.insert(0, str(Path(path).absolute().parent))
-    runpy.run_path(path, run_name="__main__")
 
 
 def _run(module: str, arguments: list[str], environment: dict[str, str], stdin: Connection, stdout: Connection) -> None:

@@ -9,14 +9,13 @@ import importlib.util
 import io
 import pathlib
 import shlex
+import subprocess
 import sys
 import warnings
 from collections.abc import Iterator
 
 import anyio
 import pytest
-
-from tests.programs import run_script
 
 from . import scripted
 from .markdown import PAGES, ROOT, Block, blocks, title
@@ -100,7 +99,7 @@ class Page:
             assert result.exit_code == code, f"{line}: {result.stderr}"
             return result.stdout
         assert program == "python", line
-        done = run_script(*arguments)
+        done = subprocess.run([sys.executable, *arguments], capture_output=True, text=True, timeout=60, check=False)
         assert done.returncode == code, f"{line}: {done.stderr}"
         return done.stdout
 
