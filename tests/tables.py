@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import pytest
+
 __all__ = ["for_each"]
 
 
@@ -25,6 +27,7 @@ def for_each(names: str, rows: Iterable[Any]) -> Callable[[Callable[..., Any]], 
     """
     parameters = [name.strip() for name in names.split(",")]
     table = [dict(zip(parameters, row if len(parameters) > 1 else (row,), strict=True)) for row in rows]
+    assert table, "A test without rows would pass."
 
     def decorate(test: Callable[..., Any]) -> Callable[..., Any]:
         def go_through(**fixtures: Any) -> None:
@@ -51,6 +54,8 @@ def for_each(names: str, rows: Iterable[Any]) -> Callable[[Callable[..., Any]], 
 def noted(row: dict[str, Any]) -> Iterator[None]:
     try:
         yield
+    except pytest.skip.Exception:
+        pytest.fail("A row that is skipped would skip the rows after it, too.")
     except BaseException as error:
         error.add_note("In the row " + ", ".join(f"{name} = {value!r}" for name, value in row.items()))
         raise

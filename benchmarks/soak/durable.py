@@ -57,7 +57,7 @@ class Nursery:
 
     def __init__(self, log: Path) -> None:
         self._log = log
-        self._forked: deque[asyncio.Future[int]] = deque()
+        self._forked: deque[asyncio.Future[tuple[int, asyncio.Future[int]]]] = deque()
         self._ended: dict[int, asyncio.Future[int]] = {}
 
     async def __aenter__(self) -> Nursery:
@@ -81,11 +81,10 @@ class Nursery:
     async def fork(self, order: Order) -> tuple[int, asyncio.Future[int]]:
         """Fork a worker; gives its id, and its status when it ends."""
         assert self._process.stdin is not None
-        forked: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        forked: asyncio.Future[tuple[int, asyncio.Future[int]]] = asyncio.get_running_loop().create_future()
         self._forked.append(forked)
         self._process.stdin.write(msgspec.json.encode(order) + b"\n")
-        pid = await forked
-        return pid, self._ended[pid]
+        return await forked
 
     async def _listen(self) -> None:
         assert self._process.stdout is not None
@@ -94,8 +93,8 @@ class Nursery:
             if word.status is not None:
                 self._ended.pop(word.pid).set_result(word.status)
                 continue
-            self._ended[word.pid] = asyncio.get_running_loop().create_future()
-            self._forked.popleft().set_result(word.pid)
+            ended = self._ended[word.pid] = asyncio.get_running_loop().create_future()
+            self._forked.popleft().set_result((word.pid, ended))
 
 
 class Soak:

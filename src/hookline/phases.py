@@ -149,7 +149,7 @@ class PhaseMachine:
         # As `run_timed` does, without a coroutine for each hook: ten plain hooks take half the time (`bench_phases`).
         bounded: Bounded | None = None
         for hook in hooks:
-            started = perf_counter_ns()
+            started, failure = perf_counter_ns(), None
             try:
                 if hook.is_async:
                     bounded = bounded or bounded_for_this_backend()
@@ -160,13 +160,12 @@ class PhaseMachine:
                     refuse_return(outcome)
             except BaseException as error:
                 failure = own_failure(error)
-                if hook_executed.receivers:
-                    record(hook, transition, self, started, failure)
+            # Not inside of `except`: what a receiver raises would carry the failure with it into the log.
+            if hook_executed.receivers:
+                record(hook, transition, self, started, failure)
+            if failure is not None:
                 report_at(_place_of(transition), hook, failure, hook.timeout or self.hook_timeout)
-                del failure  # it refers to this frame
-            else:
-                if hook_executed.receivers:
-                    record(hook, transition, self, started, None)
+                failure = None  # it refers to this frame
 
     def _announce(self) -> None:
         """Announce finished moves, up to the first one whose hooks still run."""

@@ -9,7 +9,7 @@ import pytest
 from hookline.errors import HookUsageError
 from hookline.evals.adapter_contract import ContractError
 from hookline.evals.engine_contract import EngineTrial, check_engine
-from tests.engines.planted import FAULT_FILE, LEFT_OUT
+from tests.engines.planted import FAULT_FILE, LEFT_OUT, plant
 from tests.nats_servers import NatsServer
 
 pytestmark = pytest.mark.anyio
@@ -26,12 +26,10 @@ def nats_bus(nats_server: NatsServer, nats_prefix: str, monkeypatch: pytest.Monk
 
 
 @pytest.fixture
-def fault_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The file that tells all processes of a trial with which fault they serve."""
-    file = tmp_path / "fault"
-    file.write_text("")
-    monkeypatch.setenv(FAULT_FILE, str(file))
-    return file
+def planting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All processes of a trial read in a file with which fault they serve."""
+    monkeypatch.setenv(FAULT_FILE, str(tmp_path / "fault"))
+    plant("")
 
 
 @pytest.mark.parametrize(
@@ -84,7 +82,7 @@ async def test_the_contract_finds_what_starts_twice(postgresql_url: str, tmp_pat
         )
 
 
-async def test_a_trial_finds_what_an_engine_leaves_out(postgresql_url: str, tmp_path: Path, fault_file: Path) -> None:
+async def test_a_trial_finds_what_an_engine_leaves_out(postgresql_url: str, tmp_path: Path, planting: None) -> None:
     found = {}
     async with EngineTrial(
         "tests.engines.planted:LeavesOut",
@@ -93,8 +91,9 @@ async def test_a_trial_finds_what_an_engine_leaves_out(postgresql_url: str, tmp_
         lease_seconds=LEASE_SECONDS,
         within=10,
     ) as trial:
+        (await trial.run()).check()
         for fault in LEFT_OUT:
-            fault_file.write_text(fault)
+            plant(fault)
             found[fault] = await trial.run("in a tool" if fault == "never goes on after a kill" else "")
 
     for fault, problem in (
@@ -108,7 +107,7 @@ async def test_a_trial_finds_what_an_engine_leaves_out(postgresql_url: str, tmp_
 
 
 async def test_a_trial_finds_what_remote_observers_hear_wrong(
-    postgresql_url: str, tmp_path: Path, nats_bus: str, fault_file: Path
+    postgresql_url: str, tmp_path: Path, nats_bus: str, planting: None
 ) -> None:
     found = {}
     trial = EngineTrial(
@@ -123,7 +122,7 @@ async def test_a_trial_finds_what_remote_observers_hear_wrong(
         await trial.run("on the moon")
     async with trial:
         for fault in ("loses commits", "disorders commits", "renumbers commits"):
-            fault_file.write_text(fault)
+            plant(fault)
             found[fault] = await trial.run()
 
     for fault, problem in (

@@ -518,29 +518,39 @@ async def ask(
                 else:
                     _ask_sync(observer, event)
             else:
+                outcome = None
                 try:
                     if timeout == _NEVER:
                         outcome = await handler(event)
-                        if outcome is not None and (refusal := deny_by_return(observer, event, outcome)) is not None:
-                            report(observer, event, refusal)
                     else:
                         coroutine = _call_asked(handler, event)
                         waits_for = next(coroutine, ENDED)
                         if waits_for is not ENDED:
                             await _finish_asked(coroutine, waits_for, timeout or hook_timeout)
                 except _Refused as refused:
-                    if (refusal := deny_by_return(observer, event, refused.outcome)) is not None:
-                        report(observer, event, refusal)
+                    outcome = refused.outcome
                 except HandlerTimeoutError as error:
                     report(observer, event, error, timeout or hook_timeout)
                 except BaseException as error:
                     report(observer, event, own_failure(error))
+                if outcome is not None:
+                    _take_outcome(observer, event, outcome)
             if state and "answer" in state and "answered_by" not in state:
                 state["answered_by"] = observer.id
     finally:
         answer: ToolResult | None = (state.get("denial") or state.get("answer")) if state else None
         state["sealed"] = True
     return answer
+
+
+def _take_outcome(observer: Observer, event: BeforeToolCall, outcome: object) -> None:
+    """Deny a call if an async observer returned what denies it, and report what it should not have returned."""
+    try:
+        problem: Exception | None = deny_by_return(observer, event, outcome)
+    except BaseException as error:
+        problem = own_failure(error)
+    if problem is not None:
+        report(observer, event, problem)
 
 
 class _Refused(Exception):
