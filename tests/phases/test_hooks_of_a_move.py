@@ -7,6 +7,7 @@ import functools
 import gc
 import logging
 import math
+import sys
 import threading
 import time
 import weakref
@@ -850,3 +851,25 @@ async def test_a_machine_is_gone_when_nobody_holds_it(caplog: pytest.LogCaptureF
         assert ref() is None
     finally:
         gc.enable()
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+async def test_a_record_is_sent_when_the_failure_of_the_hook_is_over(is_async: bool) -> None:
+    """What a receiver raises is logged, and would carry what the hook has raised with it."""
+    handled: list[object] = []
+
+    def fail(transition: PhaseTransition) -> None:
+        raise ValueError("secret")
+
+    async def fail_async(transition: PhaseTransition) -> None:
+        raise ValueError("secret")
+
+    def hear(sender: object, execution: object) -> None:
+        handled.append(sys.exc_info()[1])
+
+    hooks = Hooks("h")
+    hooks.on_phase(Phase.UNINITIALIZED, Phase.BOOTSTRAPPING)(fail_async if is_async else fail)
+    with connected(hook_executed, hear):
+        await PhaseMachine("agent", [hooks]).move(Phase.BOOTSTRAPPING)
+
+    assert handled == [None]

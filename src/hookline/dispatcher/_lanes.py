@@ -266,7 +266,8 @@ class LaneHost:
     def _running_lanes(self) -> list[Lane]:
         """Return the lanes that are running, in copies of the tables, which may change meanwhile."""
         registered = [lane for lanes in list(self.lanes.values()) for lane in list(lanes.values())]
-        return [*registered, *list(self._detached)]
+        # A lane that is being detached is in both tables for a moment.
+        return list(dict.fromkeys([*registered, *list(self._detached)]))
 
     def shrink(self) -> None:
         """Give back the memory of lanes that are gone."""
@@ -297,10 +298,11 @@ class LaneHost:
             Events delivered and events dropped since the operation was registered.
         """
         delivered, dropped = self.counts.pop(operation_id, (0, 0))
-        lanes = list(self.lanes.pop(operation_id, {}).values())
+        lanes = list(self.lanes.get(operation_id, {}).values())
         for lane in lanes:
             lane.detached = True
             self._detached.add(lane)
+        self.lanes.pop(operation_id, None)
         if lanes:
             await self._settle(lanes, timeout)
         for lane in lanes:

@@ -559,8 +559,8 @@ class MetricsHooks(Instrumentation):
         self._operations.pop(operation_id, None)
 
     def _end_hook_metrics(self, operation_id: str) -> None:
-        if operation_id in self._open:
-            self._open.remove(operation_id)
+        if self._hook_metrics:
+            self._open.discard(operation_id)
             executions.unwatch(operation_id, self._receive_execution)
 
 

@@ -143,7 +143,8 @@ class SqlStore(DurableStore):
             retry_seconds=retry_seconds,
             max_pending=max_pending,
             overflow=overflow,
-            writers=2 if self.dialect == "postgresql" and pool_size > 1 else 1,
+            # A connection is left for all who read, and for the lease.
+            writers=2 if self.dialect == "postgresql" and pool_size > 2 else 1,
         )
         self._own_wakeups = wakeups is None
         self.wakeups: Wakeups = choose_wakeups(self._address) if wakeups is None else wakeups

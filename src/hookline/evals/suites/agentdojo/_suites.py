@@ -12,6 +12,7 @@ import importlib.metadata
 import importlib.resources
 import importlib.util
 import sys
+import threading
 import warnings
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from types import SimpleNamespace
@@ -340,12 +341,22 @@ def _defer_package(name: str) -> None:
     spec = importlib.util.find_spec(name)
     if name in sys.modules or spec is None or spec.loader is None:
         return
-    loader, package = spec.loader, importlib.util.module_from_spec(spec)
+    loader, package, loading = spec.loader, importlib.util.module_from_spec(spec), threading.RLock()
+    begun = False
 
     def load(attribute: str) -> object:
-        del package.__getattr__
-        loader.exec_module(package)
-        return getattr(package, attribute)
+        nonlocal begun
+        with loading:  # other threads wait until it is whole
+            if not begun and attribute not in vars(package):
+                begun = True
+                try:
+                    loader.exec_module(package)
+                except BaseException:
+                    begun = False
+                    raise
+            if attribute not in vars(package):
+                raise AttributeError(f"module {name!r} has no attribute {attribute!r}")
+            return vars(package)[attribute]
 
     package.__getattr__ = load  # type: ignore[method-assign]
     sys.modules[name] = package
