@@ -7,9 +7,11 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
+from nats.js.kv import KeyValue
 
 from hookline import Hooks, ToolCall
 from hookline.bus import BusAnswerError, BusUnavailableError, CommittedEvents, NatsBus, NobodyServesError, remote
@@ -171,6 +173,43 @@ async def test_listeners_are_called_when_the_server_is_back(server: NatsServer) 
         server.start()
         async with asyncio.timeout(60):
             await woken.wait()
+
+
+async def test_a_value_is_not_gone_because_it_comes_after_the_marker_of_all_values(
+    server: NatsServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watch = KeyValue.watch
+
+    async def watch_with_early_marker(self: KeyValue, keys: str) -> Any:
+        """As nats-py does where the server has sent all values, and none has arrived yet."""
+        watcher = await watch(self, keys)
+        waiting = watcher._updates._queue
+        values = [each for each in waiting if each is not None]
+        waiting.clear()
+        waiting.extend([None, *values])
+        watcher._init_done = True
+        return watcher
+
+    server.start()
+    seen: list[tuple[str, bytes | None]] = []
+    done = asyncio.Event()
+
+    def note(key: str, value: bytes | None) -> None:
+        seen.append((key, value))
+        if key == "a.done":
+            done.set()
+
+    async with NatsBus(server.url) as one, NatsBus(server.url) as other:
+        await one.put("a.kept", b"1")
+        async with other.watch("a", note):
+            monkeypatch.setattr(KeyValue, "watch", watch_with_early_marker)
+            server.kill()
+            server.start()
+            await one.put("a.done", b"")
+            async with asyncio.timeout(60):
+                await done.wait()
+
+    assert seen == [("a.kept", b"1"), ("a.done", b"")]
 
 
 async def test_a_watcher_learns_what_changed_while_the_server_was_away(server: NatsServer) -> None:

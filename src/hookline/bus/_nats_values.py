@@ -76,12 +76,7 @@ class NatsValues:
 
         async def read(jetstream: Any) -> bytes | None:
             await self._open_bucket(jetstream)
-            try:
-                message = await jetstream.get_msg(f"KV_{self._name}", subject=f"$KV.{self._name}.{key}")
-            except self._errors.NotFoundError:
-                return None
-            is_marker = any(each in (message.headers or {}) for each in ("KV-Operation", "Nats-Marker-Reason"))
-            return None if is_marker else bytes(message.data or b"")
+            return await self._get(jetstream, key)
 
         return await self._use_jetstream(read)
 
@@ -125,6 +120,14 @@ class NatsValues:
             with suppress(*self._failures):
                 await changes.stop()
 
+    async def _get(self, jetstream: Any, key: str) -> bytes | None:
+        try:
+            message = await jetstream.get_msg(f"KV_{self._name}", subject=f"$KV.{self._name}.{key}")
+        except self._errors.NotFoundError:
+            return None
+        is_marker = any(each in (message.headers or {}) for each in ("KV-Operation", "Nats-Marker-Reason"))
+        return None if is_marker else bytes(message.data or b"")
+
     async def _open_bucket(self, jetstream: Any) -> Any:
         if self._bucket is None:
             try:
@@ -150,10 +153,11 @@ class NatsValues:
         try:
             gone = set(known)
             async for entry in changes:
-                if entry is None:  # these were all
+                if entry is None:  # these were all, or none has come yet: nats-py says it too early on a busy machine
                     for key in gone:
-                        del known[key]
-                        call_watcher(call, key, None)
+                        if await self._get(jetstream, key) is None:
+                            del known[key]
+                            call_watcher(call, key, None)
                     return changes
                 if entry.operation is None:
                     gone.discard(entry.key)
