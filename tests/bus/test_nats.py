@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -175,6 +176,38 @@ async def test_listeners_are_called_when_the_server_is_back(server: NatsServer) 
             await woken.wait()
 
 
+async def test_a_wake_up_that_is_about_to_be_sent_is_sent_when_the_bus_closes(
+    server: NatsServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hookline.bus._nats.WAKE_SECONDS", 0)
+    server.start()
+    woken, problems = asyncio.Event(), list[object]()
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: problems.append(context))
+    async with NatsBus(server.url, net=(3600, 3600), poll_seconds=3600) as other, other.woken("work", woken.set):
+        async with NatsBus(server.url) as bus:
+            woken.clear()  # of the connection
+            bus.wake("work")
+            for _ in range(2):  # until the task that sends is made, and has not begun
+                await asyncio.sleep(0)
+        async with asyncio.timeout(60):
+            await woken.wait()
+    gc.collect()
+    assert problems == []
+
+
+class Seen:
+    """What a watcher was told, until the key `a.done` has a value."""
+
+    def __init__(self) -> None:
+        self.changes: list[tuple[str, bytes | None]] = []
+        self.done = asyncio.Event()
+
+    def note(self, key: str, value: bytes | None) -> None:
+        self.changes.append((key, value))
+        if key == "a.done":
+            self.done.set()
+
+
 async def test_a_value_is_not_gone_because_it_comes_after_the_marker_of_all_values(
     server: NatsServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -191,42 +224,30 @@ async def test_a_value_is_not_gone_because_it_comes_after_the_marker_of_all_valu
         return watcher
 
     server.start()
-    seen: list[tuple[str, bytes | None]] = []
-    done = asyncio.Event()
-
-    def note(key: str, value: bytes | None) -> None:
-        seen.append((key, value))
-        if key == "a.done":
-            done.set()
+    seen = Seen()
 
     async with NatsBus(server.url) as one, NatsBus(server.url) as other:
         await one.put("a.kept", b"1")
-        async with other.watch("a", note):
+        async with other.watch("a", seen.note):
             monkeypatch.setattr(KeyValue, "watch", watch_with_early_marker)
             server.kill()
             server.start()
             await one.put("a.done", b"")
             async with asyncio.timeout(60):
-                await done.wait()
+                await seen.done.wait()
 
-    assert seen == [("a.kept", b"1"), ("a.done", b"")]
+    assert seen.changes == [("a.kept", b"1"), ("a.done", b"")]
 
 
 async def test_a_watcher_learns_what_changed_while_the_server_was_away(server: NatsServer) -> None:
     server.start()
-    seen: list[tuple[str, bytes | None]] = []
-    done = asyncio.Event()
-
-    def note(key: str, value: bytes | None) -> None:
-        seen.append((key, value))
-        if key == "a.done":
-            done.set()
+    seen = Seen()
 
     async with NatsBus(server.url) as one, NatsBus(server.url) as other:
         for key in ("a.kept", "a.changed"):
             await one.put(key, b"1")
         await one.put("a.expired", b"1", seconds=1)
-        async with other.watch("a", note):
+        async with other.watch("a", seen.note):
             server.kill()
             server.start()
             await one.put("a.changed", b"2")
@@ -235,10 +256,10 @@ async def test_a_watcher_learns_what_changed_while_the_server_was_away(server: N
                     await asyncio.sleep(0.05)
             await one.put("a.done", b"")
             async with asyncio.timeout(60):
-                await done.wait()
+                await seen.done.wait()
 
-    assert dict(seen) == {"a.kept": b"1", "a.changed": b"2", "a.expired": None, "a.done": b""}
-    assert len(seen) == 6  # nothing is told twice
+    assert dict(seen.changes) == {"a.kept": b"1", "a.changed": b"2", "a.expired": None, "a.done": b""}
+    assert len(seen.changes) == 6  # nothing is told twice
 
 
 async def test_values_need_the_server(server: NatsServer, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -407,14 +407,21 @@ class NatsBus(LocalWakeups, Bus):
     def _send_wakeups(self) -> None:
         self._flush = None
         if self._client is not None and self.is_connected:
-            self._start(self._send_quietly(self._wake_subject, self._take_pending()))
+            # With the present client, as `aclose` may take it away before the task begins.
+            self._start(self._publish_quietly(self._client, self._wake_subject, self._take_pending()))
         elif self._client is not None:
             self._pending.clear()  # who listens is called when it is connected again
 
     async def _send_quietly(self, subject: str, data: bytes, headers: dict[str, str] | None = None) -> None:
-        """Send a message that may get lost."""
+        """Send a message that may get lost, as it does if the bus is closed."""
+        if self._client is not None:
+            await self._publish_quietly(self._client, subject, data, headers)
+
+    async def _publish_quietly(
+        self, client: Any, subject: str, data: bytes, headers: dict[str, str] | None = None
+    ) -> None:
         with suppress(*self._failures):
-            await self._open_client().publish(subject, data, headers=headers)
+            await client.publish(subject, data, headers=headers)
 
     def _start(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)

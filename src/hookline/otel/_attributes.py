@@ -37,6 +37,7 @@ def error_type(name: object) -> str:
 
 
 MOST = 2**63 - 1
+"""The largest number that exporters take."""
 
 
 def count(number: object) -> int | str:

@@ -21,7 +21,7 @@ from hookline.signals import HookExecution, hook_executed, operation_unregistere
 __all__ = ["error_type_of", "executions", "hook_event", "hook_span", "unregistrations"]
 
 Receiver = Callable[[str, Any], None]
-"""Called with the operation, and with the record that the signal carries: of a handler run, or of a budget."""
+"""Called with the operation, and with the record of a handler run, if the signal carries one."""
 
 
 class SignalFeed:
