@@ -6,7 +6,7 @@ import asyncio
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -34,8 +34,15 @@ async def decide(call):
 """
 
 
+def ignore_interrupts() -> None:
+    """Ignore SIGINT, as scripts start what is to run in the background."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
 @contextmanager
-def serving(folder: Path, server: NatsServer, prefix: str, *options: str) -> Iterator[subprocess.Popen[str]]:
+def serving(
+    folder: Path, server: NatsServer, prefix: str, *options: str, start: Callable[[], None] | None = None
+) -> Iterator[subprocess.Popen[str]]:
     """A process that serves, once it says so."""
     (folder / "policy.py").write_text(HOOKS)
     command = [
@@ -54,6 +61,7 @@ def serving(folder: Path, server: NatsServer, prefix: str, *options: str) -> Ite
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        preexec_fn=start,
     ) as process:
         assert process.stdout is not None
         try:
@@ -91,10 +99,11 @@ async def test_another_process_decides_when_one_is_killed_under_its_questions(
     assert set(answers) == {str(other.pid)}
 
 
+@pytest.mark.parametrize("start", [None, ignore_interrupts])
 async def test_a_process_that_is_stopped_answers_what_it_was_asked(
-    tmp_path: Path, nats_server: NatsServer, nats_prefix: str
+    tmp_path: Path, nats_server: NatsServer, nats_prefix: str, start: Callable[[], None] | None
 ) -> None:
-    with serving(tmp_path, nats_server, nats_prefix) as process:
+    with serving(tmp_path, nats_server, nats_prefix, start=start) as process:
         async with NatsBus(nats_server.url, prefix=nats_prefix) as bus:
             asked = asyncio.create_task(decide(bus, "slow"))
             assert process.stdout is not None

@@ -9,7 +9,7 @@ import contextlib
 import os
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator
 from types import FrameType
 
 __all__ = [
@@ -27,6 +27,7 @@ __all__ = [
     "exit_code_of",
     "handle_sigterm",
     "interrupted_code",
+    "run_until_stopped",
     "was_terminated",
 ]
 
@@ -75,6 +76,37 @@ def handle_sigterm() -> None:
     if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
         with contextlib.suppress(ValueError):  # only the main thread may ask for signals
             signal.signal(signal.SIGTERM, _terminate)
+
+
+def run_until_stopped(serving: Coroutine[object, object, None]) -> None:
+    """Run a coroutine until Ctrl-C or SIGTERM, and let it end what is under way.
+
+    `asyncio.run` cancels the coroutine first, and other tasks after it, but only at a SIGINT that nobody ignores. A
+    script starts its background processes with SIGINT ignored; there SIGTERM would cancel all tasks at once.
+
+    Raises:
+        KeyboardInterrupt: After either signal, once the coroutine has ended.
+    """
+    import asyncio
+
+    async def run() -> None:
+        loop, task = asyncio.get_running_loop(), asyncio.current_task()
+
+        def terminate() -> None:
+            global _terminated
+            _terminated = True
+            assert task is not None
+            task.cancel()
+
+        with contextlib.suppress(NotImplementedError, RuntimeError):  # Windows, and threads, have no such handlers
+            if signal.getsignal(signal.SIGTERM) is _terminate:
+                loop.add_signal_handler(signal.SIGTERM, terminate)
+        await serving
+
+    try:
+        asyncio.run(run())
+    except asyncio.CancelledError:
+        raise KeyboardInterrupt from None
 
 
 @contextlib.contextmanager

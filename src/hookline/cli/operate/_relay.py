@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hookline.cli._commands import CommandApp
+from hookline.cli._exit_codes import run_until_stopped
 from hookline.cli._terminal import (
     Column,
     format_age,
@@ -67,7 +68,7 @@ def run_relay(
     with report_errors_only():
         check_store(store, creates=True)
         made = make_bus(bus, credentials=bus_credentials, nkey_seed=bus_nkey_seed, prefix=bus_prefix, wait=bus_wait)
-        asyncio.run(_relay(store, made, lease))
+        run_until_stopped(_relay(store, made, lease))
 
 
 async def _relay(url: str, bus: NatsBus, lease: float) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from hookline.cli._exit_codes import run_until_stopped
 from hookline.cli.operate._bus import BusCredentials, BusNkeySeed, BusPrefix, BusUrls, BusWait, make_bus
 from hookline.cli.operate._hooks import hooks_app
 from hookline.cli.operate._store import report_errors_only
@@ -66,7 +67,7 @@ def serve_hooks(
             "where": EventFilter(agent_ids=agent or (), tenant_ids=tenant or ()),
             "tries": tries,
         }
-        asyncio.run(_serve(made, hooks, options))
+        run_until_stopped(_serve(made, hooks, options))
 
 
 async def _serve(bus: NatsBus, hooks: list[AnyHook], options: dict[str, Any]) -> None:
