@@ -16,7 +16,6 @@ from hookline.runtime._engine import Engine, Segment
 from hookline.runtime._exec import TextStream, exec_agent, interrupt, recover_agent, resume_agent, stream_agent
 from hookline.runtime._inputs import check_decisions as check_decisions
 from hookline.runtime._inputs import new_operation_id as new_operation_id
-from hookline.runtime._loop import assign_call_ids as assign_call_ids
 from hookline.runtime._missing_hooks import hooks_of_child as hooks_of_child
 from hookline.runtime._missing_hooks import inherited_hooks as inherited_hooks
 from hookline.runtime._model_pause import ModelPause as ModelPause
@@ -50,6 +49,7 @@ from hookline.runtime._state import (
     SessionMemory,
 )
 from hookline.runtime._state import tool_message as tool_message
+from hookline.runtime._steps import assign_call_ids as assign_call_ids
 from hookline.runtime._sub_agents import describe_result as describe_result
 from hookline.runtime._tool_calls import run_overlapping as run_overlapping
 from hookline.runtime._tools import Tool, ToolSource, as_result, tool

@@ -58,7 +58,6 @@ from hookline.runtime._inputs import (
     new_operation_id,
 )
 from hookline.runtime._lifecycle import Lifecycle
-from hookline.runtime._loop import lead_model_call
 from hookline.runtime._missing_hooks import check_interceptors, inherited_hooks, without_definitions_of
 from hookline.runtime._persistence import LOST_HERE, checkpoint
 from hookline.runtime._run import Run, after_step, before_step, live
@@ -73,6 +72,7 @@ from hookline.runtime._state import (
     WaitingCall,
     default_store,
 )
+from hookline.runtime._steps import lead_model_call
 from hookline.runtime._sub_agents import (
     emit_called,
     emit_completed,

@@ -35,7 +35,7 @@ from hookline.errors import (
 from hookline.events import CompletionReason
 from hookline.instrumentation import Instrumentation
 from hookline.runtime._agent import remember_tools
-from hookline.runtime._loop import limit_reached
+from hookline.runtime._loop import run_segment
 from hookline.runtime._persistence import (
     LOST_HERE,
     await_required_deliveries,
@@ -49,7 +49,6 @@ from hookline.runtime._persistence import (
     save_end_in_memory,
     save_minimal_end,
 )
-from hookline.runtime._recovery import run_segment
 from hookline.runtime._run import Run, end_events, live, wants_no_event
 from hookline.runtime._seams import (
     RunControl,
@@ -59,6 +58,7 @@ from hookline.runtime._seams import (
     tell_context,
 )
 from hookline.runtime._state import Decision, OperationResult
+from hookline.runtime._steps import limit_reached
 from hookline.runtime._tool_calls import INTERRUPTED
 from hookline.runtime._tools import open_sources
 

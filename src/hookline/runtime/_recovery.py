@@ -1,8 +1,7 @@
-"""Run the steps of a segment, and first recover the step that a process which died left behind."""
+"""Recover the step that a process which died left behind: no event fires twice, and no tool runs again."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import partial
 from time import perf_counter_ns
 
@@ -19,11 +18,11 @@ from hookline.errors import (
 from hookline.events import LOST, LOST_TYPE, CompletionReason
 from hookline.runtime._agent import AGENT_IDENTIFIER, Agent
 from hookline.runtime._approvals import resume_step
-from hookline.runtime._loop import lead_step, limit_reached, make_job, model_step, run_jobs, run_step
-from hookline.runtime._persistence import LOST_HERE, save
+from hookline.runtime._persistence import LOST_HERE
 from hookline.runtime._run import Run, after_step
 from hookline.runtime._seams import RunControl
-from hookline.runtime._state import BegunCall, Decision, OpenStep, OperationResult, OperationState, Reject, Step
+from hookline.runtime._state import BegunCall, OpenStep, OperationResult, OperationState, Reject, Step
+from hookline.runtime._steps import lead_step, limit_reached, make_job, model_step, run_jobs, run_step
 from hookline.runtime._sub_agents import (
     describe_result,
     emit_completed,
@@ -33,48 +32,9 @@ from hookline.runtime._sub_agents import (
 )
 from hookline.runtime._tool_calls import Job, emit_result, failed_outcome
 
-__all__ = ["run_segment", "stored_result"]
+__all__ = ["recover", "stored_result"]
 
 WITHHELD = "The tool ran, but its process died before hooks had seen its result, which is lost."
-
-
-async def run_segment(run: Run, decisions: Sequence[Decision] = ()) -> CompletionReason:
-    """Run steps until the operation ends or waits for a person.
-
-    Args:
-        run: The segment.
-        decisions: On a resume, what a person decided; the first step then takes the place of a model call.
-
-    Returns:
-        Why it ended.
-    """
-    if run.journal.recovered:
-        reason = await recover(run)
-        if reason is not None:
-            return reason
-        await save(run, "running")
-    while True:
-        reason = await run_step(run, decisions)
-        decisions = ()
-        if reason is not None:
-            return reason
-        if not next_step_saves_at_once(run):
-            await save(run, "running")
-
-
-def next_step_saves_at_once(run: Run) -> bool:
-    """Whether the next step writes the run before anything in it can take long, so that one write serves both.
-
-    Its first write comes before its model call. Interceptors of the step, a summary and the hooks of a phase come
-    earlier, and each of them may wait. A run that is cancelled does not come so far.
-    """
-    return (
-        run.journal.durable
-        and not run.is_cancelled()
-        and StepCall not in run.intercepted
-        and run.agent.compaction is None
-        and run.phases is None
-    )
 
 
 async def recover(run: Run) -> CompletionReason | None:
