@@ -1,4 +1,4 @@
-"""Streams of runs: values that a run emits in a task of its own, and answers that wait for hooks."""
+"""Give the stream of a run to a framework's caller: values of a task of its own, and answers that hooks hold back."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import anyio
 
 from hookline.calls import Call
 from hookline.errors import HookDenied
-from hookline.runtime import AdapterRun, PartsStream
+from hookline.runtime import AdapterRun, HeldEvents
 
 __all__ = ["must_hold_stream", "read_parts", "stream_values", "wait_for_end"]
 
@@ -32,7 +32,7 @@ def must_hold_stream(run: AdapterRun, call: type[Call]) -> bool:
     return run.hold_stream(call)
 
 
-async def read_parts(parts: PartsStream[E], events: AsyncIterable[E]) -> AsyncGenerator[E, None]:
+async def read_parts(parts: HeldEvents[E], events: AsyncIterable[E]) -> AsyncGenerator[E, None]:
     """Read a model's stream to its end, and yield the events that hooks let pass.
 
     If a hook must judge after some time, the stream is read in a task of its own.

@@ -33,11 +33,11 @@ from hookline.interceptors._fenced import FencedChain as FencedChain
 from hookline.interceptors._fenced import FencedHooks as FencedHooks
 from hookline.interceptors._fenced import boot_time as boot_time
 from hookline.interceptors._fenced import is_fenced as is_fenced
-from hookline.interceptors._parts import TextJudge as TextJudge
-from hookline.interceptors._parts import cut_answer as cut_answer
-from hookline.interceptors._parts import judge_in_time as judge_in_time
-from hookline.interceptors._parts import open_text_judge as open_text_judge
 from hookline.interceptors._shadow import judge_in_shadow as judge_in_shadow
+from hookline.interceptors._text_judge import TextJudge as TextJudge
+from hookline.interceptors._text_judge import cut_answer as cut_answer
+from hookline.interceptors._text_judge import judge_in_time as judge_in_time
+from hookline.interceptors._text_judge import open_text_judge as open_text_judge
 from hookline.interceptors._traversal import NEVER_INTERRUPTED as NEVER_INTERRUPTED
 from hookline.interceptors._traversal import CompiledInterceptor as CompiledInterceptor
 from hookline.interceptors._traversal import Interruptible as Interruptible

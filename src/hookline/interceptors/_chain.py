@@ -54,8 +54,8 @@ from hookline.execution import announce_chain, describe_failure, refuse_return, 
 from hookline.hooks import AnyHook, Hooks, Interceptor, hook_batch, refuse_scoped
 from hookline.interceptors._clock import Clock, ScopedClock, drive, drive_through
 from hookline.interceptors._fold import CompiledChain, Placed, check_depth, first_unheard
-from hookline.interceptors._parts import judged_calls
 from hookline.interceptors._shadow import judge_in_shadow
+from hookline.interceptors._text_judge import judged_calls
 from hookline.interceptors._traversal import (
     CompiledInterceptor,
     NextStep,

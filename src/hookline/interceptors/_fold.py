@@ -25,7 +25,6 @@ from hookline.execution import (
 from hookline.hooks import ControlInterceptor, Interceptor, Kind
 from hookline.interceptors._clock import INF, NO_HOOK, Clock, drive_elsewhere
 from hookline.interceptors._failures import after_error, fail, late_call_next_error, ran_too_long, timeout_error
-from hookline.interceptors._parts import check_released
 from hookline.interceptors._return_values import (
     apply_after,
     apply_around,
@@ -38,6 +37,7 @@ from hookline.interceptors._return_values import (
     repeat_call_next,
 )
 from hookline.interceptors._shadow import run_shadows
+from hookline.interceptors._text_judge import check_released
 from hookline.interceptors._traversal import (
     ABSENT,
     CLOSED,

@@ -1,4 +1,4 @@
-"""Hold the bytes of a streamed answer until hooks have judged its text, and release them in parts."""
+"""Read the bytes of a client's streamed answer through the `HeldEvents` of the runtime, for async and sync clients."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from hookline.execution import run_in_caller, start_task
 from hookline.loop._client import byte_stream_class
 from hookline.loop._format import Format, encode_events, read_events
 from hookline.loop._streams import OpenStream
-from hookline.runtime import PartsStream
+from hookline.runtime import HeldEvents
 
 __all__ = ["JudgedStream", "Take", "judge_async", "judge_sync"]
 
@@ -66,7 +66,7 @@ class JudgedStream(OpenStream):
     def __init__(self, call: ModelCall, to_response: Callable[[Any], ModelResponse], *given: Any) -> None:
         super().__init__(*given)
         format_ = self.exchange.format
-        self.parts = PartsStream[StreamEvent](
+        self.parts = HeldEvents[StreamEvent](
             call,
             text_of=self._read_text,
             with_text=lambda event, text: changed_event(format_, event, text),

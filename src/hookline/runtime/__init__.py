@@ -14,6 +14,7 @@ from hookline.runtime._capabilities import check_driven as check_driven
 from hookline.runtime._docstrings import parse_docstring as parse_docstring
 from hookline.runtime._engine import Engine, Segment
 from hookline.runtime._exec import TextStream, exec_agent, interrupt, recover_agent, resume_agent, stream_agent
+from hookline.runtime._held_stream import HeldEvents as HeldEvents
 from hookline.runtime._inputs import check_decisions as check_decisions
 from hookline.runtime._inputs import new_operation_id as new_operation_id
 from hookline.runtime._missing_hooks import hooks_of_child as hooks_of_child
@@ -24,7 +25,6 @@ from hookline.runtime._models import RETRY as RETRY
 from hookline.runtime._models import Model, ModelRetry, ScriptedModel, StreamingModel
 from hookline.runtime._models import Release as Release
 from hookline.runtime._models import model_by_name as model_by_name
-from hookline.runtime._parts_stream import PartsStream as PartsStream
 from hookline.runtime._persistence import let_go_when_cancelled as let_go_when_cancelled
 from hookline.runtime._recovery import stored_result as stored_result
 from hookline.runtime._retry import find_prompt as find_prompt

@@ -8,6 +8,11 @@ from hookline.errors import MissingExtraError
 if not all(find_spec(each) for each in ("aiosqlite", "alembic", "asyncpg", "greenlet", "sqlalchemy")):
     raise MissingExtraError("server", "A store in a database")
 
+from hookline.store._approvals import DecisionFilter as DecisionFilter
+from hookline.store._approvals import DecisionRecord as DecisionRecord
+from hookline.store._approvals import StoredDecision
+from hookline.store._approvals import decision_cursor as decision_cursor
+from hookline.store._approvals import make_seen_token as make_seen_token
 from hookline.store._changes import raise_revision as raise_revision
 from hookline.store._changes import read_revision as read_revision
 from hookline.store._changes import write_audit as write_audit
@@ -20,11 +25,6 @@ from hookline.store._database import insert_into as insert_into
 from hookline.store._database import limit_waiting as limit_waiting
 from hookline.store._database import parse_address as parse_address
 from hookline.store._database import read_clock as read_clock
-from hookline.store._decisions import DecisionFilter as DecisionFilter
-from hookline.store._decisions import DecisionRecord as DecisionRecord
-from hookline.store._decisions import StoredDecision
-from hookline.store._decisions import decision_cursor as decision_cursor
-from hookline.store._decisions import make_seen_token as make_seen_token
 from hookline.store._deliveries import Breaker
 from hookline.store._deliveries import DeliveryOutcome as DeliveryOutcome
 from hookline.store._deliveries import build_delivery_rows as build_delivery_rows

@@ -25,7 +25,7 @@ from hookline.adapters.agent_framework import _conversion as convert
 from hookline.adapters.agent_framework._run_binding import AgentFrameworkBinding, Next, call_until_terminated
 from hookline.calls import Message, ModelCall, ModelResponse
 from hookline.errors import HookDenied
-from hookline.runtime import PartsStream
+from hookline.runtime import HeldEvents
 
 __all__ = ["ModelCallMiddleware"]
 
@@ -105,13 +105,13 @@ class ModelCallMiddleware(ChatMiddleware):
         messages = [*system, *(ours for _, each in known for ours in each)]
         tools = convert.to_tool_specs(options.get("tools") or ())
         own: Any = None
-        parts: PartsStream[Any] | None = None
+        parts: HeldEvents[Any] | None = None
         hold = must_hold_stream(run, ModelCall)
 
         async def ask(call: ModelCall) -> ModelResponse:
             nonlocal own, parts
             received: list[ChatResponseUpdate] = []
-            parts = PartsStream(
+            parts = HeldEvents(
                 call,
                 has_reader=emit is not None,
                 text_of=convert.update_text_reader(),

@@ -16,7 +16,7 @@ from hookline.adapters._streams import read_parts
 from hookline.adapters.google_adk import _conversion as convert
 from hookline.adapters.google_adk._plugin import AdkBinding, current_binding
 from hookline.calls import ModelCall
-from hookline.runtime import PartsStream
+from hookline.runtime import HeldEvents
 
 __all__ = ["wrap_models"]
 
@@ -56,7 +56,7 @@ class JudgedModel(BaseLlm):
         self, llm_request: LlmRequest, stream: bool = False
     ) -> AsyncGenerator[LlmResponse, None]:
         binding, whole = self._binding, list[LlmResponse]()
-        parts = PartsStream[LlmResponse](
+        parts = HeldEvents[LlmResponse](
             self._call,
             text_of=lambda response: convert.text_of(response.content),
             with_text=lambda response, text: response.model_copy(

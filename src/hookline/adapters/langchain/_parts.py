@@ -26,7 +26,7 @@ from langchain_core.tracers._streaming import _StreamingCallbackHandler
 from hookline.adapters.langchain._pieces import EventPieces, Piece, PieceForm, TokenPieces
 from hookline.calls import ModelCall, ModelResponse, Usage
 from hookline.errors import HookDenied
-from hookline.runtime import PartsStream
+from hookline.runtime import HeldEvents
 
 __all__ = ["JudgedReading", "read_in_parts"]
 
@@ -94,7 +94,7 @@ class JudgedReading:
         self._last = last.content if last is not None else None
         self._place: object = None
         self._usage = Usage()
-        self._parts = PartsStream[Piece](
+        self._parts = HeldEvents[Piece](
             call,
             text_of=self._text_of,
             with_text=self.form.with_text,

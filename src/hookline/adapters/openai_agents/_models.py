@@ -31,7 +31,7 @@ from hookline.adapters.openai_agents._patches import Substitute
 from hookline.adapters.openai_agents._run_binding import OpenAIBinding, present_binding
 from hookline.calls import ModelCall
 from hookline.calls import ModelResponse as Answer
-from hookline.runtime import AdapterRun, PartsStream
+from hookline.runtime import AdapterRun, HeldEvents
 
 __all__ = ["model_name", "wrap_get_model"]
 
@@ -223,13 +223,13 @@ async def _hooked_stream(
     events_to_yield: asyncio.Queue[Any] = asyncio.Queue()
     hold = must_hold_stream(binding.run, ModelCall)
     ends: list[ResponseCompletedEvent] = []
-    streams: list[PartsStream[Any]] = []
+    streams: list[HeldEvents[Any]] = []
     given: list[ModelResponse] = []
     failures: list[tuple[ModelBehaviorError, Any]] = []
 
     async def get(final: ModelInput, call: ModelCall) -> ModelResponse:
         ends.clear()  # an `around` may ask twice
-        parts = PartsStream[Any](call, has_reader=hold, text_of=text_reader(), with_text=with_text, is_frame=is_frame)
+        parts = HeldEvents[Any](call, has_reader=hold, text_of=text_reader(), with_text=with_text, is_frame=is_frame)
         streams[:] = [parts]
         done, note_piece = list[Any](), binding.run.begin_stream()
         events = stream(final)

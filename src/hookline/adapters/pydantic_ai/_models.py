@@ -42,7 +42,7 @@ from hookline.adapters.pydantic_ai import _conversion as convert
 from hookline.calls import Message, ModelCall
 from hookline.calls import ModelResponse as Answer
 from hookline.errors import HooklineError, HookUsageError
-from hookline.runtime import AdapterRun, PartsStream
+from hookline.runtime import AdapterRun, HeldEvents
 
 __all__ = ["CompactingModel", "HeldStream", "ask_again", "can_compact", "hold_model", "time_stream"]
 
@@ -223,7 +223,7 @@ class JudgedResponseStream(StreamedResponse):
         self._final: ModelResponse | None = None
         self._text_start: PartStartEvent | None = None
         self._text_begun = False
-        self._parts = PartsStream[RecordedEvent](
+        self._parts = HeldEvents[RecordedEvent](
             call,
             text_of=self._text_of,
             with_text=self._with_text,

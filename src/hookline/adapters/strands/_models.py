@@ -17,7 +17,7 @@ from hookline.adapters.strands import _conversion as convert
 from hookline.adapters.strands._run_binding import StrandsBinding, binding_of
 from hookline.calls import Message, ModelCall, ModelResponse
 from hookline.errors import HookDenied
-from hookline.runtime import PartsStream
+from hookline.runtime import HeldEvents
 
 __all__ = ["after_model", "hook_middleware", "model_middleware"]
 
@@ -83,12 +83,12 @@ async def _ask_model(binding: StrandsBinding, context: Any, call_next: Next) -> 
     messages = [*system, *(ours for _, each in known for ours in each)]
     tools = convert.to_tool_specs(agent, context.tool_specs)
 
-    parts: PartsStream[list[TypedEvent]] | None = None
+    parts: HeldEvents[list[TypedEvent]] | None = None
 
     async def ask(call: ModelCall) -> ModelResponse:
         nonlocal parts
         changed, raw = context, list[TypedEvent]()
-        parts = PartsStream(
+        parts = HeldEvents(
             call,
             has_reader=hold,
             text_of=_text_of,

@@ -25,7 +25,7 @@ from hookline.evals.cassettes._file import (
     read_replaceable,
     write_cassette,
 )
-from hookline.evals.cassettes._recordings import (
+from hookline.evals.cassettes._lookup import (
     Matching,
     RecordedCall,
     RecordedCalls,

@@ -1,4 +1,4 @@
-"""Store and list people's decisions (approve, reject) about pending tool calls, and link them to events."""
+"""Store approvals and rejections: people's decisions about pending tool calls, in lists and linked to events."""
 
 import contextlib
 from collections.abc import Container, Iterable, Iterator, Sequence

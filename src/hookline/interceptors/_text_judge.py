@@ -1,4 +1,4 @@
-"""Judge a model's answer in parts while it is written, and release the text that the hooks let pass."""
+"""`TextJudge`: judge the text of a model's answer in parts while it is written, and release what hooks let pass."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Release a framework's stream of events in parts that hooks have judged."""
+"""`HeldEvents`: hold back a model's stream until hooks have judged its text, and release it in parts."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from hookline.calls import ModelCall, ModelResponse
 from hookline.errors import HookDenied
 from hookline.interceptors import judge_in_time, open_text_judge
 
-__all__ = ["PartsStream"]
+__all__ = ["HeldEvents"]
 
 E = TypeVar("E")
 
 
-class PartsStream(Generic[E]):
+class HeldEvents(Generic[E]):
     """Holds the events of a model's stream until hooks have judged its answer; text is released in parts if they do so.
 
     Text is released as long as nothing but text has come after its first piece, and only events without content before

@@ -1,4 +1,4 @@
-"""The recordings of a cassette, and how they are found again: by tool and arguments, once per operation."""
+"""Look up the recording that answers a call: by tool and arguments, each once per operation; or say what is nearest."""
 
 from __future__ import annotations
 
