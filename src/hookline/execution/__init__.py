@@ -1,13 +1,10 @@
 """Run handlers isolated from the agent, and hooks for callers without an event loop (`Portal`)."""
 
 from hookline.execution._handlers import (
-    Askable,
     Observer,
     announce_chain,
     announce_execution,
-    ask,
     awaiting,
-    compile_askable,
     compile_inline,
     compile_observer,
     describe_failure,
@@ -29,6 +26,7 @@ from hookline.execution._handlers import (
     run_timed,
     tool_of,
 )
+from hookline.execution._mocks import Askable, ask, compile_askable
 from hookline.execution._portal import (
     LoopPortal,
     Portal,
