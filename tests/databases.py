@@ -34,6 +34,7 @@ __all__ = [
     "dialect",
     "new_database_url",
     "new_empty_url",
+    "on_sqlite",
     "postgresql",
     "postgresql_url",
     "sqlite_tables",
@@ -270,6 +271,10 @@ def postgresql(pytestconfig: pytest.Config) -> Server:
 def dialect(request: pytest.FixtureRequest) -> str:
     """Each kind of database in turn."""
     return str(request.param)
+
+
+on_sqlite = pytest.mark.parametrize("dialect", ["sqlite"])
+"""For a test of what no database decides: on PostgreSQL it would take three times as long."""
 
 
 @pytest.fixture(scope="session")
