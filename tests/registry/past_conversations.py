@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -155,7 +155,7 @@ async def shorten(messages: list[Message]) -> str:
 async def run_random_conversation(
     store: SqlStore,
     chance: random.Random,
-    hooks: Hooks,
+    hooks: Sequence[Hooks],
     operation_id: str,
     *,
     steps: int,
@@ -206,7 +206,7 @@ async def run_random_conversation(
     prompt: Any = "go"
     if chance.random() < 0.4:
         prompt = [Message(role="user", content="hi"), Message(role="assistant", content="hello"), *_one("go")]
-    options: dict[str, Any] = {"store": store, "hooks": [*more, hooks]}
+    options: dict[str, Any] = {"store": store, "hooks": [*more, *hooks]}
     result: OperationResult = await exec_agent(
         agent, prompt, operation_id=operation_id, user_id="ann", tenant_id="acme", **options
     )

@@ -35,7 +35,9 @@ from hookline.runtime import Approve, Reject, resume_agent
 from hookline.signals import hook_executed
 from hookline.store import SqlStore, _past_events, events, operations
 from hookline.webhooks import ControlAnswer, Envelope, Webhook
+from tests.databases import on_sqlite
 from tests.registry.past_runs import CALLS_SEEN, MODULE, LiveVerdicts, pay, refund, run_random_agent, verdicts_in
+from tests.tables import for_each
 
 from .scenes import definition
 from .test_revisions import commit_calls
@@ -133,6 +135,7 @@ async def dump(store: SqlStore) -> list[Any]:
         ]
 
 
+@on_sqlite
 async def test_hooks_begin_anew_with_each_operation(store: SqlStore, registry: Registry) -> None:
     for nth in range(3):
         await commit_calls(store, f"op{nth}", "acme", "bank/pay", "bank/read", "bank/pay", at=time.time_ns())
@@ -142,6 +145,7 @@ async def test_hooks_begin_anew_with_each_operation(store: SqlStore, registry: R
     assert (found.calls, found.passed, found.denied, found.failed) == (9, 3, 6, 0)
 
 
+@on_sqlite
 async def test_the_hooks_of_an_operation_are_freed_without_the_garbage_collector(registry: Registry) -> None:
     async with PastJudge(registry._builder, made_by("crashing"), allow_webhooks=False) as judge:
         chain = weakref.ref(judge.build_chain())
@@ -187,6 +191,7 @@ def counts(found: Backtest) -> dict[tuple[str, str], tuple[int, int]]:
     return {(each.tenant_id, each.tool): (each.calls, each.denied) for each in found.groups}
 
 
+@on_sqlite
 async def test_a_tool_that_is_not_counted_still_takes_part_in_what_a_hook_counts(
     store: SqlStore, registry: Registry
 ) -> None:
@@ -238,6 +243,7 @@ async def test_a_hook_that_crashes_and_events_that_cannot_be_read_are_counted(
     assert unreadable.error
 
 
+@on_sqlite
 async def test_a_hook_that_takes_too_long_is_stopped_as_in_a_run(store: SqlStore, registry: Registry) -> None:
     await commit_calls(store, "op", "acme", "bank/pay", "bank/pay", at=time.time_ns())
 
@@ -246,6 +252,7 @@ async def test_a_hook_that_takes_too_long_is_stopped_as_in_a_run(store: SqlStore
     assert (found.calls, found.failed, found.timeouts) == (2, 2, 2)
 
 
+@on_sqlite
 async def test_the_whole_ends_in_time_and_when_it_is_cancelled(store: SqlStore, registry: Registry) -> None:
     await commit_calls(store, "op", "acme", "bank/pay", at=time.time_ns())
 
@@ -257,6 +264,7 @@ async def test_the_whole_ends_in_time_and_when_it_is_cancelled(store: SqlStore, 
     assert scope.cancelled_caught
 
 
+@on_sqlite
 async def test_others_get_their_turn_while_plain_hooks_judge(store: SqlStore, registry: Registry) -> None:
     await commit_calls(store, "op", "acme", *["bank/pay"] * 1000, at=time.time_ns())
     judging = asyncio.create_task(registry.backtest(made_by("seeing"), on_progress=None))
@@ -270,6 +278,7 @@ async def test_others_get_their_turn_while_plain_hooks_judge(store: SqlStore, re
     assert turns
 
 
+@on_sqlite
 async def test_people_who_decided_agree_or_not(store: SqlStore, registry: Registry) -> None:
     asking = Hooks("asking")
     asking.guard(ToolCall, tool="pay")(lambda call: Ask("May it?"))
@@ -294,6 +303,7 @@ async def test_people_who_decided_agree_or_not(store: SqlStore, registry: Regist
     assert after.people.compared == 2  # those that ran
 
 
+@on_sqlite
 async def test_labels_say_what_is_a_false_alarm_and_what_a_miss(
     store: SqlStore, registry: Registry, tmp_path: Path
 ) -> None:
@@ -323,8 +333,8 @@ async def test_labels_say_what_is_a_false_alarm_and_what_a_miss(
     }
 
 
-@pytest.mark.parametrize(
-    ("row", "problem"),
+@for_each(
+    "row, problem",
     [
         ('{"operation": "op", "call": "c0"}', "a label has a 'label'"),
         ('{"operation": "op", "call": "c0", "label": "maybe"}', "`label` is allow or deny"),
@@ -341,8 +351,9 @@ async def test_a_row_that_is_no_label_is_refused_with_its_line(tmp_path: Path, r
     assert "2" in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("fields", "reason"),
+@on_sqlite
+@for_each(
+    "fields, reason",
     [
         ({"point": "afterToolCall", "handler": "log"}, "it observes events"),
         ({"handler": "log"}, "decides nothing"),
@@ -374,6 +385,7 @@ async def test_a_hook_that_cannot_be_judged_backwards_is_refused_with_the_reason
     assert caught.value.code == "not_judged"
 
 
+@on_sqlite
 async def test_the_receiver_of_a_control_is_asked_if_that_is_allowed(store: SqlStore, registry: Registry) -> None:
     await commit_calls(store, "op", "acme", "bank/pay", "bank/read", at=time.time_ns())
     asked: list[str] = []
@@ -410,6 +422,7 @@ async def test_calls_of_sub_agents_and_steps_are_judged(store: SqlStore, registr
     assert own_steps.denied == 2  # the operation of the sub-agent does not inherit the hook
 
 
+@on_sqlite
 async def test_the_tenants_and_agents_of_a_hook_are_respected_and_its_percentage_is_not(
     store: SqlStore, registry: Registry
 ) -> None:
@@ -431,6 +444,7 @@ async def test_the_tenants_and_agents_of_a_hook_are_respected_and_its_percentage
     assert low.notes == ["Operations of all environments were judged, as if the hook were for 100 % of them."]
 
 
+@on_sqlite
 async def test_progress_is_told_while_operations_are_read(store: SqlStore, registry: Registry) -> None:
     for nth in range(201):
         await commit_calls(store, f"op{nth}", "acme", "bank/pay", at=time.time_ns())
@@ -441,9 +455,8 @@ async def test_progress_is_told_while_operations_are_read(store: SqlStore, regis
     assert told == [(0, 0), (100, 100), (200, 200)]
 
 
-@pytest.mark.parametrize(
-    "wrong", [{"limit": 0}, {"limit": True}, {"timeout": 0.0}, {"examples": -1}, {"since": float("nan")}]
-)
+@on_sqlite
+@for_each("wrong", [{"limit": 0}, {"limit": True}, {"timeout": 0.0}, {"examples": -1}, {"since": float("nan")}])
 async def test_numbers_that_make_no_sense_are_refused(registry: Registry, wrong: dict[str, Any]) -> None:
     with pytest.raises(HookUsageError):
         await registry.backtest(definition(), **wrong)

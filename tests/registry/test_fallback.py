@@ -27,6 +27,8 @@ from hookline.registry._policy_watch import HookCounts, find_breach
 from hookline.signals import FallbackAlert, fell_back_to_shadow
 from hookline.store import SqlStore
 from hookline.store._tables import audit
+from tests.databases import on_sqlite
+from tests.tables import for_each
 
 from .scenes import FACTORIES, definition, pay
 from .test_logs import execution, ran, tell
@@ -100,8 +102,9 @@ async def test_a_hook_that_denies_too_much_goes_into_the_shadow_with_who_and_why
     assert "30.00% of calls (3 of 10)" in msgspec.json.decode(entries.detail)["why"]
 
 
-@pytest.mark.parametrize(
-    ("limits", "counts", "falls"),
+@on_sqlite
+@for_each(
+    "limits, counts, falls",
     [
         ({"denials": 0.2}, {"ok": 16, "denied": 4}, False),  # the limit itself is allowed
         ({"denials": 0.2}, {"ok": 15, "denied": 5}, True),
@@ -125,6 +128,7 @@ async def test_it_goes_by_the_limits_that_it_names(
     await registry.check_policies()
 
     assert (await registry.get(made.id)).mode == ("shadow" if falls else "enforce")
+    await registry.delete(made.id)
 
 
 async def test_only_the_window_counts(registry: Registry, log: ExecutionLog) -> None:
@@ -139,6 +143,7 @@ async def test_only_the_window_counts(registry: Registry, log: ExecutionLog) -> 
     assert (await registry.get(made.id)).mode == "shadow"
 
 
+@on_sqlite
 async def test_it_never_fights_a_person_who_enforces_the_hook_again(
     registry: Registry, log: ExecutionLog, alerts: list[FallbackAlert]
 ) -> None:
@@ -211,6 +216,7 @@ async def test_a_hook_of_a_tenant_counts_that_tenant_alone_and_one_of_the_system
     assert (await registry.get("system")).mode == "shadow"
 
 
+@on_sqlite
 async def test_a_disabled_hook_and_one_in_the_shadow_are_left_alone(registry: Registry, log: ExecutionLog) -> None:
     off = await registry.create(definition(id="off", name="off", shadow_above=DENIALS, enabled=False))
     shadow = await registry.create(definition(id="shadow", name="shadow", shadow_above=DENIALS, mode="shadow"))
@@ -224,6 +230,7 @@ async def test_a_disabled_hook_and_one_in_the_shadow_are_left_alone(registry: Re
 
 
 @pytest.mark.parametrize("hours", [-30, 30])
+@on_sqlite
 async def test_a_clock_that_jumps_neither_repeats_nor_loses_a_fallback(
     registry: Registry, log: ExecutionLog, alerts: list[FallbackAlert], hours: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -247,8 +254,8 @@ async def test_a_clock_that_jumps_neither_repeats_nor_loses_a_fallback(
     assert (await registry.get(made.id)).mode == "shadow"
 
 
-@pytest.mark.parametrize(
-    ("limits", "path"),
+@for_each(
+    "limits, path",
     [
         ({}, "$.shadowAbove"),
         ({"failures": None, "denials": None}, "$.shadowAbove"),
@@ -275,6 +282,7 @@ def test_limits_that_mean_nothing_are_refused(limits: dict[str, Any], path: str)
     assert caught.value.path == path
 
 
+@on_sqlite
 async def test_an_observer_has_no_limits(registry: Registry) -> None:
     with pytest.raises(DefinitionError, match="only observes") as caught:
         await registry.create(definition(point="afterStep", handler="log", shadow_above=DENIALS))
@@ -293,6 +301,7 @@ async def test_a_hook_in_a_file_has_no_limits_as_its_mode_stands_there(tmp_path:
             pass
 
 
+@on_sqlite
 async def test_limits_are_changed_and_removed_like_any_field(registry: Registry) -> None:
     made = await registry.create(definition(shadow_above=DENIALS))
     changed = await registry.update(made.id, {"shadowAbove": {"failures": 0.05, "window": 600}})

@@ -21,6 +21,7 @@ from hookline.runtime import AdapterRun, Capabilities
 from hookline.signals import HookExecution
 from hookline.store import SqlStore, registry_members
 from hookline.wakeups import PollingWakeups
+from tests.databases import on_sqlite
 
 from .scenes import FACTORIES, definition, ids, until
 from .test_rollout import executions
@@ -99,6 +100,7 @@ async def test_an_operation_that_is_running_follows_a_fenced_change_and_no_other
 
 
 @pytest.mark.parametrize("how", ["disable", "delete", "shadow", "tool", "apply"])
+@on_sqlite
 async def test_a_hook_that_a_fenced_change_takes_away_judges_no_further_call(registry: Registry, how: str) -> None:
     await registry.create(definition(**COUNTING, name="limit"))
     await registry.update("limit", {"config": {"most": 1}})
@@ -116,6 +118,7 @@ async def test_a_hook_that_a_fenced_change_takes_away_judges_no_further_call(reg
 
 
 @pytest.mark.parametrize("how", ["create", "enable", "revert"])
+@on_sqlite
 async def test_a_hook_that_a_fenced_change_brings_judges_the_next_call(registry: Registry, how: str) -> None:
     refusing = definition(**COUNTING | REFUSE)
     changes: dict[str, Callable[[], Awaitable[object]]] = {
@@ -133,6 +136,7 @@ async def test_a_hook_that_a_fenced_change_brings_judges_the_next_call(registry:
 
 
 @pytest.mark.parametrize("fence", [True, False])
+@on_sqlite
 async def test_hooks_run_in_a_new_order_in_running_operations_if_it_is_fenced(registry: Registry, fence: bool) -> None:
     for name in ("a", "b"):
         await registry.create(definition(**COUNTING | {"id": name, "name": name}))
@@ -144,6 +148,7 @@ async def test_hooks_run_in_a_new_order_in_running_operations_if_it_is_fenced(re
 
 
 @pytest.mark.parametrize("changed", [True, False])
+@on_sqlite
 async def test_a_fenced_change_puts_no_hook_of_a_tenant_before_those_of_the_system(
     registry: Registry, changed: bool
 ) -> None:
@@ -168,6 +173,7 @@ async def test_a_fenced_change_puts_no_hook_of_a_tenant_before_those_of_the_syst
     assert [text.startswith("paid") for text in results(result)] == [True, True, False]  # it has counted on
 
 
+@on_sqlite
 async def test_a_tenant_is_not_concerned_by_the_fenced_change_of_another(registry: Registry) -> None:
     await registry.create(definition(**COUNTING, tenant_id="acme"))
 
@@ -180,6 +186,7 @@ async def test_a_tenant_is_not_concerned_by_the_fenced_change_of_another(registr
     assert results(result) == ["paid 1", "paid 2", "paid 3"]
 
 
+@on_sqlite
 async def test_the_result_of_a_call_that_is_running_is_judged_by_the_new_revision_alone(registry: Registry) -> None:
     word = {"handler": f"{FACTORIES}:unlike", "point": "ToolCall.after"}
     first = await registry.create(definition(id="word", **word, config={"word": "old"}))
@@ -195,6 +202,7 @@ async def test_the_result_of_a_call_that_is_running_is_judged_by_the_new_revisio
     assert revisions(seen, "word") == [first.revision, second, second]
 
 
+@on_sqlite
 async def test_a_fenced_change_waits_for_a_guard_that_is_judging(registry: Registry) -> None:
     await registry.create(definition(id="limit", handler=f"{FACTORIES}:slow"))
     judging, judged = slow_guard()
@@ -259,6 +267,7 @@ async def test_a_call_inside_of_an_around_of_the_old_revision_is_waited_for(data
         assert results(result) == ["old paid 1", "new paid 2", "new paid 3"]
 
 
+@on_sqlite
 async def test_sub_agents_follow_a_fenced_change_of_a_hook_that_they_inherit(registry: Registry) -> None:
     await registry.create(definition(**COUNTING))
     await registry.create(definition(id="own", name="own", inherit=False, handler=f"{FACTORIES}:say", tool="other"))
@@ -428,6 +437,7 @@ async def test_the_clock_of_the_machine_does_not_matter_to_a_lease(
         assert results(result) == ["paid 1", "paid 2", "paid 3"]
 
 
+@on_sqlite
 async def test_operations_that_outlive_their_registry_are_denied(database_url: str) -> None:
     async with SqlStore(database_url) as store:
         registry = open_registry(store)
@@ -440,6 +450,7 @@ async def test_operations_that_outlive_their_registry_are_denied(database_url: s
         assert await members(store) == []
 
 
+@on_sqlite
 async def test_a_fence_is_a_boolean_and_nothing_is_changed_otherwise(registry: Registry) -> None:
     stored = await registry.create(definition(**COUNTING))
 
@@ -486,6 +497,7 @@ async def test_a_process_that_was_not_waited_for_does_not_judge_before_it_has_re
             await member.leave()
 
 
+@on_sqlite
 async def test_an_operation_of_another_framework_follows_a_fenced_change(registry: Registry) -> None:
     drives = Capabilities(framework="a loop", calls={ToolCall: frozenset({"guard"})})
 

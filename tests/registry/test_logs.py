@@ -20,6 +20,7 @@ from hookline.events import OnComplete
 from hookline.registry import ExecutionLog, ExecutionRow, request_id
 from hookline.signals import ChainRun, HookExecution, chain_ran, hook_executed
 from hookline.store import SqlStore
+from tests.databases import on_sqlite
 
 pytestmark = pytest.mark.anyio
 
@@ -112,6 +113,7 @@ async def test_a_run_of_an_agent_is_logged_with_the_request_that_caused_it(log: 
     assert (row.operation_id, row.request_id, row.point) == (result.operation_id, "req-1", "AgentCall")
 
 
+@on_sqlite
 async def test_hooks_that_are_not_waited_for_disturb_neither_the_run_nor_the_log(log: ExecutionLog) -> None:
     hooks = Hooks("h")
 
@@ -269,6 +271,7 @@ async def test_two_processes_that_pick_the_same_key_both_write(store: SqlStore) 
         assert (one.dropped, other.dropped) == (0, 0)
 
 
+@on_sqlite
 async def test_observers_are_logged_on_request_only(store: SqlStore) -> None:
     hooks = Hooks("h")
     hooks.on(OnComplete, id="watch")(lambda event: None)
@@ -287,6 +290,7 @@ async def test_observers_are_logged_on_request_only(store: SqlStore) -> None:
         assert (row.point, row.status, len(row.executions)) == ("onComplete", "ok", 1)
 
 
+@on_sqlite
 async def test_an_interceptor_that_nobody_waits_for_is_kept_as_an_observer_is(store: SqlStore) -> None:
     hooks = Hooks("h")
     hooks.before(AgentCall, id="waits")(lambda call: None)
@@ -304,6 +308,7 @@ async def test_an_interceptor_that_nobody_waits_for_is_kept_as_an_observer_is(st
         assert (row.point, row.status, len(row.executions)) == ("AgentCall", "ok", 1)
 
 
+@on_sqlite
 async def test_a_sample_thins_the_rows_and_not_the_statistics(store: SqlStore) -> None:
     def only_denials(record: ChainRun | HookExecution) -> bool:
         return isinstance(record, ChainRun) and record.denied_by is not None
@@ -318,6 +323,7 @@ async def test_a_sample_thins_the_rows_and_not_the_statistics(store: SqlStore) -
         assert (statistic.count, statistic.denied) == (10, 1)
 
 
+@on_sqlite
 async def test_a_sample_that_raises_costs_that_record_only(store: SqlStore, caplog: pytest.LogCaptureFixture) -> None:
     async with ExecutionLog(store, sample=lambda record: 1 / len(record.operation_id) > 0) as log:
         tell(ran(operation_id=""), ran(operation_id="x"))
@@ -326,6 +332,7 @@ async def test_a_sample_that_raises_costs_that_record_only(store: SqlStore, capl
         assert log.dropped == 1
 
 
+@on_sqlite
 async def test_what_does_not_fit_is_dropped_and_counted_and_told_once(
     store: SqlStore, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -390,6 +397,7 @@ async def test_a_row_of_the_last_moment_is_found_whatever_its_key(store: SqlStor
         assert log.dropped == 0
 
 
+@on_sqlite
 async def test_a_record_that_is_none_costs_no_other(log: ExecutionLog) -> None:
     tell(ran(operation_id="before"), ran(operation_id=7), ran(executions=None), ran(operation_id="after"))
 
@@ -397,6 +405,7 @@ async def test_a_record_that_is_none_costs_no_other(log: ExecutionLog) -> None:
     assert log.dropped == 2
 
 
+@on_sqlite
 async def test_rows_come_by_themselves_soon(log: ExecutionLog) -> None:
     tell(ran())
 
@@ -431,6 +440,7 @@ async def test_leaving_while_a_batch_is_written_writes_it_once(store: SqlStore) 
     assert (await reader.statistics(None))[0].count == 1000
 
 
+@on_sqlite
 async def test_a_log_is_opened_once_and_may_be_read_closed(store: SqlStore) -> None:
     log = ExecutionLog(store)
     assert (await log.logs(None)).items == []

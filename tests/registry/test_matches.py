@@ -16,6 +16,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from hookline.registry import POINTS, CallMatches, HookDefinition
 from hookline.registry._matches import MOST_KEPT, SHOWN_CALLS, RecentCalls
 from hookline.store import SqlStore
+from tests.databases import on_sqlite
 
 from .scenes import definition
 from .test_revisions import commit_calls
@@ -109,6 +110,7 @@ async def test_the_shown_calls_are_the_newest_ones_also_of_what_is_called_seldom
     assert [each.operation_id for each in without.calls] == ["seldom"]
 
 
+@on_sqlite
 async def test_what_was_read_is_kept_for_twenty_times_as_long_as_reading_took(
     store: CountingStore, clock: Clock
 ) -> None:
@@ -131,6 +133,7 @@ async def test_what_was_read_is_kept_for_twenty_times_as_long_as_reading_took(
     assert store.readings == 1
 
 
+@on_sqlite
 async def test_what_is_too_old_is_dropped_as_soon_as_anything_is_asked(store: CountingStore, clock: Clock) -> None:
     recent = RecentCalls(store)
     for tenant in TENANTS:
@@ -143,6 +146,7 @@ async def test_what_is_too_old_is_dropped_as_soon_as_anything_is_asked(store: Co
     assert list(recent._kept) == [("ModelCall.guard", "acme", False)]
 
 
+@on_sqlite
 async def test_many_tenants_and_points_do_not_fill_the_memory(store: CountingStore, clock: Clock) -> None:
     recent = RecentCalls(store)
 
@@ -159,6 +163,7 @@ async def test_many_tenants_and_points_do_not_fill_the_memory(store: CountingSto
     assert store.readings == 0
 
 
+@on_sqlite
 async def test_those_who_ask_at_once_share_one_reading(store: CountingStore, clock: Clock) -> None:
     await commit_calls(store, "op", "acme", "bank/pay", at=time.time_ns() - 10**12)
     recent = RecentCalls(store)
@@ -190,6 +195,7 @@ class SlowStore(CountingStore):
             yield connection
 
 
+@on_sqlite
 async def test_one_who_goes_away_leaves_the_answer_to_the_others(database_url: str, clock: Clock) -> None:
     async with SqlStore(database_url) as other:
         await commit_calls(other, "op", "acme", "bank/pay", at=time.time_ns() - 10**12)

@@ -43,6 +43,7 @@ from hookline.runtime import JournalEntry, ModelCallRecord, OperationState
 from hookline.runtime._state import Steering
 from hookline.signals import HookExecution, budget_changed, hook_executed
 from hookline.store import SqlStore
+from tests.databases import on_sqlite
 
 from .past_runs import pay, refund
 from .scenes import definition
@@ -264,6 +265,7 @@ async def test_calls_of_other_agents_and_tools_take_part_in_the_counts(store: Sq
     assert (none.calls, none.denied) == (0, 0)
 
 
+@on_sqlite
 async def test_a_limit_of_calls_takes_the_newest_operations(store: SqlStore, registry: Registry) -> None:
     begin = time.time_ns() - HOUR
     for nth in range(4):
@@ -289,6 +291,7 @@ async def test_events_that_cannot_be_read_are_said_to_be_missing_from_the_counts
     assert any("missing from the counts" in each for each in found.notes)
 
 
+@on_sqlite
 async def test_budgets_that_judge_the_past_announce_nothing(
     store: SqlStore, registry: Registry, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
+from contextlib import ExitStack
+from itertools import product
 from typing import Any
 
 import msgspec
@@ -18,6 +20,7 @@ from hookline.registry import Backtest, HookDefinition, Registry
 from hookline.runtime import AdapterRun, Capabilities, Compaction
 from hookline.signals import HookExecution, hook_executed
 from hookline.store import SqlStore, _past_conversations, _past_events, events, operations
+from tests.databases import on_sqlite
 
 from .past_conversations import MODULE, LiveDecisions, decisions_in, run_random_conversation, shorten
 from .past_runs import pay
@@ -39,63 +42,60 @@ async def registry(store: SqlStore) -> AsyncIterator[Registry]:
         yield registry
 
 
-def made_by(handler: str, **fields: Any) -> HookDefinition:
-    return definition(id="policy", handler=f"{MODULE}:{handler}", **fields)
+def made_by(handler: str, *, id: str = "policy", **fields: Any) -> HookDefinition:  # noqa: A002
+    return definition(id=id, handler=f"{MODULE}:{handler}", **fields)
 
 
 def gaps(found: Backtest) -> dict[str, int]:
     return {each.reason: each.calls for each in found.gaps}
 
 
+IN_SHADOW = (
+    *("ModelCall.before", "ModelCall.after", "AgentCall.after", "SubAgentCall.after"),
+    *("StepCall.after", "CompactCall.guard", "CompactCall.after"),
+)
+
+
 # Which events are read depends on the kind of the call and, for two of them, on the point. All of these are read from
-# both databases; at which other points a hook judges a call, and how, is the same Python for both.
+# both databases; at which other points a hook judges a call, and how, is the same Python for both. Hooks in the shadow
+# change nothing, so that all of them judge the same runs.
 @pytest.mark.parametrize(
-    ("dialect", "point", "mode"),
+    ("dialect", "points", "mode"),
     [
-        ("sqlite", "ModelCall.guard", "enforce"),
-        ("sqlite", "ModelCall.before", "shadow"),
-        ("postgresql", "ModelCall.before", "shadow"),
-        ("sqlite", "ModelCall.after", "shadow"),
-        ("sqlite", "AgentCall.guard", "enforce"),
-        ("postgresql", "AgentCall.guard", "enforce"),
-        ("sqlite", "AgentCall.after", "shadow"),
-        ("postgresql", "AgentCall.after", "shadow"),
-        ("sqlite", "SubAgentCall.after", "shadow"),
-        ("postgresql", "SubAgentCall.after", "shadow"),
-        ("sqlite", "StepCall.after", "shadow"),
-        ("postgresql", "StepCall.after", "shadow"),
-        ("sqlite", "CompactCall.guard", "shadow"),
-        ("postgresql", "CompactCall.guard", "shadow"),
-        ("sqlite", "CompactCall.after", "shadow"),
-        ("postgresql", "CompactCall.after", "shadow"),
+        ("sqlite", IN_SHADOW, "shadow"),
+        ("postgresql", IN_SHADOW, "shadow"),
+        ("sqlite", ("ModelCall.guard",), "enforce"),
+        ("sqlite", ("AgentCall.guard",), "enforce"),
+        ("postgresql", ("AgentCall.guard",), "enforce"),
     ],
 )
 async def test_verdicts_on_the_past_are_those_of_the_run(
-    store: SqlStore,
-    registry: Registry,
-    monkeypatch: pytest.MonkeyPatch,
-    point: str,
-    mode: str,
+    store: SqlStore, registry: Registry, monkeypatch: pytest.MonkeyPatch, points: Sequence[str], mode: str
 ) -> None:
     monkeypatch.setattr(_past_events, "MOST_OPERATIONS", 3)
-    chance = random.Random(f"{point} {mode}")
-    judged = made_by("judging", point=point, config={"seed": 3}, mode=mode, inherit=True)
-    call = point.partition(".")[0]
-    with LiveDecisions("policy", call) as live:
+    chance = random.Random(f"{points} {mode}")
+    policies = {
+        point: made_by("judging", id=point, point=point, config={"seed": 3}, mode=mode, inherit=True)
+        for point in points
+    }
+    lives = {point: LiveDecisions(point, point.partition(".")[0]) for point in points}
+    with ExitStack() as listening:
+        for live in lives.values():
+            listening.enter_context(live)
         for nth in range(10):
-            hooks = registry._builder.build_new(judged)
+            hooks = [registry._builder.build_new(policy) for policy in policies.values()]
             await run_random_conversation(store, chance, hooks, f"op{nth}", steps=6)
 
-    for read_at_once in READ_AT_ONCE:
+    for read_at_once, point in product(READ_AT_ONCE, points):
         monkeypatch.setattr(_past_events, "MOST_EVENTS", read_at_once)
         monkeypatch.setattr(_past_conversations, "MOST_MESSAGES", read_at_once)
-        found = await registry.backtest(judged, examples=10_000)
+        found, live = await registry.backtest(policies[point], examples=10_000), lives[point]
 
         past = decisions_in(found)
-        assert past <= live.found, read_at_once
-        assert found.calls > 0, read_at_once
-        assert (live.found - past).total() <= found.not_judged, (read_at_once, gaps(found))
-        assert live.calls <= found.calls + found.not_judged, (read_at_once, gaps(found))
+        assert past <= live.found, (point, read_at_once)
+        assert found.calls > 0, (point, read_at_once)
+        assert (live.found - past).total() <= found.not_judged, (point, read_at_once, gaps(found))
+        assert live.calls <= found.calls + found.not_judged, (point, read_at_once, gaps(found))
 
 
 @settings(max_examples=15, deadline=None)
@@ -116,7 +116,7 @@ def test_whatever_runs_did_the_verdicts_are_the_same(seed: int, where: tuple[str
             with LiveDecisions("policy", point.partition(".")[0]) as live:
                 for nth in range(3):
                     hooks = registry._builder.build_new(judged)
-                    await run_random_conversation(store, chance, hooks, f"op{nth}", steps=steps)
+                    await run_random_conversation(store, chance, [hooks], f"op{nth}", steps=steps)
             found = await registry.backtest(judged, examples=10_000)
             past = decisions_in(found)
             assert past <= live.found
@@ -181,6 +181,7 @@ async def test_model_calls_before_a_summary_are_not_judged_if_their_messages_are
     assert found.calls > 0
 
 
+@on_sqlite
 async def test_hooks_with_a_state_and_hooks_that_answer_decide_as_in_the_run(
     store: SqlStore, registry: Registry
 ) -> None:
@@ -190,7 +191,7 @@ async def test_hooks_with_a_state_and_hooks_that_answer_decide_as_in_the_run(
     with LiveDecisions("policy", "ModelCall") as live:
         for nth in range(8):
             hooks = registry._builder.build_new(judged)
-            await run_random_conversation(store, chance, hooks, f"op{nth}", steps=9, guided=False, compacted=False)
+            await run_random_conversation(store, chance, [hooks], f"op{nth}", steps=9, guided=False, compacted=False)
 
     found = await registry.backtest(judged, examples=1000)
 
@@ -199,6 +200,7 @@ async def test_hooks_with_a_state_and_hooks_that_answer_decide_as_in_the_run(
     assert (found.calls, found.not_judged) == (live.calls, 0)
 
 
+@on_sqlite
 async def test_hooks_of_tools_see_what_models_were_asked_before(store: SqlStore, registry: Registry) -> None:
     chance = random.Random(2)
     judged = made_by("together", point="ToolCall.guard", config={"seed": 1})
@@ -211,7 +213,7 @@ async def test_hooks_of_tools_see_what_models_were_asked_before(store: SqlStore,
     with hook_executed.connected_to(hear):
         for nth in range(6):
             hooks = registry._builder.build_new(judged)
-            await run_random_conversation(store, chance, hooks, f"op{nth}", steps=5, guided=False, compacted=False)
+            await run_random_conversation(store, chance, [hooks], f"op{nth}", steps=5, guided=False, compacted=False)
 
     found = await registry.backtest(judged, examples=1000)
 
@@ -220,39 +222,40 @@ async def test_hooks_of_tools_see_what_models_were_asked_before(store: SqlStore,
     assert past == live
 
 
-@pytest.mark.parametrize(
-    ("point", "field"),
-    [
-        ("ModelCall.guard", "settings"),
-        ("ModelCall.before", "tools"),
-        ("ModelCall.after", "finish_reason"),
-        ("ModelCall.after", "response_id"),
-        ("ModelCall.after", "cost_known"),
-        ("AgentCall.guard", "tools"),
-    ],
-)
-@pytest.mark.parametrize("quiet", [False, True])
-async def test_a_hook_that_uses_what_is_not_stored_sees_no_default(
-    store: SqlStore, registry: Registry, point: str, field: str, quiet: bool
-) -> None:
+@on_sqlite
+async def test_a_hook_that_uses_what_is_not_stored_sees_no_default(store: SqlStore, registry: Registry) -> None:
     await exec_agent(Agent(id="a", model=ScriptedModel(["hello"])), "hi", store=store)
 
-    found = await registry.backtest(made_by("reading", point=point, config={"field": field, "quiet": quiet}))
+    for (point, field), quiet in product(
+        [
+            ("ModelCall.guard", "settings"),
+            ("ModelCall.before", "tools"),
+            ("ModelCall.after", "finish_reason"),
+            ("ModelCall.after", "response_id"),
+            ("ModelCall.after", "cost_known"),
+            ("AgentCall.guard", "tools"),
+        ],
+        [False, True],
+    ):
+        found = await registry.backtest(made_by("reading", point=point, config={"field": field, "quiet": quiet}))
 
-    holder = "ModelResponse" if point.endswith("after") else point.partition(".")[0]
-    assert gaps(found) == {f"The hook uses `{holder}.{field}`, which no store keeps.": 1}
-    assert (found.calls, found.failed, found.not_judged) == (0, 0, 1)
+        holder = "ModelResponse" if point.endswith("after") else point.partition(".")[0]
+        reason = f"The hook uses `{holder}.{field}`, which no store keeps."
+        assert gaps(found) == {reason: 1}, (point, field, quiet)
+        assert (found.calls, found.failed, found.not_judged) == (0, 0, 1), (point, field, quiet)
 
 
-@pytest.mark.parametrize("field", ["messages", "model", "step_index", "user_id"])
-async def test_a_hook_sees_the_other_fields(store: SqlStore, registry: Registry, field: str) -> None:
+@on_sqlite
+async def test_a_hook_sees_the_other_fields(store: SqlStore, registry: Registry) -> None:
     await exec_agent(Agent(id="a", model=ScriptedModel(["hello"])), "hi", store=store)
 
-    found = await registry.backtest(made_by("reading", point="ModelCall.guard", config={"field": field}))
+    for field in ("messages", "model", "step_index", "user_id"):
+        found = await registry.backtest(made_by("reading", point="ModelCall.guard", config={"field": field}))
 
-    assert (found.passed, found.not_judged) == (1, 0)
+        assert (found.passed, found.not_judged) == (1, 0), field
 
 
+@on_sqlite
 async def test_a_changed_call_is_counted_with_what_was_asked(store: SqlStore, registry: Registry) -> None:
     await exec_agent(Agent(id="a", model=ScriptedModel(["hello"])), "hi", store=store, operation_id="op")
 

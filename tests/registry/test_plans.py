@@ -19,6 +19,7 @@ from hookline.registry._definition import read_definition
 from hookline.registry._plans import make_plan
 from hookline.store import SqlStore
 from hookline.store._tables import audit
+from tests.databases import on_sqlite
 
 pytestmark = pytest.mark.anyio
 
@@ -39,6 +40,7 @@ def hook(name: str, **fields: Any) -> dict[str, Any]:
     return {"name": name, "point": "ToolCall.guard", "handler": "deny", **fields}
 
 
+@on_sqlite
 async def test_a_plan_names_each_change_with_its_fields_and_changes_nothing(registry: Registry) -> None:
     await registry.apply([hook("same"), hook("changed", config={"reason": "no"}), hook("off"), hook("gone")])
     before = (await registry.list()).items
@@ -66,6 +68,7 @@ async def test_a_plan_names_each_change_with_its_fields_and_changes_nothing(regi
     assert (await registry.list()).items == before
 
 
+@on_sqlite
 async def test_a_plan_has_the_fields_of_a_rollout(registry: Registry) -> None:
     await registry.apply([hook("a", mode="shadow", percent=10)])
 
@@ -150,6 +153,7 @@ async def remove(registry: Registry, definition_id: str) -> None:
 
 @pytest.mark.parametrize(("meanwhile", "word"), [(change, "changed"), (remove, "deleted")])
 @pytest.mark.parametrize("named", [True, False], ids=["changed-by-the-plan", "kept-by-the-plan"])
+@on_sqlite
 async def test_a_plan_that_is_out_of_date_changes_nothing(
     registry: Registry, meanwhile: Any, word: str, named: bool
 ) -> None:
@@ -191,6 +195,7 @@ async def test_of_two_who_apply_at_once_one_succeeds(database_url: str) -> None:
         assert sorted(type(each).__name__ for each in outcomes) == ["DefinitionConflictError", "list"]
 
 
+@on_sqlite
 async def test_what_cannot_be_stored_cannot_be_planned(store: SqlStore) -> None:
     async with Registry(store, quota=1) as registry:
         with pytest.raises(QuotaError):

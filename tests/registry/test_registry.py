@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from itertools import product
 from typing import Any
 
 import msgspec
@@ -26,6 +27,8 @@ from hookline.registry import (
 )
 from hookline.store import SqlStore
 from hookline.store._tables import audit, definitions
+from tests.databases import on_sqlite
+from tests.tables import for_each
 
 from .scenes import FACTORIES, PAY, definition, ids, pay
 
@@ -62,6 +65,7 @@ async def test_a_definition_gets_an_id_a_revision_and_times(registry: Registry) 
     assert await registry.get(second.id, "acme") == second
 
 
+@on_sqlite
 async def test_hooks_of_the_system_run_for_every_tenant_and_before_those_of_the_tenant(registry: Registry) -> None:
     for tenant, name in (("acme", "theirs"), ("", "ours"), ("acme", "first"), ("other", "others")):
         await registry.create(
@@ -111,6 +115,7 @@ async def test_every_change_takes_effect_in_the_next_run(registry: Registry) -> 
     assert await reason() is None
 
 
+@on_sqlite
 async def test_what_a_hook_has_counted_survives_the_changes_of_others(registry: Registry) -> None:
     await registry.create(definition(handler=f"{FACTORIES}:counting", config={"most": 2}))
     other = await registry.create(definition(name="other", handler="log"))
@@ -122,6 +127,7 @@ async def test_what_a_hook_has_counted_survives_the_changes_of_others(registry: 
     assert (await pay(registry.hooks())).denied is not None
 
 
+@on_sqlite
 async def test_an_update_is_checked_as_a_new_definition_is(registry: Registry) -> None:
     stored = await registry.create(definition(handler=f"{FACTORIES}:say"))
 
@@ -309,6 +315,7 @@ async def test_every_change_is_audited_without_what_may_be_secret(registry: Regi
     assert "s3cret" not in str(rows)
 
 
+@on_sqlite
 async def test_the_list_comes_in_parts_that_fit_together(registry: Registry) -> None:
     await registry.apply([definition(name=f"{number}", handler="log", enabled=number % 2 == 0) for number in range(25)])
     await registry.create(definition(name="theirs", handler="log", tenant_id="acme", point="afterStep"))
@@ -330,10 +337,8 @@ async def test_the_list_comes_in_parts_that_fit_together(registry: Registry) -> 
             await registry.list(**wrong)
 
 
-@pytest.mark.parametrize("text", ["REFUND person", "money", "shop/", "deny", "above 100", "refund money"])
-async def test_a_definition_is_found_by_words_of_what_people_call_it_and_of_what_it_runs(
-    registry: Registry, text: str
-) -> None:
+@on_sqlite
+async def test_a_definition_is_found_by_words_of_what_people_call_it_and_of_what_it_runs(registry: Registry) -> None:
     wanted = definition(
         name="Refunds need a person",
         description="Everything above 100 EUR.",
@@ -343,11 +348,13 @@ async def test_a_definition_is_found_by_words_of_what_people_call_it_and_of_what
     )
     await registry.apply([wanted, *(definition(name=f"{number}", handler="log") for number in range(5))])
 
-    assert [each.name for each in (await registry.list(text=text)).items] == ["Refunds need a person"]
-    assert (await registry.list(text=f"{text} nowhere")).items == []
+    for text in ("REFUND person", "money", "shop/", "deny", "above 100", "refund money"):
+        assert [each.name for each in (await registry.list(text=text)).items] == ["Refunds need a person"], text
+        assert (await registry.list(text=f"{text} nowhere")).items == [], text
     assert len((await registry.list(text=" ")).items) == 6
 
 
+@on_sqlite
 async def test_a_webhook_becomes_a_hook_with_the_id_of_the_definition(registry: Registry) -> None:
     stored = await registry.create(
         definition(point="afterToolCall", webhook={"url": "https://a.example/x"}, tool="bank/*", tenant_id="acme")
@@ -359,15 +366,15 @@ async def test_a_webhook_becomes_a_hook_with_the_id_of_the_definition(registry: 
     assert (hook.id, hook.event.__name__, hook.tool) == (stored.id, "AfterToolCall", "bank/*")
 
 
-@pytest.mark.parametrize(
-    ("webhook", "path"),
+@on_sqlite
+@for_each(
+    "webhook, path",
     [
         ({"url": "https://a.example", "headers": {"x": "${HOME}"}, "allowed_env_vars": ["HOME"]}, "allowedEnvVars"),
         ({"url": "https://a.example", "key": "of-somebody-else"}, "key"),
         ({"url": "local://internal"}, "url"),
         ({"url": "LOCAL://internal"}, "url"),
     ],
-    ids=["environment", "key", "local", "capitals"],
 )
 async def test_a_webhook_of_a_tenant_cannot_reach_into_the_process(
     registry: Registry, webhook: dict[str, Any], path: str
@@ -378,6 +385,7 @@ async def test_a_webhook_of_a_tenant_cannot_reach_into_the_process(
     assert (refused.value.code, refused.value.path) == ("webhook_refused", f"$.webhook.{path}")
 
 
+@on_sqlite
 async def test_the_operator_says_which_variables_headers_may_name(store: SqlStore) -> None:
     webhook = {"url": "https://a.example", "headers": {"x": "${TOKEN}"}, "allowed_env_vars": ["TOKEN"]}
     async with Registry(store, webhook_env=["TOKEN"]) as registry:
@@ -388,15 +396,15 @@ async def test_the_operator_says_which_variables_headers_may_name(store: SqlStor
     assert stored.webhook is not None
 
 
-@pytest.mark.parametrize(
-    ("webhook", "missing"),
+@on_sqlite
+@for_each(
+    "webhook, missing",
     [
         ({"url": "https://a.example"}, "HOOKLINE_WEBHOOK_KEY,"),
         ({"url": "https://a.example", "key": "billing"}, "HOOKLINE_WEBHOOK_KEY_BILLING,"),
         ({"url": "local://here"}, ""),
         ({"url": "LOCAL://here"}, ""),
     ],
-    ids=["unnamed", "named", "local", "capitals"],
 )
 async def test_a_webhook_that_no_key_of_the_process_signs_says_so(
     store: SqlStore, monkeypatch: pytest.MonkeyPatch, webhook: dict[str, Any], missing: str
@@ -415,10 +423,11 @@ async def test_a_webhook_that_no_key_of_the_process_signs_says_so(
     monkeypatch.setenv("HOOKLINE_WEBHOOK_KEY_BILLING", generate_key())
     async with Registry(store) as configured:
         assert (await configured.get("told")).problem == ""
+        await configured.delete("told")
 
 
-@pytest.mark.parametrize("on_error", ["closed", "open"])
-@pytest.mark.parametrize("kind", ["before", "guard", "after", "around"])
+@on_sqlite
+@for_each("kind, on_error", product(["before", "guard", "after", "around"], ["closed", "open"]))
 async def test_a_handler_that_has_vanished_denies_the_calls_of_its_hook_or_is_left_out(
     store: SqlStore, kind: str, on_error: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -448,8 +457,11 @@ async def test_a_handler_that_has_vanished_denies_the_calls_of_its_hook_or_is_le
         assert all(outcome.denied is not None and outcome.denied.hook_id == stored.id for outcome in outcomes)
         other = await pay(after.hooks(), ToolCall(toolset="shop", tool_name="list"))
         assert other.denied is None
+    async with Registry(store) as last:
+        await last.delete(stored.id)
 
 
+@on_sqlite
 async def test_of_what_has_vanished_all_may_be_changed_that_does_not_touch_it(store: SqlStore) -> None:
     async with Registry(store, modules=[FACTORIES]) as before:
         stored = await before.create(definition(handler=f"{FACTORIES}:say", config={"text": "no"}))
@@ -468,6 +480,7 @@ async def test_of_what_has_vanished_all_may_be_changed_that_does_not_touch_it(st
             await after.update(stored.id, {"priority": 5000})
 
 
+@on_sqlite
 async def test_no_change_breaks_what_works(registry: Registry) -> None:
     stored = await registry.create(definition(handler="deny-tools", config={"tools": ["*/pay"]}))
 
@@ -475,6 +488,7 @@ async def test_no_change_breaks_what_works(registry: Registry) -> None:
         await registry.update(stored.id, {"tool": "*/pay"})
 
 
+@on_sqlite
 async def test_an_observer_whose_handler_has_vanished_is_left_out(store: SqlStore) -> None:
     async with Registry(store, modules=[FACTORIES]) as before:
         await before.create(definition(point="afterStep", handler=f"{FACTORIES}:seeing"))
@@ -511,7 +525,7 @@ async def test_a_registry_without_a_store_refuses_changes() -> None:
             await registry.create(definition())
 
 
-@pytest.mark.parametrize(
+@for_each(
     "wrong",
     [
         {"quota": -1},
@@ -520,13 +534,13 @@ async def test_a_registry_without_a_store_refuses_changes() -> None:
         {"refresh_seconds": float("inf")},
         {"scripts": "/nowhere"},
     ],
-    ids=["quota", "bool", "zero", "never", "folder"],
 )
 def test_arguments_that_make_no_sense_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(HookUsageError):
         Registry(**wrong)
 
 
+@on_sqlite
 async def test_a_registry_is_opened_once(store: SqlStore) -> None:
     async with Registry(store) as registry:
         with pytest.raises(HookUsageError, match="already opened"):
@@ -573,6 +587,7 @@ async def test_definitions_stored_behind_its_back_are_seen_with_the_next_revisio
     assert len(registry.hooks()) == 2
 
 
+@on_sqlite
 async def test_a_tenant_that_nobody_knows_costs_no_memory(registry: Registry) -> None:
     for number in range(100):
         registry.hooks(f"unknown{number}")
@@ -582,6 +597,7 @@ async def test_a_tenant_that_nobody_knows_costs_no_memory(registry: Registry) ->
     assert len(registry._snapshot._lists) <= 1
 
 
+@on_sqlite
 async def test_the_hooks_that_are_handed_out_are_the_callers_own(registry: Registry) -> None:
     await registry.create(definition())
 
@@ -596,9 +612,7 @@ async def test_a_registry_that_was_never_open_gives_no_hooks_rather_than_none() 
         Registry().hooks("acme")
 
 
-@pytest.mark.parametrize(
-    "wrong", ["a\x00b", "\ud800", "a/b", "x" * 5000, ""], ids=["nul", "half", "slash", "long", "empty"]
-)
+@for_each("wrong", ["a\x00b", "\ud800", "a/b", "x" * 5000, ""])
 async def test_an_id_that_cannot_be_one_is_not_found(registry: Registry, wrong: str) -> None:
     for asked in (
         registry.get(wrong),
@@ -610,9 +624,7 @@ async def test_an_id_that_cannot_be_one_is_not_found(registry: Registry, wrong: 
             await asked
 
 
-@pytest.mark.parametrize(
-    "wrong", ["a\x00b", "\ud800", "x" * 500, None, 3], ids=["nul", "half", "long", "none", "number"]
-)
+@for_each("wrong", ["a\x00b", "\ud800", "x" * 500, None, 3])
 async def test_definitions_are_not_stored_for_what_cannot_be_a_tenant(registry: Registry, wrong: Any) -> None:
     with pytest.raises(DefinitionError):
         await registry.apply([], tenant_id=wrong, prune=True)
@@ -666,7 +678,8 @@ async def test_agents_are_run_with_the_hooks_that_are_enabled_then(registry: Reg
     assert seen == ["paid 3"] * 2
 
 
-@pytest.mark.parametrize("tool", ["bank*", "?ay", "[ab]ash"])
+@on_sqlite
+@for_each("tool", ["bank*", "?ay", "[ab]ash"])
 async def test_a_glob_without_a_slash_is_told_of_once_with_both_meanings(
     registry: Registry, caplog: pytest.LogCaptureFixture, tool: str
 ) -> None:
@@ -677,17 +690,22 @@ async def test_a_glob_without_a_slash_is_told_of_once_with_both_meanings(
     assert f"'*/{tool}'" in record.getMessage()
     assert f"'{tool}/*'" in record.getMessage()
     assert stored.id in record.getMessage()
+    await registry.delete(stored.id)
+    caplog.clear()
 
 
-@pytest.mark.parametrize("tool", ["*", "bash", "bank/*", None])
+@on_sqlite
+@for_each("tool", ["*", "bash", "bank/*", None])
 async def test_a_filter_that_can_mean_one_thing_only_is_not_told_of(
     registry: Registry, caplog: pytest.LogCaptureFixture, tool: str | None
 ) -> None:
-    await registry.create(definition(tool=tool))
+    stored = await registry.create(definition(tool=tool))
 
     assert caplog.records == []
+    await registry.delete(stored.id)
 
 
+@on_sqlite
 async def test_a_stored_guard_is_about_a_tool_wherever_it_comes_from(registry: Registry) -> None:
     await registry.create(definition(tool="pay"))
 

@@ -12,6 +12,7 @@ from hookline import Agent, Deny, Hooks, ScriptedModel, ToolCall, ToolRequest, e
 from hookline.hooks import Hook
 from hookline.registry import DefinitionError, ExecutionLog, Registry
 from hookline.store import SqlStore
+from tests.databases import on_sqlite
 
 from .scenes import FACTORIES, definition, pay
 
@@ -30,6 +31,7 @@ async def registry(store: SqlStore) -> AsyncIterator[Registry]:
         yield registry
 
 
+@on_sqlite
 async def test_a_definition_in_shadow_mode_denies_nothing_until_it_is_enforced(registry: Registry) -> None:
     made = await registry.create(definition(mode="shadow", config={"reason": "no"}))
     shadow = await pay(registry.hooks())
@@ -43,6 +45,7 @@ async def test_a_definition_in_shadow_mode_denies_nothing_until_it_is_enforced(r
     assert enforced.denied is not None
 
 
+@on_sqlite
 async def test_a_handler_that_cannot_run_denies_nothing_in_shadow_mode(registry: Registry) -> None:
     built = registry._builder.get_or_build(definition(id="b", handler="gone", mode="shadow"))
 
@@ -53,6 +56,7 @@ async def test_a_handler_that_cannot_run_denies_nothing_in_shadow_mode(registry:
     assert [each.decision for each in outcome.executions] == ["denied"]
 
 
+@on_sqlite
 async def test_a_control_in_shadow_mode_is_a_hook_whose_answers_are_only_recorded(registry: Registry) -> None:
     webhook = {"url": "https://policy.example/ask", "control": True}
     made = await registry.create(definition(point="beforeToolCall", webhook=webhook, mode="shadow"))
@@ -72,6 +76,7 @@ async def test_a_control_in_shadow_mode_is_a_hook_whose_answers_are_only_recorde
         {"point": "beforeToolCall", "webhook": {"url": "https://a.example/"}},
     ],
 )
+@on_sqlite
 async def test_a_hook_that_only_observes_has_no_shadow_mode(registry: Registry, fields: dict[str, Any]) -> None:
     with pytest.raises(DefinitionError, match="only observes") as caught:
         await registry.create(definition(**fields, mode="shadow"))
@@ -79,6 +84,7 @@ async def test_a_hook_that_only_observes_has_no_shadow_mode(registry: Registry, 
     assert caught.value.path == "$.mode"
 
 
+@on_sqlite
 async def test_a_mode_that_does_not_exist_is_refused(registry: Registry) -> None:
     with pytest.raises(DefinitionError) as caught:
         await registry.create({**msgspec.to_builtins(definition()), "mode": "audit"})

@@ -42,6 +42,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_en
 from sqlalchemy.pool import AsyncAdaptedQueuePool, QueuePool
 
 from hookline.errors import HookUsageError, StoreUnavailableError, message_of
+from hookline.store._sqlite_driver import run_statements_whole
 from hookline.store._tables import operations
 from hookline.store._transaction_thread import TransactionThread
 
@@ -406,7 +407,7 @@ class Database:
     async def write(self, work: Callable[[AsyncConnection], Coroutine[Any, Any, T]]) -> T:
         """Run a transaction that may write as a whole.
 
-        On SQLite it takes one change of threads in place of three for each statement of `writing()`.
+        On SQLite it takes one change of threads in place of one for each statement of `writing()`.
 
         Args:
             work: Takes the connection, and waits for nothing but its statements.
@@ -417,10 +418,13 @@ class Database:
         if self._thread is None:
             async with self.writing() as connection:
                 return await work(connection)
+        effects: list[Callable[[], object]] = []
         with translate_errors(self.name):
             async with self._write_turn:
                 self._check_open()
-                return await self._thread.run(work)
+                result = await self._thread.run(partial(_collect_effects, effects, work))
+                _run_effects(effects)
+                return result
 
     @asynccontextmanager
     async def reading(self) -> AsyncIterator[AsyncConnection]:
@@ -623,6 +627,7 @@ class Database:
         dialect = engine.sync_engine.dialect
         dialect.do_terminate = dialect.do_close  # type: ignore[method-assign]
 
+        run_statements_whole(engine.sync_engine)
         self._configure_sqlite(engine.sync_engine, begin, pragmas)
         return engine
 
@@ -704,7 +709,22 @@ def enable_keepalive(connection: socket.socket | None, seconds: float) -> None:
                 same.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
-def _run_effects(effects: list[Callable[[], object]], kind: type[BaseException] | None, *_: object) -> None:
+async def _collect_effects(
+    effects: list[Callable[[], object]],
+    work: Callable[[AsyncConnection], Coroutine[Any, Any, T]],
+    connection: AsyncConnection,
+) -> T:
+    """Do the work of a transaction; what `after_commit` gets goes to a list."""
+    assert connection.sync_connection is not None
+    info = connection.sync_connection.info
+    info[EFFECTS] = effects
+    try:
+        return await work(connection)
+    finally:
+        del info[EFFECTS]
+
+
+def _run_effects(effects: list[Callable[[], object]], kind: type[BaseException] | None = None, *_: object) -> None:
     if kind is None:
         for effect in effects:
             effect()

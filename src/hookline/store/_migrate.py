@@ -20,7 +20,6 @@ from sqlalchemy import (
     Table,
     create_mock_engine,
     insert,
-    inspect,
     select,
     text,
 )
@@ -58,6 +57,11 @@ NEWEST = "0020_relay_losses"
 """The revision of `hookline.store._tables`."""
 OLDEST = "0004_endpoint_secrets"
 """The first revision that has a way back to it."""
+FIND_TABLE = {
+    "sqlite": text("SELECT count(*) FROM sqlite_master WHERE type = 'table' AND name = :name"),
+    "postgresql": text("SELECT to_regclass(:name) IS NOT NULL"),
+}
+"""Whether there is a table; SQLAlchemy's `inspect` takes a tenth of the time in which a store is opened."""
 SCRIPTS = Path(__file__).with_name("_migrations")
 LOCK = 0x686F6F6B6C696E65
 """Key of PostgreSQL's advisory lock that one process holds while it migrates and the others wait."""
@@ -151,7 +155,7 @@ def downgrade(connection: Connection, store: str, revision: str) -> None:
 
 def read_schema_revision(connection: Connection) -> str:
     """Read the revision of the tables; `""` if there are none."""
-    if not inspect(connection).has_table(VERSION_TABLE):
+    if not connection.execute(FIND_TABLE[connection.dialect.name], {"name": VERSION_TABLE}).scalar():
         return ""
     return connection.execute(select(versions.c.version_num)).scalar() or ""
 

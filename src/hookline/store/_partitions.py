@@ -100,12 +100,21 @@ def _parse_name(table: str, name: str) -> tuple[int, bool] | None:
 
 async def find_partitions(connection: AsyncConnection, table: str) -> dict[int, str]:
     """Return the names of the partitions of days, by day. One that holds all days up to a day has that day."""
+    return (await _find_partitions_of(connection, [table]))[table]
+
+
+async def _find_partitions_of(connection: AsyncConnection, tables: Collection[str]) -> dict[str, dict[int, str]]:
+    """Return the partitions of days of each of some tables, as `find_partitions` does of one."""
     query = text(
-        "SELECT relname FROM pg_inherits JOIN pg_class ON pg_class.oid = inhrelid "
-        "WHERE inhparent = to_regclass(:name) ORDER BY relname"
+        "SELECT name, relname FROM unnest(CAST(:names AS text[])) AS name "
+        "JOIN pg_inherits ON inhparent = to_regclass(name) JOIN pg_class ON pg_class.oid = inhrelid ORDER BY relname"
     )
-    names = (await connection.execute(query, {"name": table})).scalars().all()
-    return {found[0]: name for name in names if (found := _parse_name(table, name)) is not None}
+    partitions: dict[str, dict[int, str]] = {table: {} for table in tables}
+    for table, name in await connection.execute(query, {"names": list(tables)}):
+        found = _parse_name(table, name)
+        if found is not None:
+            partitions[table][found[0]] = name
+    return partitions
 
 
 async def make_partitions(database: Database) -> None:
@@ -120,7 +129,8 @@ async def make_partitions(database: Database) -> None:
         # Rows have the time of the database or of a process, so there are partitions for both.
         starts = {day_of(await read_clock(connection)), day_of(time())}
         days = {start + ahead for start in starts for ahead in range(AHEAD + 1)}
-        missing = [(table, day) for table in TABLES for day in await _find_missing(connection, table, days)]
+        partitions = await _find_partitions_of(connection, TABLES)
+        missing = [(table, day) for table, found in partitions.items() for day in _choose_missing(found, days)]
     for table, day in missing:
         try:
             await _make_partition(database, table, day)
@@ -130,8 +140,7 @@ async def make_partitions(database: Database) -> None:
             logger.warning("The partition of %s was not made and will be tried again: %s", _show(table, day), error)
 
 
-async def _find_missing(connection: AsyncConnection, table: str, days: Collection[int]) -> list[int]:
-    found = await find_partitions(connection, table)
+def _choose_missing(found: Mapping[int, str], days: Collection[int]) -> list[int]:
     joint = max((day for day, name in found.items() if "_before_" in name), default=0)
     return sorted(day for day in days if day not in found and day > joint)
 
@@ -148,7 +157,7 @@ async def _make_partition(database: Database, table: str, day: int) -> None:
     async with database.writing() as connection:
         await _limit_locks(connection, 10 * LOCK_SECONDS)
         await connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": LOCK})
-        if not await _find_missing(connection, table, [day]):
+        if not _choose_missing(await find_partitions(connection, table), [day]):
             return
         strays = text(f"SELECT count(*) FROM (SELECT FROM {table}_default WHERE {its} LIMIT {STRAYS + 1}) AS strays")
         count = (await connection.execute(strays)).scalar_one()
