@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -15,6 +13,7 @@ from hookline.evals import load_run
 from hookline.evals.tapes import ModelTape
 from tests.adapters.provider import Exchange, Provider
 from tests.cli.test_eval_models import MINI, MODEL, UNPRICED, provider, results_of, run, serve_price, suite
+from tests.commands import Command
 
 __all__ = ["provider", "suite"]
 
@@ -223,11 +222,9 @@ def test_a_killed_run_leaves_whole_tapes_and_asks_only_what_is_missing(suite: st
 
     provider.script(hold_juice)
     args = [suite, "--model", MODEL, "--tape", "tapes", "--concurrency", "1"]
-    command = [sys.executable, "-c", "from hookline.cli import main; main()", "eval", *args]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
-    assert held.wait(60)
-    process.kill()
-    process.wait()
+    with Command("eval", *args) as process:
+        assert held.wait(60)
+        process.kill()
 
     assert [path.name for path in Path("tapes").rglob("*.yaml")] == ["tea.tape.yaml"]
     provider.script(serve_price)
