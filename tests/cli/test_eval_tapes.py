@@ -28,12 +28,14 @@ def record(suite: str, *further: str) -> None:
     assert result.exit_code == 0, result.output
 
 
-@pytest.mark.parametrize("further", [[], ["--workers", "2"]])
-def test_a_recorded_run_needs_neither_tools_nor_the_model(suite: str, provider: Provider, further: list[str]) -> None:
-    record(suite, *further)
+@pytest.mark.parametrize(("recording", "replaying"), [([], []), (["--workers", "2"], ["--workers", "1"])])
+def test_a_recorded_run_needs_neither_tools_nor_the_model(
+    suite: str, provider: Provider, recording: list[str], replaying: list[str]
+) -> None:
+    record(suite, *recording)
     asked, called = len(provider.exchanges), prices_asked()
 
-    result = run(suite, "--model", MODEL, "--tape", "tapes", "--mode", "replay", *further, "--json")
+    result = run(suite, "--model", MODEL, "--tape", "tapes", "--mode", "replay", *replaying, "--json")
 
     assert result.exit_code == 0, result.output
     assert (len(provider.exchanges), prices_asked()) == (asked, called) == (4, ["juice", "tea"])
