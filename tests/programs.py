@@ -16,15 +16,15 @@ from contextlib import asynccontextmanager
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 
-__all__ = ["Program", "run_program"]
+__all__ = ["CONTEXT", "IMPORTED", "Program", "run_program"]
 
 IMPORTED = [
     *("aiosqlite", "asyncpg", "opentelemetry.sdk.trace"),
     *("hookline.builtin", "hookline.delivery", "hookline.otel", "hookline.registry", "hookline.store"),
 ]
 """What is imported before the first program is forked."""
-_context = multiprocessing.get_context("forkserver")
-_context.set_forkserver_preload(IMPORTED)
+CONTEXT = multiprocessing.get_context("forkserver")
+CONTEXT.set_forkserver_preload(IMPORTED)
 
 
 class Program:
@@ -91,10 +91,10 @@ async def run_program(
         arguments: The arguments of its command line.
         environment: The environment variables; by default those of this process.
     """
-    stdin, writer = _context.Pipe(duplex=False)
-    reader, stdout = _context.Pipe(duplex=False)
+    stdin, writer = CONTEXT.Pipe(duplex=False)
+    reader, stdout = CONTEXT.Pipe(duplex=False)
     given = [str(each) for each in arguments]
-    process = _context.Process(
+    process = CONTEXT.Process(
         target=_run,
         args=(module, given, dict(environment or os.environ), stdin, stdout),
         daemon=True,  # ended with pytest at the latest, if the caller is cancelled while it starts

@@ -9,21 +9,14 @@ import re
 import select
 import signal
 import struct
-import subprocess
-import sys
 import termios
 import time
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from tests.signals import default_signals
+from tests.commands import Command
 
-START = (
-    "import faulthandler, fcntl, signal, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); "  # so that Ctrl-C is a signal
-    "faulthandler.register(signal.SIGUSR1); "
-    "from hookline.cli import main; main()"
-)
 CODES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
 """What moves the cursor, sets colours, and tells a terminal how pasted text is to be marked."""
 
@@ -41,15 +34,14 @@ class Terminal:
         fcntl.ioctl(child, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
         sizes = {"COLUMNS", "LINES", "NO_COLOR"}
         kept = {key: value for key, value in os.environ.items() if key not in sizes}
-        self.process = subprocess.Popen(
-            [sys.executable, "-W", "error", "-c", START, *args],
+        self.process = Command(
+            *args,
             stdin=child,
             stdout=child,
             stderr=child,
+            terminal=True,
             cwd=cwd,
-            start_new_session=True,
-            preexec_fn=default_signals,
-            env={**kept, "TERM": "xterm-256color", "PYTHONPATH": os.pathsep.join(sys.path), **environment},
+            environment={**kept, "TERM": "xterm-256color", **environment},
         )
         os.close(child)
 
@@ -59,9 +51,9 @@ class Terminal:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self.process.poll() is None:
+        if self.process.returncode is None:
             os.killpg(self.process.pid, signal.SIGKILL)
-        self.process.wait()
+        self.process.__exit__(kind, error, trace)
         os.close(self._own)
 
     @property

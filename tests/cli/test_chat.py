@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import signal
 import sys
 from pathlib import Path
 
@@ -117,7 +118,7 @@ def test_sigterm_ends_a_chat_at_its_prompt_whatever_is_typed_there(tmp_path: Pat
         terminal.until("> ")
         terminal.press(typed)
         terminal.until(typed)
-        terminal.process.terminate()
+        terminal.process.send_signal(signal.SIGTERM)
 
         assert terminal.ended() == 143
 
@@ -128,7 +129,7 @@ def test_sigterm_ends_a_chat_that_asks_for_a_decision(tmp_path: Path) -> None:
         terminal.until("y/n/s? ")
         terminal.press("y, but")
         terminal.until("y, but")
-        terminal.process.terminate()
+        terminal.process.send_signal(signal.SIGTERM)
 
         assert terminal.ended() == 143
         assert "paid" not in terminal.text

@@ -5,8 +5,6 @@ from __future__ import annotations
 import io
 import json
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 from xml.etree import ElementTree
@@ -19,7 +17,7 @@ from hookline.cli._app import app
 from hookline.cli.eval._progress import RunProgress, describe_progress
 from hookline.cli.eval._run_options import EvaluationOptions
 from hookline.evals import load_run
-from tests.signals import default_signals
+from tests.commands import Command
 
 SUITE = '''\
 import anyio
@@ -186,22 +184,14 @@ def test_a_time_limit_means_a_worker_unless_the_tasks_have_to_run_here() -> None
 
 def test_a_second_ctrl_c_ends_at_once_and_leaves_the_file(suite: str, tmp_path: Path) -> None:
     path = tmp_path / "run.jsonl"
-    command = [sys.executable, "-c", "from hookline.cli import main; main()", "eval", suite, "--save", str(path)]
-    process = subprocess.Popen(
-        [*command, "--concurrency", "1"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        preexec_fn=default_signals,
-    )
+    with Command("eval", suite, "--save", str(path), "--concurrency", "1") as process:
+        wait_for(tmp_path / "started")
+        process.send_signal(signal.SIGINT)
+        wait_for(tmp_path / "cancelled")
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate()
 
-    wait_for(tmp_path / "started")
-    process.send_signal(signal.SIGINT)
-    wait_for(tmp_path / "cancelled")
-    process.send_signal(signal.SIGINT)
-    _, said = process.communicate(timeout=60)
-
-    assert (process.returncode, said) == (130, "hookline: ended at once\n")
+        assert (process.returncode, said) == (130, "hookline: ended at once\n")
     assert len(load_run(path).results) == 4
     assert run(suite, *QUICK, "--resume", str(path)).exit_code == 2
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -15,6 +13,7 @@ from hookline.evals import load_run
 from hookline.evals.tapes import ModelTape
 from tests.adapters.provider import Exchange, Provider
 from tests.cli.test_eval_models import MINI, MODEL, UNPRICED, provider, results_of, run, serve_price, suite
+from tests.commands import Command
 
 __all__ = ["provider", "suite"]
 
@@ -29,12 +28,14 @@ def record(suite: str, *further: str) -> None:
     assert result.exit_code == 0, result.output
 
 
-@pytest.mark.parametrize("further", [[], ["--workers", "2"]])
-def test_a_recorded_run_needs_neither_tools_nor_the_model(suite: str, provider: Provider, further: list[str]) -> None:
-    record(suite, *further)
+@pytest.mark.parametrize(("recording", "replaying"), [([], []), (["--workers", "2"], ["--workers", "1"])])
+def test_a_recorded_run_needs_neither_tools_nor_the_model(
+    suite: str, provider: Provider, recording: list[str], replaying: list[str]
+) -> None:
+    record(suite, *recording)
     asked, called = len(provider.exchanges), prices_asked()
 
-    result = run(suite, "--model", MODEL, "--tape", "tapes", "--mode", "replay", *further, "--json")
+    result = run(suite, "--model", MODEL, "--tape", "tapes", "--mode", "replay", *replaying, "--json")
 
     assert result.exit_code == 0, result.output
     assert (len(provider.exchanges), prices_asked()) == (asked, called) == (4, ["juice", "tea"])
@@ -223,11 +224,9 @@ def test_a_killed_run_leaves_whole_tapes_and_asks_only_what_is_missing(suite: st
 
     provider.script(hold_juice)
     args = [suite, "--model", MODEL, "--tape", "tapes", "--concurrency", "1"]
-    command = [sys.executable, "-c", "from hookline.cli import main; main()", "eval", *args]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
-    assert held.wait(60)
-    process.kill()
-    process.wait()
+    with Command("eval", *args) as process:
+        assert held.wait(60)
+        process.kill()
 
     assert [path.name for path in Path("tapes").rglob("*.yaml")] == ["tea.tape.yaml"]
     provider.script(serve_price)

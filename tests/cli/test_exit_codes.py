@@ -6,8 +6,6 @@ import json
 import os
 import re
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from time import sleep
@@ -42,10 +40,8 @@ from hookline.evals import load_run
 from hookline.evals.suites.agentdojo import AttackPolicy
 from hookline.hosts import HOSTS
 from tests.cli.operated import define, denying, leave_dead, log_runs, on, paused
+from tests.commands import Command
 from tests.docs.markdown import ROOT
-from tests.signals import default_signals
-
-HOOKLINE = str(Path(sys.executable).with_name("hookline"))
 
 AGENTS = """
 from pathlib import Path
@@ -771,31 +767,17 @@ def stopped(line: str, folder: Path, number: signal.Signals, *, ignored: bool = 
     hangs = folder / "hangs"
     hangs.unlink(missing_ok=True)
 
-    def start() -> None:
-        default_signals()
-        if ignored:
-            signal.signal(signal.SIGINT, signal.SIG_IGN)
-
-    with subprocess.Popen(
-        [HOOKLINE, *line.split()],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        cwd=folder,
-        preexec_fn=start,
-        env={key: value for key, value in os.environ.items() if key != "HOOKLINE_STORE"},
-    ) as process:
-        assert process.stdout is not None
+    environment = {key: value for key, value in os.environ.items() if key != "HOOKLINE_STORE"}
+    with Command(*line.split(), hears_ctrl_c=not ignored, cwd=folder, environment=environment) as process:
         if "hang" in line:
             while not hangs.exists():
-                assert process.poll() is None, process.communicate()
+                assert process.returncode is None, process.communicate()
                 sleep(0.01)
         else:
             process.stdout.readline()
         process.send_signal(number)
-        _, said = process.communicate(timeout=100)
-    return process.returncode, said
+        _, said = process.communicate()
+        return process.wait(), said
 
 
 @pytest.mark.parametrize("line", STOPPED)

@@ -276,7 +276,7 @@ def test_a_person_is_asked_and_may_refuse(url: str, tmp_path: Path, file: Path, 
     with Terminal("hooks", "apply", str(file), "--store", url, cwd=tmp_path) as terminal:
         terminal.until("Make these changes? [y/N]:")
         while psutil.Process(terminal.process.pid).status() != psutil.STATUS_SLEEPING:
-            assert terminal.process.poll() is None  # a signal is seen only where the answer is already read for
+            assert terminal.process.returncode is None  # a signal is seen only where the answer is already read for
         terminal.press(keys)
         assert terminal.ended() == code
 

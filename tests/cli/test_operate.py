@@ -13,8 +13,8 @@ import pytest
 from hookline.errors import install_command
 from tests.cli.operated import database, define, denying, leave_dead, lines, log_runs, on, paused, run
 from tests.cli.terminals import Terminal
+from tests.commands import run_command
 
-HOOKLINE = str(Path(sys.executable).with_name("hookline"))
 LISTS = ("hooks", "operations", "deliveries", "executions", "keys", "approvals", "audit")
 LONG = "op_" + "0123456789abcdef" * 2
 
@@ -142,12 +142,10 @@ def test_a_reader_that_has_seen_enough_ends_a_command_quietly(url: str, args: li
     reading, writing = os.pipe()
     os.close(reading)
 
-    done = subprocess.run(
-        [HOOKLINE, *args, "--store", url], stdout=writing, stderr=subprocess.PIPE, timeout=120, check=False
-    )
+    done = run_command(*args, "--store", url, stdout=writing)
 
     os.close(writing)
-    assert (done.returncode, done.stderr) == (1, b"")
+    assert (done.returncode, done.stderr) == (1, "")
 
 
 def test_an_empty_list_prints_nothing_on_stdout(url: str) -> None:

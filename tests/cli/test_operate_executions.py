@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -15,9 +13,7 @@ from hookline.registry import Registry
 from hookline.server import KeyStore
 from hookline.store import SqlStore
 from tests.cli.operated import database, denying, lines, log_runs, on, run
-from tests.signals import default_signals
-
-HOOKLINE = str(Path(sys.executable).with_name("hookline"))
+from tests.commands import Command
 
 
 @pytest.fixture
@@ -88,22 +84,14 @@ def test_the_tail_shows_older_rows_then_each_new_one_once_and_ends_quietly(url: 
     args = ["executions", "follow", "--hook", "never", "-n", "1", *(["--json"] if as_json else [])]
     environment = {**os.environ, "HOOKLINE_STORE": url}
 
-    with subprocess.Popen(
-        [HOOKLINE, *args],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=environment,
-        preexec_fn=default_signals,
-    ) as tail:
-        assert tail.stdout is not None
+    with Command(*args, environment=environment) as tail:
         shown = [tail.stdout.readline()]
         on(url, lambda store: log_runs(store, "d", "e", hooks=hooks))
         shown += [tail.stdout.readline() for _ in range(2)]
         tail.send_signal(signal.SIGINT)
-        rest, problems = tail.communicate(timeout=100)
+        rest, problems = tail.communicate()
 
-    assert (tail.returncode, rest, problems) == (130, "", "")
+        assert (tail.wait(), rest, problems) == (130, "", "")
     names = [json.loads(line)["operationId"] if as_json else line.split()[-1] for line in shown]
     assert names == ["c", "d", "e"]
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import fcntl
 import json
 import signal
-import subprocess
 import sys
 import termios
 from pathlib import Path
@@ -16,10 +15,8 @@ import pytest
 from hookline.registry import Registry
 from hookline.store import SqlStore
 from tests.cli.operated import database, define, lines, on, run
+from tests.commands import Command
 from tests.registry.test_policy_alerts import fallback_alert, put, rate_alert
-from tests.signals import default_signals
-
-HOOKLINE = str(Path(sys.executable).with_name("hookline"))
 
 FACTORIES = "tests.registry.factories"
 TWO = """\
@@ -210,23 +207,16 @@ def test_a_file_without_definitions_is_told(url: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_ends_a_command_that_waits_for_its_input(url: str, number: signal.Signals, code: int) -> None:
-    with subprocess.Popen(
-        [HOOKLINE, "hooks", "apply", "-", "--yes", "--store", url],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        preexec_fn=default_signals,
-    ) as command:
-        assert command.stdin is not None
-        command.stdin.write(b" " * 100_000)  # more than a pipe takes before somebody reads
+    with Command("hooks", "apply", "-", "--yes", "--store", url) as command:
+        command.stdin.write(" " * 100_000)  # more than a pipe takes before somebody reads
         command.stdin.flush()
         while unread(command.stdin.fileno()) or psutil.Process(command.pid).status() != psutil.STATUS_SLEEPING:
-            assert command.poll() is None
+            assert command.returncode is None
         command.send_signal(number)
         command.wait(timeout=100)
-        said, problems = command.communicate(timeout=100)
+        said, problems = command.communicate()
 
-    assert (command.returncode, said, problems) == (code, b"", b"")
+        assert (command.returncode, said, problems) == (code, "", "")
 
 
 def test_a_hook_that_fails_on_a_sample_is_a_failure(url: str) -> None:

@@ -7,8 +7,6 @@ import os
 import re
 import signal
 import socket
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -25,9 +23,8 @@ from hookline.registry._log_rows import execution_row, make_key
 from hookline.store import SqlStore
 from hookline.store._tables import executions
 from tests.cli.operated import database, lines, on, pause, paused, run
-from tests.signals import default_signals
+from tests.commands import Command
 
-HOOKLINE = str(Path(sys.executable).with_name("hookline"))
 ORIGIN = "https://ops.example.com"
 OPTIONS = (
     *("--quota", "1", "--retention-hours", "0.5", "--observers", "--no-page", "--allow-origin", ORIGIN),
@@ -75,7 +72,7 @@ payer = Agent(id="payer", model=ScriptedModel([ModelResponse(content="done")]), 
 @contextmanager
 def serving(
     url: str, *options: str, cwd: Path, warns: str = "", **env: str
-) -> Iterator[tuple[subprocess.Popen[str], dict[str, Any]]]:
+) -> Iterator[tuple[Command, dict[str, Any]]]:
     """The command as a process, and what it says once it listens; it is ended by Ctrl-C.
 
     Args:
@@ -85,21 +82,13 @@ def serving(
         warns: What it writes to stderr, which else is nothing.
         env: Variables of its environment.
     """
-    with subprocess.Popen(
-        [HOOKLINE, "serve", "--port", "0", "--json", *options],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        cwd=cwd,
-        preexec_fn=default_signals,
-        env={**os.environ, "HOOKLINE_STORE": url, **env},
-    ) as process:
+    environment = {**os.environ, "HOOKLINE_STORE": url, **env}
+    with Command("serve", "--port", "0", "--json", *options, cwd=cwd, environment=environment) as process:
         try:
-            assert process.stdout is not None
             yield process, json.loads(process.stdout.readline())
         finally:
             process.send_signal(signal.SIGINT)
-            rest, problems = process.communicate(timeout=100)
+            rest, problems = process.communicate()
         assert (process.returncode, rest) == (0, "")
         assert (warns in problems) if warns else not problems, problems
 
@@ -251,14 +240,7 @@ def test_the_server_shows_its_first_key_once_and_ends_quietly(tmp_path: Path) ->
         (signal.SIGINT, ("--rate-limit", "0"), ""),
         (signal.SIGTERM, ("--host", "0.0.0.0"), "hookline listens on 0.0.0.0 without TLS"),
     ):
-        with subprocess.Popen(
-            [HOOKLINE, "serve", "--port", "0", "--store", database(tmp_path), *options],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            preexec_fn=default_signals,
-        ) as server:
-            assert server.stdout is not None
+        with Command("serve", "--port", "0", "--store", database(tmp_path), *options) as server:
             first = []
             for line in server.stdout:
                 first.append(line)
@@ -266,7 +248,7 @@ def test_the_server_shows_its_first_key_once_and_ends_quietly(tmp_path: Path) ->
                     break
             answers = ask_as_administrator(first) if not told else []
             server.send_signal(stop)
-            rest, problems = server.communicate(timeout=100)
+            rest, problems = server.communicate()
             assert (server.returncode, rest, problems.count("\n")) == (0, "", bool(warning))
             assert problems.startswith(warning)
         told.append(first)

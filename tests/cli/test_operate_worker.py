@@ -6,7 +6,6 @@ import asyncio
 import os
 import signal
 import sqlite3
-import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -19,11 +18,10 @@ from hookline.engines import DbosEngine, Engine, StoreEngine
 from hookline.registry import ExecutionLog, Registry
 from hookline.store import SqlStore
 from tests.cli.operated import database, run
-from tests.signals import default_signals
+from tests.commands import Command
 
 pytestmark = pytest.mark.anyio
 
-HOOKLINE = str(Path(sys.executable).with_name("hookline"))
 AGENTS = """
 import asyncio
 from pathlib import Path
@@ -78,24 +76,13 @@ def anyio_backend() -> str:
 
 
 @contextmanager
-def working(folder: Path, *options: str) -> Iterator[subprocess.Popen[str]]:
+def working(folder: Path, *options: str) -> Iterator[Command]:
     """The command as a process, once it says that it runs operations."""
     (folder / "agents.py").write_text(AGENTS)
-    with subprocess.Popen(
-        [HOOKLINE, "worker", "agents.py:payer", *options],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        cwd=folder,
-        preexec_fn=default_signals,
-        env={**os.environ, "HOOKLINE_STORE": database(folder)},
-    ) as process:
-        try:
-            assert process.stdout is not None
-            assert "hookline runs operations of payer on" in process.stdout.readline()
-            yield process
-        finally:
-            process.kill()
+    environment = {**os.environ, "HOOKLINE_STORE": database(folder)}
+    with Command("worker", "agents.py:payer", *options, cwd=folder, environment=environment) as process:
+        assert "hookline runs operations of payer on" in process.stdout.readline()
+        yield process
 
 
 async def begin(store: SqlStore, prompt: str, engine: Engine | None = None, queue: str = "") -> str:
@@ -116,12 +103,11 @@ async def test_it_runs_operations_with_its_hooks_and_those_of_the_store_and_lets
             assert "too much" in await begin(store, "pay 700")
             assert "Nobody refunds." in await begin(store, "refund 7")
             held = asyncio.create_task(begin(store, f"hold {flag}"))
-            assert process.stdout is not None
             assert await asyncio.to_thread(process.stdout.readline) == "holding\n"
             process.send_signal(signal.SIGTERM)
             flag.touch()
             assert await held == "held"
-            _, problems = await asyncio.to_thread(process.communicate, timeout=60)
+            _, problems = await asyncio.to_thread(process.communicate)
         assert (process.returncode, problems) == (0, "")
         rows = (await ExecutionLog(store).logs(None)).items
         denied = {(row.operation_id, row.denied_by) for row in rows}
@@ -133,10 +119,9 @@ async def test_what_does_not_end_in_time_is_continued_by_another_worker(tmp_path
     async with SqlStore(database(tmp_path)) as store:
         with working(tmp_path, "--drain", "0") as process:
             held = asyncio.create_task(begin(store, f"hold {flag}"))
-            assert process.stdout is not None
             assert await asyncio.to_thread(process.stdout.readline) == "holding\n"
             process.send_signal(signal.SIGTERM)
-            await asyncio.to_thread(process.communicate, timeout=60)
+            await asyncio.to_thread(process.communicate)
         assert process.returncode == 0
         flag.touch()
         with working(tmp_path):
@@ -151,7 +136,6 @@ async def test_with_a_lease_it_takes_part_in_changes_of_hooks_in_running_operati
         await registry.create({**definition, "config": {"reason": "Nobody refunds."}})
         with working(tmp_path, "--lease", "60") as process:
             held = asyncio.create_task(begin(store, f"hold {flag} then refund 7"))
-            assert process.stdout is not None
             assert await asyncio.to_thread(process.stdout.readline) == "holding\n"
             await asyncio.wait_for(registry.update("stop", {"tool": "refund"}, fence=True), 60)
             flag.touch()
@@ -178,12 +162,11 @@ async def test_it_runs_operations_from_the_queues_of_dbos_and_lets_them_end(tmp_
         with working(tmp_path, *options) as process:
             assert await begin(store, "pay 7", engine, "fast") == "paid 7"
             held = asyncio.create_task(begin(store, f"hold {flag}", engine))
-            assert process.stdout is not None
             assert await asyncio.to_thread(process.stdout.readline) == "holding\n"
             process.send_signal(signal.SIGTERM)
             flag.touch()
             assert await held == "held"
-            await asyncio.to_thread(process.communicate, timeout=60)
+            await asyncio.to_thread(process.communicate)
         assert process.returncode == 0
         assert await workflows(tmp_path / "dbos.db") == [
             ("hookline:pay 7:1.0", "fast", "SUCCESS", "payments"),

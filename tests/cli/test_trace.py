@@ -10,7 +10,6 @@ import subprocess
 import sys
 from pathlib import Path
 from shlex import quote
-from typing import Any
 
 import anyio
 import pytest
@@ -22,13 +21,15 @@ from hookline.cli import _trace_command
 from hookline.cli.trace._recorded import EventRecording
 from hookline.errors import install_command
 from hookline.evals import write_events
+from tests.commands import run_command
 from tests.signals import hearing_ctrl_c
 
 HOOKLINE = str(Path(sys.executable).with_name("hookline"))
 
 
-def launched(*args: str, **how: Any) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(args, capture_output=True, text=True, timeout=60, check=False, **how)
+def launched(*args: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    given = {**os.environ, **environment}
+    return subprocess.run(args, capture_output=True, text=True, timeout=60, check=False, env=given)
 
 
 def names_in(document: str) -> set[str]:
@@ -169,7 +170,7 @@ def test_what_traces_nothing_needs_no_sdk() -> None:
 
 
 def test_what_is_piped_has_no_colours_and_eighty_columns(recorded: Path) -> None:
-    done = launched(HOOKLINE, "trace", str(recorded), env={**os.environ, "COLUMNS": ""})
+    done = run_command("trace", str(recorded), environment={**os.environ, "COLUMNS": ""})
 
     assert (done.returncode, done.stderr) == (0, "")
     assert "\x1b" not in done.stdout
@@ -177,7 +178,7 @@ def test_what_is_piped_has_no_colours_and_eighty_columns(recorded: Path) -> None
 
 
 def test_a_terminal_that_knows_only_ascii_gets_ascii(recorded: Path) -> None:
-    done = launched(HOOKLINE, "trace", str(recorded), env={**os.environ, "PYTHONIOENCODING": "ascii"})
+    done = launched(HOOKLINE, "trace", str(recorded), PYTHONIOENCODING="ascii")
 
     assert (done.returncode, done.stderr) == (0, "")
     assert "x execute_tool fetch  OSError" in done.stdout
@@ -200,7 +201,7 @@ def test_a_pipe_that_is_closed_early_is_no_trouble(option: str, tmp_path: Path) 
 @pytest.mark.parametrize("option", ["", "--json"])
 def test_a_full_disk_behind_stdout_is_told_in_one_line(option: str, unbuffered: str, recorded: Path) -> None:
     command = f"{quote(HOOKLINE)} trace {quote(str(recorded))} {option} > /dev/full"
-    done = launched("sh", "-c", command, env=os.environ | {"PYTHONUNBUFFERED": unbuffered})
+    done = launched("sh", "-c", command, PYTHONUNBUFFERED=unbuffered)
 
     assert done.returncode == 1
     assert done.stderr == "hookline: the output cannot be written: No space left on device\n"

@@ -121,9 +121,10 @@ def _lines(text: str) -> list[str]:
 
 def forget_modules_of(folder: pathlib.Path) -> None:
     """A module of a page, or of an example, would hide another one of the same name from later tests."""
-    for name, module in list(sys.modules.items()):
-        if str(getattr(module, "__file__", None) or "").startswith(str(folder)):
-            del sys.modules[name]
+    for path in folder.rglob("*.py"):
+        for name in {path.stem, ".".join(path.relative_to(folder).with_suffix("").parts)}:
+            if str(getattr(sys.modules.get(name), "__file__", None) or "").startswith(str(folder)):
+                del sys.modules[name]
 
 
 def is_installed(module: str) -> bool:
@@ -150,13 +151,21 @@ def serve_models(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         yield
 
 
+def runs_here(block: Block) -> bool:
+    """Whether a block calls `anyio.run` in this process."""
+    return "anyio.run(" in block.code and not block.marker.startswith("file:")
+
+
 def runs() -> list[object]:
-    """Each page that has code with each loop that it can have: `anyio.run` takes another one, `asyncio.run` does not."""
+    """Each page that has code with each loop that it can have here.
+
+    `anyio.run` takes another one; `asyncio.run` does not, nor does a file that is run in a process of its own.
+    """
     return [
         pytest.param(path, backend, id=f"{title(path)}-{backend}")
         for path in filter(has_code, PAGES)
         for backend in ("asyncio", "trio")
-        if backend == "asyncio" or "anyio.run(" in path.read_text()
+        if backend == "asyncio" or any(map(runs_here, blocks(path.read_text())))
     ]
 
 

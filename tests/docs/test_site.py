@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 DOCS = ROOT / "docs"
 PROJECT = tomllib.loads((ROOT / "zensical.toml").read_text())["project"]
+# Without the collector of garbage, which would take an eighth of the time.
+BUILD = "import gc, runpy; gc.disable(); runpy.run_module('zensical', run_name='__main__', alter_sys=True)"
 NOWHERE = "http://127.0.0.1:9"
 """A proxy that does not exist: what wants to fetch something fails."""
 SAID, DONE = "said.txt", "No issues found"
@@ -68,7 +70,7 @@ def build(home: pathlib.Path) -> None:
     (home / "src").symlink_to(ROOT / "src")
     network = dict.fromkeys(("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"), NOWHERE)
     done = subprocess.run(
-        [sys.executable, "-m", "zensical", "build", "--strict"],
+        [sys.executable, "-c", BUILD, "build", "--strict"],
         cwd=home,
         env={**os.environ, **network, "PYTHONDONTWRITEBYTECODE": "1"},
         stdout=subprocess.PIPE,

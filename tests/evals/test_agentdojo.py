@@ -13,7 +13,7 @@ import pytest
 from hookline import AfterToolCall, BeforeToolCall, Hooks, OnToolCallError
 from hookline.errors import install_command
 from hookline.evals import EventRecorder, ForbiddenToolError, SuiteRun, TaskOutcome, UnknownSuiteError, UnknownTaskError
-from hookline.evals.suites.agentdojo import SUITES, VERSION, AgentDojoSuite, load_suite
+from hookline.evals.suites.agentdojo import SUITES, VERSION, AgentDojoSuite, _suites, load_suite
 from hookline.events import EVENTS
 
 
@@ -179,22 +179,27 @@ def test_importing_the_suites_does_not_import_agentdojo() -> None:
     assert shown.strip() == "False"
 
 
-def test_a_suite_imports_no_client_of_a_model_provider_and_the_pipelines_are_whole_for_who_wants_them() -> None:
+def test_a_suite_imports_no_client_of_a_model_provider() -> None:
     code = (
         "import sys\n"
-        "from hookline.evals.suites.agentdojo import _suites\n"
-        "_suites.load_suite('banking')\n"
+        "from hookline.evals.suites.agentdojo import load_suite\n"
+        "load_suite('banking')\n"
         "print([name for name in ('anthropic', 'cohere', 'openai') if name in sys.modules])\n"
-        "import agentdojo\n"
-        "from agentdojo.agent_pipeline import AbortAgentError, AgentPipeline\n"
-        "from agentdojo.agent_pipeline.agent_pipeline import load_system_message\n"
-        "from agentdojo.task_suite import task_suite\n"
-        "print(agentdojo.agent_pipeline.AgentPipeline is AgentPipeline, task_suite.AbortAgentError is AbortAgentError)\n"
-        "print(load_system_message('default') == _suites._system_message())\n"
     )
 
     shown = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, check=True
     ).stdout
 
-    assert shown.splitlines() == ["[]", "True True", "True"]
+    assert shown.splitlines() == ["[]"]
+
+
+def test_the_pipelines_of_a_loaded_suite_are_whole_for_who_wants_them(suites: list[AgentDojoSuite]) -> None:
+    import agentdojo
+    from agentdojo.agent_pipeline import AbortAgentError, AgentPipeline
+    from agentdojo.agent_pipeline.agent_pipeline import load_system_message
+    from agentdojo.task_suite import task_suite
+
+    assert agentdojo.agent_pipeline.AgentPipeline is AgentPipeline
+    assert task_suite.AbortAgentError is AbortAgentError
+    assert load_system_message("default") == _suites._system_message()
