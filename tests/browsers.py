@@ -10,6 +10,7 @@ third of the time.
 
 from __future__ import annotations
 
+import asyncio
 import fcntl
 import json
 import os
@@ -32,6 +33,7 @@ __all__ = [
     "Found",
     "browser",
     "chromium",
+    "driver",
     "find_chromium",
     "find_once",
     "pytest_collection_finish",
@@ -60,6 +62,19 @@ class Found(NamedTuple):
 
     path: str
     problem: str
+
+
+class Driver(NamedTuple):
+    """A browser that is driven from this thread.
+
+    Attributes:
+        browser: The browser.
+        loop: The event loop of the driver. It waits where it was interrupted, so that no other runs while it counts as
+            running.
+    """
+
+    browser: Browser
+    loop: asyncio.AbstractEventLoop
 
 
 class WayError(Exception):
@@ -261,14 +276,27 @@ def _address(process: subprocess.Popen[bytes], said: Path) -> str:
     raise WayError(f"{process.args[0]} does not start, and said: {last[0][:300]}")  # type: ignore[index]
 
 
-@pytest.fixture(scope="module")
-def browser(chromium: str) -> Iterator[Browser]:
-    """Drive the Chromium of this worker. The driver holds an event loop while it lives, so it is no longer than a module."""
+@pytest.fixture(scope="session")
+def driver(chromium: str) -> Iterator[Driver]:
+    """Start the driver of this worker, which takes a second, and connect it to the Chromium."""
     # Imported here: the environments of the adapters' tests load this module, and have no Playwright.
     from playwright.sync_api import expect, sync_playwright
 
     expect.set_options(timeout=30_000)  # the browser shares a busy machine with other tests
-    with sync_playwright() as playwright:
-        driven = playwright.chromium.connect_over_cdp(chromium)
-        yield driven
-        driven.close()
+    playwright = sync_playwright().start()
+    loop = asyncio.get_running_loop()
+    driven = playwright.chromium.connect_over_cdp(chromium)
+    asyncio._set_running_loop(None)
+    yield Driver(driven, loop)
+    asyncio._set_running_loop(loop)
+    driven.close()
+    playwright.stop()
+    asyncio._set_running_loop(None)
+
+
+@pytest.fixture(scope="module")
+def browser(driver: Driver) -> Iterator[Browser]:
+    """Drive the Chromium of this worker. The event loop of the driver counts as running, so no longer than a module."""
+    asyncio._set_running_loop(driver.loop)
+    yield driver.browser
+    asyncio._set_running_loop(None)

@@ -13,10 +13,10 @@ import hypothesis.entry_points  # it asks the collector who refers to what, so i
 import pytest
 import typer.testing
 
-from tests.browsers import browser, chromium, pytest_collection_finish, pytest_terminal_summary
+from tests.browsers import browser, chromium, driver, pytest_collection_finish, pytest_terminal_summary
 from tests.temporary import keep_temporary_files_in_memory
 
-__all__ = ["browser", "chromium", "pytest_collection_finish", "pytest_terminal_summary"]
+__all__ = ["browser", "chromium", "driver", "pytest_collection_finish", "pytest_terminal_summary"]
 
 keep_temporary_files_in_memory()
 
