@@ -11,6 +11,7 @@ import pytest
 
 from hookline.evals.verdicts import DECISIONS, Path, VerdictError, check_verdict
 from tests.docs.markdown import ROOT
+from tests.tables import for_each
 
 __all__ = ["VerdictError", "check_page", "check_verdict", "each_verdict", "load_generator"]
 
@@ -27,16 +28,12 @@ def load_generator() -> types.ModuleType:
 
 
 def each_verdict(paths: Sequence[Path]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Run a test for each decision on each path, on each event loop of the path."""
-    cases = [
-        pytest.param(backend, path, decision, id=f"{path}-{decision}-{backend}")
-        for path in paths
-        for decision in DECISIONS
-        for backend in path.backends
-    ]
+    """Run a test for each path, on each event loop of the path, that goes through all decisions."""
+    cases = [pytest.param(backend, path, id=f"{path}-{backend}") for path in paths for backend in path.backends]
 
     def decorate(test: Callable[..., Any]) -> Callable[..., Any]:
-        return pytest.mark.anyio(pytest.mark.parametrize(("anyio_backend", "path", "decision"), cases)(test))
+        whole = for_each("decision", DECISIONS)(test)
+        return pytest.mark.anyio(pytest.mark.parametrize(("anyio_backend", "path"), cases)(whole))
 
     return decorate
 

@@ -122,9 +122,11 @@ class LocalHost:
 
 async def until(find: Callable[[], Awaitable[T | None]]) -> T:
     """Wait for something that another task does, and return it."""
+    pause = 0.01
     async with asyncio.timeout(20):
         while not (found := await find()):
-            await asyncio.sleep(0.01)
+            await asyncio.sleep(pause)  # longer each time: to look takes a fifth of the shortest pause
+            pause = min(2 * pause, 0.1)
         return found
 
 

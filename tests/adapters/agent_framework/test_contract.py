@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hookline.evals.adapter_contract import CONTRACT, Clause
+from hookline.evals.adapter_contract import check_contract
 
 from .stage import AgentFrameworkStage
 
@@ -15,6 +15,5 @@ def anyio_backend() -> str:
 
 
 @pytest.mark.anyio
-@pytest.mark.parametrize("clause", CONTRACT, ids=str)
-async def test_agent_framework_keeps_the_contract(clause: Clause) -> None:
-    await clause.check(AgentFrameworkStage())
+async def test_agent_framework_keeps_the_contract() -> None:
+    await check_contract(AgentFrameworkStage())

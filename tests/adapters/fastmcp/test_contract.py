@@ -6,13 +6,12 @@ import pytest
 
 pytest.importorskip("fastmcp")
 
-from hookline.evals.adapter_contract import CONTRACT, Clause
+from hookline.evals.adapter_contract import check_contract
 
 from .stage import FastMCPStage
 
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
-@pytest.mark.parametrize("clause", CONTRACT, ids=str)
-async def test_fastmcp_keeps_the_contract(clause: Clause) -> None:
-    await clause.check(FastMCPStage())
+async def test_fastmcp_keeps_the_contract() -> None:
+    await check_contract(FastMCPStage())

@@ -74,12 +74,15 @@ class Clause(msgspec.Struct, frozen=True, kw_only=True):
         Raises:
             ContractError: If the adapter breaks the clause.
         """
+        try:
+            return await self._check(stage)
+        except Exception as error:
+            error.add_note(f"This is the clause {self.name!r} of the contract.")
+            raise
+
+    async def _check(self, stage: Stage) -> frozenset[HookType]:
         if self.driven(stage):
-            try:
-                return (await self.play(stage)).seen()
-            except ContractError as error:
-                error.add_note(f"This is the clause {self.name!r} of the contract.")
-                raise
+            return (await self.play(stage)).seen()
         hooks = Hooks("refused")
         if self.event is not None and self.event not in stage.capabilities.events:
             hooks.on(EVENTS[self.event])(lambda event: None)
