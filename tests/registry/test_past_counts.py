@@ -265,7 +265,6 @@ async def test_calls_of_other_agents_and_tools_take_part_in_the_counts(store: Sq
     assert (none.calls, none.denied) == (0, 0)
 
 
-@on_sqlite
 async def test_a_limit_of_calls_takes_the_newest_operations(store: SqlStore, registry: Registry) -> None:
     begin = time.time_ns() - HOUR
     for nth in range(4):

@@ -42,7 +42,6 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_en
 from sqlalchemy.pool import AsyncAdaptedQueuePool, QueuePool
 
 from hookline.errors import HookUsageError, StoreUnavailableError, message_of
-from hookline.store._sqlite_driver import run_statements_whole
 from hookline.store._tables import operations
 from hookline.store._transaction_thread import TransactionThread
 
@@ -407,7 +406,7 @@ class Database:
     async def write(self, work: Callable[[AsyncConnection], Coroutine[Any, Any, T]]) -> T:
         """Run a transaction that may write as a whole.
 
-        On SQLite it takes one change of threads in place of one for each statement of `writing()`.
+        On SQLite it takes one change of threads in place of three for each statement of `writing()`.
 
         Args:
             work: Takes the connection, and waits for nothing but its statements.
@@ -627,7 +626,6 @@ class Database:
         dialect = engine.sync_engine.dialect
         dialect.do_terminate = dialect.do_close  # type: ignore[method-assign]
 
-        run_statements_whole(engine.sync_engine)
         self._configure_sqlite(engine.sync_engine, begin, pragmas)
         return engine
 
