@@ -230,10 +230,15 @@ class Redaction(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     def _names_a_secret(self, value: dict[str, Any]) -> bool:
         """Whether a mapping is a header or a variable with a secret's name: `{"name": "DB_PASSWORD", "value": ...}`."""
-        return any(
-            key.lower() in ("name", "key") and isinstance(item, str) and NAME.fullmatch(item) and self.is_secret(item)
-            for key, item in value.items()
-        )
+        for key, item in value.items():
+            if (
+                key.lower() in ("name", "key")
+                and isinstance(item, str)
+                and NAME.fullmatch(item)
+                and self.is_secret(item)
+            ):
+                return True
+        return False
 
     def _hidden(self, value: Any) -> Any:
         """Return the value of a secret field with everything in it replaced."""

@@ -237,7 +237,7 @@ def announce(signal: blinker.Signal, sender: object, **keywords: object) -> None
     for receiver in signal.receivers_for(sender):
         try:
             outcome = receiver(sender, **keywords)
-            if inspect.iscoroutine(outcome):
+            if outcome is not None and inspect.iscoroutine(outcome):
                 outcome.close()
                 raise TypeError("a receiver is a plain function; an async one would never be awaited")
         except Exception:

@@ -15,11 +15,7 @@ import anyio.abc
 import msgspec
 
 from hookline._checks import check_timeout, quote
-from hookline._deadlines import (
-    ENDED,
-    HandlerTimeoutError,
-    runs_on_asyncio,
-)
+from hookline._deadlines import HandlerTimeoutError, runs_on_asyncio
 from hookline.calls import (
     CALLS,
     AddedContext,
@@ -57,6 +53,7 @@ from hookline.interceptors._fold import CompiledChain, Placed, check_depth, firs
 from hookline.interceptors._shadow import judge_in_shadow
 from hookline.interceptors._text_judge import judged_calls
 from hookline.interceptors._traversal import (
+    NEVER_INTERRUPTED,
     CompiledInterceptor,
     NextStep,
     RunPolicy,
@@ -301,19 +298,21 @@ class Chain:
         on_asyncio = "trio" not in sys.modules or runs_on_asyncio()  # one frame less, mostly
         kind = Clock if on_asyncio else ScopedClock
         clock = kind(compiled.hooks, compiled.marks.copy(), self._budget, self._limited, self._limited)
-        traversal = Traversal(call, terminal, compiled.idle.copy(), clock)
-        if policy is not None:
-            traversal.policy, traversal.watch, traversal.pinned = policy, policy.watch, policy.pinned
-            traversal.watched = True
+        outcomes = compiled.idle.copy()
+        if policy is None:
+            traversal = Traversal(call, terminal, outcomes, clock, None, NEVER_INTERRUPTED, self._limited)
+        else:
+            traversal = Traversal(
+                call, terminal, outcomes, clock, policy, policy.watch, watched=True, pinned=policy.pinned
+            )
             if policy.decided:
                 traversal.unheard_from = first_unheard(compiled, policy)
-        elif self._limited:
-            traversal.watched = True
-        silent = not (hook_executed.receivers or chain_ran.receivers)
-        if self._record or not silent:
-            traversal.announcing, traversal.started, traversal.executions = not silent, [], {}
-            traversal.sender = self if policy is None else policy.sender
-        began = 0.0 if silent else perf_counter()
+        announcing = hook_executed.receivers or chain_ran.receivers
+        if self._record or announcing:
+            traversal.started, traversal.executions = [], {}
+        if announcing:
+            traversal.announcing, traversal.sender = True, self if policy is None else policy.sender
+            began = perf_counter()
         if compiled.takes_context:
             shared = id(call.metadata)
             # A hook of this very call may run it through another chain.
@@ -326,8 +325,7 @@ class Chain:
                 await self._traverse_with_background(compiled, traversal)
             elif on_asyncio:  # as `drive_through` does, but a frame less, and each call of a run comes here
                 coroutine = enter_chain(compiled.enter, traversal)
-                waits_for = next(coroutine, ENDED)
-                if waits_for is not ENDED:
+                for waits_for in coroutine:  # once at most, since `drive` drives it to its end
                     await drive(clock, coroutine, waits_for)
             else:
                 traversal.result = await compiled.enter(traversal, call)
@@ -345,7 +343,7 @@ class Chain:
                     context_takers[shared] = outer
                 elif shared in context_takers:
                     del context_takers[shared]
-            if not silent and chain_ran.receivers and traversal.started:
+            if announcing and chain_ran.receivers and traversal.started:
                 denied = None if traversal.asked is not None else traversal.denied
                 announce_chain(traversal.call, executions_of(traversal), denied, began, traversal.sender)
         return traversal
@@ -371,7 +369,7 @@ class Chain:
 def enter_chain(enter: NextStep, traversal: Traversal) -> Generator[Any, Any, None]:
     """Lead a call through a chain, and keep the result in its traversal.
 
-    A generator, since `next` tells its end without a `StopIteration`, which costs more than the generator does.
+    A generator, since a loop ends with it without a `StopIteration`, which costs more than the generator does.
     """
     traversal.result = yield from enter(traversal, traversal.call)
 

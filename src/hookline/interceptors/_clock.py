@@ -19,10 +19,24 @@ import anyio
 import anyio.lowlevel
 import msgspec
 
-__all__ = ["INF", "NO_HOOK", "Alarm", "Clock", "ScopedClock", "Timed", "drive", "drive_elsewhere", "drive_through"]
+__all__ = [
+    "INF",
+    "NO_HOOK",
+    "ON",
+    "Alarm",
+    "Clock",
+    "ScopedClock",
+    "Timed",
+    "drive",
+    "drive_elsewhere",
+    "drive_through",
+]
 
 INF = math.inf
 NO_HOOK = -1
+ON = 0
+"""The mark that is no time, but the index of the hook on the clock: storing an item of a list takes a quarter of the
+time that storing an attribute of a struct takes (5 ns, 20 ns), and each hook stores it three times."""
 NOT_EXPIRED = -2
 """Says that the alarm has stopped no hook; not `NO_HOOK`, which may be on the clock."""
 
@@ -55,11 +69,11 @@ class Clock(msgspec.Struct, eq=False):
 
     Attributes:
         hooks: The hooks by index.
-        marks: Seconds, by the places that the hooks name; 0.0 for what has not happened.
+        marks: Seconds, by the places that the hooks name; 0.0 for what has not happened. Before them, at `ON`, the
+            index of the hook whose time it is.
         budget: Seconds of own time for all hooks together; `math.inf` for no limit.
         limited: Whether there is such a limit.
         special: Whether the end of a hook needs a closer look: there is an alarm, or a budget.
-        on: Index of the hook whose time it is.
         expired: Index of the hook that was stopped because it had no time left.
         alarm: Stops the hook that takes too long, from the first suspension on.
         stepping: Whether the driver is stepping the chain at this moment, so that the code that runs is in its task.
@@ -72,11 +86,15 @@ class Clock(msgspec.Struct, eq=False):
     budget: float
     limited: bool
     special: bool = False
-    on: int = NO_HOOK
     expired: int = NOT_EXPIRED
     alarm: Alarm | None = None
     stepping: bool = True
     scoped: bool = False
+
+    @property
+    def on(self) -> int:
+        """Index of the hook whose time it is; `NO_HOOK` while the terminal runs."""
+        return int(self.marks[ON])
 
     def own(self, hook: Timed, now: float) -> float:
         """Return the seconds of own time that a hook has taken so far."""

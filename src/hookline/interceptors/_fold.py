@@ -23,7 +23,7 @@ from hookline.execution import (
     refuse_awaitable,
 )
 from hookline.hooks import ControlInterceptor, Interceptor, Kind
-from hookline.interceptors._clock import INF, NO_HOOK, Clock, drive_elsewhere
+from hookline.interceptors._clock import INF, NO_HOOK, ON, Clock, drive_elsewhere
 from hookline.interceptors._failures import after_error, fail, late_call_next_error, ran_too_long, timeout_error
 from hookline.interceptors._return_values import (
     apply_after,
@@ -98,7 +98,7 @@ async def run_turns(
         if matches is not None and not matches(traversal.call):
             continue
         if watch.halted or limited:
-            clock.on = outer
+            marks[ON] = outer
             starts = await may_start(traversal, hook)
             now = perf_counter()
             if not starts:
@@ -106,7 +106,7 @@ async def run_turns(
         if started is not None:
             started.append(hook)
         marks[start] = began = now  # the end of the hook before: one look at the time per hook
-        clock.on = index
+        marks[ON] = index
         try:
             value = handler(traversal.call) if result is NO_RESULT else handler(traversal.call, result)
             if is_async:
@@ -115,21 +115,21 @@ async def run_turns(
                 refuse_awaitable(value)
         except BaseException as error:
             marks[end] = now = perf_counter()
-            clock.on = outer
+            marks[ON] = outer
             value = finish_turn(traversal, hook, error, None)
         else:
             marks[end] = now = perf_counter()
             if now - began > timeout or clock.special:
-                clock.on = outer
+                marks[ON] = outer
                 value = finish_turn(traversal, hook, None, value)
         if value is not None or traversal.announcing:
-            clock.on = outer
+            marks[ON] = outer
             if result is not NO_RESULT:
                 result = apply(traversal, hook, value, result)
             elif (answer := apply(traversal, hook, value)) is not None:
                 return answer
             now = perf_counter()
-    clock.on = outer
+    marks[ON] = outer
     return None if result is NO_RESULT else result
 
 
@@ -210,7 +210,7 @@ class CompiledChain:
         hooks: In order of priority, guards last.
         enter: Leads a call from the outermost hook to the terminal and back.
         idle: The outcomes that a traversal begins with: one for the terminal, one for each `call_next`.
-        marks: What a clock begins with: four per hook, and one more, which nobody reads.
+        marks: What a clock begins with: the hook on it, four marks per hook, and one more, which nobody reads.
         background: Whether any of them is not waited for, shadow hooks among them.
         background_after: The `after` hooks that are not waited for.
         takes_context: Whether the hooks can add context for the model to the calls.
@@ -227,7 +227,7 @@ class CompiledChain:
             compile_interceptor(index, *ordered[index], places[index], hook_timeout=hook_timeout)
             for index in range(len(ordered))
         )
-        self.marks = [0.0] * (4 * len(ordered) + 1)
+        self.marks = [NO_HOOK, *[0.0] * (4 * len(ordered) + 1)]
         pairs = list(zip(self.hooks, ordered, strict=True))
         waited = [hook for hook, (given, _) in pairs if given.wait]
         enforced = [hook for hook in waited if hook.alone is None]
@@ -307,12 +307,12 @@ def place_marks(ordered: Sequence[Interceptor]) -> tuple[list[_Places], int]:
     following = dict(itertools.pairwise(layers))
     places, outer = [], NO_HOOK
     for index, hook in enumerate(ordered):
-        start = 4 * index
+        start = 4 * index + 1
         inside = leave = NO_HOOK
         around = hook.kind == "around" and not hook.shadow
         if around:
             inner = following.get(index)
-            inside = 4 * inner if inner is not None and ordered[inner].kind == "around" else start + 2
+            inside = 4 * inner + 1 if inner is not None and ordered[inner].kind == "around" else start + 2
             leave = start + 3
         places.append(_Places(outer, start, start + 1, inside, leave))
         if around:
@@ -421,14 +421,14 @@ def run_guards_and_terminal(
     async def enter(traversal: Traversal, call: Any) -> Any:
         if turns:
             await run_turns(traversal, turns, apply_guard, outer)
-        policy, clock = traversal.policy, traversal.clock
+        policy, marks = traversal.policy, traversal.clock.marks
         if policy is not None:
             await consult_run(traversal, policy, call)
         if background and (policy is None or not policy.resumed):
             for hook in background:
                 if hook.matches is None or hook.matches(call):
                     traversal.start(hook, call)
-        clock.on = NO_HOOK
+        marks[ON] = NO_HOOK
         traversal.outcomes[0] = RUNNING
         try:
             return await traversal.terminal(call)
@@ -436,7 +436,7 @@ def run_guards_and_terminal(
             traversal.raised = error
             raise
         finally:
-            clock.on = outer
+            marks[ON] = outer
 
     return enter
 
@@ -514,17 +514,17 @@ def call_next_of(hook: CompiledInterceptor, slot: int, inner: NextStep | None) -
 
     async def call_next(traversal: Traversal, call: Any) -> Any:
         clock, outcomes, now = traversal.clock, traversal.outcomes, perf_counter()
-        state = outcomes[slot]
+        marks, state = clock.marks, outcomes[slot]
         if state is not IDLE and state is not ABSENT:
             return await repeat_call_next(traversal, hook, slot)
         if state is IDLE and (
-            now - clock.marks[start] > limit
+            now - marks[start] > limit
             or (clock.special and (clock.expired == index or (clock.scoped and clock.is_stopping(index))))
         ):
             raise late_call_next_error(hook)
         if not clock.stepping:
             return await drive_elsewhere(clock, call_next(traversal, call))
-        clock.marks[inside] = now
+        marks[inside] = now
         if clock.scoped:
             clock.pause(index)
         if call is not traversal.call:
@@ -536,7 +536,7 @@ def call_next_of(hook: CompiledInterceptor, slot: int, inner: NextStep | None) -
             else:
                 if traversal.policy is not None:
                     await consult_run(traversal, traversal.policy, call)
-                clock.on = NO_HOOK
+                marks[ON] = NO_HOOK
                 outcomes[0] = RUNNING
                 result = await traversal.terminal(call)
         except BaseException as error:
@@ -546,8 +546,8 @@ def call_next_of(hook: CompiledInterceptor, slot: int, inner: NextStep | None) -
             traversal.settle(slot, Raised(error))
             raise
         outcomes[slot] = result
-        clock.marks[leave] = perf_counter()
-        clock.on = index
+        marks[leave] = perf_counter()
+        marks[ON] = index
         if clock.scoped:
             clock.resume(index)
         if traversal.finished is not None:
@@ -598,26 +598,29 @@ def enter_around(around: Around, outer: CompiledInterceptor | None, slot: int) -
             ):
                 marks[end] = now  # it does not run, so that none of the time is its own
                 result = await call_next(traversal, call)
+                marks[ON] = on_return
                 now = perf_counter()
             else:
                 if traversal.started is not None:
                     traversal.started.append(hook)
-                clock.on = index
+                marks[ON] = index
                 try:
                     running = handler(call, MethodType(call_next, traversal))
                     result = await (clock.bounded(index, running) if clock.scoped else running)
                 except BaseException as error:
                     marks[end] = perf_counter()
-                    clock.on = on_return
+                    marks[ON] = on_return
                     result = await finish_around(traversal, hook, error, FAILED, inner_slot)
                 else:
                     marks[end] = now = perf_counter()
-                    clock.on = on_return
+                    marks[ON] = on_return
                     if now - marks[start] > limit or (clock.special and clock.disturbed()):
                         result = await finish_around(traversal, hook, None, result, inner_slot)
+                        marks[ON] = on_return
                         now = perf_counter()
                 if result is not outcomes[inner_slot]:
                     result = await apply_around(traversal, hook, inner_slot, result, call_next)
+                    marks[ON] = on_return
                     now = perf_counter()
                 elif traversal.announcing:
                     traversal.note(hook, "ok")
@@ -630,7 +633,6 @@ def enter_around(around: Around, outer: CompiledInterceptor | None, slot: int) -
             raise
         outcomes[slot] = result
         marks[leave] = now
-        clock.on = on_return
         if clock.scoped:
             clock.resume(outer_index)
         if traversal.finished is not None:
@@ -643,5 +645,5 @@ def enter_around(around: Around, outer: CompiledInterceptor | None, slot: int) -
 def come_back(clock: Clock, hook: CompiledInterceptor) -> None:
     """Let the own time of an `around` go on: its `call_next` is over."""
     clock.marks[hook.leave] = perf_counter()
-    clock.on = hook.index
+    clock.marks[ON] = hook.index
     clock.resume(hook.index)

@@ -96,13 +96,19 @@ def recording_of(event: AfterToolCall | OnToolCallError, scope: ReplayScope, red
     )
 
 
+_PLAIN = frozenset({str, int, float, bool, type(None)})
+"""What `to_json_value` returns as it is, without a call for each."""
+
+
 def to_json_value(value: Any) -> Any:
     """Copy a value as plain JSON data. Anything else becomes the text of its `repr`."""
-    kind = value.__class__
-    if kind is str or kind is int or kind is float or kind is bool or value is None:
+    if value.__class__ in _PLAIN:
         return value
     if isinstance(value, dict):
-        return {key if key.__class__ is str else _text(key): to_json_value(item) for key, item in value.items()}
+        return {
+            key if key.__class__ is str else _text(key): item if item.__class__ in _PLAIN else to_json_value(item)
+            for key, item in value.items()
+        }
     if isinstance(value, list | tuple):
         return [to_json_value(item) for item in value]
     return json.loads(canonical(value))
