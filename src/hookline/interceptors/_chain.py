@@ -157,7 +157,7 @@ class Chain:
         check_timeout(hook_timeout, "Chain(hook_timeout=...)")
         if hook_timeout is None:
             raise HookDefinitionError("Chain", "`hook_timeout` must be a number of seconds, or math.inf for no limit")
-        placed = _with_lanes(hook_batch(hooks))
+        placed = sort_by_priority(_with_lanes(hook_batch(hooks)))
         self._record = bool(record)
         self._budget = math.inf if budget is None else float(budget)
         self._limited = self._budget < math.inf
@@ -402,8 +402,8 @@ class PastChain:
     def __init__(self, hooks: Iterable[Interceptor], *, hook_timeout: float = 30.0) -> None:
         placed: dict[type[Call], list[Placed]] = {}
         lane = object()  # not the chain: a cycle of both would wait for the garbage collector, once per operation
-        for hook in hooks:
-            placed.setdefault(hook.call, []).append((hook, lane))
+        for each in sort_by_priority((hook, lane) for hook in hooks):
+            placed.setdefault(each[0].call, []).append(each)
         self._compiled = {call: CompiledChain(each, hook_timeout=hook_timeout) for call, each in placed.items()}
         self._clock = Clock if runs_on_asyncio() else ScopedClock
 
@@ -467,6 +467,14 @@ def _with_lanes(batch: Iterable[AnyHook]) -> list[Placed]:
         elif isinstance(entry, Interceptor):
             placed.append((entry, own))
     return placed
+
+
+def sort_by_priority(placed: Iterable[Placed]) -> list[Placed]:
+    """Sort interceptors from the outermost to the innermost: by priority, guards last.
+
+    Of two with the same priority, that of all tenants comes first, then the one that was given first.
+    """
+    return sorted(placed, key=lambda each: (each[0].kind == "guard", each[0].priority, each[0].tenant_id != ""))
 
 
 async def run_with_background(traversal: Traversal, through: Awaitable[Any]) -> Any:

@@ -206,8 +206,12 @@ Placed = tuple[Interceptor, object]
 class CompiledChain:
     """The hooks of one class of calls and one tenant, compiled.
 
+    Args:
+        ordered: The hooks, from the outermost to the innermost.
+        hook_timeout: Limit of own time in seconds for hooks that have none.
+
     Attributes:
-        hooks: In order of priority, guards last.
+        hooks: In the same order.
         enter: Leads a call from the outermost hook to the terminal and back.
         idle: The outcomes that a traversal begins with: one for the terminal, one for each `call_next`.
         marks: What a clock begins with: the hook on it, four marks per hook, and one more, which nobody reads.
@@ -220,8 +224,7 @@ class CompiledChain:
 
     __slots__ = ("background", "background_after", "enter", "hooks", "idle", "marks", "part_hooks", "takes_context")
 
-    def __init__(self, placed: Sequence[Placed], *, hook_timeout: float) -> None:
-        ordered = sorted(placed, key=lambda each: (each[0].kind == "guard", each[0].priority, each[0].tenant_id != ""))
+    def __init__(self, ordered: Sequence[Placed], *, hook_timeout: float) -> None:
         places, innermost_around = place_marks([hook for hook, _ in ordered])
         self.hooks = tuple(
             compile_interceptor(index, *ordered[index], places[index], hook_timeout=hook_timeout)
