@@ -1,6 +1,7 @@
-"""Budgets across runs: amounts that are reserved before a call and settled after it, counted in windows of time.
+"""Budgets across runs: the amounts, the `BudgetStore` protocol, and `InMemoryBudgets`, which counts for one process.
 
-A `BudgetStore` keeps the counts. `SqlStore` keeps them in its database for all processes, `InMemoryBudgets` for one.
+An amount is reserved before a call and settled after it, and counted in windows of time. `SqlStore` counts in its
+database, for all processes.
 """
 
 import math

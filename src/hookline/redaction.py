@@ -1,4 +1,4 @@
-"""Redact secrets in recordings and logs, by the names of fields and by patterns in texts."""
+"""Find secrets by the names of fields and by patterns, and replace them, in recordings, logs and texts."""
 
 from __future__ import annotations
 

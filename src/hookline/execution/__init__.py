@@ -26,7 +26,7 @@ from hookline.execution._handlers import (
     run_timed,
     tool_of,
 )
-from hookline.execution._mocks import Askable, ask, compile_askable
+from hookline.execution._mock_dispatch import Askable, ask, compile_askable
 from hookline.execution._portal import (
     LoopPortal,
     Portal,

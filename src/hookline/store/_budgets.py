@@ -1,4 +1,4 @@
-"""Count budgets in the database: reserve before a call, settle after it, in one short transaction each.
+"""The counts of budgets as rows: take an amount if the window has it left, and settle it later.
 
 The counts of a window are one row. To reserve is one conditional upsert of it, so that no two processes can both take
 what is left. A reservation whose lease has ended stays as it is, and only reads as used: the limit counts it all the

@@ -1,4 +1,4 @@
-"""The lease of a process: while the process renews it, no other process takes over its operations."""
+"""The lease of a process: begin it, renew it, end it, and find operations whose process has none."""
 
 import asyncio
 import logging

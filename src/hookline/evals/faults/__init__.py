@@ -1,5 +1,16 @@
 """Inject faults into tool calls, the same ones in every run: errors, delays, rate limits and damaged answers."""
 
+from hookline.evals.faults._call_faults import (
+    FailedResult,
+    Fault,
+    FaultSpec,
+    Latency,
+    RaiseError,
+    RateLimit,
+    Timeout,
+    draw_for,
+    strikes,
+)
 from hookline.evals.faults._clocks import Clock as Clock
 from hookline.evals.faults._clocks import RealClock as RealClock
 from hookline.evals.faults._clocks import VirtualClock as VirtualClock
@@ -10,17 +21,6 @@ from hookline.evals.faults._content_faults import (
     Oversize,
     TruncatedJson,
     WrongSchema,
-)
-from hookline.evals.faults._faults import (
-    FailedResult,
-    Fault,
-    FaultSpec,
-    Latency,
-    RaiseError,
-    RateLimit,
-    Timeout,
-    draw_for,
-    strikes,
 )
 from hookline.evals.faults._files import FAULT_KINDS as FAULT_KINDS
 from hookline.evals.faults._files import load_faults as load_faults

@@ -20,6 +20,7 @@ import msgspec
 from hookline._checks import quote
 from hookline._yaml import BadLine, LinedDict, LinedList, plain, read_lined
 from hookline.evals.errors import FaultDefinitionError, FaultFileError, check_probability
+from hookline.evals.faults._call_faults import FailedResult, Fault, FaultSpec, Latency, RaiseError, RateLimit, Timeout
 from hookline.evals.faults._content_faults import (
     DuplicatedResult,
     EmptyResult,
@@ -28,7 +29,6 @@ from hookline.evals.faults._content_faults import (
     TruncatedJson,
     WrongSchema,
 )
-from hookline.evals.faults._faults import FailedResult, Fault, FaultSpec, Latency, RaiseError, RateLimit, Timeout
 from hookline.evals.faults._times import LogNormal, Normal, Uniform
 
 __all__ = ["FAULT_KINDS", "load_faults", "parse_fault"]

@@ -1,4 +1,7 @@
-"""Faults that answer or delay a tool call, and the random draw that decides which calls a fault strikes."""
+"""Faults that answer or delay a tool call, and the random draw that decides which calls a fault strikes.
+
+`ToolMocks` injects them.
+"""
 
 from __future__ import annotations
 
