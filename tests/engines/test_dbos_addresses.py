@@ -16,6 +16,7 @@ from hookline.errors import HookUsageError
 from hookline.runtime import ScriptedModel
 from hookline.store import SqlStore, Worker
 from tests.databases import Server
+from tests.tables import for_each
 
 pytestmark = pytest.mark.anyio
 
@@ -139,8 +140,8 @@ async def test_operations_run_once_a_lost_database_of_dbos_is_back(
             assert (await store.wait_until_stopped("op")).status == "done"
 
 
-@pytest.mark.parametrize(
-    ("wrong", "shown"),
+@for_each(
+    "wrong, shown",
     [
         ("postgresql://me:secret@localhost:1/dbos", r"postgresql://me:\*\*\*@localhost:1/dbos"),
         ("sqlite:////no/such/folder/dbos.db", "sqlite:////no/such/folder/dbos.db"),

@@ -33,6 +33,7 @@ from hookline.registry._definition import read_definition
 from hookline.registry._revisions import encode_definition
 from hookline.registry._scripts import Scripts
 from hookline.runtime import OperationResult
+from tests.tables import for_each
 
 from .scenes import definition
 
@@ -483,8 +484,8 @@ async def test_a_message_for_the_user_and_a_denial_that_the_host_would_not_obey_
     assert "would let the call run" in caplog.text
 
 
-@pytest.mark.parametrize(
-    ("fields", "path"),
+@for_each(
+    "fields, path",
     [
         ({"point": "StepCall.before"}, "$.dialect"),
         ({"point": "ModelCall.guard"}, "$.dialect"),
@@ -498,7 +499,6 @@ async def test_a_message_for_the_user_and_a_denial_that_the_host_would_not_obey_
         ({"dialect": "cursor"}, "$.dialect"),
         ({"point": "ToolCall.around"}, "$.point"),
     ],
-    ids=str,
 )
 def test_a_definition_that_could_never_work_is_refused(hook: Hook, fields: dict[str, Any], path: str) -> None:
     with pytest.raises(DefinitionError) as refused:

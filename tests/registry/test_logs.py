@@ -21,6 +21,7 @@ from hookline.registry import ExecutionLog, ExecutionRow, request_id
 from hookline.signals import ChainRun, HookExecution, chain_ran, hook_executed
 from hookline.store import SqlStore
 from tests.databases import on_sqlite
+from tests.tables import for_each
 
 pytestmark = pytest.mark.anyio
 
@@ -451,7 +452,7 @@ async def test_a_log_is_opened_once_and_may_be_read_closed(store: SqlStore) -> N
     assert (await log.logs(None)).items == []
 
 
-@pytest.mark.parametrize(
+@for_each(
     "options",
     [
         {"max_queued": 0},
@@ -462,14 +463,13 @@ async def test_a_log_is_opened_once_and_may_be_read_closed(store: SqlStore) -> N
         {"retention_hours": "24"},
         {"sample": 0.5},
     ],
-    ids=str,
 )
 async def test_options_that_make_no_sense_are_refused(options: dict[str, Any]) -> None:
     with pytest.raises(HookUsageError, match=next(iter(options))):
         ExecutionLog(SqlStore("sqlite:///:memory:"), **options)
 
 
-@pytest.mark.parametrize(
+@for_each(
     "which",
     [
         {"limit": 0},
@@ -487,7 +487,6 @@ async def test_options_that_make_no_sense_are_refused(options: dict[str, Any]) -
         {"revision": True},
         {"revision": "1"},
     ],
-    ids=str,
 )
 async def test_questions_that_make_no_sense_are_refused(which: dict[str, Any]) -> None:
     log = ExecutionLog(SqlStore("sqlite:///:memory:"))

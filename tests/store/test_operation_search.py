@@ -26,6 +26,7 @@ from hookline.store import (
 from hookline.store import _operation_search as searching
 from hookline.store import _operation_totals as summing
 from hookline.store._tables import operation_tags
+from tests.tables import for_each
 
 from .records import insert_operations, operation_rows, state
 
@@ -253,7 +254,7 @@ async def test_operations_are_found_by_the_tools_that_they_called(store: SqlStor
     assert await found('say "pay"') == ["quotes"]
 
 
-@pytest.mark.parametrize("wanted", [{"sort": "cheapest"}, {"search": "x" * 201}, {"sort": "steps", "cursor": "x"}])
+@for_each("wanted", [{"sort": "cheapest"}, {"search": "x" * 201}, {"sort": "steps", "cursor": "x"}])
 async def test_a_search_that_makes_no_sense_is_refused(store: SqlStore, wanted: dict[str, Any]) -> None:
     with pytest.raises(HookUsageError):
         await store.operations(**wanted)
