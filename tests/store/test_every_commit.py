@@ -113,7 +113,7 @@ async def test_whichever_commit_fails_nothing_is_stuck_lost_or_doubled(
         async with (
             outbox,
             outbox.serve("told", told),
-            Worker(store, [agent_of("payer")], poll_seconds=0.02),
+            Worker(store, [agent_of("payer")], poll_seconds=0.1),
         ):
             lease = asyncio.create_task(renewing(store))
             try:
