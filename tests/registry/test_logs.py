@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import msgspec
@@ -214,32 +214,32 @@ def applies(row: ExecutionRow, which: dict[str, Any]) -> bool:
     limit=st.integers(1, 40),
 )
 def test_every_page_shows_just_what_is_asked_for_newest_first(
-    new_database_url: Callable[[str], str],
-    databases: dict[str, str],
-    dialect: str,
-    records: list[ChainRun],
-    which: list[dict[str, Any]],
-    limit: int,
+    open_store: tuple[asyncio.Runner, SqlStore], records: list[ChainRun], which: list[dict[str, Any]], limit: int
 ) -> None:
-    async def check() -> None:
-        url = databases.setdefault(dialect, new_database_url(dialect))
-        async with SqlStore(url) as store:
-            await emptied(store)
-            async with ExecutionLog(store, retention_hours=1e6) as log:
-                tell(*records)
-                everything = await found(log)
-                assert len(everything) == len(records)
-                assert [row.id for row in everything] == sorted((row.id for row in everything), reverse=True)
-                for each in which:
-                    expected = [row for row in everything if applies(row, each)]
-                    assert await found(log, **{"tenant_id": None, **each}, limit=limit) == expected
+    runner, store = open_store
 
-    asyncio.run(check())
+    async def check() -> None:
+        await emptied(store)
+        async with ExecutionLog(store, retention_hours=1e6) as log:
+            tell(*records)
+            everything = await found(log)
+            assert len(everything) == len(records)
+            assert [row.id for row in everything] == sorted((row.id for row in everything), reverse=True)
+            for each in which:
+                expected = [row for row in everything if applies(row, each)]
+                assert await found(log, **{"tenant_id": None, **each}, limit=limit) == expected
+
+    runner.run(check())
 
 
 @pytest.fixture
-def databases() -> dict[str, str]:
-    return {}
+def open_store(database_url: str) -> Iterator[tuple[asyncio.Runner, SqlStore]]:
+    """A store that stays open for all examples, and its loop."""
+    with asyncio.Runner() as runner:
+        store = SqlStore(database_url)
+        runner.run(store.__aenter__())
+        yield runner, store
+        runner.run(store.aclose())
 
 
 async def emptied(store: SqlStore) -> None:
