@@ -9,11 +9,12 @@ import pytest
 
 from hookline.bus import MemoryBus
 from hookline.errors import HookUsageError
+from tests.tables import for_each
 
 pytestmark = pytest.mark.anyio
 
 
-@pytest.mark.parametrize("key", ["", ".", "a.", "a..b", "a b", "a.*", "a.>", "ä", "x" * 201, 7])
+@for_each("key", ["", ".", "a.", "a..b", "a b", "a.*", "a.>", "ä", "x" * 201, 7])
 async def test_what_is_no_key_is_refused(key: Any) -> None:
     bus = MemoryBus()
 
@@ -28,7 +29,7 @@ async def test_what_is_no_key_is_refused(key: Any) -> None:
             pass
 
 
-@pytest.mark.parametrize(("value", "seconds"), [("text", None), (b"x" * 65_537, None), (b"", 0), (b"", True)])
+@for_each("value, seconds", [("text", None), (b"x" * 65_537, None), (b"", 0), (b"", True)])
 async def test_what_is_no_value_is_refused(value: Any, seconds: Any) -> None:
     with pytest.raises(HookUsageError):
         await MemoryBus().put("a", value, seconds=seconds)

@@ -19,6 +19,7 @@ from hookline.bus import BusAnswerError, BusUnavailableError, CommittedEvents, N
 from hookline.errors import HookUsageError
 from tests.nats_servers import NatsServer
 from tests.registry.scenes import pay
+from tests.tables import for_each
 
 pytestmark = pytest.mark.anyio
 
@@ -460,7 +461,7 @@ async def test_what_is_no_message_of_hookline_is_left_out(nats_server: NatsServe
     assert heard == [1]
 
 
-@pytest.mark.parametrize(
+@for_each(
     "fields",
     [
         {"url": "http://localhost"},

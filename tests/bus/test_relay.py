@@ -42,6 +42,7 @@ from hookline.relay import Relay, list_dead_letters, relay_status, replay, retry
 from hookline.runtime import Approve, InMemoryStore, JournalEntry, OperationState, RemoteHearer, make_retry
 from hookline.signals import dead_letter_stored
 from hookline.store import SqlStore, Worker
+from tests.tables import for_each
 
 pytestmark = pytest.mark.anyio
 
@@ -187,7 +188,7 @@ async def test_a_sub_agent_is_heard_if_the_observers_are_inherited() -> None:
     assert [each for each in heard.ids if each in wanted] == wanted
 
 
-@pytest.mark.parametrize("store", [None, InMemoryStore()], ids=["none", "memory"])
+@for_each("store", [None, InMemoryStore()])
 async def test_remote_observers_without_a_durable_store_are_refused(store: Any) -> None:
     with pytest.raises(HookUsageError, match="store=SqlStore"):
         await exec_agent(payer(), "pay", store=store, hooks=[remote("ledger", observes=True)])

@@ -46,6 +46,7 @@ from hookline.runtime import InMemoryStore
 from hookline.store import SqlStore
 from hookline.wakeups import LocalWakeups, PollingWakeups
 from tests.nats_servers import NatsServer
+from tests.tables import for_each
 
 from .stages import MemoryStage, NatsStage
 
@@ -237,7 +238,7 @@ async def test_where_the_answer_is_late_the_declared_mode_decides(join: Join, on
     assert payments.paid == paid
 
 
-@pytest.mark.parametrize(
+@for_each(
     "answer",
     [
         b"",
@@ -418,7 +419,7 @@ async def test_changed_arguments_of_a_question_are_refused() -> None:
     assert (payments.paid, asked) == ([], [])
 
 
-@pytest.mark.parametrize("secret", ["short", [], [7], 7, ["s" * 24, "short"]])
+@for_each("secret", ["short", [], [7], 7, ["s" * 24, "short"]])
 async def test_a_bad_secret_is_refused_and_not_shown(secret: Any) -> None:
     with pytest.raises(HookDefinitionError) as caught:
         remote("guard", secret=secret)
@@ -451,7 +452,7 @@ async def test_wake_ups_that_cannot_ask_are_refused_at_the_start(tmp_path: Path)
     assert payments.paid == []
 
 
-@pytest.mark.parametrize("kind", ["after", "around"])
+@for_each("kind", ["after", "around"])
 async def test_what_cannot_be_served_is_refused(kind: str) -> None:
     hooks = Hooks("guard")
     if kind == "after":
@@ -464,8 +465,8 @@ async def test_what_cannot_be_served_is_refused(kind: str) -> None:
             pass
 
 
-@pytest.mark.parametrize(
-    ("fields", "problem"),
+@for_each(
+    "fields, problem",
     [
         ({"name": "a.b"}, "name on the bus"),
         ({"deadline": 0}, "`deadline`"),

@@ -1,14 +1,8 @@
-"""Processes that work on the outbox of a store until they are killed: `python outbox_worker.py URL SECRET`.
-
-For each line that comes one is started, and its number is said. They are forks of a process that does nothing else:
-to import all takes longer than most of them live.
-"""
+"""A process that works on the outbox of a store until it is killed: `python -m tests.delivery.outbox_worker URL SECRET`."""
 
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
 import sys
 
 from hookline.delivery import KeyRing, Outbox
@@ -26,9 +20,4 @@ async def main(url: str, secret: str) -> None:
         ).run()
 
 
-if __name__ == "__main__":
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody asks how they have ended
-    for _ in sys.stdin:
-        if not (pid := os.fork()):
-            sys.exit(asyncio.run(main(*sys.argv[1:])))
-        print(pid, flush=True)
+asyncio.run(main(sys.argv[1], sys.argv[2]))

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from hookline.delivery import HookData, KeyRing, Sender, Webhook, generate_key
 from hookline.delivery._addresses import AddressGuard, BlockedAddressError
 from hookline.errors import DeliveryError, HookDefinitionError
+from tests.tables import for_each
 
 from .envelopes import envelope_to
 from .receivers import Receiver, ok, redirect
@@ -64,7 +65,7 @@ MORE = [
 ]
 
 
-@pytest.mark.parametrize("host", SIXTEEN + MORE)
+@for_each("host", SIXTEEN + MORE)
 async def test_a_form_of_a_private_address_is_blocked_and_nothing_arrives(host: str) -> None:
     async with Receiver() as receiver, Sender(KeyRing({"": [generate_key()]})) as sender:
         with pytest.raises(DeliveryError) as caught:
@@ -148,13 +149,13 @@ def test_networks_that_are_none_are_refused(given: Any) -> None:
         AddressGuard(given)
 
 
-@pytest.mark.parametrize("ports", [[0], [65_536], ["80"], [None]])
+@for_each("ports", [[0], [65_536], ["80"], [None]])
 def test_ports_that_are_none_are_refused(ports: Any) -> None:
     with pytest.raises(HookDefinitionError, match="ports"):
         AddressGuard(ports=ports)
 
 
-@pytest.mark.parametrize("host", ["8.8.8.8", "1.1.1.1", "2606:4700::1111", "64:ff9b::808:808", "::ffff:8.8.8.8"])
+@for_each("host", ["8.8.8.8", "1.1.1.1", "2606:4700::1111", "64:ff9b::808:808", "::ffff:8.8.8.8"])
 def test_a_public_address_is_let_through(host: str) -> None:
     AddressGuard().check(host, 443)
 

@@ -40,6 +40,7 @@ from hookline.store._tables import audit, deliveries, endpoint_secrets, master_k
 from tests.delivery.envelopes import envelope_to
 from tests.delivery.receivers import Received, Receiver, says_json
 from tests.store.faulty import Faults
+from tests.tables import for_each
 
 pytestmark = pytest.mark.anyio
 
@@ -324,8 +325,8 @@ async def test_old_secrets_go_when_there_are_too_many(store: SqlStore) -> None:
     assert {each.id for each in await secrets.page("acme")} == {each.id for each in made[-5:]}
 
 
-@pytest.mark.parametrize(
-    ("url", "overlap"),
+@for_each(
+    "url, overlap",
     [("local://told", 1.0), ("ftp://a.example", 1.0), ("https://a.example/\0", 1.0), ("https://a.example", -1.0)],
 )
 async def test_what_makes_no_sense_is_refused(url: str, overlap: float) -> None:
@@ -353,7 +354,7 @@ def test_addresses_that_are_the_same_are_one_endpoint_and_others_are_not() -> No
     assert len({normalize_endpoint(each) for each in (*same, *others)}) == 1 + len(others)
 
 
-@pytest.mark.parametrize("bad", ["", "short", "x" * 44, f"{MASTER}AAAA"], ids=["empty", "short", "long", "two"])
+@for_each("bad", ["", "short", "x" * 44, f"{MASTER}AAAA"])
 def test_a_master_key_that_is_none_is_refused_without_being_shown(bad: str, tmp_path: Path) -> None:
     with pytest.raises(MasterKeyError) as refused:
         MasterKeys([bad])

@@ -16,6 +16,7 @@ from hookline.events import AfterToolCall, HookType, OnComplete
 from hookline.hooks import check_hook
 from hookline.interceptors import Outcome
 from hookline.webhooks import payload_of
+from tests.tables import for_each
 
 from .receivers import Answer, Receiver, enormous, garbage, hang, ok, says_json, status
 
@@ -178,8 +179,8 @@ def test_the_payload_of_an_observer_is_the_hosts() -> None:
     assert payload["tool_response"]["llmContent"] == "stored"
 
 
-@pytest.mark.parametrize(
-    ("type", "fields", "words"),
+@for_each(
+    "type, fields, words",
     [
         ("beforeStep", {}, "has no event at beforeStep"),
         ("beforeToolCall", {"matcher": "["}, "`matcher` cannot be used"),

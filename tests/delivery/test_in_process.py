@@ -19,6 +19,7 @@ from hookline.delivery import ControlAnswer, Envelope, InProcess, KeyRing, Sende
 from hookline.dispatcher import HookDispatcher
 from hookline.errors import DeliveryError, HookDefinitionError, HookUsageError, install_command
 from hookline.hooks import Hook
+from tests.tables import for_each
 
 from .envelopes import envelope_to
 from .receivers import Answer, Receiver, after, garbage, hang, ok, status
@@ -324,9 +325,7 @@ class TestDefault:
         await carrier.aclose()
 
 
-@pytest.mark.parametrize(
-    "options", [{"tries": 0}, {"allow_private": "10.0.0.0/8"}, {"sender": Sender(KeyRing()), "keys": KeyRing()}]
-)
+@for_each("options", [{"tries": 0}, {"allow_private": "10.0.0.0/8"}, {"sender": Sender(KeyRing()), "keys": KeyRing()}])
 async def test_arguments_that_cannot_work_are_refused(options: dict[str, Any]) -> None:
     with pytest.raises(HookDefinitionError):
         InProcess(**options)

@@ -21,6 +21,7 @@ from tests.databases import Server, administer
 from tests.delivery.envelopes import envelope_to
 from tests.delivery.receivers import Receiver, after, hang, hangs_up, ok, status
 from tests.store.records import entries, hook, state
+from tests.tables import for_each
 
 pytestmark = pytest.mark.anyio
 
@@ -416,7 +417,7 @@ async def said(caplog: pytest.LogCaptureFixture, words: str) -> bool:
     return any(words in record.getMessage() for record in caplog.records)
 
 
-@pytest.mark.parametrize(
+@for_each(
     "options",
     [
         {"schedule": ()},
@@ -434,7 +435,6 @@ async def said(caplog: pytest.LogCaptureFixture, words: str) -> bool:
         {"keys": "whsec_x"},
         {"breaker": 3},
     ],
-    ids=lambda options: "-".join(f"{name}={value}" for name, value in options.items()),
 )
 async def test_options_that_cannot_work_are_refused(options: dict[str, Any]) -> None:
     async with opened() as store:

@@ -3,14 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import os
 import random
-import signal
-import subprocess
-import sys
-import time
-from pathlib import Path
+from contextlib import AsyncExitStack
+from typing import Self
 
 import pytest
 
@@ -18,6 +13,7 @@ from hookline.delivery import KeyRing, Outbox, generate_key
 from hookline.store import DeliveryLog, SqlStore
 from tests.delivery.receivers import Receiver, status
 from tests.delivery.test_outbox import in_order, told
+from tests.programs import Program, run_program
 
 pytestmark = pytest.mark.anyio
 
@@ -26,32 +22,28 @@ WORKERS = 3
 
 
 class Workers:
-    """Processes that work on an outbox, the oldest first."""
+    """Processes that work on an outbox, the oldest first; `async with` kills them."""
 
     def __init__(self, url: str) -> None:
-        command = [sys.executable, str(Path(__file__).with_name("outbox_worker.py")), url, SECRET]
-        self._starter = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        self._pids: list[int] = []
+        self._url = url
+        self._programs: list[Program] = []
+        self._stack = AsyncExitStack()
 
-    def start(self) -> None:
-        assert self._starter.stdin is not None
-        assert self._starter.stdout is not None
-        print(file=self._starter.stdin, flush=True)
-        self._pids.append(int(self._starter.stdout.readline()))
+    async def __aenter__(self) -> Self:
+        return self
 
-    def kill_one(self) -> None:
+    async def __aexit__(self, *error: object) -> None:
+        await self._stack.aclose()
+
+    async def start(self) -> None:
+        program = run_program("tests.delivery.outbox_worker", self._url, SECRET)
+        self._programs.append(await self._stack.enter_async_context(program))
+
+    async def kill_one(self) -> None:
         """Kill the oldest, and wait until it is gone."""
-        pid = self._pids.pop(0)
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
-            while True:
-                os.kill(pid, 0)
-                time.sleep(0.001)
-
-    def end(self) -> None:
-        while self._pids:
-            self.kill_one()
-        self._starter.communicate()
+        program = self._programs.pop(0)
+        program.kill()
+        await program.wait()
 
 
 @pytest.mark.parametrize(("deliveries", "kills"), [(150, 2), pytest.param(1000, 5, marks=pytest.mark.soak)])
@@ -64,24 +56,23 @@ async def test_killed_workers_lose_nothing_and_repeat_with_the_same_id_and_in_or
         envelopes = [
             told(f"op{nth % 40}", nth // 80 + 1, (steady, moody)[nth // 40 % 2].url) for nth in range(deliveries)
         ]
-        box = Outbox(store, keys=KeyRing({"": [SECRET]}))
-        workers = Workers(database_url)
-        try:
-            for _ in range(WORKERS):
-                workers.start()
-            for nth in range(kills):
-                part = deliveries // kills
-                await box.publish(envelopes[nth * part : (nth + 1) * part])
-                arrived = len(steady.requests)
-                await steady.received(min(arrived + chance.randrange(1, part // 3), deliveries // 2), within=60)
-                workers.kill_one()
-                workers.start()
-            async with asyncio.timeout(90):
-                while (await DeliveryLog(store).counts())["delivered"] < deliveries:
-                    await asyncio.sleep(0.05)
-        finally:
-            workers.end()
-            await box.aclose()
+        async with Workers(database_url) as workers:
+            box = Outbox(store, keys=KeyRing({"": [SECRET]}))
+            try:
+                for _ in range(WORKERS):
+                    await workers.start()
+                for nth in range(kills):
+                    part = deliveries // kills
+                    await box.publish(envelopes[nth * part : (nth + 1) * part])
+                    arrived = len(steady.requests)
+                    await steady.received(min(arrived + chance.randrange(1, part // 3), deliveries // 2), within=60)
+                    await workers.kill_one()
+                    await workers.start()
+                async with asyncio.timeout(90):
+                    while (await DeliveryLog(store).counts())["delivered"] < deliveries:
+                        await asyncio.sleep(0.05)
+            finally:
+                await box.aclose()
 
         assert {*steady.ids, *moody.ids} == {each.id for each in envelopes}
         assert steady.unsigned == moody.unsigned == []

@@ -18,6 +18,7 @@ from starlette.routing import Route
 
 from hookline.delivery import KeyRing, Sender, Verified, WebhookGuard, generate_key, public_key, sign
 from hookline.errors import DeliveryError, HookDefinitionError
+from tests.tables import for_each
 
 from .envelopes import PAYLOAD, envelope_to
 from .receivers import Receiver, says_json, serving, status
@@ -95,7 +96,7 @@ async def test_a_header_that_is_there_twice_is_refused() -> None:
     assert app.requests == []
 
 
-@pytest.mark.parametrize("announced", [True, False])
+@for_each("announced", [True, False])
 async def test_what_is_too_long_is_refused_before_it_is_read(announced: bool) -> None:
     app, read = App(), 0
 
@@ -260,10 +261,7 @@ async def test_a_client_that_goes_away_gets_no_answer() -> None:
     assert app.requests == []
 
 
-@pytest.mark.parametrize(
-    "options",
-    [{"app": None}, {"tolerance": 0}, {"tolerance": float("nan")}, {"max_body": 0}, {"remember": 0}],
-)
+@for_each("options", [{"app": None}, {"tolerance": 0}, {"tolerance": float("nan")}, {"max_body": 0}, {"remember": 0}])
 async def test_arguments_that_cannot_work_are_refused(options: dict[str, Any]) -> None:
     with pytest.raises(HookDefinitionError):
         WebhookGuard(**{"app": App(), "keys": SECRET, **options})

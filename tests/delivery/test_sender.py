@@ -26,6 +26,7 @@ from hypothesis import strategies as st
 
 from hookline.delivery import KeyRing, Sender, Sent, generate_key
 from hookline.errors import DeliveryError, HookDefinitionError, HookUsageError
+from tests.tables import for_each
 
 from .envelopes import PAYLOAD, envelope_to
 from .receivers import (
@@ -485,9 +486,7 @@ class TestTls:
             assert (await failure_of(sender, other)).code == "network_error"
 
 
-@pytest.mark.parametrize(
-    "options", [{"keys": "whsec_x"}, {"connections": 0}, {"max_response": 0}, {"allow_private": "10.0.0.0/8"}]
-)
+@for_each("options", [{"keys": "whsec_x"}, {"connections": 0}, {"max_response": 0}, {"allow_private": "10.0.0.0/8"}])
 async def test_arguments_that_cannot_work_are_refused(options: dict[str, Any]) -> None:
     with pytest.raises(HookDefinitionError):
         Sender(**{"keys": KeyRing(), **options})

@@ -128,8 +128,8 @@ class LeavesOut(FaultyEngine):
     """Leaves out the segments of the fault that the file says."""
 
     def leaves_out(self, stored: StoredOperation) -> bool:
-        fault = read_fault()
-        return fault != "" and LEFT_OUT[fault](stored)
+        leaves_out = LEFT_OUT.get(read_fault())
+        return leaves_out is not None and leaves_out(stored)
 
 
 class Replay(FaultyEngine):

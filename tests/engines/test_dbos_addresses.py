@@ -16,8 +16,11 @@ from hookline.errors import HookUsageError
 from hookline.runtime import ScriptedModel
 from hookline.store import SqlStore, Worker
 from tests.databases import Server
+from tests.tables import for_each
 
 pytestmark = pytest.mark.anyio
+
+FAST: dict[str, QueueOptions] = {"hookline": {"polling_interval_sec": 0.1}}
 
 
 @pytest.fixture
@@ -68,7 +71,7 @@ async def test_a_worker_that_is_left_ends_its_segments_and_another_one_can_follo
 
     slow = Agent(id="worker", model=ScriptedModel(answer))
 
-    async with DbosEngine(store, address) as engine, anyio.create_task_group() as group:
+    async with DbosEngine(store, address, queues=FAST) as engine, anyio.create_task_group() as group:
 
         async def begin() -> None:
             await exec_agent(agent(), "Go", operation_id="op", store=store, engine=engine)
@@ -101,7 +104,7 @@ async def test_a_worker_that_is_cancelled_while_its_segments_end_lets_them_go(st
         raise AssertionError
 
     slow = Agent(id="worker", model=ScriptedModel(answer))
-    async with DbosEngine(store, address) as engine, anyio.create_task_group() as group:
+    async with DbosEngine(store, address, queues=FAST) as engine, anyio.create_task_group() as group:
 
         async def begin() -> None:
             await exec_agent(agent(), "Go", operation_id="op", store=store, engine=engine)
@@ -123,9 +126,8 @@ async def test_a_worker_that_is_cancelled_while_its_segments_end_lets_them_go(st
 async def test_operations_run_once_a_lost_database_of_dbos_is_back(
     store: SqlStore, postgresql: Server, postgresql_url: str
 ) -> None:
-    fast: QueueOptions = {"polling_interval_sec": 0.1}
     async with (
-        DbosEngine(store, postgresql_url, queues={"hookline": fast}) as engine,
+        DbosEngine(store, postgresql_url, queues=FAST) as engine,
         Worker(store, [agent("before", "after")], engine=engine),
     ):
         assert (await exec_agent(agent(), "Go", store=store, engine=engine)).output == "before"
@@ -139,8 +141,8 @@ async def test_operations_run_once_a_lost_database_of_dbos_is_back(
             assert (await store.wait_until_stopped("op")).status == "done"
 
 
-@pytest.mark.parametrize(
-    ("wrong", "shown"),
+@for_each(
+    "wrong, shown",
     [
         ("postgresql://me:secret@localhost:1/dbos", r"postgresql://me:\*\*\*@localhost:1/dbos"),
         ("sqlite:////no/such/folder/dbos.db", "sqlite:////no/such/folder/dbos.db"),

@@ -208,7 +208,7 @@ async def test_a_rate_limit_of_a_queue_holds_and_loses_nothing(
         with anyio.fail_after(60):
             while not [each for each in operations if await is_done(store, each)]:
                 await anyio.sleep(0.05)
-        for _ in range(5):
+        for _ in range(2):
             await exec_agent(agent(), "Go", store=store, engine=engine)
         [waiting] = [each for each in operations if not await is_done(store, each)]
         assert [each.status for each in await workflows_of(waiting)] == ["ENQUEUED"]
@@ -229,7 +229,7 @@ async def test_an_operation_that_is_woken_for_later_does_not_run_before(store: S
 
     async with Worker(store, [agent(approval=True)], engine=engine):
         postponed = await pause_and_decide(later=True)
-        for _ in range(3):
+        for _ in range(2):
             await wait_until_done(store, await pause_and_decide(later=False))
         assert not await is_done(store, postponed)
         assert len(await workflows_of(postponed)) == 1  # that of the segment before the pause

@@ -11,6 +11,7 @@ from hookline import exec_agent
 from hookline.registry import DefinitionError, HandlerCatalog, Registry
 from hookline.store import SqlStore
 from tests.builtin.scenes import agent_of, says
+from tests.tables import for_each
 
 from .scenes import definition
 
@@ -91,8 +92,8 @@ async def test_a_definition_that_fails_open_lets_calls_run_while_the_store_is_aw
     assert result.reason == "done"
 
 
-@pytest.mark.parametrize(
-    ("config", "problem"),
+@for_each(
+    "config, problem",
     [
         ({"tokens": 5, "window": "1d"}, "say whose calls it counts together"),
         ({"tokens": 5, "per": "user", "store": "mine"}, "comes from the definition itself"),

@@ -14,6 +14,7 @@ from hookline.calls import CALLS
 from hookline.events import EVENTS
 from hookline.registry import POINTS, DefinitionError, DefinitionFileError, HookDefinition
 from hookline.registry._definition import read_definition
+from tests.tables import for_each
 
 from .scenes import definition
 
@@ -96,7 +97,7 @@ BAD: list[tuple[dict[str, Any], str, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("change", "code", "path"), BAD, ids=[f"{n}-{path}" for n, (_, _, path) in enumerate(BAD)])
+@for_each("change, code, path", BAD)
 def test_a_wrong_field_is_refused_with_its_path(change: dict[str, Any], code: str, path: str) -> None:
     with pytest.raises(DefinitionError) as refused:
         read_definition(VALID | change)
@@ -106,9 +107,7 @@ def test_a_wrong_field_is_refused_with_its_path(change: dict[str, Any], code: st
     assert str(pickle.loads(pickle.dumps(refused.value))) == str(refused.value)
 
 
-@pytest.mark.parametrize(
-    "wrong", [None, 3, "text", [], [("name", "n")], object()], ids=["none", "number", "text", "list", "pairs", "object"]
-)
+@for_each("wrong", [None, 3, "text", [], [("name", "n")], object()])
 def test_what_is_no_mapping_is_no_definition(wrong: object) -> None:
     with pytest.raises(DefinitionError):
         read_definition(wrong)

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from hookline.registry import DefinitionConflictError, DefinitionError, DefinitionFileError, Registry
 from hookline.registry._files import load_file
 from hookline.store import SqlStore
+from tests.tables import for_each
 
 from .scenes import FACTORIES, definition, ids, until
 
@@ -159,7 +160,7 @@ BROKEN: list[tuple[str, str, int | None, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("kind", "text", "line", "says"), BROKEN, ids=[str(n) for n in range(len(BROKEN))])
+@for_each("kind, text, line, says", BROKEN)
 def test_what_is_wrong_is_told_with_file_and_line(
     tmp_path: Path, kind: str, text: str, line: int | None, says: str
 ) -> None:
@@ -173,7 +174,7 @@ def test_what_is_wrong_is_told_with_file_and_line(
     assert str(refused.value).startswith(f"{file}, line {line}: " if line else f"{file}: ")
 
 
-@pytest.mark.parametrize("data", [b"\xff\xfe", b"a = 1\nb = '\xff'"], ids=["first", "second"])
+@for_each("data", [b"\xff\xfe", b"a = 1\nb = '\xff'"])
 def test_a_file_that_is_no_text_is_told_of(tmp_path: Path, data: bytes) -> None:
     for name in ("a.toml", "a.yaml"):
         (tmp_path / name).write_bytes(data)
@@ -316,8 +317,8 @@ DIGITS = "9" * 5000
 """More than Python turns into a number."""
 
 
-@pytest.mark.parametrize(
-    ("name", "text", "line"),
+@for_each(
+    "name, text, line",
     [
         ("a.toml", f"x = {DIGITS}\n", 1),
         ("a.toml", f"{TOML}\n# a comment\n[[hooks]]\npriority = -{DIGITS}\n", None),

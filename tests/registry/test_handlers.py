@@ -24,6 +24,7 @@ from hookline.registry._build import Builder
 from hookline.registry._catalog import BUILT_IN
 from hookline.registry._definition import read_definition
 from hookline.runtime import OperationResult
+from tests.tables import for_each
 
 from .scenes import FACTORIES, PAY, definition, pay
 
@@ -40,7 +41,7 @@ def build(**fields: Any) -> Hooks:
     return hook
 
 
-@pytest.mark.parametrize(
+@for_each(
     "reference",
     [
         "os:system",
@@ -87,8 +88,8 @@ def test_what_a_module_has_only_imported_may_not_be_named_unless_it_is_in_its_al
     assert refused.value.code == "config_refused"
 
 
-@pytest.mark.parametrize(
-    ("fields", "code", "says"),
+@for_each(
+    "fields, code, says",
     [
         ({"handler": f"{FACTORIES}:gone"}, "handler_broken", "gone"),
         ({"handler": f"{FACTORIES}:number"}, "handler_not_allowed", "not defined"),
@@ -106,7 +107,6 @@ def test_what_a_module_has_only_imported_may_not_be_named_unless_it_is_in_its_al
             "ToolCall.guard",
         ),
     ],
-    ids=["gone", "number", "async", "raises", "nothing", "unknown", "missing", "shape", "own", "tool", "point"],
 )
 def test_a_handler_that_cannot_work_is_refused_when_it_is_named(fields: dict[str, Any], code: str, says: str) -> None:
     with pytest.raises(DefinitionError, match=says) as refused:
@@ -294,8 +294,8 @@ async def test_a_definition_redacts_an_answer_in_parts() -> None:
     assert len(got) > 1
 
 
-@pytest.mark.parametrize(
-    ("handler", "config", "problem"),
+@for_each(
+    "handler, config, problem",
     [
         ("redact", {"patterns": ["email"], "parts": {"hold": "word"}}, "hold"),
         ("redact", {"patterns": ["email"], "parts": 5}, "hold, max_chars and max_seconds"),
@@ -357,7 +357,7 @@ def test_a_line_in_the_log_says_which_run_and_not_what_is_in_it(caplog: pytest.L
     assert caplog.messages == ["hook_1 at afterToolCall of operation op7: look"]
 
 
-@pytest.mark.parametrize("handler", ["deny", "deny-text", "log"])
+@for_each("handler", ["deny", "deny-text", "log"])
 def test_what_cannot_stand_at_a_point_is_refused_there(handler: str) -> None:
     config = {"texts": ["x"]} if handler == "deny-text" else {}
     for point in ("ToolCall.around", "ToolCall.after", "afterStep")[: 1 if handler == "log" else 3]:

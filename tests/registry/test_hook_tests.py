@@ -17,6 +17,7 @@ from hookline.registry._files import parse_hook_file
 from hookline.registry._hook_tests import read_hook_tests
 from hookline.signals import chain_ran, hook_executed
 from hookline.store import SqlStore
+from tests.tables import for_each
 
 from .scenes import FACTORIES
 
@@ -576,7 +577,7 @@ INVALID = {
 }
 
 
-@pytest.mark.parametrize(("test", "line", "path", "problem"), INVALID.values(), ids=INVALID)
+@for_each("test, line, path, problem", INVALID.values())
 async def test_an_invalid_test_is_an_error_of_the_file_with_its_line(
     registry: Registry, test: str, line: int, path: str, problem: str
 ) -> None:
@@ -659,8 +660,8 @@ async def test_a_registry_reads_a_file_with_tests(tmp_path: Path) -> None:
         assert len((await registry.list()).items) == 6
 
 
-@pytest.mark.parametrize(
-    ("data", "problem"),
+@for_each(
+    "data, problem",
     [
         (b"\xff\xfe[\x00", "UTF-8"),
         ("[[hooks]]\nname = 'ü'".encode("latin-1"), "UTF-8"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 from collections.abc import Callable
@@ -33,6 +34,7 @@ from hookline.registry._definition import read_definition
 from hookline.registry._revisions import encode_definition
 from hookline.registry._scripts import Scripts
 from hookline.runtime import OperationResult
+from tests.tables import for_each
 
 from .scenes import definition
 
@@ -185,14 +187,16 @@ BROKEN: dict[str, str] = {
 }
 
 
-@pytest.mark.parametrize("dialect", ["claude", "codex", "gemini", "copilot"])
 @pytest.mark.parametrize("name", BROKEN)
-async def test_no_call_gets_past_a_closed_script_that_is_broken(hook: Hook, name: str, dialect: str) -> None:
+async def test_no_call_gets_past_a_closed_script_that_is_broken(hook: Hook, name: str) -> None:
     slow = "hang" in name or "ignore" in name or name == "floods stderr"
-    outcome = await judge(hook(BROKEN[name], dialect=dialect, on_error="closed", timeout=0.5 if slow else 30))
+    dialects = ("claude", "codex", "gemini", "copilot")
+    hooks = [hook(BROKEN[name], dialect=each, on_error="closed", timeout=0.5 if slow else 30) for each in dialects]
+    outcomes = await asyncio.gather(*map(judge, hooks))
 
-    assert outcome.denied is not None
-    assert outcome.result is None
+    for dialect, outcome in zip(dialects, outcomes, strict=True):
+        assert outcome.denied is not None, dialect
+        assert outcome.result is None, dialect
 
 
 @pytest.mark.parametrize("name", [name for name in BROKEN if not name.startswith("floods")])
@@ -483,8 +487,8 @@ async def test_a_message_for_the_user_and_a_denial_that_the_host_would_not_obey_
     assert "would let the call run" in caplog.text
 
 
-@pytest.mark.parametrize(
-    ("fields", "path"),
+@for_each(
+    "fields, path",
     [
         ({"point": "StepCall.before"}, "$.dialect"),
         ({"point": "ModelCall.guard"}, "$.dialect"),
@@ -498,7 +502,6 @@ async def test_a_message_for_the_user_and_a_denial_that_the_host_would_not_obey_
         ({"dialect": "cursor"}, "$.dialect"),
         ({"point": "ToolCall.around"}, "$.point"),
     ],
-    ids=str,
 )
 def test_a_definition_that_could_never_work_is_refused(hook: Hook, fields: dict[str, Any], path: str) -> None:
     with pytest.raises(DefinitionError) as refused:

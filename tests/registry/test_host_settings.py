@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from hookline.calls import AgentResult, SubAgentCall, ToolCall, ToolResult
 from hookline.interceptors import Chain
 from hookline.registry import DefinitionFileError, HostSettings, Registry, read_host_settings
+from tests.tables import for_each
 
 COMMENTED = """\
 {
@@ -77,8 +78,8 @@ def test_comments_and_trailing_commas_are_allowed_and_lines_are_known(project: P
     assert "abc" not in f"{found.name}{found.description}"
 
 
-@pytest.mark.parametrize(
-    ("text", "line", "words"),
+@for_each(
+    "text, line, words",
     [
         ('{\n  // fine\n  "hooks": {,}\n}', 3, "not JSON"),
         ("{\n\n\"a\": 'b'}", 3, "not JSON"),
@@ -91,7 +92,6 @@ def test_comments_and_trailing_commas_are_allowed_and_lines_are_known(project: P
         ('{"a": [1,\n,]}', 2, "not JSON"),
         ('{"a": 1}\n/* not closed', 2, "Extra data"),
     ],
-    ids=range(10),
 )
 def test_a_broken_file_says_which_line(project: Path, text: str, line: int | None, words: str) -> None:
     path = project / "settings.json"
@@ -178,7 +178,7 @@ SKIPPED: list[tuple[str, dict[str, Any], str]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("name", "hooks", "words"), SKIPPED, ids=[row[0] for row in SKIPPED])
+@for_each("name, hooks, words", SKIPPED)
 def test_what_cannot_be_taken_over_is_said_with_its_reason(
     project: Path, name: str, hooks: dict[str, Any], words: str
 ) -> None:
@@ -330,9 +330,7 @@ def test_hooks_that_codex_does_not_run_are_disabled(project: Path, switch: str) 
     assert "Codex gives the program another input" in " ".join(why(settings))
 
 
-@pytest.mark.parametrize(
-    ("text", "line"), [("a = 1\nb = \n", 2), ("hooks = 1\n", 1), ("\n\n[[hooks]]\n", 3), ("a = 1\na = 2", 2)]
-)
+@for_each("text, line", [("a = 1\nb = \n", 2), ("hooks = 1\n", 1), ("\n\n[[hooks]]\n", 3), ("a = 1\na = 2", 2)])
 def test_toml_that_is_broken_says_which_line(project: Path, text: str, line: int) -> None:
     path = write_text(project, text, ".codex/config.toml")
 

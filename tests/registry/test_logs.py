@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import msgspec
@@ -21,6 +21,7 @@ from hookline.registry import ExecutionLog, ExecutionRow, request_id
 from hookline.signals import ChainRun, HookExecution, chain_ran, hook_executed
 from hookline.store import SqlStore
 from tests.databases import on_sqlite
+from tests.tables import for_each
 
 pytestmark = pytest.mark.anyio
 
@@ -213,32 +214,32 @@ def applies(row: ExecutionRow, which: dict[str, Any]) -> bool:
     limit=st.integers(1, 40),
 )
 def test_every_page_shows_just_what_is_asked_for_newest_first(
-    new_database_url: Callable[[str], str],
-    databases: dict[str, str],
-    dialect: str,
-    records: list[ChainRun],
-    which: list[dict[str, Any]],
-    limit: int,
+    open_store: tuple[asyncio.Runner, SqlStore], records: list[ChainRun], which: list[dict[str, Any]], limit: int
 ) -> None:
-    async def check() -> None:
-        url = databases.setdefault(dialect, new_database_url(dialect))
-        async with SqlStore(url) as store:
-            await emptied(store)
-            async with ExecutionLog(store, retention_hours=1e6) as log:
-                tell(*records)
-                everything = await found(log)
-                assert len(everything) == len(records)
-                assert [row.id for row in everything] == sorted((row.id for row in everything), reverse=True)
-                for each in which:
-                    expected = [row for row in everything if applies(row, each)]
-                    assert await found(log, **{"tenant_id": None, **each}, limit=limit) == expected
+    runner, store = open_store
 
-    asyncio.run(check())
+    async def check() -> None:
+        await emptied(store)
+        async with ExecutionLog(store, retention_hours=1e6) as log:
+            tell(*records)
+            everything = await found(log)
+            assert len(everything) == len(records)
+            assert [row.id for row in everything] == sorted((row.id for row in everything), reverse=True)
+            for each in which:
+                expected = [row for row in everything if applies(row, each)]
+                assert await found(log, **{"tenant_id": None, **each}, limit=limit) == expected
+
+    runner.run(check())
 
 
 @pytest.fixture
-def databases() -> dict[str, str]:
-    return {}
+def open_store(database_url: str) -> Iterator[tuple[asyncio.Runner, SqlStore]]:
+    """A store that stays open for all examples, and its loop."""
+    with asyncio.Runner() as runner:
+        store = SqlStore(database_url)
+        runner.run(store.__aenter__())
+        yield runner, store
+        runner.run(store.aclose())
 
 
 async def emptied(store: SqlStore) -> None:
@@ -451,7 +452,7 @@ async def test_a_log_is_opened_once_and_may_be_read_closed(store: SqlStore) -> N
     assert (await log.logs(None)).items == []
 
 
-@pytest.mark.parametrize(
+@for_each(
     "options",
     [
         {"max_queued": 0},
@@ -462,14 +463,13 @@ async def test_a_log_is_opened_once_and_may_be_read_closed(store: SqlStore) -> N
         {"retention_hours": "24"},
         {"sample": 0.5},
     ],
-    ids=str,
 )
 async def test_options_that_make_no_sense_are_refused(options: dict[str, Any]) -> None:
     with pytest.raises(HookUsageError, match=next(iter(options))):
         ExecutionLog(SqlStore("sqlite:///:memory:"), **options)
 
 
-@pytest.mark.parametrize(
+@for_each(
     "which",
     [
         {"limit": 0},
@@ -487,7 +487,6 @@ async def test_options_that_make_no_sense_are_refused(options: dict[str, Any]) -
         {"revision": True},
         {"revision": "1"},
     ],
-    ids=str,
 )
 async def test_questions_that_make_no_sense_are_refused(which: dict[str, Any]) -> None:
     log = ExecutionLog(SqlStore("sqlite:///:memory:"))

@@ -5,9 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import sqlite3
-import sys
 import time
-from asyncio.subprocess import PIPE
 from collections.abc import AsyncIterator
 from contextlib import closing
 from pathlib import Path
@@ -24,37 +22,13 @@ from hookline.registry import _log as pruning
 from hookline.store import SqlStore
 from hookline.store._tables import execution_hooks, executions, statistics
 from tests.databases import administer
+from tests.programs import run_program
 
 from .test_logs import execution, found, ran, tell
 
 pytestmark = pytest.mark.anyio
 
-WRITES = """
-import asyncio, os, sys, time
-from hookline.registry import ExecutionLog
-from hookline.signals import ChainRun, HookExecution, chain_ran
-from hookline.store import SqlStore
-
-def ran(**when):
-    fields = {"operation_id": "op", "duration_ms": 1.0, **when}
-    hook = HookExecution(hook_id="hook", status="ok", hook_type="ToolCall", **fields)
-    return ChainRun(point="ToolCall", tenant_id="t", executions=[hook], **fields)
-
-async def main():
-    async with SqlStore(sys.argv[1]) as store, ExecutionLog(store, max_queued=10**6) as log:
-        os.write(1, b"open\\n")  # whole: its siblings write to the same pipe
-        for nth in range(int(sys.argv[2])):
-            chain_ran.send(None, ran=ran(time_unix_nano=time.time_ns()))
-            if nth % 100 == 0:
-                await log.flush()
-    os.write(1, f"{log.written} {log.dropped}\\n".encode())
-
-for _ in range(int(sys.argv[3]) - 1):
-    if not os.fork():
-        break
-asyncio.run(main())
-"""
-"""`URL ROWS PROCESSES`: each process writes so many rows. They are forks of one, as imports take longer than the rest."""
+WRITER = "tests.registry.log_writer"
 
 
 @pytest.fixture
@@ -175,12 +149,14 @@ async def test_lost_connections_lose_and_double_no_row(postgresql_url: str) -> N
 
 async def test_several_processes_write_one_log(database_url: str) -> None:
     async with SqlStore(database_url) as store:
-        children = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-c", WRITES, database_url, "1000", "3"), stdout=PIPE
-        )
-        told = (await children.communicate())[0].decode().splitlines()
-
-        assert sorted(told) == ["1000 0"] * 3 + ["open"] * 3
+        async with (
+            run_program(WRITER, database_url, 1000) as one,
+            run_program(WRITER, database_url, 1000) as two,
+            run_program(WRITER, database_url, 1000) as three,
+        ):
+            for each in (one, two, three):
+                assert [await each.read_line(), await each.read_line()] == ["open", "1000 0"]
+                assert await each.wait() == 0
         log = ExecutionLog(store)
         assert len(await found(log)) == 3000
         assert (await log.statistics("t"))[0].count == 3000
@@ -189,16 +165,13 @@ async def test_several_processes_write_one_log(database_url: str) -> None:
 
 async def test_a_process_killed_while_it_writes_leaves_whole_batches(database_url: str) -> None:
     async with SqlStore(database_url) as store:
-        child = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-c", WRITES, database_url, "1000000", "1"), stdout=PIPE
-        )
-        assert child.stdout is not None
-        assert await asyncio.wait_for(child.stdout.readline(), 60) == b"open\n"
-        async with asyncio.timeout(60):
-            while await count(store, executions) < 500:
-                await asyncio.sleep(0.01)
-        child.kill()
-        await child.communicate()
+        async with run_program(WRITER, database_url, 1_000_000) as child:
+            assert await child.read_line() == "open"
+            async with asyncio.timeout(60):
+                while await count(store, executions) < 500:
+                    await asyncio.sleep(0.01)
+            child.kill()
+            await child.wait()
 
         log = ExecutionLog(store)
         rows = len(await found(log))

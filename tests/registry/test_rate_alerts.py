@@ -21,6 +21,7 @@ from hookline.registry._policy_watch import SETTLE, compare_shares
 from hookline.signals import DenialRateAlert, denial_rate_changed
 from hookline.store import DeliveryLog, SqlStore
 from hookline.webhooks import ControlAnswer, Envelope, Webhook
+from tests.tables import for_each
 
 from .scenes import FACTORIES, definition
 from .test_logs import execution, ran, tell
@@ -225,7 +226,7 @@ async def test_an_alert_is_delivered_signed_by_the_process_that_has_an_address(
     assert msgspec.convert(body, DenialRateAlert) == alerts[0]
 
 
-@pytest.mark.parametrize(
+@for_each(
     "fields",
     [
         {"window": 0},
@@ -295,7 +296,7 @@ def test_huge_samples_are_compared_at_once() -> None:
     assert time.process_time() - began < 5
 
 
-@pytest.mark.parametrize("counts", [(-1, 2, 1, 2), (3, 2, 1, 2), (1, 2, 3, 2)])
+@for_each("counts", [(-1, 2, 1, 2), (3, 2, 1, 2), (1, 2, 3, 2)])
 def test_what_is_no_share_is_refused(counts: tuple[int, int, int, int]) -> None:
     with pytest.raises(ValueError, match="no shares"):
         compare_shares(*counts)

@@ -15,6 +15,7 @@ from hookline.registry import DefinitionError, HookDefinition, Registry
 from hookline.server.page.hooks._fields import draw_groups, read_groups, write_values
 from hookline.store import SqlStore
 from hookline.wakeups import PollingWakeups
+from tests.tables import for_each
 
 from .scenes import pay
 
@@ -110,8 +111,8 @@ async def test_the_tool_the_mode_and_the_revision_hold(registry: Registry, bus: 
     assert other.id != shadow.id
 
 
-@pytest.mark.parametrize(
-    ("fields", "path", "problem"),
+@for_each(
+    "fields, path, problem",
     [
         ({"remote": {"name": "a.b"}}, "$.remote.name", "name"),
         ({"remote": {"name": ""}}, "$.remote.name", "name"),

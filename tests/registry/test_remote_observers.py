@@ -24,6 +24,7 @@ from hookline.server.page.hooks._fields import draw_groups, read_groups, write_v
 from hookline.store import SqlStore
 from hookline.store._relay_queue import build_relay_row, decode_hearers
 from hookline.wakeups import PollingWakeups
+from tests.tables import for_each
 
 pytestmark = pytest.mark.anyio
 
@@ -157,8 +158,8 @@ async def test_a_run_without_a_store_that_keeps_events_is_refused(registry: Regi
         await exec_agent(payer(), "pay", hooks=registry.hooks(), store=kept)
 
 
-@pytest.mark.parametrize(
-    ("fields", "path", "problem"),
+@for_each(
+    "fields, path, problem",
     [
         ({"remote": {"name": "ledger", "deadline": 1}}, "$.remote.deadline", "no run waits"),
         ({"remote": {"name": "ledger", "events": ["onEnd"]}}, "$.remote.events[0]", "'onEnd' is no event"),

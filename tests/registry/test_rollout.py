@@ -30,6 +30,7 @@ from hookline.interceptors import Chain
 from hookline.registry import DefinitionConflictError, DefinitionError, ExecutionLog, Registry
 from hookline.runtime import AdapterRun, Capabilities, InMemoryStore
 from hookline.store import SqlStore, Worker
+from tests.tables import for_each
 
 from .scenes import FACTORIES, definition, ids, pay
 
@@ -559,8 +560,8 @@ async def test_a_dry_run_says_why_the_hook_is_not_for_the_sample(registry: Regis
 # The definition.
 
 
-@pytest.mark.parametrize(
-    ("fields", "path", "problem"),
+@for_each(
+    "fields, path, problem",
     [
         ({"percent": -1}, "$.percent", "a number from 0 to 100"),
         ({"percent": 100.01}, "$.percent", "a number from 0 to 100"),

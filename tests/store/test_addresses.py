@@ -10,6 +10,7 @@ import pytest
 from hookline.errors import HooklineError, HookUsageError, StoreUnavailableError
 from hookline.store import SqlStore
 from hookline.store._database import parse_address
+from tests.tables import for_each
 
 from .records import state
 
@@ -77,7 +78,7 @@ def test_an_address_that_cannot_be_read_is_refused_without_being_shown(given: st
     assert caught.value.__cause__ is None
 
 
-@pytest.mark.parametrize(
+@for_each(
     "options",
     [
         {"lease_seconds": 0},
@@ -91,7 +92,6 @@ def test_an_address_that_cannot_be_read_is_refused_without_being_shown(given: st
         {"durability": "none"},
         {"overflow": "drop"},
     ],
-    ids=str,
 )
 def test_options_that_make_no_sense_are_refused_by_name(options: dict[str, object]) -> None:
     with pytest.raises(HookUsageError, match=f"`{next(iter(options))}`"):

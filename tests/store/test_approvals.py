@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from sqlalchemy import create_engine, text
 
@@ -157,6 +157,7 @@ arguments = st.dictionaries(
 )
 
 
+@settings(max_examples=50)
 @given(arguments, arguments, st.text(max_size=5), st.text(max_size=5), st.integers(0, 2), st.integers(0, 2))
 def test_two_calls_have_one_name_exactly_if_a_person_sees_the_same(
     one: dict[str, object], other: dict[str, object], prompt: str, other_prompt: str, pause: int, other_pause: int

@@ -14,6 +14,7 @@ from hookline.store._delivery_log import _requeue
 from hookline.store._tables import deliveries
 from tests.store.records import grow
 from tests.store.test_deliveries import A, B, Table, envelope, opened
+from tests.tables import for_each
 
 pytestmark = pytest.mark.anyio
 
@@ -53,7 +54,7 @@ async def test_the_list_is_filtered_and_goes_page_by_page_from_the_newest(databa
         assert seen == [4, 3, 2, 1, 0]
 
 
-@pytest.mark.parametrize("cursor", ["x", "-1", "٣", "9" * 30, "1.5", ""])
+@for_each("cursor", ["x", "-1", "٣", "9" * 30, "1.5", ""])
 async def test_a_cursor_of_another_list_is_refused(cursor: str) -> None:
     async with opened("sqlite:///:memory:") as table:
         with pytest.raises(HookUsageError, match="cursor"):

@@ -13,6 +13,7 @@ from hookline.errors import HookUsageError, StoreOverloadedError, StoreUnavailab
 from hookline.events import EVENTS, decode
 from hookline.store import EventLog, SqlStore
 from tests.databases import administer
+from tests.tables import for_each
 
 from .records import entries, state
 from .test_faults import TERMINATE
@@ -232,7 +233,7 @@ async def test_it_hears_what_a_dispatcher_is_told(store: SqlStore) -> None:
     assert [await steps(store, name) for name in "abc"] == [[1], [1], []]
 
 
-@pytest.mark.parametrize("options", [{"max_queued": 0}, {"max_queued": True}, {"overflow": "wait"}], ids=str)
+@for_each("options", [{"max_queued": 0}, {"max_queued": True}, {"overflow": "wait"}])
 async def test_options_that_make_no_sense_are_refused(options: dict[str, object]) -> None:
     with pytest.raises(HookUsageError, match=f"`{next(iter(options))}`"):
         EventLog(SqlStore("sqlite://"), **options)  # type: ignore[arg-type]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import re
 import sqlite3
-import sys
 from collections.abc import Callable
+from contextlib import AsyncExitStack
 from importlib.resources import files
 
 import pytest
@@ -21,6 +21,7 @@ from hookline.store import SqlStore, StoreVersionError
 from hookline.store._database import Database, parse_address
 from hookline.store._migrate import NEWEST, VERSION_TABLE, migration_config
 from hookline.store._tables import metadata
+from tests.programs import run_program
 
 from .records import entries, state
 
@@ -31,29 +32,6 @@ pytestmark = pytest.mark.anyio
 def new_database_url(new_empty_url: Callable[[str], str]) -> Callable[[str], str]:
     """Databases here have no tables yet."""
     return new_empty_url
-
-
-OPENS = """
-import asyncio, os, sys
-from hookline.store import SqlStore
-
-async def main():
-    async with SqlStore(sys.argv[1], retry_seconds=30) as store:
-        sys.stdout.write(f"{store.worker_id}\\n")
-
-others = []
-for _ in range(2):
-    pid = os.fork()
-    if not pid:
-        others.clear()
-        break
-    others.append(pid)
-asyncio.run(main())
-sys.stderr.write("alembic\\n" if "alembic" in sys.modules and sys.argv[1].startswith("sqlite") else "")
-sys.exit(any([os.waitpid(pid, 0)[1] for pid in others]))
-"""
-"""Three processes. They are forks of one that has imported all, so they start at the same time. On SQLite, they create
-the tables without alembic."""
 
 
 PARTITIONS = "SELECT relname FROM pg_class WHERE relispartition"
@@ -133,14 +111,18 @@ async def test_a_second_start_changes_nothing_and_keeps_what_is_there(database_u
 
 
 async def test_several_processes_may_start_at_once_on_an_empty_database(database_url: str) -> None:
-    started = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", OPENS, database_url, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
-    )
+    async with AsyncExitStack() as stack:
+        programs = [await stack.enter_async_context(run_program("tests.store.opener", database_url)) for _ in range(3)]
+        for each in programs:
+            assert await each.read_line() == "ready"
+        for each in programs:
+            each.write_line("go")
+        told = [(await each.read_line()).split() for each in programs]
+        assert [await each.wait() for each in programs] == [0, 0, 0]
 
-    told, problems = await started.communicate()
-
-    assert (started.returncode, problems.decode()) == (0, "")
-    assert len(set(told.split())) == 3
+    assert len({worker_id for worker_id, *_ in told}) == 3
+    if database_url.startswith("sqlite"):  # where the tables are created without alembic
+        assert [words for _, *words in told] == [["without", "alembic"]] * 3
     async with SqlStore(database_url) as store, store.writing() as connection:
         assert (await connection.execute(text(f"SELECT count(*) FROM {VERSION_TABLE}"))).scalar_one() == 1
         assert await connection.run_sync(differences) == []

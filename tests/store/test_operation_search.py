@@ -26,6 +26,7 @@ from hookline.store import (
 from hookline.store import _operation_search as searching
 from hookline.store import _operation_totals as summing
 from hookline.store._tables import operation_tags
+from tests.tables import for_each
 
 from .records import insert_operations, operation_rows, state
 
@@ -90,13 +91,13 @@ def expected(
 
 async def test_pages_lead_through_all_that_matches(store: SqlStore, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(searching, "MOST_LOOKED_AT", 40)
-    rows = operation_rows(130)
+    rows = operation_rows(100)
     await insert_operations(store, rows)
 
     for wanted, sort in product(FILTERS, KEYS):
         listed, cursor, pages = [], None, 0
-        while pages < 130:
-            page = await store.operations(**wanted, sort=sort, cursor=cursor, limit=17)
+        while pages < 100:
+            page = await store.operations(**wanted, sort=sort, cursor=cursor, limit=23)
             listed += [each.operation_id for each in page.items]
             cursor, pages = page.cursor, pages + 1
             assert page.looked_at in (None, 40)
@@ -123,7 +124,7 @@ TAGGED: list[dict[str, Any]] = [
 
 async def test_pages_lead_through_all_operations_with_a_tag(store: SqlStore, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(searching, "MOST_READ", 20)
-    rows = operation_rows(130)
+    rows = operation_rows(100)
     await insert_operations(store, rows)
     tagged = rows[::2]
     async with store.writing() as connection:
@@ -133,8 +134,8 @@ async def test_pages_lead_through_all_operations_with_a_tag(store: SqlStore, mon
 
     for wanted, sort in product(TAGGED, KEYS):
         listed, cursor, pages = [], None, 0
-        while pages < 130:
-            page = await store.operations(**wanted, sort=sort, cursor=cursor, limit=17)
+        while pages < 100:
+            page = await store.operations(**wanted, sort=sort, cursor=cursor, limit=23)
             listed += [each.operation_id for each in page.items]
             cursor, pages = page.cursor, pages + 1
             assert page.looked_at in (None, 20)
@@ -253,7 +254,7 @@ async def test_operations_are_found_by_the_tools_that_they_called(store: SqlStor
     assert await found('say "pay"') == ["quotes"]
 
 
-@pytest.mark.parametrize("wanted", [{"sort": "cheapest"}, {"search": "x" * 201}, {"sort": "steps", "cursor": "x"}])
+@for_each("wanted", [{"sort": "cheapest"}, {"search": "x" * 201}, {"sort": "steps", "cursor": "x"}])
 async def test_a_search_that_makes_no_sense_is_refused(store: SqlStore, wanted: dict[str, Any]) -> None:
     with pytest.raises(HookUsageError):
         await store.operations(**wanted)

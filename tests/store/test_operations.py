@@ -23,6 +23,7 @@ from hookline.store import DELIVERIES, SqlStore
 from hookline.store._tables import deliveries, operations
 from hookline.wakeups import PollingWakeups
 from hookline.webhooks import Webhook, delivery_id
+from tests.tables import for_each
 
 from .records import entries, grow, hook, state
 
@@ -266,7 +267,7 @@ async def test_what_no_database_takes_is_refused_alone_and_with_a_reason(
         assert await store.load("bad") is None
 
 
-@pytest.mark.parametrize("cost", [math.nan, math.inf])
+@for_each("cost", [math.nan, math.inf])
 async def test_a_cost_that_json_cannot_carry_is_refused_rather_than_never_read_again(
     store: SqlStore, cost: float
 ) -> None:
@@ -305,13 +306,13 @@ async def test_operations_are_listed_in_pages_the_newest_first(store: SqlStore) 
     assert (await store.operations("nobody")).items == []
 
 
-@pytest.mark.parametrize("cursor", ["", "x", "äöü", "W10=", "WzEsIDFd", "bnVsbA==", "WzEsIlx1MDAwMCJd"])
+@for_each("cursor", ["", "x", "äöü", "W10=", "WzEsIDFd", "bnVsbA==", "WzEsIlx1MDAwMCJd"])
 async def test_a_cursor_that_was_not_given_is_refused(store: SqlStore, cursor: str) -> None:
     with pytest.raises(HookUsageError, match="`cursor`"):
         await store.operations(cursor=cursor)
 
 
-@pytest.mark.parametrize("limit", [0, -1, 1001, True, 1.5, None])
+@for_each("limit", [0, -1, 1001, True, 1.5, None])
 async def test_a_limit_that_makes_no_sense_is_refused(store: SqlStore, limit: Any) -> None:
     for listing in (store.operations(limit=limit), store.orphans(limit)):
         with pytest.raises(HookUsageError, match="`limit`"):

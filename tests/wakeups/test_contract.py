@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from hookline.errors import HookUsageError
 from hookline.wakeups import FileWakeups, PollingWakeups, PostgresWakeups, Wakeups
+from tests.tables import for_each
 
 from .media import File, Medium, Polling, Postgres
 
@@ -124,7 +125,7 @@ async def test_closing_while_others_wake_ends(medium: Medium) -> None:
         await waking
 
 
-@pytest.mark.parametrize("topic", ["", "Work", "a b", "a'b", "a,b", "*", "x" * 64, "ä", ".work", 7, None])
+@for_each("topic", ["", "Work", "a b", "a'b", "a,b", "*", "x" * 64, "ä", ".work", 7, None])
 async def test_what_is_no_topic_is_refused(medium: Medium, topic: Any) -> None:
     async with opened(medium) as wakeups:
         with pytest.raises(HookUsageError, match="topic"):
@@ -141,8 +142,8 @@ async def test_what_is_no_function_is_refused(medium: Medium) -> None:
                 pass
 
 
-@pytest.mark.parametrize(
-    ("make", "complaint"),
+@for_each(
+    "make, complaint",
     [
         (lambda: PollingWakeups(0), "seconds"),
         (lambda: PollingWakeups(float("inf")), "seconds"),

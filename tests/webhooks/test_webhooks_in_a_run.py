@@ -30,6 +30,7 @@ from hookline import (
 from hookline.delivery import ControlAnswer, Envelope, InProcess, Webhook
 from hookline.errors import CriticalDeliveryError, HookDefinitionError
 from tests.runtime.durable import Disk, DyingStore
+from tests.tables import for_each
 
 pytestmark = pytest.mark.anyio
 
@@ -258,8 +259,8 @@ async def test_a_durable_store_is_given_the_hooks_and_the_run_delivers_nothing_i
     assert len(seen) == 1
 
 
-@pytest.mark.parametrize(
-    ("hook", "problem"),
+@for_each(
+    "hook, problem",
     [
         (Hook(id="h", type=OnComplete), "needs a `handler`"),
         (Hook(id="h", type=OnComplete, webhook={}), "missing required field `url`"),
@@ -282,7 +283,6 @@ async def test_a_durable_store_is_given_the_hooks_and_the_run_delivers_nothing_i
         (Hook(id="h", type=BeforeToolCall, webhook=to(control=True), handler=print), "two hooks"),
         (Hook(id="h", type=OnComplete, webhook="https://example.org"), "mapping with a `url`"),  # type: ignore[arg-type]
     ],
-    ids=lambda value: value if isinstance(value, str) else "",
 )
 async def test_a_webhook_that_could_not_work_is_refused_before_anything_runs(hook: Hook, problem: str) -> None:
     with pytest.raises(HookDefinitionError, match=problem):

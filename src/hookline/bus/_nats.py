@@ -749,6 +749,9 @@ class NatsBus(LocalWakeups, Bus):
                     pause = FIRST_PAUSE
                     with suppress(*self._failures), draining.hearing():  # what could not be confirmed is heard again
                         await self._hear_message(message, handler)
+                    # A process that stops ends the task here: the server would give the next commit that the task asks
+                    # for to nobody, and to another process only after `ack_seconds`.
+                    await asyncio.sleep(0)
         finally:
             with suppress(*self._failures):
                 await subscription.unsubscribe()
