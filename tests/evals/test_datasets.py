@@ -164,6 +164,7 @@ def test_tasks_are_selected_by_name_and_a_wrong_name_is_told_with_a_near_one(tmp
 # Parameters.
 
 
+@settings(max_examples=40)
 @given(st.text(), st.dictionaries(st.from_regex(r"[A-Za-z_]\w*", fullmatch=True), st.integers()))
 def test_filling_changes_parameters_alone(text: str, values: dict[str, int]) -> None:
     try:
@@ -174,6 +175,7 @@ def test_filling_changes_parameters_alone(text: str, values: dict[str, int]) -> 
         assert filled == text
 
 
+@settings(max_examples=40)
 @given(
     st.dictionaries(
         st.from_regex(r"[a-z]\w*", fullmatch=True), st.text() | st.integers() | st.booleans() | st.none(), min_size=1

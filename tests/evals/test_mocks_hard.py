@@ -812,7 +812,7 @@ async def one(case, dispatcher):
 
 async def main():
     async with anyio.create_task_group() as group:
-        for case in range(1000)[::order]:
+        for case in range(300)[::order]:
             group.start_soon(one, case, None)
 
 anyio.run(main, backend=sys.argv[2])
@@ -833,7 +833,7 @@ async def test_faults_are_the_same_in_any_process_and_any_order() -> None:
     first, second = await output("1", "1", "asyncio"), await output("2", "-1", "trio")
 
     assert first == second
-    assert 1_400 < first.count("failed_result") < 2_200
+    assert 420 < first.count("failed_result") < 660
 
 
 # The law of specificity

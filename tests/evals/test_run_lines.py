@@ -138,7 +138,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@settings(max_examples=40)
+@settings(max_examples=25)
 @given(cut=st.integers(0))
 def test_a_file_that_ends_anywhere_is_completed_to_the_same_results(
     tmp_path_factory: pytest.TempPathFactory, whole: Path, cut: int

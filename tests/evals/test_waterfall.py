@@ -7,7 +7,7 @@ from typing import Any
 
 import anyio
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hookline import (
@@ -271,6 +271,7 @@ def made(drawn: Any) -> list[Bar]:
     return bars
 
 
+@settings(max_examples=40)
 @given(BARS)
 def test_every_bar_is_on_the_axis_and_no_pause_is_in_one_that_has_nothing_inside(drawn: Any) -> None:
     waterfall = Waterfall(made(drawn))
