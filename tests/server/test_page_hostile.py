@@ -44,10 +44,18 @@ def paged(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         yield site
 
 
-@pytest.fixture
-def admin(paged: Site) -> Iterator[httpx.Client]:
+@pytest.fixture(scope="module")
+def signed_in(paged: Site) -> Iterator[httpx.Client]:
     with visitor(paged) as person:
         yield person
+
+
+@pytest.fixture
+def admin(signed_in: httpx.Client) -> Iterator[httpx.Client]:
+    """Somebody who has signed in, also if the test before has signed out."""
+    cookies = httpx.Cookies(signed_in.cookies)
+    yield signed_in
+    signed_in.cookies = cookies
 
 
 @pytest.fixture
