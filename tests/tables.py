@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-__all__ = ["for_each"]
+__all__ = ["for_each", "noted"]
 
 
 def for_each(names: str, rows: Iterable[Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -52,6 +52,7 @@ def for_each(names: str, rows: Iterable[Any]) -> Callable[[Callable[..., Any]], 
 
 @contextmanager
 def noted(row: dict[str, Any]) -> Iterator[None]:
+    """Note on a failure which row of a table it was in."""
     try:
         yield
     except pytest.skip.Exception:

@@ -14,7 +14,20 @@ from hookline.runtime import Agent, ScriptedModel, exec_agent, tool
 from tests.server.site import Site, key, new_id
 from tests.server.test_page_guards import done, visitor
 
-__all__ = ["complaints", "look", "page", "paged", "paused", "secret", "status_of", "support", "tenant", "text", "until"]
+__all__ = [
+    "complaints",
+    "look",
+    "page",
+    "paged",
+    "paused",
+    "secret",
+    "status_of",
+    "support",
+    "tenant",
+    "text",
+    "until",
+    "window",
+]
 
 
 @tool(needs_approval=True)
@@ -61,12 +74,29 @@ def complaints() -> list[str]:
 
 def look(browser: Browser, site: Site, secret: str | None = None, **options: Any) -> BrowserContext:
     """The browser of somebody who has signed in: as an administrator, unless a key is given."""
+    context = open_window(browser, site, **options)
+    sign_in(context, site, secret)
+    return context
+
+
+def open_window(browser: Browser, site: Site, **options: Any) -> BrowserContext:
     context = browser.new_context(base_url=f"{site.address}/page/", **options)
     context.set_default_timeout(30_000)
+    return context
+
+
+def sign_in(context: BrowserContext, site: Site, secret: str | None) -> None:
     with visitor(site, secret) as person:
         cookie = person.cookies["hookline_session"]
     context.add_cookies([{"name": "hookline_session", "value": cookie, "domain": "127.0.0.1", "path": "/page"}])
-    return context
+
+
+@pytest.fixture(scope="module")
+def window(browser: Browser, paged: Site) -> Iterator[BrowserContext]:
+    """A browser for one person after another: it keeps the scripts that it has loaded, and the page keeps nothing there."""
+    context = open_window(browser, paged)
+    yield context
+    context.close()
 
 
 @pytest.fixture
@@ -76,15 +106,17 @@ def secret(paged: Site, tenant: str) -> str:
 
 
 @pytest.fixture
-def page(browser: Browser, paged: Site, secret: str, complaints: list[str]) -> Iterator[Page]:
+def page(window: BrowserContext, paged: Site, secret: str, complaints: list[str]) -> Iterator[Page]:
     """Somebody of the tenant who has signed in, and opens a view; whatever the browser complains about fails the test."""
-    context = look(browser, paged, secret)
-    page = context.new_page()
+    sign_in(window, paged, secret)
+    page = window.new_page()
     page.on("console", lambda said: complaints.append(said.text) if said.type in ("error", "warning") else None)
     page.on("pageerror", lambda error: complaints.append(str(error)))
     page.on("request", lambda asked: None if asked.url.startswith(paged.address) else complaints.append(asked.url))
     yield page
-    context.close()
+    for each in window.pages:
+        each.close()
+    window.clear_cookies()
     assert complaints == []
 
 

@@ -6,6 +6,7 @@ The routes come from the application itself: one without an entry here fails.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +23,7 @@ from hookline.store._tables import definitions
 from tests.registry.test_policy_alerts import fallback_alert, put
 from tests.server import site as made
 from tests.server.site import Site, key
+from tests.tables import noted
 
 pytestmark = pytest.mark.anyio
 
@@ -215,22 +217,34 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
         yield site
 
 
-@pytest.fixture(scope="module")
-def secrets() -> dict[Scope, str]:
-    """Keys of acme with one scope, which all tests share: made when they are first used."""
-    return {}
-
-
-async def key_of(secrets: dict[Scope, str], database: SqlStore, scope: Scope) -> str:
-    if scope not in secrets:
-        secrets[scope] = await key(database, "acme", [scope])
-    return secrets[scope]
-
-
 @pytest.fixture
 async def database(shared: Site) -> AsyncIterator[SqlStore]:
     async with SqlStore(shared.url) as store:
         yield store
+
+
+class Clients:
+    """People who ask all routes: each keeps its connection."""
+
+    def __init__(self, site: Site, database: SqlStore, stack: AsyncExitStack) -> None:
+        self._site, self._database, self._stack = site, database, stack
+        self._known: dict[Scope, httpx.AsyncClient] = {}
+
+    async def of(self, scope: Scope) -> httpx.AsyncClient:
+        """Return somebody with a key of acme that has one scope."""
+        if scope not in self._known:
+            self._known[scope] = await self.with_key(await key(self._database, "acme", [scope]))
+        return self._known[scope]
+
+    async def with_key(self, secret: str | None) -> httpx.AsyncClient:
+        """Return somebody with a key: `""` for none, `None` for that of the administrator."""
+        return await self._stack.enter_async_context(self._site.client(secret))
+
+
+@pytest.fixture
+async def clients(shared: Site, database: SqlStore) -> AsyncIterator[Clients]:
+    async with AsyncExitStack() as stack:
+        yield Clients(shared, database, stack)
 
 
 async def sent(client: httpx.AsyncClient, method: str, case: Case, object_id: str, query: str = "") -> tuple[int, Any]:
@@ -247,45 +261,62 @@ async def sent(client: httpx.AsyncClient, method: str, case: Case, object_id: st
         return answer.status_code, answer.json() if is_json else None
 
 
-@pytest.mark.parametrize("place", GUARDED, ids=lambda place: f"{place[0]}-{place[1]}")
 async def test_only_its_scope_opens_a_route_and_only_for_own_objects(
-    shared: Site, database: SqlStore, secrets: dict[Scope, str], place: tuple[str, str]
+    shared: Site, database: SqlStore, clients: Clients
 ) -> None:
-    case, scope, method = CASES[place], ROUTE_SCOPES[place], place[0]
-    objects = {owner: await case.make(shared, database, owner) if case.make else "" for owner in OWNERS}
-    single = case.make is not None and case.listed is None
+    nobody, admin = await clients.with_key(""), await clients.with_key(None)
+    for place in GUARDED:
+        with noted({"place": place}):
+            make = CASES[place].make
+            objects = {owner: await make(shared, database, owner) if make else "" for owner in OWNERS}
+            await check_refusals(place, objects, clients, nobody)
+            await check_own(place, objects, clients)
+            await check_administrator(place, objects, admin)
 
-    async with shared.client("") as nobody:
-        for each in objects.values():
-            assert (await sent(nobody, method, case, each))[0] == 401
+
+async def check_refusals(
+    place: tuple[str, str], objects: dict[str, str], clients: Clients, nobody: httpx.AsyncClient
+) -> None:
+    case, method = CASES[place], place[0]
+    for each in objects.values():
+        assert (await sent(nobody, method, case, each))[0] == 401
     for other in SCOPES:
-        if other == scope:
+        if other == ROUTE_SCOPES[place]:
             continue
-        async with shared.client(await key_of(secrets, database, other)) as wrong:
-            for each in objects.values():
-                assert (await sent(wrong, method, case, each))[0] == 403, other
+        wrong = await clients.of(other)
+        for each in objects.values():
+            assert (await sent(wrong, method, case, each))[0] == 403, other
+
+
+async def check_own(place: tuple[str, str], objects: dict[str, str], clients: Clients) -> None:
+    case, scope, method = CASES[place], ROUTE_SCOPES[place], place[0]
     assert scope is not None
-    async with shared.client(await key_of(secrets, database, scope)) as acme:
-        if single:
-            for owner in ("globex", ""):
-                assert (await sent(acme, method, case, objects[owner]))[0] == 404, owner
-                assert (await sent(acme, method, case, objects[owner], f"tenantId={owner}"))[0] == 404, owner
-        if place == ("GET", "/metrics"):
-            assert (await sent(acme, method, case, ""))[0] == 404
-            return
-        status, answer = await sent(acme, method, case, objects["acme"])
-        assert status == case.status, answer
-        if case.listed is not None:
-            assert case.listed(answer) <= {"acme"}
-            for owner in ("globex", ""):
-                assert (await sent(acme, method, case, "", f"tenantId={owner}"))[0] == 404, owner
-    async with shared.client() as admin:
+    acme = await clients.of(scope)
+    if case.make is not None and case.listed is None:
         for owner in ("globex", ""):
-            status, answer = await sent(admin, method, case, objects[owner], _whose(place, owner))
-            unnamed = place in (("POST", "/v1/endpoints/enable"), ("POST", "/v1/endpoints/secrets"))
-            assert status in (case.status, 404 if unnamed else case.status), answer
-        if case.listed is not None:
-            assert case.listed((await sent(admin, method, case, ""))[1]) >= {"acme", "globex"}
+            assert (await sent(acme, method, case, objects[owner]))[0] == 404, owner
+            assert (await sent(acme, method, case, objects[owner], f"tenantId={owner}"))[0] == 404, owner
+    if place == ("GET", "/metrics"):
+        assert (await sent(acme, method, case, ""))[0] == 404
+        return
+    status, answer = await sent(acme, method, case, objects["acme"])
+    assert status == case.status, answer
+    if case.listed is not None:
+        assert case.listed(answer) <= {"acme"}
+        for owner in ("globex", ""):
+            assert (await sent(acme, method, case, "", f"tenantId={owner}"))[0] == 404, owner
+
+
+async def check_administrator(place: tuple[str, str], objects: dict[str, str], admin: httpx.AsyncClient) -> None:
+    case, method = CASES[place], place[0]
+    if place == ("GET", "/metrics"):
+        return
+    for owner in ("globex", ""):
+        status, answer = await sent(admin, method, case, objects[owner], _whose(place, owner))
+        unnamed = place in (("POST", "/v1/endpoints/enable"), ("POST", "/v1/endpoints/secrets"))
+        assert status in (case.status, 404 if unnamed else case.status), answer
+    if case.listed is not None:
+        assert case.listed((await sent(admin, method, case, ""))[1]) >= {"acme", "globex"}
 
 
 def _whose(place: tuple[str, str], owner: str) -> str:

@@ -10,11 +10,11 @@ from playwright.sync_api import Browser, expect
 from hookline.events import BeforeToolCall, HookType, encode
 from hookline.runtime import JournalEntry, OperationState
 from hookline.store import DeliveryLog
-from tests.server.browsing import complaints, page, paged, secret, tenant, text
+from tests.server.browsing import complaints, page, paged, secret, tenant, text, window
 from tests.server.site import Site, delivery, new_id, operation
 from tests.server.test_page_guards import VIEWS, done
 
-__all__ = ["complaints", "page", "paged", "secret", "tenant"]
+__all__ = ["complaints", "page", "paged", "secret", "tenant", "window"]
 
 FIRST_VIEW = 200_000
 

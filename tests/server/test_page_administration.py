@@ -19,11 +19,11 @@ from hookline.bus import MemoryBus, remote
 from hookline.relay import Relay, list_dead_letters
 from hookline.server import SCOPES, KeyStore
 from hookline.server._audit import AuditFilter, search_audit
-from tests.server.browsing import complaints, look, page, paged, secret, tenant, text
+from tests.server.browsing import complaints, look, page, paged, secret, tenant, text, window
 from tests.server.site import MASTER, PLAIN, Site, endpoint, key, new_id, operation
 from tests.server.test_page_guards import browsing, done, token_in, visitor
 
-__all__ = ["complaints", "page", "paged", "secret", "tenant"]
+__all__ = ["complaints", "page", "paged", "secret", "tenant", "window"]
 
 EVIL = "<img src=x onerror=alert(1)>\u202egnp.exe"
 HOSTILE = (
@@ -205,36 +205,22 @@ def test_a_key_grants_no_scope_that_it_does_not_have(paged: Site, tenant: str) -
     assert len(done(paged, KeyStore(paged.server.store).newest(tenant, limit=10))) == 2
 
 
-def test_every_field_takes_hostile_text(admin: httpx.Client, paged: Site) -> None:
-    shown = admin.get("/keys/new").text
-    token = {"token": token_in(shown)}
-    filters: tuple[tuple[str, tuple[str, ...]], ...] = (
-        ("/keys", ("text", "tenant", "state")),
-        ("/audit", ("text", "actor", "action", "target", "tenant")),
-        ("/audit", ("within",)),
-        ("/audit", ("from", "to")),
-        ("/audit", ("cursor",)),
-        ("/approvals/decisions", ("text", "decision", "by", "agent", "operation", "tenant")),
-        ("/approvals/decisions", ("within", "from")),
-        ("/approvals/decisions", ("cursor",)),
-        ("/endpoints", ("text", "state", "tenant")),
-        ("/endpoints/one", ("url", "tenant")),
-        ("/approvals/conversation", ("operation",)),
-    )
+def test_a_key_of_any_name_is_created_and_listed(admin: httpx.Client) -> None:
+    """`test_page_hostile` sends these texts to all fields of the page, but the forms of a key work once each."""
     for each in HOSTILE:
         word = each.encode("utf-8", "replace").decode()
-        answers = [admin.get(place, params=dict.fromkeys(names, word)) for place, names in filters]
-        form = token | {"form": word, "name": word, "tenant": word, "amount": word, "unit": word, "scope": word}
-        own = form | {"form": form_id(shown), "scope": "hooks:read", "amount": ""}
-        answers += [admin.post("/keys", data=form), admin.post("/keys", data=own)]
-        chosen = token | {"chosen": word, "first": word, "mark": word, "decision": word, "reason": word}
-        answers += [admin.post("/approvals/equal", data=chosen), admin.post("/endpoints/secrets", data=form)]
+        shown = admin.get("/keys/new").text
+        form = {"token": token_in(shown), "form": form_id(shown), "name": word, "tenant": word, "unit": word}
+        answers = [
+            admin.post("/keys", data=form | {"form": word, "amount": word, "scope": word}),
+            admin.post("/keys", data=form | {"amount": "", "scope": "hooks:read"}),
+            admin.get("/keys"),
+        ]
 
         assert {answer.status_code for answer in answers} <= {200, 400, 404, 409, 422}, word
         shown_texts = [re.sub(r'value="[^"]*"', "", answer.text) for answer in answers]
         assert not [text for text in shown_texts if "<script>alert" in text]
         assert not [line for text in shown_texts for line in text.splitlines() if "\u202e" in line]
-        shown = admin.get("/keys/new").text
 
 
 def test_the_audit_is_searched_by_words_and_tells_who_did_what(page: Any, paged: Site, tenant: str) -> None:

@@ -9,12 +9,12 @@ from playwright.sync_api import Browser, Page, expect
 
 from hookline.registry import HookDefinition
 from tests.server import gated_hooks
-from tests.server.browsing import complaints, look, page, secret, tenant, text
+from tests.server.browsing import complaints, look, page, secret, tenant, text, window
 from tests.server.site import Site, key
 from tests.server.test_page_guards import done, visitor
 from tests.server.test_page_hooks import called
 
-__all__ = ["complaints", "page", "secret", "tenant"]
+__all__ = ["complaints", "page", "secret", "tenant", "window"]
 
 
 @pytest.fixture(scope="module")

@@ -28,11 +28,13 @@ from tests.server.browsing import (
     tenant,
     text,
     until,
+    window,
 )
 from tests.server.site import Site, key, new_id, operation
 from tests.server.test_page_guards import done
+from tests.tables import for_each
 
-__all__ = ["complaints", "page", "paged", "secret", "tenant"]
+__all__ = ["complaints", "page", "paged", "secret", "tenant", "window"]
 
 MOST_TABS = 60
 
@@ -98,8 +100,8 @@ def test_on_the_page_of_an_operation_one_decides_about_it_though_many_others_wai
     assert admin.url.endswith(f"/operations/{wanted}")
 
 
-@pytest.mark.parametrize(
-    ("button", "decision", "status", "told"),
+@for_each(
+    "button, decision, status, told",
     [
         ("Approve", "approve", "done", "Approved:"),
         ("Reject and continue", "rejectAndContinue", "done", "Rejected and continued:"),

@@ -36,10 +36,24 @@ def paged(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
         yield site
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def admin(paged: Site) -> Iterator[httpx.Client]:
     with visitor(paged) as person:
         yield person
+
+
+@pytest.fixture(scope="module")
+def two(paged: Site) -> Iterator[tuple[httpx.Client, httpx.Client]]:
+    """Two people who have signed in."""
+    with visitor(paged) as first, visitor(paged) as second:
+        yield first, second
+
+
+@pytest.fixture(scope="module")
+def reader(paged: Site) -> Iterator[tuple[httpx.Client, dict[str, str]]]:
+    """Somebody who may change nothing, and the token of their session."""
+    with visitor(paged, done(paged, key(paged.server.store, "acme", ["hooks:read"]))) as person:
+        yield person, {"token": token_in(person.get("/hooks").text)}
 
 
 def make(site: Site, case: Case, tenant: str = "acme") -> Made:
@@ -84,20 +98,21 @@ def test_a_form_that_is_sent_twice_does_its_work_once(paged: Site, admin: httpx.
 
 
 @pytest.mark.parametrize("place", SENT, ids=name_of)
-def test_a_form_that_two_send_at_once_does_its_work_once(paged: Site, place: tuple[str, str]) -> None:
+def test_a_form_that_two_send_at_once_does_its_work_once(
+    paged: Site, two: tuple[httpx.Client, httpx.Client], place: tuple[str, str]
+) -> None:
     case = CASES[place]
-    alone = count_alone(paged, case)
+    alone = count_alone(paged, two[0], case)
     its, ready = make(paged, case), threading.Barrier(2)
     before = count_changes(paged)
 
-    def send(_: int) -> int:
-        with visitor(paged) as person:
-            form = find_form(person, case, its)
-            ready.wait(30)
-            return person.post(name_place(case.address, its), data=form).status_code
+    def send(person: httpx.Client) -> int:
+        form = find_form(person, case, its)
+        ready.wait(30)
+        return person.post(name_place(case.address, its), data=form).status_code
 
     with ThreadPoolExecutor(2) as pool:
-        statuses = sorted(pool.map(send, range(2)))
+        statuses = sorted(pool.map(send, two))
 
     assert case.status in statuses
     assert set(statuses) <= {case.status, *case.again, 409}
@@ -115,26 +130,28 @@ EACH_DOES_ITS_OWN = {
 """Two copies of these forms are two wishes: another attempt, secret, key or operation."""
 
 
-def count_alone(site: Site, case: Case) -> int:
+def count_alone(site: Site, person: httpx.Client, case: Case) -> int:
     """The number of changes that a form makes."""
     its = make(site, case)
     before = count_changes(site)
-    with visitor(site) as person:
-        person.post(name_place(case.address, its), data=find_form(person, case, its))
+    person.post(name_place(case.address, its), data=find_form(person, case, its))
     return count_changes(site) - before
 
 
-@pytest.mark.parametrize("headers", [SAME_SITE, SAME_SITE | HTMX], ids=["whole", "part"])
 @pytest.mark.parametrize("place", KEPT, ids=name_of)
 def test_a_form_of_a_session_that_has_ended_is_sent_after_signing_in(
-    paged: Site, admin: httpx.Client, place: tuple[str, str], headers: dict[str, str]
+    paged: Site, admin: httpx.Client, place: tuple[str, str]
 ) -> None:
     case = CASES[place]
     its = make(paged, case)
     form = find_form(admin, case, its)
     with browsing(paged) as person:
-        refused = person.post(name_place(case.address, its), data=form, headers=headers)
-        [sign_in] = read_forms(refused.text)[0]
+        whole, part = (
+            person.post(name_place(case.address, its), data=form, headers=headers)
+            for headers in (SAME_SITE, SAME_SITE | HTMX)
+        )
+        [sign_in] = read_forms(part.text)[0]
+        [sign_in_whole] = read_forms(whole.text)[0]
         again = person.post("/sign-in", data=dict(sign_in.fields) | {"key": paged.admin})
         kept = next(each for each in read_forms(again.text)[0] if each.action.endswith(name_place(case.address, its)))
         fields: dict[str, Any] = {}
@@ -142,8 +159,11 @@ def test_a_form_of_a_session_that_has_ended_is_sent_after_signing_in(
             fields.setdefault(name, []).append(value)
         answer = person.post(name_place(case.address, its), data=fields)
 
-    assert refused.status_code == 401
-    assert ("hx-retarget" in refused.headers) == ("hx-request" in headers)
+    assert (whole.status_code, part.status_code) == (401, 401)
+    assert ("hx-retarget" in whole.headers, "hx-retarget" in part.headers) == (False, True)
+    assert [field for field in sign_in_whole.fields if field[0] != "token"] == [
+        field for field in sign_in.fields if field[0] != "token"
+    ]
     assert {name: value for name, value in fields.items() if name != "token"} == {
         name: value if isinstance(value, list) else [value] for name, value in form.items() if name != "token"
     }
@@ -240,19 +260,18 @@ def test_an_address_that_cannot_be_read_is_explained_to_people(admin: httpx.Clie
 
 @pytest.mark.parametrize("place", SENT, ids=name_of)
 def test_a_part_of_a_page_that_is_refused_leaves_the_form_in_its_place(
-    paged: Site, admin: httpx.Client, place: tuple[str, str]
+    paged: Site, admin: httpx.Client, reader: tuple[httpx.Client, dict[str, str]], place: tuple[str, str]
 ) -> None:
     case = CASES[place]
     its = make(paged, case)
     form = find_form(admin, case, its)
     huge = {"big": "x" * 300_000}
-    with visitor(paged, done(paged, key(paged.server.store, "acme", ["hooks:read"]))) as reader:
-        mine = {"token": token_in(reader.get("/hooks").text)}
-        answers = [
-            reader.post(name_place(case.address, its), data=form | mine, headers=HTMX),
-            admin.post(name_place(case.address, its), data=form | huge, headers=HTMX),
-            admin.post(name_place(case.address, its), data=form | {"big": "x" * 2**20}, headers=HTMX),
-        ]
+    other, mine = reader
+    answers = [
+        other.post(name_place(case.address, its), data=form | mine, headers=HTMX),
+        admin.post(name_place(case.address, its), data=form | huge, headers=HTMX),
+        admin.post(name_place(case.address, its), data=form | {"big": "x" * 2**20}, headers=HTMX),
+    ]
 
     assert [answer.status_code for answer in answers] == [403, 413, 413]
     for answer in answers:

@@ -13,12 +13,13 @@ from playwright.sync_api import Browser, Page, expect
 from hookline.events import AfterToolCall, BeforeToolCall, encode
 from hookline.registry import HookDefinition, Registry
 from hookline.runtime import JournalEntry, OperationState
-from tests.server.browsing import complaints, look, page, paged, secret, tenant, text
+from tests.server.browsing import complaints, look, page, paged, secret, tenant, text, window
 from tests.server.site import Site, key, new_id
 from tests.server.test_page_guards import done, token_in, visitor
 from tests.server.test_page_looks import OUTSIDE
+from tests.tables import for_each
 
-__all__ = ["complaints", "page", "paged", "secret", "tenant"]
+__all__ = ["complaints", "page", "paged", "secret", "tenant", "window"]
 
 
 def made(site: Site, tenant: str, **fields: Any) -> HookDefinition:
@@ -603,7 +604,7 @@ def test_a_hook_in_shadow_is_enforced_from_now_for_whom_the_small_form_says(
     expect(page.get_by_text("In shadow, for 25 % of operations of agents refund*.")).to_be_visible()
 
 
-@pytest.mark.parametrize("percent", ["101", "-1", "0.001", "NaN", "a lot"])
+@for_each("percent", ["101", "-1", "0.001", "NaN", "a lot"])
 def test_a_percentage_that_is_none_is_named_at_its_field_and_nothing_is_stored(
     page: Page, paged: Site, tenant: str, percent: str, complaints: list[str]
 ) -> None:

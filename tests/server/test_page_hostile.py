@@ -44,10 +44,18 @@ def paged(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         yield site
 
 
-@pytest.fixture
-def admin(paged: Site) -> Iterator[httpx.Client]:
+@pytest.fixture(scope="module")
+def signed_in(paged: Site) -> Iterator[httpx.Client]:
     with visitor(paged) as person:
         yield person
+
+
+@pytest.fixture
+def admin(signed_in: httpx.Client) -> Iterator[httpx.Client]:
+    """Somebody who has signed in, also if the test before has signed out."""
+    cookies = httpx.Cookies(signed_in.cookies)
+    yield signed_in
+    signed_in.cookies = cookies
 
 
 @pytest.fixture
@@ -64,7 +72,7 @@ def rounds(request: pytest.FixtureRequest, paged: Site) -> Rounds:
         return Rounds(HOSTILE)
     if paged.server.store.dialect == "postgresql":
         return Rounds(FOR_DATABASES, unknown=FOR_DATABASES)
-    return Rounds(ACTING, HOSTILE, unknown=HOSTILE)
+    return Rounds(ACTING, [text for text in HOSTILE if text not in ACTING], unknown=HOSTILE)
 
 
 class Rounds(NamedTuple):
@@ -220,16 +228,20 @@ def test_no_text_in_a_form_breaks_it_or_acts(
 
 
 @pytest.mark.parametrize("place", SENT, ids=name_of)
-def test_a_megabyte_in_a_field_is_refused(paged: Site, admin: httpx.Client, place: tuple[str, str]) -> None:
+def test_a_megabyte_in_a_field_is_refused(
+    paged: Site, admin: httpx.Client, sender: Sender, place: tuple[str, str]
+) -> None:
     case = CASES[place]
     its, form = prepare(paged, admin, case)
 
-    # A megabyte in one field alone: it is refused for the length that its headers say, before a field is read.
-    for name, size in [*product(form, (60_000, 200_000)), (next(iter(form)), 2**20)]:
-        body = encode_form(form | {name: "x" * size})
-        given = admin.post(name_place(case.address, its), content=body, headers=FORM)
-        assert given.status_code == 413 or size < 2**20
-        check(read_answer(given), place, name, size)
+    for name, size in product(form, (60_000, 200_000)):
+        check(sender.post(name_place(case.address, its), form | {name: "x" * size}), place, name, size)
+    # A megabyte in one field alone: it is refused for the length that its headers say, before a field is read, so that
+    # only a client which minds no broken pipe reads the answer.
+    body = encode_form(form | {next(iter(form)): "x" * 2**20})
+    given = admin.post(name_place(case.address, its), content=body, headers=FORM)
+    assert given.status_code == 413
+    check(read_answer(given), place)
 
 
 def prepare(site: Site, admin: httpx.Client, case: Case) -> tuple[Made, dict[str, Any]]:

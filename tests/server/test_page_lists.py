@@ -13,12 +13,12 @@ from sqlalchemy import update
 
 from hookline.runtime import OperationState
 from hookline.store import operations
-from tests.server.browsing import complaints, look, page, paged, secret, tenant, text
+from tests.server.browsing import complaints, look, page, paged, secret, tenant, text, window
 from tests.server.site import Site, execution, key, new_id, operation
 from tests.server.test_page_guards import done, visitor
 from tests.store.records import insert_operations, operation_rows
 
-__all__ = ["complaints", "page", "paged", "secret", "tenant"]
+__all__ = ["complaints", "page", "paged", "secret", "tenant", "window"]
 
 TILE = re.compile(
     r'<a class="tile[^"]*" href="([^"]+)"><span class="tile-title">([^<]+)</span><strong>([^<]+)</strong>'

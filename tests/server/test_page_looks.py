@@ -12,12 +12,12 @@ from hookline import AfterToolCall, BeforeHumanIntervention, BeforeToolCall
 from hookline.events import AfterHumanIntervention, PendingTool
 from hookline.runtime import OperationState
 from hookline.server.page._assets import FOLDER
-from tests.server.browsing import complaints, look, page, paged, tenant, text
+from tests.server.browsing import complaints, look, page, paged, tenant, text, window
 from tests.server.site import Site, delivery, endpoint, execution, operation
 from tests.server.test_page_guards import VIEWS, done
 from tests.server.test_page_waterfall import at, journal, tool
 
-__all__ = ["complaints", "page", "paged", "tenant"]
+__all__ = ["complaints", "page", "paged", "tenant", "window"]
 
 
 @pytest.fixture

@@ -28,12 +28,12 @@ from hookline.runtime import (
     tool,
 )
 from hookline.store import SqlStore, events
-from tests.server.browsing import complaints, look, page, secret, status_of, tenant, text, until
+from tests.server.browsing import complaints, look, page, secret, status_of, tenant, text, until, window
 from tests.server.site import Site, key, new_id, operation
 from tests.server.test_page_decisions import EVIL, SHOWN
 from tests.server.test_page_guards import done, token_in, visitor
 
-__all__ = ["complaints", "page", "secret", "tenant"]
+__all__ = ["complaints", "page", "secret", "tenant", "window"]
 
 PROMPT = "Refund order 8812, please. " + "It arrived broken. " * 20
 

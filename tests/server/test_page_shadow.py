@@ -21,12 +21,12 @@ from hookline import (
     tool,
 )
 from tests.registry.test_policy_alerts import fallback_alert, put, rate_alert
-from tests.server.browsing import complaints, page, paged, secret, tenant
+from tests.server.browsing import complaints, page, paged, secret, tenant, window
 from tests.server.site import Site
 from tests.server.test_page_guards import done
 from tests.server.test_page_hooks import made, stored
 
-__all__ = ["complaints", "page", "paged", "secret", "tenant"]
+__all__ = ["complaints", "page", "paged", "secret", "tenant", "window"]
 
 
 @tool

@@ -16,7 +16,7 @@ from hookline.server.page._json_layout import WIDTH, layout_json
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=120),
     lambda inner: st.lists(inner, max_size=8) | st.dictionaries(st.text(max_size=20), inner, max_size=8),
-    max_leaves=60,
+    max_leaves=20,
 )
 
 

@@ -9,6 +9,7 @@ import socket
 import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import httpx
 import pytest
@@ -18,6 +19,7 @@ from hookline.errors import HookUsageError
 from hookline.server import Server, create_app
 from hookline.store import SqlStore
 from hookline.store._tables import workers
+from tests.programs import Program, run_program
 from tests.server.site import PLAIN, Site, operation
 from tests.server.test_hooks import DENY
 from tests.server.test_page_guards import visitor
@@ -30,64 +32,68 @@ import sys
 from hookline.server import Server, serve
 serve(lambda: Server(sys.argv[1], port=0, page=False))
 """
-HASTY = """
-import os, signal, sys
-from hookline.server import Server, serve
-
-def say(text):
-    print(text, flush=True)
-    os.kill(os.getpid(), getattr(signal, sys.argv[2]))
-
-serve(lambda: Server(sys.argv[1], port=0, page=False), say=say)
-"""
+SERVING = "tests.server.serving"
 SECRET = b"a key that only the tests have, 32 bytes"
 
 
 class Served:
-    """A server in a process of its own."""
+    """A server in a process of its own.
 
-    def __init__(self, process: asyncio.subprocess.Process) -> None:
-        self.process = process
+    Args:
+        program: The process.
+        errors: What it has written to its standard error.
+    """
+
+    def __init__(self, program: Program, errors: Path) -> None:
+        self.program, self.errors = program, errors
         self.key = self.address = ""
 
     async def listening(self) -> None:
-        assert self.process.stdout is not None
-        async with asyncio.timeout(100):
-            while not self.address:
-                line = (await self.process.stdout.readline()).decode().strip()
-                if not line and self.process.stdout.at_eof():
-                    raise AssertionError("it has ended before it listened")
-                if "hk_" in line:
-                    self.key = line.rpartition(" ")[2]
-                if "listens on" in line:
-                    self.address = line.rpartition(" ")[2]
+        while not self.address:
+            line = await self.program.read_line()
+            assert line, "it has ended before it listened: " + self.errors.read_text()
+            if "hk_" in line:
+                self.key = line.rpartition(" ")[2]
+            if "listens on" in line:
+                self.address = line.rpartition(" ")[2]
 
     async def end(self, number: signal.Signals) -> tuple[int, str]:
         """Send it a signal; gives its exit code, and what else it has said."""
-        assert self.process.stdout is not None
-        if self.process.returncode is None:
-            self.process.send_signal(number)
+        os.kill(self.program.pid, number)
         async with asyncio.timeout(100):
-            rest = (await self.process.stdout.read()).decode()
-            return await self.process.wait(), rest
+            return await self.program.wait(), await self.program.read_line() + self.errors.read_text()
 
 
 @asynccontextmanager
 async def served(url: str) -> AsyncIterator[Served]:
+    errors = Path(f"{url.removeprefix('sqlite:///')}.errors")
+    async with run_program(SERVING, url, errors) as program:
+        found = Served(program, errors)
+        await found.listening()
+        yield found
+
+
+async def test_a_command_of_its_own_serves_and_says_no_more_than_its_key_and_its_address(
+    new_database_url: Callable[[str], str],
+) -> None:
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-W", "error", "-c", PROGRAM, url),
+        *(sys.executable, "-W", "error", "-c", PROGRAM, new_database_url("sqlite")),
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,
         preexec_fn=default_signals,
         env={**os.environ, "PYTHONDEVMODE": ""},
     )
-    found = Served(process)
-    try:
-        await found.listening()
-        yield found
-    finally:
-        if process.returncode is None:
-            await found.end(signal.SIGKILL)
+    assert process.stdout is not None
+    async with asyncio.timeout(100):
+        lines = [(await process.stdout.readline()).decode()]
+        while "listens on" not in lines[-1]:
+            assert lines[-1]
+            lines.append((await process.stdout.readline()).decode())
+        process.terminate()
+        rest, code = await process.stdout.read(), await process.wait()
+
+    assert (code, rest) == (0, b"")
+    assert "hk_" in "".join(lines)
 
 
 def client_of(server: Served, key: str) -> httpx.AsyncClient:
@@ -113,19 +119,17 @@ async def test_one_command_serves_and_shows_the_first_key_once(new_database_url:
 
 @pytest.mark.parametrize("number", ["SIGTERM", "SIGINT"])
 async def test_a_signal_ends_it_cleanly_from_its_first_word_on(
-    new_database_url: Callable[[str], str], number: str
+    new_database_url: Callable[[str], str], tmp_path: Path, number: str
 ) -> None:
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-W", "error", "-c", HASTY, new_database_url("sqlite"), number),
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-        preexec_fn=default_signals,
-    )
-    async with asyncio.timeout(100):
-        said, problems = await process.communicate()
+    errors = tmp_path / "errors"
+    async with run_program(SERVING, new_database_url("sqlite"), errors, number) as program:
+        said = ""
+        while line := await program.read_line():
+            said += line
+        code = await program.wait()
 
-    assert (process.returncode, problems) == (0, b"")
-    assert [b"hk_" in said, b"listens on" in said] == [True, True]
+    assert (code, errors.read_text()) == (0, "")
+    assert ["hk_" in said, "listens on" in said] == [True, True]
 
 
 async def test_an_end_gives_the_lease_up_also_while_somebody_listens(new_database_url: Callable[[str], str]) -> None:

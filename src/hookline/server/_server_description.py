@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+from functools import cache
 from importlib.metadata import version
 from typing import Literal, TypeAlias
 
@@ -81,12 +82,18 @@ async def describe_server(parts: ServerParts, caller: Caller) -> ServerDescripti
         StoreUnavailableError: If the database cannot be reached.
     """
     return ServerDescription(
-        version=version("hookline"),
+        version=_read_version(),
         python=platform.python_version(),
         process=parts.store.worker_id,
         settings=parts.settings,
         system=await _describe_system(parts) if caller.sees_all else None,
     )
+
+
+@cache
+def _read_version() -> str:
+    """Return the version of hookline. To read its metadata takes as long as the rest of the description."""
+    return version("hookline")
 
 
 async def _describe_system(parts: ServerParts) -> SystemDescription:

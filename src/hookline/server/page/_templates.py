@@ -96,6 +96,7 @@ def page_environment() -> Environment:
     """
     environment = Environment(
         loader=FileSystemLoader(FOLDER),
+        auto_reload=False,
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
