@@ -10,9 +10,10 @@ import pytest
 
 from hookline.adapters.mcp import mcp_server
 from hookline.errors import AgentDefinitionError, install_command
+from tests.tables import for_each
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("given", "said"),
     [
         ({}, "pass either `command`"),

@@ -19,6 +19,7 @@ from hookline.adapters.models import ProviderError, PydanticModel
 from hookline.errors import HookUsageError, ModelError
 from hookline.runtime import ModelRetry
 from tests.runtime.scenes import AT_ONCE, Recorder, assert_order
+from tests.tables import for_each
 
 from .provider import (
     USAGE,
@@ -468,8 +469,8 @@ def test_an_error_of_a_provider_survives_pickling() -> None:
     assert (str(copied), copied.status, copied.model) == (str(error), 401, "gpt")
 
 
-@pytest.mark.parametrize("seconds", [0, -1, "5", float("nan")])
-@pytest.mark.parametrize("option", ["timeout", "stall_timeout"])
+@for_each("seconds", [0, -1, "5", float("nan")])
+@for_each("option", ["timeout", "stall_timeout"])
 def test_a_timeout_is_a_positive_number(option: str, seconds: Any) -> None:
     with pytest.raises(HookUsageError, match=f"`{option}` of a PydanticModel must be a positive number"):
         PydanticModel("test", **{option: seconds})

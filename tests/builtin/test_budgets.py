@@ -36,6 +36,7 @@ from hookline.builtin import budget, require_approval
 from hookline.calls import Usage
 from hookline.errors import HookDefinitionError, StoreUnavailableError
 from hookline.interceptors import Chain
+from tests.tables import for_each
 
 from .scenes import agent_of, asks, says, through, told
 
@@ -414,7 +415,7 @@ async def test_a_run_that_ends_settles_what_the_store_missed() -> None:
     assert (figures.used.tokens, figures.reserved.tokens) == (7, 0)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("options", "problem"),
     [
         ({"per": "user"}, "pass `cost_usd`, `tokens` or `calls`"),

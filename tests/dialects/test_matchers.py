@@ -9,18 +9,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hookline.dialects import DIALECTS, matcher_problem, matches
+from tests.tables import for_each
 
 FIRES = ["Bash", "*", "", ".*", "B.*", "^Bash$", "Edit|Bash", "Edit, Bash", "Edit|Write|Bash", "(Edit|Bash)", "as.$"]
 DOES_NOT = ["Bas", "bash", "Bash(echo *)", "Edit|Write", "^ash", "BashOutput", "mcp__.*", "Edit,Write"]
 
 
-@pytest.mark.parametrize("matcher", FIRES)
+@for_each("matcher", FIRES)
 def test_claude_fires_for_bash(matcher: str) -> None:
     assert matcher_problem(DIALECTS["claude"], matcher) == ""
     assert matches(DIALECTS["claude"], matcher, "Bash")
 
 
-@pytest.mark.parametrize("matcher", DOES_NOT)
+@for_each("matcher", DOES_NOT)
 def test_claude_does_not_fire_for_bash(matcher: str) -> None:
     assert not matches(DIALECTS["claude"], matcher, "Bash")
 
@@ -39,7 +40,7 @@ def test_expressions_of_settings_can_be_used(matcher: str) -> None:
     assert matcher_problem(DIALECTS["claude"], matcher) == ""
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("matcher", "words"),
     [
         ("[", "valid regular expression"),

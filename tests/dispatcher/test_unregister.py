@@ -12,6 +12,7 @@ import anyio
 import pytest
 
 from hookline import BeforeStep, DrainReport, Hook, HookDispatcher, Hooks
+from tests.tables import for_each
 
 from .samples import asked, for_ever, soon, step, turns, until
 
@@ -398,7 +399,7 @@ async def test_a_handler_that_unregisters_its_own_operation_does_not_wait_for_it
     assert results == [report(1, 2)]
 
 
-@pytest.mark.parametrize("index", range(4))
+@for_each("index", range(4))
 async def test_the_event_whose_handler_unregisters_its_operation_counts_beside_those_before(index: int) -> None:
     results: list[DrainReport] = []
     async with HookDispatcher() as dispatcher, soon():

@@ -31,6 +31,7 @@ from hookline import (
 )
 from hookline.errors import EventDecodeError, EventEncodeError, HooklineError
 from hookline.events import CompletionReason, PendingTool
+from tests.tables import for_each
 
 from .samples import COMMON_KEYS, EXAMPLES, TABLE, events_of, example
 
@@ -206,7 +207,7 @@ def test_a_field_of_a_wrong_type_is_named_by_its_path(kind: type[Event]) -> None
         assert error.path == f"$.{key}"
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("kind", "changes", "path"),
     [
         (AfterStep, {"toolsCalling": [{"apiName": 3, "toolCallId": "t"}]}, "$.toolsCalling[0].apiName"),
@@ -242,7 +243,7 @@ def test_the_type_key_is_required() -> None:
     assert refused(json.dumps(spoilt).encode()).path == "$.type"
 
 
-@pytest.mark.parametrize(
+@for_each(
     "data",
     [b"", b"nope", b"{", b'{"type":', b"[]", b"3", b"null", b'"beforeStep"', b"\xff\xfe", b"{}", b"[" * 100_000,
      b'{"type":"beforeStep","operationId":"\xff","stepIndex":0}', b'{"type":"beforeStep"} trailing'],

@@ -26,6 +26,7 @@ from hookline import (
     exec_agent,
     interrupt,
 )
+from tests.tables import for_each
 
 pytestmark = pytest.mark.anyio
 
@@ -113,7 +114,7 @@ async def test_changing_some_arguments_does_not_drop_the_rest() -> None:
     assert (ran.args, ran.tool_name, ran.tool_call_id) == ({"q": "x", "limit": 3}, "find", "t1")
 
 
-@pytest.mark.parametrize("answer", [{}, {"arguments": {"q": "y"}}, {"allow": False}, False, True, "", 0], ids=repr)
+@for_each("answer", [{}, {"arguments": {"q": "y"}}, {"allow": False}, False, True, "", 0], ids=repr)
 async def test_an_answer_without_a_verdict_does_not_block_without_a_reason(answer: Any) -> None:
     """philschmid 6: a missing `allow` blocked, and no reason was given."""
     outcome = await run([before(lambda call: answer, id="unclear")])

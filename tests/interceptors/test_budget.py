@@ -13,6 +13,7 @@ import pytest
 from hookline.calls import Deny
 from hookline.errors import HookDefinitionError, HookDenied, HookExecutionError, HookTimeoutError
 from hookline.interceptors import Chain
+from tests.tables import for_each
 
 from .calls import Tool, after, around, before, guard, hook, keep_busy, run, statuses
 
@@ -59,8 +60,8 @@ async def test_hooks_that_are_each_quick_enough_may_be_too_slow_together() -> No
     assert isinstance(cause.__cause__, HookTimeoutError)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("on_error", ["open", "closed"])
+@for_each("kind", KINDS)
+@for_each("on_error", ["open", "closed"])
 async def test_a_hook_is_not_started_when_the_budget_is_used_up(kind: str, on_error: str) -> None:
     started: list[str] = []
     tool = Tool()

@@ -19,6 +19,7 @@ from hookline.otel import TracingHooks
 from hookline.otel._content import Content, message_parts
 from hookline.runtime import Compaction
 from tests.otel.capture import Sink, agent_of, asks, call, calls, content, failed, says
+from tests.tables import for_each
 
 pytestmark = pytest.mark.anyio
 
@@ -528,7 +529,7 @@ async def test_of_a_long_conversation_the_newest_messages_are_kept():
     assert length >= total, "the length is that of everything there was"
 
 
-@pytest.mark.parametrize("size", range(1, 80))
+@for_each("size", range(1, 80))
 def test_a_budget_holds_wherever_it_runs_out(size):
     attributes: dict[str, Any] = {}
     messages = [Message(role="user", content="x" * 10_000)]

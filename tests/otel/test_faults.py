@@ -53,6 +53,7 @@ from hookline.events import EVENTS, Event
 from hookline.otel import MetricsHooks, RunContextFilter, TracingHooks
 from hookline.runtime import Approve, Compaction, InMemoryStore
 from tests.otel.capture import Sink, agent_of, asks, call, calls, failed, says
+from tests.tables import for_each
 
 pytestmark = pytest.mark.anyio
 
@@ -207,8 +208,8 @@ KINDS = ("", "invoke_agent", "agent_step", "chat", "execute_tool", "call_agent",
 METHODS = ("start_span", "end", "set_attributes", "set_status", "get_span_context", "is_recording")
 
 
-@pytest.mark.parametrize("only", KINDS)
-@pytest.mark.parametrize("method", METHODS)
+@for_each("only", KINDS)
+@for_each("method", METHODS)
 async def test_a_tracer_that_raises_changes_nothing_for_the_run(method, only, caplog):
     expected = await untraced()
     sink = Sink()
@@ -233,7 +234,7 @@ async def test_a_span_that_cannot_be_written_to_is_ended_all_the_same(method, ca
     assert sink.names() == whole.names()
 
 
-@pytest.mark.parametrize("only", KINDS[2:])
+@for_each("only", KINDS[2:])
 async def test_a_span_that_cannot_be_ended_does_not_take_others_along(only, caplog):
     whole, sink = Sink(), Sink()
 
@@ -373,7 +374,7 @@ async def test_a_broken_meter_does_not_keep_a_run_that_breaks_off_from_being_see
     assert tracing.open_kinds() == []
 
 
-@pytest.mark.parametrize("mode", ["NO_CONTENT", "SPAN_ONLY", "EVENT_ONLY", "SPAN_AND_EVENT"])
+@for_each("mode", ["NO_CONTENT", "SPAN_ONLY", "EVENT_ONLY", "SPAN_AND_EVENT"])
 async def test_loggers_that_raise_change_nothing_for_the_run_nor_for_its_spans(mode, caplog):
     whole, sink = Sink(), Sink()
     turns = (calls(call("gone"), tokens=7), ValueError("broke"))
@@ -534,8 +535,8 @@ async def test_a_dead_endpoint_changes_nothing(caplog):
 # Limits of spans.
 
 
-@pytest.mark.parametrize("capture_content", [False, True])
-@pytest.mark.parametrize("limit", [1, 3, 5])
+@for_each("capture_content", [False, True])
+@for_each("limit", [1, 3, 5])
 async def test_where_a_span_holds_few_attributes_the_important_ones_are_among_them(limit, capture_content, caplog):
     sink = Sink(limits=SpanLimits(max_span_attributes=limit))
 
@@ -669,7 +670,7 @@ ODD_VALUES = {
 }
 
 
-@pytest.mark.parametrize("odd", ODD_VALUES)
+@for_each("odd", ODD_VALUES)
 async def test_arguments_that_no_encoder_knows_change_nothing(odd, caplog):
     @tool
     async def find() -> str:
@@ -761,7 +762,7 @@ HOSTILE = {
 }
 
 
-@pytest.mark.parametrize("what", HOSTILE)
+@for_each("what", HOSTILE)
 async def test_a_hostile_name_is_exported_in_a_form_that_every_back_end_can_take(what, caplog):
     name, sink = HOSTILE[what], Sink()
     hooks = Hooks(name, inherit=True)
@@ -814,7 +815,7 @@ async def test_a_hostile_name_is_exported_in_a_form_that_every_back_end_can_take
     sink.assert_whole()
 
 
-@pytest.mark.parametrize(
+@for_each(
     "settings",
     [
         {"stop_sequences": ["\ud800"], "temperature": math.nan},
@@ -839,7 +840,7 @@ async def test_settings_of_a_model_that_make_no_sense_harm_nobody(settings, capl
     assert len(sink.named("chat")) == 1
 
 
-@pytest.mark.parametrize("count", [2**63, 10**30, -5, True])
+@for_each("count", [2**63, 10**30, -5, True])
 async def test_a_usage_that_makes_no_sense_harms_nobody(count, caplog):
     sink = Sink()
     answer = ModelResponse(content="x", usage=Usage(input_tokens=count, output_tokens=count))
@@ -950,7 +951,7 @@ def wrong_events(kind: type[Event]) -> Iterator[Event]:
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
-@pytest.mark.parametrize("kind", EVENTS.values(), ids=EVENTS)
+@for_each("kind", EVENTS.values(), ids=EVENTS)
 async def test_an_event_with_a_wrong_field_harms_neither_the_others_nor_the_batch(kind, caplog):
     caplog.set_level(logging.CRITICAL)
     sink, operations = Sink(), []
@@ -995,7 +996,7 @@ async def test_a_clock_that_is_wrong_for_one_event_does_not_spoil_the_times_of_o
 # The context of a run.
 
 
-@pytest.mark.parametrize("around", [AgentCall, StepCall, ToolCall, ModelCall, SubAgentCall, CompactCall])
+@for_each("around", [AgentCall, StepCall, ToolCall, ModelCall, SubAgentCall, CompactCall])
 async def test_what_a_hook_puts_into_the_context_is_there_whether_the_run_is_traced_or_not(around):
     seen: list[list[Any]] = [[], []]
 
@@ -1193,7 +1194,7 @@ async def test_without_an_sdk_everything_works_and_nothing_is_told():
 # Arguments.
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("name", "value"),
     [
         ("tracer_provider", 42),

@@ -25,6 +25,7 @@ from hookline import Ask, BeforeStep, Deny, Hook, Hooks, Respond, ToolCall, Tool
 from hookline.errors import HookDefinitionError, PhaseTransitionError
 from hookline.phases import TRANSITIONS, Phase, PhaseHook, PhaseMachine, PhaseTransition
 from hookline.signals import hook_executed
+from tests.tables import for_each
 
 from .samples import PhaseHookOf, announced, machine_in, noting, pair, path_to
 
@@ -56,7 +57,7 @@ def bundle(*handlers: Any, timeout: float | None = None, **options: Any) -> Hook
 # --- which, and in which order
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("source", "target", "called"),
     [
         (Phase.BOOTSTRAPPING, Phase.IDLE, 1),
@@ -353,7 +354,7 @@ async def test_hooks_of_other_kinds_are_accepted_and_idle() -> None:
     assert log == ["phase"]
 
 
-@pytest.mark.parametrize("hooks", [[lambda transition: None], Hooks("not in a list"), [None], None, ["h"]])
+@for_each("hooks", [[lambda transition: None], Hooks("not in a list"), [None], None, ["h"]])
 async def test_a_wrong_batch_is_refused(hooks: Any) -> None:
     with pytest.raises(HookDefinitionError):
         PhaseMachine("agent", hooks)
@@ -471,7 +472,7 @@ async def test_the_hooks_of_a_move_are_those_at_its_beginning() -> None:
 FAILURES = [ValueError("bad"), Unprintable(), ExceptionGroup("both", [ValueError(), KeyError()]), StopIteration(), StopAsyncIteration(), TimeoutError(), RecursionError()]  # fmt: skip
 
 
-@pytest.mark.parametrize("error", FAILURES, ids=lambda error: type(error).__name__)
+@for_each("error", FAILURES, ids=lambda error: type(error).__name__)
 @BOTH
 async def test_an_exception_is_logged_with_hook_move_and_agent_and_the_next_hook_runs(
     error: Exception, caplog: pytest.LogCaptureFixture, *, is_async: bool
@@ -631,7 +632,7 @@ async def test_a_plain_hook_that_returns_a_coroutine_is_told_so(caplog: pytest.L
 
 
 @BOTH
-@pytest.mark.parametrize("value", [42, "nobody asked", {"content": "x"}, ValueError("returned")], ids=repr)
+@for_each("value", [42, "nobody asked", {"content": "x"}, ValueError("returned")], ids=repr)
 async def test_a_value_that_a_hook_returns_means_nothing(
     value: object, caplog: pytest.LogCaptureFixture, *, is_async: bool
 ) -> None:
@@ -646,7 +647,7 @@ async def test_a_value_that_a_hook_returns_means_nothing(
 
 
 @BOTH
-@pytest.mark.parametrize("decision", [Deny("no"), Ask("may I?"), Respond("x"), ToolResult(content="x")], ids=repr)
+@for_each("decision", [Deny("no"), Ask("may I?"), Respond("x"), ToolResult(content="x")], ids=repr)
 async def test_a_decision_that_a_hook_returns_is_an_error_of_that_hook(
     decision: object, caplog: pytest.LogCaptureFixture, *, is_async: bool
 ) -> None:

@@ -38,6 +38,7 @@ from hookline.errors import HookUsageError, OperationExistsError, RunStopped, Un
 from hookline.events import HookType
 from hookline.hooks import AnyHook
 from hookline.runtime import KINDS, AdapterRun, Approve, Capabilities, Reject
+from tests.tables import for_each
 
 from .scenes import Recorder, call, calls
 
@@ -270,7 +271,7 @@ def says_that_it_guides(call: ModelCall, answer: ModelResponse) -> Guide | None:
     return None
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("kind", "call", "handler", "what"),
     [
         ("before", AgentCall, adds, "AgentCall.add_context"),

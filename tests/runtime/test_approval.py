@@ -42,6 +42,7 @@ from hookline.errors import (
     OperationNotFoundError,
 )
 from hookline.runtime import OperationState
+from tests.tables import for_each
 
 from .scenes import (
     Hanging,
@@ -402,7 +403,7 @@ async def still_resumable(shop: Shop, before: OperationState | None) -> None:
     assert (result.reason, shop.paid) == ("done", [5])
 
 
-@pytest.mark.parametrize(
+@for_each(
     "decisions",
     [
         [],
@@ -582,7 +583,7 @@ async def test_a_paused_operation_is_not_live() -> None:
     assert not interrupt("op")
 
 
-@pytest.mark.parametrize("event", ["beforeStep", "afterHumanIntervention", "beforeToolCall", "afterToolCall"])
+@for_each("event", ["beforeStep", "afterHumanIntervention", "beforeToolCall", "afterToolCall"])
 async def test_a_resumed_run_that_is_interrupted_answers_every_call(event: str) -> None:
     shop = three_payments()
     await shop.start()

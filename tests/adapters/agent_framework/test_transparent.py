@@ -24,6 +24,7 @@ from hookline.calls import ModelResponse, SubAgentCall, ToolRequest
 from hookline.evals.adapter_contract import Scene
 from hookline.events import EVENTS, AfterStep, OnComplete
 from hookline.runtime import InMemoryStore
+from tests.tables import for_each
 
 from .stage import agent_of
 from .test_agent_framework import DONE, EVENTS_OF_PLAIN, PLAIN, add, calls, listening, names
@@ -165,9 +166,9 @@ PROGRAMS: dict[str, Callable[[bool], Play]] = {
 }
 
 
-@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
-@pytest.mark.parametrize("attached", ATTACHED)
-@pytest.mark.parametrize("name", PROGRAMS)
+@for_each("stream", [False, True], ids=["whole", "streamed"])
+@for_each("attached", ATTACHED)
+@for_each("name", PROGRAMS)
 async def test_hooks_that_change_nothing_leave_a_program_as_it_was(name: str, attached: str, stream: bool) -> None:
     play = PROGRAMS[name](stream)
     bare = await play([])

@@ -53,6 +53,7 @@ from hookline import (
 from hookline import ModelResponse as Answer
 from hookline.adapters.pydantic_ai import Hookline
 from hookline.errors import HookUsageError, RunStopped
+from tests.tables import for_each
 
 from .test_pydantic_ai import adder, agent_that, call, names, watch
 
@@ -212,8 +213,8 @@ class Counting(WrapperModel):
             yield stream
 
 
-@pytest.mark.parametrize("kind", ["observers", "before", "guard", "after", "around"])
-@pytest.mark.parametrize(
+@for_each("kind", ["observers", "before", "guard", "after", "around"])
+@for_each(
     "turns",
     [("no idea", RIGHT), ("no idea", "still none"), (WRONG,), (RIGHT,)],
     ids=["mended", "text", "wrong", "right"],
