@@ -57,6 +57,7 @@ def seen(*events: type) -> tuple[Hooks, list[Any]]:
     return hooks, heard
 
 
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])  # trio talks to `raw`, which starts in a tenth of the time
 async def test_a_real_server_answers_a_run_with_text_structure_failures_and_other_contents() -> None:
     hooks, heard = seen(BeforeToolCall, AfterToolCall, OnToolCallError)
     calls = [

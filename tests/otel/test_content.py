@@ -554,7 +554,7 @@ JSON = st.recursive(
 
 
 @given(value=JSON, size=st.integers(min_value=1, max_value=200))
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=60)
 def test_whatever_is_cut_stays_json(value, size):
     attributes: dict[str, Any] = {}
 
@@ -595,7 +595,7 @@ def conversations(draw):
 
 
 @given(messages=conversations(), size=st.integers(min_value=1, max_value=400))
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=60)
 def test_messages_that_were_cut_are_messages_still(messages, size):
     attributes: dict[str, Any] = {}
 

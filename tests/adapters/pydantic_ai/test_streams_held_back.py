@@ -194,7 +194,7 @@ def _cut(text: str, sizes: list[int]) -> list[str]:
     return [*cut, text]
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(first=st.tuples(thoughts | st.just([]), words | st.just([]), pieces_of_calls), last=words)
 def test_a_held_stream_is_the_bare_stream(first: tuple[list[Any], ...], last: list[str]) -> None:
     turns = [[piece for pieces in first for piece in pieces], last]
