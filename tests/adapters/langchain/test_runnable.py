@@ -248,8 +248,9 @@ async def test_a_run_gives_what_it_gives_without_hooks_and_is_an_operation(way: 
 @for_each("method", READS)
 async def test_what_runs_nothing_gives_what_it_gives_without_hooks(method: str) -> None:
     given: list[Any] = []
+    agent = saving_agent()
     for with_hooks in (False, True):
-        agent, config, seen = saving_agent(), thread(), Recorder()
+        config, seen = thread(), Recorder()
         subject = hooked(agent, hooks=[seen.hooks]) if with_hooks else agent
         await agent.ainvoke(GO, config)
         found = READS[method](subject, config)
