@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import reprlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -14,6 +15,9 @@ from typing import Any
 import pytest
 
 __all__ = ["for_each"]
+
+short_repr = reprlib.Repr()  # it shows values whose `repr` fails, and cuts long ones
+short_repr.maxstring = short_repr.maxother = 200
 
 
 def for_each(
@@ -68,6 +72,6 @@ def noted(name: str, row: dict[str, Any], caplog: pytest.LogCaptureFixture | Non
     except pytest.skip.Exception:
         pytest.fail("A row that is skipped would skip the rows after it, too.")
     except BaseException as error:
-        values = ", ".join(f"{key} = {value!r}" for key, value in row.items())
+        values = ", ".join(f"{key} = {short_repr.repr(value)}" for key, value in row.items())
         error.add_note(f"In the row {name!r}, {values}" if name else f"In the row {values}")
         raise

@@ -83,7 +83,7 @@ async def test_a_transform_into_something_of_another_shape_fails_closed(point: s
     assert sequence == list(range(len(sequence)))
 
 
-@pytest.mark.parametrize("point", ["input", "post_model_call", "output"])
+@for_each("point", ["input", "post_model_call", "output"])
 async def test_a_transform_that_leaves_no_context_fails_closed(point: str) -> None:
     result = await exec_agent(
         agent(Sums(), says("secret")), "go", hooks=[PolicyHooks(Policy(**{point: transform("$target", "hello")}))]

@@ -367,9 +367,7 @@ async def test_a_sub_agent_that_policies_deny_does_not_run() -> None:
     assert {context["agent"]["id"] for context in policy.asked} == {"banker"}
 
 
-@pytest.mark.parametrize(
-    ("turn", "reason"), [(ValueError("broken"), "error"), (says("ok"), "completed"), (asks("hang"), "cancelled")]
-)
+@for_each(("turn", "reason"), [(ValueError("broken"), "error"), (says("ok"), "completed"), (asks("hang"), "cancelled")])
 async def test_shutdown_comes_once_however_a_run_ends(turn: ModelResponse | Exception, reason: str) -> None:
     policy = Policy()
 

@@ -70,7 +70,7 @@ async def error_of(model: PydanticModel, *, streamed: bool) -> ModelError:
 
 
 @both
-@pytest.mark.parametrize("status", [408, 409, 425, 429, 500, 503, 529])
+@for_each("status", [408, 409, 425, 429, 500, 503, 529])
 @one_loop
 async def test_a_passing_status_may_be_tried_again(provider: Provider, status: int, streamed: bool) -> None:
     provider.script(refuses(status, "later, please"))
@@ -85,7 +85,7 @@ async def test_a_passing_status_may_be_tried_again(provider: Provider, status: i
 
 
 @both
-@pytest.mark.parametrize(
+@for_each(
     ("status", "advice"),
     [
         (400, ""),
@@ -129,7 +129,7 @@ async def test_an_account_without_credit_is_not_asked_again(provider: Provider) 
     assert not isinstance(error, TransientModelError)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("headers", "seconds"),
     [
         ({"Retry_After": "7"}, 7.0),
@@ -174,7 +174,7 @@ async def test_a_wait_may_be_a_date(provider: Provider) -> None:
 
 
 @both
-@pytest.mark.parametrize(
+@for_each(
     "body",
     [
         b"",
@@ -266,7 +266,7 @@ def ends_in_a_character(exchange: Exchange) -> None:
     exchange.end()
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("play", "passes"),
     [
         (streams(HALF, then=Exchange.cut), True),

@@ -180,7 +180,7 @@ async def test_many_findings_fill_no_metadata() -> None:
     assert len(call.metadata["prompt_injection"]) == 20
 
 
-@pytest.mark.parametrize("content", [None, 3, b"x"])
+@for_each("content", [None, 3, b"x"])
 async def test_odd_contents_do_no_harm(content: Any) -> None:
     assert (await through(Chain([PromptInjectionScan()]), called(), ToolResult(content=content))).denied is None
 

@@ -125,7 +125,7 @@ async def test_arguments_are_replaced_when_asked_for_nested_ones_too() -> None:
     assert hidden.call.args == {"to": ["[redacted]", {"cc": "[redacted]", "n": 1}], "none": None}
 
 
-@pytest.mark.parametrize("switch", ["tool_results", "output", "messages"])
+@for_each("switch", ["tool_results", "output", "messages"])
 async def test_each_place_can_be_left_alone(switch: str) -> None:
     chain = Chain([redact(["email"], **{switch: False})])  # type: ignore[arg-type]
     text = "a@b.org"

@@ -372,7 +372,7 @@ def test_the_limits_are_those_that_the_reference_names() -> None:
     assert (dispatcher.hook_timeout, dispatcher.max_queued, dispatcher.chain_budget) == (30.0, 10_000, None)
 
 
-@pytest.mark.parametrize(("peak", "live"), [(2048, 255), (1025, 128), (1024, None)])
+@for_each(("peak", "live"), [(2048, 255), (1025, 128), (1024, None)])
 async def test_tables_shrink_once_fewer_than_an_eighth_of_their_operations_are_live(
     peak: int, live: int | None
 ) -> None:

@@ -119,7 +119,7 @@ async def test_everybody_misses_the_events_of_a_lane_that_had_not_begun(caplog: 
     assert [record for record in caplog.records if record.levelno >= logging.ERROR] == []
 
 
-@pytest.mark.parametrize("bound", [1, 256, 1000])
+@for_each("bound", [1, 256, 1000])
 async def test_a_lane_refuses_the_first_event_above_its_bound_however_large_that_is(
     bound: int, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -235,7 +235,7 @@ def lambda_async(function: Callable[[], Awaitable[object]]) -> Callable[[Any], A
     return handler
 
 
-@pytest.mark.parametrize("timeout", [math.inf, 60, 1e300])
+@for_each("timeout", [math.inf, 60, 1e300])
 async def test_a_longer_timeout_of_the_hook_beats_the_dispatchers(timeout: float) -> None:
     seen: list[str] = []
 
@@ -332,8 +332,8 @@ async def test_a_handler_that_swallows_its_timeout_delays_nothing_but_is_reporte
 
 
 @ASYNCIO
-@pytest.mark.parametrize("suspends", [0, 1])
-@pytest.mark.parametrize("timeout", [None, math.inf, 5])
+@for_each("suspends", [0, 1])
+@for_each("timeout", [None, math.inf, 5])
 async def test_a_cancelled_future_that_a_handler_awaits_is_the_handlers_failure(
     suspends: int, timeout: float | None, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -610,8 +610,8 @@ async def test_a_base_exception_during_unregister_is_raised() -> None:
 
 
 @ASYNCIO
-@pytest.mark.parametrize("how_many", [1, 3])
-@pytest.mark.parametrize("body", ["waits", "raises in its finally", "swallows"])
+@for_each("how_many", [1, 3])
+@for_each("body", ["waits", "raises in its finally", "swallows"])
 async def test_a_base_exception_in_a_lane_leaves_the_task_uncancelled(how_many: int, body: str) -> None:
     bundles = [Hooks(f"b{number}") for number in range(how_many)]
     for bundle in bundles:

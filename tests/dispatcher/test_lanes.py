@@ -485,7 +485,7 @@ async def test_a_child_task_of_a_handler_inherits_its_context() -> None:
 # --- law 8
 
 
-@pytest.mark.parametrize("bound", [1, 2, 5])
+@for_each("bound", [1, 2, 5])
 async def test_a_lane_holds_at_most_max_queued_and_drops_the_newest(
     bound: int, caplog: pytest.LogCaptureFixture
 ) -> None:

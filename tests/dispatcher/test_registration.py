@@ -302,7 +302,7 @@ async def test_one_function_may_be_registered_many_times() -> None:
         assert seen == ["x"] * 4
 
 
-@pytest.mark.parametrize("named", [BeforeStep, HookType.BEFORE_STEP, "beforeStep"])
+@for_each("named", [BeforeStep, HookType.BEFORE_STEP, "beforeStep"])
 async def test_a_hook_names_its_event_by_class_or_by_wire_name(named: Any) -> None:
     seen: list[BeforeStep] = []
     async with HookDispatcher() as dispatcher:
@@ -1017,7 +1017,7 @@ async def test_a_decorated_function_that_wraps_an_async_one_is_async() -> None:
     assert (before, seen, report.delivered) == ([], ["inner"], 1)
 
 
-@pytest.mark.parametrize("others", [0, 1, 2])
+@for_each("others", [0, 1, 2])
 async def test_an_ended_operations_registration_removes_nothing_of_the_next_one_with_the_same_bundle(
     others: int,
 ) -> None:
@@ -1036,7 +1036,7 @@ async def test_an_ended_operations_registration_removes_nothing_of_the_next_one_
     assert seen == ["shared"] * (1 + others)
 
 
-@pytest.mark.parametrize("others", [0, 1, 2])
+@for_each("others", [0, 1, 2])
 async def test_a_removed_registration_keeps_no_handler(others: int) -> None:
     def handler(event: BeforeStep) -> None: ...
 

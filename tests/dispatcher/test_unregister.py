@@ -138,7 +138,7 @@ async def test_hung_handlers_are_cancelled_and_reported() -> None:
         assert cancelled == ["x"] * 3
 
 
-@pytest.mark.parametrize("drain_timeout", [0, 0.0, 0.001])
+@for_each("drain_timeout", [0, 0.0, 0.001])
 async def test_what_never_started_is_dropped(drain_timeout: float) -> None:
     seen: list[int] = []
 

@@ -292,7 +292,7 @@ class _Opaque:
     pass
 
 
-@pytest.mark.parametrize(
+@for_each(
     "value",
     [_Opaque(), {1, _Opaque()}, 1j, lambda: None, "\ud800", {"deep": [_Opaque()]}, {("a", "b"): 1}],
     ids=["object", "set", "complex", "function", "surrogate", "nested", "tuple-key"],
@@ -327,8 +327,8 @@ def test_a_number_that_json_cannot_carry_is_not_written_as_something_else(value:
     assert isinstance(decode(written), OnComplete)
 
 
-@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
-@pytest.mark.parametrize("field", ["args", "metadata"])
+@for_each("value", [math.nan, math.inf, -math.inf])
+@for_each("field", ["args", "metadata"])
 def test_a_number_that_json_cannot_carry_is_not_written_as_null_in_args_or_metadata(field: str, value: float) -> None:
     event = example(AfterToolCall, **{field: {"deep": [{"n": value}]}})
 

@@ -65,7 +65,7 @@ async def test_a_follow_up_does_not_send_the_first_message_again() -> None:
     assert asked == [["FIRST"], ["FIRST", "one", "FOLLOW"]]
 
 
-@pytest.mark.parametrize("where", [BeforeStep, AfterStep, AgentCall])
+@for_each("where", [BeforeStep, AfterStep, AgentCall])
 async def test_a_follow_up_does_not_start_an_aborted_agent_again(where: Any) -> None:
     """philschmid 3: after `abort()`, an injection started the agent again."""
     asked: list[list[str]] = []
@@ -288,7 +288,7 @@ async def test_no_figure_at_the_end_counts_something_else_or_is_never_set() -> N
     assert end.duration_ms > 0
 
 
-@pytest.mark.parametrize("kind", ["before", "guard", "after"])
+@for_each("kind", ["before", "guard", "after"])
 async def test_an_empty_answer_and_none_do_not_mean_different_things_by_accident(kind: str) -> None:
     """philschmid 16: `{}` blocked where `undefined` allowed, and elsewhere neither did."""
     make = {"before": before, "guard": guard, "after": after}[kind]

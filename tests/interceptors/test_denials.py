@@ -266,7 +266,7 @@ async def test_the_call_of_a_denied_outcome_is_the_call_that_was_refused() -> No
 # --- asking
 
 
-@pytest.mark.parametrize("kind", ["before", "guard", "around"])
+@for_each("kind", ["before", "guard", "around"])
 async def test_an_ask_in_a_bare_chain_is_a_denial_that_says_what_to_ask(kind: str) -> None:
     tool = Tool()
 

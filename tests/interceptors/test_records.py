@@ -124,7 +124,7 @@ async def test_a_wrong_value_after_a_denial_is_recorded_as_an_error() -> None:
     assert statuses(outcome) == [("confused", "error"), ("judge", "denied")]
 
 
-@pytest.mark.parametrize("value", [None, Deny("no"), ValueError("x")], ids=["ok", "denied", "error"])
+@for_each("value", [None, Deny("no"), ValueError("x")], ids=["ok", "denied", "error"])
 async def test_without_record_executions_are_empty(value: Any) -> None:
     outcome = await run([before(saying(value)), around(through), before(lambda call: None, wait=False)], record=False)
 

@@ -358,7 +358,7 @@ def test_guards_and_arounds_are_always_waited_for(kind: str) -> None:
         Chain([hook(kind, lambda *args: None, wait=False)])
 
 
-@pytest.mark.parametrize("kind", ["", "Before", "during", None, 3, []])
+@for_each("kind", ["", "Before", "during", None, 3, []])
 def test_an_unknown_kind_is_refused(kind: Any) -> None:
     with pytest.raises(HookDefinitionError, match="kind"):
         Chain([hook(kind, lambda *args: None, id="x")])

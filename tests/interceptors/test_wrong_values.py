@@ -151,7 +151,7 @@ async def test_a_wrong_value_is_wrong_for_every_class_of_calls(kind: str, call: 
     assert statuses(outcome) == [(kind, "error")]
 
 
-@pytest.mark.parametrize("kind", ["before", "guard", "around"])
+@for_each("kind", ["before", "guard", "around"])
 async def test_only_after_a_whole_run_may_a_hook_continue_it(kind: str) -> None:
     call, result = CALLS[0]
 
@@ -239,7 +239,7 @@ async def test_an_answer_that_is_an_unreadable_mapping_is_the_hooks_failure() ->
     assert "These are not fields of a ModelResponse: unreadable" in outcome.denied.reason
 
 
-@pytest.mark.parametrize("value", [None, 42, ["x"]])
+@for_each("value", [None, 42, ["x"]])
 async def test_a_continue_whose_input_is_no_text_is_a_wrong_value(value: Any) -> None:
     call, result = CALLS[0]
 
@@ -608,7 +608,7 @@ RESULT_EDITS: dict[str, tuple[Any, Any, Any]] = {
 }
 
 
-@pytest.mark.parametrize("name", RESULT_EDITS)
+@for_each("name", RESULT_EDITS)
 async def test_half_made_changes_of_a_result_by_a_failed_hook_are_not_seen(name: str) -> None:
     call, make, edit = RESULT_EDITS[name]
 

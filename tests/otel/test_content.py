@@ -154,7 +154,7 @@ async def test_the_argument_wins_over_the_environment(monkeypatch, caplog, varia
     assert VARIABLE not in caplog.text
 
 
-@pytest.mark.parametrize("given", ["", "yes", "spans", 1, 0, b"true", ["SPAN_ONLY"]])
+@for_each("given", ["", "yes", "spans", 1, 0, b"true", ["SPAN_ONLY"]])
 def test_an_argument_that_is_no_mode_is_refused_with_those_that_are(given):
     with pytest.raises(HookUsageError, match="SPAN_ONLY"):
         TracingHooks(capture_content=given)

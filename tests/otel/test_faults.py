@@ -399,7 +399,7 @@ def keys(span: Any) -> tuple[str, list[str]]:
     return span.name, sorted(span.attributes)
 
 
-@pytest.mark.parametrize("only", ["invoke_agent", "chat", "execute_tool"])
+@for_each("only", ["invoke_agent", "chat", "execute_tool"])
 async def test_a_log_handler_that_raises_does_not_carry_a_failure_into_the_run(only):
     class Broken(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
@@ -1235,7 +1235,7 @@ def test_tracing_hooks_refuse_an_argument_that_makes_no_sense_and_say_which(name
     assert f"`{name}`" in str(refused.value)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("name", "value"),
     [
         ("meter_provider", 42),
@@ -1253,8 +1253,8 @@ def test_metrics_hooks_refuse_an_argument_that_makes_no_sense_and_say_which(name
     assert f"`{name}`" in str(refused.value)
 
 
-@pytest.mark.parametrize("bundle", [TracingHooks, MetricsHooks])
-@pytest.mark.parametrize("name", ["", 5, None])
+@for_each("bundle", [TracingHooks, MetricsHooks])
+@for_each("name", ["", 5, None])
 def test_a_bundle_needs_a_name(bundle, name):
     with pytest.raises((HookUsageError, HookDefinitionError), match="id"):
         bundle(id=name)

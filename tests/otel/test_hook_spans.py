@@ -209,7 +209,7 @@ async def test_a_question_to_a_person_is_a_denial_for_now():
     assert not failed(hook_span(sink, "asker"))
 
 
-@pytest.mark.parametrize("way", ["mock", "respond", "around"])
+@for_each("way", ["mock", "respond", "around"])
 async def test_an_answer_in_a_tools_place_is_told(way):
     hooks = Hooks("mine")
     if way == "mock":
@@ -320,7 +320,7 @@ async def test_a_hook_that_was_cut_off_at_the_end_is_told_as_dropped(caplog):
     assert [link.context for link in span.links] == [sink.one("invoke_agent").context]
 
 
-@pytest.mark.parametrize(("capture_content", "there"), [(True, True), (False, False), ("EVENT_ONLY", False)])
+@for_each(("capture_content", "there"), [(True, True), (False, False), ("EVENT_ONLY", False)])
 async def test_what_a_hook_said_is_told_only_with_content_on(capture_content, there, caplog):
     hooks = Hooks("mine")
     hooks.guard(ToolCall, id="judge")(lambda asked: Deny("the reason"))

@@ -394,9 +394,7 @@ async def test_partials_and_callable_objects_are_awaited_where_they_are_async() 
     assert log == ["partial", "object"]
 
 
-@pytest.mark.parametrize(
-    ("tenant_id", "expected"), [("", ["all"]), ("acme", ["all", "acme"]), ("other", ["all", "other"])]
-)
+@for_each(("tenant_id", "expected"), [("", ["all"]), ("acme", ["all", "acme"]), ("other", ["all", "other"])])
 async def test_bundles_of_another_tenant_are_ignored(tenant_id: str, expected: list[str]) -> None:
     log: list[str] = []
     hooks = [
@@ -589,8 +587,8 @@ async def test_a_plain_hook_cannot_be_interrupted_and_its_overrun_is_recorded() 
 
 
 @ASYNCIO
-@pytest.mark.parametrize("timeout", [None, math.inf])
-@pytest.mark.parametrize("how", ["plain", "async", "async, later"])
+@for_each("timeout", [None, math.inf])
+@for_each("how", ["plain", "async", "async, later"])
 async def test_a_cancelled_future_is_the_hooks_failure(
     how: str, timeout: float | None, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -385,7 +385,7 @@ async def test_hooks_that_would_never_be_called_are_refused(caplog: pytest.LogCa
     assert "would never be called" in caplog.text
 
 
-@pytest.mark.parametrize("spelled", [BeforeStep, HookType.BEFORE_STEP, "beforeStep"])
+@for_each("spelled", [BeforeStep, HookType.BEFORE_STEP, "beforeStep"])
 async def test_a_hook_that_would_never_be_called_is_refused_however_its_event_is_spelled(spelled: Any) -> None:
     few = Capabilities(framework="little", events=frozenset({HookType.ON_COMPLETE}))
 

@@ -334,7 +334,7 @@ async def test_another_process_goes_on_from_the_encoded_state_with_a_fresh_agent
     assert sorted(event.call_index for event in there.recorder.of(BeforeToolCall)) == [1, 2]
 
 
-@pytest.mark.parametrize(
+@for_each(
     "other", [raw_call("look", None, "x"), raw_call("look", [1], "x"), raw_call("look", "é\ud800", "x")], ids=repr
 )
 async def test_a_paused_run_can_always_be_written_and_read_back_whatever_the_model_asked_beside(other: Any) -> None:

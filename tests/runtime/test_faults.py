@@ -478,7 +478,7 @@ def junk(kind: type[Any]) -> list[Hook]:
     return [Hook(id="junk", type=kind, handler=lambda event: ["mock", "me"])]
 
 
-@pytest.mark.parametrize("misbehaving", [raising, hanging, junk])
+@for_each("misbehaving", [raising, hanging, junk])
 async def test_hooks_that_misbehave_everywhere_do_not_change_the_result(misbehaving: Any) -> None:
     expected = await outcome_of([])
     hooks = [hook for kind in EVENTS.values() for hook in misbehaving(kind)]

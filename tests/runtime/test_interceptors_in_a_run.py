@@ -462,7 +462,7 @@ async def test_a_denied_compaction_is_a_failed_one_and_the_run_goes_on_with_all_
     assert len([message for message in result.messages if message.role == "tool"]) == 2
 
 
-@pytest.mark.parametrize("point", ["AgentCall", "StepCall", "ModelCall"])
+@for_each("point", ["AgentCall", "StepCall", "ModelCall"])
 async def test_what_was_spent_on_an_answer_that_was_withheld_is_still_counted(point: str) -> None:
     """`usage`: "what its model calls used so far"; whether the answer may be seen does not change the bill."""
     result, recorder = await play(agent_of(says("secret", tokens=7, cost=0.5)), after(POINTS[point], no))
@@ -473,7 +473,7 @@ async def test_what_was_spent_on_an_answer_that_was_withheld_is_still_counted(po
     assert recorder.completion.llm_calls == 1
 
 
-@pytest.mark.parametrize("point", ["AgentCall", "StepCall", "ModelCall"])
+@for_each("point", ["AgentCall", "StepCall", "ModelCall"])
 async def test_an_answer_that_was_withheld_is_in_no_output_and_in_no_conversation(point: str) -> None:
     """`Deny`: "from an `after` hook, its result must not be seen"."""
     result, recorder = await play(agent_of(says("the secret")), after(POINTS[point], no))

@@ -284,9 +284,7 @@ async def test_interceptors_of_other_tenants_never_ran_and_are_not_missed() -> N
     assert [key.id for key in await stored(*hooks, tenant_id="acme")] == ["all", "acme"]
 
 
-@pytest.mark.parametrize(
-    "changed", [("guard", ToolCall, "twin"), ("before", StepCall, "twin"), ("before", ToolCall, "t")]
-)
+@for_each("changed", [("guard", ToolCall, "twin"), ("before", StepCall, "twin"), ("before", ToolCall, "t")])
 async def test_an_interceptor_of_another_kind_call_or_id_does_not_stand_in(changed: tuple[Any, type[Any], str]) -> None:
     kind, point, name = changed
     state = OperationState(operation_id="op", agent_id="a", interceptors=[InterceptorKey("twin", "before", "ToolCall")])

@@ -371,7 +371,7 @@ class Ready(PhaseHook):
         self.log.append("ready")
 
 
-@pytest.mark.parametrize("tasks", [0, 1, 3])
+@for_each("tasks", [0, 1, 3])
 async def test_a_hook_of_readiness_runs_exactly_once_per_start_however_many_tasks_follow(tasks: int) -> None:
     """AutoByteUs: once per bootstrap, not on later entries to idle, again after a restart."""
     log: list[str] = []

@@ -380,7 +380,7 @@ async def test_interrupting_a_sub_agent_stops_only_the_sub_agent() -> None:
         assert_order(events)
 
 
-@pytest.mark.parametrize("operation_id", ["", "nowhere", "op_" + "0" * 32])
+@for_each("operation_id", ["", "nowhere", "op_" + "0" * 32])
 async def test_interrupting_an_unknown_run_is_false(operation_id: str) -> None:
     assert interrupt(operation_id) is False
 

@@ -195,7 +195,7 @@ async def test_hooks_that_cannot_change_the_answer_keep_nothing_back() -> None:
     assert log == ["a", "noted"]
 
 
-@pytest.mark.parametrize("kind", [ModelCall, StepCall, AgentCall])
+@for_each("kind", [ModelCall, StepCall, AgentCall])
 async def test_withheld_text_is_given_to_nobody(kind: Any) -> None:
     hooks = Hooks("guard")
     hooks.after(kind)(lambda call, result: Deny("secret"))
@@ -306,7 +306,7 @@ async def test_a_cut_stream_of_which_something_was_given_is_one_error() -> None:
     assert events.names() == ["beforeStep", "afterStep", "onComplete", "onError"]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("turn", "problem"),
     [
         (["a"], "ended without a ModelResponse"),

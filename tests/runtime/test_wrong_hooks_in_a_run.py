@@ -320,7 +320,7 @@ async def test_a_memory_hook_that_writes_nonsense_gets_nothing_but_messages_into
     assert all(isinstance(message, Message) for message in result.messages)
 
 
-@pytest.mark.parametrize("given", [["text"], [None], [Message(role="user", content=7)]])  # type: ignore[arg-type]
+@for_each("given", [["text"], [None], [Message(role="user", content=7)]])  # type: ignore[arg-type]
 async def test_an_input_that_holds_no_messages_is_a_wrong_change(given: Any) -> None:
     recorder = Recorder()
 

@@ -282,8 +282,8 @@ async def test_an_output_that_run_stream_has_handed_out_is_not_changed_in_silenc
         await streamed(adder(), Hookline([hooks]), print)
 
 
-@pytest.mark.parametrize("wait", [ApprovalRequired, CallDeferred])
-@pytest.mark.parametrize("deed", ["change", "deny", "nothing"])
+@for_each("wait", [ApprovalRequired, CallDeferred])
+@for_each("deed", ["change", "deny", "nothing"])
 async def test_no_hook_makes_an_answer_of_a_call_that_waits(wait: type[Exception], deed: str) -> None:
     hooks, witness = Hooks("changes"), watch()
     agent = agent_that([call("wire", to="x")], "went on", output_type=[str, DeferredToolRequests])
