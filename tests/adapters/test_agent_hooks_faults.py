@@ -322,7 +322,8 @@ except hookline.errors.MissingExtraError as missing:
     )
 
 
-@pytest.mark.parametrize("content", ["\ud800", "x" * 6_000_000])
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])  # to write six megabytes as JSON waits for nothing
+@for_each("content", ["\ud800", "x" * 6_000_000])
 async def test_input_that_no_context_can_carry_ends_the_run_and_harms_nobody(content: str) -> None:
     result = await exec_agent(agent(Sums(), says("ok")), content, hooks=[PolicyHooks(Policy())])
 
