@@ -36,6 +36,7 @@ from hookline import (
 )
 from hookline.adapters.agent_hooks import PolicyHooks
 from hookline.runtime import InMemoryStore
+from tests.tables import for_each
 
 from .policies import POINTS, AsyncPolicy, Policy, Sums, agent, asks, says, told, transform
 
@@ -141,7 +142,7 @@ async def test_an_approval_stops_the_fold_unless_it_is_to_go_on() -> None:
     assert "pre_tool_call" not in later.points
 
 
-@pytest.mark.parametrize(
+@for_each(
     "verdict",
     [Verdict.deny(reason="never"), transform("$target.amount", 1), LIFTABLE],
     ids=["deny", "transform", "ask"],

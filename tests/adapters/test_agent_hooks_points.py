@@ -31,6 +31,7 @@ from hookline import (
 )
 from hookline.adapters.agent_hooks import PolicyHooks
 from hookline.runtime import stream_agent
+from tests.tables import for_each
 
 from .policies import POINTS, AsyncPolicy, Policy, Sums, agent, asks, says, told, transform
 
@@ -102,7 +103,7 @@ async def test_a_denied_tool_call_does_not_run_and_the_model_reads_why(kind: typ
     assert "post_tool_call" not in policy.points
 
 
-@pytest.mark.parametrize("point", ["agent_startup", "input", "pre_model_call", "post_model_call", "output"])
+@for_each("point", ["agent_startup", "input", "pre_model_call", "post_model_call", "output"])
 async def test_a_denial_elsewhere_ends_the_run(point: str) -> None:
     policy = Policy(**{point: Verdict.deny(reason="not_today")})
 
@@ -166,7 +167,7 @@ async def test_a_structured_result_is_transformed_in_its_structure() -> None:
     assert json.loads(told(result)[0]) == {"number": 7, "owner": {"name": "[redacted]"}}
 
 
-@pytest.mark.parametrize("text", ['{"a": 1, "a": 2}', '{"a": NaN}', '{"a": 1e999}', "[9007199254740993]", "{no json"])
+@for_each("text", ['{"a": 1, "a": 2}', '{"a": NaN}', '{"a": 1e999}', "[9007199254740993]", "{no json"])
 async def test_json_that_readers_read_differently_is_judged_as_text(text: str) -> None:
     policy = Policy()
 
@@ -366,9 +367,7 @@ async def test_a_sub_agent_that_policies_deny_does_not_run() -> None:
     assert {context["agent"]["id"] for context in policy.asked} == {"banker"}
 
 
-@pytest.mark.parametrize(
-    ("turn", "reason"), [(ValueError("broken"), "error"), (says("ok"), "completed"), (asks("hang"), "cancelled")]
-)
+@for_each(("turn", "reason"), [(ValueError("broken"), "error"), (says("ok"), "completed"), (asks("hang"), "cancelled")])
 async def test_shutdown_comes_once_however_a_run_ends(turn: ModelResponse | Exception, reason: str) -> None:
     policy = Policy()
 

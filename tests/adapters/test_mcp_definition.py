@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from typing import Any
 
 import pytest
 
 from hookline.adapters.mcp import mcp_server
-from hookline.errors import AgentDefinitionError, install_command
+from hookline.errors import AgentDefinitionError
+from tests.tables import for_each
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("given", "said"),
     [
         ({}, "pass either `command`"),
@@ -61,12 +60,3 @@ def test_no_value_of_env_and_headers_is_shown() -> None:
     with pytest.raises(AgentDefinitionError) as caught:
         mcp_server("web", url="https://x", headers={"Key": "secret\n"})
     assert "secret" not in str(caught.value)
-
-
-@pytest.mark.parametrize("package", ["mcp", "pydantic", "httpx2"])
-def test_without_a_package_the_extra_is_named(package: str) -> None:
-    program = f"import sys; sys.modules['{package}'] = None\nimport hookline.adapters.mcp"
-
-    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
-
-    assert install_command("mcp") in run.stderr.splitlines()[-1]

@@ -7,6 +7,7 @@ import logging
 import pytest
 
 from adapters.mcp_servers import raw
+from tests.tables import for_each
 
 pytestmark = pytest.mark.anyio
 
@@ -23,7 +24,7 @@ async def test_no_part_of_a_long_key_is_told_where_an_output_is_cut(mode: str) -
     assert "abcdefghij" not in result.content
 
 
-@pytest.mark.parametrize("key", ["one-line-of-it\nanother-line-of-it\n", 'with"quotes\\in-it', "with-ümlauts"])
+@for_each("key", ["one-line-of-it\nanother-line-of-it\n", 'with"quotes\\in-it', "with-ümlauts"])
 async def test_a_key_that_is_written_as_json_is_found(key: str) -> None:
     async with raw(env={"RAW_KEY": key}).open() as (act, _):
         result = await act.run({"mode": "quotes"})

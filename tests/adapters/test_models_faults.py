@@ -19,6 +19,7 @@ from hookline.adapters.models import ProviderError, PydanticModel
 from hookline.errors import HookUsageError, ModelError
 from hookline.runtime import ModelRetry
 from tests.runtime.scenes import AT_ONCE, Recorder, assert_order
+from tests.tables import for_each
 
 from .provider import (
     USAGE,
@@ -69,7 +70,7 @@ async def error_of(model: PydanticModel, *, streamed: bool) -> ModelError:
 
 
 @both
-@pytest.mark.parametrize("status", [408, 409, 425, 429, 500, 503, 529])
+@for_each("status", [408, 409, 425, 429, 500, 503, 529])
 @one_loop
 async def test_a_passing_status_may_be_tried_again(provider: Provider, status: int, streamed: bool) -> None:
     provider.script(refuses(status, "later, please"))
@@ -84,7 +85,7 @@ async def test_a_passing_status_may_be_tried_again(provider: Provider, status: i
 
 
 @both
-@pytest.mark.parametrize(
+@for_each(
     ("status", "advice"),
     [
         (400, ""),
@@ -128,7 +129,7 @@ async def test_an_account_without_credit_is_not_asked_again(provider: Provider) 
     assert not isinstance(error, TransientModelError)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("headers", "seconds"),
     [
         ({"Retry_After": "7"}, 7.0),
@@ -173,7 +174,7 @@ async def test_a_wait_may_be_a_date(provider: Provider) -> None:
 
 
 @both
-@pytest.mark.parametrize(
+@for_each(
     "body",
     [
         b"",
@@ -265,7 +266,7 @@ def ends_in_a_character(exchange: Exchange) -> None:
     exchange.end()
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("play", "passes"),
     [
         (streams(HALF, then=Exchange.cut), True),
@@ -468,8 +469,8 @@ def test_an_error_of_a_provider_survives_pickling() -> None:
     assert (str(copied), copied.status, copied.model) == (str(error), 401, "gpt")
 
 
-@pytest.mark.parametrize("seconds", [0, -1, "5", float("nan")])
-@pytest.mark.parametrize("option", ["timeout", "stall_timeout"])
+@for_each("seconds", [0, -1, "5", float("nan")])
+@for_each("option", ["timeout", "stall_timeout"])
 def test_a_timeout_is_a_positive_number(option: str, seconds: Any) -> None:
     with pytest.raises(HookUsageError, match=f"`{option}` of a PydanticModel must be a positive number"):
         PydanticModel("test", **{option: seconds})

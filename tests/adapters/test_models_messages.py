@@ -31,6 +31,7 @@ from hookline.adapters.models import PydanticModel
 from hookline.adapters.models._calls import cost_of
 from hookline.adapters.models._messages import WireNames
 from hookline.runtime import tool
+from tests.tables import for_each
 
 pytestmark = pytest.mark.anyio
 
@@ -170,7 +171,7 @@ async def test_text_and_calls_of_an_answer_in_several_parts_are_joined() -> None
     assert response.tool_calls[1].tool_call_id
 
 
-@pytest.mark.parametrize("text", ["{", "[1]", '"x"', "null", "NaN", '{"a": NaN}', "[" * 100_000])
+@for_each("text", ["{", "[1]", '"x"', "null", "NaN", '{"a": NaN}', "[" * 100_000])
 async def test_arguments_that_are_no_object_come_as_the_model_wrote_them(text: str) -> None:
     listening = Listening(ModelResponse([ToolCallPart("a", text, "c1")]))
 
@@ -243,7 +244,7 @@ async def test_an_answer_of_text_and_calls_alone_leaves_nothing_to_keep() -> Non
     assert response.details == {}
 
 
-@pytest.mark.parametrize(
+@for_each(
     "changed",
     [
         {"content": "I will look again."},

@@ -16,6 +16,7 @@ from hookline import Agent, HooklineError, Message, ModelCall, TransientModelErr
 from hookline.adapters.models import MissingProviderError, ModelNameError, PydanticModel, model_named
 from hookline.errors import AgentDefinitionError, HookUsageError, ModelError, install_command
 from tests.runtime.scenes import AT_ONCE, tool_texts
+from tests.tables import for_each
 
 from .provider import (
     KEY,
@@ -160,7 +161,7 @@ def test_an_agent_can_be_defined_without_a_key(monkeypatch: pytest.MonkeyPatch) 
     assert result.error.__context__ is None
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("name", "problem"),
     [
         ("", "a name is `provider:model`"),

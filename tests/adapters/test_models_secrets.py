@@ -19,6 +19,7 @@ from pydantic_ai.providers.openai import OpenAIProvider
 from hookline import Agent, Hooks, ModelCall, ModelResponse, OperationResult, exec_agent
 from hookline.adapters.models import PydanticModel
 from tests.runtime.scenes import AT_ONCE, Recorder
+from tests.tables import for_each
 
 from .provider import (
     KEY,
@@ -92,7 +93,7 @@ def told(result: OperationResult, recorder: Recorder) -> str:
 
 
 @both
-@pytest.mark.parametrize("play", LEAKS, ids=range(len(LEAKS)))
+@for_each("play", LEAKS, ids=range(len(LEAKS)))
 @one_loop
 async def test_a_key_that_the_provider_sends_back_is_told_to_nobody(
     provider: Provider, play: Play, streamed: bool, caplog: pytest.LogCaptureFixture
@@ -152,7 +153,7 @@ async def test_a_key_with_a_line_break_is_not_told_by_the_http_client(provider: 
     assert not provider.exchanges
 
 
-@pytest.mark.parametrize(
+@for_each(
     "text",
     [
         "Bearer sk-abcdefghijklmnop1234",

@@ -19,6 +19,7 @@ from hookline.otel import TracingHooks
 from hookline.runtime import stream_agent
 from tests.adapters.suspending import suspend
 from tests.adapters.traces import BUNDLES, THEIRS, Library
+from tests.tables import for_each
 
 pytestmark = pytest.mark.anyio
 
@@ -167,10 +168,10 @@ STREAMS: dict[str, Stream] = {
 }
 
 
-@pytest.mark.parametrize("whole", [True, False], ids=["read to its end", "left early"])
-@pytest.mark.parametrize("model_spans", [True, False], ids=["chat spans", "no chat spans"])
-@pytest.mark.parametrize("bundles", BUNDLES)
-@pytest.mark.parametrize("framework", STREAMS)
+@for_each("whole", [True, False], ids=["read to its end", "left early"])
+@for_each("model_spans", [True, False], ids=["chat spans", "no chat spans"])
+@for_each("bundles", BUNDLES)
+@for_each("framework", STREAMS)
 async def test_spans_of_a_stream_are_in_its_step_and_all_end(
     framework: str, bundles: str, model_spans: bool, whole: bool
 ) -> None:
@@ -184,8 +185,8 @@ async def test_spans_of_a_stream_are_in_its_step_and_all_end(
     assert sorted(paths(library)) == [path[:length] for length in range(1, len(path) + 1)]
 
 
-@pytest.mark.parametrize("whole", [True, False], ids=["read to its end", "left early"])
-@pytest.mark.parametrize("framework", STREAMS)
+@for_each("whole", [True, False], ids=["read to its end", "left early"])
+@for_each("framework", STREAMS)
 async def test_the_span_of_a_streamed_answer_says_when_it_began_to_arrive(framework: str, whole: bool) -> None:
     library = Library()
 

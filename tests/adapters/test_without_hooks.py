@@ -20,6 +20,7 @@ from hookline.hooks import AnyHook
 from hookline.runtime import InMemoryStore
 from hookline.runtime._run import Run, live
 from hookline.signals import operation_registered, operation_unregistered
+from tests.tables import for_each
 
 from .conftest import MISSING
 
@@ -115,7 +116,7 @@ async def test_options_that_nobody_can_see_make_no_operation(name: str) -> None:
 
 
 @each_framework
-@pytest.mark.parametrize("option", ["operation_id", "dispatcher", "store", "bundle"])
+@for_each("option", ["operation_id", "dispatcher", "store", "bundle"])
 async def test_what_others_could_find_is_an_operation(name: str, option: str) -> None:
     played, hooks = Played(name), [Hooks("empty")] if option == "bundle" else []
 
@@ -135,7 +136,7 @@ async def test_what_others_could_find_is_an_operation(name: str, option: str) ->
 
 
 @each_framework
-@pytest.mark.parametrize("signal", [operation_registered, operation_unregistered])
+@for_each("signal", [operation_registered, operation_unregistered])
 async def test_a_receiver_that_hears_of_operations_hears_of_a_run_without_hooks(name: str, signal: Any) -> None:
     played, streamed, heard = Played(name), Played(name), list[str]()
 
@@ -208,7 +209,7 @@ async def test_a_run_that_paused_without_hooks_goes_on_as_an_operation(name: str
     assert [len(each) for each in played.seen] == [1]
 
 
-@pytest.mark.parametrize("wrong", [{"user_id": 3}, {"operation_id": ""}])
+@for_each("wrong", [{"user_id": 3}, {"operation_id": ""}])
 @each_framework
 async def test_wrong_options_are_refused_as_with_hooks(name: str, wrong: dict[str, Any]) -> None:
     with pytest.raises(HookUsageError):

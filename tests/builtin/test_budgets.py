@@ -36,6 +36,7 @@ from hookline.builtin import budget, require_approval
 from hookline.calls import Usage
 from hookline.errors import HookDefinitionError, StoreUnavailableError
 from hookline.interceptors import Chain
+from tests.tables import for_each
 
 from .scenes import agent_of, asks, says, through, told
 
@@ -136,7 +137,7 @@ async def test_a_call_that_takes_more_than_it_reserved_closes_the_window(caplog:
     assert "took $0.40 more than it had reserved" in caplog.text
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("response", "used"),
     [
         (ModelResponse(content="x", usage=Usage(input_tokens=3, output_tokens=4)), 7),
@@ -251,7 +252,7 @@ async def test_a_call_reserves_its_input_and_max_tokens_at_the_price_of_its_mode
     assert 10_000_000 < reserved.nano_usd < 10_100_000  # 1,000 tokens at $10 per million
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("call", "problem"),
     [
         (ModelCall(messages=[], model="gpt-5"), "its settings have no `max_tokens`"),
@@ -414,7 +415,7 @@ async def test_a_run_that_ends_settles_what_the_store_missed() -> None:
     assert (figures.used.tokens, figures.reserved.tokens) == (7, 0)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("options", "problem"),
     [
         ({"per": "user"}, "pass `cost_usd`, `tokens` or `calls`"),

@@ -27,6 +27,7 @@ from hookline.builtin import _tools, deny_tools, limit_calls, require_approval
 from hookline.calls import AgentResult, ToolResult
 from hookline.errors import HookDefinitionError
 from hookline.interceptors import Chain
+from tests.tables import for_each
 
 from .scenes import Clock, agent_of, asks, called, says, search, through, told
 
@@ -251,7 +252,7 @@ async def test_a_completion_that_somebody_else_tells_counts_too() -> None:
             assert len(tallies_of(hooks)) == (1 if reason == "waiting_for_human" else 0)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("arguments", "message"),
     [
         ({"n": 0}, "`n` must be a whole number from 1"),

@@ -12,6 +12,7 @@ from hookline import Approve, Deny, Hooks, ModelCall, ModelResponse, ToolCall, e
 from hookline.builtin import budget, require_approval, retry
 from hookline.errors import HookDefinitionError, TransientModelError
 from hookline.interceptors import Chain
+from tests.tables import for_each
 
 from .scenes import agent_of, asks, says, through, told
 
@@ -137,7 +138,7 @@ async def test_any_other_failure_is_not_tried_again() -> None:
     assert isinstance(result.error, ValueError)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("make", "arguments", "message"),
     [
         (budget, {}, "pass `cost_usd`, `tokens` or both"),

@@ -29,6 +29,7 @@ from hookline.builtin._provenance import _Request
 from hookline.calls import AgentCall, Continue, ToolResult
 from hookline.errors import HookDefinitionError
 from hookline.interceptors import Chain
+from tests.tables import for_each
 
 from .scenes import says, through, told
 
@@ -59,7 +60,7 @@ async def test_a_value_of_the_request_passes_and_another_is_refused_by_name() ->
     )
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("request_", "value", "known"),
     [
         ("Pay ADA\n  Lovelace.", "Ada Lovelace", True),

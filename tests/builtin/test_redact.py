@@ -24,6 +24,7 @@ from hookline.builtin import PATTERNS, redact
 from hookline.calls import AgentCall, AgentResult, ToolResult
 from hookline.errors import HookDefinitionError
 from hookline.interceptors import Chain
+from tests.tables import for_each
 
 from .scenes import agent_of, asks, called, says, through, told
 
@@ -37,7 +38,7 @@ def shown(text: str, *patterns: Any, **options: Any) -> str:
     return text if changed is None else changed.output  # type: ignore[attr-defined, no-any-return]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("pattern", "text", "expected"),
     [
         ("email", "Write to ada.l+x@math.example.org, or Bob <bob@x.io>.", "Write to [redacted], or Bob <[redacted]>."),
@@ -124,7 +125,7 @@ async def test_arguments_are_replaced_when_asked_for_nested_ones_too() -> None:
     assert hidden.call.args == {"to": ["[redacted]", {"cc": "[redacted]", "n": 1}], "none": None}
 
 
-@pytest.mark.parametrize("switch", ["tool_results", "output", "messages"])
+@for_each("switch", ["tool_results", "output", "messages"])
 async def test_each_place_can_be_left_alone(switch: str) -> None:
     chain = Chain([redact(["email"], **{switch: False})])  # type: ignore[arg-type]
     text = "a@b.org"
@@ -139,7 +140,7 @@ async def test_each_place_can_be_left_alone(switch: str) -> None:
     } == {name: name == switch for name in ("tool_results", "output", "messages")}
 
 
-@pytest.mark.parametrize("content", [None, b"a@b.org", 3, ["a@b.org"], "\ud800 a@b.org", "a@b.org\0"])
+@for_each("content", [None, b"a@b.org", 3, ["a@b.org"], "\ud800 a@b.org", "a@b.org\0"])
 async def test_odd_contents_do_no_harm(content: Any) -> None:
     outcome = await through(Chain([redact(["email"], args=True)]), called(), ToolResult(content=content))
 
@@ -179,14 +180,14 @@ async def test_redaction_has_the_last_word_in_both_directions() -> None:
     }
 
 
-@pytest.mark.parametrize("pattern", list(PATTERNS))
-@pytest.mark.parametrize("unit", ["a", "1", "1 ", "-", ".", "@", "a@", "a@b.", "eyJ-", "eyJ.", "sk-", "-----BEGIN PRIVATE KEY-----"])  # fmt: skip
+@for_each("pattern", list(PATTERNS))
+@for_each("unit", ["a", "1", "1 ", "-", ".", "@", "a@", "a@b.", "eyJ-", "eyJ.", "sk-", "-----BEGIN PRIVATE KEY-----"])  # fmt: skip
 def test_half_a_million_characters_of_anything_come_to_an_end(pattern: str, unit: str) -> None:
     """How long that takes is judged by `make bench ARGS=ready`; here a regular expression that runs away would hang."""
     assert isinstance(shown(unit * (500_000 // len(unit)), pattern), str)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("arguments", "message"),
     [
         ({"patterns": []}, "pass at least one pattern, or a name: email, card, key"),

@@ -22,6 +22,7 @@ from hookline.builtin._tools import Globs
 from hookline.calls import AgentResult
 from hookline.errors import HookDefinitionError
 from hookline.interceptors import Chain
+from tests.tables import for_each
 
 from .scenes import agent_of, asks, called, says, through, told
 
@@ -41,7 +42,7 @@ async def test_only_allowed_tools_run() -> None:
     assert told(result) == ["local/bash is not one of the allowed tools: search, gh/*", "found "]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("glob", "name", "matches"),
     [
         ("search", "local/search", True),
@@ -188,8 +189,8 @@ async def test_a_question_that_cannot_be_put_denies_the_call() -> None:
     assert outcome.asked is None
 
 
-@pytest.mark.parametrize("rule", [allow_tools, deny_tools, require_approval])
-@pytest.mark.parametrize("globs", [(), ("",), (None,), (["a", "b"],)])
+@for_each("rule", [allow_tools, deny_tools, require_approval])
+@for_each("globs", [(), ("",), (None,), (["a", "b"],)])
 def test_a_rule_without_tools_is_refused(rule: object, globs: tuple[object, ...]) -> None:
     with pytest.raises(HookDefinitionError, match="name tools by globs"):
         rule(*globs)  # type: ignore[operator]

@@ -15,6 +15,7 @@ from hookline.builtin import AuditLog, AuditRecord, CallMetrics, deny_tools, req
 from hookline.calls import MemoryCall, MemoryResult, RequestCall, RequestResult, Respond, ToolResult
 from hookline.errors import HookDefinitionError
 from hookline.interceptors import Chain
+from tests.tables import for_each
 
 from .scenes import agent_of, asks, called, says, through, told
 
@@ -108,7 +109,7 @@ async def test_a_question_to_a_person_is_in_the_log() -> None:
     assert (asked.outcome, asked.denied_by, asked.reason) == ("denied", "require_approval", "Really?")
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("call", "result", "target", "outcome"),
     [
         (RequestCall(method="GET", path="/x"), RequestResult(status=503), "GET /x", "failed"),
@@ -166,8 +167,8 @@ async def test_a_sink_is_given_every_record(is_async: bool) -> None:
     assert len(written) == 7
 
 
-@pytest.mark.parametrize("is_async", [True, False])
-@pytest.mark.parametrize("denied", [True, False])
+@for_each("is_async", [True, False])
+@for_each("denied", [True, False])
 async def test_a_sink_that_fails_harms_nobody(is_async: bool, denied: bool, caplog: pytest.LogCaptureFixture) -> None:
     def fails(record: AuditRecord) -> None:
         raise OSError("disk full")

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hookline.dialects import DIALECTS, HOST_EVENTS, HostAnswer, parse_answer, report_answer
+from tests.tables import for_each
 
 NO = "not here"
 
@@ -78,9 +79,7 @@ DENIED: list[tuple[str, str, Any, str, int]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("name", "dialect", "output", "errors", "code"), DENIED, ids=[f"{row[1]}: {row[0]}" for row in DENIED]
-)
+@for_each(("name", "dialect", "output", "errors", "code"), DENIED, ids=[f"{row[1]}: {row[0]}" for row in DENIED])
 def test_a_denial_counts_also_in_a_closed_hook(name: str, dialect: str, output: Any, errors: str, code: int) -> None:
     answer = read(dialect, output, errors, code)
 
@@ -121,7 +120,7 @@ PASSES: list[tuple[str, str, Any, str, int, dict[str, Any]]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("name", "dialect", "output", "errors", "code", "holds"), PASSES, ids=[f"{row[1]}: {row[0]}" for row in PASSES]
 )
 def test_what_does_not_deny_is_read_as_the_host_reads_it(
@@ -157,7 +156,7 @@ FAULTS: list[tuple[str, str, Any, str, int, bool]] = [
 ]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("name", "dialect", "output", "errors", "code", "is_fault"), FAULTS, ids=[f"{row[1]}: {row[0]}" for row in FAULTS]
 )
 def test_what_is_wrong_is_a_fault_of_a_closed_hook_and_mostly_of_an_open_one(

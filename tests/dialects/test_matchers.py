@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import time
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from hookline.dialects import DIALECTS, matcher_problem, matches
+from tests.tables import for_each
 
 FIRES = ["Bash", "*", "", ".*", "B.*", "^Bash$", "Edit|Bash", "Edit, Bash", "Edit|Write|Bash", "(Edit|Bash)", "as.$"]
 DOES_NOT = ["Bas", "bash", "Bash(echo *)", "Edit|Write", "^ash", "BashOutput", "mcp__.*", "Edit,Write"]
 
 
-@pytest.mark.parametrize("matcher", FIRES)
+@for_each("matcher", FIRES)
 def test_claude_fires_for_bash(matcher: str) -> None:
     assert matcher_problem(DIALECTS["claude"], matcher) == ""
     assert matches(DIALECTS["claude"], matcher, "Bash")
 
 
-@pytest.mark.parametrize("matcher", DOES_NOT)
+@for_each("matcher", DOES_NOT)
 def test_claude_does_not_fire_for_bash(matcher: str) -> None:
     assert not matches(DIALECTS["claude"], matcher, "Bash")
 
@@ -31,7 +31,7 @@ def test_in_gemini_every_matcher_is_an_unanchored_expression() -> None:
     assert matches(DIALECTS["gemini"], "write_file|replace", "replace")
 
 
-@pytest.mark.parametrize(
+@for_each(
     "matcher",
     ["mcp__memory__.*", "mcp__.*__write.*", "mcp__(memory|files)__.*", "^(?!Bash$).*", "Notebook\\w+", "[A-Z]+"],
 )
@@ -39,7 +39,7 @@ def test_expressions_of_settings_can_be_used(matcher: str) -> None:
     assert matcher_problem(DIALECTS["claude"], matcher) == ""
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("matcher", "words"),
     [
         ("[", "valid regular expression"),
@@ -68,9 +68,7 @@ def test_a_name_that_is_too_long_to_search_is_one_that_the_hook_is_for() -> None
     assert matches(DIALECTS["claude"], "^Bash$", "x" * 300)
 
 
-@pytest.mark.parametrize(
-    "matcher", ["a*a*a*$b", "a+a+a{1,}c", "(a|a)(a|a)(a|a)(a|a)a*a*a*c", "a?a?a*c", "[[b]", "[a||b]"]
-)
+@for_each("matcher", ["a*a*a*$b", "a+a+a{1,}c", "(a|a)(a|a)(a|a)(a|a)a*a*a*c", "a?a?a*c", "[[b]", "[a||b]"])
 def test_the_slowest_matchers_that_can_be_used_end_soon(matcher: str) -> None:
     assert matcher_problem(DIALECTS["claude"], matcher) == ""
     began = time.process_time()

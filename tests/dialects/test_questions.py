@@ -12,6 +12,7 @@ import pytest
 from hookline.dialects import DIALECTS, HOST_EVENTS, build_question, events_at, find_event, host_tool_name
 from hookline.registry import POINTS, build_sample
 from hookline.webhooks import to_camel
+from tests.tables import for_each
 
 NONE = "\u2013"
 """How the reference says that a host has no such event."""
@@ -110,8 +111,8 @@ def test_the_prompt_is_what_users_wrote() -> None:
     assert (stopped["prompt"], stopped["prompt_response"], stopped["stop_hook_active"]) == ("a\n\nb", "done", True)
 
 
-@pytest.mark.parametrize("dialect", DIALECTS)
-@pytest.mark.parametrize("name", POINTS)
+@for_each("dialect", DIALECTS)
+@for_each("name", POINTS)
 def test_every_point_with_an_event_has_a_question_that_is_json(dialect: str, name: str) -> None:
     point = POINTS[name]
     for event in events_at(DIALECTS[dialect], name):

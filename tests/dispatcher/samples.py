@@ -56,8 +56,12 @@ async def turns(count: int = 10) -> None:
 async def until(condition: Callable[[], object]) -> None:
     """Give up turns until something is so."""
     with anyio.fail_after(5):
-        while not condition():
+        for _ in range(50):
+            if condition():
+                return
             await anyio.lowlevel.checkpoint()
+        while not condition():  # somebody's time must pass, for which turns only keep a processor busy
+            await anyio.sleep(0.001)
 
 
 async def for_ever() -> None:

@@ -37,6 +37,7 @@ from hookline import (
 )
 from hookline.errors import HookDefinitionError
 from hookline.events import EVENTS
+from tests.tables import for_each
 
 from .samples import asked, recorded, step, turns
 
@@ -65,9 +66,9 @@ def hook(handler: Any, shape: str = "plain", **changes: Any) -> Hook:
     return Hook(**{"id": "the hook", "type": BeforeToolCall, "handler": handler, "timeout": timeout, **changes})
 
 
-@pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("watched", [False, True], ids=["nobody listens", "somebody listens"])
-@pytest.mark.parametrize("value", [*DECISIONS, *ANSWERS], ids=repr)
+@for_each("shape", SHAPES)
+@for_each("watched", [False, True], ids=["nobody listens", "somebody listens"])
+@for_each("value", [*DECISIONS, *ANSWERS], ids=repr)
 async def test_a_decision_or_an_answer_returned_before_a_tool_denies_the_call(
     value: object, shape: str, caplog: pytest.LogCaptureFixture, *, watched: bool
 ) -> None:
@@ -93,8 +94,8 @@ async def test_a_decision_or_an_answer_returned_before_a_tool_denies_the_call(
         assert "hooks.guard(ToolCall)" in str(records[0].error)
 
 
-@pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("value", MEANINGLESS, ids=without_address)
+@for_each("shape", SHAPES)
+@for_each("value", MEANINGLESS, ids=without_address)
 async def test_every_other_value_returned_before_a_tool_means_nothing(
     value: object, shape: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -108,8 +109,8 @@ async def test_every_other_value_returned_before_a_tool_means_nothing(
     assert caplog.records == []
 
 
-@pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("denies_first", [True, False])
+@for_each("shape", SHAPES)
+@for_each("denies_first", [True, False])
 async def test_a_denial_beats_every_mock(shape: str, *, denies_first: bool) -> None:
     taken: list[bool] = []
 
@@ -148,10 +149,10 @@ async def test_a_handler_that_raises_denies_nothing() -> None:
         assert await dispatcher.dispatch_before_tool_call(asked()) is None
 
 
-@pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("watched", [False, True], ids=["nobody listens", "somebody listens"])
-@pytest.mark.parametrize("alone", [True, False], ids=["alone", "among others"])
-@pytest.mark.parametrize("decision", DECISIONS, ids=repr)
+@for_each("shape", SHAPES)
+@for_each("watched", [False, True], ids=["nobody listens", "somebody listens"])
+@for_each("alone", [True, False], ids=["alone", "among others"])
+@for_each("decision", DECISIONS, ids=repr)
 async def test_a_decision_returned_after_any_other_event_is_an_error_of_that_handler(
     decision: object, shape: str, caplog: pytest.LogCaptureFixture, *, watched: bool, alone: bool
 ) -> None:
@@ -181,8 +182,8 @@ def shell(command: str) -> str:
     raise AssertionError(f"ran {command}")
 
 
-@pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("value", [Deny("destructive"), "text", {"content": "x"}, Ask("may I?")], ids=repr)
+@for_each("shape", SHAPES)
+@for_each("value", [Deny("destructive"), "text", {"content": "x"}, Ask("may I?")], ids=repr)
 async def test_a_refusal_returned_by_an_observer_keeps_the_tool_from_running(value: object, shape: str) -> None:
     hooks = Hooks("safety")
     hooks.on(BeforeToolCall, tool="shell", id="safety", timeout=math.inf if shape == "without limit" else None)(
@@ -226,9 +227,9 @@ async def test_the_reason_of_an_interceptor_stands_before_that_of_an_observer() 
     assert tool_texts(result) == ["by the guard"]
 
 
-@pytest.mark.parametrize("kind", ["before", "after"])
-@pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
-@pytest.mark.parametrize("decision", DECISIONS, ids=repr)
+@for_each("kind", ["before", "after"])
+@for_each("is_async", [False, True], ids=["sync", "async"])
+@for_each("decision", DECISIONS, ids=repr)
 async def test_a_decision_of_a_hook_that_nobody_waits_for_is_its_error(
     kind: str, decision: object, caplog: pytest.LogCaptureFixture, *, is_async: bool
 ) -> None:
@@ -320,7 +321,7 @@ ACCEPTED = [
 ]
 
 
-@pytest.mark.parametrize("handler", REFUSED, ids=lambda each: str(getattr(each, "__annotations__", {}).get("return", each))[:40].split(" at ")[0])  # fmt: skip
+@for_each("handler", REFUSED, ids=lambda each: str(getattr(each, "__annotations__", {}).get("return", each))[:40].split(" at ")[0])  # fmt: skip
 def test_an_observer_that_is_annotated_to_decide_is_refused(handler: Any) -> None:
     for event in (BeforeToolCall, BeforeStep):
         hooks = Hooks("bundle")
@@ -329,7 +330,7 @@ def test_an_observer_that_is_annotated_to_decide_is_refused(handler: Any) -> Non
         assert hooks.observers == ()
 
 
-@pytest.mark.parametrize("handler", ACCEPTED, ids=lambda each: str(getattr(each, "__annotations__", {}).get("return", "none"))[:40])  # fmt: skip
+@for_each("handler", ACCEPTED, ids=lambda each: str(getattr(each, "__annotations__", {}).get("return", "none"))[:40])  # fmt: skip
 def test_an_observer_that_is_annotated_otherwise_is_accepted(handler: Any) -> None:
     hooks = Hooks("bundle")
 

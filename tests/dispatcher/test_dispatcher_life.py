@@ -30,6 +30,7 @@ from hookline import (
 )
 from hookline.errors import HookUsageError
 from hookline.webhooks import ControlAnswer, Envelope, ServedBy
+from tests.tables import for_each
 
 from .samples import answered, asked, soon, step, turns
 
@@ -51,8 +52,8 @@ async def test_dispatching_for_an_unknown_operation_does_nothing() -> None:
         assert list(dispatcher.operations) == ["other"]
 
 
-@pytest.mark.parametrize("kind", get_args(Event), ids=lambda kind: kind.__name__)
-@pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
+@for_each("kind", get_args(Event), ids=lambda kind: kind.__name__)
+@for_each("is_async", [False, True], ids=["sync", "async"])
 async def test_has_hooks_by_class_by_hook_type_by_wire_name_and_for_any(kind: Any, *, is_async: bool) -> None:
     async def later(event: object) -> None:
         pass
@@ -69,7 +70,7 @@ async def test_has_hooks_by_class_by_hook_type_by_wire_name_and_for_any(kind: An
         assert dispatcher.has_hooks("unknown") is False
 
 
-@pytest.mark.parametrize("name", ["beforeLunch", "", 3, object, Hooks, [], step(), b"beforeStep", Event])
+@for_each("name", ["beforeLunch", "", 3, object, Hooks, [], step(), b"beforeStep", Event])
 async def test_has_hooks_of_something_that_is_no_event_is_a_mistake(name: Any) -> None:
     async with HookDispatcher() as dispatcher:
         dispatcher.register("op", [hook()])
@@ -78,7 +79,7 @@ async def test_has_hooks_of_something_that_is_no_event_is_a_mistake(name: Any) -
             dispatcher.has_hooks("op", name)
 
 
-@pytest.mark.parametrize("thing", [None, 3, "beforeStep", object(), Hooks("x"), BeforeStep], ids=without_address)
+@for_each("thing", [None, 3, "beforeStep", object(), Hooks("x"), BeforeStep], ids=without_address)
 async def test_dispatching_something_that_is_no_event_is_a_mistake(thing: Any) -> None:
     async with HookDispatcher() as dispatcher:
         with pytest.raises(HookUsageError):
@@ -105,8 +106,8 @@ async def test_operations_is_a_live_collection() -> None:
 # --- tenants
 
 
-@pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
-@pytest.mark.parametrize("tool", [None, "*/search"])
+@for_each("is_async", [False, True], ids=["sync", "async"])
+@for_each("tool", [None, "*/search"])
 async def test_observers_of_a_tenant_do_not_run_for_another_tenants_events(tool: str | None, *, is_async: bool) -> None:
     seen: list[tuple[str, str]] = []
     bundles = []
@@ -371,7 +372,7 @@ def test_the_limits_are_those_that_the_reference_names() -> None:
     assert (dispatcher.hook_timeout, dispatcher.max_queued, dispatcher.chain_budget) == (30.0, 10_000, None)
 
 
-@pytest.mark.parametrize(("peak", "live"), [(2048, 255), (1025, 128), (1024, None)])
+@for_each(("peak", "live"), [(2048, 255), (1025, 128), (1024, None)])
 async def test_tables_shrink_once_fewer_than_an_eighth_of_their_operations_are_live(
     peak: int, live: int | None
 ) -> None:

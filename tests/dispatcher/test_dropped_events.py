@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from hookline import BeforeStep, HookDispatcher, HookExecution, Hooks
+from tests.tables import for_each
 
 from .samples import for_ever, recorded, soon, step, turns, until
 
@@ -49,8 +50,8 @@ def statuses(records: list[HookExecution]) -> list[tuple[int | None, str, str]]:
     return [(each.step_index, each.hook_id, each.status) for each in records]
 
 
-@pytest.mark.parametrize(("count", "place"), PLACES)
-@pytest.mark.parametrize("listening", ["never", "from the start", "once it hangs"])
+@for_each(("count", "place"), PLACES)
+@for_each("listening", ["never", "from the start", "once it hangs"])
 async def test_those_miss_an_event_that_had_not_ended_when_it_was_cancelled(
     count: int, place: int, listening: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -79,9 +80,9 @@ async def test_those_miss_an_event_that_had_not_ended_when_it_was_cancelled(
     assert statuses(late) == (dropped if listening == "once it hangs" else [])
 
 
-@pytest.mark.parametrize(("count", "place"), PLACES)
-@pytest.mark.parametrize("suspends", [0, 1])
-@pytest.mark.parametrize("watched", [False, True], ids=["nobody listens", "somebody listens"])
+@for_each(("count", "place"), PLACES)
+@for_each("suspends", [0, 1])
+@for_each("watched", [False, True], ids=["nobody listens", "somebody listens"])
 async def test_those_miss_an_event_that_had_not_ended_when_one_of_them_ended_the_dispatcher(
     count: int, place: int, suspends: int, caplog: pytest.LogCaptureFixture, *, watched: bool
 ) -> None:
@@ -118,7 +119,7 @@ async def test_everybody_misses_the_events_of_a_lane_that_had_not_begun(caplog: 
     assert [record for record in caplog.records if record.levelno >= logging.ERROR] == []
 
 
-@pytest.mark.parametrize("bound", [1, 256, 1000])
+@for_each("bound", [1, 256, 1000])
 async def test_a_lane_refuses_the_first_event_above_its_bound_however_large_that_is(
     bound: int, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -16,6 +16,7 @@ import trio
 import trio.testing
 
 from hookline import BeforeCompact, BeforeStep, BeforeToolCall, Deny, Hook, HookDispatcher, Hooks
+from tests.tables import for_each
 
 from .samples import asked, for_ever, soon, step, turns, until
 
@@ -62,8 +63,8 @@ def raising_later(error: BaseException, suspends: int = 1) -> Callable[[Any], Aw
 FAILURES = [ValueError("bad"), Unprintable(), Silent(), ExceptionGroup("both", [ValueError(), KeyError()]), StopIteration(), StopAsyncIteration(), TimeoutError(), AttributeError("operation_id"), KeyError(BeforeStep), RecursionError()]  # fmt: skip
 
 
-@pytest.mark.parametrize("error", FAILURES, ids=lambda error: type(error).__name__)
-@pytest.mark.parametrize("alone", [True, False], ids=["alone", "among others"])
+@for_each("error", FAILURES, ids=lambda error: type(error).__name__)
+@for_each("alone", [True, False], ids=["alone", "among others"])
 async def test_an_exception_of_a_plain_handler_is_logged_and_the_next_runs(
     error: Exception, caplog: pytest.LogCaptureFixture, *, alone: bool
 ) -> None:
@@ -81,8 +82,8 @@ async def test_an_exception_of_a_plain_handler_is_logged_and_the_next_runs(
         assert word in record.getMessage()
 
 
-@pytest.mark.parametrize("error", FAILURES, ids=lambda error: type(error).__name__)
-@pytest.mark.parametrize("suspends", [0, 2])
+@for_each("error", FAILURES, ids=lambda error: type(error).__name__)
+@for_each("suspends", [0, 2])
 async def test_an_exception_of_an_async_handler_is_logged_and_the_next_runs(
     error: Exception, suspends: int, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -102,8 +103,8 @@ async def test_an_exception_of_an_async_handler_is_logged_and_the_next_runs(
     assert len([record for record in caplog.records if "the hook" in record.getMessage()]) == 2
 
 
-@pytest.mark.parametrize("error", FAILURES, ids=lambda error: type(error).__name__)
-@pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
+@for_each("error", FAILURES, ids=lambda error: type(error).__name__)
+@for_each("is_async", [False, True], ids=["sync", "async"])
 async def test_an_exception_in_the_special_dispatch_is_logged_and_the_next_runs(
     error: Exception, caplog: pytest.LogCaptureFixture, *, is_async: bool
 ) -> None:
@@ -138,8 +139,8 @@ class Junk:
     __bool__ = __eq__ = __hash__ = __str__ = __repr__ = __len__ = __iter__ = __call__ = _no  # type: ignore[assignment]
 
 
-@pytest.mark.parametrize("value", [0, 7, 1.5, False, True, object(), [], b"text", {1}, Junk(), NotImplemented, Deny, (n for n in "x")], ids=lambda value: type(value).__name__)  # fmt: skip
-@pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
+@for_each("value", [0, 7, 1.5, False, True, object(), [], b"text", {1}, Junk(), NotImplemented, Deny, (n for n in "x")], ids=lambda value: type(value).__name__)  # fmt: skip
+@for_each("is_async", [False, True], ids=["sync", "async"])
 async def test_a_value_that_a_handler_returns_means_nothing(
     value: object, caplog: pytest.LogCaptureFixture, *, is_async: bool
 ) -> None:
@@ -160,8 +161,8 @@ async def test_a_value_that_a_handler_returns_means_nothing(
     assert caplog.records == []
 
 
-@pytest.mark.parametrize("alone", [True, False], ids=["alone", "among others"])
-@pytest.mark.parametrize("make", [lambda: turns(1), Awaitful], ids=["coroutine", "awaitable"])
+@for_each("alone", [True, False], ids=["alone", "among others"])
+@for_each("make", [lambda: turns(1), Awaitful], ids=["coroutine", "awaitable"])
 async def test_a_plain_handler_that_returns_an_awaitable_is_a_logged_mistake(
     make: Any, caplog: pytest.LogCaptureFixture, *, alone: bool
 ) -> None:
@@ -234,7 +235,7 @@ def lambda_async(function: Callable[[], Awaitable[object]]) -> Callable[[Any], A
     return handler
 
 
-@pytest.mark.parametrize("timeout", [math.inf, 60, 1e300])
+@for_each("timeout", [math.inf, 60, 1e300])
 async def test_a_longer_timeout_of_the_hook_beats_the_dispatchers(timeout: float) -> None:
     seen: list[str] = []
 
@@ -331,8 +332,8 @@ async def test_a_handler_that_swallows_its_timeout_delays_nothing_but_is_reporte
 
 
 @ASYNCIO
-@pytest.mark.parametrize("suspends", [0, 1])
-@pytest.mark.parametrize("timeout", [None, math.inf, 5])
+@for_each("suspends", [0, 1])
+@for_each("timeout", [None, math.inf, 5])
 async def test_a_cancelled_future_that_a_handler_awaits_is_the_handlers_failure(
     suspends: int, timeout: float | None, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -363,9 +364,9 @@ async def test_a_cancelled_future_that_a_handler_awaits_is_the_handlers_failure(
 # --- cancellation of the agent
 
 
-@pytest.mark.parametrize("timeout", [None, 5, math.inf])
-@pytest.mark.parametrize("tool", [None, "*/search"], ids=["every tool", "filtered"])
-@pytest.mark.parametrize("swallows", [False, True, "raises"], ids=["passes on", "swallows", "raises another"])
+@for_each("timeout", [None, 5, math.inf])
+@for_each("tool", [None, "*/search"], ids=["every tool", "filtered"])
+@for_each("swallows", [False, True, "raises"], ids=["passes on", "swallows", "raises another"])
 async def test_the_agents_scope_is_cancelled_in_the_special_dispatch(
     timeout: float | None, tool: str | None, swallows: Any
 ) -> None:
@@ -399,13 +400,13 @@ async def test_the_agents_scope_is_cancelled_in_the_special_dispatch(
 
 
 @ASYNCIO
-@pytest.mark.parametrize("tool", [None, "*/search"], ids=["every tool", "filtered"])
-@pytest.mark.parametrize(
+@for_each("tool", [None, "*/search"], ids=["every tool", "filtered"])
+@for_each(
     ("timeout", "swallows"),
     # With math.inf nothing stands between the agent and the handler, so nobody notices what the handler swallows.
     [(None, False), (5, False), (math.inf, False), (None, True), (5, True), (None, "raises"), (5, "raises")],
 )
-@pytest.mark.parametrize("heard", [False, True], ids=["unheard", "recorded"])
+@for_each("heard", [False, True], ids=["unheard", "recorded"])
 async def test_the_agents_task_is_cancelled_in_the_special_dispatch(
     timeout: float | None, tool: str | None, swallows: Any, *, heard: bool
 ) -> None:
@@ -527,8 +528,8 @@ async def test_a_dispatch_in_a_cancelled_scope_is_delivered_all_the_same() -> No
 # --- BaseException
 
 
-@pytest.mark.parametrize("error", [Fatal("x"), KeyboardInterrupt(), SystemExit(3), GeneratorExit()], ids=lambda error: type(error).__name__)  # fmt: skip
-@pytest.mark.parametrize("alone", [True, False], ids=["alone", "among others"])
+@for_each("error", [Fatal("x"), KeyboardInterrupt(), SystemExit(3), GeneratorExit()], ids=lambda error: type(error).__name__)  # fmt: skip
+@for_each("alone", [True, False], ids=["alone", "among others"])
 async def test_a_base_exception_of_a_plain_handler_reaches_the_caller(error: BaseException, *, alone: bool) -> None:
     others = [] if alone else [hook(lambda event: None)]
     async with HookDispatcher() as dispatcher:
@@ -541,8 +542,8 @@ async def test_a_base_exception_of_a_plain_handler_reaches_the_caller(error: Bas
         assert list(dispatcher.operations) == ["op"]
 
 
-@pytest.mark.parametrize("error", [Fatal("x"), KeyboardInterrupt(), SystemExit(3), GeneratorExit()], ids=lambda error: type(error).__name__)  # fmt: skip
-@pytest.mark.parametrize("suspends", [0, 1])
+@for_each("error", [Fatal("x"), KeyboardInterrupt(), SystemExit(3), GeneratorExit()], ids=lambda error: type(error).__name__)  # fmt: skip
+@for_each("suspends", [0, 1])
 async def test_a_base_exception_of_an_async_handler_of_a_tool_call_reaches_the_caller(
     error: BaseException, suspends: int
 ) -> None:
@@ -553,8 +554,8 @@ async def test_a_base_exception_of_an_async_handler_of_a_tool_call_reaches_the_c
             await dispatcher.dispatch_before_tool_call(asked())
 
 
-@pytest.mark.parametrize("error", [Fatal("x"), KeyboardInterrupt(), SystemExit(3), GeneratorExit()], ids=lambda error: type(error).__name__)  # fmt: skip
-@pytest.mark.parametrize("suspends", [0, 1])
+@for_each("error", [Fatal("x"), KeyboardInterrupt(), SystemExit(3), GeneratorExit()], ids=lambda error: type(error).__name__)  # fmt: skip
+@for_each("suspends", [0, 1])
 async def test_a_base_exception_in_a_lane_ends_the_dispatchers_async_with(error: BaseException, suspends: int) -> None:
     log: list[str] = []
     with pytest.raises(type(error)) as caught:
@@ -609,8 +610,8 @@ async def test_a_base_exception_during_unregister_is_raised() -> None:
 
 
 @ASYNCIO
-@pytest.mark.parametrize("how_many", [1, 3])
-@pytest.mark.parametrize("body", ["waits", "raises in its finally", "swallows"])
+@for_each("how_many", [1, 3])
+@for_each("body", ["waits", "raises in its finally", "swallows"])
 async def test_a_base_exception_in_a_lane_leaves_the_task_uncancelled(how_many: int, body: str) -> None:
     bundles = [Hooks(f"b{number}") for number in range(how_many)]
     for bundle in bundles:

@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hookline import AfterStep, BeforeStep, Hook, HookDispatcher, Hooks, OnCompactError
+from tests.tables import for_each
 
 from .samples import answered, for_ever, recorded, soon, step, turns, until
 
@@ -436,8 +437,8 @@ async def test_what_an_async_handler_sets_is_not_seen_by_the_next_event_nor_by_t
         assert VARIABLE.get() == "agent"
 
 
-@pytest.mark.parametrize("watched", [False, True])
-@pytest.mark.parametrize("everybodys_pauses", [(0, 0), (0, 1), (1, 0), (0, 1, 0)], ids=str)
+@for_each("watched", [False, True])
+@for_each("everybodys_pauses", [(0, 0), (0, 1), (1, 0), (0, 1, 0)], ids=str)
 async def test_what_an_async_handler_sets_is_not_seen_by_the_others_of_its_event(
     everybodys_pauses: tuple[int, ...], *, watched: bool
 ) -> None:
@@ -484,7 +485,7 @@ async def test_a_child_task_of_a_handler_inherits_its_context() -> None:
 # --- law 8
 
 
-@pytest.mark.parametrize("bound", [1, 2, 5])
+@for_each("bound", [1, 2, 5])
 async def test_a_lane_holds_at_most_max_queued_and_drops_the_newest(
     bound: int, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -13,6 +13,7 @@ import anyio.lowlevel
 import pytest
 
 from hookline import AfterToolCall, BeforeStep, BeforeToolCall, HookDispatcher, Hooks
+from tests.tables import for_each
 
 from .samples import answered, asked, for_ever, recorded, soon, step, turns, until
 
@@ -88,7 +89,7 @@ async def test_operations_that_live_at_once_leave_nothing_behind() -> None:
         assert left < count / 10
 
 
-@pytest.mark.parametrize("fate", ["drained", "cancelled", "removed", "recorded", "failed"])
+@for_each("fate", ["drained", "cancelled", "removed", "recorded", "failed"])
 async def test_operations_with_queued_events_leave_nothing_behind(fate: str, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("CRITICAL", "hookline")
     alive: weakref.WeakSet[Any] = weakref.WeakSet()

@@ -186,7 +186,7 @@ async def test_the_decorator_refuses_what_register_refuses(changes: dict[str, An
         assert not dispatcher.has_hooks("op", BeforeToolCall)
 
 
-@pytest.mark.parametrize("batch", [None, 3, "hooks", b"hooks", Hooks("x"), hook(), accept], ids=without_address)
+@for_each("batch", [None, 3, "hooks", b"hooks", Hooks("x"), hook(), accept], ids=without_address)
 async def test_a_batch_that_is_no_list_of_hooks_is_refused(batch: Any) -> None:
     async with HookDispatcher() as dispatcher:
         with pytest.raises(HookDefinitionError):
@@ -228,7 +228,7 @@ def test_the_error_says_which_entry_is_bad(position: int, name: str) -> None:
         hook_batch(batch)
 
 
-@pytest.mark.parametrize("operation_id", ["", None, 3, b"op"])
+@for_each("operation_id", ["", None, 3, b"op"])
 async def test_an_operation_id_is_text(operation_id: Any) -> None:
     async with HookDispatcher() as dispatcher:
         with pytest.raises(HooklineError):
@@ -237,7 +237,7 @@ async def test_an_operation_id_is_text(operation_id: Any) -> None:
         assert not dispatcher.operations
 
 
-@pytest.mark.parametrize(
+@for_each(
     "arguments",
     [
         {"hook_timeout": 0},
@@ -258,7 +258,7 @@ def test_a_dispatcher_refuses_arguments_that_make_no_sense(arguments: dict[str, 
         HookDispatcher(**arguments)
 
 
-@pytest.mark.parametrize(
+@for_each(
     "arguments",
     [{"id": ""}, {"id": 3}, {"priority": -1}, {"priority": 1001}, {"priority": True}, {"priority": 1.0}, {"tenant_id": 3}, {"tenant_id": None}],
 )  # fmt: skip
@@ -302,7 +302,7 @@ async def test_one_function_may_be_registered_many_times() -> None:
         assert seen == ["x"] * 4
 
 
-@pytest.mark.parametrize("named", [BeforeStep, HookType.BEFORE_STEP, "beforeStep"])
+@for_each("named", [BeforeStep, HookType.BEFORE_STEP, "beforeStep"])
 async def test_a_hook_names_its_event_by_class_or_by_wire_name(named: Any) -> None:
     seen: list[BeforeStep] = []
     async with HookDispatcher() as dispatcher:
@@ -723,7 +723,7 @@ def async_handlers(seen: list[str]) -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize("name", list(async_handlers([])))
+@for_each("name", list(async_handlers([])))
 async def test_an_async_handler_is_queued_however_it_is_dressed(name: str, caplog: pytest.LogCaptureFixture) -> None:
     seen: list[str] = []
     async with HookDispatcher() as dispatcher:
@@ -738,7 +738,7 @@ async def test_an_async_handler_is_queued_however_it_is_dressed(name: str, caplo
     assert len(seen) == (0 if name in ("class method", "static method") else 1)
 
 
-@pytest.mark.parametrize("name", list(async_handlers([])))
+@for_each("name", list(async_handlers([])))
 async def test_an_async_handler_of_a_tool_call_is_awaited_however_it_is_dressed(
     name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -763,7 +763,7 @@ class Calls:
         self.seen.append("x")
 
 
-@pytest.mark.parametrize(
+@for_each(
     "make",
     [
         lambda seen: lambda event: seen.append("x"),
@@ -1017,7 +1017,7 @@ async def test_a_decorated_function_that_wraps_an_async_one_is_async() -> None:
     assert (before, seen, report.delivered) == ([], ["inner"], 1)
 
 
-@pytest.mark.parametrize("others", [0, 1, 2])
+@for_each("others", [0, 1, 2])
 async def test_an_ended_operations_registration_removes_nothing_of_the_next_one_with_the_same_bundle(
     others: int,
 ) -> None:
@@ -1036,7 +1036,7 @@ async def test_an_ended_operations_registration_removes_nothing_of_the_next_one_
     assert seen == ["shared"] * (1 + others)
 
 
-@pytest.mark.parametrize("others", [0, 1, 2])
+@for_each("others", [0, 1, 2])
 async def test_a_removed_registration_keeps_no_handler(others: int) -> None:
     def handler(event: BeforeStep) -> None: ...
 
@@ -1069,8 +1069,8 @@ async def test_hooks_are_added_to_an_operation_whose_hooks_were_all_removed() ->
     assert seen == ["second", "third", "third"]
 
 
-@pytest.mark.parametrize("event", [Event, "noEvent", 3, [], BeforeStep(operation_id="op", step_index=0)])
-@pytest.mark.parametrize("operation_id", ["op", "unknown"])
+@for_each("event", [Event, "noEvent", 3, [], BeforeStep(operation_id="op", step_index=0)])
+@for_each("operation_id", ["op", "unknown"])
 async def test_only_the_sixteen_events_can_be_asked_for(operation_id: str, event: Any) -> None:
     async with HookDispatcher() as dispatcher:
         dispatcher.register("op", [Hook(id="own", type=BeforeStep, handler=accept)])

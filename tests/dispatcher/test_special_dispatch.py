@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from hookline import BeforeStep, BeforeToolCall, Hook, HookDispatcher, Hooks, ToolResult, encode
 from hookline.errors import HooklineError, HookUsageError
+from tests.tables import for_each
 
 from .samples import answered, asked, for_ever, soon, step, turns
 
@@ -90,7 +91,7 @@ ANSWERS: dict[str, tuple[object, ToolResult]] = {
 
 
 @BOTH
-@pytest.mark.parametrize("name", ANSWERS)
+@for_each("name", ANSWERS)
 async def test_a_mock_is_the_answer(name: str, *, is_async: bool) -> None:
     given_answer, expected = ANSWERS[name]
     taken: list[bool] = []
@@ -149,7 +150,7 @@ WRONG: dict[str, object] = {
 
 
 @BOTH
-@pytest.mark.parametrize("name", WRONG)
+@for_each("name", WRONG)
 async def test_anything_else_is_a_usage_error_in_that_handler_and_the_next_one_still_runs(
     name: str, caplog: pytest.LogCaptureFixture, *, is_async: bool
 ) -> None:
@@ -470,7 +471,7 @@ async def test_concurrent_dispatches_of_different_events_do_not_mix() -> None:
     assert set(seen.values()) == {1}
 
 
-@pytest.mark.parametrize("pattern", ["*/pay", "remote/*", "local", "sear"])
+@for_each("pattern", ["*/pay", "remote/*", "local", "sear"])
 async def test_a_filter_that_does_not_match_is_not_asked(pattern: str) -> None:
     async with HookDispatcher() as dispatcher:
         dispatcher.register("op", [hook(mocking("no"), tool=pattern), hook(mocking("yes"), tool="*/search", id="yes")])

@@ -12,6 +12,7 @@ import anyio
 import pytest
 
 from hookline import BeforeStep, DrainReport, Hook, HookDispatcher, Hooks
+from tests.tables import for_each
 
 from .samples import asked, for_ever, soon, step, turns, until
 
@@ -137,7 +138,7 @@ async def test_hung_handlers_are_cancelled_and_reported() -> None:
         assert cancelled == ["x"] * 3
 
 
-@pytest.mark.parametrize("drain_timeout", [0, 0.0, 0.001])
+@for_each("drain_timeout", [0, 0.0, 0.001])
 async def test_what_never_started_is_dropped(drain_timeout: float) -> None:
     seen: list[int] = []
 
@@ -398,7 +399,7 @@ async def test_a_handler_that_unregisters_its_own_operation_does_not_wait_for_it
     assert results == [report(1, 2)]
 
 
-@pytest.mark.parametrize("index", range(4))
+@for_each("index", range(4))
 async def test_the_event_whose_handler_unregisters_its_operation_counts_beside_those_before(index: int) -> None:
     results: list[DrainReport] = []
     async with HookDispatcher() as dispatcher, soon():

@@ -31,6 +31,7 @@ from hookline import (
     decode,
     encode,
 )
+from tests.tables import for_each
 
 from .samples import TABLE, events_of, example
 
@@ -86,7 +87,7 @@ def test_no_field_of_an_event_can_be_assigned(kind: type[Event]) -> None:
             setattr(event, name, None)
 
 
-@pytest.mark.parametrize("kind", [*TABLE, ToolOutcome, PendingTool, ToolResult, DrainReport, Hook, HookExecution])
+@for_each("kind", [*TABLE, ToolOutcome, PendingTool, ToolResult, DrainReport, Hook, HookExecution])
 def test_every_record_is_frozen_and_keyword_only(kind: type[msgspec.Struct]) -> None:
     assert kind.__struct_config__.frozen
     with pytest.raises(TypeError):
@@ -94,7 +95,7 @@ def test_every_record_is_frozen_and_keyword_only(kind: type[msgspec.Struct]) -> 
 
 
 @WITH_ARGS
-@pytest.mark.parametrize("edit", DICT_EDITS.values(), ids=DICT_EDITS.keys())
+@for_each("edit", DICT_EDITS.values(), ids=DICT_EDITS.keys())
 def test_args_cannot_be_edited_in_place(kind: Any, edit: Callable[[Any], object]) -> None:
     event = example(kind)
 
@@ -104,15 +105,15 @@ def test_args_cannot_be_edited_in_place(kind: Any, edit: Callable[[Any], object]
 
 
 @WITH_ARGS
-@pytest.mark.parametrize("edit", LIST_EDITS.values(), ids=LIST_EDITS.keys())
+@for_each("edit", LIST_EDITS.values(), ids=LIST_EDITS.keys())
 def test_lists_in_args_cannot_be_edited_in_place(kind: Any, edit: Callable[[Any], object]) -> None:
     event = example(kind)
 
     assert unchanged_by(edit, event.args["q"]["deep"], event)
 
 
-@pytest.mark.parametrize("kind", [AfterToolCall, OnToolCallError])
-@pytest.mark.parametrize("edit", DICT_EDITS.values(), ids=DICT_EDITS.keys())
+@for_each("kind", [AfterToolCall, OnToolCallError])
+@for_each("edit", DICT_EDITS.values(), ids=DICT_EDITS.keys())
 def test_metadata_cannot_be_edited_in_place(kind: Any, edit: Callable[[Any], object]) -> None:
     event = example(kind)
 
@@ -120,7 +121,7 @@ def test_metadata_cannot_be_edited_in_place(kind: Any, edit: Callable[[Any], obj
     assert unchanged_by(edit, event.metadata["rule"], event)
 
 
-@pytest.mark.parametrize("edit", LIST_EDITS.values(), ids=LIST_EDITS.keys())
+@for_each("edit", LIST_EDITS.values(), ids=LIST_EDITS.keys())
 def test_lists_of_an_event_cannot_be_edited_in_place(edit: Callable[[Any], object]) -> None:
     step, pause = example(AfterStep), example(BeforeHumanIntervention)
 

@@ -31,6 +31,7 @@ from hookline import (
 )
 from hookline.errors import EventDecodeError, EventEncodeError, HooklineError
 from hookline.events import CompletionReason, PendingTool
+from tests.tables import for_each
 
 from .samples import COMMON_KEYS, EXAMPLES, TABLE, events_of, example
 
@@ -133,7 +134,7 @@ def test_a_tool_calling_needs_no_identifier_and_no_args() -> None:
 
 
 @EVERY
-@settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow], deadline=None)
+@settings(max_examples=25, suppress_health_check=[HealthCheck.too_slow], deadline=None)
 @given(data=st.data())
 def test_every_event_survives_the_wire_and_fits_the_schema(kind: type[Event], data: st.DataObject) -> None:
     event = data.draw(events_of(kind))
@@ -206,7 +207,7 @@ def test_a_field_of_a_wrong_type_is_named_by_its_path(kind: type[Event]) -> None
         assert error.path == f"$.{key}"
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("kind", "changes", "path"),
     [
         (AfterStep, {"toolsCalling": [{"apiName": 3, "toolCallId": "t"}]}, "$.toolsCalling[0].apiName"),
@@ -242,7 +243,7 @@ def test_the_type_key_is_required() -> None:
     assert refused(json.dumps(spoilt).encode()).path == "$.type"
 
 
-@pytest.mark.parametrize(
+@for_each(
     "data",
     [b"", b"nope", b"{", b'{"type":', b"[]", b"3", b"null", b'"beforeStep"', b"\xff\xfe", b"{}", b"[" * 100_000,
      b'{"type":"beforeStep","operationId":"\xff","stepIndex":0}', b'{"type":"beforeStep"} trailing'],
@@ -291,7 +292,7 @@ class _Opaque:
     pass
 
 
-@pytest.mark.parametrize(
+@for_each(
     "value",
     [_Opaque(), {1, _Opaque()}, 1j, lambda: None, "\ud800", {"deep": [_Opaque()]}, {("a", "b"): 1}],
     ids=["object", "set", "complex", "function", "surrogate", "nested", "tuple-key"],
@@ -326,8 +327,8 @@ def test_a_number_that_json_cannot_carry_is_not_written_as_something_else(value:
     assert isinstance(decode(written), OnComplete)
 
 
-@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
-@pytest.mark.parametrize("field", ["args", "metadata"])
+@for_each("value", [math.nan, math.inf, -math.inf])
+@for_each("field", ["args", "metadata"])
 def test_a_number_that_json_cannot_carry_is_not_written_as_null_in_args_or_metadata(field: str, value: float) -> None:
     event = example(AfterToolCall, **{field: {"deep": [{"n": value}]}})
 

@@ -18,6 +18,7 @@ from runtime.scenes import agent_of, ask, call, calls, says
 from hookline import AfterStep, Hooks, ModelCall, ToolCall, exec_agent, tool
 from hookline.errors import PhaseTransitionError
 from hookline.phases import TRANSITIONS, Phase, PhaseHook, PhaseMachine, PhaseTransition
+from tests.tables import for_each
 
 pytestmark = pytest.mark.anyio
 
@@ -46,7 +47,7 @@ async def test_no_order_can_be_set_that_nothing_reads() -> None:
     assert not {name for name in vars(PhaseHook) if "order" in name or "mandatory" in name}
 
 
-@pytest.mark.parametrize("source", Phase)
+@for_each("source", Phase)
 async def test_no_phase_is_entered_that_the_table_does_not_allow(source: Phase) -> None:
     """AutoByteUs 2: the table of transitions was documentation; most moves checked nothing."""
     ran: list[Pair] = []

@@ -31,6 +31,7 @@ from hookline import (
 )
 from hookline.errors import HookDefinitionError
 from hookline.interceptors import Chain
+from tests.tables import for_each
 
 pytestmark = pytest.mark.anyio
 
@@ -55,8 +56,8 @@ async def test_a_timed_out_hook_does_not_keep_running() -> None:
     assert statuses(outcome) == [("before", "timeout")]
 
 
-@pytest.mark.parametrize("hangs", [True, False])
-@pytest.mark.parametrize("kind", ["before", "guard", "after"])
+@for_each("hangs", [True, False])
+@for_each("kind", ["before", "guard", "after"])
 async def test_an_abort_does_not_wait_for_a_hook_and_nothing_starts_after_it(kind: str, hangs: bool) -> None:
     """Kibana 2: an abort was looked at between hooks only, and background hooks started after it."""
     started: list[str] = []
@@ -169,7 +170,7 @@ async def answers(call: ToolCall) -> Any:
     return Tool().answer
 
 
-@pytest.mark.parametrize("priority", [math.nan, math.inf, "1", -1, 1001, 0.5, True, [1]])
+@for_each("priority", [math.nan, math.inf, "1", -1, 1001, 0.5, True, [1]])
 async def test_a_priority_that_is_no_place_is_refused_and_a_missing_one_is_not_zero(priority: Any) -> None:
     """Kibana 8: an undefined priority was silently 0; NaN and text were not checked."""
     hooks = Hooks("h")
@@ -184,7 +185,7 @@ async def test_a_priority_that_is_no_place_is_refused_and_a_missing_one_is_not_z
     assert Chain([hooks]).order(ToolCall) == ["before", "none", "behind"]
 
 
-@pytest.mark.parametrize("timeout", [0, -1, math.nan, -math.inf, "1", True])
+@for_each("timeout", [0, -1, math.nan, -math.inf, "1", True])
 async def test_a_timeout_that_is_no_time_is_refused_and_a_huge_one_does_not_pass_at_once(timeout: Any) -> None:
     """Kibana 9: `timeout` was not checked: 0, negative, NaN, beyond 2³¹ milliseconds."""
     hooks = Hooks("h")

@@ -26,6 +26,7 @@ from hookline import (
     exec_agent,
     interrupt,
 )
+from tests.tables import for_each
 
 pytestmark = pytest.mark.anyio
 
@@ -64,7 +65,7 @@ async def test_a_follow_up_does_not_send_the_first_message_again() -> None:
     assert asked == [["FIRST"], ["FIRST", "one", "FOLLOW"]]
 
 
-@pytest.mark.parametrize("where", [BeforeStep, AfterStep, AgentCall])
+@for_each("where", [BeforeStep, AfterStep, AgentCall])
 async def test_a_follow_up_does_not_start_an_aborted_agent_again(where: Any) -> None:
     """philschmid 3: after `abort()`, an injection started the agent again."""
     asked: list[list[str]] = []
@@ -113,7 +114,7 @@ async def test_changing_some_arguments_does_not_drop_the_rest() -> None:
     assert (ran.args, ran.tool_name, ran.tool_call_id) == ({"q": "x", "limit": 3}, "find", "t1")
 
 
-@pytest.mark.parametrize("answer", [{}, {"arguments": {"q": "y"}}, {"allow": False}, False, True, "", 0], ids=repr)
+@for_each("answer", [{}, {"arguments": {"q": "y"}}, {"allow": False}, False, True, "", 0], ids=repr)
 async def test_an_answer_without_a_verdict_does_not_block_without_a_reason(answer: Any) -> None:
     """philschmid 6: a missing `allow` blocked, and no reason was given."""
     outcome = await run([before(lambda call: answer, id="unclear")])
@@ -287,7 +288,7 @@ async def test_no_figure_at_the_end_counts_something_else_or_is_never_set() -> N
     assert end.duration_ms > 0
 
 
-@pytest.mark.parametrize("kind", ["before", "guard", "after"])
+@for_each("kind", ["before", "guard", "after"])
 async def test_an_empty_answer_and_none_do_not_mean_different_things_by_accident(kind: str) -> None:
     """philschmid 16: `{}` blocked where `undefined` allowed, and elsewhere neither did."""
     make = {"before": before, "guard": guard, "after": after}[kind]

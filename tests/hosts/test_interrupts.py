@@ -62,7 +62,9 @@ def prompt_of(host: LocalHost) -> tuple[str, dict[str, Any]]:
 
 
 @pytest.mark.parametrize("name", NAMES)
-async def test_the_operation_ends_at_once_and_every_later_call_of_the_turn_is_denied(folder: Path, name: str) -> None:
+async def test_the_operation_ends_at_once_with_all_later_calls_of_the_turn_and_the_next_prompt_begins_another(
+    folder: Path, name: str
+) -> None:
     async with LocalHost(folder, name) as host:
         await host.ask(*prompt_of(host))
         assert await host.ask(*host.shell("echo hi")) == {}
@@ -73,6 +75,10 @@ async def test_the_operation_ends_at_once_and_every_later_call_of_the_turn_is_de
         assert state.status == "interrupted"
         assert answers == [DENIED[name]] * 2
         assert len(await host.operations()) == 1
+
+        assert await host.ask(*prompt_of(host)) == {}
+        assert await host.ask(*host.shell("echo hi")) == {}
+        assert [each.status for each in await host.operations()] == ["interrupted", "running"]
 
 
 @pytest.mark.parametrize("name", ["claude", "codex", "gemini"])
@@ -100,17 +106,6 @@ async def test_an_interrupted_agent_stops_although_hooks_want_it_to_go_on(folder
         event, frame = next(each for each in recorded(name, "s-1") if each[0] == stop)
         said = {"last_assistant_message": "not finished", "prompt_response": "not finished"}
         assert await host.ask(event, frame | said) == {}
-
-
-@pytest.mark.parametrize("name", NAMES)
-async def test_the_next_prompt_of_a_person_begins_another_operation(folder: Path, name: str) -> None:
-    async with LocalHost(folder, name) as host:
-        await host.ask(*prompt_of(host))
-        await interrupt(host, (await host.operations())[0])
-
-        assert await host.ask(*prompt_of(host)) == {}
-        assert await host.ask(*host.shell("echo hi")) == {}
-        assert [each.status for each in await host.operations()] == ["interrupted", "running"]
 
 
 async def test_a_prompt_that_claude_writes_itself_does_not_go_on_with_an_interrupted_turn(folder: Path) -> None:

@@ -13,6 +13,7 @@ from hookline.calls import AddedContext, AgentCall, AgentResult, Ask, Deny, Mess
 from hookline.errors import HookUsageError
 from hookline.hooks import Hooks
 from hookline.interceptors import Chain
+from tests.tables import for_each
 
 from .calls import Tool, after, around, before, guard, lead, replace, run, statuses, tool_call, turns
 
@@ -91,7 +92,7 @@ async def test_copies_of_a_call_share_its_context() -> None:
     assert texts(outcome) == [("before", "on another copy"), ("guard", "on the changed call")]
 
 
-@pytest.mark.parametrize("ending", ["denies", "asks", "raises", "answers", "raises, open"])
+@for_each("ending", ["denies", "asks", "raises", "answers", "raises, open"])
 async def test_a_text_survives_what_becomes_of_its_hook_and_of_the_call(ending: str) -> None:
     def handler(call: ToolCall) -> Any:
         call.add_context("why")
@@ -156,7 +157,7 @@ async def test_what_the_chain_surrounds_is_no_hook() -> None:
     assert texts(await run([before(lambda call: None)], terminal=terminal)) == []
 
 
-@pytest.mark.parametrize("text", [None, 3, b"text", ["text"]])
+@for_each("text", [None, 3, b"text", ["text"]])
 async def test_a_text_that_is_none_is_an_error_of_the_hook(text: Any) -> None:
     outcome = await run([before(lambda call: call.add_context(text))])
 
@@ -165,8 +166,8 @@ async def test_a_text_that_is_none_is_an_error_of_the_hook(text: Any) -> None:
     assert outcome.context == []
 
 
-@pytest.mark.parametrize("kind", ["before", "after"])
-@pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
+@for_each("kind", ["before", "after"])
+@for_each("is_async", [False, True], ids=["sync", "async"])
 async def test_a_hook_that_nobody_waits_for_cannot_add_context_to_its_call(kind: str, *, is_async: bool) -> None:
     """Another hook has its turn meanwhile, and the text must not come in its name."""
 

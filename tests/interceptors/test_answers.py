@@ -24,6 +24,7 @@ from hookline.calls import (
     ToolResult,
 )
 from hookline.errors import HookDenied, HookReturnError
+from tests.tables import for_each
 
 from .calls import CALLS, Tool, after, around, before, guard, hook, run, statuses, tool_call, with_args
 
@@ -54,7 +55,7 @@ TOOL_ANSWERS = {
 
 
 @ANSWERING
-@pytest.mark.parametrize("name", TOOL_ANSWERS)
+@for_each("name", TOOL_ANSWERS)
 async def test_a_tool_call_is_answered_with_whatever_mock_takes(kind: str, name: str) -> None:
     answer, result = TOOL_ANSWERS[name]
     tool = Tool()
@@ -81,7 +82,7 @@ OTHER_ANSWERS: dict[str, tuple[int, Any, Any]] = {
 
 
 @ANSWERING
-@pytest.mark.parametrize("name", OTHER_ANSWERS)
+@for_each("name", OTHER_ANSWERS)
 async def test_other_calls_are_answered_with_text_or_a_mapping_of_their_results_fields(kind: str, name: str) -> None:
     index, answer, result = OTHER_ANSWERS[name]
     call, _ = CALLS[index]
@@ -93,7 +94,7 @@ async def test_other_calls_are_answered_with_text_or_a_mapping_of_their_results_
 
 
 @ANSWERING
-@pytest.mark.parametrize(("call", "result"), CALLS, ids=lambda value: type(value).__name__)
+@for_each(("call", "result"), CALLS, ids=lambda value: type(value).__name__)
 async def test_every_call_is_answered_with_its_result_type(kind: str, call: Call, result: Any) -> None:
     outcome = await run([hook(kind, saying(Respond(result)), call=type(call))], call)
 
@@ -101,7 +102,7 @@ async def test_every_call_is_answered_with_its_result_type(kind: str, call: Call
 
 
 @ANSWERING
-@pytest.mark.parametrize(("call", "result"), [pair for pair in CALLS if not isinstance(pair[0], ToolCall)], ids=lambda value: type(value).__name__)  # fmt: skip
+@for_each(("call", "result"), [pair for pair in CALLS if not isinstance(pair[0], ToolCall)], ids=lambda value: type(value).__name__)  # fmt: skip
 async def test_an_exception_that_answers_a_call_without_room_for_it_counts_as_raised(kind: str, call: Call, result: Any) -> None:  # fmt: skip
     broken = ValueError("broken")
     seen: list[BaseException] = []
@@ -136,8 +137,8 @@ WRONG_ANSWERS: dict[str, Any] = {
 
 
 @ANSWERING
-@pytest.mark.parametrize("name", WRONG_ANSWERS)
-@pytest.mark.parametrize("on_error", ["open", "closed"])
+@for_each("name", WRONG_ANSWERS)
+@for_each("on_error", ["open", "closed"])
 async def test_a_tool_call_cannot_be_answered_with_anything_else(kind: str, name: str, on_error: str) -> None:
     tool = Tool()
 
@@ -332,8 +333,8 @@ async def test_a_second_call_next_after_a_failed_one_raises_the_first_error() ->
     assert len(tool.calls) == 1
 
 
-@pytest.mark.parametrize("times", [1, 2])
-@pytest.mark.parametrize("on_error", ["open", "closed"])
+@for_each("times", [1, 2])
+@for_each("on_error", ["open", "closed"])
 async def test_a_terminal_that_gives_none_runs_once_all_the_same(times: int, on_error: str) -> None:
     calls: list[Any] = []
 

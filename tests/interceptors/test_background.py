@@ -13,6 +13,7 @@ import pytest
 
 from hookline.calls import AgentCall, Ask, Continue, Deny, Respond, ToolCall, ToolResult
 from hookline.hooks import Hooks
+from tests.tables import for_each
 
 from .calls import (
     CALLS,
@@ -93,8 +94,8 @@ async def test_background_hooks_start_after_all_waiting_hooks_with_the_final_cal
 
 
 @KINDS
-@pytest.mark.parametrize("on_error", ["open", "closed"])
-@pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
+@for_each("on_error", ["open", "closed"])
+@for_each("is_async", [False, True], ids=["sync", "async"])
 async def test_the_failure_of_a_background_hook_is_only_recorded(
     kind: str, on_error: str, caplog: pytest.LogCaptureFixture, *, is_async: bool
 ) -> None:
@@ -136,7 +137,7 @@ async def test_a_cancelled_future_in_a_background_hook_is_only_recorded(kind: st
     assert statuses(outcome) == [("bg", "error")]
 
 
-@pytest.mark.parametrize("value", [Deny("no"), Ask("?"), Respond("x"), ToolResult(content="other"), Continue("x"), "junk"], ids=lambda value: type(value).__name__)  # fmt: skip
+@for_each("value", [Deny("no"), Ask("?"), Respond("x"), ToolResult(content="other"), Continue("x"), "junk"], ids=lambda value: type(value).__name__)  # fmt: skip
 @KINDS
 async def test_what_a_background_hook_returns_changes_nothing(kind: str, value: Any) -> None:
     tool = Tool()
@@ -164,8 +165,8 @@ async def test_a_background_after_gives_no_continue() -> None:
     assert outcome.continues == []
 
 
-@pytest.mark.parametrize("refusal", ["before", "guard", "around", "failure"])
-@pytest.mark.parametrize("value", [Deny("no"), Ask("?")], ids=["deny", "ask"])
+@for_each("refusal", ["before", "guard", "around", "failure"])
+@for_each("value", [Deny("no"), Ask("?")], ids=["deny", "ask"])
 async def test_no_background_hook_starts_if_the_call_is_denied(refusal: str, value: Any) -> None:
     log: list[str] = []
 

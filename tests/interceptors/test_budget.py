@@ -13,6 +13,7 @@ import pytest
 from hookline.calls import Deny
 from hookline.errors import HookDefinitionError, HookDenied, HookExecutionError, HookTimeoutError
 from hookline.interceptors import Chain
+from tests.tables import for_each
 
 from .calls import Tool, after, around, before, guard, hook, keep_busy, run, statuses
 
@@ -59,8 +60,8 @@ async def test_hooks_that_are_each_quick_enough_may_be_too_slow_together() -> No
     assert isinstance(cause.__cause__, HookTimeoutError)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("on_error", ["open", "closed"])
+@for_each("kind", KINDS)
+@for_each("on_error", ["open", "closed"])
 async def test_a_hook_is_not_started_when_the_budget_is_used_up(kind: str, on_error: str) -> None:
     started: list[str] = []
     tool = Tool()
@@ -185,7 +186,7 @@ async def test_an_around_that_the_budget_has_stopped_calls_nothing_any_more(insi
     assert (tool.calls, ran) == ([], [])
 
 
-@pytest.mark.parametrize("budget", [0.02, math.inf, None])
+@for_each("budget", [0.02, math.inf, None])
 async def test_the_shorter_of_timeout_and_budget_decides(budget: float | None) -> None:
     timeout = 60 if budget == 0.02 else 0.05
     outcome = await run([before(hang, timeout=timeout)], budget=budget)
@@ -214,13 +215,13 @@ async def test_the_budget_holds_where_hooks_have_no_limit_and_nobody_records() -
     assert outcome.executions == []
 
 
-@pytest.mark.parametrize("budget", [0, -1, math.nan, "1", True, object(), 10**400])
+@for_each("budget", [0, -1, math.nan, "1", True, object(), 10**400])
 def test_a_budget_that_makes_no_sense_is_refused(budget: Any) -> None:
     with pytest.raises(HookDefinitionError, match="budget"):
         Chain([], budget=budget)
 
 
-@pytest.mark.parametrize("timeout", [0, -1, math.nan, "1", True, None, object()])
+@for_each("timeout", [0, -1, math.nan, "1", True, None, object()])
 def test_a_hook_timeout_that_makes_no_sense_is_refused(timeout: Any) -> None:
     with pytest.raises(HookDefinitionError, match="hook_timeout"):
         Chain([], hook_timeout=timeout)

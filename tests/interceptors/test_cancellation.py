@@ -13,6 +13,7 @@ import pytest
 
 from hookline.calls import ToolResult
 from hookline.interceptors import Chain
+from tests.tables import for_each
 
 from .calls import Tool, after, around, before, guard, hook, recorded, tool_call, turns, until
 
@@ -55,8 +56,8 @@ def hanging(entered: list[str], log: list[str]) -> Any:
     return handler
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("on_error", ["open", "closed"])
+@for_each("kind", KINDS)
+@for_each("on_error", ["open", "closed"])
 @OPTIONS
 async def test_a_cancellation_in_a_hook_goes_on_and_leaves_a_record(kind: str, on_error: str, options: Any) -> None:
     entered: list[str] = []
@@ -77,7 +78,7 @@ async def test_a_cancellation_in_a_hook_goes_on_and_leaves_a_record(kind: str, o
     assert "outer" in [each.hook_id for each in records]
 
 
-@pytest.mark.parametrize("on_error", ["open", "closed"])
+@for_each("on_error", ["open", "closed"])
 @OPTIONS
 async def test_a_cancellation_in_the_terminal_is_nobodys_failure(on_error: str, options: Any) -> None:
     entered: list[str] = []
@@ -127,8 +128,8 @@ async def test_background_hooks_do_not_start_after_a_cancellation() -> None:
 SWALLOWING = [*((kind, "its own work") for kind in KINDS), ("around", "call_next")]
 
 
-@pytest.mark.parametrize(("kind", "where"), SWALLOWING)
-@pytest.mark.parametrize("says", ["none", "result", "error"])
+@for_each(("kind", "where"), SWALLOWING)
+@for_each("says", ["none", "result", "error"])
 @OPTIONS
 async def test_a_hook_that_swallows_the_callers_cancellation_does_not_keep_the_call_going(
     kind: str, where: str, says: str, options: Any
@@ -165,7 +166,7 @@ async def test_a_hook_that_swallows_the_callers_cancellation_does_not_keep_the_c
     assert log == (["further in", "terminal"] if ran_before else [])
 
 
-@pytest.mark.parametrize("says", ["none", "result", "error"])
+@for_each("says", ["none", "result", "error"])
 @OPTIONS
 async def test_nor_does_it_in_a_chain_of_nothing_but_arounds(says: str, options: Any) -> None:
     entered: list[str] = []
@@ -290,7 +291,7 @@ async def test_a_cancelled_run_leaves_the_chain_fit_for_the_next() -> None:
     assert outcome.unwrap().content == "result"
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@for_each("kind", KINDS)
 async def test_a_hook_may_clean_up_when_it_is_cancelled(kind: str) -> None:
     entered: list[str] = []
     log: list[str] = []

@@ -18,6 +18,7 @@ from hookline.calls import Denial, Deny, ToolCall, ToolResult
 from hookline.errors import HookDefinitionError, HookDenied
 from hookline.hooks import Hooks
 from hookline.interceptors import Chain
+from tests.tables import for_each
 
 from .calls import (
     Tool,
@@ -247,9 +248,9 @@ async def test_waiting_for_the_first_call_next_does_not_burn_the_processor() -> 
     assert steps.count < 200
 
 
-@pytest.mark.parametrize("says", ["a result", "none", "deny", "raises"])
-@pytest.mark.parametrize("on_error", ["open", "closed"])
-@pytest.mark.parametrize("claim", ["gives an outcome", "has ended what it started"])
+@for_each("says", ["a result", "none", "deny", "raises"])
+@for_each("on_error", ["open", "closed"])
+@for_each("claim", ["gives an outcome", "has ended what it started"])
 async def test_a_run_whose_hook_leaves_call_next_running(says: str, on_error: str, claim: str) -> None:
     """The hook starts `call_next` in a task that outlives it."""
     log: list[str] = []
@@ -316,7 +317,7 @@ async def test_a_call_next_that_is_started_too_late_runs_nothing() -> None:
 # --- depth
 
 
-@pytest.mark.parametrize("kind", ["before", "guard", "after", "mixed"])
+@for_each("kind", ["before", "guard", "after", "mixed"])
 async def test_300_hooks_stand_in_one_chain(kind: str) -> None:
     count = 0
 
@@ -333,9 +334,9 @@ async def test_300_hooks_stand_in_one_chain(kind: str) -> None:
     assert outcome.result is tool.answer
 
 
-@pytest.mark.parametrize("suspends", [False, True])
-@pytest.mark.parametrize("options", [{}, {"record": False, "hook_timeout": math.inf}], ids=["timed", "bare"])
-@pytest.mark.parametrize("between", ["nothing", "before", "after", "everything"])
+@for_each("suspends", [False, True])
+@for_each("options", [{}, {"record": False, "hook_timeout": math.inf}], ids=["timed", "bare"])
+@for_each("between", ["nothing", "before", "after", "everything"])
 async def test_100_arounds_stand_in_one_chain(between: str, options: Any, *, suspends: bool) -> None:
     tool = Tool(seconds=0.001 if suspends else 0)
     hooks = [around(through, priority=n) for n in range(100)]
@@ -431,8 +432,8 @@ def closure(alive: weakref.WeakSet[Any], kind: str, fate: str) -> Any:
     return handler
 
 
-@pytest.mark.parametrize("fate", ["passes", "raises", "hangs", "denies"])
-@pytest.mark.parametrize("kind", [*KINDS, "background"])
+@for_each("fate", ["passes", "raises", "hangs", "denies"])
+@for_each("kind", [*KINDS, "background"])
 async def test_a_closure_dies_with_its_chain(kind: str, fate: str, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("CRITICAL", "hookline")  # a kept log record would keep the traceback
     alive: weakref.WeakSet[Any] = weakref.WeakSet()
@@ -509,8 +510,8 @@ async def test_a_chain_with_a_receiver_of_its_records_is_collected() -> None:
 
 
 @ASYNCIO
-@pytest.mark.parametrize("fate", ["passes", "raises", "hangs", "denies"])
-@pytest.mark.parametrize("kind", [*KINDS, "background"])
+@for_each("fate", ["passes", "raises", "hangs", "denies"])
+@for_each("kind", [*KINDS, "background"])
 async def test_no_task_is_left_after_a_run(kind: str, fate: str) -> None:
     alive: weakref.WeakSet[Any] = weakref.WeakSet()
     options: dict[str, Any] = {"wait": False} if kind == "background" else {}

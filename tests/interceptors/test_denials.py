@@ -11,6 +11,7 @@ import pytest
 from hookline.calls import Ask, Call, Denial, Deny, Respond, ToolCall, ToolResult
 from hookline.errors import HookDenied
 from hookline.interceptors import Chain
+from tests.tables import for_each
 
 from .calls import CALLS, Tool, after, around, before, guard, hook, lead, run, statuses, tool_call, with_args
 
@@ -28,8 +29,8 @@ def saying(value: Any) -> Any:
     return handler
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("on_error", ["open", "closed"])
+@for_each("kind", KINDS)
+@for_each("on_error", ["open", "closed"])
 async def test_every_kind_of_hook_can_refuse_the_call_with_a_reason(kind: str, on_error: str) -> None:
     tool = Tool()
 
@@ -42,8 +43,8 @@ async def test_every_kind_of_hook_can_refuse_the_call_with_a_reason(kind: str, o
     assert statuses(outcome) == [("judge", "denied")]
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(("call", "result"), CALLS, ids=lambda value: type(value).__name__)
+@for_each("kind", KINDS)
+@for_each(("call", "result"), CALLS, ids=lambda value: type(value).__name__)
 async def test_every_class_of_calls_can_be_refused(kind: str, call: Call, result: Any) -> None:
     outcome = await run([hook(kind, saying(Deny("no")), call=type(call))], call, Tool(result))
 
@@ -104,7 +105,7 @@ async def test_the_first_of_two_guards_that_refuse_is_the_one_that_did() -> None
     assert statuses(outcome) == [("early", "denied")]
 
 
-@pytest.mark.parametrize("kind", ["before", "guard", "around", "after"])
+@for_each("kind", ["before", "guard", "around", "after"])
 async def test_call_next_raises_the_denial_in_the_arounds_that_wait_for_it(kind: str) -> None:
     caught: list[HookDenied] = []
 
@@ -122,9 +123,9 @@ async def test_call_next_raises_the_denial_in_the_arounds_that_wait_for_it(kind:
     assert outcome.denied == Denial(hook_id="judge", reason="no")
 
 
-@pytest.mark.parametrize("kind", ["before", "guard", "around", "after"])
-@pytest.mark.parametrize("refusal", [Deny("no"), Ask("really?")], ids=["deny", "ask"])
-@pytest.mark.parametrize(
+@for_each("kind", ["before", "guard", "around", "after"])
+@for_each("refusal", [Deny("no"), Ask("really?")], ids=["deny", "ask"])
+@for_each(
     "instead",
     [
         ToolResult(content="overruled"),
@@ -137,7 +138,7 @@ async def test_call_next_raises_the_denial_in_the_arounds_that_wait_for_it(kind:
     ],
     ids=["result", "respond", "none", "deny", "ask", "wrong value", "raises"],
 )
-@pytest.mark.parametrize("on_error", ["open", "closed"])
+@for_each("on_error", ["open", "closed"])
 async def test_a_denial_is_not_cleared_by_an_outer_hook(kind: str, refusal: Any, instead: Any, on_error: str) -> None:
     async def overrule(call: Any, call_next: Any) -> Any:
         with pytest.raises(HookDenied):
@@ -228,8 +229,8 @@ async def test_an_around_that_refuses_after_the_call_happened_withholds_the_resu
     assert outcome.result is None
 
 
-@pytest.mark.parametrize("stop", [True, False])
-@pytest.mark.parametrize("kind", KINDS)
+@for_each("stop", [True, False])
+@for_each("kind", KINDS)
 async def test_a_denial_may_ask_for_the_end_of_the_run(kind: str, *, stop: bool) -> None:
     outcome = await run([hook(kind, saying(Deny("enough", stop=stop)))])
 
@@ -265,7 +266,7 @@ async def test_the_call_of_a_denied_outcome_is_the_call_that_was_refused() -> No
 # --- asking
 
 
-@pytest.mark.parametrize("kind", ["before", "guard", "around"])
+@for_each("kind", ["before", "guard", "around"])
 async def test_an_ask_in_a_bare_chain_is_a_denial_that_says_what_to_ask(kind: str) -> None:
     tool = Tool()
 

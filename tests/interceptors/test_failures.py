@@ -12,6 +12,7 @@ import pytest
 
 from hookline.calls import Deny, ToolCall, ToolResult
 from hookline.errors import HookDenied, HookExecutionError
+from tests.tables import for_each
 
 from .calls import Tool, after, around, before, guard, hook, replace, run, statuses, tool_call, turns, with_args
 
@@ -50,8 +51,8 @@ def raising(error: BaseException, *, is_async: bool = True, suspends: int = 0) -
 # --- closed
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("how", ["sync", "async", "async later"])
+@for_each("kind", KINDS)
+@for_each("how", ["sync", "async", "async later"])
 async def test_a_hook_that_raises_denies_the_call_by_default(kind: str, how: str) -> None:
     broken = ValueError("bad luck")
     tool = Tool()
@@ -79,9 +80,9 @@ async def test_a_hook_that_raises_denies_the_call_by_default(kind: str, how: str
 ODD = [Silent(), Unprintable(), StopIteration(), StopAsyncIteration(), TimeoutError(), KeyError("x"), RecursionError()]
 
 
-@pytest.mark.parametrize("error", ODD, ids=lambda error: type(error).__name__)
-@pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
-@pytest.mark.parametrize("kind", KINDS)
+@for_each("error", ODD, ids=lambda error: type(error).__name__)
+@for_each("is_async", [False, True], ids=["sync", "async"])
+@for_each("kind", KINDS)
 async def test_no_exception_is_too_odd_to_deny(kind: str, error: Exception, *, is_async: bool) -> None:
     outcome = await run([hook(kind, raising(error, is_async=is_async))])
 
@@ -135,8 +136,8 @@ async def test_a_failing_guard_that_fails_closed_is_no_permit_for_an_outer_hook(
 # --- open
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
+@for_each("kind", KINDS)
+@for_each("is_async", [False, True], ids=["sync", "async"])
 async def test_a_hook_that_fails_open_is_recorded_and_the_call_goes_on(
     kind: str, caplog: pytest.LogCaptureFixture, *, is_async: bool
 ) -> None:
@@ -156,7 +157,7 @@ async def test_a_hook_that_fails_open_is_recorded_and_the_call_goes_on(
         assert word in record.getMessage()
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@for_each("kind", KINDS)
 async def test_the_call_goes_on_as_if_the_failed_hook_were_absent(kind: str) -> None:
     def others() -> list[Any]:
         return [
@@ -194,8 +195,8 @@ async def test_an_around_that_fails_open_before_call_next_is_skipped_with_its_ch
 # --- late failures: after call_next
 
 
-@pytest.mark.parametrize("on_error", ["open", "closed"])
-@pytest.mark.parametrize("how", ["raises", "wrong value", "wrong answer"])
+@for_each("on_error", ["open", "closed"])
+@for_each("how", ["raises", "wrong value", "wrong answer"])
 async def test_a_late_failure_never_runs_downstream_twice(on_error: str, how: str) -> None:
     inner: list[str] = []
 
@@ -265,8 +266,8 @@ async def test_many_late_open_failures_still_run_the_terminal_once() -> None:
 # --- the terminal's own exceptions
 
 
-@pytest.mark.parametrize("on_error", ["open", "closed"])
-@pytest.mark.parametrize("error", [ValueError("tool"), TimeoutError(), Silent(), HookDenied("x", "y"), StopAsyncIteration(), Fatal()], ids=lambda error: type(error).__name__)  # fmt: skip
+@for_each("on_error", ["open", "closed"])
+@for_each("error", [ValueError("tool"), TimeoutError(), Silent(), HookDenied("x", "y"), StopAsyncIteration(), Fatal()], ids=lambda error: type(error).__name__)  # fmt: skip
 async def test_exceptions_of_the_terminal_pass_through_hooks_unchanged(
     error: BaseException, on_error: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -418,10 +419,10 @@ async def test_the_terminal_that_is_no_async_function_is_not_blamed_on_a_hook() 
 # --- BaseExceptions
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("error", [Fatal(), KeyboardInterrupt(), SystemExit(3)], ids=lambda error: type(error).__name__)
-@pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
-@pytest.mark.parametrize("on_error", ["open", "closed"])
+@for_each("kind", KINDS)
+@for_each("error", [Fatal(), KeyboardInterrupt(), SystemExit(3)], ids=lambda error: type(error).__name__)
+@for_each("is_async", [False, True], ids=["sync", "async"])
+@for_each("on_error", ["open", "closed"])
 async def test_base_exceptions_of_a_hook_are_never_swallowed(
     kind: str, error: BaseException, on_error: str, *, is_async: bool
 ) -> None:
@@ -435,8 +436,8 @@ async def test_base_exceptions_of_a_hook_are_never_swallowed(
     assert seen == []
 
 
-@pytest.mark.parametrize("error", [Fatal(), KeyboardInterrupt()], ids=lambda error: type(error).__name__)
-@pytest.mark.parametrize("background", [False, True], ids=["alone", "with a background hook"])
+@for_each("error", [Fatal(), KeyboardInterrupt()], ids=lambda error: type(error).__name__)
+@for_each("background", [False, True], ids=["alone", "with a background hook"])
 async def test_base_exceptions_of_the_terminal_come_out_unchanged(error: BaseException, *, background: bool) -> None:
     hooks = [before(lambda call: None), guard(lambda call: None)]
     if background:
@@ -470,9 +471,9 @@ async def test_a_cancelled_error_of_the_terminals_own_is_not_blamed_on_a_hook(on
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
-@pytest.mark.parametrize("options", [{}, {"record": False, "hook_timeout": float("inf")}], ids=["timed", "bare"])
+@for_each("kind", KINDS)
+@for_each("is_async", [False, True], ids=["sync", "async"])
+@for_each("options", [{}, {"record": False, "hook_timeout": float("inf")}], ids=["timed", "bare"])
 async def test_a_cancelled_future_that_a_hook_awaits_is_that_hooks_failure(
     kind: str, options: Any, *, is_async: bool
 ) -> None:

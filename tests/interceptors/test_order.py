@@ -9,6 +9,7 @@ import pytest
 from hookline.calls import AgentCall, Call, Continue, Deny, ToolCall, ToolResult
 from hookline.hooks import Hooks
 from hookline.interceptors import Chain, Interceptor
+from tests.tables import for_each
 
 from .calls import CALLS, Tool, after, around, before, guard, hook, lead, replace, run, statuses, tool_call, with_args
 
@@ -86,7 +87,7 @@ async def test_registration_order_counts_across_bundles_and_plain_interceptors()
     assert trace == ["first", "first too", "plain", "last"]
 
 
-@pytest.mark.parametrize("kind", ["before", "guard", "around", "after"])
+@for_each("kind", ["before", "guard", "around", "after"])
 async def test_system_hooks_come_before_tenant_hooks_of_the_same_priority(kind: str) -> None:
     trace: list[str] = []
     hooks = [
@@ -322,7 +323,7 @@ async def test_continues_hold_the_inputs_in_the_order_in_which_the_hooks_ran() -
 # --- all the calls
 
 
-@pytest.mark.parametrize(("call", "result"), CALLS, ids=lambda value: type(value).__name__)
+@for_each(("call", "result"), CALLS, ids=lambda value: type(value).__name__)
 async def test_every_class_of_calls_passes_every_kind_of_hook(call: Call, result: Any) -> None:
     trace: list[str] = []
     kinds = ("before", "around", "after", "guard")
@@ -335,7 +336,7 @@ async def test_every_class_of_calls_passes_every_kind_of_hook(call: Call, result
     assert [each.hook_type for each in outcome.executions] == [type(call).__name__] * 4
 
 
-@pytest.mark.parametrize(("call", "result"), CALLS, ids=lambda value: type(value).__name__)
+@for_each(("call", "result"), CALLS, ids=lambda value: type(value).__name__)
 async def test_hooks_of_one_class_of_calls_do_not_meet_another(call: Call, result: Any) -> None:
     chain = Chain([before(lambda call: Deny("not yours"), call=type(other)) for other, _ in CALLS if other is not call])
 

@@ -14,6 +14,7 @@ from hookline.calls import Ask, Deny, Respond, ToolResult
 from hookline.errors import HookDenied
 from hookline.interceptors import Chain
 from hookline.signals import HookExecution, hook_executed
+from tests.tables import for_each
 
 from .calls import (
     Tool,
@@ -99,7 +100,7 @@ STATUSES: list[tuple[str, Any, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("kind", "value", "status"), STATUSES, ids=lambda value: str(value)[:20])
+@for_each(("kind", "value", "status"), STATUSES, ids=lambda value: str(value)[:20])
 async def test_a_record_says_how_a_hook_ended(kind: str, value: Any, status: str) -> None:
     with recorded() as records:
         outcome = await run([hook(kind, saying(value), id="it")])
@@ -123,7 +124,7 @@ async def test_a_wrong_value_after_a_denial_is_recorded_as_an_error() -> None:
     assert statuses(outcome) == [("confused", "error"), ("judge", "denied")]
 
 
-@pytest.mark.parametrize("value", [None, Deny("no"), ValueError("x")], ids=["ok", "denied", "error"])
+@for_each("value", [None, Deny("no"), ValueError("x")], ids=["ok", "denied", "error"])
 async def test_without_record_executions_are_empty(value: Any) -> None:
     outcome = await run([before(saying(value)), around(through), before(lambda call: None, wait=False)], record=False)
 
@@ -242,8 +243,8 @@ async def test_the_records_of_one_outcome_are_not_those_of_the_next() -> None:
 BUSY = 0.1
 
 
-@pytest.mark.parametrize("fails", [False, True])
-@pytest.mark.parametrize("kind", ["before", "around"])
+@for_each("fails", [False, True])
+@for_each("kind", ["before", "around"])
 async def test_the_duration_of_a_record_is_the_own_time_in_milliseconds(kind: str, *, fails: bool) -> None:
     took: list[float] = []
 

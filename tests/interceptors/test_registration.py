@@ -304,8 +304,8 @@ def test_an_option_that_makes_no_sense_is_refused_by_name(kind: str, name: str, 
     assert bundle.interceptors == ()
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(
+@for_each("kind", KINDS)
+@for_each(
     "call",
     [Call, Nobody, MyToolCall, ToolResult, "BeforeLunch", None, tool_call()],
     ids=lambda value: getattr(value, "__name__", type(value).__name__),
@@ -358,14 +358,14 @@ def test_guards_and_arounds_are_always_waited_for(kind: str) -> None:
         Chain([hook(kind, lambda *args: None, wait=False)])
 
 
-@pytest.mark.parametrize("kind", ["", "Before", "during", None, 3, []])
+@for_each("kind", ["", "Before", "during", None, 3, []])
 def test_an_unknown_kind_is_refused(kind: Any) -> None:
     with pytest.raises(HookDefinitionError, match="kind"):
         Chain([hook(kind, lambda *args: None, id="x")])
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("call", [type(call) for call, _ in CALLS if not isinstance(call, ToolCall)])
+@for_each("kind", KINDS)
+@for_each("call", [type(call) for call, _ in CALLS if not isinstance(call, ToolCall)])
 def test_a_tool_filter_on_what_has_no_tool_is_refused(kind: str, call: Any) -> None:
     with pytest.raises(HookDefinitionError, match="tool"):
         Chain([hook(kind, lambda *args: None, call=call, tool="*/ls")])
@@ -379,7 +379,7 @@ def test_a_tenant_that_is_no_text_is_refused(tenant: Any) -> None:
         Hooks("bundle", tenant_id=tenant)
 
 
-@pytest.mark.parametrize(
+@for_each(
     "entry",
     [None, "hook", 3, lambda call: None, {}, [], Hooks, Interceptor],
     ids=lambda value: getattr(value, "__name__", type(value).__name__),
@@ -400,7 +400,7 @@ def test_what_is_no_batch_is_refused(hooks: Any) -> None:
 # --- words and errors
 
 
-@pytest.mark.parametrize("name", ["Ask", "Continue", "Deny", "Denial", "Interceptor", "Respond", *(type(call).__name__ for call, _ in CALLS), *(type(result).__name__ for _, result in CALLS)])  # fmt: skip
+@for_each("name", ["Ask", "Continue", "Deny", "Denial", "Interceptor", "Respond", *(type(call).__name__ for call, _ in CALLS), *(type(result).__name__ for _, result in CALLS)])  # fmt: skip
 def test_the_words_are_also_at_the_root(name: str) -> None:
     import hookline.interceptors
 
@@ -417,8 +417,8 @@ ERRORS = [
 ]
 
 
-@pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
-@pytest.mark.parametrize("protocol", range(2, pickle.HIGHEST_PROTOCOL + 1))
+@for_each("error", ERRORS, ids=lambda error: type(error).__name__)
+@for_each("protocol", range(2, pickle.HIGHEST_PROTOCOL + 1))
 def test_errors_pickle(error: Exception, protocol: int) -> None:
     again = pickle.loads(pickle.dumps(error, protocol))
 

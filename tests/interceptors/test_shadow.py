@@ -27,6 +27,7 @@ from hookline.calls import (
 )
 from hookline.errors import HookDefinitionError
 from hookline.interceptors import Chain, Interceptor, Outcome
+from tests.tables import for_each
 
 from .calls import Tool, after, around, before, guard, lead, recorded, replace, run, tool_call, with_args
 
@@ -90,7 +91,7 @@ def decision_of(outcome: Outcome) -> tuple[str, str]:
     return execution.decision, execution.reason
 
 
-@pytest.mark.parametrize(("hook", "decision", "reason"), DECIDING, ids=IDS)
+@for_each(("hook", "decision", "reason"), DECIDING, ids=IDS)
 async def test_the_record_says_what_a_hook_decided_or_would_decide(
     hook: Interceptor, decision: str, reason: str
 ) -> None:
@@ -102,7 +103,7 @@ async def test_the_record_says_what_a_hook_decided_or_would_decide(
     assert (shadow.call, shadow.result, shadow.denied, shadow.asked) == (without.call, without.result, None, None)
 
 
-@pytest.mark.parametrize("kind", ["before", "guard", "around", "after"])
+@for_each("kind", ["before", "guard", "around", "after"])
 async def test_a_failing_shadow_hook_has_its_error_in_the_record(kind: str) -> None:
     outcome = await run([Interceptor(id="h", call=ToolCall, kind=kind, handler=broken, shadow=True)])  # type: ignore[arg-type]
 
@@ -111,7 +112,7 @@ async def test_a_failing_shadow_hook_has_its_error_in_the_record(kind: str) -> N
     assert outcome.result == ToolResult(content="result")
 
 
-@pytest.mark.parametrize("kind", ["before", "guard", "around", "after"])
+@for_each("kind", ["before", "guard", "around", "after"])
 async def test_a_hanging_shadow_hook_is_stopped_after_its_timeout(kind: str) -> None:
     hook = Interceptor(id="h", call=ToolCall, kind=kind, handler=hanging, timeout=0.02, shadow=True)  # type: ignore[arg-type]
     outcome = await run([hook])

@@ -9,6 +9,7 @@ import pytest
 from hookline.calls import Deny, ModelCall, ToolCall
 from hookline.hooks import Hooks
 from hookline.interceptors import Chain
+from tests.tables import for_each
 
 from .calls import CALLS, Tool, after, around, before, guard, hook, lead, replace, run, statuses, tool_call
 
@@ -21,8 +22,8 @@ def transparent(kind: str) -> Any:
     return (lambda call, call_next: call_next(call)) if kind == "around" else lambda *args: None
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(("tenant", "expected"), [("acme", ["", "acme"]), ("other", ["", "other"]), ("", [""]), ("unknown", [""])])  # fmt: skip
+@for_each("kind", KINDS)
+@for_each(("tenant", "expected"), [("acme", ["", "acme"]), ("other", ["", "other"]), ("", [""]), ("unknown", [""])])  # fmt: skip
 async def test_hooks_of_another_tenant_do_not_run(kind: str, tenant: str, expected: list[str]) -> None:
     hooks = [hook(kind, transparent(kind), id=f"of {each}", tenant_id=each) for each in ("other", "", "acme")]
 
@@ -31,7 +32,7 @@ async def test_hooks_of_another_tenant_do_not_run(kind: str, tenant: str, expect
     assert sorted(each.hook_id for each in outcome.executions) == [f"of {each}" for each in expected]
 
 
-@pytest.mark.parametrize(("call", "result"), CALLS, ids=lambda value: type(value).__name__)
+@for_each(("call", "result"), CALLS, ids=lambda value: type(value).__name__)
 async def test_tenants_are_kept_apart_for_every_class_of_calls(call: Any, result: Any) -> None:
     hooks = [before(lambda call: Deny("not yours"), call=type(call), tenant_id="other")]
 
@@ -97,8 +98,8 @@ TOOLS: list[tuple[str, str, str, bool]] = [
 ]
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(("pattern", "toolset", "tool_name", "matches"), TOOLS)
+@for_each("kind", KINDS)
+@for_each(("pattern", "toolset", "tool_name", "matches"), TOOLS)
 async def test_a_tool_filter_is_a_glob_over_identifier_and_name(
     kind: str, pattern: str, toolset: str, tool_name: str, *, matches: bool
 ) -> None:

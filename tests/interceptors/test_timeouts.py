@@ -16,6 +16,7 @@ import pytest
 from hookline.calls import Deny, ToolCall, ToolResult
 from hookline.errors import HookDenied, HookExecutionError, HookTimeoutError, HookUsageError
 from hookline.interceptors import Chain
+from tests.tables import for_each
 
 from .calls import (
     Tool,
@@ -52,8 +53,8 @@ async def through(call: Any, call_next: Any) -> Any:
 # --- stopping for real
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("record", [True, False])
+@for_each("kind", KINDS)
+@for_each("record", [True, False])
 async def test_a_hook_that_hangs_is_cancelled_for_real_and_denies_the_call(kind: str, *, record: bool) -> None:
     log: list[str] = []
 
@@ -81,7 +82,7 @@ async def test_a_hook_that_hangs_is_cancelled_for_real_and_denies_the_call(kind:
     assert (cause.__cause__.hook_id, cause.__cause__.point, cause.__cause__.timeout) == ("hung", "ToolCall", 0.01)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@for_each("kind", KINDS)
 async def test_a_hook_that_hangs_and_fails_open_is_as_good_as_absent(kind: str) -> None:
     tool = Tool()
 
@@ -92,15 +93,15 @@ async def test_a_hook_that_hangs_and_fails_open_is_as_good_as_absent(kind: str) 
     assert statuses(outcome) == [(kind, "timeout")]
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@for_each("kind", KINDS)
 async def test_the_default_timeout_is_the_chains(kind: str) -> None:
     outcome = await run([hook(kind, hang)], hook_timeout=0.01)
 
     assert statuses(outcome) == [(kind, "timeout")]
 
 
-@pytest.mark.parametrize("timeout", [math.inf, 60, 1e300])
-@pytest.mark.parametrize("kind", KINDS)
+@for_each("timeout", [math.inf, 60, 1e300])
+@for_each("kind", KINDS)
 async def test_the_timeout_of_a_hook_beats_the_chains(kind: str, timeout: float) -> None:
     async def slow(*args: Any) -> Any:
         await anyio.sleep(0.02)
@@ -188,7 +189,7 @@ async def test_a_timeout_leaves_no_cancellation_in_the_callers_task(kind: str) -
     await asyncio.sleep(0.02)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@for_each("kind", KINDS)
 async def test_a_hook_that_hangs_in_a_task_of_its_own_is_cancelled_with_it(kind: str) -> None:
     log: list[str] = []
 
@@ -208,9 +209,9 @@ async def test_a_hook_that_hangs_in_a_task_of_its_own_is_cancelled_with_it(kind:
     assert statuses(outcome) == [(kind, "timeout")]
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("on_error", ["open", "closed"])
-@pytest.mark.parametrize("says", ["nothing", "something", "an error"])
+@for_each("kind", KINDS)
+@for_each("on_error", ["open", "closed"])
+@for_each("says", ["nothing", "something", "an error"])
 async def test_a_hook_that_swallows_its_timeout_has_timed_out_all_the_same(kind: str, on_error: str, says: str) -> None:
     async def stubborn(*args: Any) -> Any:
         try:
@@ -233,7 +234,7 @@ async def test_a_hook_that_swallows_its_timeout_has_timed_out_all_the_same(kind:
         assert outcome.denied.reason.startswith("the hook failed")
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@for_each("kind", KINDS)
 async def test_a_hook_that_swallows_its_timeout_and_hangs_again_does_not_hang_the_call(kind: str) -> None:
     async def stubborn(*args: Any) -> None:
         with contextlib.suppress(anyio.get_cancelled_exc_class()):
@@ -263,8 +264,8 @@ async def test_a_late_answer_of_a_hook_that_was_timed_out_is_discarded() -> None
 # --- plain handlers
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("on_error", ["open", "closed"])
+@for_each("kind", KINDS)
+@for_each("on_error", ["open", "closed"])
 async def test_a_plain_handler_that_blocks_too_long_is_recorded_as_a_timeout(kind: str, on_error: str) -> None:
     def block(*args: Any) -> Any:
         keep_busy(0.02)
@@ -278,7 +279,7 @@ async def test_a_plain_handler_that_blocks_too_long_is_recorded_as_a_timeout(kin
     assert len(tool.calls) == (on_error == "open" or kind == "after")
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@for_each("kind", KINDS)
 async def test_an_async_handler_that_blocks_too_long_without_waiting_is_a_timeout(kind: str) -> None:
     async def block(*args: Any) -> Any:
         keep_busy(0.02)
@@ -338,8 +339,8 @@ async def test_the_terminal_is_on_nobodys_clock() -> None:
     assert [status for _, status in statuses(outcome)] == ["ok"] * 4
 
 
-@pytest.mark.parametrize("outer", [1, 5])
-@pytest.mark.parametrize("on_error", ["open", "closed"])
+@for_each("outer", [1, 5])
+@for_each("on_error", ["open", "closed"])
 async def test_an_inner_hang_is_not_blamed_on_outer_hooks(outer: int, on_error: str) -> None:
     starts: list[str] = []
 
@@ -427,8 +428,8 @@ async def test_a_timeout_that_a_hook_sets_around_call_next_stops_what_is_inside_
     assert outcome.denied is None
 
 
-@pytest.mark.parametrize("how", ["returns none", "raises and fails open"])
-@pytest.mark.parametrize("where", ["terminal", "inner hook"])
+@for_each("how", ["returns none", "raises and fails open"])
+@for_each("where", ["terminal", "inner hook"])
 async def test_work_that_a_hook_cancelled_does_not_come_out_as_a_cancellation_of_the_caller(
     how: str, where: str
 ) -> None:
@@ -466,8 +467,8 @@ async def test_a_hook_that_another_hook_cancelled_leaves_a_record() -> None:
     assert len(outcome.executions) == 3
 
 
-@pytest.mark.parametrize("on_error", ["open", "closed"])
-@pytest.mark.parametrize("options", [{}, {"record": False, "hook_timeout": math.inf}], ids=["timed", "bare"])
+@for_each("on_error", ["open", "closed"])
+@for_each("options", [{}, {"record": False, "hook_timeout": math.inf}], ids=["timed", "bare"])
 async def test_a_hook_that_gave_up_on_call_next_cannot_try_again(on_error: str, options: Any) -> None:
     errors: list[Exception] = []
     calls: list[Any] = []
@@ -513,7 +514,7 @@ async def test_a_hang_in_a_chain_inside_of_a_chain_is_blamed_in_that_one(where: 
     assert outcome.result.content == "result"
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@for_each("kind", KINDS)
 async def test_a_hook_that_hangs_in_a_chain_of_its_own_is_stopped_with_it(kind: str) -> None:
     inner = Chain([around(through), before(hang, timeout=60)])
 
@@ -527,7 +528,7 @@ async def test_a_hook_that_hangs_in_a_chain_of_its_own_is_stopped_with_it(kind: 
     assert ("before", "dropped") in [(each.hook_id, each.status) for each in records]
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@for_each("kind", KINDS)
 async def test_the_time_that_a_hook_spends_in_a_chain_of_its_own_is_its_own_time(kind: str) -> None:
     inner = Chain([before(lambda call: None)])
 
@@ -612,8 +613,8 @@ async def test_call_next_after_the_hook_returned_says_so() -> None:
     assert tool.calls == []
 
 
-@pytest.mark.parametrize("end", ["deny", "raise", "wrong value", "none", "timeout", "blocked"])
-@pytest.mark.parametrize("options", [{}, {"record": False, "hook_timeout": math.inf}], ids=["timed", "bare"])
+@for_each("end", ["deny", "raise", "wrong value", "none", "timeout", "blocked"])
+@for_each("options", [{}, {"record": False, "hook_timeout": math.inf}], ids=["timed", "bare"])
 async def test_a_leaked_call_next_never_runs_a_call_that_was_denied(end: str, options: Any) -> None:
     kept: list[Any] = []
 
@@ -702,8 +703,8 @@ async def test_call_next_in_another_task_is_like_any_other(elsewhere: Any) -> No
 
 
 @ELSEWHERE
-@pytest.mark.parametrize("on_error", ["open", "closed"])
-@pytest.mark.parametrize("kind", KINDS)
+@for_each("on_error", ["open", "closed"])
+@for_each("kind", KINDS)
 async def test_a_hang_in_another_task_is_blamed_on_who_hangs(elsewhere: Any, kind: str, on_error: str) -> None:
     tool = Tool()
 
@@ -731,8 +732,8 @@ async def test_a_hang_after_call_next_in_another_task_is_still_stopped(elsewhere
     assert len(tool.calls) == 1
 
 
-@pytest.mark.parametrize("on_error", ["open", "closed"])
-@pytest.mark.parametrize("kind", KINDS)
+@for_each("on_error", ["open", "closed"])
+@for_each("kind", KINDS)
 async def test_a_hook_with_a_heartbeat_is_not_cancelled_for_an_inner_hang(kind: str, on_error: str) -> None:
     tool = Tool()
 

@@ -127,8 +127,8 @@ async def test_a_wrong_return_value_is_a_failure_of_that_hook(
         assert (cause.__cause__.hook_id, cause.__cause__.point) == (kind, "ToolCall")
 
 
-@pytest.mark.parametrize("kind", ["before", "guard", "after"])
-@pytest.mark.parametrize("on_error", ["open", "closed"])
+@for_each("kind", ["before", "guard", "after"])
+@for_each("on_error", ["open", "closed"])
 async def test_a_plain_handler_that_returns_an_awaitable_says_how_to_mend_it(kind: str, on_error: str) -> None:
     tool = Tool()
 
@@ -139,8 +139,8 @@ async def test_a_plain_handler_that_returns_an_awaitable_says_how_to_mend_it(kin
     assert (outcome.denied is None) == (on_error == "open")
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(("call", "result"), CALLS, ids=lambda value: type(value).__name__)
+@for_each("kind", KINDS)
+@for_each(("call", "result"), CALLS, ids=lambda value: type(value).__name__)
 async def test_a_wrong_value_is_wrong_for_every_class_of_calls(kind: str, call: Any, result: Any) -> None:
     other_call, other_result = CALLS[(CALLS.index((call, result)) + 1) % len(CALLS)]
     value = other_result if kind in ("after", "around") else other_call
@@ -151,7 +151,7 @@ async def test_a_wrong_value_is_wrong_for_every_class_of_calls(kind: str, call: 
     assert statuses(outcome) == [(kind, "error")]
 
 
-@pytest.mark.parametrize("kind", ["before", "guard", "around"])
+@for_each("kind", ["before", "guard", "around"])
 async def test_only_after_a_whole_run_may_a_hook_continue_it(kind: str) -> None:
     call, result = CALLS[0]
 
@@ -161,7 +161,7 @@ async def test_only_after_a_whole_run_may_a_hook_continue_it(kind: str) -> None:
     assert statuses(outcome) == [(kind, "error")]
 
 
-@pytest.mark.parametrize(("call", "result"), CALLS[1:], ids=lambda value: type(value).__name__)
+@for_each(("call", "result"), CALLS[1:], ids=lambda value: type(value).__name__)
 async def test_only_an_agent_call_can_be_continued(call: Any, result: Any) -> None:
     outcome = await run([after(lambda call, result: Continue("more"), call=type(call))], call, Tool(result))
 
@@ -190,10 +190,8 @@ WRONG_FIELDS: list[tuple[type, str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize("kind", ["after", "around"])
-@pytest.mark.parametrize(
-    ("of", "field", "value"), WRONG_FIELDS, ids=lambda value: getattr(value, "__name__", repr(value))
-)
+@for_each("kind", ["after", "around"])
+@for_each(("of", "field", "value"), WRONG_FIELDS, ids=lambda value: getattr(value, "__name__", repr(value)))
 async def test_a_result_with_a_field_of_another_type_is_the_hooks_failure(
     of: type, field: str, value: Any, kind: str
 ) -> None:
@@ -241,7 +239,7 @@ async def test_an_answer_that_is_an_unreadable_mapping_is_the_hooks_failure() ->
     assert "These are not fields of a ModelResponse: unreadable" in outcome.denied.reason
 
 
-@pytest.mark.parametrize("value", [None, 42, ["x"]])
+@for_each("value", [None, 42, ["x"]])
 async def test_a_continue_whose_input_is_no_text_is_a_wrong_value(value: Any) -> None:
     call, result = CALLS[0]
 
@@ -253,9 +251,9 @@ async def test_a_continue_whose_input_is_no_text_is_a_wrong_value(value: Any) ->
 # --- changed calls
 
 
-@pytest.mark.parametrize("name", ["operation_id", "tenant_id"])
-@pytest.mark.parametrize("value", ["another", None, Junk()], ids=["text", "none", "junk"])
-@pytest.mark.parametrize("on_error", ["open", "closed"])
+@for_each("name", ["operation_id", "tenant_id"])
+@for_each("value", ["another", None, Junk()], ids=["text", "none", "junk"])
+@for_each("on_error", ["open", "closed"])
 async def test_a_hook_cannot_say_that_a_call_is_somebody_elses(name: str, value: Any, on_error: str) -> None:
     tool = Tool()
 
@@ -285,8 +283,8 @@ async def test_call_next_refuses_a_call_that_is_somebody_elses(name: str) -> Non
     assert tool.calls == [tool_call()]
 
 
-@pytest.mark.parametrize("value", [None, "text", {}, ToolResult(content="x"), ModelCall(messages=[]), Junk()], ids=lambda value: type(value).__name__)  # fmt: skip
-@pytest.mark.parametrize("on_error", ["open", "closed"])
+@for_each("value", [None, "text", {}, ToolResult(content="x"), ModelCall(messages=[]), Junk()], ids=lambda value: type(value).__name__)  # fmt: skip
+@for_each("on_error", ["open", "closed"])
 async def test_call_next_with_something_else_is_the_hooks_failure(value: Any, on_error: str) -> None:
     tool = Tool()
 
@@ -309,7 +307,7 @@ async def test_a_changed_call_with_arguments_that_are_no_mapping_is_the_hooks_fa
     assert tool.calls == []
 
 
-@pytest.mark.parametrize("metadata", [None, 3, ["x"], "text"])
+@for_each("metadata", [None, 3, ["x"], "text"])
 async def test_metadata_that_is_no_mapping_is_a_wrong_value(metadata: Any) -> None:
     outcome = await run([before(lambda call: replace(call, metadata=metadata))])
 
@@ -431,8 +429,8 @@ EDITS: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("name", EDITS)
-@pytest.mark.parametrize("kind", KINDS)
+@for_each("name", EDITS)
+@for_each("kind", KINDS)
 async def test_edits_of_arguments_in_place_reach_nobody(name: str, kind: str) -> None:
     args = {"q": "x", "nested": {"deep": 1}, "items": [1, 2, {"in": 1}], "pair": ([], 1)}
     original = copy.deepcopy(args)
@@ -518,7 +516,7 @@ async def test_arguments_are_not_copied_for_every_hook() -> None:
     assert len(set(seen)) == 1
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@for_each("kind", KINDS)
 async def test_a_call_is_frozen(kind: str) -> None:
     tool = Tool()
 
@@ -572,7 +570,7 @@ OTHER_EDITS: dict[str, tuple[Any, Any]] = {
 }
 
 
-@pytest.mark.parametrize("name", OTHER_EDITS)
+@for_each("name", OTHER_EDITS)
 async def test_a_hook_that_fails_open_leaves_no_edit_in_any_other_call(name: str) -> None:
     call, edit = OTHER_EDITS[name]
     original = copy.deepcopy(call)
@@ -610,7 +608,7 @@ RESULT_EDITS: dict[str, tuple[Any, Any, Any]] = {
 }
 
 
-@pytest.mark.parametrize("name", RESULT_EDITS)
+@for_each("name", RESULT_EDITS)
 async def test_half_made_changes_of_a_result_by_a_failed_hook_are_not_seen(name: str) -> None:
     call, make, edit = RESULT_EDITS[name]
 
@@ -645,7 +643,7 @@ async def test_tools_that_a_failed_hook_edits_are_not_seen_by_the_model() -> Non
 # --- the chain itself
 
 
-@pytest.mark.parametrize(
+@for_each(
     "call",
     [None, "text", object(), ToolCall, ToolResult(content="x"), {}, AgentResult(output="x")],
     ids=lambda value: getattr(value, "__name__", type(value).__name__),

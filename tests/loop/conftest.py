@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from typing import Any
 
 import anyio
@@ -26,12 +26,15 @@ def provider() -> Iterator[Provider]:
 class Way:
     """A way to write a loop: with one of the protocols, and a sync or an async client."""
 
-    def __init__(self, dialect: Dialect, provider: Provider, *, sync: bool) -> None:
-        self.dialect, self.provider, self.sync = dialect, provider, sync
+    def __init__(self, dialect: Dialect, provider: Provider, *, sync: bool, shared: Any = None) -> None:
+        self.dialect, self.provider, self.sync, self.shared = dialect, provider, sync, shared
 
     @asynccontextmanager
     async def opened(self) -> AsyncIterator[Any]:
-        """A client, which is closed at the end."""
+        """The client that tests share, or one that is closed at the end."""
+        if self.shared is not None:
+            yield self.shared
+            return
         client = self.dialect.client(self.provider.url, sync=self.sync)
         try:
             yield client
@@ -82,9 +85,16 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     return True
 
 
+@pytest.fixture(scope="module")
+def sync_clients(provider: Provider) -> Iterator[dict[str, Any]]:
+    """A sync client of each protocol, since to make one takes as long as a request."""
+    with ExitStack() as stack:
+        yield {each.name: stack.enter_context(each.client(provider.url, sync=True)) for each in DIALECTS}
+
+
 @pytest.fixture(params=DIALECTS, ids=lambda each: each.name)
-def way(request: pytest.FixtureRequest, provider: Provider, sync: bool) -> Way:
-    return Way(request.param, provider, sync=sync)
+def way(request: pytest.FixtureRequest, provider: Provider, sync_clients: dict[str, Any], sync: bool) -> Way:
+    return Way(request.param, provider, sync=sync, shared=sync_clients[request.param.name] if sync else None)
 
 
 @pytest.fixture

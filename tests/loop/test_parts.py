@@ -36,6 +36,7 @@ from hookline.events import EVENTS
 from hookline.loop import wrap
 from hookline.otel import MetricsHooks, TracingHooks
 from tests.adapters.provider import message_item, reasoning_item, responds, says, writes
+from tests.tables import for_each
 
 from .conftest import Way
 from .dialects import CHAT, MESSAGES, RESPONSES
@@ -197,9 +198,9 @@ async def test_metrics_count_the_tokens_of_a_loop(way: Way) -> None:
 
 
 @pytest.mark.anyio
-@pytest.mark.parametrize("streamed", [False, True], ids=["whole", "streamed"])
-@pytest.mark.parametrize("led", [False, True], ids=["observed", "led"])
-@pytest.mark.parametrize("name", ["chat", "responses", "messages"])
+@for_each("streamed", [False, True], ids=["whole", "streamed"])
+@for_each("led", [False, True], ids=["observed", "led"])
+@for_each("name", ["chat", "responses", "messages"])
 async def test_cost_usage_and_reasoning_are_in_the_events(
     provider: Any, sync: bool, name: str, led: bool, streamed: bool
 ) -> None:

@@ -14,6 +14,7 @@ from hookline import AfterStep, Deny, Guide, Hooks, ModelCall, ModelResponse, On
 from hookline.errors import RunStopped
 from tests.adapters.provider import Exchange
 from tests.otel.capture import Sink
+from tests.tables import for_each
 
 from .conftest import Way
 from .dialects import CHAT
@@ -86,7 +87,7 @@ async def test_a_changed_answer_is_streamed_and_nothing_of_the_one_before(way: W
 
 
 @pytest.mark.anyio
-@pytest.mark.parametrize("streams", [False, True])
+@for_each("streams", [False, True])
 async def test_nothing_of_a_discarded_answer_is_seen(way: Way, *, streams: bool) -> None:
     manners, left = Hooks("manners"), ["be kind"]
     manners.after(ModelCall)(lambda call, answer: Guide(left.pop()) if left else None)
@@ -226,7 +227,7 @@ async def cancel_soon(scope: anyio.CancelScope) -> None:
 
 
 @pytest.mark.anyio
-@pytest.mark.parametrize("held", [False, True], ids=["passed on", "held"])
+@for_each("held", [False, True], ids=["passed on", "held"])
 async def test_a_connection_that_breaks_raises_what_the_client_raises(way: Way, held: bool) -> None:
     hooks, seen = watching()
     if held:
@@ -267,7 +268,7 @@ async def test_the_tools_that_a_stream_asked_for_run(way: Way) -> None:
 
 
 @pytest.mark.anyio
-@pytest.mark.parametrize("held", [False, True], ids=["passed on", "held"])
+@for_each("held", [False, True], ids=["passed on", "held"])
 async def test_the_stream_helpers_of_the_clients_give_their_final_answer(way: Way, held: bool) -> None:
     hooks, seen = watching()
     if held:

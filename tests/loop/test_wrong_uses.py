@@ -17,6 +17,7 @@ from hookline.errors import HookDefinitionError, HookUsageError, RunStopped, Uns
 from hookline.execution import return_portal
 from hookline.loop import wrap
 from hookline.runtime import interrupt
+from tests.tables import for_each
 
 from .conftest import Way
 from .dialects import CHAT
@@ -25,7 +26,7 @@ from .stage import entered, settled
 HELLO = ModelResponse(content="hello")
 
 
-@pytest.mark.parametrize("client", [object(), "openai", None, CHAT, dict])
+@for_each("client", [object(), "openai", None, CHAT, dict])
 def test_a_client_that_is_none_is_refused(client: Any) -> None:
     with pytest.raises(HookUsageError, match="AsyncOpenAI"):
         wrap(client)

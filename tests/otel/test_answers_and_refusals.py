@@ -35,6 +35,7 @@ from hookline import (
     tool,
 )
 from hookline.otel import TracingHooks
+from tests.tables import for_each
 
 from .capture import Sink
 
@@ -61,7 +62,7 @@ def planner() -> Agent:
     )
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("call", "answer"),
     [
         (AgentCall, AgentResult(output="mine")),

@@ -9,9 +9,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 import hookline
+from tests.tables import for_each
 
 SOURCE = Path(hookline.__file__).parent
 NOT_THE_API = ("sdk", "exporter", "instrumentation", "util.genai", "semconv", "proto", "distro")
@@ -85,7 +84,7 @@ def test_no_module_outside_of_the_telemetry_and_the_command_line_imports_opentel
         assert [name for name in names if is_of(name, "opentelemetry") or is_of(name, "hookline.otel")] == [], module
 
 
-@pytest.mark.parametrize(
+@for_each(
     "name",
     ["hookline", "hookline.runtime", "hookline.evals", "hookline.builtin", "hookline.phases", "hookline.signals"],
 )

@@ -19,6 +19,7 @@ from hookline.otel import TracingHooks
 from hookline.otel._content import Content, message_parts
 from hookline.runtime import Compaction
 from tests.otel.capture import Sink, agent_of, asks, call, calls, content, failed, says
+from tests.tables import for_each
 
 pytestmark = pytest.mark.anyio
 
@@ -153,7 +154,7 @@ async def test_the_argument_wins_over_the_environment(monkeypatch, caplog, varia
     assert VARIABLE not in caplog.text
 
 
-@pytest.mark.parametrize("given", ["", "yes", "spans", 1, 0, b"true", ["SPAN_ONLY"]])
+@for_each("given", ["", "yes", "spans", 1, 0, b"true", ["SPAN_ONLY"]])
 def test_an_argument_that_is_no_mode_is_refused_with_those_that_are(given):
     with pytest.raises(HookUsageError, match="SPAN_ONLY"):
         TracingHooks(capture_content=given)
@@ -528,7 +529,7 @@ async def test_of_a_long_conversation_the_newest_messages_are_kept():
     assert length >= total, "the length is that of everything there was"
 
 
-@pytest.mark.parametrize("size", range(1, 80))
+@for_each("size", range(1, 80))
 def test_a_budget_holds_wherever_it_runs_out(size):
     attributes: dict[str, Any] = {}
     messages = [Message(role="user", content="x" * 10_000)]
@@ -553,7 +554,7 @@ JSON = st.recursive(
 
 
 @given(value=JSON, size=st.integers(min_value=1, max_value=200))
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=60)
 def test_whatever_is_cut_stays_json(value, size):
     attributes: dict[str, Any] = {}
 
@@ -594,7 +595,7 @@ def conversations(draw):
 
 
 @given(messages=conversations(), size=st.integers(min_value=1, max_value=400))
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=60)
 def test_messages_that_were_cut_are_messages_still(messages, size):
     attributes: dict[str, Any] = {}
 

@@ -41,6 +41,7 @@ from hookline.otel._hook_spans import executions, unregistrations
 from hookline.runtime import Compaction, InMemoryStore
 from hookline.signals import hook_executed
 from tests.otel.capture import Sink, agent_of, asks, call, calls, failed, says
+from tests.tables import for_each
 
 pytestmark = pytest.mark.anyio
 
@@ -208,7 +209,7 @@ async def test_a_question_to_a_person_is_a_denial_for_now():
     assert not failed(hook_span(sink, "asker"))
 
 
-@pytest.mark.parametrize("way", ["mock", "respond", "around"])
+@for_each("way", ["mock", "respond", "around"])
 async def test_an_answer_in_a_tools_place_is_told(way):
     hooks = Hooks("mine")
     if way == "mock":
@@ -227,7 +228,7 @@ async def test_an_answer_in_a_tools_place_is_told(way):
     assert not failed(hook_span(sink, "it"))
 
 
-@pytest.mark.parametrize("point", ["observer", "async observer", "asked", "before", "around", "after", "unwaited"])
+@for_each("point", ["observer", "async observer", "asked", "before", "around", "after", "unwaited"])
 async def test_a_failure_of_a_hook_is_an_error_of_its_span_alone(point, caplog):
     hooks = Hooks("mine")
 
@@ -319,7 +320,7 @@ async def test_a_hook_that_was_cut_off_at_the_end_is_told_as_dropped(caplog):
     assert [link.context for link in span.links] == [sink.one("invoke_agent").context]
 
 
-@pytest.mark.parametrize(("capture_content", "there"), [(True, True), (False, False), ("EVENT_ONLY", False)])
+@for_each(("capture_content", "there"), [(True, True), (False, False), ("EVENT_ONLY", False)])
 async def test_what_a_hook_said_is_told_only_with_content_on(capture_content, there, caplog):
     hooks = Hooks("mine")
     hooks.guard(ToolCall, id="judge")(lambda asked: Deny("the reason"))
@@ -404,8 +405,8 @@ async def test_hooks_of_a_sub_agent_are_in_its_own_segment():
 
 
 @ORDER
-@pytest.mark.parametrize("event", [OnComplete, OnError])
-@pytest.mark.parametrize("is_async", [True, False], ids=["async", "sync"])
+@for_each("event", [OnComplete, OnError])
+@for_each("is_async", [True, False], ids=["async", "sync"])
 async def test_what_runs_when_the_run_is_over_is_a_trace_of_its_own_with_a_link(event, is_async, tracing_first):
     sink, hooks = Sink(), Hooks("mine")
 
@@ -604,8 +605,8 @@ def busy(*turns: Any) -> Any:
 
 
 @ORDER
-@pytest.mark.parametrize("hook_spans", [True, "events"])
-@pytest.mark.parametrize("ending", ["done", "error", "interrupted", "cancelled", "paused", "denied"])
+@for_each("hook_spans", [True, "events"])
+@for_each("ending", ["done", "error", "interrupted", "cancelled", "paused", "denied"])
 async def test_every_record_is_in_the_trace_once_and_nothing_outlives_what_it_is_in(ending, hook_spans, tracing_first):
     sink, stop = Sink(), Hooks("stop")
     tracing = sink.tracing(hook_spans=hook_spans)
@@ -673,7 +674,7 @@ async def test_runs_at_the_same_time_keep_their_hooks_apart():
     assert len({counts[f"run {number}"] for number in range(5)}) == 1
 
 
-@pytest.mark.parametrize("ending", ["done", "error", "interrupted", "cancelled"])
+@for_each("ending", ["done", "error", "interrupted", "cancelled"])
 async def test_after_a_run_nobody_listens_any_more(ending):
     sink, stop = Sink(), Hooks("stop")
     scope = anyio.CancelScope()

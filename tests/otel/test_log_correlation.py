@@ -44,6 +44,7 @@ from hookline import (
 from hookline.otel import RunContextFilter
 from hookline.runtime import Compaction
 from tests.otel.capture import Sink, agent_of, asks, call, calls, says
+from tests.tables import for_each
 
 pytestmark = pytest.mark.anyio
 
@@ -570,7 +571,7 @@ async def traced_tool(do: Any, operation_id: str = "it") -> Sink:
     return sink
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("style", "form"),
     [
         ("%", "%(operation_id)s %(trace_id)s %(span_id)s %(trace_sampled)s %(message)s"),

@@ -35,6 +35,7 @@ from hookline import (
 )
 from hookline.errors import HookUsageError
 from hookline.otel import MetricsHooks
+from tests.tables import for_each
 
 from .gauge import (
     AGENT,
@@ -151,7 +152,7 @@ async def test_only_so_many_values_of_an_attribute_become_series(gauge: Gauge, k
             assert len(gauge.values(name, attribute)) <= 6 + 1, (name, attribute)
 
 
-@pytest.mark.parametrize("bad", [0, -1, 1.5, True, "5", None])
+@for_each("bad", [0, -1, 1.5, True, "5", None])
 def test_a_bound_that_makes_no_sense_is_refused(bad: Any) -> None:
     with pytest.raises(HookUsageError, match="max_values"):
         MetricsHooks(max_values=bad)

@@ -187,6 +187,7 @@ SECOND_PROCESS = textwrap.dedent(
 )
 
 
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])  # as in the other process
 async def test_a_segment_in_another_process_links_to_the_first(scene: Scene) -> None:
     store = JsonStore()
     await run(payer(calls(call("pay")), calls(call("pay"))), hooks=[scene.tracing()], store=store, operation_id="op")

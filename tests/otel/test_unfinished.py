@@ -58,6 +58,7 @@ from tests.otel.scenes import (
     run,
     says,
 )
+from tests.tables import for_each
 
 pytestmark = pytest.mark.anyio
 
@@ -274,8 +275,8 @@ async def test_hooks_that_cannot_be_registered_leave_nothing_open(scene: Scene) 
 # Coroutines that are thrown away.
 
 
-@pytest.mark.parametrize("running", [True, False], ids=["in the loop", "after the loop"])
-@pytest.mark.parametrize("where", ["model", "tool", "sub-agent"])
+@for_each("running", [True, False], ids=["in the loop", "after the loop"])
+@for_each("where", ["model", "tool", "sub-agent"])
 def test_a_run_that_is_closed_in_another_context_leaves_no_span_and_no_noise(where: str, running: bool) -> None:
     """As the garbage collector does with what nobody awaits any more."""
 

@@ -26,6 +26,7 @@ from hookline.otel import TracingHooks
 from hookline.runtime import InMemoryStore
 from tests.otel.gauge import Gauge
 from tests.otel.scenes import Scene, agent_of, ask, attributes, call, calls, id_of, resume, run, says
+from tests.tables import for_each
 
 pytestmark = pytest.mark.anyio
 
@@ -194,7 +195,7 @@ MEASURED = {
 }
 
 
-@pytest.mark.parametrize("chosen", list(product((True, False), repeat=3)))
+@for_each("chosen", list(product((True, False), repeat=3)))
 async def test_metrics_that_are_left_to_others_are_not_measured_and_all_others_are(chosen: Any) -> None:
     whole, gauge = Gauge(), Gauge()
     switches = dict(zip(MEASURED, chosen, strict=True))

@@ -25,6 +25,7 @@ from hookline import Ask, BeforeStep, Deny, Hook, Hooks, Respond, ToolCall, Tool
 from hookline.errors import HookDefinitionError, PhaseTransitionError
 from hookline.phases import TRANSITIONS, Phase, PhaseHook, PhaseMachine, PhaseTransition
 from hookline.signals import hook_executed
+from tests.tables import for_each
 
 from .samples import PhaseHookOf, announced, machine_in, noting, pair, path_to
 
@@ -56,7 +57,7 @@ def bundle(*handlers: Any, timeout: float | None = None, **options: Any) -> Hook
 # --- which, and in which order
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("source", "target", "called"),
     [
         (Phase.BOOTSTRAPPING, Phase.IDLE, 1),
@@ -353,7 +354,7 @@ async def test_hooks_of_other_kinds_are_accepted_and_idle() -> None:
     assert log == ["phase"]
 
 
-@pytest.mark.parametrize("hooks", [[lambda transition: None], Hooks("not in a list"), [None], None, ["h"]])
+@for_each("hooks", [[lambda transition: None], Hooks("not in a list"), [None], None, ["h"]])
 async def test_a_wrong_batch_is_refused(hooks: Any) -> None:
     with pytest.raises(HookDefinitionError):
         PhaseMachine("agent", hooks)
@@ -393,9 +394,7 @@ async def test_partials_and_callable_objects_are_awaited_where_they_are_async() 
     assert log == ["partial", "object"]
 
 
-@pytest.mark.parametrize(
-    ("tenant_id", "expected"), [("", ["all"]), ("acme", ["all", "acme"]), ("other", ["all", "other"])]
-)
+@for_each(("tenant_id", "expected"), [("", ["all"]), ("acme", ["all", "acme"]), ("other", ["all", "other"])])
 async def test_bundles_of_another_tenant_are_ignored(tenant_id: str, expected: list[str]) -> None:
     log: list[str] = []
     hooks = [
@@ -471,7 +470,7 @@ async def test_the_hooks_of_a_move_are_those_at_its_beginning() -> None:
 FAILURES = [ValueError("bad"), Unprintable(), ExceptionGroup("both", [ValueError(), KeyError()]), StopIteration(), StopAsyncIteration(), TimeoutError(), RecursionError()]  # fmt: skip
 
 
-@pytest.mark.parametrize("error", FAILURES, ids=lambda error: type(error).__name__)
+@for_each("error", FAILURES, ids=lambda error: type(error).__name__)
 @BOTH
 async def test_an_exception_is_logged_with_hook_move_and_agent_and_the_next_hook_runs(
     error: Exception, caplog: pytest.LogCaptureFixture, *, is_async: bool
@@ -588,8 +587,8 @@ async def test_a_plain_hook_cannot_be_interrupted_and_its_overrun_is_recorded() 
 
 
 @ASYNCIO
-@pytest.mark.parametrize("timeout", [None, math.inf])
-@pytest.mark.parametrize("how", ["plain", "async", "async, later"])
+@for_each("timeout", [None, math.inf])
+@for_each("how", ["plain", "async", "async, later"])
 async def test_a_cancelled_future_is_the_hooks_failure(
     how: str, timeout: float | None, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -631,7 +630,7 @@ async def test_a_plain_hook_that_returns_a_coroutine_is_told_so(caplog: pytest.L
 
 
 @BOTH
-@pytest.mark.parametrize("value", [42, "nobody asked", {"content": "x"}, ValueError("returned")], ids=repr)
+@for_each("value", [42, "nobody asked", {"content": "x"}, ValueError("returned")], ids=repr)
 async def test_a_value_that_a_hook_returns_means_nothing(
     value: object, caplog: pytest.LogCaptureFixture, *, is_async: bool
 ) -> None:
@@ -646,7 +645,7 @@ async def test_a_value_that_a_hook_returns_means_nothing(
 
 
 @BOTH
-@pytest.mark.parametrize("decision", [Deny("no"), Ask("may I?"), Respond("x"), ToolResult(content="x")], ids=repr)
+@for_each("decision", [Deny("no"), Ask("may I?"), Respond("x"), ToolResult(content="x")], ids=repr)
 async def test_a_decision_that_a_hook_returns_is_an_error_of_that_hook(
     decision: object, caplog: pytest.LogCaptureFixture, *, is_async: bool
 ) -> None:

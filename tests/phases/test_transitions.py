@@ -130,7 +130,7 @@ async def test_an_undeclared_transition_is_refused_and_changes_nothing(source: P
     assert isinstance(error, HooklineError)
 
 
-@pytest.mark.parametrize("phase", Phase)
+@for_each("phase", Phase)
 async def test_a_move_to_the_present_phase_does_nothing(phase: Phase) -> None:
     log: list[Any] = []
     hooks = Hooks("h")
@@ -159,7 +159,7 @@ async def test_a_phase_may_be_named_by_its_value() -> None:
         await machine.move("tool_denied")
 
 
-@pytest.mark.parametrize("target", ["resting", "IDLE", "", None, 3, [], Phase])
+@for_each("target", ["resting", "IDLE", "", None, 3, [], Phase])
 async def test_what_is_no_phase_is_refused_in_words(target: Any) -> None:
     machine = await machine_in(Phase.BOOTSTRAPPING)
 

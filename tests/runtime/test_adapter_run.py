@@ -38,6 +38,7 @@ from hookline.errors import HookUsageError, OperationExistsError, RunStopped, Un
 from hookline.events import HookType
 from hookline.hooks import AnyHook
 from hookline.runtime import KINDS, AdapterRun, Approve, Capabilities, Reject
+from tests.tables import for_each
 
 from .scenes import Recorder, call, calls
 
@@ -270,7 +271,7 @@ def says_that_it_guides(call: ModelCall, answer: ModelResponse) -> Guide | None:
     return None
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("kind", "call", "handler", "what"),
     [
         ("before", AgentCall, adds, "AgentCall.add_context"),
@@ -384,7 +385,7 @@ async def test_hooks_that_would_never_be_called_are_refused(caplog: pytest.LogCa
     assert "would never be called" in caplog.text
 
 
-@pytest.mark.parametrize("spelled", [BeforeStep, HookType.BEFORE_STEP, "beforeStep"])
+@for_each("spelled", [BeforeStep, HookType.BEFORE_STEP, "beforeStep"])
 async def test_a_hook_that_would_never_be_called_is_refused_however_its_event_is_spelled(spelled: Any) -> None:
     few = Capabilities(framework="little", events=frozenset({HookType.ON_COMPLETE}))
 

@@ -31,6 +31,7 @@ from hookline import (
 from hookline.runtime import InMemoryHistory, OperationState, recover_agent
 from hookline.runtime._state import WaitingCall
 from hookline.signals import hook_executed
+from tests.tables import for_each
 
 from .durable import Died, Disk, DyingStore
 from .interception import JsonStore, after, around, before, contents, guard, pay, paying, session_of
@@ -75,7 +76,7 @@ async def test_the_model_reads_the_text_with_the_result_of_the_call() -> None:
     assert [each.content for each in recorder.of(AfterStep)[0].tools_result] == [shown]  # what the model was told
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("value", "content"),
     [
         (Deny("too much"), "too much"),
@@ -140,7 +141,7 @@ async def test_parallel_calls_have_each_their_own_context() -> None:
     }
 
 
-@pytest.mark.parametrize("decision", ["approve", "reject and continue", "reject and stop"])
+@for_each("decision", ["approve", "reject and continue", "reject and stop"])
 async def test_a_text_is_kept_while_the_call_waits_for_a_person(decision: str) -> None:
     store = JsonStore()
     hooks = [before(ToolCall, adds("over the limit"), id="limit"), guard(ToolCall, lambda c: Ask("pay?"), id="person")]

@@ -42,6 +42,7 @@ from hookline.errors import (
     OperationNotFoundError,
 )
 from hookline.runtime import OperationState
+from tests.tables import for_each
 
 from .scenes import (
     Hanging,
@@ -333,7 +334,7 @@ async def test_another_process_goes_on_from_the_encoded_state_with_a_fresh_agent
     assert sorted(event.call_index for event in there.recorder.of(BeforeToolCall)) == [1, 2]
 
 
-@pytest.mark.parametrize(
+@for_each(
     "other", [raw_call("look", None, "x"), raw_call("look", [1], "x"), raw_call("look", "é\ud800", "x")], ids=repr
 )
 async def test_a_paused_run_can_always_be_written_and_read_back_whatever_the_model_asked_beside(other: Any) -> None:
@@ -402,7 +403,7 @@ async def still_resumable(shop: Shop, before: OperationState | None) -> None:
     assert (result.reason, shop.paid) == ("done", [5])
 
 
-@pytest.mark.parametrize(
+@for_each(
     "decisions",
     [
         [],
@@ -582,7 +583,7 @@ async def test_a_paused_operation_is_not_live() -> None:
     assert not interrupt("op")
 
 
-@pytest.mark.parametrize("event", ["beforeStep", "afterHumanIntervention", "beforeToolCall", "afterToolCall"])
+@for_each("event", ["beforeStep", "afterHumanIntervention", "beforeToolCall", "afterToolCall"])
 async def test_a_resumed_run_that_is_interrupted_answers_every_call(event: str) -> None:
     shop = three_payments()
     await shop.start()

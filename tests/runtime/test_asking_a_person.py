@@ -27,6 +27,7 @@ from hookline import (
     tool,
 )
 from tests.interceptors.calls import recorded
+from tests.tables import for_each
 
 from .interception import JsonStore, around, before, guard, pay, paying, replace
 from .scenes import Recorder, agent_of, assert_consistent, assert_order, call, calls, raw_call, says, told
@@ -224,7 +225,7 @@ async def test_the_question_of_a_tool_is_asked_of_the_arguments_that_would_run()
     assert office.paid == []
 
 
-@pytest.mark.parametrize("text", ["{broken", "[1]", "not json at all"])
+@for_each("text", ["{broken", "[1]", "not json at all"])
 async def test_arguments_that_a_hook_has_mended_cannot_slip_past_the_approval(text: str) -> None:
     office = Office(before(ToolCall, rewriting(1000)), asked=calls(raw_call("pay", text, "p1")), needs_approval=True)
 
@@ -424,7 +425,7 @@ async def test_a_denial_on_resume_that_stops_ends_the_run() -> None:
 # Words and values.
 
 
-@pytest.mark.parametrize("prompt", ["", "Bitte prüfen ☎\n\x00", "x" * 100_000])
+@for_each("prompt", ["", "Bitte prüfen ☎\n\x00", "x" * 100_000])
 async def test_any_prompt_survives_the_store(prompt: str) -> None:
     office = Office(guard(ToolCall, lambda c: Ask(prompt)))
 
@@ -550,7 +551,7 @@ async def test_an_approval_does_not_silence_a_before_that_was_not_heard_when_the
     assert heard.count("refuses") == 1
 
 
-@pytest.mark.parametrize("ids", [("a", "b", "c"), ("c", "b", "a"), ("same", "same", "same")], ids=" ".join)
+@for_each("ids", [("a", "b", "c"), ("c", "b", "a"), ("same", "same", "same")], ids=" ".join)
 async def test_each_before_is_heard_once_over_the_pause_and_none_rewrites_after_it(ids: tuple[str, str, str]) -> None:
     heard: list[int] = []
 

@@ -23,6 +23,7 @@ from hookline import (
     interrupt,
     resume_agent,
 )
+from tests.tables import for_each
 
 from .interception import JsonStore, Probe, after, around, before, contents, guard, pay, paying, replace, session_of
 from .scenes import Recorder, agent_of, assert_consistent, assert_order, call, calls, says
@@ -101,7 +102,7 @@ async def test_an_empty_input_adds_nothing_to_another() -> None:
     assert contents(result.messages) == ["go", "one", "more", "two"]
 
 
-@pytest.mark.parametrize("limit", [0, 1, 3])
+@for_each("limit", [0, 1, 3])
 async def test_a_run_is_continued_at_most_so_often(limit: int) -> None:
     probe = Probe()
     agent = agent_of(*(says(str(n)) for n in range(10)), max_continues=limit)

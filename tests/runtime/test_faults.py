@@ -51,6 +51,7 @@ from hookline.errors import (
 )
 from hookline.events import EVENTS
 from hookline.runtime import OperationState
+from tests.tables import for_each
 
 from .scenes import (
     HangingModel,
@@ -81,7 +82,7 @@ async def pay() -> str:
 # Misuse.
 
 
-@pytest.mark.parametrize(
+@for_each(
     "prompt",
     [None, 42, b"bytes", [], (), ["text"], {"role": "user"}, [Message(role="user", content="x"), "y"], object()],
 )
@@ -121,7 +122,7 @@ async def test_unicode_goes_through_unharmed() -> None:
         assert decode(encode(event)) == event
 
 
-@pytest.mark.parametrize("not_an_agent", [None, "agent", object(), ScriptedModel([])])
+@for_each("not_an_agent", [None, "agent", object(), ScriptedModel([])])
 async def test_only_agents_are_run(not_an_agent: Any) -> None:
     with pytest.raises(HookUsageError, match="Agent"):
         await exec_agent(not_an_agent, "go")
@@ -129,15 +130,13 @@ async def test_only_agents_are_run(not_an_agent: Any) -> None:
         await resume_agent(not_an_agent, "op", [])
 
 
-@pytest.mark.parametrize(
-    "given", [{"operation_id": 5}, {"operation_id": ""}, {"user_id": None}, {"tenant_id": 7}], ids=repr
-)
+@for_each("given", [{"operation_id": 5}, {"operation_id": ""}, {"user_id": None}, {"tenant_id": 7}], ids=repr)
 async def test_ids_that_are_no_text_are_refused(given: dict[str, Any]) -> None:
     with pytest.raises(HookUsageError, match=next(iter(given))):
         await exec_agent(agent_of(says()), "go", **given)
 
 
-@pytest.mark.parametrize("hooks", [["x"], [None], [lambda event: None], 5, [Hook(id="h", type="nonsense")]])
+@for_each("hooks", [["x"], [None], [lambda event: None], 5, [Hook(id="h", type="nonsense")]])
 async def test_bad_hooks_are_refused_before_anything_happens(hooks: Any) -> None:
     store = InMemoryStore()
 
@@ -246,7 +245,7 @@ BAD_AGENTS: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize("parts", BAD_AGENTS, ids=without_address)
+@for_each("parts", BAD_AGENTS, ids=without_address)
 def test_an_agent_that_cannot_work_is_refused_at_its_definition_by_name(parts: dict[str, Any]) -> None:
     good = {"id": "banker", "model": ScriptedModel([])}
 
@@ -295,8 +294,8 @@ class BrokenStore(InMemoryStore):
         await super().save(state, expected_version=expected_version)
 
 
-@pytest.mark.parametrize("for_good", [True, False])
-@pytest.mark.parametrize("at", [1, 2, 3, 4])
+@for_each("for_good", [True, False])
+@for_each("at", [1, 2, 3, 4])
 async def test_a_store_that_fails_ends_the_run_with_its_error_and_completion_is_told(at: int, for_good: bool) -> None:
     recorder, heard = Recorder(), []
     late = Hooks("late")
@@ -324,8 +323,8 @@ async def test_a_store_that_fails_ends_the_run_with_its_error_and_completion_is_
     assert not interrupt("op")
 
 
-@pytest.mark.parametrize("for_good", [True, False])
-@pytest.mark.parametrize("at", [1, 2])
+@for_each("for_good", [True, False])
+@for_each("at", [1, 2])
 async def test_a_store_that_fails_at_a_pause_or_at_a_resume_leaves_a_consistent_conversation(
     at: int, for_good: bool
 ) -> None:
@@ -479,7 +478,7 @@ def junk(kind: type[Any]) -> list[Hook]:
     return [Hook(id="junk", type=kind, handler=lambda event: ["mock", "me"])]
 
 
-@pytest.mark.parametrize("misbehaving", [raising, hanging, junk])
+@for_each("misbehaving", [raising, hanging, junk])
 async def test_hooks_that_misbehave_everywhere_do_not_change_the_result(misbehaving: Any) -> None:
     expected = await outcome_of([])
     hooks = [hook for kind in EVENTS.values() for hook in misbehaving(kind)]
@@ -531,8 +530,8 @@ async def test_a_run_returns_after_the_drain() -> None:
     assert heard == ["done"]
 
 
-@pytest.mark.parametrize("drain_timeout", [0.0, 0.02])
-@pytest.mark.parametrize("shared", [True, False])
+@for_each("drain_timeout", [0.0, 0.02])
+@for_each("shared", [True, False])
 async def test_the_drain_timeout_bounds_what_hung_observers_may_take(drain_timeout: float, shared: bool) -> None:
     hooks, cancelled = Hooks("hung"), []
 
@@ -714,8 +713,8 @@ class ContestedStore(InMemoryStore):
         await anyio.sleep_forever()
 
 
-@pytest.mark.parametrize("how", ["raises", "hangs"])
-@pytest.mark.parametrize("resuming", [False, True])
+@for_each("how", ["raises", "hangs"])
+@for_each("resuming", [False, True])
 async def test_a_write_that_was_cut_short_does_not_take_over_what_somebody_else_wrote(how: str, resuming: bool) -> None:
     store = ContestedStore(3 if resuming else 1, how)
     agent = agent_of(calls(call("pay")), says(), tools=[pay])

@@ -37,6 +37,7 @@ from hookline import (
 from hookline.errors import AgentDefinitionError, HookDefinitionError, TransientModelError
 from hookline.interceptors import Chain
 from hookline.runtime import recover_agent
+from tests.tables import for_each
 
 from .durable import Died, Disk, DyingStore
 from .interception import JsonStore, after, around, before, contents, guard, noting_phases, pay, paying, session_of
@@ -132,7 +133,7 @@ async def test_a_denial_of_a_later_asking_ends_the_run_and_everything_is_paid() 
     assert recorder.completion.llm_calls == 2
 
 
-@pytest.mark.parametrize("limit", [0, 1, 3])
+@for_each("limit", [0, 1, 3])
 async def test_the_last_answer_stands_and_the_record_says_so(limit: int, caplog: pytest.LogCaptureFixture) -> None:
     records: list[HookExecution] = []
 
@@ -234,7 +235,7 @@ async def test_an_interrupt_between_two_askings_ends_the_run() -> None:
     assert (result.reason, recorder.completion.llm_calls) == ("interrupted", 1)
 
 
-@pytest.mark.parametrize("call", [AgentCall, StepCall, ToolCall])
+@for_each("call", [AgentCall, StepCall, ToolCall])
 async def test_a_guide_for_another_call_is_a_wrong_return_value(call: Any) -> None:
     result, _ = await play(paying([], calls(pay()), says()), after(call, lambda c, r: Guide("again")))
 
@@ -243,7 +244,7 @@ async def test_a_guide_for_another_call_is_a_wrong_return_value(call: Any) -> No
     assert "or Guide" not in withheld
 
 
-@pytest.mark.parametrize("kind", ["before", "guard", "around"])
+@for_each("kind", ["before", "guard", "around"])
 async def test_only_an_after_hook_returns_a_guide(kind: str) -> None:
     async def surround(made: ModelCall, call_next: Any) -> Any:
         await call_next(made)
@@ -256,7 +257,7 @@ async def test_only_an_after_hook_returns_a_guide(kind: str) -> None:
     assert "returned Guide" in result.denied.reason
 
 
-@pytest.mark.parametrize("feedback", [None, 3, ["again"]])
+@for_each("feedback", [None, 3, ["again"]])
 async def test_feedback_that_is_no_text_is_a_wrong_return_value(feedback: Any) -> None:
     result, _ = await play(agent_of(says("one")), after(ModelCall, lambda c, r: Guide(feedback)))
 

@@ -43,6 +43,7 @@ from hookline import (
     tool,
 )
 from hookline.errors import HookUsageError
+from tests.tables import for_each
 
 from .interception import (
     POINTS,
@@ -400,8 +401,8 @@ async def test_an_answered_step_that_goes_on_is_followed_by_another() -> None:
 # Denials elsewhere.
 
 
-@pytest.mark.parametrize("word", [Deny("not today"), Ask("not today")])
-@pytest.mark.parametrize("point", ["AgentCall", "StepCall", "ModelCall"])
+@for_each("word", [Deny("not today"), Ask("not today")])
+@for_each("point", ["AgentCall", "StepCall", "ModelCall"])
 async def test_a_denied_run_step_or_model_call_ends_the_run_and_says_by_whom(point: str, word: Any) -> None:
     result, recorder = await play(agent_of(says("never")), guard(POINTS[point], lambda c: word, id="judge"))
 
@@ -461,7 +462,7 @@ async def test_a_denied_compaction_is_a_failed_one_and_the_run_goes_on_with_all_
     assert len([message for message in result.messages if message.role == "tool"]) == 2
 
 
-@pytest.mark.parametrize("point", ["AgentCall", "StepCall", "ModelCall"])
+@for_each("point", ["AgentCall", "StepCall", "ModelCall"])
 async def test_what_was_spent_on_an_answer_that_was_withheld_is_still_counted(point: str) -> None:
     """`usage`: "what its model calls used so far"; whether the answer may be seen does not change the bill."""
     result, recorder = await play(agent_of(says("secret", tokens=7, cost=0.5)), after(POINTS[point], no))
@@ -472,7 +473,7 @@ async def test_what_was_spent_on_an_answer_that_was_withheld_is_still_counted(po
     assert recorder.completion.llm_calls == 1
 
 
-@pytest.mark.parametrize("point", ["AgentCall", "StepCall", "ModelCall"])
+@for_each("point", ["AgentCall", "StepCall", "ModelCall"])
 async def test_an_answer_that_was_withheld_is_in_no_output_and_in_no_conversation(point: str) -> None:
     """`Deny`: "from an `after` hook, its result must not be seen"."""
     result, recorder = await play(agent_of(says("the secret")), after(POINTS[point], no))
@@ -575,9 +576,9 @@ def interrupting(log: list[Any], how: str = "here") -> Any:
     return hook
 
 
-@pytest.mark.parametrize("how", ["here", "thread"])
-@pytest.mark.parametrize("kind", ["before", "guard", "after"])
-@pytest.mark.parametrize("point", ["AgentCall", "StepCall", "ModelCall", "ToolCall", "SubAgentCall", "CompactCall"])
+@for_each("how", ["here", "thread"])
+@for_each("kind", ["before", "guard", "after"])
+@for_each("point", ["AgentCall", "StepCall", "ModelCall", "ToolCall", "SubAgentCall", "CompactCall"])
 async def test_a_hook_that_interrupts_its_run_is_the_last_that_starts(point: str, kind: str, how: str) -> None:
     log: list[str] = []
     make = {"before": before, "guard": guard, "after": after}[kind]
@@ -610,7 +611,7 @@ async def test_a_guard_that_interrupts_its_run_keeps_the_tool_from_starting(how:
     assert paid == []
 
 
-@pytest.mark.parametrize("point", ["ModelCall", "ToolCall", "StepCall", "AgentCall"])
+@for_each("point", ["ModelCall", "ToolCall", "StepCall", "AgentCall"])
 async def test_a_hook_that_nobody_waits_for_does_not_start_after_an_interrupt(point: str) -> None:
     """Kibana 2: background hooks started even after an abort."""
     log: list[str] = []
@@ -624,7 +625,7 @@ async def test_a_hook_that_nobody_waits_for_does_not_start_after_an_interrupt(po
     assert log == ["stop"]
 
 
-@pytest.mark.parametrize("point", ["ModelCall", "ToolCall", "StepCall", "AgentCall"])
+@for_each("point", ["ModelCall", "ToolCall", "StepCall", "AgentCall"])
 async def test_an_after_that_nobody_waits_for_does_not_start_after_an_interrupt(point: str) -> None:
     log: list[str] = []
     hooks = [

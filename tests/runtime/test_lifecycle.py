@@ -34,6 +34,7 @@ from hookline.errors import HookUsageError, OperationExistsError, StaleStateErro
 from hookline.instrumentation import Instrumentation, SegmentInfo
 from hookline.runtime import AdapterRun, Capabilities, JournalEntry, OperationState, _lifecycle, interrupt, tool
 from hookline.runtime._run import live
+from tests.tables import for_each
 
 from .durable import Disk, DyingStore
 from .scenes import Recorder, agent_of, ask, call, calls, says
@@ -135,10 +136,10 @@ WAYS: dict[str, Callable[..., Awaitable[None]]] = {"own": run_own, "adapter": ru
 STORES: dict[str, Callable[[Fault], Any]] = {"volatile": FaultyMemory, "durable": FaultyDisk}
 
 
-@pytest.mark.parametrize("kind", ["error before", "error after", "cancelled before", "cancelled after"])
-@pytest.mark.parametrize("at", range(1, 8))
-@pytest.mark.parametrize("store", STORES)
-@pytest.mark.parametrize("way", WAYS)
+@for_each("kind", ["error before", "error after", "cancelled before", "cancelled after"])
+@for_each("at", range(1, 8))
+@for_each("store", STORES)
+@for_each("way", WAYS)
 async def test_a_segment_ends_once_and_leaves_nothing_behind_whatever_a_write_does(
     way: str, store: str, at: int, kind: str
 ) -> None:
@@ -190,9 +191,9 @@ WORK: dict[str, list[ToolRequest]] = {
 }
 
 
-@pytest.mark.parametrize("at", range(2, 8))
-@pytest.mark.parametrize("intercepted", [False, True])
-@pytest.mark.parametrize("work", WORK)
+@for_each("at", range(2, 8))
+@for_each("intercepted", [False, True])
+@for_each("work", WORK)
 async def test_a_run_that_somebody_else_has_taken_over_is_left_to_them_wherever_a_write_finds_out(
     work: str, intercepted: bool, at: int
 ) -> None:
@@ -279,8 +280,8 @@ async def test_a_run_that_two_tasks_close_ends_once() -> None:
     assert seen.names() == ["onComplete"]
 
 
-@pytest.mark.parametrize("store", STORES)
-@pytest.mark.parametrize("way", WAYS)
+@for_each("store", STORES)
+@for_each("way", WAYS)
 async def test_a_run_whose_hooks_cannot_be_registered_is_not_left_running(way: str, store: str) -> None:
     class Broken(Ledger):
         def begin(self, segment: SegmentInfo) -> tuple[Any, Hooks | None]:
@@ -322,8 +323,8 @@ async def test_a_task_whose_hooks_cannot_be_registered_at_its_resume_goes_on_wai
     assert result.reason == "done"
 
 
-@pytest.mark.parametrize("inner", WAYS)
-@pytest.mark.parametrize("outer", WAYS)
+@for_each("inner", WAYS)
+@for_each("outer", WAYS)
 async def test_a_live_operation_cannot_be_started_again_whoever_runs_it(outer: str, inner: str) -> None:
     hooks, refused = Hooks(), []
 

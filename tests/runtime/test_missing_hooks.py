@@ -47,6 +47,7 @@ from hookline.runtime import (
     recover_agent,
 )
 from hookline.runtime._missing_hooks import all_interceptor_keys, check_interceptors, interceptor_keys
+from tests.tables import for_each
 
 from .durable import Died, Disk, DyingStore
 from .interception import JsonStore
@@ -165,8 +166,8 @@ CASES: dict[str, tuple[str, ...]] = {
 
 
 @BOTH
-@pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("who", WHO)
+@for_each("case", CASES)
+@for_each("who", WHO)
 async def test_whoever_goes_on_without_an_interceptor_is_refused_unless_that_is_allowed(
     who: str, case: str, allowed: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -283,9 +284,7 @@ async def test_interceptors_of_other_tenants_never_ran_and_are_not_missed() -> N
     assert [key.id for key in await stored(*hooks, tenant_id="acme")] == ["all", "acme"]
 
 
-@pytest.mark.parametrize(
-    "changed", [("guard", ToolCall, "twin"), ("before", StepCall, "twin"), ("before", ToolCall, "t")]
-)
+@for_each("changed", [("guard", ToolCall, "twin"), ("before", StepCall, "twin"), ("before", ToolCall, "t")])
 async def test_an_interceptor_of_another_kind_call_or_id_does_not_stand_in(changed: tuple[Any, type[Any], str]) -> None:
     kind, point, name = changed
     state = OperationState(operation_id="op", agent_id="a", interceptors=[InterceptorKey("twin", "before", "ToolCall")])
@@ -403,7 +402,7 @@ async def test_the_program_of_the_finding_is_refused() -> None:
     assert wired == []
 
 
-@pytest.mark.parametrize("allowed", ["false", "true", 1, None, [0]])
+@for_each("allowed", ["false", "true", 1, None, [0]])
 async def test_only_true_allows_to_go_on_without_hooks(allowed: Any) -> None:
     """A guard is not left out because of what a configuration was read as."""
     shop = Shop("resume")

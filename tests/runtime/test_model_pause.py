@@ -9,6 +9,7 @@ import trio.testing
 
 from hookline import Agent, ModelCall, ScriptedModel, TransientModelError, exec_agent
 from hookline.runtime import ModelPause, model_pause
+from tests.tables import for_each
 
 pytestmark = pytest.mark.anyio
 
@@ -74,7 +75,7 @@ def test_a_pause_moves_the_deadlines_of_runs_and_counts_for_those_that_begin_in_
     in_virtual_time(main)
 
 
-@pytest.mark.parametrize("seconds", [0.0, -1.0, float("nan"), float("inf")])
+@for_each("seconds", [0.0, -1.0, float("nan"), float("inf")])
 async def test_a_wait_that_is_no_time_pauses_nothing(seconds: float) -> None:
     pause = ModelPause(lambda name, wait: pytest.fail("paused"))
 

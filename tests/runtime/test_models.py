@@ -26,6 +26,7 @@ from hookline import (
     tool,
 )
 from hookline.runtime import ModelRetry
+from tests.tables import for_each
 
 from .scenes import AT_ONCE, Recorder, agent_of, assert_consistent, assert_order, call, calls, says, tool_texts
 
@@ -97,7 +98,7 @@ async def test_a_model_that_edits_what_it_is_given_changes_nothing() -> None:
     assert [message.role for message in result.messages] == ["user", "assistant", "tool", "assistant"]
 
 
-@pytest.mark.parametrize(
+@for_each(
     "error", [ValueError("no"), KeyError(), TimeoutError(), ExceptionGroup("g", [OSError()]), RuntimeError("世界")]
 )
 async def test_a_model_that_raises_ends_the_run_and_is_not_asked_again(error: Exception) -> None:
@@ -121,7 +122,7 @@ class UnprintableJunk:
         raise ZeroDivisionError
 
 
-@pytest.mark.parametrize(
+@for_each(
     "junk",
     [
         None,
@@ -254,7 +255,7 @@ async def test_an_answer_in_the_last_step_allowed_is_done() -> None:
     assert (result.reason, result.steps) == ("done", 2)
 
 
-@pytest.mark.parametrize(("cost", "steps"), [(0.5, 2), (1.0, 1), (5.0, 1), (0.4, 3)])
+@for_each(("cost", "steps"), [(0.5, 2), (1.0, 1), (5.0, 1), (0.4, 3)])
 async def test_the_cost_limit_ends_the_run_when_it_is_reached(cost: float, steps: int) -> None:
     recorder = Recorder()
     agent = agent_of(*(calls(call("work"), cost=cost) for _ in range(9)), tools=[work], cost_limit_usd=1.0)
@@ -358,7 +359,7 @@ async def test_compaction_happens_before_the_model_call_after_the_threshold_was_
     assert_order(recorder.events)
 
 
-@pytest.mark.parametrize("keep_last", [0, 1, 2, 3, 9])
+@for_each("keep_last", [0, 1, 2, 3, 9])
 async def test_keep_last_counts_exchanges_and_leaves_no_tool_result_alone(keep_last: int) -> None:
     turns = [calls(call("work", f"{n}a", n=n), call("work", f"{n}b", n=n)) for n in range(4)]
     agent, model = compacting(
@@ -434,7 +435,7 @@ def not_async(messages: list[Message]) -> Any:
     return 42
 
 
-@pytest.mark.parametrize("summarize", [failing, junk, nothing, not_async])
+@for_each("summarize", [failing, junk, nothing, not_async])
 async def test_a_failing_or_junk_summary_is_never_fatal(summarize: Any) -> None:
     recorder = Recorder()
     turns = [calls(call("work", f"t{n}"), tokens=50) for n in range(3)]

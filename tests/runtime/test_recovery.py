@@ -31,6 +31,7 @@ from hookline.errors import (
 )
 from hookline.runtime import OperationResult, recover_agent
 from tests.runtime.durable import Disk, DyingStore
+from tests.tables import for_each
 
 PAIRS = {
     "beforeStep": ("afterStep",),
@@ -243,7 +244,7 @@ async def test_two_processes_that_recover_at_once_have_one_winner() -> None:
 
 
 @pytest.mark.anyio
-@pytest.mark.parametrize("dies_at", [1, 2, 4])
+@for_each("dies_at", [1, 2, 4])
 async def test_a_recovery_that_is_cancelled_while_it_takes_the_operation_leaves_it_to_the_next(dies_at: int) -> None:
     class Hanging(DyingStore):
         async def commit(self, *args: Any, **given: Any) -> None:

@@ -26,6 +26,7 @@ from hookline import (
     tool,
 )
 from hookline.runtime import Agent, Tool
+from tests.tables import for_each
 
 from .interception import Answering, JsonStore, World, after, around, before, contents, guard, pay, paying, replace
 from .scenes import Recorder, agent_of, assert_consistent, call, calls, says, told
@@ -90,8 +91,8 @@ async def test_an_input_may_be_added_to() -> None:
     assert contents(model.asked[0].messages) == ["It is Monday.", "go"]
 
 
-@pytest.mark.parametrize("given", ["", "be kind"])
-@pytest.mark.parametrize("changed", ["be brief", ""])
+@for_each("given", ["", "be kind"])
+@for_each("changed", ["be brief", ""])
 async def test_changed_instructions_are_one_system_message_or_none(given: str, changed: str) -> None:
     agent, model = listening(says(), instructions=given)
 
@@ -429,7 +430,7 @@ async def test_usage_is_what_the_model_reported_whatever_hooks_make_of_the_answe
 # Mistakes that a rewrite may make.
 
 
-@pytest.mark.parametrize("field", ["operation_id", "tenant_id", "tool_call_id", "call_index", "step_index"])
+@for_each("field", ["operation_id", "tenant_id", "tool_call_id", "call_index", "step_index"])
 async def test_a_hook_cannot_change_whose_call_it_is(field: str) -> None:
     ran: list[Any] = []
     value: Any = 99 if field.endswith("index") else "another"

@@ -22,6 +22,7 @@ from hookline import (
     tool,
 )
 from hookline.errors import HookUsageError
+from tests.tables import for_each
 
 pytestmark = pytest.mark.anyio
 
@@ -71,7 +72,7 @@ async def test_a_given_id_is_kept_where_it_looks_like_one_that_a_run_would_give(
     assert calling[0] == ["t0.1", "t0.1_1"]
 
 
-@pytest.mark.parametrize("turn", [3, [], [3], None, {"content": "x"}])
+@for_each("turn", [3, [], [3], None, {"content": "x"}])
 async def test_a_turn_that_is_none_ends_the_run_with_an_error_that_shows_it(turn: Any) -> None:
     result = await exec_agent(Agent(id="shop", model=ScriptedModel([turn])), "Go")
 

@@ -42,6 +42,7 @@ from hookline.errors import (
 )
 from hookline.phases import Phase
 from hookline.runtime import OperationState
+from tests.tables import for_each
 
 from .interception import (
     Answering,
@@ -210,7 +211,7 @@ async def test_what_the_last_task_reported_counts_for_the_next() -> None:
     assert len({event.operation_id for event in recorder.of(BeforeCompact)} | {recorder.events[0].operation_id}) == 2
 
 
-@pytest.mark.parametrize("end", ["denied model", "denied run", "interrupted", "rejected"])
+@for_each("end", ["denied model", "denied run", "interrupted", "rejected"])
 async def test_a_task_that_did_not_finish_leaves_a_conversation_that_the_next_can_go_on_with(end: str) -> None:
     asked: list[Any] = []
 
@@ -981,7 +982,7 @@ async def test_a_taken_operation_id_is_refused_and_the_session_goes_on() -> None
     assert "b" not in contents(session.history)
 
 
-@pytest.mark.parametrize("prompt", ["", [], [object()], 7, None])
+@for_each("prompt", ["", [], [object()], 7, None])
 async def test_a_prompt_that_is_none_is_refused_and_nothing_moves(prompt: Any) -> None:
     moves: list[Any] = []
     hooks = Hooks("phases")

@@ -32,6 +32,7 @@ from hookline import (
 )
 from hookline.errors import DecisionError, HookUsageError
 from hookline.phases import TRANSITIONS, Phase, PhaseHook, PhaseTransition
+from tests.tables import for_each
 
 from .interception import Answering, World, after, around, before, guard, noting_phases, pay, paying, session_of, turns
 from .scenes import HangingModel, agent_of, ask, assert_consistent, call, calls, says
@@ -264,8 +265,8 @@ async def test_a_call_that_is_denied_on_resume_is_a_step_with_tools() -> None:
     assert seen == f"{PAUSED} person tool result model analysis idle"
 
 
-@pytest.mark.parametrize("point", ["AgentCall", "StepCall"])
-@pytest.mark.parametrize("how", ["denied", "answered", "answered and goes on"])
+@for_each("point", ["AgentCall", "StepCall"])
+@for_each("how", ["denied", "answered", "answered and goes on"])
 async def test_hooks_that_refuse_or_answer_a_resume_leave_legal_moves_and_no_error(point: str, how: str) -> None:
     segment = [0]
 
@@ -302,7 +303,7 @@ async def test_hooks_that_refuse_or_answer_a_resume_leave_legal_moves_and_no_err
     assert_consistent(result.messages)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("place", "expected"),
     [
         ("model", "idle input model idle"),
@@ -311,7 +312,7 @@ async def test_hooks_that_refuse_or_answer_a_resume_leave_legal_moves_and_no_err
         ("summary", "idle input model analysis tool result idle"),
     ],
 )
-@pytest.mark.parametrize("how", ["interrupt", "cancel"])
+@for_each("how", ["interrupt", "cancel"])
 async def test_a_task_that_is_stopped_goes_straight_to_idle(place: str, expected: str, how: str) -> None:
     world = World()
     world.hang = place
@@ -370,7 +371,7 @@ class Ready(PhaseHook):
         self.log.append("ready")
 
 
-@pytest.mark.parametrize("tasks", [0, 1, 3])
+@for_each("tasks", [0, 1, 3])
 async def test_a_hook_of_readiness_runs_exactly_once_per_start_however_many_tasks_follow(tasks: int) -> None:
     """AutoByteUs: once per bootstrap, not on later entries to idle, again after a restart."""
     log: list[str] = []
@@ -443,9 +444,7 @@ async def test_phase_hooks_that_fail_or_hang_harm_no_task() -> None:
     assert seen == "idle input model analysis tool result model analysis idle"
 
 
-@pytest.mark.parametrize(
-    "phase", [phase for phase in Phase if phase.is_processing and phase != "awaiting_tool_approval"]
-)
+@for_each("phase", [phase for phase in Phase if phase.is_processing and phase != "awaiting_tool_approval"])
 async def test_a_phase_hook_may_interrupt_its_task_at_any_move(phase: Phase) -> None:
     accepted: list[bool] = []
     hooks = Hooks("stopping")

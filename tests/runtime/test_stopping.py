@@ -37,6 +37,7 @@ from hookline import (
     tool,
 )
 from hookline.runtime import ModelRetry, OperationState
+from tests.tables import for_each
 
 from .scenes import Hanging, HangingModel, Recorder, agent_of, ask, assert_consistent, assert_order, call, calls, says
 
@@ -198,8 +199,8 @@ def assert_all_in_order(recorder: Recorder) -> None:
         assert end.reason == "interrupted"
 
 
-@pytest.mark.parametrize("scene", SCENES, ids=lambda scene: scene.__name__)
-@pytest.mark.parametrize("where", ["here", "thread"])
+@for_each("scene", SCENES, ids=lambda scene: scene.__name__)
+@for_each("where", ["here", "thread"])
 async def test_an_interrupt_ends_whatever_hangs_at_once(scene: Callable[[], Scene], where: str) -> None:
     agent, hangs, release = scene()
     recorder = Recorder()
@@ -231,7 +232,7 @@ def await_none_live(recorder: Recorder) -> bool:
     return not any(interrupt(operation_id) for operation_id in recorder.by_operation())
 
 
-@pytest.mark.parametrize("scene", SCENES, ids=lambda scene: scene.__name__)
+@for_each("scene", SCENES, ids=lambda scene: scene.__name__)
 async def test_a_scope_that_cancels_a_run_completes_it_once_and_goes_on(scene: Callable[[], Scene]) -> None:
     agent, hangs, release = scene()
     recorder = Recorder()
@@ -275,8 +276,8 @@ async def test_a_scope_that_cancels_a_run_completes_it_once_and_goes_on(scene: C
     assert await_none_live(recorder)
 
 
-@pytest.mark.parametrize("own_dispatcher", [True, False])
-@pytest.mark.parametrize("scene", SCENES, ids=lambda scene: scene.__name__)
+@for_each("own_dispatcher", [True, False])
+@for_each("scene", SCENES, ids=lambda scene: scene.__name__)
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
 async def test_a_cancelled_task_completes_its_run_once_and_ends_as_cancelled(
     scene: Callable[[], Scene], own_dispatcher: bool
@@ -379,7 +380,7 @@ async def test_interrupting_a_sub_agent_stops_only_the_sub_agent() -> None:
         assert_order(events)
 
 
-@pytest.mark.parametrize("operation_id", ["", "nowhere", "op_" + "0" * 32])
+@for_each("operation_id", ["", "nowhere", "op_" + "0" * 32])
 async def test_interrupting_an_unknown_run_is_false(operation_id: str) -> None:
     assert interrupt(operation_id) is False
 
@@ -432,8 +433,8 @@ async def test_an_interrupt_stops_only_the_run_that_it_names() -> None:
 KINDS = ["beforeStep", "beforeToolCall", "afterToolCall", "afterStep", "onComplete", "beforeHumanIntervention"]
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("occurrence", [0, 1])
+@for_each("kind", KINDS)
+@for_each("occurrence", [0, 1])
 async def test_an_observer_whose_interrupt_was_accepted_gets_an_interrupted_run(kind: str, occurrence: int) -> None:
     recorder = Recorder()
     accepted: list[bool] = []
@@ -732,8 +733,8 @@ async def test_a_run_cancelled_while_it_is_being_claimed_is_not_left_running_for
     assert not interrupt("op")
 
 
-@pytest.mark.parametrize("backend", ["asyncio", "trio"])
-@pytest.mark.parametrize("form", ["async", "thread", "inline", "beside"])
+@for_each("backend", ["asyncio", "trio"])
+@for_each("form", ["async", "thread", "inline", "beside"])
 def test_a_keyboard_interrupt_in_a_tool_ends_the_run_and_goes_on(backend: str, form: str) -> None:
     recorder = Recorder()
 

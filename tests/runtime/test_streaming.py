@@ -35,6 +35,7 @@ from hookline import (
     tool,
 )
 from hookline.errors import HookUsageError, ModelAnswerError
+from tests.tables import for_each
 
 from .scenes import AT_ONCE, Recorder, call, calls
 
@@ -141,8 +142,8 @@ async def test_the_events_are_those_of_a_run_without_streaming() -> None:
     assert streamed.names() == plain.names()
 
 
-@pytest.mark.parametrize("kind", [ModelCall, StepCall, AgentCall])
-@pytest.mark.parametrize("how", ["after", "around"])
+@for_each("kind", [ModelCall, StepCall, AgentCall])
+@for_each("how", ["after", "around"])
 async def test_nothing_is_given_before_a_hook_that_may_change_it_has_seen_it(kind: Any, how: str) -> None:
     log: list[str] = []
     hooks = Hooks("guard")
@@ -194,7 +195,7 @@ async def test_hooks_that_cannot_change_the_answer_keep_nothing_back() -> None:
     assert log == ["a", "noted"]
 
 
-@pytest.mark.parametrize("kind", [ModelCall, StepCall, AgentCall])
+@for_each("kind", [ModelCall, StepCall, AgentCall])
 async def test_withheld_text_is_given_to_nobody(kind: Any) -> None:
     hooks = Hooks("guard")
     hooks.after(kind)(lambda call, result: Deny("secret"))
@@ -305,7 +306,7 @@ async def test_a_cut_stream_of_which_something_was_given_is_one_error() -> None:
     assert events.names() == ["beforeStep", "afterStep", "onComplete", "onError"]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("turn", "problem"),
     [
         (["a"], "ended without a ModelResponse"),

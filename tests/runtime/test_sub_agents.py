@@ -29,6 +29,7 @@ from hookline import (
     resume_agent,
     tool,
 )
+from tests.tables import for_each
 
 from .scenes import Recorder, agent_of, ask, assert_consistent, assert_order, call, calls, raw_call, says, tool_texts
 
@@ -241,7 +242,7 @@ async def test_mocks_never_see_a_call_of_a_sub_agent() -> None:
     assert asked == []
 
 
-@pytest.mark.parametrize("args", ["{broken", "[]", {}, {"instruction": 5}, {"other": "x"}])
+@for_each("args", ["{broken", "[]", {}, {"instruction": 5}, {"other": "x"}])
 async def test_a_call_of_a_sub_agent_without_an_instruction_is_told_to_the_model(args: Any) -> None:
     recorder = Recorder()
     asked = raw_call("agent/child", args)

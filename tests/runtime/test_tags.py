@@ -27,6 +27,7 @@ from hookline.errors import HookUsageError
 from hookline.events import EVENTS, decode, encode
 from hookline.instrumentation import Instrumentation, SegmentInfo
 from hookline.runtime import KINDS, AdapterRun, Capabilities, OperationState, make_retry, recover_agent
+from tests.tables import for_each
 
 from .durable import Died, Disk, DyingStore
 
@@ -171,7 +172,7 @@ async def test_a_state_without_tags_is_written_without_the_field() -> None:
     assert b'"tags"' not in disk.states["op"]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("tags", "problem"),
     [
         ("vip", "collection of strings"),

@@ -37,6 +37,7 @@ from hookline import (
 )
 from hookline.errors import HookDefinitionError
 from hookline.interceptors import open_text_judge
+from tests.tables import for_each
 
 from .scenes import AT_ONCE, call, calls
 from .test_streaming import Pieces, said
@@ -507,7 +508,7 @@ def test_a_call_that_is_not_running_has_no_judge() -> None:
     assert open_text_judge(ModelCall(messages=[])) is None
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("kind", "options", "problem"),
     [
         (AgentCall, {"parts": TextParts()}, "only a hook of after(ModelCall)"),

@@ -26,6 +26,7 @@ from hookline import (
 )
 from hookline.errors import AgentDefinitionError
 from hookline.runtime import Tool
+from tests.tables import for_each
 
 from .scenes import Recorder, agent_of, assert_consistent, assert_order, call, calls, raw_call, says, tool_texts
 
@@ -182,7 +183,7 @@ async def test_a_parameter_that_the_model_leaves_out_has_the_functions_own_defau
     assert seen == ["x", marker, 7]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("args", "word"),
     [
         ({}, "number"),
@@ -206,7 +207,7 @@ async def test_arguments_that_do_not_fit_are_told_to_the_model_by_name(args: dic
     assert recorder.of(BeforeToolCall)[0].args == args
 
 
-@pytest.mark.parametrize("text", ["{broken", "[1, 2]", "5", "null", '"text"', "true", "NaN", "{}{}", "[" * 100_000])
+@for_each("text", ["{broken", "[1, 2]", "5", "null", '"text"', "true", "NaN", "{}{}", "[" * 100_000])
 async def test_arguments_that_are_no_json_object_are_empty_in_events_and_told_to_the_model(text: str) -> None:
     recorder = Recorder()
 
@@ -249,7 +250,7 @@ async def test_a_text_with_half_a_surrogate_pair_does_not_break_the_run() -> Non
     assert len(recorder.of(AfterToolCall)) + len(recorder.of(OnToolCallError)) == 1
 
 
-@pytest.mark.parametrize("args", [None, [1], 5, {1: 2}])
+@for_each("args", [None, [1], 5, {1: 2}])
 async def test_arguments_of_a_wrong_python_type_do_not_break_the_run(args: Any) -> None:
     @tool
     async def take(number: int = 1) -> str:
@@ -261,7 +262,7 @@ async def test_arguments_of_a_wrong_python_type_do_not_break_the_run(args: Any) 
     assert_consistent(result.messages)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("value", "text"),
     [
         ("plain", "plain"),
@@ -295,7 +296,7 @@ def loop_of_lists() -> list[Any]:
     return endless
 
 
-@pytest.mark.parametrize(
+@for_each(
     "value",
     [
         object(),
@@ -345,11 +346,11 @@ class Mute(Exception):
         raise RuntimeError("no words")
 
 
-@pytest.mark.parametrize(
+@for_each(
     "error",
     [ValueError("boom"), Mute(), ExceptionGroup("two", [ValueError(), KeyError()]), KeyError("k"), StopIteration()],
 )
-@pytest.mark.parametrize("form", ["async", "thread", "inline"])
+@for_each("form", ["async", "thread", "inline"])
 async def test_an_exception_of_a_tool_is_told_to_the_model_and_the_run_goes_on(error: Exception, form: str) -> None:
     recorder = Recorder()
 
@@ -618,8 +619,8 @@ async def test_a_tool_made_by_hand_gets_the_arguments_and_may_have_an_identifier
     assert recorder.of(BeforeToolCall)[0].toolset == "server"
 
 
-@pytest.mark.parametrize("answer", [True, False])
-@pytest.mark.parametrize("form", ["fact", "function", "async"])
+@for_each("answer", [True, False])
+@for_each("form", ["fact", "function", "async"])
 async def test_needs_approval_is_a_fact_or_a_question_about_the_call(answer: bool, form: str) -> None:
     asked: list[ToolCall] = []
 

@@ -27,6 +27,7 @@ from hookline import (
     tool,
 )
 from hookline.errors import HookDenied
+from tests.tables import for_each
 
 from .interception import (
     POINTS,
@@ -155,7 +156,7 @@ async def test_parallel_tool_calls_and_sub_agents_pass_each_on_its_own() -> None
     assert {made.tool_call_id for made, _ in probe.of("ToolCall", "after")} == {"t0", "t1", "t2"}
 
 
-@pytest.mark.parametrize("calling", [call("raising"), call("unknown"), raw_call("fine", "{broken"), call("fine", x=1)])
+@for_each("calling", [call("raising"), call("unknown"), raw_call("fine", "{broken"), call("fine", x=1)])
 async def test_a_tool_error_reaches_every_hook_of_the_tool_call(calling: Any) -> None:
     probe = Probe()
 
@@ -315,8 +316,8 @@ STOPPED = {
 }
 
 
-@pytest.mark.parametrize("how", ["interrupt", "cancel"])
-@pytest.mark.parametrize("place", list(STOPPED))
+@for_each("how", ["interrupt", "cancel"])
+@for_each("place", list(STOPPED))
 async def test_a_run_that_is_stopped_leaves_no_after_where_there_is_no_result(place: str, how: str) -> None:
     world = World(parallel=place != "child", children=place != "tool")
     probe = Probe()
@@ -379,8 +380,8 @@ DENIALS: dict[str, tuple[Callable[[type[Any]], Any], Counts]] = {
 }
 
 
-@pytest.mark.parametrize("how", list(DENIALS))
-@pytest.mark.parametrize("point", EVERY)
+@for_each("how", list(DENIALS))
+@for_each("point", EVERY)
 async def test_a_denial_at_any_point_runs_no_after_there_and_everything_around_it(point: str, how: str) -> None:
     make, there = DENIALS[how]
     probe, world = Probe(), World()
@@ -409,8 +410,8 @@ async def test_a_denial_by_the_outermost_hook_starts_no_other() -> None:
     assert world.ran == []
 
 
-@pytest.mark.parametrize("how", ["before", "around"])
-@pytest.mark.parametrize("point", EVERY)
+@for_each("how", ["before", "around"])
+@for_each("point", EVERY)
 async def test_an_answer_at_any_point_is_seen_on_the_way_out_and_judged_by_no_guard(point: str, how: str) -> None:
     async def answering(made: Any, call_next: Any) -> Any:
         return Respond(ANSWERS[point])
@@ -440,8 +441,8 @@ def asks(made: Any) -> Ask:
     return Ask("may it?")
 
 
-@pytest.mark.parametrize("who", ["guard", "tool", "before", "around"])
-@pytest.mark.parametrize("anew", [False, True])
+@for_each("who", ["guard", "tool", "before", "around"])
+@for_each("anew", [False, True])
 async def test_over_a_pause_and_a_resume_rewriters_run_once_and_guards_judge_twice(who: str, anew: bool) -> None:
     async def asking(made: Any, call_next: Any) -> Any:
         return Ask("may it?")
@@ -537,7 +538,7 @@ async def test_a_pause_in_a_session_is_remembered_once_at_its_end() -> None:
 # Nothing is left behind, whatever the path.
 
 
-@pytest.mark.parametrize("point", EVERY)
+@for_each("point", EVERY)
 async def test_nothing_is_left_of_a_run_that_was_denied(point: str) -> None:
     world = World(hooks=[guard(POINTS[point], lambda c: Deny("no"))])
 

@@ -146,9 +146,9 @@ HANGING: dict[str, tuple[Any, Any]] = {
 }
 
 
-@pytest.mark.parametrize("on_error", ["closed", "open"])
-@pytest.mark.parametrize("how", list(HANGING))
-@pytest.mark.parametrize("point", list(POINTS))
+@for_each("on_error", ["closed", "open"])
+@for_each("how", list(HANGING))
+@for_each("point", list(POINTS))
 async def test_a_hook_that_hangs_is_stopped_by_its_timeout_and_is_no_permit(
     point: str, how: str, on_error: str
 ) -> None:
@@ -185,10 +185,8 @@ async def test_the_time_of_a_tool_is_not_the_time_of_the_hooks_around_it() -> No
     assert told(result.messages) == {"t1": "slow"}
 
 
-@pytest.mark.parametrize(
-    "junk", [True, False, 0, "yes", {}, {"allow": True}, [], object(), Message(role="user", content="x")]
-)
-@pytest.mark.parametrize("kind", ["before", "guard", "after", "around"])
+@for_each("junk", [True, False, 0, "yes", {}, {"allow": True}, [], object(), Message(role="user", content="x")])
+@for_each("kind", ["before", "guard", "after", "around"])
 async def test_anything_that_is_no_answer_denies(kind: str, junk: Any) -> None:
     """philschmid 6 and 16: `{}` blocked, `undefined` allowed, a wrong word meant something."""
     paid: list[Any] = []
@@ -210,8 +208,8 @@ async def test_anything_that_is_no_answer_denies(kind: str, junk: Any) -> None:
     assert "paid 5" not in told(result.messages)["p1"]
 
 
-@pytest.mark.parametrize("point", list(POINTS))
-@pytest.mark.parametrize("kind", ["before", "guard", "after", "around"])
+@for_each("point", list(POINTS))
+@for_each("kind", ["before", "guard", "after", "around"])
 async def test_a_wrong_answer_denies_at_every_point(point: str, kind: str) -> None:
     async def odd(made: Any, call_next: Any) -> Any:
         await call_next(made)
@@ -286,8 +284,8 @@ ODD_RESULTS: dict[str, list[Any]] = {
 }
 
 
-@pytest.mark.parametrize("how", ["after", "respond"])
-@pytest.mark.parametrize(
+@for_each("how", ["after", "respond"])
+@for_each(
     ("point", "odd"),
     [(point, odd) for point, results in ODD_RESULTS.items() for odd in results],
     ids=lambda v: str(v)[:50],
@@ -310,7 +308,7 @@ async def test_a_result_with_fields_of_a_wrong_type_gets_into_no_conversation_ev
     msgspec.json.decode(store.kept["op"], type=OperationState)
 
 
-@pytest.mark.parametrize("value", ["redacted", None, 7, [1, 2], {"role": "user"}, [{"role": "user", "content": "x"}]])
+@for_each("value", ["redacted", None, 7, [1, 2], {"role": "user"}, [{"role": "user", "content": "x"}]])
 async def test_a_memory_hook_that_writes_nonsense_gets_nothing_but_messages_into_the_next_task(value: Any) -> None:
     async with session_of(agent_of(says("one"), says("two"))) as session:
         await session.run("go", hooks=[before(MemoryCall, lambda c: replace(c, value=value))])
@@ -322,7 +320,7 @@ async def test_a_memory_hook_that_writes_nonsense_gets_nothing_but_messages_into
     assert all(isinstance(message, Message) for message in result.messages)
 
 
-@pytest.mark.parametrize("given", [["text"], [None], [Message(role="user", content=7)]])  # type: ignore[arg-type]
+@for_each("given", [["text"], [None], [Message(role="user", content=7)]])  # type: ignore[arg-type]
 async def test_an_input_that_holds_no_messages_is_a_wrong_change(given: Any) -> None:
     recorder = Recorder()
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import subprocess
-import sys
 from collections import Counter
 from typing import Any
 
@@ -24,7 +22,7 @@ from hookline import AgentCall, Ask, Continue, Deny, Hooks, ModelCall, Respond, 
 from hookline.adapters.agent_framework import HooklineMiddleware, answers
 from hookline.calls import AgentResult, CompactCall, ModelResponse, StepCall, ToolRequest
 from hookline.calls import Message as Ours
-from hookline.errors import HookDefinitionError, RunStopped, UnsupportedHookError, install_command
+from hookline.errors import HookDefinitionError, RunStopped, UnsupportedHookError
 from hookline.evals.adapter_contract import Scene
 from hookline.events import EVENTS, AfterStep, AfterToolCall, BeforeToolCall, OnComplete, OnToolCallError
 from hookline.runtime import Approve, InMemoryStore, Reject, interrupt
@@ -655,21 +653,6 @@ async def test_a_mock_keeps_the_tool_from_running() -> None:
     )
 
     assert (told(response), ran) == (["42"], [])
-
-
-def test_importing_it_imports_no_other_framework() -> None:
-    others = "pydantic_ai agents langchain langgraph strands google.adk fastmcp claude_agent_sdk"
-    code = f"import sys, hookline.adapters.agent_framework as a; print([n for n in {others.split()!r} if n in sys.modules])"
-
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
-
-
-def test_without_the_framework_it_says_what_to_install() -> None:
-    code = "import sys; sys.modules['agent_framework'] = None; import hookline.adapters.agent_framework"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-
-    assert "MissingExtraError" in done.stderr
-    assert install_command("agent-framework") in done.stderr
 
 
 async def test_a_bundle_that_is_in_no_list_is_told_how_to_be_given() -> None:

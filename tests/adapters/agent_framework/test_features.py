@@ -32,6 +32,7 @@ from hookline.evals.adapter_contract import Scene
 from hookline.events import AfterCallAgent, AfterStep, AfterToolCall, OnComplete
 from tests.otel.scenes import Scene as Traced
 from tests.otel.scenes import attributes
+from tests.tables import for_each
 
 from .stage import Scripted, agent_of
 from .test_agent_framework import DONE, EVENTS_OF_PLAIN, PLAIN, add, calls, listening, names, told
@@ -268,9 +269,9 @@ class Sum(BaseModel):
     value: int
 
 
-@pytest.mark.parametrize("where", ["run", "agent"])
-@pytest.mark.parametrize("kind", ["before", "after"])
-@pytest.mark.parametrize("stream", [False, True])
+@for_each("where", ["run", "agent"])
+@for_each("kind", ["before", "after"])
+@for_each("stream", [False, True])
 async def test_the_value_of_a_response_is_read_from_what_a_hook_wrote(*, stream: bool, kind: str, where: str) -> None:
     hooks = Hooks("rewrites")
     if kind == "before":

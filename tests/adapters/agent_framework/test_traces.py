@@ -14,6 +14,7 @@ from tests.adapters.traces import (
     play_of,
     replaced,
 )
+from tests.tables import for_each
 
 from . import stage
 
@@ -25,8 +26,8 @@ def anyio_backend() -> str:
     return "asyncio"
 
 
-@pytest.mark.parametrize("bundles", BUNDLES)
-@pytest.mark.parametrize("scene", SCENES)
+@for_each("bundles", BUNDLES)
+@for_each("scene", SCENES)
 async def test_spans_that_are_left_to_others_leave_the_tree_as_it_was(scene: str, bundles: str) -> None:
     library = Library()
 

@@ -24,6 +24,7 @@ from hookline.calls import ModelResponse, SubAgentCall, ToolRequest
 from hookline.evals.adapter_contract import Scene
 from hookline.events import EVENTS, AfterStep, OnComplete
 from hookline.runtime import InMemoryStore
+from tests.tables import for_each
 
 from .stage import agent_of
 from .test_agent_framework import DONE, EVENTS_OF_PLAIN, PLAIN, add, calls, listening, names
@@ -165,20 +166,20 @@ PROGRAMS: dict[str, Callable[[bool], Play]] = {
 }
 
 
-@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
-@pytest.mark.parametrize("attached", ATTACHED)
-@pytest.mark.parametrize("name", PROGRAMS)
-async def test_hooks_that_change_nothing_leave_a_program_as_it_was(name: str, attached: str, stream: bool) -> None:
+@for_each("stream", [False, True], ids=["whole", "streamed"])
+@for_each("name", PROGRAMS)
+async def test_hooks_that_change_nothing_leave_a_program_as_it_was(name: str, stream: bool) -> None:
     play = PROGRAMS[name](stream)
     bare = await play([])
 
-    hooked = await play([HooklineMiddleware(ATTACHED[attached](), store=InMemoryStore())])
-    twice = await play([HooklineMiddleware([watching()]), HooklineMiddleware(ATTACHED[attached]())])
+    for attached, hooks in ATTACHED.items():
+        hooked = await play([HooklineMiddleware(hooks(), store=InMemoryStore())])
+        twice = await play([HooklineMiddleware([watching()]), HooklineMiddleware(hooks())])
 
-    assert without_updates(hooked) == without_updates(bare)
-    assert without_updates(twice) == without_updates(bare)
-    if attached in ("no hooks", "observers"):
-        assert hooked == bare
+        assert without_updates(hooked) == without_updates(bare), attached
+        assert without_updates(twice) == without_updates(bare), attached
+        if attached in ("no hooks", "observers"):
+            assert hooked == bare, attached
 
 
 def without_updates(played: list[Any]) -> list[Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import inspect
 import threading
 from collections.abc import Callable
@@ -94,6 +95,7 @@ def says(content: str) -> ModelResponse:
     return ModelResponse(content=content)
 
 
+@functools.lru_cache(maxsize=4)  # LangChain makes a schema from the signature, which takes half as long as an agent
 def tool_of(made: Callable[..., Any]) -> StructuredTool:
     coroutine = made if asyncio.iscoroutinefunction(made) else None
     return StructuredTool.from_function(func=None if coroutine else made, coroutine=coroutine)

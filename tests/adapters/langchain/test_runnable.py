@@ -37,6 +37,7 @@ from hookline import interrupt as interrupt_operation
 from hookline.adapters.langchain import HookedAgent, hooked
 from hookline.errors import RunStopped
 from hookline.runtime._run import live
+from tests.tables import for_each
 
 from .stage import thread
 from .test_langchain import GO, TWO_STEPS, Recorder, calls, says, sync_agent, told
@@ -229,7 +230,7 @@ def test_every_public_method_of_an_agent_is_tried_below() -> None:
 @pytest.mark.filterwarnings(
     "ignore::DeprecationWarning", "ignore:.*astream_events version='v1'", "ignore:.*beta.*", "ignore:.*experimental.*"
 )
-@pytest.mark.parametrize("way", RUNS)
+@for_each("way", RUNS)
 async def test_a_run_gives_what_it_gives_without_hooks_and_is_an_operation(way: str) -> None:
     _, run, operations = RUNS[way]
     agent, seen = sync_agent(name="tester"), Recorder()
@@ -244,11 +245,12 @@ async def test_a_run_gives_what_it_gives_without_hooks_and_is_an_operation(way: 
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:.*is deprecated")
-@pytest.mark.parametrize("method", READS)
+@for_each("method", READS)
 async def test_what_runs_nothing_gives_what_it_gives_without_hooks(method: str) -> None:
     given: list[Any] = []
+    agent = saving_agent()
     for with_hooks in (False, True):
-        agent, config, seen = saving_agent(), thread(), Recorder()
+        config, seen = thread(), Recorder()
         subject = hooked(agent, hooks=[seen.hooks]) if with_hooks else agent
         await agent.ainvoke(GO, config)
         found = READS[method](subject, config)
@@ -398,7 +400,7 @@ class Ending:
 
 
 @EXPERIMENTAL
-@pytest.mark.parametrize(("way", "how"), LEFT_EARLY)
+@for_each(("way", "how"), LEFT_EARLY)
 async def test_a_stream_that_is_left_early_ends_its_run(way: str, how: str) -> None:
     ending = Ending()
     stream: Any = ASYNC_STREAMS[way](hooked(sync_agent(), hooks=[ending.hooks]))
@@ -437,10 +439,8 @@ async def test_a_stream_that_is_left_early_ends_its_run(way: str, how: str) -> N
 
 
 @EXPERIMENTAL
-@pytest.mark.parametrize("way", SYNC_STREAMS)
-@pytest.mark.parametrize(
-    "how", ["closed", "collected", "collected in another thread", "collected by the loop of its hooks"]
-)
+@for_each("way", SYNC_STREAMS)
+@for_each("how", ["closed", "collected", "collected in another thread", "collected by the loop of its hooks"])
 async def test_a_sync_stream_that_is_left_early_ends_its_run(way: str, how: str) -> None:
     ending, loops, kept = Ending(), list[asyncio.AbstractEventLoop](), list[Any]()
     ending.hooks.on(BeforeStep)(lambda event: loops.append(asyncio.get_running_loop()))
@@ -479,7 +479,7 @@ def breaking_agent() -> Any:
 
 
 @EXPERIMENTAL
-@pytest.mark.parametrize("way", [*ASYNC_STREAMS, *(f"sync {each}" for each in SYNC_STREAMS)])
+@for_each("way", [*ASYNC_STREAMS, *(f"sync {each}" for each in SYNC_STREAMS)])
 async def test_a_stream_that_fails_half_way_fails_as_without_hooks(way: str) -> None:
     async def read(agent: Any) -> tuple[int, str]:
         count = 0
@@ -562,9 +562,9 @@ async def test_it_is_a_node_of_another_graph_as_the_agent_is(sync: bool) -> None
     ]
 
 
-@pytest.mark.parametrize("sync", [False, True])
-@pytest.mark.parametrize("by_id", [False, True])
-@pytest.mark.parametrize("decision", ["approve", "reject"])
+@for_each("sync", [False, True])
+@for_each("by_id", [False, True])
+@for_each("decision", ["approve", "reject"])
 async def test_a_node_waits_for_a_person_and_goes_on_as_the_same_operation(
     sync: bool, by_id: bool, decision: str
 ) -> None:
@@ -657,8 +657,8 @@ async def test_a_run_in_the_second_version_pauses_and_is_continued() -> None:
 
 
 @EXPERIMENTAL
-@pytest.mark.parametrize("change", [lambda call, answer: replace(answer, content="***"), lambda *_: Deny("***")])
-@pytest.mark.parametrize("way", [*ASYNC_STREAMS, *(f"sync {each}" for each in SYNC_STREAMS), "messages, v3"])
+@for_each("change", [lambda call, answer: replace(answer, content="***"), lambda *_: Deny("***")])
+@for_each("way", [*ASYNC_STREAMS, *(f"sync {each}" for each in SYNC_STREAMS), "messages, v3"])
 async def test_what_a_hook_changes_or_withholds_is_in_no_stream(way: str, change: Callable[..., Any]) -> None:
     hooks = Hooks("withholds")
     hooks.after(ModelCall)(change)

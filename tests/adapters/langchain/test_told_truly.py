@@ -36,6 +36,7 @@ from hookline import (
 from hookline.adapters.langchain import HooklineMiddleware, HooklineSummarization, hooked
 from hookline.errors import RunStopped
 from tests.otel.capture import Sink
+from tests.tables import for_each
 
 from .stage import Script, thread
 from .test_langchain import GO, Recorder, add, calls, says, sync_agent, told, tool_of
@@ -82,9 +83,9 @@ def tagged() -> Any:
 
 
 @pytest.mark.anyio
-@pytest.mark.parametrize("mode", ["messages", "updates", "values", "debug"])
-@pytest.mark.parametrize("change", [lambda call, answer: replace(answer, content="***"), lambda *_: Deny("***")])
-@pytest.mark.parametrize("sync", [False, True])
+@for_each("mode", ["messages", "updates", "values", "debug"])
+@for_each("change", [lambda call, answer: replace(answer, content="***"), lambda *_: Deny("***")])
+@for_each("sync", [False, True])
 async def test_what_a_hook_changes_or_withholds_is_in_no_stream(
     mode: Any, change: Callable[..., Any], sync: bool
 ) -> None:

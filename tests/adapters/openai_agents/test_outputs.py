@@ -13,6 +13,7 @@ from pydantic import BaseModel
 from hookline import AgentCall, AgentResult, Hooks, OnComplete, Respond
 from hookline.adapters.openai_agents import HooklineRunner
 from hookline.errors import HookUsageError
+from tests.tables import for_each
 
 from .stage import QUIET, Script
 from .test_openai_agents import Recorder, calls, says
@@ -46,8 +47,8 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize(("kind", "said", "shown", "changed", "expected"), CASES)
-@pytest.mark.parametrize("streams", [False, True])
+@for_each(("kind", "said", "shown", "changed", "expected"), CASES)
+@for_each("streams", [False, True])
 async def test_an_output_that_a_hook_changes_keeps_its_type(
     kind: Any, said: str, shown: str, changed: str, expected: object, *, streams: bool
 ) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.adapters.traces import BUNDLES, SCENES, Library, check_every_subset, play_of, replaced
+from tests.tables import for_each
 
 from .stage import OpenAIStage, Script
 
@@ -16,8 +17,8 @@ def anyio_backend() -> str:
     return "asyncio"
 
 
-@pytest.mark.parametrize("bundles", BUNDLES)
-@pytest.mark.parametrize("scene", SCENES)
+@for_each("bundles", BUNDLES)
+@for_each("scene", SCENES)
 async def test_spans_that_are_left_to_others_leave_the_tree_as_it_was(scene: str, bundles: str) -> None:
     library = Library()
 

@@ -55,6 +55,7 @@ from hookline.errors import HookUsageError, RunStopped
 from hookline.evals.adapter_contract._scenes import PLAIN
 from hookline.events import EVENTS
 from tests.otel.capture import Sink
+from tests.tables import for_each
 
 from .stage import QUIET, Script, agent_of, items_of
 from .test_openai_agents import Recorder, calls, says
@@ -396,15 +397,13 @@ async def a_tool_that_fails_the_run_fails_it_with_the_same_words(runs: Plainly) 
     return told
 
 
-@pytest.mark.parametrize("streams", [False, True], ids=["run", "stream"])
-@pytest.mark.parametrize("hooks", ATTACHED, ids=lambda each: each.__name__)
-@pytest.mark.parametrize("written", PROGRAMS, ids=lambda each: each.__name__)
-async def test_a_program_ends_as_it_does_without_hooks(
-    written: Program, hooks: Callable[[], list[Any]], *, streams: bool
-) -> None:
+@for_each("streams", [False, True], ids=["run", "stream"])
+@for_each("written", PROGRAMS, ids=lambda each: each.__name__)
+async def test_a_program_ends_as_it_does_without_hooks(written: Program, *, streams: bool) -> None:
     bare = await written(Plainly(Runner, streams=streams))
 
-    assert await written(Plainly(HooklineRunner(hooks()), streams=streams)) == bare
+    for hooks in ATTACHED:
+        assert await written(Plainly(HooklineRunner(hooks()), streams=streams)) == bare, hooks.__name__
 
 
 def _response(text: str = "") -> Response:
@@ -464,8 +463,8 @@ async def cut(runner: Any, ends: list[Any]) -> tuple[str, list[str]]:
     return str(result.final_output), shown
 
 
-@pytest.mark.parametrize("ends", ENDS.values(), ids=ENDS)
-@pytest.mark.parametrize("hooks", [nothing, observers, guards, telemetry], ids=lambda each: each.__name__)
+@for_each("ends", ENDS.values(), ids=ENDS)
+@for_each("hooks", [nothing, observers, guards, telemetry], ids=lambda each: each.__name__)
 async def test_a_stream_that_fails_stays_failed(ends: list[Any], hooks: Callable[[], list[Any]]) -> None:
     seen = Recorder()
 

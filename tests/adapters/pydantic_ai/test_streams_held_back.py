@@ -35,6 +35,7 @@ from pydantic_ai.usage import RequestUsage
 from hookline import Deny, Hooks, ModelCall
 from hookline import ModelResponse as Answer
 from hookline.adapters.pydantic_ai import Hookline
+from tests.tables import for_each
 
 pytestmark = pytest.mark.anyio
 
@@ -141,7 +142,7 @@ WAYS = pytest.mark.parametrize("way", [events_of, by_node, outputs_of, responses
 
 
 @WAYS
-@pytest.mark.parametrize("kind", ["after", "around"])
+@for_each("kind", ["after", "around"])
 async def test_a_stream_that_hooks_leave_alone_comes_piece_by_piece_as_without_hooks(kind: str, way: Way) -> None:
     bare = await way(agent_of(*TURNS, output_type=list[int]), [])
 
@@ -193,7 +194,7 @@ def _cut(text: str, sizes: list[int]) -> list[str]:
     return [*cut, text]
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(first=st.tuples(thoughts | st.just([]), words | st.just([]), pieces_of_calls), last=words)
 def test_a_held_stream_is_the_bare_stream(first: tuple[list[Any], ...], last: list[str]) -> None:
     turns = [[piece for pieces in first for piece in pieces], last]
@@ -248,8 +249,8 @@ class Correcting(WrapperModel):
         yield stream
 
 
-@pytest.mark.parametrize("way", [events_of, by_node, outputs_of, responses_of])
-@pytest.mark.parametrize(
+@for_each("way", [events_of, by_node, outputs_of, responses_of])
+@for_each(
     "said",
     [
         [

@@ -53,6 +53,7 @@ from hookline import (
 from hookline import ModelResponse as Answer
 from hookline.adapters.pydantic_ai import Hookline
 from hookline.errors import HookUsageError, RunStopped
+from tests.tables import for_each
 
 from .test_pydantic_ai import adder, agent_that, call, names, watch
 
@@ -212,8 +213,8 @@ class Counting(WrapperModel):
             yield stream
 
 
-@pytest.mark.parametrize("kind", ["observers", "before", "guard", "after", "around"])
-@pytest.mark.parametrize(
+@for_each("kind", ["observers", "before", "guard", "after", "around"])
+@for_each(
     "turns",
     [("no idea", RIGHT), ("no idea", "still none"), (WRONG,), (RIGHT,)],
     ids=["mended", "text", "wrong", "right"],
@@ -281,8 +282,8 @@ async def test_an_output_that_run_stream_has_handed_out_is_not_changed_in_silenc
         await streamed(adder(), Hookline([hooks]), print)
 
 
-@pytest.mark.parametrize("wait", [ApprovalRequired, CallDeferred])
-@pytest.mark.parametrize("deed", ["change", "deny", "nothing"])
+@for_each("wait", [ApprovalRequired, CallDeferred])
+@for_each("deed", ["change", "deny", "nothing"])
 async def test_no_hook_makes_an_answer_of_a_call_that_waits(wait: type[Exception], deed: str) -> None:
     hooks, witness = Hooks("changes"), watch()
     agent = agent_that([call("wire", to="x")], "went on", output_type=[str, DeferredToolRequests])
