@@ -341,7 +341,7 @@ class Chain:
             if compiled.takes_context:
                 if outer is not None:
                     context_takers[shared] = outer
-                elif shared in context_takers:
+                else:
                     del context_takers[shared]
             if announcing and chain_ran.receivers and traversal.started:
                 denied = None if traversal.asked is not None else traversal.denied
