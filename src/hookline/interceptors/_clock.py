@@ -73,7 +73,7 @@ class Clock(msgspec.Struct, eq=False):
             index of the hook whose time it is.
         budget: Seconds of own time for all hooks together; `math.inf` for no limit.
         limited: Whether there is such a limit.
-        special: Whether the end of a hook needs a closer look: there is an alarm, or a budget.
+        special: Whether the begin and end of a hook need a closer look: there is an alarm, a scope or a budget.
         expired: Index of the hook that was stopped because it had no time left.
         alarm: Stops the hook that takes too long, from the first suspension on.
         stepping: Whether the driver is stepping the chain at this moment, so that the code that runs is in its task.

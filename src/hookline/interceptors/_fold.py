@@ -525,11 +525,12 @@ def call_next_of(hook: CompiledInterceptor, slot: int, inner: NextStep | None) -
             or (clock.special and (clock.expired == index or (clock.scoped and clock.is_stopping(index))))
         ):
             raise late_call_next_error(hook)
-        if not clock.stepping:
-            return await drive_elsewhere(clock, call_next(traversal, call))
+        if clock.special:
+            if not clock.stepping:
+                return await drive_elsewhere(clock, call_next(traversal, call))
+            if clock.scoped:
+                clock.pause(index)
         marks[inside] = now
-        if clock.scoped:
-            clock.pause(index)
         if call is not traversal.call:
             call = next_call(traversal, hook, call)
         outcomes[slot] = RUNNING
@@ -583,10 +584,11 @@ def enter_around(around: Around, outer: CompiledInterceptor | None, slot: int) -
             or (clock.special and (clock.expired == outer_index or (clock.scoped and clock.is_stopping(outer_index))))
         ):
             raise late_call_next_error(outer)
-        if not clock.stepping:
-            return await drive_elsewhere(clock, enter(traversal, call))
-        if clock.scoped:
-            clock.pause(outer_index)
+        if clock.special:
+            if not clock.stepping:
+                return await drive_elsewhere(clock, enter(traversal, call))
+            if clock.scoped:
+                clock.pause(outer_index)
         marks[start] = now
         if call is not traversal.call:
             call = next_call(traversal, outer, call)
