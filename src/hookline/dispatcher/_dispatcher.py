@@ -7,6 +7,7 @@ is first registered, and shared by all operations with this bundle: such an oper
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterable, Iterator, Mapping, Sequence
 from functools import partial
@@ -18,7 +19,7 @@ import anyio
 import msgspec
 
 from hookline._checks import check_timeout, quote
-from hookline._deadlines import Bounded
+from hookline._deadlines import Bounded, bounded_asyncio, runs_on_asyncio
 from hookline.calls import ToolResult
 from hookline.dispatcher._lanes import LaneHost, queue_event
 from hookline.dispatcher._webhooks import default_delivery, has_webhooks, with_delivering_observers
@@ -371,18 +372,30 @@ class HookDispatcher:
         self._parts: dict[str, list[Registration]] = {}
         """The registrations behind each merged one."""
         self._peak = 0
+        self._host: LaneHost | None = None
+        """The lanes; `None` where nothing was queued yet."""
         # Before `async with` and after it, the table is one that raises, so that the check costs nothing in between.
         self._registered: Any = NOT_ENTERED
 
     async def __aenter__(self) -> Self:
         if self._registered is not NOT_ENTERED:
             raise HookUsageError("This HookDispatcher was already used; create a new one for each `async with`.")
-        host = self._host = LaneHost(self.hook_timeout, self.max_queued, sender=self)
-        if not host.stepwise:
+        self._stepwise = runs_on_asyncio()
+        self._task = asyncio.current_task() if self._stepwise else None
+        self._bounded: Bounded = bounded_asyncio
+        if not self._stepwise:
+            host = self._make_host()
             await host.open_group()
-        self._bounded: Bounded = host.bounded
+            self._bounded = host.bounded
         self._registered = self._operations
         return self
+
+    def _make_host(self) -> LaneHost:
+        """Return the owner of the lanes, which the first of them needs."""
+        self._host = host = LaneHost(
+            self.hook_timeout, self.max_queued, sender=self, stepwise=self._stepwise, task=self._task
+        )
+        return host
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -391,14 +404,16 @@ class HookDispatcher:
         self._operations.clear()
         self._parts.clear()
         self._registered = LEFT
+        host = self._host
         try:
-            return await self._host.close(kind, error, trace)
+            return None if host is None else await host.close(kind, error, trace)
         finally:
             if self._own_delivery is not None:
                 own, self._own_delivery, self._delivery = self._own_delivery, None, None
                 with anyio.CancelScope(shield=True):
                     await own.aclose()
-            self._host.sender = None  # what it refers to in turn need not wait for the collector
+            if host is not None:
+                host.sender = None  # what it refers to in turn need not wait for the collector
             if operation_unregistered.receivers:
                 for operation_id in live:
                     announce(operation_unregistered, self, operation_id=operation_id)
@@ -474,14 +489,15 @@ class HookDispatcher:
             self._shrink()
         if operation_unregistered.receivers:
             announce(operation_unregistered, self, operation_id=operation_id)
-        if operation_id not in self._host.counts:
+        host = self._host
+        if host is None or operation_id not in host.counts:
             return _NOTHING
-        delivered, dropped = await self._host.drain(operation_id, drain_timeout)
+        delivered, dropped = await host.drain(operation_id, drain_timeout)
         return DrainReport(delivered=delivered, dropped=dropped)
 
     def lane_lengths(self) -> list[int]:
         """Return the number of waiting events in each lane that is not empty. It can be called from any thread."""
-        return self._host.lengths()
+        return [] if self._host is None else self._host.lengths()
 
     def has_hooks(self, operation_id: str, event: type[Event] | HookType | None = None) -> bool:
         """Return whether any observer would be called. Use it to avoid building events that nobody observes.
@@ -618,7 +634,8 @@ class HookDispatcher:
             kept = table.copy()
             table.clear()
             table.update(kept)
-        self._host.shrink()
+        if self._host is not None:
+            self._host.shrink()
 
     def _left_out(self, operation_id: str) -> tuple[str, ...]:
         """Return ids of the interceptors that were registered for an operation, and that a dispatcher does not call."""

@@ -18,7 +18,7 @@ from typing import Any
 import anyio
 import anyio.abc
 
-from hookline._deadlines import ENDED, Bounded, CoroutineAlarm, bounded_anyio, bounded_asyncio, runs_on_asyncio
+from hookline._deadlines import ENDED, Bounded, CoroutineAlarm, bounded_anyio, bounded_asyncio
 from hookline.events import Event
 from hookline.execution import (
     Observer,
@@ -203,7 +203,7 @@ def queue_event(key: object, observers: tuple[Observer, ...], event: Event, disp
         event: The event.
         dispatcher: The dispatcher of its operation.
     """
-    host: LaneHost = dispatcher._host
+    host: LaneHost = dispatcher._host or dispatcher._make_host()
     lanes = host.lanes.get(event.operation_id)
     lane = lanes.get(key) if lanes is not None else None
     if lane is None:
@@ -217,14 +217,29 @@ def queue_event(key: object, observers: tuple[Observer, ...], event: Event, disp
 class LaneHost:
     """Owns the lanes of one dispatcher: starts, counts, drains and cancels them.
 
-    It is made in the task that enters the dispatcher.
+    On asyncio it is made with the first lane, since most runs need none; elsewhere when the dispatcher is entered.
+
+    Args:
+        hook_timeout: Time limit in seconds for handlers that have none.
+        max_queued: Maximum number of events in one lane.
+        sender: The dispatcher.
+        stepwise: Whether it runs on asyncio, where handlers are stepped by hand.
+        task: On asyncio, the task that has entered the dispatcher.
     """
 
-    def __init__(self, hook_timeout: float, max_queued: int, *, sender: object) -> None:
+    def __init__(
+        self,
+        hook_timeout: float,
+        max_queued: int,
+        *,
+        sender: object,
+        stepwise: bool,
+        task: asyncio.Task[Any] | None,
+    ) -> None:
         self.hook_timeout = hook_timeout
         self.max_queued = max_queued
         self.sender = sender
-        self.stepwise = runs_on_asyncio()
+        self.stepwise = stepwise
         self.bounded: Bounded = bounded_asyncio if self.stepwise else bounded_anyio
         self.lanes: dict[str, dict[object, Lane]] = {}
         self.counts: dict[str, tuple[int, int]] = {}
@@ -233,10 +248,9 @@ class LaneHost:
         self._fatal: list[BaseException] = []
         self._closing = False
         self._group: anyio.abc.TaskGroup | None = None
-        self._task: asyncio.Task[Any] | None = None
-        if self.stepwise:
-            self._task = asyncio.current_task()
-            self._loop = asyncio.get_running_loop()
+        self._task = task
+        if stepwise:
+            self._loop = asyncio.get_running_loop() if task is None else task.get_loop()
 
     async def open_group(self) -> None:
         """Open the task group of the lanes in the present task, on a backend other than asyncio."""
