@@ -6,10 +6,18 @@ import asyncio
 import socket
 import threading
 from collections.abc import AsyncIterator, Callable
+from contextvars import Context, ContextVar
 
 import pytest
 
 from hookline.execution import open_portal, run_in_caller
+
+
+@pytest.fixture(autouse=True)
+def used_before() -> None:
+    """Use the event loop once, since the first use takes turns."""
+    with open_portal() as portal:
+        portal.run(asyncio.sleep, 0)
 
 
 @pytest.fixture(params=["none", "timer", "thread", "generator"])
@@ -86,6 +94,18 @@ def test_a_callback_sees_the_event_loop_that_runs_it() -> None:
 
     with open_portal() as portal:
         assert portal.run(work) == [True]
+
+
+def test_what_a_coroutine_sets_it_finds_after_it_waited_even_if_its_context_was_empty() -> None:
+    variable: ContextVar[str] = ContextVar("variable")
+
+    async def work() -> str:
+        variable.set("set")
+        await run_in_caller(int)
+        return variable.get("lost")
+
+    with open_portal() as portal:
+        assert Context().run(portal.run, work) == "set"
 
 
 def test_a_timer_rings_though_the_first_call_waited_for_nothing() -> None:

@@ -18,7 +18,15 @@ from typing import Any
 import anyio
 import anyio.abc
 
-from hookline._deadlines import ENDED, Bounded, CoroutineAlarm, bounded_anyio, bounded_asyncio, runs_on_asyncio
+from hookline._deadlines import (
+    ENDED,
+    Bounded,
+    CoroutineAlarm,
+    bounded_anyio,
+    bounded_asyncio,
+    present_asyncio_task,
+    runs_on_asyncio,
+)
 from hookline.events import Event
 from hookline.execution import (
     Observer,
@@ -224,7 +232,8 @@ class LaneHost:
         self.hook_timeout = hook_timeout
         self.max_queued = max_queued
         self.sender = sender
-        self.stepwise = runs_on_asyncio()
+        self._task: asyncio.Task[Any] | None = present_asyncio_task()
+        self.stepwise = self._task is not None or runs_on_asyncio()
         self.bounded: Bounded = bounded_asyncio if self.stepwise else bounded_anyio
         self.lanes: dict[str, dict[object, Lane]] = {}
         self.counts: dict[str, tuple[int, int]] = {}
@@ -233,9 +242,7 @@ class LaneHost:
         self._fatal: list[BaseException] = []
         self._closing = False
         self._group: anyio.abc.TaskGroup | None = None
-        self._task: asyncio.Task[Any] | None = None
         if self.stepwise:
-            self._task = asyncio.current_task()
             self._loop = asyncio.get_running_loop()
 
     async def open_group(self) -> None:

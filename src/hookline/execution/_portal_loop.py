@@ -19,22 +19,21 @@ Ready = tuple[asyncio.Handle, Callable[..., object], tuple[Any, ...], Context]
 class PortalLoop(asyncio.SelectorEventLoop):
     """An event loop whose callbacks can run without a turn, as long as nothing in it has waited.
 
-    A turn asks the operating system for events, and costs as much as four callbacks. It is left out while callbacks
-    are all that the event loop was asked for: the first timer, file, signal, call of another thread, async generator
-    or turn ends that.
+    A turn asks the operating system for events, and costs as much as four callbacks. After `reset` it is left out while
+    callbacks are all that the event loop is asked for: the first timer, file, signal, call of another thread, async
+    generator or turn ends that.
 
     Attributes:
-        is_turnless: Whether callbacks are all that the event loop was asked for.
+        is_turnless: Whether callbacks are all that the event loop was asked for since `reset`.
     """
 
     def __init__(self) -> None:
         self.is_turnless = False
         self._at_hand: deque[Ready] = deque()
         self._runs_at_hand = False
+        self._asyncgen_hooks: tuple[Any, Any] | None = None
+        """Those of asyncio, which are installed while the event loop runs."""
         super().__init__()
-        # Those of asyncio, which are installed while an event loop runs.
-        self._note_first, self._finalize = self.run_until_complete(_asyncgen_hooks())
-        self.reset()
 
     @property
     def has_ready(self) -> bool:
@@ -43,15 +42,16 @@ class PortalLoop(asyncio.SelectorEventLoop):
 
     def reset(self) -> None:
         """Forget that the event loop has waited, once nothing is left in it."""
-        self.is_turnless = not self.get_debug()
+        self.is_turnless = self._asyncgen_hooks is not None and not self.get_debug()
 
     def run_at_hand(self) -> None:
         """Run the callbacks that are ready, as one turn does."""
+        assert self._asyncgen_hooks is not None
         at_hand, count = self._at_hand, len(self._at_hand)
         present = sys.get_asyncgen_hooks()
         self._runs_at_hand = True
         asyncio._set_running_loop(self)
-        sys.set_asyncgen_hooks(firstiter=self._note_asyncgen, finalizer=self._finalize)
+        sys.set_asyncgen_hooks(self._note_asyncgen, self._asyncgen_hooks[1])
         try:
             while count and at_hand:
                 count -= 1
@@ -78,8 +78,13 @@ class PortalLoop(asyncio.SelectorEventLoop):
             super().call_soon(_call_unless_cancelled, handle, callback, args, context=context)
 
     def _note_asyncgen(self, generator: Any) -> None:
+        assert self._asyncgen_hooks is not None
         self._wait()
-        self._note_first(generator)
+        self._asyncgen_hooks[0](generator)
+
+    def _note_hooks(self) -> None:
+        hooks = sys.get_asyncgen_hooks()
+        self._asyncgen_hooks = hooks.firstiter, hooks.finalizer
 
     # What an event loop is asked for.
 
@@ -87,7 +92,7 @@ class PortalLoop(asyncio.SelectorEventLoop):
         self, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
     ) -> asyncio.Handle:
         if self.is_turnless:
-            context = context or copy_context()
+            context = copy_context() if context is None else context  # one without variables is false
             handle = asyncio.Handle(callback, args, self, context)
             self._at_hand.append((handle, callback, args, context))
             return handle
@@ -121,6 +126,8 @@ class PortalLoop(asyncio.SelectorEventLoop):
 
     def run_forever(self) -> None:
         self._wait()
+        if self._asyncgen_hooks is None:
+            super().call_soon(self._note_hooks)
         super().run_forever()
 
     def is_running(self) -> bool:
@@ -143,8 +150,3 @@ def make_portal_loop() -> asyncio.AbstractEventLoop:
 def _call_unless_cancelled(handle: asyncio.Handle, callback: Callable[..., object], args: tuple[Any, ...]) -> None:
     if not handle.cancelled():
         callback(*args)
-
-
-async def _asyncgen_hooks() -> tuple[Any, Any]:
-    hooks = sys.get_asyncgen_hooks()
-    return hooks.firstiter, hooks.finalizer
