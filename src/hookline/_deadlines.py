@@ -31,6 +31,7 @@ __all__ = [
     "finish_asyncio",
     "new_scope",
     "own_cancellation",
+    "present_asyncio_task",
     "runs_on_asyncio",
 ]
 
@@ -67,6 +68,14 @@ def runs_on_asyncio() -> bool:
         return asyncio.current_task() is not None
     except RuntimeError:
         return False
+
+
+def present_asyncio_task() -> asyncio.Task[Any] | None:
+    """Return the present task of asyncio; `None` on another backend, and outside of tasks."""
+    try:
+        return asyncio.current_task()
+    except RuntimeError:
+        return None
 
 
 def new_scope(*, on_asyncio: bool) -> anyio.CancelScope:

@@ -11,6 +11,7 @@ import time
 from concurrent.futures import CancelledError
 
 import pytest
+import trio
 
 from hookline.execution import LoopPortal, calling_thread, open_portal, run_in_caller
 
@@ -38,6 +39,15 @@ def test_a_caller_that_runs_an_event_loop_waits_for_a_thread() -> None:
             return portal.run(thread_name)
 
     assert asyncio.run(main()) == BACKGROUND
+    assert BACKGROUND not in names()
+
+
+def test_a_caller_that_runs_trio_waits_for_a_thread() -> None:
+    async def main() -> str:
+        with open_portal() as portal:
+            return portal.run(thread_name)
+
+    assert trio.run(main) == BACKGROUND
     assert BACKGROUND not in names()
 
 

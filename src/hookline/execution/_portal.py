@@ -17,6 +17,7 @@ from types import FrameType
 from typing import Any, TypeVar, cast
 
 from hookline.errors import HookUsageError
+from hookline.execution._portal_loop import PortalLoop, make_portal_loop
 
 __all__ = [
     "LoopPortal",
@@ -41,6 +42,10 @@ MOST_IDLE = 4
 """Event loops that are kept for later runs; to make and close one takes longer than to run a tool."""
 
 
+_process = os.getpid()
+"""The present process; to ask the operating system at each call takes as long as to run a callback."""
+
+
 class Portal:
     """Runs coroutines in an event loop of another thread.
 
@@ -50,7 +55,7 @@ class Portal:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._process = os.getpid()
+        self._process = _process
         self._runner: int | None = threading.get_ident()
         """The thread that runs the event loop."""
 
@@ -84,7 +89,7 @@ class Portal:
         Raises:
             HookUsageError: If this thread runs the event loop, or the process was forked from that of the event loop.
         """
-        if os.getpid() != self._process:
+        if self._process != _process:
             raise HookUsageError(
                 "This process was forked while a run was open, and what its hooks need is not in it. Open a run in "
                 "each process."
@@ -128,7 +133,7 @@ class LoopPortal(Portal):
     """
 
     def __init__(self) -> None:
-        super().__init__(asyncio.new_event_loop())
+        super().__init__(make_portal_loop())
         self._runner = None
         self._tasks = TrackedTasks(self._stop_if_idle)
         self._loop.set_task_factory(self._tasks)
@@ -145,7 +150,7 @@ class LoopPortal(Portal):
 
         Waits for nothing, unless another thread runs the event loop.
         """
-        if os.getpid() == self._process and not self.is_own_thread and self._take():
+        if self._process == _process and not self.is_own_thread and self._take():
             asyncio._set_running_loop(self._loop)
             try:
                 return copy_context().run(function, *args)
@@ -219,7 +224,7 @@ class LoopPortal(Portal):
         Args:
             cancel: Whether to cancel what `start` has started, rather than wait for it.
         """
-        if os.getpid() != self._process:
+        if self._process != _process:
             return
         try:
             if not cancel:
@@ -239,12 +244,19 @@ class LoopPortal(Portal):
     @property
     def is_reusable(self) -> bool:
         """Whether nothing of its use is left, so that another run may use its event loop."""
-        if self._process != os.getpid() or self._loop.is_closed():
+        if self._process != _process or self._loop.is_closed():
             return False
         if self._background is not None or self._callers or not self._tasks.unused:
             return False
+        if isinstance(self._loop, PortalLoop) and self._loop.has_ready:
+            return False
         # The attributes are those of asyncio's own event loops; any other one is not used again.
-        return not any(getattr(self._loop, name, self) for name in LEFTOVERS)
+        return not [name for name in LEFTOVERS if getattr(self._loop, name, self)]
+
+    def renew(self) -> None:
+        """Forget an earlier use, of which nothing is left."""
+        if isinstance(self._loop, PortalLoop) and not self._loop.is_turnless:
+            self._loop.reset()
 
     async def _shut_down(self) -> None:
         """Cancel every task, and end what belongs to the event loop."""
@@ -279,49 +291,42 @@ class LoopPortal(Portal):
     def _end(self, caller: _Caller) -> None:
         with self._lock:
             self._callers.discard(caller)
-            self._tasks.unused = self._tasks.unused and caller.has_ended
-            if self._runner == caller.thread:
-                self._pass_on()
+            if not caller.has_ended:
+                self._tasks.unused = False
+            is_runner = self._runner == caller.thread
+        if is_runner:
+            self._release()
 
     def _take(self) -> bool:
         with self._lock:
             return self._take_if_free()
 
     def _take_if_free(self) -> bool:
-        thread = threading.get_ident()
-        if self._runner == thread:
-            return True
         if self._runner is not None:
-            return False
+            return self._runner == threading.get_ident()
         if _runs_event_loop():
             self._hand_over()
             return False
-        self._runner = thread
+        self._runner = threading.get_ident()
         return True
 
     def _release(self) -> None:
         try:
             for _ in range(2):
-                if not self._tasks.any_alive():
+                if not self._tasks.alive or not self._tasks.any_alive():
                     break
                 run_once(self._loop)  # most tasks that are left end with their first step
         finally:
             with self._lock:
-                self._pass_on()
-
-    def _pass_on(self) -> None:
-        if self._has_work():
-            self._hand_over()
-        else:
-            self._runner = None
+                if self._has_work():
+                    self._hand_over()
+                else:
+                    self._runner = None
 
     def _has_work(self) -> bool:
-        if self._arriving:
+        if self._arriving or (self._tasks.alive and self._tasks.any_alive()):
             return True
-        for each in self._callers:
-            if each.needs_loop:
-                return True
-        return self._tasks.any_alive()
+        return bool(self._callers) and any(each.needs_loop for each in self._callers)
 
     def _hand_over(self) -> None:
         """Have the thread of the portal's own run the event loop."""
@@ -394,7 +399,8 @@ class TrackedTasks:
     def __init__(self, on_end: Callable[[], None]) -> None:
         self.unused = True
         """Whether it has made no task."""
-        self._alive: set[asyncio.Task[Any]] = set()
+        self.alive: set[asyncio.Task[Any]] = set()
+        """Those that have not ended, and those that have and whose callbacks have not run."""
         self._on_end = on_end
         self.waiting: set[asyncio.Task[Any]] = set()
         """Those that wait for a job of their caller."""
@@ -402,17 +408,17 @@ class TrackedTasks:
     def __call__(self, loop: asyncio.AbstractEventLoop, coroutine: Any, **options: Any) -> asyncio.Task[Any]:
         task = asyncio.Task(coroutine, loop=loop, **options)
         self.unused = False
-        self._alive.add(task)
+        self.alive.add(task)
         task.add_done_callback(self._end)
         return task
 
     def _end(self, task: asyncio.Task[Any]) -> None:
-        self._alive.discard(task)
+        self.alive.discard(task)
         self._on_end()
 
     def any_alive(self) -> bool:
         """Return whether any task has something to do in the event loop."""
-        return any(not each.done() and each not in self.waiting for each in self._alive) if self._alive else False
+        return any(not each.done() and each not in self.waiting for each in self.alive)
 
 
 def start_task(coroutine: Coroutine[Any, Any, T], loop: asyncio.AbstractEventLoop, name: str) -> asyncio.Task[T]:
@@ -444,6 +450,7 @@ def return_portal(portal: LoopPortal, *, cancel: bool) -> None:
         cancel: Whether to cancel what it has started and not finished, rather than wait for it.
     """
     if portal.is_reusable and len(_idle) < MOST_IDLE:
+        portal.renew()
         _idle.append(portal)
     else:
         portal.close(cancel=cancel)
@@ -466,6 +473,8 @@ def _close_idle_portals() -> None:
 
 
 def _leave_inherited_portals() -> None:
+    global _process
+    _process = os.getpid()
     _inherited.extend(_idle)
     _idle.clear()
 
@@ -477,6 +486,9 @@ if hasattr(os, "register_at_fork"):
 
 def run_once(loop: asyncio.AbstractEventLoop) -> None:
     """Run what is ready in an event loop, and wait for nothing."""
+    if isinstance(loop, PortalLoop) and loop.is_turnless:
+        loop.run_at_hand()
+        return
     loop.stop()
     loop.run_forever()
 
@@ -485,8 +497,8 @@ def _runs_event_loop() -> bool:
     """Return whether the present thread runs an event loop, and so cannot run another one."""
     if asyncio._get_running_loop() is not None:
         return True
-    trio = sys.modules.get("trio")
-    return trio is not None and trio.lowlevel.in_trio_run()
+    sniffio = sys.modules.get("sniffio")  # to ask trio itself takes six times as long
+    return sniffio is not None and sniffio.thread_local.name == "trio"
 
 
 class _Caller:
@@ -501,6 +513,7 @@ class _Caller:
     Attributes:
         thread: The thread.
         open_jobs: How many functions it has been given whose outcome the coroutine does not have.
+        has_ended: Whether the coroutine has ended, which the thread may not have waited for.
     """
 
     def __init__(
@@ -516,7 +529,7 @@ class _Caller:
         # Its `get` is interrupted by Ctrl-C, and its `put` may come from a signal handler.
         self._jobs: queue.SimpleQueue[Callable[[], object] | None] = queue.SimpleQueue()
         self._task: asyncio.Task[None] | None = None
-        self._begun = self._done = self._left = False
+        self.has_ended = self._begun = self._left = False
         self._result: object = None
         self._error: BaseException | None = None
         self._interrupt: BaseException | None = None
@@ -524,12 +537,7 @@ class _Caller:
     @property
     def needs_loop(self) -> bool:
         """Whether the coroutine waits for the event loop, and not for this thread."""
-        return not self._done and not self.open_jobs
-
-    @property
-    def has_ended(self) -> bool:
-        """Whether the coroutine has ended, which this thread may not have waited for."""
-        return self._done
+        return not self.has_ended and not self.open_jobs
 
     def start(self) -> None:
         """Start to run the function, in the event loop."""
@@ -544,7 +552,7 @@ class _Caller:
             self._result = await self._function(*self._args)
         except BaseException as error:  # for the caller; some of them would end the event loop
             self._error = error
-        self._done = True
+        self.has_ended = True
         # The context of the task refers to this object, and what has run may refer to the task: without this, both
         # would wait for the collector.
         self._task = None
@@ -558,7 +566,7 @@ class _Caller:
     def serve(self) -> object:
         """Run functions, and the event loop if nobody else does, until the coroutine has ended; return its result."""
         try:
-            while not self._done:
+            while not self.has_ended:
                 try:
                     if (job := self._next_job()) is not None:
                         job()
@@ -580,24 +588,22 @@ class _Caller:
         return result
 
     def _next_job(self) -> Callable[[], object] | None:
+        """Run the event loop until it has something for this thread, unless another one runs it; return a job of it."""
         if self._portal._take():
-            self._drive()
-        elif not self._done:
+            try:
+                # Most of what runs here waits for nothing; and what follows one job comes before the next.
+                run_once(self._loop)
+                if self._jobs.empty():
+                    self._drive_and_wait()
+            finally:
+                if not self.has_ended:  # else `_end` does it
+                    self._portal._release()
+        elif not self.has_ended:
             return self._jobs.get()
         try:
             return self._jobs.get_nowait()
         except queue.Empty:  # somebody else has stopped the event loop
             return None
-
-    def _drive(self) -> None:
-        """Run the event loop until it has something for this thread."""
-        try:
-            # Most of what runs here waits for nothing; and what follows one job comes before the next.
-            run_once(self._loop)
-            if self._jobs.empty():
-                self._drive_and_wait()
-        finally:
-            self._portal._release()
 
     def _drive_and_wait(self) -> None:
         caught = self.thread == _main_thread and signal.getsignal(signal.SIGINT) is signal.default_int_handler
@@ -618,8 +624,8 @@ class _Caller:
 
     def abandon(self) -> None:
         """Have the thread raise that the coroutine was cancelled, unless it has ended."""
-        if not self._done:
-            self._error, self._done = self._error or asyncio.CancelledError(), True
+        if not self.has_ended:
+            self._error, self.has_ended = self._error or asyncio.CancelledError(), True
             if self._task is not None and not self._begun:
                 self._task.get_coro().close()  # or Python would warn that nobody has awaited it
             self._jobs.put(None)

@@ -7,9 +7,10 @@ from functools import partial
 from typing import Any, NoReturn, Protocol, TypeAlias
 
 import msgspec
+from msgspec.structs import force_setattr
 
 from hookline._checks import quote
-from hookline._readonly import writable
+from hookline._readonly import ReadOnlyList, writable
 from hookline._stepping import SteppedCall
 from hookline.calls import (
     CompactCall,
@@ -452,14 +453,14 @@ class LoopBinding:
         """Convert an answer to the response that hooks see, with its cost."""
         response = format_.read_answer(answer, self.names)
         cost = cost_of(format_.read_usage(answer), response.model or self._model, self._provider)
-        changes: dict[str, Any] = {}
         if cost is None:
-            changes["cost_known"] = False
-        elif cost:
-            changes["usage"] = msgspec.structs.replace(response.usage, cost_usd=cost)
+            response = msgspec.structs.replace(response, cost_known=False)
+        elif cost:  # nobody has seen the response yet, and a copy takes half as long as to read the answer
+            force_setattr(response, "usage", msgspec.structs.replace(response.usage, cost_usd=cost))
         if response.tool_calls:
-            changes["tool_calls"] = assign_call_ids(response.tool_calls, self.run.step.index)
-        return msgspec.structs.replace(response, **changes) if changes else response
+            calls = assign_call_ids(response.tool_calls, self.run.step.index)
+            force_setattr(response, "tool_calls", ReadOnlyList(calls))
+        return response
 
     # Streams.
 

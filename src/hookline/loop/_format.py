@@ -263,8 +263,11 @@ def fields(value: Any) -> Mapping[str, Any]:
     """
     if _has_keys(value.__class__):
         return cast(Mapping[str, Any], value)
-    own: Mapping[str, Any] = getattr(value, "__dict__", _NOTHING)
-    extra = getattr(value, "__pydantic_extra__", None) if own else None
+    try:
+        own: Mapping[str, Any] = value.__dict__
+        extra = value.__pydantic_extra__ if own else None
+    except AttributeError:
+        return getattr(value, "__dict__", _NOTHING)
     return {**own, **extra} if extra else own
 
 
@@ -298,9 +301,9 @@ def plain(value: Any) -> Any:
 
 def arguments(text: Any) -> dict[str, Any] | str:
     """Return a call's arguments as a JSON object; the model's text if they are not one."""
-    if isinstance(text, Mapping):
-        return dict(text)
     if not isinstance(text, str):
+        if isinstance(text, Mapping):
+            return dict(text)
         return {} if text is None else str(text)
     if not text.strip():
         return {}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -50,7 +50,8 @@ class ToolNames:
 
 def wire_name(toolset: str, name: str) -> str:
     """Return a tool name with only the characters that providers allow."""
-    return _INVALID.sub("_", name if toolset == "local" else f"{toolset}__{name}")
+    name = name if toolset == "local" else f"{toolset}__{name}"
+    return name if name.isidentifier() and name.isascii() else _INVALID.sub("_", name)
 
 
 def collect_tools(tools: AnyTools) -> ToolNames:
@@ -61,14 +62,14 @@ def collect_tools(tools: AnyTools) -> ToolNames:
         AgentDefinitionError: If the parameters of a function cannot be described to a model.
     """
     given: object = tools
-    if callable(given) or isinstance(given, str) or not isinstance(given, Iterable):
+    if callable(given) or isinstance(given, str) or not isinstance(given, list | dict | Iterable):
         raise HookUsageError(
             f"`tools` takes a list of functions, or a mapping from names to functions; got {quote(tools)}. "
             "Write tools=[search, pay]."
         )
     found: dict[str, Tool] = {}
-    entries: Sequence[tuple[str | None, Any]] = (
-        list(tools.items()) if isinstance(tools, Mapping) else [(None, each) for each in tools]
+    entries: Iterable[tuple[str | None, Any]] = (
+        tools.items() if isinstance(tools, dict | Mapping) else [(None, each) for each in tools]
     )
     for name, entry in entries:
         made = _make_tool(name, entry)

@@ -15,7 +15,7 @@ import anyio.lowlevel
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from hookline._deadlines import new_scope, runs_on_asyncio
+from hookline._deadlines import new_scope, present_asyncio_task, runs_on_asyncio
 from hookline._readonly import NO_LIST, ReadOnlyList
 from hookline.calls import (
     CALLS,
@@ -352,13 +352,12 @@ class Run:
         """Whether its end was announced."""
         self.failure: tuple[str, str] | None = None
         """Class and message of the exception with which it ends; not the exception, whose frames refer to the run."""
-        on_asyncio = runs_on_asyncio()
+        self.task = present_asyncio_task()
         self.scope: anyio.CancelScope
         if self.has_foreign_scope:
             self.scope = CancelMark()  # type: ignore[assignment]  # until the adapter sets one
         else:
-            self.scope = new_scope(on_asyncio=on_asyncio)
-        self.task = asyncio.current_task() if on_asyncio else None
+            self.scope = new_scope(on_asyncio=self.task is not None or runs_on_asyncio())
         self.cancellations = self.task.cancelling() if self.task is not None else 0
         self.thread = threading.get_ident()
         self.token = anyio.lowlevel.current_token() if self.task is None else None
