@@ -253,7 +253,7 @@ class LoopPortal(Portal):
         # The attributes are those of asyncio's own event loops; any other one is not used again.
         return not [name for name in LEFTOVERS if getattr(self._loop, name, self)]
 
-    def renew(self) -> None:
+    def _renew(self) -> None:
         """Forget an earlier use, of which nothing is left."""
         if isinstance(self._loop, PortalLoop) and not self._loop.is_turnless:
             self._loop.reset()
@@ -450,7 +450,7 @@ def return_portal(portal: LoopPortal, *, cancel: bool) -> None:
         cancel: Whether to cancel what it has started and not finished, rather than wait for it.
     """
     if portal.is_reusable and len(_idle) < MOST_IDLE:
-        portal.renew()
+        portal._renew()
         _idle.append(portal)
     else:
         portal.close(cancel=cancel)
