@@ -34,7 +34,7 @@ JUDGE = "axe.run({resultTypes: ['violations']})"
 def seeded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Site, str]]:
     url = f"sqlite:///{tmp_path_factory.mktemp('seeded')}/page.db"
     with Site(url, page=True) as site:
-        yield site, done(site, fill(url, runs=12))
+        yield site, done(site, fill(url, runs=6))
 
 
 def test_axe_finds_nothing_serious_in_any_view(browser: Any, seeded: tuple[Site, str]) -> None:
