@@ -10,6 +10,7 @@ import atexit
 import faulthandler
 import fcntl
 import gc
+import io
 import os
 import signal
 import sys
@@ -127,8 +128,12 @@ class Command:
             self.stdin.close()
         rest = self.stdout.read()
         self.wait(timeout)
+        return rest, self.said()
+
+    def said(self) -> str:
+        """Read all that the command said on stderr."""
         self._said.seek(0)
-        return rest, self._said.read()
+        return self._said.read()
 
 
 def run_command(
@@ -166,10 +171,13 @@ def _run_hookline(
     os.environ.clear()
     os.environ.update(environment)
     unbuffered = bool(environment.get("PYTHONUNBUFFERED"))
+    encoding = environment.get("PYTHONIOENCODING")
     sys.stdin = sys.__stdin__ = open(0, closefd=False)  # noqa: SIM115
-    sys.stdout = sys.__stdout__ = open(1, "w", closefd=False)  # noqa: SIM115
+    output = open(1, "wb", buffering=0 if unbuffered else -1, closefd=False)  # noqa: SIM115
+    sys.stdout = sys.__stdout__ = io.TextIOWrapper(
+        output, encoding, line_buffering=output.isatty(), write_through=unbuffered
+    )
     sys.stderr = sys.__stderr__ = open(2, "w", buffering=1, errors="backslashreplace", closefd=False)  # noqa: SIM115
-    sys.stdout.reconfigure(write_through=unbuffered)
     faulthandler.register(signal.SIGUSR1)
     sys.argv = ["hookline", *arguments]
     code: int | str | None = 0

@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from shlex import quote
 
 import anyio
 import pytest
@@ -21,15 +20,12 @@ from hookline.cli import _trace_command
 from hookline.cli.trace._recorded import EventRecording
 from hookline.errors import install_command
 from hookline.evals import write_events
-from tests.commands import run_command
+from tests.commands import Command, run_command
 from tests.signals import hearing_ctrl_c
 
-HOOKLINE = str(Path(sys.executable).with_name("hookline"))
 
-
-def launched(*args: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    given = {**os.environ, **environment}
-    return subprocess.run(args, capture_output=True, text=True, timeout=60, check=False, env=given)
+def launched(*args: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(args, capture_output=True, text=True, timeout=60, check=False)
 
 
 def names_in(document: str) -> set[str]:
@@ -178,7 +174,7 @@ def test_what_is_piped_has_no_colours_and_eighty_columns(recorded: Path) -> None
 
 
 def test_a_terminal_that_knows_only_ascii_gets_ascii(recorded: Path) -> None:
-    done = launched(HOOKLINE, "trace", str(recorded), PYTHONIOENCODING="ascii")
+    done = run_command("trace", str(recorded), environment={**os.environ, "PYTHONIOENCODING": "ascii"})
 
     assert (done.returncode, done.stderr) == (0, "")
     assert "x execute_tool fetch  OSError" in done.stdout
@@ -191,27 +187,31 @@ def test_a_pipe_that_is_closed_early_is_no_trouble(option: str, tmp_path: Path) 
         tape.step(index, index).tool("search", index, index, step=index).stepped(index, index)
     path = write_events(tmp_path / "run.jsonl", tape.done(300).events)
 
-    done = launched("sh", "-c", f"{quote(HOOKLINE)} trace {quote(str(path))} {option} | head -c 20")
+    with Command("trace", str(path), *option.split()) as command:
+        assert len(command.stdout.buffer.read(20)) == 20
+        command.stdout.close()
+        command.wait()
 
-    assert len(done.stdout.encode()) == 20
-    assert done.stderr == ""
+        assert command.said() == ""
 
 
 @pytest.mark.parametrize("unbuffered", ["", "1"])  # the write fails in the command, or only at its end
 @pytest.mark.parametrize("option", ["", "--json"])
 def test_a_full_disk_behind_stdout_is_told_in_one_line(option: str, unbuffered: str, recorded: Path) -> None:
-    command = f"{quote(HOOKLINE)} trace {quote(str(recorded))} {option} > /dev/full"
-    done = launched("sh", "-c", command, PYTHONUNBUFFERED=unbuffered)
+    environment = {**os.environ, "PYTHONUNBUFFERED": unbuffered}
+    with open("/dev/full", "wb") as full:
+        done = run_command("trace", str(recorded), *option.split(), stdout=full.fileno(), environment=environment)
 
     assert done.returncode == 1
     assert done.stderr == "hookline: the output cannot be written: No space left on device\n"
 
 
 def test_a_recorded_run_may_come_through_a_pipe(recorded: Path) -> None:
-    done = launched("sh", "-c", f"cat {quote(str(recorded))} | {quote(HOOKLINE)} trace /dev/stdin")
+    with Command("trace", "/dev/stdin") as command:
+        shown, said = command.communicate(recorded.read_text())
 
-    assert (done.returncode, done.stderr) == (0, "")
-    assert "4 spans" in done.stdout
+        assert (command.wait(), said) == (0, "")
+    assert "4 spans" in shown
 
 
 def test_ctrl_c_shows_what_the_run_was_in(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 from sqlalchemy import inspect, text
 
-from hookline.store import SqlStore, inspect_store
+from hookline.store import SqlStore, holds_store, inspect_store
 from hookline.store._database import Database, parse_address
 from hookline.store._migrate import known_revisions
 
@@ -38,11 +38,13 @@ async def test_a_database_without_a_store_stays_without_one(database_url: str) -
     found = await inspect_store(database_url)
 
     assert (found.schema, found.revision) == ("missing", "")
+    assert not await holds_store(database_url)
     assert await run_sql(database_url) == ["notes"]
 
 
 async def test_the_processes_that_have_a_store_open_are_counted(database_url: str) -> None:
     async with SqlStore(database_url), SqlStore(database_url):
+        assert await holds_store(database_url)
         found = await inspect_store(database_url)
 
     assert (found.schema, found.processes, found.orphans) == ("current", 2, 0)
@@ -59,3 +61,4 @@ async def test_tables_of_another_version_are_known_as_such(database_url: str, re
     found = await inspect_store(database_url)
 
     assert (found.schema, found.revision) == (schema, revision)
+    assert await holds_store(database_url)

@@ -47,6 +47,7 @@ from hookline.store._engine import WorkWatch as WorkWatch
 from hookline.store._event_log import EventLog
 from hookline.store._inspection import StoreInspection as StoreInspection
 from hookline.store._inspection import StoreProcess as StoreProcess
+from hookline.store._inspection import holds_store as holds_store
 from hookline.store._inspection import inspect_store as inspect_store
 from hookline.store._inspection import read_revision_and_processes as read_revision_and_processes
 from hookline.store._lease import generate_worker_id as generate_worker_id

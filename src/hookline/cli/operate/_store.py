@@ -195,9 +195,9 @@ def check_store(url: str, *, creates: bool) -> bool:
 
 async def _work_on(url: str, work: Callable[[SqlStore], Awaitable[T]], *, creates: bool = True) -> T:
     from hookline.bus import BusUnavailableError
-    from hookline.store import SqlStore, inspect_store, parse_address
+    from hookline.store import SqlStore, holds_store, parse_address
 
-    if not creates and (await inspect_store(url, retry_seconds=RETRY_SECONDS)).schema == "missing":
+    if not creates and not await holds_store(url, retry_seconds=RETRY_SECONDS):
         raise StoreMissingError(parse_address(url).name)
     async with contextlib.AsyncExitStack() as stack:
         if (bus := bus_from_environment()) is not None:
