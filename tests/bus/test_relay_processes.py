@@ -5,10 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import subprocess
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import msgspec
@@ -19,10 +17,10 @@ from hookline.bus import CommittedEvents, NatsBus, remote
 from hookline.relay import Relay, relay_status
 from hookline.store import SqlStore
 from tests.nats_servers import NatsServer
+from tests.programs import Program, run_program
 
 pytestmark = pytest.mark.anyio
 
-HOOKLINE = [sys.executable, "-c", "from hookline.cli import main; main()"]
 PATIENCE = 100.0
 OBSERVERS = """
 import asyncio, os, sys
@@ -42,17 +40,13 @@ async def book(event):
 """
 
 
-@contextmanager
-def serving(folder: Path, server: NatsServer, prefix: str) -> Iterator[subprocess.Popen[str]]:
+@asynccontextmanager
+async def serving(folder: Path, server: NatsServer, prefix: str) -> AsyncIterator[Program]:
     (folder / "ledger.py").write_text(OBSERVERS)
-    command = [*HOOKLINE, "hooks", "serve", "ledger.py:hooks", "--bus", server.url, "--bus-prefix", prefix]
-    with subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        try:
-            assert "hookline serves the hooks 'ledger'" in process.stdout.readline()
-            yield process
-        finally:
-            process.kill()
+    command = ["hooks", "serve", "ledger.py:hooks", "--bus", server.url, "--bus-prefix", prefix]
+    async with run_program("tests.bus.command", folder, *command) as process:
+        assert "hookline serves the hooks 'ledger'" in await process.read_line()
+        yield process
 
 
 async def lines(file: Path, count: int = 1) -> list[str]:
@@ -82,17 +76,17 @@ async def test_a_process_that_is_stopped_finishes_its_event_and_the_next_one_doe
         SqlStore(url, wakeups=bus) as store,
         Relay(store, bus),
     ):
-        with serving(tmp_path, nats_server, nats_prefix) as process:
+        async with serving(tmp_path, nats_server, nats_prefix) as process:
             await exec_agent(payer(), "pay", store=store, hooks=[remote("ledger", observes=True)])
             await lines(tmp_path / "begun")
-            process.send_signal(signal.SIGTERM)
+            os.kill(process.pid, signal.SIGTERM)
             (tmp_path / "hold").unlink()
-            assert await asyncio.to_thread(process.wait, PATIENCE) == 128 + signal.SIGTERM
+            assert await process.wait() == 128 + signal.SIGTERM
         first = await lines(tmp_path / "booked")
         # Others would hear what a process has fetched and not heard only once the server has waited for it.
         hearers = await (await bus._event_stream()).consumers_info(bus._stream)
         assert {each.num_ack_pending for each in hearers} == {0}
-        with serving(tmp_path, nats_server, nats_prefix):
+        async with serving(tmp_path, nats_server, nats_prefix):
             await exec_agent(payer(), "pay", store=store, hooks=[remote("ledger", observes=True)])
             await lines(tmp_path / "booked", 2)
             async with asyncio.timeout(PATIENCE):
@@ -108,24 +102,22 @@ async def test_the_relay_is_a_process_that_another_one_follows_when_it_is_killed
     tmp_path: Path, nats_server: NatsServer, nats_prefix: str
 ) -> None:
     url = f"sqlite:///{tmp_path}/db"
-    command = [*HOOKLINE, "relay", "run", "--store", url, "--bus", nats_server.url, "--bus-prefix", nats_prefix]
-    command += ["--lease", "1"]
+    command = ["relay", "run", "--store", url, "--bus", nats_server.url, "--bus-prefix", nats_prefix, "--lease", "1"]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("HOOKLINE")}
-    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True, env=environment) as relay:
-        assert relay.stdout is not None
-        try:
-            assert "hookline relays the events of" in relay.stdout.readline()
-            with serving(tmp_path, nats_server, nats_prefix):
-                async with NatsBus(nats_server.url, prefix=nats_prefix) as bus, SqlStore(url, wakeups=bus) as store:
-                    await exec_agent(payer(), "pay", store=store, hooks=[remote("ledger", observes=True)])
-                    await lines(tmp_path / "booked")
-                    relay.kill()
-                    await exec_agent(payer(), "pay", store=store, hooks=[remote("ledger", observes=True)])
-                    assert (await relay_status(store)).waiting > 0
-                    async with Relay(store, bus):
-                        booked = await lines(tmp_path / "booked", 2)
-        finally:
+    async with run_program("tests.bus.command", tmp_path, *command, environment=environment) as relay:
+        assert "hookline relays the events of" in await relay.read_line()
+        async with (
+            serving(tmp_path, nats_server, nats_prefix),
+            NatsBus(nats_server.url, prefix=nats_prefix) as bus,
+            SqlStore(url, wakeups=bus) as store,
+        ):
+            await exec_agent(payer(), "pay", store=store, hooks=[remote("ledger", observes=True)])
+            await lines(tmp_path / "booked")
             relay.kill()
+            await exec_agent(payer(), "pay", store=store, hooks=[remote("ledger", observes=True)])
+            assert (await relay_status(store)).waiting > 0
+            async with Relay(store, bus):
+                booked = await lines(tmp_path / "booked", 2)
 
     assert booked == list(dict.fromkeys(booked))
 
@@ -135,15 +127,19 @@ async def test_commits_wait_while_the_server_is_away_and_are_told_when_it_is_bac
     server.start()
     try:
         url = f"sqlite:///{tmp_path}/db"
-        async with NatsBus(server.url) as bus, SqlStore(url) as store, Relay(store, bus):
-            with serving(tmp_path, server, "hookline"):
-                await exec_agent(payer(), "pay", store=store, hooks=[remote("ledger", observes=True)])
-                await lines(tmp_path / "booked")
-                server.kill()
-                await exec_agent(payer(), "pay", store=store, hooks=[remote("ledger", observes=True)])
-                assert (await relay_status(store)).waiting > 0
-                await asyncio.to_thread(server.start)
-                await lines(tmp_path / "booked", 2)
+        async with (
+            NatsBus(server.url) as bus,
+            SqlStore(url) as store,
+            Relay(store, bus),
+            serving(tmp_path, server, "hookline"),
+        ):
+            await exec_agent(payer(), "pay", store=store, hooks=[remote("ledger", observes=True)])
+            await lines(tmp_path / "booked")
+            server.kill()
+            await exec_agent(payer(), "pay", store=store, hooks=[remote("ledger", observes=True)])
+            assert (await relay_status(store)).waiting > 0
+            await asyncio.to_thread(server.start)
+            await lines(tmp_path / "booked", 2)
     finally:
         server.kill()
 

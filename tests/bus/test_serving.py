@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from hookline import ToolCall, ToolResult
 from hookline.bus import NatsBus, remote
 from hookline.interceptors import Chain
 from tests.nats_servers import NatsServer
+from tests.programs import Program, run_program
 
 pytestmark = pytest.mark.anyio
 
@@ -34,33 +36,14 @@ async def decide(call):
 """
 
 
-@contextmanager
-def serving(folder: Path, server: NatsServer, prefix: str, *options: str) -> Iterator[subprocess.Popen[str]]:
+@asynccontextmanager
+async def serving(folder: Path, server: NatsServer, prefix: str) -> AsyncIterator[Program]:
     """A process that serves, once it says so."""
     (folder / "policy.py").write_text(HOOKS)
-    command = [
-        sys.executable,
-        "-c",
-        "from hookline.cli import main; main()",
-        "hooks",
-        "serve",
-        "policy.py:hooks",
-        "--bus",
-        server.url,
-    ]
-    with subprocess.Popen(
-        [*command, "--bus-prefix", prefix, *options],
-        cwd=folder,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as process:
-        assert process.stdout is not None
-        try:
-            assert "hookline serves the hooks 'guard'" in process.stdout.readline()
-            yield process
-        finally:
-            process.kill()
+    command = ["hooks", "serve", "policy.py:hooks", "--bus", server.url, "--bus-prefix", prefix]
+    async with run_program("tests.bus.command", folder, *command) as process:
+        assert "hookline serves the hooks 'guard'" in await process.read_line()
+        yield process
 
 
 async def decide(bus: NatsBus, tool_name: str = "pay") -> str:
@@ -77,16 +60,15 @@ async def decide(bus: NatsBus, tool_name: str = "pay") -> str:
 async def test_another_process_decides_when_one_is_killed_under_its_questions(
     tmp_path: Path, nats_server: NatsServer, nats_prefix: str
 ) -> None:
-    with (
+    async with (
         serving(tmp_path, nats_server, nats_prefix) as one,
         serving(tmp_path, nats_server, nats_prefix) as other,
+        NatsBus(nats_server.url, prefix=nats_prefix) as bus,
     ):
-        async with NatsBus(nats_server.url, prefix=nats_prefix) as bus:
-            asked = [asyncio.create_task(decide(bus, "slow")) for _ in range(20)]
-            assert one.stdout is not None
-            assert await asyncio.to_thread(one.stdout.readline) == "asked\n"
-            one.kill()
-            answers = await asyncio.gather(*asked)
+        asked = [asyncio.create_task(decide(bus, "slow")) for _ in range(20)]
+        assert await one.read_line() == "asked"
+        one.kill()
+        answers = await asyncio.gather(*asked)
 
     assert set(answers) == {str(other.pid)}
 
@@ -94,15 +76,16 @@ async def test_another_process_decides_when_one_is_killed_under_its_questions(
 async def test_a_process_that_is_stopped_answers_what_it_was_asked(
     tmp_path: Path, nats_server: NatsServer, nats_prefix: str
 ) -> None:
-    with serving(tmp_path, nats_server, nats_prefix) as process:
-        async with NatsBus(nats_server.url, prefix=nats_prefix) as bus:
-            asked = asyncio.create_task(decide(bus, "slow"))
-            assert process.stdout is not None
-            assert await asyncio.to_thread(process.stdout.readline) == "asked\n"
-            process.send_signal(signal.SIGTERM)
-            assert await asked == str(process.pid)
-            assert await asyncio.to_thread(process.wait, 60) == 128 + signal.SIGTERM
-            assert (await decide(bus)).startswith("denied: ")
+    async with (
+        serving(tmp_path, nats_server, nats_prefix) as process,
+        NatsBus(nats_server.url, prefix=nats_prefix) as bus,
+    ):
+        asked = asyncio.create_task(decide(bus, "slow"))
+        assert await process.read_line() == "asked"
+        os.kill(process.pid, signal.SIGTERM)
+        assert await asked == str(process.pid)
+        assert await process.wait() == 128 + signal.SIGTERM
+        assert (await decide(bus)).startswith("denied: ")
 
 
 async def test_a_server_that_cannot_be_reached_is_said_in_one_line(tmp_path: Path) -> None:
