@@ -360,7 +360,7 @@ def find_window(window: BudgetWindow | None, zone: tzinfo, now: float) -> tuple[
     """
     if window is None:
         return 0.0, None
-    local = datetime.fromtimestamp(now, zone)
+    local = datetime.fromtimestamp(math.floor(now), zone)  # which rounds to microseconds, and so into the next day
     if window == "1h":
         offset = (local.utcoffset() or timedelta()).total_seconds()
         start = math.floor((now + offset) / 3600) * 3600 - offset

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from hookline.budgets import BudgetScope, InMemoryBudgets, find_window, load_zone, make_window_id
@@ -70,6 +70,7 @@ times = st.floats(at("1990-01-01T00:00Z"), at("2060-01-01T00:00Z"))
 
 @pytest.mark.hypothesis
 @given(now=times, zone=st.sampled_from(ZONES), window=st.sampled_from(["1h", "1d", "month"]))
+@example(now=710035199.9999995, zone="UTC", window="1d")
 def test_every_time_lies_in_its_window_and_its_end_in_the_next(now: float, zone: str, window: Any) -> None:
     start, end = find_window(window, load_zone(zone), now)
 

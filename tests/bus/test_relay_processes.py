@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,11 +16,11 @@ from hookline import Agent, ScriptedModel, ToolRequest, exec_agent, tool
 from hookline.bus import CommittedEvents, NatsBus, remote
 from hookline.relay import Relay, relay_status
 from hookline.store import SqlStore
+from tests.commands import Command
 from tests.nats_servers import NatsServer
 
 pytestmark = pytest.mark.anyio
 
-HOOKLINE = [sys.executable, "-c", "from hookline.cli import main; main()"]
 PATIENCE = 100.0
 OBSERVERS = """
 import asyncio, os, sys
@@ -43,16 +41,12 @@ async def book(event):
 
 
 @contextmanager
-def serving(folder: Path, server: NatsServer, prefix: str) -> Iterator[subprocess.Popen[str]]:
+def serving(folder: Path, server: NatsServer, prefix: str) -> Iterator[Command]:
     (folder / "ledger.py").write_text(OBSERVERS)
-    command = [*HOOKLINE, "hooks", "serve", "ledger.py:hooks", "--bus", server.url, "--bus-prefix", prefix]
-    with subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        try:
-            assert "hookline serves the hooks 'ledger'" in process.stdout.readline()
-            yield process
-        finally:
-            process.kill()
+    command = ["hooks", "serve", "ledger.py:hooks", "--bus", server.url, "--bus-prefix", prefix]
+    with Command(*command, cwd=folder) as process:
+        assert "hookline serves the hooks 'ledger'" in process.stdout.readline()
+        yield process
 
 
 async def lines(file: Path, count: int = 1) -> list[str]:
@@ -108,24 +102,21 @@ async def test_the_relay_is_a_process_that_another_one_follows_when_it_is_killed
     tmp_path: Path, nats_server: NatsServer, nats_prefix: str
 ) -> None:
     url = f"sqlite:///{tmp_path}/db"
-    command = [*HOOKLINE, "relay", "run", "--store", url, "--bus", nats_server.url, "--bus-prefix", nats_prefix]
-    command += ["--lease", "1"]
+    command = ["relay", "run", "--store", url, "--bus", nats_server.url, "--bus-prefix", nats_prefix, "--lease", "1"]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("HOOKLINE")}
-    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True, env=environment) as relay:
-        assert relay.stdout is not None
-        try:
-            assert "hookline relays the events of" in relay.stdout.readline()
-            with serving(tmp_path, nats_server, nats_prefix):
-                async with NatsBus(nats_server.url, prefix=nats_prefix) as bus, SqlStore(url, wakeups=bus) as store:
-                    await exec_agent(payer(), "pay", store=store, hooks=[remote("ledger", observes=True)])
-                    await lines(tmp_path / "booked")
-                    relay.kill()
-                    await exec_agent(payer(), "pay", store=store, hooks=[remote("ledger", observes=True)])
-                    assert (await relay_status(store)).waiting > 0
-                    async with Relay(store, bus):
-                        booked = await lines(tmp_path / "booked", 2)
-        finally:
+    with (
+        Command(*command, cwd=tmp_path, environment=environment) as relay,
+        serving(tmp_path, nats_server, nats_prefix),
+    ):
+        assert "hookline relays the events of" in relay.stdout.readline()
+        async with NatsBus(nats_server.url, prefix=nats_prefix) as bus, SqlStore(url, wakeups=bus) as store:
+            await exec_agent(payer(), "pay", store=store, hooks=[remote("ledger", observes=True)])
+            await lines(tmp_path / "booked")
             relay.kill()
+            await exec_agent(payer(), "pay", store=store, hooks=[remote("ledger", observes=True)])
+            assert (await relay_status(store)).waiting > 0
+            async with Relay(store, bus):
+                booked = await lines(tmp_path / "booked", 2)
 
     assert booked == list(dict.fromkeys(booked))
 

@@ -6,7 +6,7 @@ import asyncio
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -15,6 +15,7 @@ import pytest
 from hookline import ToolCall, ToolResult
 from hookline.bus import NatsBus, remote
 from hookline.interceptors import Chain
+from tests.commands import Command
 from tests.nats_servers import NatsServer
 
 pytestmark = pytest.mark.anyio
@@ -34,41 +35,14 @@ async def decide(call):
 """
 
 
-def ignore_interrupts() -> None:
-    """Ignore SIGINT, as scripts start what is to run in the background."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-
-
 @contextmanager
-def serving(
-    folder: Path, server: NatsServer, prefix: str, *options: str, start: Callable[[], None] | None = None
-) -> Iterator[subprocess.Popen[str]]:
+def serving(folder: Path, server: NatsServer, prefix: str, *, hears_ctrl_c: bool = True) -> Iterator[Command]:
     """A process that serves, once it says so."""
     (folder / "policy.py").write_text(HOOKS)
-    command = [
-        sys.executable,
-        "-c",
-        "from hookline.cli import main; main()",
-        "hooks",
-        "serve",
-        "policy.py:hooks",
-        "--bus",
-        server.url,
-    ]
-    with subprocess.Popen(
-        [*command, "--bus-prefix", prefix, *options],
-        cwd=folder,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        preexec_fn=start,
-    ) as process:
-        assert process.stdout is not None
-        try:
-            assert "hookline serves the hooks 'guard'" in process.stdout.readline()
-            yield process
-        finally:
-            process.kill()
+    command = ["hooks", "serve", "policy.py:hooks", "--bus", server.url, "--bus-prefix", prefix]
+    with Command(*command, hears_ctrl_c=hears_ctrl_c, cwd=folder) as process:
+        assert "hookline serves the hooks 'guard'" in process.stdout.readline()
+        yield process
 
 
 async def decide(bus: NatsBus, tool_name: str = "pay") -> str:
@@ -91,7 +65,6 @@ async def test_another_process_decides_when_one_is_killed_under_its_questions(
     ):
         async with NatsBus(nats_server.url, prefix=nats_prefix) as bus:
             asked = [asyncio.create_task(decide(bus, "slow")) for _ in range(20)]
-            assert one.stdout is not None
             assert await asyncio.to_thread(one.stdout.readline) == "asked\n"
             one.kill()
             answers = await asyncio.gather(*asked)
@@ -99,14 +72,13 @@ async def test_another_process_decides_when_one_is_killed_under_its_questions(
     assert set(answers) == {str(other.pid)}
 
 
-@pytest.mark.parametrize("start", [None, ignore_interrupts])
+@pytest.mark.parametrize("hears_ctrl_c", [True, False])
 async def test_a_process_that_is_stopped_answers_what_it_was_asked(
-    tmp_path: Path, nats_server: NatsServer, nats_prefix: str, start: Callable[[], None] | None
+    tmp_path: Path, nats_server: NatsServer, nats_prefix: str, hears_ctrl_c: bool
 ) -> None:
-    with serving(tmp_path, nats_server, nats_prefix, start=start) as process:
+    with serving(tmp_path, nats_server, nats_prefix, hears_ctrl_c=hears_ctrl_c) as process:
         async with NatsBus(nats_server.url, prefix=nats_prefix) as bus:
             asked = asyncio.create_task(decide(bus, "slow"))
-            assert process.stdout is not None
             assert await asyncio.to_thread(process.stdout.readline) == "asked\n"
             process.send_signal(signal.SIGTERM)
             assert await asked == str(process.pid)
