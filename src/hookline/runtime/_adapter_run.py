@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from types import TracebackType
 from typing import Any, Self
 
 import msgspec
 from msgspec import UNSET
 
+from hookline._deadlines import new_scope
 from hookline.calls import (
     AgentCall,
     AgentResult,
@@ -41,7 +42,7 @@ from hookline.errors import (
     RunStopped,
     message_of,
 )
-from hookline.events import CompletionReason, PendingTool
+from hookline.events import CompletionReason, PendingTool, ToolOutcome
 from hookline.hooks import AnyHook, hook_batch
 from hookline.instrumentation import Instrumentation, StreamTimes
 from hookline.interceptors import FencedChain
@@ -80,7 +81,16 @@ from hookline.runtime._sub_agents import (
     emit_unrun_agent,
     lead_agent_call,
 )
-from hookline.runtime._tool_calls import InterceptedToolJob, failed_outcome, make_call, to_pending, tool_job
+from hookline.runtime._tool_calls import (
+    InterceptedToolJob,
+    ToolJob,
+    call_tool,
+    failed_outcome,
+    make_call,
+    record_outcome,
+    to_pending,
+    tool_job,
+)
 from hookline.runtime._tools import Approval, Tool, as_result
 
 __all__ = ["AdapterRun", "AgentDone", "ToolDone"]
@@ -265,7 +275,8 @@ class AdapterRun:
         writes_ahead: bool = True,
         on_interrupt: Callable[[], None] | None = None,
     ) -> None:
-        check_ids(user_id=user_id, tenant_id=tenant_id)
+        if user_id != "" or tenant_id != "":
+            check_ids(user_id=user_id, tenant_id=tenant_id)
         self._hooks = own = hook_batch(hooks)
         if parent is not None:
             inherited = [entry for entry in parent.inherited if entry not in own]
@@ -455,7 +466,10 @@ class AdapterRun:
         life.reason, life.error = reason, known = self._ended or self._outcome(run, error)
         try:
             try:
-                self._end_open_step(run, reason, known)
+                if self._step is not None:
+                    if reason in ("interrupted", "error"):
+                        self._tell_failed_step(run, self._step, reason, known)
+                    self.end_step(should_continue=False)
             finally:
                 await life.__aexit__(None, error, None)
         finally:
@@ -484,15 +498,12 @@ class AdapterRun:
         if self.run.journal.durable and not self.run.finishing:
             await checkpoint(self.run)
 
-    def _end_open_step(self, run: Run, reason: CompletionReason, failure: Exception | None) -> None:
-        """End the open step, if there is one, and tell the instrumentation why."""
-        if self._step is None:
-            return
+    def _tell_failed_step(self, run: Run, step: Step, reason: CompletionReason, failure: Exception | None) -> None:
+        """Tell the instrumentation why the open step ends, if the run failed or was interrupted in it."""
         if reason == "interrupted" and run.denied is None:
-            tell_failed_step(run, self._step.index, asyncio.CancelledError())
+            tell_failed_step(run, step.index, asyncio.CancelledError())
         elif reason == "error" and failure is not None:
-            tell_failed_step(run, self._step.index, failure)
-        self.end_step(should_continue=False)
+            tell_failed_step(run, step.index, failure)
 
     def _undo_done(self) -> None:
         """Withdraw a `finish("done")`: a run in which something was raised afterwards is not done."""
@@ -508,7 +519,9 @@ class AdapterRun:
 
     async def __aenter__(self) -> Self:
         await self.open()
-        self.run.scope.__enter__()
+        run = self.run
+        run.scope = new_scope(on_asyncio=run.task is not None)
+        run.scope.__enter__()
         return self
 
     async def __aexit__(
@@ -815,46 +828,23 @@ class AdapterRun:
         Prepare concurrent calls in the model's order, so that their indices do not depend on which one starts first.
         """
         run, step = self.run, self._step or self.step
-        given: list[ToolResult] = []
-        raised: list[Exception] = []
-
-        async def run_it(args: Mapping[str, Any]) -> ToolResult:
-            try:
-                given.append(as_result(calling.tool_name, await work(args)))
-            except Exception as error:
-                raised.append(error)
-                raise
-            return given[0]
-
+        request = self._named(calling, step)
+        made = _ToolCall(self, step, request, work)
         tool = Tool(
-            toolset=calling.toolset, name=calling.tool_name, run=run_it, needs_approval=not approved and needs_approval
+            toolset=calling.toolset,
+            name=calling.tool_name,
+            run=made.run_tool,
+            needs_approval=not approved and needs_approval,
         )
-        calling = self._named(calling, step)
-        run.at_hand[calling.tool_call_id] = tool
-        call, problem = make_call(run, step, calling, tool)
-        waiting = run.waiting.get(calling.tool_call_id)
+        run.at_hand[request.tool_call_id] = tool
+        call, problem = make_call(run, step, request, tool)
+        if ToolCall not in run.intercepted:
+            run.reserve_index(call)
+            return partial(made.make, call, tool, problem)
+        waiting = run.waiting.get(request.tool_call_id) if run.waiting else None
         asked_by = waiting.asked_by if waiting is not None and approved else None
-        job = tool_job(run, step, calling, call, tool, problem, approved=approved, asked_by=asked_by)
-
-        async def make() -> ToolDone:
-            try:
-                # Where interceptors judge the call, they are asked first, and the tool after them.
-                asks = tool.needs_approval is not False and problem is None and ToolCall not in run.intercepted
-                if asks and await tool.asks_first(call):
-                    step.asked[calling.tool_call_id] = to_pending(call)
-                    run.waiting[calling.tool_call_id] = WaitingCall(call_index=call.call_index)
-                    run.steered = True
-                else:
-                    await job()
-            except LOST_HERE as error:
-                self._lost = error
-                raise
-            finally:
-                del run.at_hand[calling.tool_call_id]
-            added = describe_context(job.context) if isinstance(job, InterceptedToolJob) and job.context else ""
-            return self._tool_done(step, calling, given, raised, added)
-
-        return make
+        job = tool_job(run, step, request, call, tool, problem, approved=approved, asked_by=asked_by)
+        return partial(made.make_through_hooks, job)
 
     def _named(self, calling: ToolRequest, step: Step) -> ToolRequest:
         """Add a call to the step, with an id that no other call under way has."""
@@ -870,33 +860,6 @@ class AdapterRun:
         else:
             step.calling.append(calling)
         return calling
-
-    def _tool_done(
-        self, step: Step, calling: ToolRequest, given: list[ToolResult], raised: list[Exception], added: str
-    ) -> ToolDone:
-        run = self.run
-        asked = step.asked.get(calling.tool_call_id)
-        if asked is not None:
-            empty = ToolResult(content=asked.prompt, success=False)
-            return ToolDone(result=empty, ran=False, asked=asked)
-        outcome = step.outcomes[calling.tool_call_id]
-        result = ToolResult(content=outcome.content, success=outcome.success)
-        error = raised[0] if raised else None
-        told = given[0].content if given else None
-        if error is not None:
-            told = f"{type(error).__name__}: {message_of(error)}"
-        changed = told != outcome.content
-        own = given[0].success if given else False
-        if added and (told is None or outcome.success is not own or outcome.content != join_texts(told, added)):
-            added = ""  # hooks have changed more than that
-        return ToolDone(
-            result=result,
-            ran=bool(given or raised),
-            changed=changed,
-            added=added,
-            error=None if changed else error,
-            stop=run.denied,
-        )
 
     # Compaction, sub-agents, the whole run.
 
@@ -1014,6 +977,98 @@ class AdapterRun:
         if continues and traversal.reached and traversal.context:
             continues = (*continues, describe_context(traversal.context))
         return AgentDone(output=output, ran=traversal.reached, changed=said != [output], continues=continues)
+
+
+class _ToolCall(msgspec.Struct, eq=False):
+    """A tool call of another framework.
+
+    Attributes:
+        owner: The run.
+        step: The step of the call.
+        request: The call as the model asked for it, with its id in the step.
+        work: Runs the tool.
+        result: What the tool returned first.
+        error: What the tool raised first.
+    """
+
+    owner: AdapterRun
+    step: Step
+    request: ToolRequest
+    work: Callable[[Mapping[str, Any]], Awaitable[ToolResult]]
+    result: ToolResult | None = None
+    error: Exception | None = None
+
+    async def run_tool(self, args: Mapping[str, Any]) -> ToolResult:
+        """Run the tool, and keep what it returns or raises."""
+        try:
+            result = as_result(self.request.tool_name, await self.work(args))
+        except Exception as error:
+            if self.error is None:
+                self.error = error
+            raise
+        if self.result is None:
+            self.result = result
+        return self.result
+
+    # The tool is no attribute: it refers to this call, and a run must die without the collector.
+    async def make(self, call: ToolCall, tool: Tool, problem: str | None) -> ToolDone:
+        """Make a call that has no interceptors."""
+        step, run, tool_call_id = self.step, self.owner.run, self.request.tool_call_id
+        try:
+            if tool.needs_approval is not False and problem is None and await tool.asks_first(call):
+                step.asked[tool_call_id] = asked = to_pending(call)
+                run.waiting[tool_call_id] = WaitingCall(call_index=call.call_index)
+                run.steered = True
+                return _asked(asked)
+            run.tool_calls += 1
+            result = await call_tool(run, step, call, tool, problem)
+            record_outcome(run, step, self.request, call, result)
+        except LOST_HERE as error:
+            self.owner._lost = error
+            raise
+        finally:
+            del run.at_hand[tool_call_id]
+        return self._done(step.outcomes[tool_call_id], "")
+
+    async def make_through_hooks(self, job: ToolJob | InterceptedToolJob) -> ToolDone:
+        """Make a call through its interceptors, which are asked before the tool is."""
+        step, run, tool_call_id = self.step, self.owner.run, self.request.tool_call_id
+        try:
+            await job()
+        except LOST_HERE as error:
+            self.owner._lost = error
+            raise
+        finally:
+            del run.at_hand[tool_call_id]
+        asked = step.asked.get(tool_call_id)
+        if asked is not None:
+            return _asked(asked)
+        added = describe_context(job.context) if isinstance(job, InterceptedToolJob) and job.context else ""
+        return self._done(step.outcomes[tool_call_id], added)
+
+    def _done(self, outcome: ToolOutcome, added: str) -> ToolDone:
+        own, error = self.result, self.error
+        told = None if own is None else own.content
+        if error is not None:
+            told = f"{type(error).__name__}: {message_of(error)}"
+        changed = told != outcome.content
+        if added:
+            success = own is not None and own.success
+            if told is None or outcome.success is not success or outcome.content != join_texts(told, added):
+                added = ""  # hooks have changed more than that
+        return ToolDone(
+            result=ToolResult(content=outcome.content, success=outcome.success),
+            ran=own is not None or error is not None,
+            changed=changed,
+            added=added,
+            error=None if changed else error,
+            stop=self.owner.run.denied,
+        )
+
+
+def _asked(pending: PendingTool) -> ToolDone:
+    """Return the outcome of a call about which a person is asked first."""
+    return ToolDone(result=ToolResult(content=pending.prompt, success=False), ran=False, asked=pending)
 
 
 class _TimedCall(msgspec.Struct, eq=False):

@@ -60,31 +60,31 @@ def check_driven(hooks: Iterable[AnyHook], capabilities: Capabilities, *, best_e
     Raises:
         UnsupportedHookError: If there is such a hook; for the first one.
     """
-    for error in _find_undriven(hooks, capabilities):
-        if not best_effort:
-            raise error
-        logger.warning("%s", error)
-
-
-def _find_undriven(hooks: Iterable[AnyHook], capabilities: Capabilities) -> Iterable[UnsupportedHookError]:
     every_event = len(capabilities.events) == len(EVENTS)
     for entry in hooks:
-        # A bundle of the package's own, such as telemetry, listens to everything and needs nothing in particular.
-        watches = every_event or (isinstance(entry, Hooks) and not entry.recorded)
-        observers = entry.observers if isinstance(entry, Hooks) else [entry] if isinstance(entry, Hook) else []
-        for hook in () if watches else observers:
-            kind = hook.event.hook_type
-            if kind not in capabilities.events:
-                yield UnsupportedHookError(hook.id, str(kind), capabilities.framework)
-        interceptors = (
-            entry.interceptors if isinstance(entry, Hooks) else [entry] if isinstance(entry, Interceptor) else []
-        )
-        for interceptor in interceptors:
-            if interceptor.kind not in capabilities.calls.get(interceptor.call, frozenset()):
-                what = f"{interceptor.kind}({interceptor.call.__name__})"
-                yield UnsupportedHookError(interceptor.id, what, capabilities.framework)
-            elif (used := _unsupported_means(interceptor, capabilities)) is not None:
-                yield UnsupportedHookError(interceptor.id, used, capabilities.framework)
+        if every_event and isinstance(entry, Hooks) and not entry.interceptors:
+            continue
+        for error in _find_undriven(entry, capabilities, every_event=every_event):
+            if not best_effort:
+                raise error
+            logger.warning("%s", error)
+
+
+def _find_undriven(entry: AnyHook, capabilities: Capabilities, *, every_event: bool) -> Iterable[UnsupportedHookError]:
+    # A bundle of the package's own, such as telemetry, listens to everything and needs nothing in particular.
+    watches = every_event or (isinstance(entry, Hooks) and not entry.recorded)
+    observers = entry.observers if isinstance(entry, Hooks) else [entry] if isinstance(entry, Hook) else []
+    for hook in () if watches else observers:
+        kind = hook.event.hook_type
+        if kind not in capabilities.events:
+            yield UnsupportedHookError(hook.id, str(kind), capabilities.framework)
+    interceptors = entry.interceptors if isinstance(entry, Hooks) else [entry] if isinstance(entry, Interceptor) else []
+    for interceptor in interceptors:
+        if interceptor.kind not in capabilities.calls.get(interceptor.call, frozenset()):
+            what = f"{interceptor.kind}({interceptor.call.__name__})"
+            yield UnsupportedHookError(interceptor.id, what, capabilities.framework)
+        elif (used := _unsupported_means(interceptor, capabilities)) is not None:
+            yield UnsupportedHookError(interceptor.id, used, capabilities.framework)
 
 
 def _unsupported_means(interceptor: Interceptor, capabilities: Capabilities) -> str | None:

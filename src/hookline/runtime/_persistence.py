@@ -105,7 +105,7 @@ def make_state(run: Run, status: CompletionReason | Literal["running"], version:
         agent_id=run.agent.id,
         user_id=run.user_id,
         tenant_id=run.tenant_id,
-        parent_operation_id=run.ids["parent_operation_id"],
+        parent_operation_id=run.parent_operation_id,
         status=status,
         messages=list(run.messages),
         open_calls=list(run.open_calls),

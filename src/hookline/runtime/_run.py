@@ -94,7 +94,7 @@ _ALL_CALLS: frozenset[type[Call]] = frozenset(CALLS)
 def are_plain(hooks: Sequence[AnyHook]) -> bool:
     """Return whether a run takes hooks as they are: functions of this process, for every operation and store."""
     for entry in hooks:
-        if isinstance(entry, Hooks):
+        if entry.__class__ is Hooks or isinstance(entry, Hooks):
             if entry.scope is not None or entry.needs_store or entry.hearer or isinstance(entry, FencedHooks):
                 return False
         elif not isinstance(entry, Interceptor):
@@ -104,9 +104,13 @@ def are_plain(hooks: Sequence[AnyHook]) -> bool:
 
 def compile_chain(hooks: Sequence[AnyHook], dispatcher: HookDispatcher) -> tuple[Chain | None, frozenset[type[Call]]]:
     """Return the chain of a run's interceptors, and the calls that it has any for."""
-    owners = [
-        entry for entry in hooks if isinstance(entry, Interceptor) or (isinstance(entry, Hooks) and entry.interceptors)
-    ]
+    owners: list[Hooks | Interceptor] = []
+    for entry in hooks:
+        if isinstance(entry, Hooks):
+            if entry.interceptors:
+                owners.append(entry)
+        elif isinstance(entry, Interceptor):
+            owners.append(entry)
     if not owners:
         return None, _NO_CALLS
     budget, hook_timeout = dispatcher.chain_budget, dispatcher.hook_timeout
@@ -179,6 +183,7 @@ class Run:
     __slots__ = (
         "__weakref__",
         "agent",
+        "agent_id",
         "agent_version",
         "ask_observers",
         "attempted",
@@ -212,7 +217,6 @@ class Run:
         "history",
         "hooked",
         "hooks",
-        "ids",
         "input_from",
         "instructions",
         "intercepted",
@@ -229,6 +233,7 @@ class Run:
         "operation_id",
         "outcomes",
         "parent",
+        "parent_operation_id",
         "pending",
         "phases",
         "polls",
@@ -348,7 +353,11 @@ class Run:
         self.failure: tuple[str, str] | None = None
         """Class and message of the exception with which it ends; not the exception, whose frames refer to the run."""
         on_asyncio = runs_on_asyncio()
-        self.scope = new_scope(on_asyncio=on_asyncio)
+        self.scope: anyio.CancelScope
+        if self.has_foreign_scope:
+            self.scope = CancelMark()  # type: ignore[assignment]  # until the adapter sets one
+        else:
+            self.scope = new_scope(on_asyncio=on_asyncio)
         self.task = asyncio.current_task() if on_asyncio else None
         self.cancellations = self.task.cancelling() if self.task is not None else 0
         self.thread = threading.get_ident()
@@ -381,16 +390,10 @@ class Run:
     def _take_up(self, state: OperationState) -> None:
         """Load the state of the operation."""
         self.operation_id = state.operation_id
+        self.agent_id = self.agent.id
         self.tenant_id = state.tenant_id
         self.user_id = state.user_id
-        self.ids: dict[str, Any] = {
-            "operation_id": state.operation_id,
-            "agent_id": self.agent.id,
-            "user_id": state.user_id,
-            "tenant_id": state.tenant_id,
-            "parent_operation_id": state.parent_operation_id,
-            "tags": self.tags,
-        }
+        self.parent_operation_id = state.parent_operation_id
         self.retry_of = state.retry_of
         self.agent_version = state.agent_version
         self.attempted: OperationState | None = None
@@ -425,11 +428,30 @@ class Run:
         self.offer = steering.offer
         self.said_from = len(state.messages) if steering.said_from is None else steering.said_from
         """Where in the conversation begins what this operation has said."""
-        self.input_from: int | UnsetType = steering.input_from if state.steps else self.first_input()
+        self.input_from: int | UnsetType = 0
+        if state.steps:
+            self.input_from = steering.input_from
+        elif self.history or self.instructions:
+            self.input_from = self.first_input()
         """Where in the conversation begins the first input of this operation."""
         self.denied: Denial | None = steering.denied if self.journal.recovered else None
         self.refused_from: int | None = None
         """Where input begins that hooks have refused: a session does not keep it, so that no later task reads it."""
+
+    @property
+    def ids(self) -> dict[str, Any]:
+        """The fields that the run gives to each of its events and calls.
+
+        What every run makes names them one by one: a `BeforeStep` made from this dictionary takes three times as long.
+        """
+        return {
+            "operation_id": self.operation_id,
+            "agent_id": self.agent_id,
+            "user_id": self.user_id,
+            "tenant_id": self.tenant_id,
+            "parent_operation_id": self.parent_operation_id,
+            "tags": self.tags,
+        }
 
     # Its conversation.
 
@@ -650,6 +672,16 @@ class Run:
         )
 
 
+class CancelMark:
+    """Replaces the cancel scope of a run whose tasks belong to a framework, unless the adapter sets another."""
+
+    cancel_called = False
+
+    def cancel(self) -> None:
+        """Note that the run is cancelled."""
+        self.cancel_called = True
+
+
 class _PolledRun:
     """A run whose scope, or that of a run which called it, somebody else may cancel."""
 
@@ -678,7 +710,17 @@ def before_step(run: Run) -> Step:
     run.steps += 1
     run.step = step
     if run.hooked(BeforeStep):
-        run.emit(BeforeStep(**run.ids, step_index=step.index))
+        run.emit(
+            BeforeStep(
+                operation_id=run.operation_id,
+                agent_id=run.agent_id,
+                user_id=run.user_id,
+                tenant_id=run.tenant_id,
+                parent_operation_id=run.parent_operation_id,
+                tags=run.tags,
+                step_index=step.index,
+            )
+        )
     return step
 
 
@@ -690,7 +732,12 @@ def after_step(run: Run, step: Step, *, should_continue: bool) -> None:
     now = perf_counter_ns()
     run.emit(
         AfterStep(
-            **run.ids,
+            operation_id=run.operation_id,
+            agent_id=run.agent_id,
+            user_id=run.user_id,
+            tenant_id=run.tenant_id,
+            parent_operation_id=run.parent_operation_id,
+            tags=run.tags,
             step_index=step.index,
             step_type=step.type,
             content=step.content,
@@ -717,7 +764,12 @@ def end_events(run: Run, reason: CompletionReason, error: BaseException | None) 
     if run.hooked(OnComplete):
         events.append(
             OnComplete(
-                **run.ids,
+                operation_id=run.operation_id,
+                agent_id=run.agent_id,
+                user_id=run.user_id,
+                tenant_id=run.tenant_id,
+                parent_operation_id=run.parent_operation_id,
+                tags=run.tags,
                 reason=reason,
                 steps=run.steps,
                 llm_calls=run.llm_calls,

@@ -683,7 +683,12 @@ class Step(msgspec.Struct, eq=False):
 
     def results(self) -> list[ToolOutcome]:
         """Return the outcomes for the model, in the order of its calls."""
-        return [self.outcomes[call.tool_call_id] for call in self.calling if call.tool_call_id in self.outcomes]
+        results: list[ToolOutcome] = []
+        for call in self.calling:
+            outcome = self.outcomes.get(call.tool_call_id)
+            if outcome is not None:
+                results.append(outcome)
+        return results
 
 
 def tool_message(outcome: ToolOutcome) -> Message:

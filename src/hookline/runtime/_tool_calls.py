@@ -47,11 +47,14 @@ __all__ = [
     "INTERRUPTED",
     "InterceptedToolJob",
     "Job",
+    "ToolJob",
+    "call_tool",
     "emit_result",
     "failed_outcome",
     "freeze_args",
     "make_call",
     "parse_args",
+    "record_outcome",
     "run_overlapping",
     "to_pending",
     "tool_job",
@@ -105,7 +108,12 @@ def make_call(run: Run, step: Step, request: ToolRequest, tool: Tool | None) -> 
         call_index=waiting.call_index if waiting else run.call_indices.get(f"{toolset}/{tool_name}", 0) + 1,
         step_index=step.index,
         metadata=dict(waiting.metadata) if waiting else {},
-        **run.ids,
+        operation_id=run.operation_id,
+        agent_id=run.agent_id,
+        user_id=run.user_id,
+        tenant_id=run.tenant_id,
+        parent_operation_id=run.parent_operation_id,
+        tags=run.tags,
     )
     return call, problem
 
@@ -423,7 +431,20 @@ async def call_tool(run: Run, step: Step, call: ToolCall, tool: Tool | None, pro
     try:
         result = None
         if run.hooked(BeforeToolCall):
-            event = BeforeToolCall(**run.ids, **tool_event_fields(call))
+            event = BeforeToolCall(
+                operation_id=run.operation_id,
+                agent_id=run.agent_id,
+                user_id=run.user_id,
+                tenant_id=run.tenant_id,
+                parent_operation_id=run.parent_operation_id,
+                tags=run.tags,
+                toolset=call.toolset,
+                tool_name=call.tool_name,
+                args=call.args,
+                call_index=call.call_index,
+                step_index=call.step_index,
+                tool_call_id=call.tool_call_id,
+            )
             result = await run.ask_observers(event)
         if result is None:
             event = None
@@ -466,21 +487,39 @@ def emit_result(
     kind = AfterToolCall if result.error_type is None else OnToolCallError
     if not run.hooked(kind):
         return
-    further: dict[str, Any] = {
-        "mocked": mocked,
-        "answered_by": answered_by,
-        "metadata": result.metadata,
-        "execution_time_ms": (perf_counter_ns() - started) / 1e6,
-    }
     if result.error_type is None:
         run.emit(
             AfterToolCall(
-                **run.ids, **tool_event_fields(call), content=result.content, success=result.success, **further
+                operation_id=run.operation_id,
+                agent_id=run.agent_id,
+                user_id=run.user_id,
+                tenant_id=run.tenant_id,
+                parent_operation_id=run.parent_operation_id,
+                tags=run.tags,
+                toolset=call.toolset,
+                tool_name=call.tool_name,
+                args=call.args,
+                call_index=call.call_index,
+                step_index=call.step_index,
+                tool_call_id=call.tool_call_id,
+                content=result.content,
+                success=result.success,
+                mocked=mocked,
+                answered_by=answered_by,
+                metadata=result.metadata,
+                execution_time_ms=(perf_counter_ns() - started) / 1e6,
             )
         )
     else:
         run.emit(
             OnToolCallError(
-                **run.ids, **tool_event_fields(call), error=result.content, error_type=result.error_type, **further
+                **run.ids,
+                **tool_event_fields(call),
+                error=result.content,
+                error_type=result.error_type,
+                mocked=mocked,
+                answered_by=answered_by,
+                metadata=result.metadata,
+                execution_time_ms=(perf_counter_ns() - started) / 1e6,
             )
         )
