@@ -102,7 +102,7 @@ class HooklineRunner(AgentRunner):
             "best_effort": best_effort,
             "allow_missing_hooks": allow_missing_hooks,
         }
-        self._needs_operation = needs_operation(self._hooks, self._options)
+        self._needs_operation = bool(self._hooks) or needs_operation(self._hooks, self._options)
 
     def __repr__(self) -> str:
         return f"HooklineRunner({list(self._hooks)!r})"
@@ -123,7 +123,7 @@ class HooklineRunner(AgentRunner):
             UnsupportedHookError: If a hook would never be called.
             Exception: What `Runner.run` raises.
         """
-        if not self._opens_operation(input):
+        if not (self._needs_operation or self._opens_operation(input)):
             bare_result: RunResult = await original("run")(self, starting_agent, input, **options)
             return bare_result
         async with self._new_run(starting_agent, input, options) as run:
@@ -175,7 +175,7 @@ class HooklineRunner(AgentRunner):
         Raises:
             UnsupportedHookError: If a hook would never be called.
         """
-        if not self._opens_operation(input):
+        if not (self._needs_operation or self._opens_operation(input)):
             result: RunResultStreaming = original("run_streamed")(self, starting_agent, input, **options)
             return result
         run = self._new_run(starting_agent, input, options)
@@ -222,17 +222,12 @@ class HooklineRunner(AgentRunner):
             raise result._stored_exception
 
     def _opens_operation(self, given: Input) -> bool:
-        """Return whether a run is an operation; one without hooks is only if others could notice it."""
-        return (
-            self._needs_operation
-            or isinstance(given, RunState)
-            or present_binding() is not None
-            or operations_are_watched()
-        )
+        """Return whether a run without hooks is an operation, because others could notice it."""
+        return isinstance(given, RunState) or present_binding() is not None or operations_are_watched()
 
     def _new_run(self, agent: Agent[Any], given: Input, options: Mapping[str, Any]) -> AdapterRun:
         known = self._options
-        if known["operation_id"] is None:
+        if isinstance(given, RunState) and known["operation_id"] is None:
             known = {**known, "operation_id": paused_operation(given)}
         return _new_run(self._hooks, agent, options, **known)
 
@@ -272,18 +267,11 @@ def _new_run(hooks: Iterable[AnyHook], agent: Agent[Any], options: Mapping[str, 
     return AdapterRun(hooks, DRIVES, agent_id=agent.name, model=model, parent=parent, **given)
 
 
-# This and `start` return a coroutine but are not `async def`: each frame that waits is entered anew whenever the SDK
-# resumes the run.
 def _run_in_sdk(
     binding: OpenAIBinding, runner: AgentRunner, agent: Agent[Any], given: Input, options: Mapping[str, Any]
 ) -> Awaitable[Any]:
     """Run an agent in the SDK, with the hooks of its run."""
-
-    def start(final_input: Input) -> Awaitable[Any]:
-        running: Awaitable[Any] = original("run")(runner, agent, final_input, **options)
-        return running
-
-    return run_agent(binding, agent, given, options, start)
+    return run_agent(binding, agent, given, options, functools.partial(original("run"), runner, agent, **options))
 
 
 RunStream = Callable[..., Awaitable[None]]

@@ -142,7 +142,7 @@ def content_text(content: object) -> str:
     if isinstance(content, str):
         return content
     if isinstance(content, list | tuple):
-        return "".join([content_text(part) for part in content])
+        return "".join(map(content_text, content))
     text = getattr(content, "text", None)
     if text and isinstance(text, str):
         return text

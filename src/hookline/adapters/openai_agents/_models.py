@@ -141,20 +141,20 @@ def begin_model_call(binding: OpenAIBinding) -> bool:
     Returns:
         Whether the call must go through the hooks; for observers alone, the answer suffices.
     """
+    run = binding.run
     binding.raise_if_stopped()
     if not binding.model_pending:
-        binding.run.begin_step()
+        run.begin_step()
         binding.model_pending = True
-    hooked = binding.run.leads(ModelCall)
+    hooked = run.leads(ModelCall)
     if not hooked:
-        binding.run.begin_model_call()
+        run.begin_model_call()
     return hooked
 
 
 def record_answer(binding: OpenAIBinding, response: ModelResponse, tools: Any, handoffs: Any) -> None:
     """Record a model's answer for observers."""
-    run = binding.run
-    run.asked_model(from_model_response(response, tools, handoffs))
+    binding.run.asked_model(from_model_response(response, tools, handoffs))
     binding.model_pending = False
 
 

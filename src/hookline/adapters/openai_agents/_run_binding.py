@@ -176,9 +176,17 @@ class OpenAIBinding:
 
         approved = changeable and context.is_tool_approved(context.tool_name, context.tool_call_id) is True
         request = ToolRequest(toolset=toolset, tool_name=name, args=shown, tool_call_id=context.tool_call_id)
-        with self.track_task():
+        task = asyncio.current_task()
+        assert task is not None
+        is_known = task in self._tasks
+        self._tasks.add(task)  # as `track_task` does, without a context manager for each call
+        try:
             done = await run.call_tool(request, work, approved=approved)
-        _raise_own_cancellation()
+        finally:
+            if not is_known:
+                self._tasks.discard(task)
+        if task.cancelling():  # the SDK cancels the task of each call, and the hooked call took that for the tool's own
+            raise asyncio.CancelledError
         if done.asked is not None:
             run.step.asked.pop(done.asked.tool_call_id, None)
             return (
@@ -222,7 +230,7 @@ class OpenAIBinding:
         Raises:
             OpenAIRunStopped: If a hook denied the run.
         """
-        if self.run.denied is not None:
+        if self.run.run.denied is not None:
             self.run.raise_if_stopped(OpenAIRunStopped)
         for parent, _, _ in self.handoffs:
             if parent.denied is not None:
@@ -261,12 +269,3 @@ def present_binding() -> OpenAIBinding | None:
         return binding if binding.loop is asyncio.get_running_loop() else None
     except RuntimeError:  # no event loop is running, as in `run_sync`
         return None
-
-
-def _raise_own_cancellation() -> None:
-    """Raise a cancellation of this task that the hooked call took for the tool's own.
-
-    The SDK cancels the task of each tool call.
-    """
-    if (task := asyncio.current_task()) is not None and task.cancelling():
-        raise asyncio.CancelledError

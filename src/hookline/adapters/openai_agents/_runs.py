@@ -34,9 +34,10 @@ class StreamFailedError(Exception):
     """The consumer of a stream will see an error, although the stream's task ends without one."""
 
 
-async def run_agent(
+# Not `async def`: each frame that waits is entered anew whenever the SDK resumes the run.
+def run_agent(
     binding: OpenAIBinding, agent: Agent[Any], given: Input, options: Mapping[str, Any], start: StartRun
-) -> Any:
+) -> Awaitable[Any]:
     """Run an agent in the SDK through the hooks of the run.
 
     Args:
@@ -46,43 +47,65 @@ async def run_agent(
         options: The options of the run.
         start: Runs the agent in the SDK, with the input that hooks left.
     """
-    run, results = binding.run, list[Any]()
     binding.session, binding.config = options.get("session"), options.get("run_config")
     if isinstance(given, RunState):
         binding.resume(given)
+    if AgentCall in binding.run.run.intercepted:
+        return _run_through_hooks(binding, agent, given, options, start)
+    return _run_once(binding, given, start)
 
-    async def run_once(final_input: Input) -> str:
+
+async def _run_once(binding: OpenAIBinding, final_input: Input, start: StartRun, *, may_continue: bool = False) -> Any:
+    """Run an agent in the SDK once.
+
+    Args:
+        binding: The binding of the run.
+        final_input: The input of the agent.
+        start: Runs the agent in the SDK.
+        may_continue: Whether the run goes on after this.
+    """
+    run = binding.run
+    try:
         token = current_binding.set(binding)  # the patched functions find it there
         try:
-            try:
-                result = await start(final_input)
-            finally:
-                current_binding.reset(token)
-        except BaseException as error:
-            failure = error.__cause__ if isinstance(error, StreamFailedError) and error.__cause__ is not None else error
-            record_early_end(run, failure)
-            await binding.wait_for_tasks()
-            await end_handoffs(binding, "", failure)
-            raise
-        results.append(result)
+            result = await start(final_input)
+        finally:
+            current_binding.reset(token)
         binding.record_end(result)
-        output = output_text(result)
-        await end_handoffs(binding, output)
-        return output
+        if binding.handoffs:
+            await end_handoffs(binding, output_text(result))
+        if not may_continue:
+            binding.raise_if_stopped()
+        return result
+    except BaseException as error:
+        failure = error.__cause__ if isinstance(error, StreamFailedError) and error.__cause__ is not None else error
+        record_early_end(run, failure)  # the binding's may be that of an agent which took over
+        await binding.wait_for_tasks()
+        await end_handoffs(binding, "", failure)
+        raise
+    finally:
+        if not may_continue:
+            binding.end()
+
+
+async def _run_through_hooks(
+    binding: OpenAIBinding, agent: Agent[Any], given: Input, options: Mapping[str, Any], start: StartRun
+) -> Any:
+    results: list[Any] = []
+
+    async def run_once(final_input: Input) -> str:
+        results.append(await _run_once(binding, final_input, start, may_continue=True))
+        return output_text(results[-1])
 
     try:
-        if AgentCall not in run.run.intercepted:
-            await run_once(given)
-        else:
-            changed = await _run_with_hooks(binding, agent, given, results, run_once)
-            binding.raise_if_stopped()
-            if changed is not None and results:
-                results[-1].final_output = parse_output(results[-1].last_agent, changed)
-            elif changed is not None:
-                result = _result_from_hook(agent, given, options, parse_output(agent, changed))
-                run.finish("done", changed)
-                return result
+        changed = await _run_with_hooks(binding, agent, given, results, run_once)
         binding.raise_if_stopped()
+        if changed is not None and results:
+            results[-1].final_output = parse_output(results[-1].last_agent, changed)
+        elif changed is not None:
+            result = _result_from_hook(agent, given, options, parse_output(agent, changed))
+            binding.run.finish("done", changed)
+            return result
         return results[-1]
     finally:
         binding.end()

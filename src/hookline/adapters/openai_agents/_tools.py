@@ -50,9 +50,12 @@ def _hook_tool(binding: OpenAIBinding, tool: Any, context: Any) -> Any:
     # The SDK's invoker converts an exception of the tool to text. Hooks run inside of it, so they see the exception.
     inner = getattr(invoker, "_invoke_tool_impl", None)
     if inner is None:
-        hooked: Any = _hooked_invoker(binding, tool, context, invoker)
-        del hooked.__annotations__  # the SDK reads them to decide which context the tool receives
-        functools.update_wrapper(hooked, invoker)
+        call = _hooked_invoker(binding, tool, context, invoker)
+
+        async def call_plainly(ctx, text):  # type: ignore[no-untyped-def]  # annotations tell the tool's context
+            return await call(ctx, text)
+
+        hooked: Any = functools.update_wrapper(call_plainly, invoker)
     else:
         hooked = object.__new__(type(invoker))
         vars(hooked).update(vars(invoker), _invoke_tool_impl=_hooked_invoker(binding, tool, context, inner))
@@ -62,13 +65,9 @@ def _hook_tool(binding: OpenAIBinding, tool: Any, context: Any) -> Any:
 def _hooked_invoker(binding: OpenAIBinding, tool: Any, context: Any, invoke: Invoke) -> Invoke:
     toolset, name = tool_identity(tool)
     callee = getattr(tool, "_agent_instance", None)
-
-    async def invoke_through_hooks(ctx: Any, text: str) -> Any:
-        if callee is not None:
-            return await call_agent(binding, name, callee, invoke, ctx, text)
-        return await binding.call_tool(toolset, name, invoke, context, ctx, text)
-
-    return invoke_through_hooks
+    if callee is not None:
+        return functools.partial(call_agent, binding, name, callee, invoke)
+    return functools.partial(binding.call_tool, toolset, name, invoke, context)
 
 
 def _hook_handoff(binding: OpenAIBinding, handoff: Any) -> Any:
