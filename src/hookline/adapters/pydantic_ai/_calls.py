@@ -25,7 +25,7 @@ from hookline.calls import Message, ModelCall, ToolRequest, ToolResult
 from hookline.errors import RunStopped
 from hookline.runtime import AdapterRun, ToolDone
 
-__all__ = ["CALLEE_KEY", "CallHooks", "CallingRun", "OpenCall", "RunScope", "current_caller"]
+__all__ = ["CALLEE_KEY", "CallHooks", "CallingRun", "RunScope", "current_caller", "unwind"]
 
 
 class RunScope:
@@ -57,50 +57,67 @@ class CallingRun(msgspec.Struct, eq=False):
 current_caller: ContextVar[CallingRun | None] = ContextVar("hookline_pydantic_ai_caller", default=None)
 
 
-class OpenCall(msgspec.Struct, eq=False):
-    """A call that is in progress in the present task.
+class Unwinding(msgspec.Struct, eq=False):
+    """The end of a call whose run has ended before it.
 
     Attributes:
-        calls: The open calls of the run, by task.
-        task: The task that makes it, once it has begun.
-        ended: Set when this call has ended, if its run ended before it.
-        unwound: Set when all open calls have ended, if their run ended before them.
+        ended: Set when the call has ended.
+        unwound: Set when all open calls of the run have ended.
     """
 
-    calls: dict[asyncio.Task[Any], OpenCall]
+    ended: asyncio.Event
+    unwound: asyncio.Event
+
+    async def end(self) -> None:
+        """Note that the call has ended, and wait for the others.
+
+        When the first call ends, the framework cancels the others, and would interrupt them while they clean up.
+        """
+        self.ended.set()
+        await self.unwound.wait()
+
+
+OpenCalls = dict[asyncio.Task[Any], Unwinding | None]
+"""The tasks that make a call of a run, each with the end of its call if the run has ended before it."""
+
+
+class OpenCall(msgspec.Struct, eq=False):
+    """An async context manager around a call, which notes that the present task makes one.
+
+    Attributes:
+        calls: The open calls of the run.
+        task: The task that makes the call, once it has begun.
+    """
+
+    calls: OpenCalls
     task: asyncio.Task[Any] | None = None
-    ended: asyncio.Event | None = None
-    unwound: asyncio.Event | None = None
 
     async def __aenter__(self) -> None:
         self.task = task = asyncio.current_task()
         assert task is not None
-        self.calls[task] = self
+        self.calls[task] = None
 
     async def __aexit__(self, *raised: object) -> None:
         assert self.task is not None
-        del self.calls[self.task]
-        if self.ended is not None:
-            self.ended.set()
-        if self.unwound is not None:
-            # When the first call ends, the framework cancels the others, and would interrupt them while they clean up.
-            await self.unwound.wait()
+        unwinding = self.calls.pop(self.task)
+        if unwinding is not None:
+            await unwinding.end()
 
-    @classmethod
-    async def unwind(cls, calls: dict[asyncio.Task[Any], OpenCall]) -> None:
-        """Cancel open calls, each of them once, and wait until all have cleaned up."""
-        unwound, ends = asyncio.Event(), list[asyncio.Event]()
-        for task, call in list(calls.items()):
-            call.unwound = unwound
-            call.ended = call.ended or asyncio.Event()
-            ends.append(call.ended)
-            task.cancel()
-        try:
-            with anyio.CancelScope(shield=True):
-                for ended in ends:
-                    await ended.wait()
-        finally:
-            unwound.set()
+
+async def unwind(calls: OpenCalls) -> None:
+    """Cancel open calls, each of them once, and wait until all have cleaned up."""
+    unwound, ends = asyncio.Event(), list[asyncio.Event]()
+    for task, known in list(calls.items()):
+        ended = asyncio.Event() if known is None else known.ended
+        calls[task] = Unwinding(ended, unwound)
+        ends.append(ended)
+        task.cancel()
+    try:
+        with anyio.CancelScope(shield=True):
+            for ended in ends:
+                await ended.wait()
+    finally:
+        unwound.set()
 
 
 CALLEE_KEY = "hookline.callee"
@@ -117,7 +134,7 @@ class CallHooks:
         self._outputs: frozenset[str] = frozenset()
         self._toolsets: dict[str, str] = {}
         """The toolsets of the tools of this step that were asked for, by name."""
-        self._open_calls: dict[asyncio.Task[Any], OpenCall] = {}
+        self._open_calls: OpenCalls = {}
         self._hook_results: dict[str, str] = {}
 
     # Model calls.
@@ -141,8 +158,15 @@ class CallHooks:
             request = replace(request, model=CompactingModel(request.model, run, self._messages_of))
         if not run.leads(ModelCall):  # converting a long conversation for nobody would cost more than everything else
             run.begin_model_call()
-            async with OpenCall(self._open_calls):
+            task = asyncio.current_task()
+            assert task is not None
+            self._open_calls[task] = None  # as `OpenCall` does, with two coroutines less
+            try:
                 response = await handler(request)
+            finally:
+                unwinding = self._open_calls.pop(task)
+                if unwinding is not None:
+                    await unwinding.end()
             run.asked_model(convert.to_model_response(response, self._toolset_of))
             return response
         if request.streaming and must_hold_stream(run, ModelCall):
@@ -279,8 +303,15 @@ class CallHooks:
             given.append(value)
             return result
 
-        async with OpenCall(self._open_calls):
+        task = asyncio.current_task()
+        assert task is not None
+        self._open_calls[task] = None  # as `OpenCall` does, with two coroutines less
+        try:
             done = await run.call_tool(request, work, approved=ctx.tool_call_approved)
+        finally:
+            unwinding = self._open_calls.pop(task)
+            if unwinding is not None:
+                await unwinding.end()
         if done.asked is not None:
             raise ApprovalRequired()
         if done.stop is not None:

@@ -15,7 +15,7 @@ from pydantic_ai.tools import DeferredToolRequests, RunContext, ToolApproved, To
 from hookline.adapters._conversion import split_input, to_pending_tool
 from hookline.adapters.pydantic_ai import _conversion as convert
 from hookline.adapters.pydantic_ai._approvals import ToolDeniedAndStopped, mark_paused
-from hookline.adapters.pydantic_ai._calls import CallHooks, OpenCall, RunScope, current_caller
+from hookline.adapters.pydantic_ai._calls import CallHooks, RunScope, current_caller, unwind
 from hookline.calls import AgentCall, Message, join_texts
 from hookline.errors import HookUsageError, RunStopped, UnknownToolError
 from hookline.hooks import AnyHook
@@ -100,7 +100,7 @@ class PydanticAIBinding(CallHooks):
                 self._record_end(run, result)
         except BaseException as error:
             # If a run is cancelled, the framework ends its calls only after the hooks of the run have ended.
-            await OpenCall.unwind(self._open_calls)
+            await unwind(self._open_calls)
             await run.close(error)
             raise
         else:
@@ -177,7 +177,9 @@ class PydanticAIBinding(CallHooks):
                 self._report_decisions(node.tool_call_results)
             elif self._tools:
                 self.unknown_calls = [
-                    part for part in node.model_response.tool_calls if part.tool_name not in self._tools
+                    part
+                    for part in node.model_response.parts
+                    if isinstance(part, ToolCallPart) and part.tool_name not in self._tools
                 ]
         elif kind is ModelRequestNode:
             self._output_delivered = False
