@@ -10,7 +10,6 @@ import anyio
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from hookline._readonly import NO_DICT, NO_LIST
 from hookline.calls import AddedContext, Denial, Message, ToolRequest, ToolSpec, Usage
 from hookline.errors import OperationNotFoundError, RunFailedError, StaleStateError
 from hookline.events import CompletionReason, HookType, PendingTool, StepType, ToolOutcome
@@ -261,29 +260,29 @@ class OperationState(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     tenant_id: str = ""
     parent_operation_id: str | None = None
     status: CompletionReason | Literal["running"] = "running"
-    messages: list[Message] = NO_LIST
-    open_calls: list[ToolRequest] = NO_LIST
-    outcomes: dict[str, ToolOutcome] = NO_DICT
-    pending: list[PendingTool] = NO_LIST
-    decisions: dict[str, Decision] = NO_DICT
-    taking: list[Decision] = NO_LIST
+    messages: list[Message] = []
+    open_calls: list[ToolRequest] = []
+    outcomes: dict[str, ToolOutcome] = {}
+    pending: list[PendingTool] = []
+    decisions: dict[str, Decision] = {}
+    taking: list[Decision] = []
     steps: int = 0
     llm_calls: int = 0
     tool_calls: int = 0
     usage: Usage = Usage()
-    call_indices: dict[str, int] = NO_DICT
+    call_indices: dict[str, int] = {}
     last_input_tokens: int = 0
     last_content: str = ""
     error_type: str | None = None
     error_message: str | None = None
     steering: Steering | None = None
     conversation_id: str | None = None
-    traceparents: list[str] = NO_LIST
+    traceparents: list[str] = []
     waiting_since_unix_nano: int | None = None
     active_ms: float = 0.0
-    hooks: list[HookData] = NO_LIST
+    hooks: list[HookData] = []
     interceptors: list[InterceptorKey] | None = None
-    begun: dict[str, BegunCall] = NO_DICT
+    begun: dict[str, BegunCall] = {}
     open_step: OpenStep | None = None
     framework: str = ""
     retry_of: str | None = None
