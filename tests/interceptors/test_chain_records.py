@@ -1,5 +1,6 @@
 """One record per call that was led through interceptors, for whoever listens."""
 
+import asyncio
 from collections.abc import Iterator
 from typing import Any
 
@@ -7,7 +8,7 @@ import pytest
 
 from hookline import Agent, Chain, Deny, Hooks, ModelResponse, ScriptedModel, ToolCall, ToolResult, exec_agent
 from hookline.calls import AgentCall
-from hookline.signals import ChainRun, chain_ran
+from hookline.signals import ChainRun, HookExecution, chain_ran, hook_executed
 
 pytestmark = pytest.mark.anyio
 
@@ -52,6 +53,75 @@ async def test_a_terminal_that_raises_leaves_a_record_too(ran: list[ChainRun]) -
     with pytest.raises(KeyError):
         await Chain([hooks]).run(ToolCall(tool_name="x"), broken)
     assert [[each.hook_id for each in record.executions] for record in ran] == [["look"]]
+
+
+@pytest.mark.parametrize("raises", [False, True])
+async def test_who_begins_to_listen_during_a_call_changes_nothing(raises: bool) -> None:
+    hooks = Hooks("h")
+    hooks.before(ToolCall, id="look")(lambda call: None)
+
+    def receive(sender: object, ran: ChainRun) -> None:
+        pass
+
+    async def connecting(call: Any) -> ToolResult:
+        chain_ran.connect(receive)
+        if raises:
+            raise KeyError("x")
+        return ToolResult(content="ran")
+
+    try:
+        if raises:
+            with pytest.raises(KeyError):
+                await Chain([hooks]).run(ToolCall(tool_name="x"), connecting)
+        else:
+            outcome = await Chain([hooks]).run(ToolCall(tool_name="x"), connecting)
+            assert outcome.result.content == "ran"
+    finally:
+        chain_ran.disconnect(receive)
+
+
+async def test_a_record_is_left_when_who_listens_to_single_hooks_goes_away_meanwhile(ran: list[ChainRun]) -> None:
+    hooks = Hooks("h")
+    hooks.before(ToolCall, id="look")(lambda call: None)
+
+    def receive(sender: object, execution: HookExecution) -> None:
+        pass
+
+    async def leaving(call: Any) -> ToolResult:
+        hook_executed.disconnect(receive)
+        return ToolResult(content="ran")
+
+    hook_executed.connect(receive)
+    await Chain([hooks]).run(ToolCall(tool_name="x"), leaving)
+
+    assert [[each.hook_id for each in record.executions] for record in ran] == [["look"]]
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_a_hook_that_is_left_running_has_the_time_that_it_took_so_far(ran: list[ChainRun]) -> None:
+    hooks, begun, may_end, left = Hooks("h"), asyncio.Event(), asyncio.Event(), list[asyncio.Future[object]]()
+
+    @hooks.around(ToolCall, id="outer", priority=1)
+    async def outer(call: ToolCall, call_next: Any) -> object:
+        left.append(asyncio.ensure_future(call_next(call)))
+        return await asyncio.shield(left[0])
+
+    @hooks.around(ToolCall, id="inner", priority=2)
+    async def inner(call: ToolCall, call_next: Any) -> object:
+        begun.set()
+        await may_end.wait()
+        return await call_next(call)
+
+    running = asyncio.ensure_future(Chain([hooks]).run(ToolCall(tool_name="x"), terminal))
+    await begun.wait()
+    running.cancel()
+    await asyncio.wait([running])
+    may_end.set()
+    await asyncio.wait(left)
+
+    [record] = ran
+    assert [each.hook_id for each in record.executions] == ["outer", "inner"]
+    assert all(0 <= each.duration_ms < 60_000 for each in record.executions)
 
 
 async def test_a_call_that_no_hook_met_leaves_none(ran: list[ChainRun]) -> None:

@@ -364,9 +364,6 @@ Inline = Callable[[Event, object], None]
 """Runs sync observers: `(event, sender of the records) -> None`."""
 
 
-"""A handler, its timeout (0 for the dispatcher's; `None` if it is sync or filtered), and the observer it is from."""
-
-
 def compile_inline(observers: Sequence[Observer]) -> Inline:
     """Compile sync observers to one callable that runs them in order, each isolated from the agent and the others."""
     everyone = tuple(observers)

@@ -28,7 +28,7 @@ from hookline.signals import hook_executed
 __all__ = ["Askable", "ask", "compile_askable"]
 
 Askable = tuple[Callable[[Any], Any], float | None, Observer]
-"""See `compile_askable`."""
+"""A handler, its timeout (0 for the dispatcher's; `None` if it is sync or filtered), and the observer it is from."""
 
 _REFUSALS = (*DECISIONS, str, Mapping, Exception)
 """What denies a tool call when an observer returns it: a decision, or what `event.mock` would take."""

@@ -307,7 +307,7 @@ class Chain:
             )
             if policy.decided:
                 traversal.unheard_from = first_unheard(compiled, policy)
-        announcing = hook_executed.receivers or chain_ran.receivers
+        announcing = bool(hook_executed.receivers or chain_ran.receivers)  # receivers may connect and leave meanwhile
         if self._record or announcing:
             traversal.started, traversal.executions = [], {}
         if announcing:

@@ -448,14 +448,18 @@ def executions_of(traversal: Traversal) -> list[HookExecution]:
     for hook in traversal.started:
         execution = noted.get(hook.index) if noted else None
         if execution is None:  # as `execution_of` makes it of a hook that did nothing special, at half the price
-            start = marks[hook.start]
+            start, end = marks[hook.start], marks[hook.end]
             inside = marks[hook.inside] if hook.inside >= 0 else 0.0
+            if end:
+                own = end - start - (marks[hook.leave] - inside if inside else 0.0)
+            else:  # an `around` outside of it has gone on without it, in another task
+                own = traversal.clock.own(hook, perf_counter())
             execution = HookExecution(
                 hook_id=hook.id,
                 hook_type=hook.point,
                 operation_id=operation_id,
                 status="ok",
-                duration_ms=(marks[hook.end] - start - (marks[hook.leave] - inside if inside else 0.0)) * 1e3,
+                duration_ms=own * 1e3,
                 time_unix_nano=epoch + int(start * 1e9),
                 step_index=step_index,
                 tool_call_id=tool_call_id,
