@@ -99,14 +99,19 @@ def run_until_stopped(serving: Coroutine[object, object, None]) -> None:
             task.cancel()
 
         with contextlib.suppress(NotImplementedError, RuntimeError):  # Windows, and threads, have no such handlers
-            if signal.getsignal(signal.SIGTERM) is _terminate:
+            if handled:
                 loop.add_signal_handler(signal.SIGTERM, terminate)
         await serving
 
+    handled = signal.getsignal(signal.SIGTERM) is _terminate
     try:
         asyncio.run(run())
     except asyncio.CancelledError:
         raise KeyboardInterrupt from None
+    finally:
+        if handled:  # asyncio sets the default when it closes the event loop
+            with contextlib.suppress(ValueError):
+                signal.signal(signal.SIGTERM, _terminate)
 
 
 @contextlib.contextmanager

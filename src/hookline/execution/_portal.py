@@ -17,7 +17,6 @@ from types import FrameType
 from typing import Any, TypeVar, cast
 
 from hookline.errors import HookUsageError
-from hookline.execution._portal_loop import PortalLoop, make_portal_loop
 
 __all__ = [
     "LoopPortal",
@@ -133,7 +132,7 @@ class LoopPortal(Portal):
     """
 
     def __init__(self) -> None:
-        super().__init__(make_portal_loop())
+        super().__init__(asyncio.new_event_loop())
         self._runner = None
         self._tasks = TrackedTasks(self._stop_if_idle)
         self._loop.set_task_factory(self._tasks)
@@ -248,15 +247,8 @@ class LoopPortal(Portal):
             return False
         if self._background is not None or self._callers or not self._tasks.unused:
             return False
-        if isinstance(self._loop, PortalLoop) and self._loop.has_ready:
-            return False
         # The attributes are those of asyncio's own event loops; any other one is not used again.
         return not [name for name in LEFTOVERS if getattr(self._loop, name, self)]
-
-    def _renew(self) -> None:
-        """Forget an earlier use, of which nothing is left."""
-        if isinstance(self._loop, PortalLoop) and not self._loop.is_turnless:
-            self._loop.reset()
 
     async def _shut_down(self) -> None:
         """Cancel every task, and end what belongs to the event loop."""
@@ -450,7 +442,6 @@ def return_portal(portal: LoopPortal, *, cancel: bool) -> None:
         cancel: Whether to cancel what it has started and not finished, rather than wait for it.
     """
     if portal.is_reusable and len(_idle) < MOST_IDLE:
-        portal._renew()
         _idle.append(portal)
     else:
         portal.close(cancel=cancel)
@@ -486,9 +477,6 @@ if hasattr(os, "register_at_fork"):
 
 def run_once(loop: asyncio.AbstractEventLoop) -> None:
     """Run what is ready in an event loop, and wait for nothing."""
-    if isinstance(loop, PortalLoop) and loop.is_turnless:
-        loop.run_at_hand()
-        return
     loop.stop()
     loop.run_forever()
 
@@ -497,8 +485,8 @@ def _runs_event_loop() -> bool:
     """Return whether the present thread runs an event loop, and so cannot run another one."""
     if asyncio._get_running_loop() is not None:
         return True
-    sniffio = sys.modules.get("sniffio")  # to ask trio itself takes six times as long
-    return sniffio is not None and sniffio.thread_local.name == "trio"
+    trio = sys.modules.get("trio")
+    return trio is not None and trio.lowlevel.in_trio_run()
 
 
 class _Caller:

@@ -417,13 +417,10 @@ class Database:
         if self._thread is None:
             async with self.writing() as connection:
                 return await work(connection)
-        effects: list[Callable[[], object]] = []
         with translate_errors(self.name):
             async with self._write_turn:
                 self._check_open()
-                result = await self._thread.run(partial(_collect_effects, effects, work))
-                _run_effects(effects)
-                return result
+                return await self._thread.run(work)
 
     @asynccontextmanager
     async def reading(self) -> AsyncIterator[AsyncConnection]:
@@ -707,22 +704,7 @@ def enable_keepalive(connection: socket.socket | None, seconds: float) -> None:
                 same.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
-async def _collect_effects(
-    effects: list[Callable[[], object]],
-    work: Callable[[AsyncConnection], Coroutine[Any, Any, T]],
-    connection: AsyncConnection,
-) -> T:
-    """Do the work of a transaction; what `after_commit` gets goes to a list."""
-    assert connection.sync_connection is not None
-    info = connection.sync_connection.info
-    info[EFFECTS] = effects
-    try:
-        return await work(connection)
-    finally:
-        del info[EFFECTS]
-
-
-def _run_effects(effects: list[Callable[[], object]], kind: type[BaseException] | None = None, *_: object) -> None:
+def _run_effects(effects: list[Callable[[], object]], kind: type[BaseException] | None, *_: object) -> None:
     if kind is None:
         for effect in effects:
             effect()
