@@ -1,4 +1,4 @@
-"""Hooks to register: `Hooks`, the bundle with its decorators; `Hook` and `Interceptor`, the plain records."""
+"""Hooks to register: the bundle `Hooks`, the records `Hook` and `Interceptor`, the share of operations they are for."""
 
 from __future__ import annotations
 

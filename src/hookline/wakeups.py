@@ -1,4 +1,4 @@
-"""Wake up the processes that wait for a change, so that they need not query the database again and again."""
+"""Wake up the processes that wait for a change, by LISTEN/NOTIFY or by looking, so that they need not query."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Find recorded answers again: by a key, each once in every run, in the order in which they were recorded."""
+"""Find the recorded answer of a call, in cassettes and tapes: by a key, once in every run, as they were recorded."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Run one handler: sync or async, within its timeout, isolated from the agent, and recorded.
 
-Dispatcher and chain decide who is called and in which order; everything that a handler can do wrong ends here.
+Dispatcher and chain decide who is called and in which order. What interceptors do wrong ends in `interceptors`.
 """
 
 from __future__ import annotations

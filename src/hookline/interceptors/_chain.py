@@ -1,4 +1,4 @@
-"""`Chain`: run a call through its interceptors, in order, with timeouts, failing open or closed."""
+"""`Chain`: sort interceptors by priority and run a call through them, in time, failing open or closed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Turn the events of a run and its model calls into spans."""
+"""Decide at each event of a run, and at each model call, which spans begin and end."""
 
 from __future__ import annotations
 

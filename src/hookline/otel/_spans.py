@@ -1,4 +1,4 @@
-"""The open spans of one segment: each is under its parent and ends once.
+"""Start and end the spans of one segment: each is under its parent and ends once.
 
 No span is ever made current here. Each is given its parent, so that it does not matter in which task, in which order or
 for which of several parallel calls an event arrives.

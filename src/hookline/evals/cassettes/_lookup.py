@@ -1,4 +1,4 @@
-"""Look up the recording that answers a call: by tool and arguments, each once per operation; or say what is nearest."""
+"""The key by which a recording answers a call (tool and arguments), and what is nearest where none does."""
 
 from __future__ import annotations
 
