@@ -18,6 +18,7 @@ import re
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -71,10 +72,12 @@ class Driver(NamedTuple):
         browser: The browser.
         loop: The event loop of the driver. It waits where it was interrupted, so that no other runs while it counts as
             running.
+        hooks: What the event loop does with async generators.
     """
 
     browser: Browser
     loop: asyncio.AbstractEventLoop
+    hooks: Any
 
 
 class WayError(Exception):
@@ -283,20 +286,28 @@ def driver(chromium: str) -> Iterator[Driver]:
     from playwright.sync_api import expect, sync_playwright
 
     expect.set_options(timeout=30_000)  # the browser shares a busy machine with other tests
+    before = sys.get_asyncgen_hooks()
     playwright = sync_playwright().start()
     loop = asyncio.get_running_loop()
     driven = playwright.chromium.connect_over_cdp(chromium)
     asyncio._set_running_loop(None)
-    yield Driver(driven, loop)
+    own = sys.get_asyncgen_hooks()
+    sys.set_asyncgen_hooks(*before)
+    yield Driver(driven, loop, own)
     asyncio._set_running_loop(loop)
+    sys.set_asyncgen_hooks(*own)
     driven.close()
     playwright.stop()
     asyncio._set_running_loop(None)
+    sys.set_asyncgen_hooks(*before)
 
 
 @pytest.fixture(scope="module")
 def browser(driver: Driver) -> Iterator[Browser]:
     """Drive the Chromium of this worker. The event loop of the driver counts as running, so no longer than a module."""
+    before = sys.get_asyncgen_hooks()
     asyncio._set_running_loop(driver.loop)
+    sys.set_asyncgen_hooks(*driver.hooks)
     yield driver.browser
     asyncio._set_running_loop(None)
+    sys.set_asyncgen_hooks(*before)

@@ -20,7 +20,7 @@ WITHOUT = [("agent_framework", "agent_framework"), ("mcp", "mcp"), ("mcp", "pyda
 # of them; without the collector of garbage, which would look through all that is imported for a third of the time.
 IMPORTING = """
 import gc, importlib, json, os, sys
-import hookline.evals, hookline.runtime
+import anyio, hookline, msgspec  # no module of hookline: an adapter may be the first that is imported
 
 gc.disable()
 for adapter, missing in json.loads(sys.argv[1]):

@@ -86,6 +86,33 @@ async def test_a_process_that_is_stopped_answers_what_it_was_asked(
             assert (await decide(bus)).startswith("denied: ")
 
 
+@pytest.mark.parametrize("command", [["hooks", "serve", "policy.py:hooks"], ["relay", "run"]], ids=" ".join)
+async def test_a_process_that_nobody_has_forked_says_what_it_does_and_ends(
+    tmp_path: Path, nats_server: NatsServer, nats_prefix: str, command: list[str]
+) -> None:
+    """The others are forked from a process that has imported what they need, and would hide an import that is missing."""
+    (tmp_path / "policy.py").write_text(HOOKS)
+    line = [*command, "--bus", nats_server.url, "--bus-prefix", nats_prefix]
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", "from hookline.cli import main; main()", *line),
+        cwd=tmp_path,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    try:
+        assert process.stdout is not None
+        assert (await process.stdout.readline()).startswith(
+            (b"hookline serves the hooks", b"hookline relays the events")
+        )
+        process.send_signal(signal.SIGTERM)
+        _, problems = await process.communicate()
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    assert (process.returncode, problems) == (128 + signal.SIGTERM, b"")
+
+
 async def test_a_server_that_cannot_be_reached_is_said_in_one_line(tmp_path: Path) -> None:
     (tmp_path / "policy.py").write_text(HOOKS)
     command = [

@@ -233,7 +233,7 @@ def test_a_model_works_on_the_environment_of_an_agentdojo_task(provider: Provide
 def test_a_model_that_does_not_solve_an_agentdojo_task_fails_it(provider: Provider) -> None:
     provider.script(bank_clerk)
 
-    result = run("agentdojo:banking", "--task", "user_task_3", "--model", MODEL, "--json")
+    result = run("agentdojo:banking", "--task", "user_task_3", "--model", MODEL, "--workers", "1", "--json")
 
     assert result.exit_code == 1, result.output
     assert results_of(result)["user_task_3", MODEL]["utility"] is False
@@ -268,7 +268,7 @@ def test_an_agent_of_ones_own_runs_agentdojo_and_its_attacks(tmp_path: Path) -> 
     task = ["agentdojo:banking", "--task", "user_task_1"]
 
     done = run(*task, "--agent", target, "--workers", "1", "--json")
-    attacked = run("attack", *task, "--agent", target, "--policy", "no guard", "--processes", "2", "--json")
+    attacked = run("attack", *task, "--agent", target, "--policy", "no guard", "--processes", "1", "--json")
     refused = run(*task, "--agent", f"{target}:toolless")
 
     assert done.exit_code == 0, done.output
@@ -287,7 +287,7 @@ def test_an_attack_on_a_model_asks_that_model(provider: Provider) -> None:
     provider.script(bank_clerk)
     args = ["attack", "agentdojo:banking", "--task", "user_task_1", "--policy", "no guard", "--model", MODEL]
 
-    result = run(*args, "--processes", "1", "--json")
+    result = run(*args, "--processes", "2", "--json")
 
     assert result.exit_code == 0, result.output
     assert json.loads(result.stdout)["model"] == MODEL

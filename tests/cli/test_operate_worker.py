@@ -204,3 +204,25 @@ def test_a_worker_on_dbos_says_what_is_wrong_and_creates_no_store(
     refused = run("worker", "dbos_agents.py:payer", "--dbos", "sqlite:///dbos.db", url=database(tmp_path))
     assert "DbosEngine needs an extra" in refused.stderr
     assert list(tmp_path.glob("*.db*")) == []
+
+
+async def test_a_worker_that_nobody_has_forked_runs_an_operation(tmp_path: Path) -> None:
+    """The others are forked from a process that has imported what they need, and would hide an import that is missing."""
+    (tmp_path / "agents.py").write_text(AGENTS)
+    async with SqlStore(database(tmp_path)) as store:
+        command = [sys.executable, "-c", "from hookline.cli import main; main()", "worker", "agents.py:payer"]
+        environment = {**os.environ, "HOOKLINE_STORE": database(tmp_path)}
+        process = await asyncio.create_subprocess_exec(
+            *command, cwd=tmp_path, env=environment, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+        )
+        try:
+            assert process.stdout is not None
+            assert b"hookline runs operations of payer on" in await process.stdout.readline()
+            assert await begin(store, "pay 7") == "paid 7"
+            process.send_signal(signal.SIGTERM)
+            _, problems = await process.communicate()
+        finally:
+            if process.returncode is None:
+                process.kill()
+                await process.wait()
+    assert (process.returncode, problems) == (0, b"")

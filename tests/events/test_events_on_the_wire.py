@@ -134,7 +134,7 @@ def test_a_tool_calling_needs_no_identifier_and_no_args() -> None:
 
 
 @EVERY
-@settings(max_examples=25, suppress_health_check=[HealthCheck.too_slow], deadline=None)
+@settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow], deadline=None)
 @given(data=st.data())
 def test_every_event_survives_the_wire_and_fits_the_schema(kind: type[Event], data: st.DataObject) -> None:
     event = data.draw(events_of(kind))

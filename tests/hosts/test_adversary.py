@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from hookline.hosts import HOSTS, Moment
 from hookline.runtime import Approve, OperationState
+from hookline.runtime._run import live
 from tests.hosts.in_process import LocalHost, recorded, until
 
 pytestmark = pytest.mark.anyio
@@ -98,6 +99,8 @@ async def test_events_in_any_order_never_fail(folder: Path, name: str) -> None:
             await host.ask(event, frame)
 
         assert [each.decision for each in host.resident.status().decisions if each.decision == "error"] == []
+
+    assert live == {}
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=30)

@@ -1,8 +1,9 @@
-"""A process of its own that opens a store once it is told to: `python -m tests.store.opener <url>`."""
+"""Opens a store once it is told to: `python -m tests.store.opener <url> <file for its stderr>`."""
 
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 
 from hookline.store import SqlStore
@@ -15,4 +16,5 @@ async def main(url: str) -> None:
         print(store.worker_id, "with" if "alembic" in sys.modules else "without", "alembic", flush=True)
 
 
+os.dup2(os.open(sys.argv[2], os.O_WRONLY | os.O_CREAT | os.O_APPEND), 2)
 asyncio.run(main(sys.argv[1]))

@@ -110,9 +110,10 @@ async def test_a_second_start_changes_nothing_and_keeps_what_is_there(database_u
         assert await store.events_of("op") == entries("op", 1, 2)
 
 
-async def test_several_processes_may_start_at_once_on_an_empty_database(database_url: str) -> None:
+async def test_several_processes_may_start_at_once_on_an_empty_database(database_url: str, tmp_path: Path) -> None:
+    problems, opener = tmp_path / "problems", "tests.store.opener"
     async with AsyncExitStack() as stack:
-        programs = [await stack.enter_async_context(run_program("tests.store.opener", database_url)) for _ in range(3)]
+        programs = [await stack.enter_async_context(run_program(opener, database_url, problems)) for _ in range(3)]
         for each in programs:
             assert await each.read_line() == "ready"
         for each in programs:
@@ -120,6 +121,7 @@ async def test_several_processes_may_start_at_once_on_an_empty_database(database
         told = [(await each.read_line()).split() for each in programs]
         assert [await each.wait() for each in programs] == [0, 0, 0]
 
+    assert problems.read_text() == ""
     assert len({worker_id for worker_id, *_ in told}) == 3
     if database_url.startswith("sqlite"):  # where the tables are created without alembic
         assert [words for _, *words in told] == [["without", "alembic"]] * 3

@@ -356,6 +356,9 @@ class Session:
                 self._agents[other.agent_id] = other.agent
         started.agent_id = agent_id
         if started.agent is not None:
+            known = self._agents.get(agent_id)
+            if known is not None and all(known is not each.agent for each in self._started):  # its start came later
+                self._in_background(known.close(done=True))
             self._agents[agent_id] = started.agent
 
     async def _end_interrupted(self, run: AdapterRun) -> None:
