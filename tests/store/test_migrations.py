@@ -8,6 +8,7 @@ import sqlite3
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from importlib.resources import files
+from pathlib import Path
 
 import pytest
 from alembic import command
