@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import enum
 import inspect
+import logging
 import re
 import textwrap
 import types
@@ -326,6 +327,8 @@ def format_value(value: Any) -> str:
         return repr(value) if all(isinstance(each, SCALARS) for each in fields) else f"{type(value).__name__}(...)"
     if value.__class__.__repr__ is object.__repr__:
         return f"<{type(value).__name__}>"
+    if isinstance(value, logging.Logger):
+        return f"<Logger {value.name}>"  # its level is that of whatever has run before
     return re.sub(r" at 0x[0-9a-f]+", "", repr(value))
 
 
