@@ -1019,7 +1019,7 @@ class _ToolCall(msgspec.Struct, eq=False):
                 step.asked[tool_call_id] = asked = to_pending(call)
                 run.waiting[tool_call_id] = WaitingCall(call_index=call.call_index)
                 run.steered = True
-                return _asked(asked)
+                return _done_by_question(asked)
             run.tool_calls += 1
             result = await call_tool(run, step, call, tool, problem)
             record_outcome(run, step, self.request, call, result)
@@ -1042,7 +1042,7 @@ class _ToolCall(msgspec.Struct, eq=False):
             del run.at_hand[tool_call_id]
         asked = step.asked.get(tool_call_id)
         if asked is not None:
-            return _asked(asked)
+            return _done_by_question(asked)
         added = describe_context(job.context) if isinstance(job, InterceptedToolJob) and job.context else ""
         return self._done(step.outcomes[tool_call_id], added)
 
@@ -1066,7 +1066,7 @@ class _ToolCall(msgspec.Struct, eq=False):
         )
 
 
-def _asked(pending: PendingTool) -> ToolDone:
+def _done_by_question(pending: PendingTool) -> ToolDone:
     """Return the outcome of a call about which a person is asked first."""
     return ToolDone(result=ToolResult(content=pending.prompt, success=False), ran=False, asked=pending)
 

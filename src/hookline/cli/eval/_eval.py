@@ -17,6 +17,7 @@ from hookline.cli._exit_codes import exit_code_of
 from hookline.cli._options import Concurrency, Endpoint, RecordFile, Tasks
 from hookline.cli._outputs import OutputFiles, resolve_output, send_spans, write_recording
 from hookline.cli._terminal import report_errors
+from hookline.cli.errors import OutputFileError
 from hookline.cli.eval._attacks import run_attacks, show_attacks
 from hookline.cli.eval._baseline import open_baseline
 from hookline.cli.eval._cassettes import cassettes_app
@@ -61,13 +62,12 @@ from hookline.cli.eval._run_options import (
     Timeout,
     Workers,
 )
-from hookline.cli.eval._schema import write_schema
 from hookline.cli.eval._tables import show_evaluation
 from hookline.cli.trace import EventRecording, Tracing
 from hookline.evals.faults import load_faults
 from hookline.evals.reports import RunDiff, diff_summary, load_run, write_summary
 from hookline.evals.running import Mode
-from hookline.evals.suites import choose_agents
+from hookline.evals.suites import choose_agents, suite_schema_text
 
 __all__ = ["eval_app"]
 
@@ -115,7 +115,30 @@ class EvalMode(StrEnum):
 
 eval_app = CommandApp(name="eval", cls=SuiteOrCommand, help="Run the tasks of a suite, or compare two runs.")
 eval_app.add_typer(judges_app)
-eval_app.command("schema")(write_schema)
+
+
+@eval_app.command("schema")
+def write_schema(
+    file: Annotated[
+        Path | None, typer.Argument(metavar="FILE", help="The file to write; stdout by default.", show_default=False)
+    ] = None,
+) -> None:
+    """Write the JSON schema of suite files, for editors.
+
+    The first line of a suite names it: # yaml-language-server: $schema=suite.schema.json
+
+    Exits with 2 if the file cannot be written.
+    """
+    if file is None:
+        typer.echo(suite_schema_text(), nl=False)
+        return
+    with report_errors():
+        try:
+            file.write_text(suite_schema_text(), encoding="utf-8")
+        except OSError as error:
+            raise OutputFileError(str(file), error.strerror or str(error)) from None
+    typer.echo(f"Wrote {file}.")
+
 
 eval_app.add_typer(cassettes_app)
 
