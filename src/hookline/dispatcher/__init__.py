@@ -1,7 +1,7 @@
 """Call the observers of each operation; queue events for async ones in lanes."""
 
 from hookline.dispatcher._dispatcher import DrainReport, HookDispatcher, Registration
-from hookline.dispatcher._lanes import queue_event as queue_event
+from hookline.dispatcher._lanes import compile_queue as compile_queue
 from hookline.dispatcher._webhooks import RequiredDeliveries as RequiredDeliveries
 from hookline.dispatcher._webhooks import before_tool_call_of as before_tool_call_of
 from hookline.dispatcher._webhooks import has_webhooks as has_webhooks

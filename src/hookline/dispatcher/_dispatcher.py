@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterable, Iterator, Mapping, Sequence
-from functools import partial
 from itertools import groupby
 from types import TracebackType
 from typing import Any, Self, cast
@@ -21,7 +20,7 @@ import msgspec
 from hookline._checks import check_timeout, quote
 from hookline._deadlines import Bounded, bounded_asyncio, runs_on_asyncio
 from hookline.calls import ToolResult
-from hookline.dispatcher._lanes import LaneHost, queue_event
+from hookline.dispatcher._lanes import LaneHost, compile_queue
 from hookline.dispatcher._webhooks import default_delivery, has_webhooks, with_delivering_observers
 from hookline.errors import HookDefinitionError, HookUsageError
 from hookline.events import EVENTS, BeforeToolCall, Event, HookType, copy_for_committed
@@ -226,12 +225,12 @@ def _queue_of(lane: object, observers: tuple[Observer, ...]) -> Queue:
 
 def _compile_queue(lane: object, observers: tuple[Observer, ...]) -> Notify:
     if all(observer.matches is None for observer in observers):
-        return partial(queue_event, lane, observers)
+        return compile_queue(lane, observers)
 
     def queue_matching(event: Event, dispatcher: Any) -> None:
         wanted = tuple(observer for observer in observers if observer.matches is None or observer.matches(event))
         if wanted:
-            queue_event(lane, wanted, event, dispatcher)
+            compile_queue(lane, wanted)(event, dispatcher)
 
     return queue_matching
 
@@ -490,7 +489,7 @@ class HookDispatcher:
         if operation_unregistered.receivers:
             announce(operation_unregistered, self, operation_id=operation_id)
         host = self._host
-        if host is None or operation_id not in host.counts:
+        if host is None or operation_id not in host.operations:
             return _NOTHING
         delivered, dropped = await host.drain(operation_id, drain_timeout)
         return DrainReport(delivered=delivered, dropped=dropped)

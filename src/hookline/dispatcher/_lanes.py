@@ -1,7 +1,7 @@
 """Lanes: the queues of async observers, one per bundle and operation, and the host that owns their tasks.
 
-A lane is made by the first event queued in it and is gone when it has run dry, so an idle operation costs nothing; only
-its two counts stay until it is unregistered. On asyncio a lane's task comes straight from the loop, because a task
+A lane is made by the first event queued in it and is gone when it has run dry; what stays of it until its operation is
+unregistered are two counts. On asyncio a lane's task comes straight from the loop, because a task
 group's `start_soon` costs four times as much; everything that a task group would do, the host does here.
 """
 
@@ -29,11 +29,11 @@ from hookline.execution import (
     refuse_decision,
     report,
     run_queued,
-    start_task,
+    task_starter,
 )
 from hookline.signals import hook_executed
 
-__all__ = ["LaneHost", "queue_event"]
+__all__ = ["LaneHost", "compile_queue"]
 
 EXIT_DRAIN_SECONDS = 5.0
 """How long a clean exit waits for lanes that nobody unregistered."""
@@ -42,8 +42,8 @@ GRACE_SECONDS = 1.0
 """How long a cancelled handler may take to clean up before it is left behind."""
 
 
-Queued = tuple[Event, Context, tuple[Observer, ...]]
-"""One event in a lane, the context in which it was dispatched, and the observers that get it."""
+Queued = tuple[Event, Context, Observer, tuple[Observer, ...]]
+"""One event in a lane, the context in which it was dispatched, the first observer that gets it, and the others."""
 
 
 @types.coroutine
@@ -64,57 +64,61 @@ class Lane:
     running: Queued | None = None
     unfinished: tuple[Observer, ...] = ()
     started = False
-    delivered = 0
-    dropped = 0
     detached = False
     cancelled = False
-    ended: anyio.Event | bool = False
+    ended = False
+    waited_for: anyio.Event | None = None
     task: asyncio.Task[None] | anyio.CancelScope | None = None
     task_id: int | None = None
 
-    def __init__(self, host: LaneHost, operation_id: str, key: object) -> None:
+    def __init__(self, host: LaneHost, operation: OperationLanes, key: object) -> None:
         self.host = host
-        self.operation_id = operation_id
+        self.operation = operation
         self.key = key
         self.queue: deque[Queued] = deque()
 
     async def work(self) -> None:
         """Run everything queued, one event after the other, then end."""
-        queue, host = self.queue, self.host
-        stepwise, alarm = host.stepwise, None
-        receivers = hook_executed.receivers  # one dictionary, which a signal changes in place
+        queue, host, operation = self.queue, self.host, self.operation
+        item: Any = None
+        rest: tuple[Observer, ...] = ()
+        """The observers that get the running event next."""
+        alarm: CoroutineAlarm | None = None
+        # Whether handlers are recorded, or not stepped by hand; a signal changes its one dictionary in place.
+        slowly: Any = hook_executed.receivers if host.stepwise else True
         self.started = True
         try:
-            while queue:
-                self.running = item = queue.popleft()
-                event, context, observers = item
-                if stepwise and not receivers:
-                    for observer in observers:
-                        if len(observers) > 1:  # each has a context of its own: none sees what another one sets
-                            context = item[1].copy()
-                        try:
-                            coroutine = call_observer(observer.handler, event)
-                            waits_for = context.run(next, coroutine, ENDED)
-                        except BaseException as error:
-                            self.unfinished = observers[observers.index(observer) :]
-                            report(observer, event, own_failure(error))
-                            continue
-                        if waits_for is ENDED:
-                            continue
-                        alarm = alarm or CoroutineAlarm()
-                        self.unfinished = observers[observers.index(observer) :]
-                        await finish_queued(observer, event, coroutine, waits_for, context, host.hook_timeout, alarm)
-                        if self.cancelled:
-                            return
+            while rest or queue:
+                if rest:
+                    observer, rest, context = rest[0], rest[1:], item[1].copy()
                 else:
-                    for position, observer in enumerate(observers):
-                        self.unfinished = observers[position:]
-                        if len(observers) > 1:
-                            context = item[1].copy()
-                        await run_queued(observer, event, context, host.bounded, host.hook_timeout, host.sender)
-                        if self.cancelled:  # the handler swallowed that
-                            return
-                self.delivered += 1
+                    self.running = item = queue.popleft()
+                    event, context, observer, rest = item
+                    if rest:  # each observer has a context of its own: none sees what another one sets
+                        context = context.copy()
+                if slowly:
+                    self.unfinished = (observer, *rest)
+                    await run_queued(observer, event, context, host.bounded, host.hook_timeout, host.sender)
+                    if self.cancelled:  # the handler swallowed that
+                        return
+                else:
+                    try:
+                        coroutine = call_observer(observer.handler, event)
+                        waits_for = context.run(next, coroutine, ENDED)
+                    except BaseException as error:
+                        self.unfinished = (observer, *rest)
+                        report(observer, event, own_failure(error))
+                    else:
+                        if waits_for is not ENDED:
+                            self.unfinished = (observer, *rest)
+                            alarm = alarm or CoroutineAlarm()
+                            await finish_queued(
+                                observer, event, coroutine, waits_for, context, host.hook_timeout, alarm
+                            )
+                            if self.cancelled:
+                                return
+                if not rest:
+                    operation.delivered += 1
             self.running = None
         except GeneratorExit as error:
             if not self.is_running():  # nobody's failure: an event loop that has ended closes what is left
@@ -137,7 +141,7 @@ class Lane:
         if isinstance(error, BaseExceptionGroup):
             rest = error.split(anyio.get_cancelled_exc_class())[1]
         if isinstance(rest, Exception):
-            logger.error("Operation %s: a handler raised while it was cancelled", self.operation_id, exc_info=rest)
+            logger.error("Operation %s: a handler raised while it was cancelled", self.operation.id, exc_info=rest)
         elif rest is not None:
             self.host.crash(rest)
 
@@ -149,20 +153,20 @@ class Lane:
 
     def overflow(self, item: Queued) -> None:
         """Refuse an event, because the lane is full."""
-        self.dropped += 1
-        event, _, observers = item
-        record_dropped(observers, event, self.host.sender, f"{len(self.queue)} events were queued already")
+        self.operation.dropped += 1
+        event, _, observer, others = item
+        record_dropped((observer, *others), event, self.host.sender, f"{len(self.queue)} events were queued already")
 
     def give_up(self, why: str, *, running: bool = True) -> None:
         """Drop the queued events and, by default, count the running event as lost."""
         if running and self.running is not None:
-            self.dropped += 1
+            self.operation.dropped += 1
             record_dropped(self.unfinished, self.running[0], self.host.sender, why)
             self.running = None
         while self.queue:
-            event, _, observers = self.queue.popleft()
-            self.dropped += 1
-            record_dropped(observers, event, self.host.sender, why)
+            event, _, observer, others = self.queue.popleft()
+            self.operation.dropped += 1
+            record_dropped((observer, *others), event, self.host.sender, why)
 
     def cancel(self, why: str) -> None:
         """Stop the running handler and drop the rest."""
@@ -187,31 +191,59 @@ class Lane:
 
     async def wait(self) -> None:
         """Wait until the lane has ended."""
-        if self.ended is True:
+        if self.ended:
             return
-        if self.ended is False:
-            self.ended = anyio.Event()
-        await self.ended.wait()
+        if self.waited_for is None:
+            self.waited_for = anyio.Event()
+        await self.waited_for.wait()
 
 
-def queue_event(key: object, observers: tuple[Observer, ...], event: Event, dispatcher: Any) -> None:
-    """Queue an event in a lane with the present context; the lane is started if it is not running.
+def compile_queue(key: object, observers: tuple[Observer, ...]) -> Callable[[Event, Any], None]:
+    """Return what queues an event for observers in a lane, with the present context: `(event, dispatcher) -> None`.
+
+    A lane that is not running is started.
 
     Args:
         key: The key of the lane.
         observers: The observers that get the event.
-        event: The event.
-        dispatcher: The dispatcher of its operation.
     """
-    host: LaneHost = dispatcher._host or dispatcher._make_host()
-    lanes = host.lanes.get(event.operation_id)
-    lane = lanes.get(key) if lanes is not None else None
-    if lane is None:
-        lane = host.start(event.operation_id, key)
-    elif len(lane.queue) >= host.max_queued:
-        lane.overflow((event, copy_context(), observers))
-        return
-    lane.queue.append((event, copy_context(), observers))
+    first, others = observers[0], observers[1:]
+
+    def queue_event(event: Event, dispatcher: Any) -> None:
+        host: LaneHost | None = dispatcher._host
+        if host is None:
+            host = dispatcher._make_host()
+        operation = host.operations.get(event.operation_id)
+        if operation is None:
+            operation = host.add_operation(event.operation_id)
+        lane = operation.lanes.get(key)
+        if lane is None:
+            lane = host.start(operation, key)
+        elif len(lane.queue) >= host.max_queued:
+            lane.overflow((event, copy_context(), first, others))
+            return
+        lane.queue.append((event, copy_context(), first, others))
+
+    return queue_event
+
+
+class OperationLanes:
+    """The lanes of one operation in which something is queued, and its counts.
+
+    Attributes:
+        id: The operation.
+        lanes: By the key of the lane.
+        delivered: Events whose handlers have run, successfully or not.
+        dropped: Events that did not fit into a lane, were cancelled, or never started.
+    """
+
+    __slots__ = ("delivered", "dropped", "id", "lanes")
+
+    def __init__(self, operation_id: str) -> None:
+        self.id = operation_id
+        self.lanes: dict[object, Lane] = {}
+        self.delivered = 0
+        self.dropped = 0
 
 
 class LaneHost:
@@ -241,32 +273,35 @@ class LaneHost:
         self.sender = sender
         self.stepwise = stepwise
         self.bounded: Bounded = bounded_asyncio if self.stepwise else bounded_anyio
-        self.lanes: dict[str, dict[object, Lane]] = {}
-        self.counts: dict[str, tuple[int, int]] = {}
-        self._detached: set[Lane] = set()
-        """The running lanes of operations that are unregistered."""
+        self.operations: dict[str, OperationLanes] = {}
+        """The registered operations for which anything was queued yet."""
+        self._running: dict[Lane, None] = {}
+        """The lanes that have not ended, also of operations that are unregistered, in the order of their start."""
         self._fatal: list[BaseException] = []
         self._closing = False
         self._group: anyio.abc.TaskGroup | None = None
         self._task = task
         if stepwise:
             self._loop = asyncio.get_running_loop() if task is None else task.get_loop()
+            self._start_task = task_starter(self._loop)
 
     async def open_group(self) -> None:
         """Open the task group of the lanes in the present task, on a backend other than asyncio."""
         self._group = anyio.create_task_group()
         await self._group.__aenter__()
 
-    def start(self, operation_id: str, key: object) -> Lane:
+    def add_operation(self, operation_id: str) -> OperationLanes:
+        """Return the lanes of an operation that has none yet."""
+        operation = self.operations[operation_id] = OperationLanes(operation_id)
+        return operation
+
+    def start(self, operation: OperationLanes, key: object) -> Lane:
         """Start a lane that is not running."""
-        lanes = self.lanes.get(operation_id)
-        if lanes is None:
-            lanes = self.lanes[operation_id] = {}
-            self.counts.setdefault(operation_id, (0, 0))
-        lane = lanes[key] = Lane(self, operation_id, key)
+        lane = operation.lanes[key] = Lane(self, operation, key)
+        self._running[lane] = None
         if self._group is None:
-            # Not `create_task`: a task factory that starts tasks eagerly would run the handler inside of `dispatch`.
-            lane.task = start_task(lane.work(), self._loop, "hookline lane")
+            # Never eagerly, which would run the handler inside of `dispatch`.
+            lane.task = self._start_task(lane.work(), loop=self._loop, name="hookline lane")
         else:
             # Shielded, so that observers of a run that is cancelled from outside still get its last events.
             lane.task = scope = anyio.CancelScope(shield=True)
@@ -275,35 +310,21 @@ class LaneHost:
 
     def lengths(self) -> list[int]:
         """Return how many events wait in each lane. Other threads may ask."""
-        return [len(lane.queue) for lane in self._running_lanes()]
-
-    def _running_lanes(self) -> list[Lane]:
-        """Return the lanes that are running, in copies of the tables, which may change meanwhile."""
-        registered = [lane for lanes in list(self.lanes.values()) for lane in list(lanes.values())]
-        # A lane that is being detached is in both tables for a moment.
-        return list(dict.fromkeys([*registered, *list(self._detached)]))
+        return [len(lane.queue) for lane in list(self._running)]
 
     def shrink(self) -> None:
         """Give back the memory of lanes that are gone."""
-        if not self.lanes:
-            self.lanes.clear()
-        if not self.counts:
-            self.counts.clear()
+        if not self.operations:
+            self.operations.clear()
 
     def lane_ended(self, lane: Lane) -> None:
         """Forget a lane that has run dry; only its counts stay."""
-        if lane.detached:
-            self._detached.discard(lane)
-        else:
-            lanes = self.lanes[lane.operation_id]
-            del lanes[lane.key]
-            if not lanes:
-                del self.lanes[lane.operation_id]
-            delivered, dropped = self.counts[lane.operation_id]
-            self.counts[lane.operation_id] = (delivered + lane.delivered, dropped + lane.dropped)
-        waiting, lane.ended = lane.ended, True
-        if not isinstance(waiting, bool):
-            waiting.set()
+        self._running.pop(lane, None)
+        if not lane.detached:
+            del lane.operation.lanes[lane.key]
+        lane.ended = True
+        if lane.waited_for is not None:
+            lane.waited_for.set()
 
     async def drain(self, operation_id: str, timeout: float) -> tuple[int, int]:
         """Let an operation's lanes finish within `timeout` seconds, cancel the rest.
@@ -311,19 +332,17 @@ class LaneHost:
         Returns:
             Events delivered and events dropped since the operation was registered.
         """
-        delivered, dropped = self.counts.pop(operation_id, (0, 0))
-        lanes = list(self.lanes.get(operation_id, {}).values())
+        operation = self.operations.pop(operation_id, None)
+        if operation is None:
+            return 0, 0
+        lanes = list(operation.lanes.values())
         for lane in lanes:
             lane.detached = True
-            self._detached.add(lane)
-        self.lanes.pop(operation_id, None)
         if lanes:
             await self._settle(lanes, timeout)
-        for lane in lanes:
-            # The running event of the lane that asks for the drain is being delivered; nobody else's is running.
-            delivered += lane.delivered + (lane.running is not None)
-            dropped += lane.dropped
-        return delivered, dropped
+        # The running event of the lane that asks for the drain is being delivered; nobody else's is running.
+        running = sum(lane.running is not None for lane in lanes)
+        return operation.delivered + running, operation.dropped
 
     async def _settle(self, lanes: Iterable[Lane], timeout: float) -> None:
         others = []
@@ -337,7 +356,7 @@ class LaneHost:
                 for lane in others:
                     await lane.wait()
         finally:
-            stuck = [lane for lane in others if lane.ended is not True]
+            stuck = [lane for lane in others if not lane.ended]
             for lane in stuck:
                 lane.cancel(f"still queued or running after the drain timeout of {timeout:g} s")
         if stuck:
@@ -350,10 +369,10 @@ class LaneHost:
             for lane in lanes:
                 await lane.wait()
         for lane in lanes:
-            if lane.ended is not True:
-                self._detached.discard(lane)
+            if not lane.ended:
+                self._running.pop(lane, None)
                 logger.error(
-                    "Operation %s: a handler ignores its cancellation; its task is left behind", lane.operation_id
+                    "Operation %s: a handler ignores its cancellation; its task is left behind", lane.operation.id
                 )
 
     def crash(self, error: BaseException) -> None:
@@ -373,7 +392,7 @@ class LaneHost:
         self._closing = True
         crashed = bool(self._fatal)
         try:
-            if self.lanes or self._detached:
+            if self._running:
                 with anyio.CancelScope(shield=error is not None or crashed):
                     await self._finish(drain=error is None and not crashed)
         finally:
@@ -389,7 +408,7 @@ class LaneHost:
         raise BaseExceptionGroup("handlers raised", self._fatal)
 
     async def _finish(self, *, drain: bool) -> None:
-        lanes = self._running_lanes()
+        lanes = list(self._running)
         if drain:
             await self._settle(lanes, EXIT_DRAIN_SECONDS)
         else:

@@ -34,8 +34,8 @@ from hookline.execution._portal import (
     open_portal,
     return_portal,
     run_in_caller,
-    start_task,
     take_portal,
+    task_starter,
 )
 
 __all__ = [
@@ -71,7 +71,7 @@ __all__ = [
     "run_in_caller",
     "run_queued",
     "run_timed",
-    "start_task",
     "take_portal",
+    "task_starter",
     "tool_of",
 ]

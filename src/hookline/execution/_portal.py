@@ -9,7 +9,7 @@ import queue
 import signal
 import sys
 import threading
-from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import Future, wait
 from contextlib import AbstractAsyncContextManager, contextmanager, suppress
 from contextvars import ContextVar, copy_context
@@ -25,8 +25,8 @@ __all__ = [
     "open_portal",
     "return_portal",
     "run_in_caller",
-    "start_task",
     "take_portal",
+    "task_starter",
 ]
 
 T = TypeVar("T")
@@ -398,7 +398,11 @@ class TrackedTasks:
         """Those that wait for a job of their caller."""
 
     def __call__(self, loop: asyncio.AbstractEventLoop, coroutine: Any, **options: Any) -> asyncio.Task[Any]:
-        task = asyncio.Task(coroutine, loop=loop, **options)
+        return self.start(coroutine, loop=loop, **options)
+
+    def start(self, coroutine: Any, **options: Any) -> asyncio.Task[Any]:
+        """Start a task, with the options of `asyncio.Task`."""
+        task = asyncio.Task(coroutine, **options)
         self.unused = False
         self.alive.add(task)
         task.add_done_callback(self._end)
@@ -413,12 +417,13 @@ class TrackedTasks:
         return any(not each.done() and each not in self.waiting for each in self.alive)
 
 
-def start_task(coroutine: Coroutine[Any, Any, T], loop: asyncio.AbstractEventLoop, name: str) -> asyncio.Task[T]:
-    """Start a task, never eagerly, even where the event loop has a task factory that does so."""
+def task_starter(loop: asyncio.AbstractEventLoop) -> Callable[..., asyncio.Task[Any]]:
+    """Return what starts a task in an event loop, with the arguments of `asyncio.Task`.
+
+    It never starts one eagerly, even where the event loop has a task factory that does so.
+    """
     tracked = loop.get_task_factory()
-    if isinstance(tracked, TrackedTasks):
-        return tracked(loop, coroutine, name=name)
-    return asyncio.Task(coroutine, loop=loop, name=name)
+    return tracked.start if isinstance(tracked, TrackedTasks) else asyncio.Task
 
 
 _idle: list[LoopPortal] = []

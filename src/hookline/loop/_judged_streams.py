@@ -18,7 +18,7 @@ import msgspec
 
 from hookline._deadlines import runs_on_asyncio
 from hookline.calls import ModelCall, ModelResponse
-from hookline.execution import run_in_caller, start_task
+from hookline.execution import run_in_caller, task_starter
 from hookline.loop._client import byte_stream_class
 from hookline.loop._format import Format, encode_events, read_events
 from hookline.loop._streams import OpenStream
@@ -292,7 +292,8 @@ class PendingRead:
 def start_background_task(work: Callable[[], Coroutine[Any, Any, None]]) -> object:
     """Start a task that does not belong to a block, and return it; `work` must not raise."""
     if runs_on_asyncio():
-        return start_task(work(), asyncio.get_running_loop(), "hookline-read")
+        loop = asyncio.get_running_loop()
+        return task_starter(loop)(work(), loop=loop, name="hookline-read")
     from trio.lowlevel import spawn_system_task
 
     return spawn_system_task(work, context=copy_context())

@@ -11,7 +11,7 @@ import anyio.lowlevel
 import msgspec
 
 from hookline.calls import AddedContext, Ask, Call, ModelCall, StepCall, background_of
-from hookline.dispatcher import queue_event
+from hookline.dispatcher import compile_queue
 from hookline.execution import Observer, announce_chain, announce_execution, refuse_return
 from hookline.hooks import AnyHook, Hooks
 from hookline.instrumentation import Instrumentation, SegmentInfo
@@ -148,7 +148,7 @@ class RunControl(msgspec.Struct, eq=False):
             callee_id=getattr(call, "callee_id", None),
             sender=self.sender,
         )
-        queue_event(hook.lane, (observer,), cast(Any, item), self.run.dispatcher)
+        compile_queue(hook.lane, (observer,))(cast(Any, item), self.run.dispatcher)
 
 
 class _QueuedHook(msgspec.Struct, frozen=True, kw_only=True):
