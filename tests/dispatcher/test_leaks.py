@@ -180,6 +180,31 @@ async def test_no_cycle_keeps_an_operation_until_the_next_collection() -> None:
             gc.enable()
 
 
+async def test_no_cycle_keeps_what_a_lane_has_run_after_the_drain() -> None:
+    alive: weakref.WeakSet[Any] = weakref.WeakSet()
+    async with HookDispatcher() as dispatcher:
+        gc.collect()
+        gc.disable()
+        try:
+            for number in range(100):
+                bundle, holds = Hooks("bundle"), closure_for(number, alive)
+
+                async def work(event: BeforeStep, holds: Callable[[Any], None] = holds) -> None:
+                    await turns(1)
+                    holds(event)
+
+                bundle.on(BeforeStep)(work)
+                dispatcher.register("op", [bundle])
+                dispatcher.dispatch(step())
+                report = await dispatcher.unregister("op")
+                assert report.delivered == 1
+                del bundle, holds, work
+
+            assert len(alive) == 0
+        finally:
+            gc.enable()
+
+
 async def test_an_event_is_not_kept_after_it_was_delivered() -> None:
     alive: weakref.WeakSet[Any] = weakref.WeakSet()
     seen: list[str] = []

@@ -1,8 +1,8 @@
 """Lanes: the queues of async observers, one per bundle and operation, and the host that owns their tasks.
 
 A lane is made by the first event queued in it and is gone when it has run dry; what stays of it until its operation is
-unregistered are two counts. On asyncio a lane's task comes straight from the loop, because a task
-group's `start_soon` costs four times as much; everything that a task group would do, the host does here.
+unregistered are two counts. On asyncio a lane's task comes straight from the loop, because a task group's `start_soon`
+costs four times as much; everything that a task group would do, the host does here.
 """
 
 from __future__ import annotations
@@ -338,6 +338,7 @@ class LaneHost:
         lanes = list(operation.lanes.values())
         for lane in lanes:
             lane.detached = True
+        operation.lanes.clear()  # or each would wait for the collector, as a lane refers to its operation
         if lanes:
             await self._settle(lanes, timeout)
         # The running event of the lane that asks for the drain is being delivered; nobody else's is running.
