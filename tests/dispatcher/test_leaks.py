@@ -6,7 +6,8 @@ import gc
 import sys
 import tracemalloc
 import weakref
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import anyio.lowlevel
@@ -161,12 +162,21 @@ async def test_operations_that_share_a_bundle_cost_little_while_they_live() -> N
         assert (after - before) / len(ids) < 120  # 10,000 fill a table less than most numbers do
 
 
+@contextmanager
+def no_collections() -> Iterator[None]:
+    """Keep the garbage collector from running, so that what a cycle keeps stays."""
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
 async def test_no_cycle_keeps_an_operation_until_the_next_collection() -> None:
     alive: weakref.WeakSet[Any] = weakref.WeakSet()
     async with HookDispatcher() as dispatcher:
-        gc.collect()
-        gc.disable()
-        try:
+        with no_collections():
             for number in range(100):
                 bundle = Hooks("bundle")
                 bundle.on(BeforeStep)(closure_for(number, alive))
@@ -176,16 +186,12 @@ async def test_no_cycle_keeps_an_operation_until_the_next_collection() -> None:
                 del bundle
 
             assert len(alive) == 0
-        finally:
-            gc.enable()
 
 
 async def test_no_cycle_keeps_what_a_lane_has_run_after_the_drain() -> None:
     alive: weakref.WeakSet[Any] = weakref.WeakSet()
     async with HookDispatcher() as dispatcher:
-        gc.collect()
-        gc.disable()
-        try:
+        with no_collections():
             for number in range(100):
                 bundle, holds = Hooks("bundle"), closure_for(number, alive)
 
@@ -201,8 +207,6 @@ async def test_no_cycle_keeps_what_a_lane_has_run_after_the_drain() -> None:
                 del bundle, holds, work
 
             assert len(alive) == 0
-        finally:
-            gc.enable()
 
 
 async def test_an_event_is_not_kept_after_it_was_delivered() -> None:
