@@ -131,15 +131,10 @@ class WorkWatch:
         exclude = [*self.running, *self._postponed_until]
         if self._interrupts_asked:
             await self._start_interrupted()
-        found = [
-            state.operation_id
-            for state, _ in await self._store.decided(self._agents, exclude=exclude, agent_versions=self._versions)
-        ]
-        found += await self._store.orphans(1000, agent_ids=self._agents, exclude=exclude, agent_versions=self._versions)
+        found, seconds = await self._store.find_work(self._agents, exclude=exclude, agent_versions=self._versions)
         for operation_id in found:
             if operation_id not in self.running and operation_id not in self._postponed_until:
                 self._begin(operation_id)
-        seconds = await self._store.next_lease_end()
         self._lease_end = math.inf if seconds is None else monotonic() + seconds
 
     async def _start_interrupted(self) -> None:

@@ -426,15 +426,41 @@ class SqlStore(DurableStore):
         query = partial(reading.find_orphans, self._database, agent_ids=agent_ids, agent_versions=agent_versions)
         return await self._read(partial(query, limit=limit, exclude=exclude))
 
-    async def next_lease_end(self) -> float | None:
-        """Return the seconds until the first lease of another process ends; `None` if no other process is alive.
+    async def find_work(
+        self,
+        agent_ids: Sequence[str],
+        *,
+        exclude: Sequence[str] = (),
+        agent_versions: Sequence[str] | None = None,
+    ) -> tuple[list[str], float | None]:
+        """Find what a process can go on with: operations that are decided, and orphans; in one transaction.
 
-        A living process renews its lease before. If one has died, its operations are orphans from then on.
+        Args:
+            agent_ids: Only operations of these agents.
+            exclude: Ids to leave out.
+            agent_versions: Only operations that were begun with one of these versions of the agent.
+
+        Returns:
+            The ids of up to 1,000 of each, decided ones first, and the seconds until the first lease of another process
+            ends; `None` if no other process is alive. A living process renews its lease before. If one has died, its
+            operations are orphans from then on.
 
         Raises:
             StoreUnavailableError: If the database cannot be reached.
         """
-        return await self._read(partial(read_next_lease_end, self._database, worker_id=self.worker_id))
+        database = self._open_database()
+
+        async def find(connection: AsyncConnection) -> tuple[list[str], float | None]:
+            decided = await approvals.find_decided_operations(
+                connection, agent_ids=agent_ids, agent_versions=agent_versions, limit=1000, exclude=frozenset(exclude)
+            )
+            orphans = await reading.find_orphans(
+                database, connection, limit=1000, agent_ids=agent_ids, agent_versions=agent_versions, exclude=exclude
+            )
+            ends = await read_next_lease_end(database, connection, self.worker_id)
+            return [*(state.operation_id for state, _ in decided), *orphans], ends
+
+        return await self._read(find)
 
     async def note_missing_hooks(self, operation_id: str, hook_ids: Sequence[str], *, version: int) -> None:
         """Record that an operation waits for missing hooks, until it is resumed.
