@@ -7,15 +7,17 @@ import gc
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
+from nats.aio.client import Client
 from nats.js.kv import KeyValue
 
 from hookline import Hooks, ToolCall
-from hookline.bus import BusAnswerError, BusUnavailableError, CommittedEvents, NatsBus, NobodyServesError, remote
+from hookline.bus import BusAnswerError, BusUnavailableError, CommittedEvents, NatsBus, NobodyServesError, _nats, remote
 from hookline.errors import HookUsageError
 from tests.nats_servers import NatsServer
 from tests.registry.scenes import pay
@@ -409,6 +411,35 @@ async def test_an_account_without_streams_asks_and_cannot_tell(accounts: NatsSer
         with pytest.raises(BusUnavailableError):
             async with bus.hear("observer", lambda each: asyncio.sleep(0)):
                 pass
+
+
+@pytest.mark.parametrize("cancelled_by", ["its own time", "its caller"])
+async def test_a_client_that_answers_in_place_of_being_cancelled_holds_nobody(
+    accounts: NatsServer, monkeypatch: pytest.MonkeyPatch, cancelled_by: str
+) -> None:
+    """As `asyncio.wait_for` does on Python 3.11 when the answer and the cancellation come together."""
+    asked = asyncio.Event()
+    request = Client.request
+
+    async def answer_when_cancelled(client: Client, *args: Any, **kwargs: Any) -> Any:
+        if not asked.is_set():
+            asked.set()
+            with suppress(asyncio.CancelledError):
+                await asyncio.Event().wait()
+        return await request(client, *args, **kwargs)
+
+    async with NatsBus(url(accounts, "three:s3cret-3")) as bus:
+        monkeypatch.setattr(Client, "request", answer_when_cancelled)
+        if cancelled_by == "its own time":
+            monkeypatch.setattr(_nats, "TELLING", 0.1)
+        telling = asyncio.create_task(bus.tell(commit(1)))
+        await asked.wait()
+        if cancelled_by == "its caller":
+            telling.cancel()
+        async with asyncio.timeout(60):
+            [outcome] = await asyncio.gather(telling, return_exceptions=True)
+
+    assert isinstance(outcome, asyncio.CancelledError if cancelled_by == "its caller" else BusUnavailableError)
 
 
 async def test_what_is_too_large_is_refused_and_the_connection_stays(accounts: NatsServer) -> None:

@@ -40,7 +40,7 @@ from hookline.bus._messages import (
     check_watcher,
     no_answer_error,
 )
-from hookline.bus._nats_values import NatsValues
+from hookline.bus._nats_values import NatsValues, raise_if_cancelled
 from hookline.errors import HookUsageError, MissingExtraError, message_of
 from hookline.wakeups import NET, POLL_SECONDS, LocalWakeups, check_seconds
 
@@ -681,9 +681,12 @@ class NatsBus(LocalWakeups, Bus):
         self._open_client()
         problem: BaseException | None = None
         refused_before = len(self._refusals)
+        task = asyncio.current_task()
+        cancelled_before = 0 if task is None else task.cancelling()
         try:
             async with asyncio.timeout(TELLING):
                 while True:
+                    raise_if_cancelled(cancelled_before)
                     await self._connected.wait()
                     try:
                         return await work(self._open_client().jetstream(timeout=TRYING))
@@ -736,6 +739,7 @@ class NatsBus(LocalWakeups, Bus):
         pause = FIRST_PAUSE
         try:
             while True:
+                raise_if_cancelled()
                 try:
                     [message] = await subscription.fetch(1, timeout=FETCHING)
                 except TimeoutError:

@@ -13,7 +13,7 @@ from typing import Any, Protocol, TypeVar
 from hookline.bus._memory import call_watcher
 from hookline.bus._messages import BusUnavailableError, Watcher
 
-__all__ = ["NatsValues"]
+__all__ = ["NatsValues", "raise_if_cancelled"]
 
 logger = logging.getLogger("hookline")
 _Result = TypeVar("_Result")
@@ -22,6 +22,20 @@ PAUSE = 1.0
 """Seconds after which the values are read again that could not be read."""
 MARKER_SECONDS = 60.0
 """Seconds for which the server remembers that a key has lost its value. Who was away for longer compares all values."""
+
+
+def raise_if_cancelled(before: int = 0) -> None:
+    """Raise `CancelledError` if the current task was cancelled, for a loop around calls of `nats-py`.
+
+    Such a call may return, or fail, in place of being cancelled: it uses `asyncio.wait_for`, which on Python 3.11 keeps
+    a cancellation to itself that comes together with the answer.
+
+    Args:
+        before: How often the task had been cancelled when the loop began.
+    """
+    task = asyncio.current_task()
+    if task is not None and task.cancelling() > before:
+        raise asyncio.CancelledError
 
 
 class JetStreamUser(Protocol):
@@ -173,12 +187,14 @@ class NatsValues:
         """Call a watcher with each change, and read all values again whenever `read_again` is called."""
         while True:
             try:
+                raise_if_cancelled()
                 async for entry in changes:
                     _tell_change(call, known, entry)
             finally:
                 await self._end(changes)
             changes = None
             while changes is None:
+                raise_if_cancelled()
                 try:
                     changes = await self._use_jetstream(read)
                 except BusUnavailableError as error:
