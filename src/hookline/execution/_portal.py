@@ -6,6 +6,7 @@ import asyncio
 import atexit
 import os
 import queue
+import selectors
 import signal
 import sys
 import threading
@@ -114,6 +115,9 @@ class Portal:
         """Return whether the present thread is to run the event loop."""
         return False
 
+    def _run_ready(self) -> None:
+        """Run what is ready in the event loop, and wait for nothing."""
+
     def _release(self) -> None:
         """Stop to run the event loop in the present thread."""
 
@@ -132,7 +136,8 @@ class LoopPortal(Portal):
     """
 
     def __init__(self) -> None:
-        super().__init__(asyncio.new_event_loop())
+        loop, self._selector = new_loop()
+        super().__init__(loop)
         self._runner = None
         self._tasks = TrackedTasks(self._stop_if_idle)
         self._loop.set_task_factory(self._tasks)
@@ -302,12 +307,18 @@ class LoopPortal(Portal):
         self._runner = threading.get_ident()
         return True
 
+    def _run_ready(self) -> None:
+        if self._selector is not None:
+            self._selector.skips = True
+        self._loop.stop()
+        self._loop.run_forever()
+
     def _release(self) -> None:
         try:
             for _ in range(2):
                 if not self._tasks.alive or not self._tasks.any_alive():
                     break
-                run_once(self._loop)  # most tasks that are left end with their first step
+                self._run_ready()  # most tasks that are left end with their first step
         finally:
             with self._lock:
                 if self._has_work():
@@ -379,6 +390,32 @@ class LoopPortal(Portal):
         with self._lock:
             if not self._has_work():
                 self._loop.stop()
+
+
+class LazySelector(selectors.DefaultSelector):
+    """A selector that can leave out a question to the operating system.
+
+    That question takes half of a turn of an event loop in which there are callbacks to run.
+
+    Attributes:
+        skips: Whether the next question that would not wait is left out. The one after it is asked.
+    """
+
+    skips = False
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        skips, self.skips = self.skips, False
+        return [] if skips and timeout is not None and timeout <= 0 else super().select(timeout)
+
+
+def new_loop() -> tuple[asyncio.AbstractEventLoop, LazySelector | None]:
+    """Return a new event loop, and its selector unless it is of another kind, as on Windows and with uvloop."""
+    loop = asyncio.new_event_loop()
+    if type(loop) is not asyncio.SelectorEventLoop:
+        return loop, None
+    loop.close()
+    selector = LazySelector()
+    return asyncio.SelectorEventLoop(selector), selector
 
 
 class TrackedTasks:
@@ -480,12 +517,6 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_leave_inherited_portals)
 
 
-def run_once(loop: asyncio.AbstractEventLoop) -> None:
-    """Run what is ready in an event loop, and wait for nothing."""
-    loop.stop()
-    loop.run_forever()
-
-
 def _runs_event_loop() -> bool:
     """Return whether the present thread runs an event loop, and so cannot run another one."""
     if asyncio._get_running_loop() is not None:
@@ -585,7 +616,7 @@ class _Caller:
         if self._portal._take():
             try:
                 # Most of what runs here waits for nothing; and what follows one job comes before the next.
-                run_once(self._loop)
+                self._portal._run_ready()
                 if self._jobs.empty():
                     self._drive_and_wait()
             finally:

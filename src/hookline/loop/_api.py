@@ -10,7 +10,7 @@ from hookline.errors import HookUsageError
 from hookline.hooks import AnyHook
 from hookline.loop._async import LoopRun
 from hookline.loop._binding import DRIVES, Decide
-from hookline.loop._client import check_client, is_async_client, provider_of
+from hookline.loop._client import check_client
 from hookline.loop._names import AnyTools, collect_tools
 from hookline.loop._run import RunBase
 from hookline.loop._sync import SyncLoopRun
@@ -111,7 +111,7 @@ def wrap(
         UnsupportedHookError: If a hook would never be called.
         HookDefinitionError: If a hook is invalid.
     """
-    check_client(client)
+    kind = check_client(client)
     names = collect_tools(tools)
     if ask is not None and not callable(ask):
         raise HookUsageError(
@@ -121,7 +121,7 @@ def wrap(
         hooks,
         DRIVES,
         agent_id=agent_id,
-        provider=provider_of(client),
+        provider=kind.provider,
         operation_id=operation_id,
         user_id=user_id,
         tenant_id=tenant_id,
@@ -134,5 +134,5 @@ def wrap(
         best_effort=best_effort,
         allow_missing_hooks=allow_missing_hooks,
     )
-    made = LoopRun if is_async_client(client) else SyncLoopRun
-    return made(client, adapter, names, ask)
+    made = LoopRun if kind.is_async else SyncLoopRun
+    return made(client, kind, adapter, names, ask)

@@ -9,7 +9,7 @@ from typing import Any, Generic, TypeVar
 from hookline.errors import HookUsageError
 from hookline.events import PendingTool
 from hookline.loop._binding import Decide, LoopBinding, Surroundings
-from hookline.loop._client import Exchange, drop_resources, format_named, hook_client, native_format, provider_of
+from hookline.loop._client import ClientKind, Exchange, drop_resources, format_named, hook_client
 from hookline.loop._names import ToolNames
 from hookline.runtime import AdapterRun
 
@@ -23,13 +23,17 @@ class RunBase(Generic[C]):
 
     Args:
         client: The client passed to `wrap`.
+        kind: Its kind.
         adapter: The run that calls the hooks.
         names: The tools of the run.
         decide: Asks a person about a tool call.
     """
 
-    def __init__(self, client: C, adapter: AdapterRun, names: ToolNames, decide: Decide | None) -> None:
-        self._given_client, self._adapter, self._names, self._decide = client, adapter, names, decide
+    def __init__(
+        self, client: C, kind: ClientKind, adapter: AdapterRun, names: ToolNames, decide: Decide | None
+    ) -> None:
+        self._given_client, self._kind = client, kind
+        self._adapter, self._names, self._decide = adapter, names, decide
         self._bound: LoopBinding | None = None
         self._is_open = False
         self.operation_id = adapter.operation_id
@@ -49,9 +53,9 @@ class RunBase(Generic[C]):
                 f"Run {self.operation_id!r} was opened already; each run has one block. Call `wrap` again for the "
                 "next run."
             )
-        native, provider = native_format(self._given_client), provider_of(self._given_client)
+        kind = self._kind
         self._bound = LoopBinding(
-            self._adapter, self._names, surroundings, self._decide, native=native, provider=provider
+            self._adapter, self._names, surroundings, self._decide, native=kind.native, provider=kind.provider
         )
         return self._bound
 
@@ -84,7 +88,7 @@ class RunBase(Generic[C]):
     @property
     def tools(self) -> list[dict[str, Any]]:
         """The JSON Schemas of the tools, for chat completions or Anthropic's messages."""
-        native = native_format(self._given_client)
+        native = self._kind.native
         return [native.write_tool(tool, self._names) for tool in self._names.tools.values()]
 
     @property
