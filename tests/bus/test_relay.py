@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
@@ -310,22 +311,24 @@ async def test_a_relay_that_is_killed_before_it_confirms_is_followed_by_one_that
 
 
 async def test_one_relay_of_a_store_tells_and_another_takes_over_when_it_stops(tmp_path: Path) -> None:
-    bus = MemoryBus()
+    bus, hour = MemoryBus(), 3600.0
     url = f"sqlite:///{tmp_path}/db"
-    async with SqlStore(url) as first, SqlStore(url) as second, Relay(second, bus) as other:
-        async with Relay(first, bus) as one:
-
-            async def has_leader() -> bool:
-                return one.leads or other.leads
-
-            await wait_until(has_leader)
+    async with SqlStore(url) as first, SqlStore(url) as second, AsyncExitStack() as stack:
+        one = await stack.enter_async_context(Relay(first, bus, lease_seconds=hour))
+        await wait_until(leads(one))
+        async with Relay(second, bus, lease_seconds=hour) as other:
             await exec_agent(payer(), "pay", store=first, hooks=[remote("ledger", observes=True)])
-            assert one.leads is not other.leads
+            assert one.leads
+            assert not other.leads
+            await stack.aclose()
+            await wait_until(leads(other))
 
-        async def other_leads() -> bool:
-            return other.leads
 
-        await wait_until(other_leads)
+def leads(relay: Relay) -> Callable[[], Awaitable[bool]]:
+    async def check() -> bool:
+        return relay.leads
+
+    return check
 
 
 async def test_a_commit_that_is_too_large_is_told_in_parts_and_a_single_event_becomes_a_dead_letter() -> None:

@@ -28,6 +28,7 @@ from hookline.errors import HookUsageError, StoreUnavailableError, message_of
 from hookline.signals import announce, dead_letter_stored
 from hookline.store import (
     RELAY,
+    RELAY_LEASE,
     DeadLetter,
     QueuedCommit,
     RelayStatus,
@@ -95,6 +96,8 @@ class Relay:
         self._lease_seconds, self._batch_size = lease_seconds, batch_size
         self._slots = asyncio.Semaphore(concurrency)
         self._woken = asyncio.Event()
+        self._lease_ended = False
+        """Whether the relay that led has said so when it stopped."""
         self._stopped = False
         self._leads = False
         self._problem: str | None = None
@@ -117,6 +120,7 @@ class Relay:
         self._store.check_open()
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(self._store.wakeups.woken(RELAY, self._wake))
+            await stack.enter_async_context(self._store.wakeups.woken(RELAY_LEASE, self._note_lease))
             await stack.enter_async_context(self._bus.answer(DEAD_LETTERS, self._take_dead_letter))
             self._task = asyncio.create_task(self._run())
             stack.push_async_callback(self._stop)
@@ -140,10 +144,15 @@ class Relay:
             async with self._store.writing() as connection:
                 await release_relay(connection, self._id)
         self._leads = False
-        self._store.wakeups.wake(RELAY)
+        self._store.wakeups.wake(RELAY_LEASE)
 
     def _wake(self) -> None:
         self._woken.set()
+
+    def _note_lease(self) -> None:
+        if not self._leads:
+            self._lease_ended = True
+            self._wake()
 
     async def _run(self) -> None:
         renew_at, pause = 0.0, FIRST_PAUSE
@@ -151,7 +160,8 @@ class Relay:
             self._woken.clear()
             told, failed = 0, False
             try:
-                if monotonic() >= renew_at:
+                if self._lease_ended or monotonic() >= renew_at:
+                    self._lease_ended = False
                     left = await self._renew()
                     renew_at = monotonic() + (self._lease_seconds / 3 if left is None else left + LEASE_MARGIN)
                 if self._leads:

@@ -132,6 +132,7 @@ from hookline.store._topics import FENCES as FENCES
 from hookline.store._topics import INTERRUPTS as INTERRUPTS
 from hookline.store._topics import OPERATIONS as OPERATIONS
 from hookline.store._topics import RELAY as RELAY
+from hookline.store._topics import RELAY_LEASE as RELAY_LEASE
 from hookline.store._topics import WORK as WORK
 from hookline.store._topics import events_topic as events_topic
 from hookline.store._worker import Worker

@@ -7,7 +7,18 @@ from sqlalchemy.engine import URL
 from hookline.store._database import Address
 from hookline.wakeups import FileWakeups, PostgresWakeups, Wakeups
 
-__all__ = ["DEFINITIONS", "DELIVERIES", "INTERRUPTS", "OPERATIONS", "RELAY", "WORK", "choose_wakeups", "events_topic"]
+__all__ = [
+    "DEFINITIONS",
+    "DELIVERIES",
+    "FENCES",
+    "INTERRUPTS",
+    "OPERATIONS",
+    "RELAY",
+    "RELAY_LEASE",
+    "WORK",
+    "choose_wakeups",
+    "events_topic",
+]
 
 WORK = "work"
 """A person has decided, an operation was released, or a process has begun its lease or ended it: for workers."""
@@ -23,6 +34,8 @@ OPERATIONS = "operations"
 """Operations were changed: for those who follow all of them."""
 RELAY = "relay"
 """Commits were stored that somebody hears in another process: for relays."""
+RELAY_LEASE = "relay-lease"
+"""The relay that tells the commits has ended its lease: for the other relays."""
 SHARDS = 256
 
 
