@@ -3,7 +3,7 @@
 Some of what is tested starts Python itself: a worker of `hookline eval` imports the client of a provider for 1.5 CPU
 seconds, and works for 0.1. Here `sys.executable` is a launcher that hands its arguments, environment, folder and
 standard streams to a server, which forks. The launcher ends as the forked process does, which is killed when the
-launcher is.
+launcher is, and has the launcher as its own `sys.executable`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ LAUNCHER = """\
 import _socket, marshal, os, signal, sys
 server = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
 server.connect({address!r})
-request = marshal.dumps((sys.argv[1:], dict(os.environ), os.getcwd()))
+request = marshal.dumps((sys.argv, dict(os.environ), os.getcwd()))
 streams = b"".join(number.to_bytes(4, sys.byteorder) for number in range(3))
 server.sendmsg([len(request).to_bytes(4, "big")], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, streams)])
 server.sendall(request)
@@ -108,10 +108,14 @@ def _guard(launcher: socket.socket) -> None:
 
 
 def _run_python(arguments: list[str]) -> None:
-    """Run a program as `python ARGUMENTS` does, where they are `-c PROGRAM …` or `-m MODULE …`."""
-    option, program, *rest = (each for each in arguments if each != "-u")
+    """Run a program as `PYTHON [-u] -c PROGRAM …` or `PYTHON [-u] -m MODULE …` does."""
+    sys.executable, *rest = arguments
+    if rest[0] == "-u":
+        del rest[0]
+    first = rest.pop(0)
+    option, program = first[:2], first[2:] or rest.pop(0)
     sys.argv = [option, *rest]
-    sys.path[:0] = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    sys.path[:0] = ["", *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
     if option == "-m":
         runpy.run_module(program, run_name="__main__", alter_sys=True)
     elif option == "-c":
