@@ -18,16 +18,16 @@ import tempfile
 import termios
 import threading
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
 from subprocess import CompletedProcess
 from types import TracebackType
-from typing import Self
+from typing import NoReturn, Self
 
 from tests.programs import CONTEXT, IMPORTED
 
-__all__ = ["Command", "run_command"]
+__all__ = ["Command", "end_process", "enter_process", "run_command"]
 
 CONTEXT.set_forkserver_preload(
     [
@@ -157,17 +157,39 @@ def _run_hookline(
     environment: dict[str, str],
 ) -> None:
     """Run the command line in this process, and end it."""
-    gc.freeze()  # what is imported is no garbage to look for at the end
-    for number, stream in enumerate(streams):
-        os.dup2(stream.fileno(), number)
+    enter_process([stream.fileno() for stream in streams], environment, cwd)
+    for stream in streams:
         stream.close()
     if terminal:
         os.setsid()
         fcntl.ioctl(0, termios.TIOCSCTTY, 0)  # so that Ctrl-C is a signal
         warnings.simplefilter("error")
-    signal.signal(signal.SIGINT, signal.default_int_handler if hears_ctrl_c else signal.SIG_IGN)
+    if not hears_ctrl_c:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+    sys.argv = ["hookline", *arguments]
+    end_process(_hookline)
+
+
+def _hookline() -> None:
+    from hookline.cli import main
+
+    main()
+
+
+def enter_process(streams: Sequence[int], environment: Mapping[str, str], folder: Path) -> None:
+    """Give this process, which was forked, what Python starts with.
+
+    Args:
+        streams: The file descriptors of its standard input, output and error.
+        environment: Its environment variables.
+        folder: The folder that it runs in.
+    """
+    gc.freeze()  # what is imported is no garbage to look for at the end
+    for number, stream in enumerate(streams):
+        os.dup2(stream, number)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    os.chdir(cwd)
+    os.chdir(folder)
     os.environ.clear()
     os.environ.update(environment)
     unbuffered = bool(environment.get("PYTHONUNBUFFERED"))
@@ -179,12 +201,13 @@ def _run_hookline(
     )
     sys.stderr = sys.__stderr__ = open(2, "w", buffering=1, errors="backslashreplace", closefd=False)  # noqa: SIM115
     faulthandler.register(signal.SIGUSR1)
-    sys.argv = ["hookline", *arguments]
+
+
+def end_process(run: Callable[[], object]) -> NoReturn:
+    """Run a program in this process, and end it as Python does."""
     code: int | str | None = 0
     try:
-        from hookline.cli import main
-
-        main()
+        run()
     except SystemExit as ended:
         code = ended.code
     threading._shutdown()  # type: ignore[attr-defined]

@@ -144,6 +144,7 @@ def test_models_stand_side_by_side(suite: str, provider: Provider, tmp_path: Pat
     assert worse.exit_code == 1, worse.output
 
 
+@pytest.mark.usefixtures("forked_workers")
 def test_models_run_in_worker_processes_and_a_run_is_resumed(suite: str, provider: Provider, tmp_path: Path) -> None:
     saved = tmp_path / "run.jsonl"
     models = ["--model", MODEL, "--model", "ground-truth"]
@@ -230,6 +231,7 @@ def test_a_model_works_on_the_environment_of_an_agentdojo_task(provider: Provide
     assert "Emma Johnson" in provider.bodies[0]["messages"][0]["content"]
 
 
+@pytest.mark.usefixtures("forked_workers")
 def test_a_model_that_does_not_solve_an_agentdojo_task_fails_it(provider: Provider) -> None:
     provider.script(bank_clerk)
 
@@ -262,6 +264,7 @@ def toolless(task):
 """
 
 
+@pytest.mark.usefixtures("forked_workers")
 def test_an_agent_of_ones_own_runs_agentdojo_and_its_attacks(tmp_path: Path) -> None:
     (tmp_path / "banker.py").write_text(BANK_AGENT)
     target = str(tmp_path / "banker.py")
@@ -283,6 +286,7 @@ def test_an_agent_of_ones_own_runs_agentdojo_and_its_attacks(tmp_path: Path) -> 
     assert "none of the tools of suite 'banking'" in refused.stderr
 
 
+@pytest.mark.usefixtures("forked_workers")
 def test_an_attack_on_a_model_asks_that_model(provider: Provider) -> None:
     provider.script(bank_clerk)
     args = ["attack", "agentdojo:banking", "--task", "user_task_1", "--policy", "no guard", "--model", MODEL]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -13,7 +15,6 @@ from hookline.evals import load_run
 from hookline.evals.tapes import ModelTape
 from tests.adapters.provider import Exchange, Provider
 from tests.cli.test_eval_models import MINI, MODEL, UNPRICED, provider, results_of, run, serve_price, suite
-from tests.commands import Command
 
 __all__ = ["provider", "suite"]
 
@@ -30,9 +31,16 @@ def record(suite: str, *further: str) -> None:
 
 @pytest.mark.parametrize(("recording", "replaying"), [([], []), (["--workers", "2"], ["--workers", "1"])])
 def test_a_recorded_run_needs_neither_tools_nor_the_model(
-    suite: str, provider: Provider, recording: list[str], replaying: list[str]
+    suite: str,
+    provider: Provider,
+    recording: list[str],
+    replaying: list[str],
+    forking_python: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    record(suite, *recording)
+    with monkeypatch.context() as patch:  # the worker that replays is one that nobody has forked
+        patch.setattr(sys, "executable", forking_python)
+        record(suite, *recording)
     asked, called = len(provider.exchanges), prices_asked()
 
     result = run(suite, "--model", MODEL, "--tape", "tapes", "--mode", "replay", *replaying, "--json")
@@ -212,7 +220,9 @@ def test_a_tape_remembers_that_a_cost_is_unknown(suite: str, provider: Provider)
     assert limited.exit_code == 0, limited.output  # nobody is paid
 
 
-def test_a_killed_run_leaves_whole_tapes_and_asks_only_what_is_missing(suite: str, provider: Provider) -> None:
+def test_a_killed_run_leaves_whole_tapes_and_asks_only_what_is_missing(
+    suite: str, provider: Provider, forking_python: str
+) -> None:
     held = threading.Event()
 
     def hold_juice(exchange: Exchange) -> None:
@@ -224,7 +234,7 @@ def test_a_killed_run_leaves_whole_tapes_and_asks_only_what_is_missing(suite: st
 
     provider.script(hold_juice)
     args = [suite, "--model", MODEL, "--tape", "tapes", "--concurrency", "1"]
-    with Command("eval", *args) as process:
+    with subprocess.Popen([forking_python, "-c", "from hookline.cli import main; main()", "eval", *args]) as process:
         assert held.wait(60)
         process.kill()
 

@@ -32,12 +32,17 @@ def planting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plant("")
 
 
+FORKED = pytest.mark.usefixtures("forked_processes")
+
+
 @pytest.mark.parametrize(
     ("dialect", "places"), [("sqlite", ["in a pause"]), ("postgresql", ["after a tool", "in a stream"])]
 )
 async def test_the_store_engine_keeps_the_contract(
-    database_url: str, dialect: str, places: list[str], tmp_path: Path, nats_bus: str
+    database_url: str, dialect: str, places: list[str], tmp_path: Path, nats_bus: str, request: pytest.FixtureRequest
 ) -> None:
+    if dialect == "postgresql":  # and on SQLite with processes that nobody has forked
+        request.getfixturevalue("forked_processes")
     found = await check_engine(
         "tests.engines.planted:sound",
         url=database_url,
@@ -49,6 +54,7 @@ async def test_the_store_engine_keeps_the_contract(
     assert [each.place for each in found] == places
 
 
+@FORKED
 @pytest.mark.parametrize(("dialect", "places"), [("sqlite", ["in a tool"]), ("postgresql", ["in a pause"])])
 async def test_the_dbos_engine_keeps_the_contract(
     database_url: str,
@@ -71,6 +77,7 @@ async def test_the_dbos_engine_keeps_the_contract(
     assert [each.place for each in found] == places
 
 
+@FORKED
 async def test_the_contract_finds_what_starts_twice(postgresql_url: str, tmp_path: Path) -> None:
     with pytest.raises(ContractError, match=r"started twice|heard twice"):
         await check_engine(
@@ -82,6 +89,7 @@ async def test_the_contract_finds_what_starts_twice(postgresql_url: str, tmp_pat
         )
 
 
+@FORKED
 async def test_a_trial_finds_what_an_engine_leaves_out_and_what_remote_observers_hear_wrong(
     postgresql_url: str, tmp_path: Path, nats_bus: str, planting: None
 ) -> None:

@@ -10,7 +10,17 @@ from functools import partial
 import anyio
 import pytest
 
-from hookline import AfterToolCall, BeforeToolCall, Hooks, OnToolCallError
+from hookline import (
+    AfterToolCall,
+    Agent,
+    BeforeToolCall,
+    Hooks,
+    ModelResponse,
+    OnToolCallError,
+    ScriptedModel,
+    ToolRequest,
+    exec_agent,
+)
 from hookline.errors import install_command
 from hookline.evals import EventRecorder, ForbiddenToolError, SuiteRun, TaskOutcome, UnknownSuiteError, UnknownTaskError
 from hookline.evals.suites.agentdojo import SUITES, VERSION, AgentDojoSuite, _suites, load_suite
@@ -102,6 +112,18 @@ def test_a_tool_that_a_hook_answered_leaves_the_task_unsolved(suites: list[Agent
     assert outcome.utility is False
     assert outcome.tool_results[-1] == "sent"
     assert outcome.tools_run == outcome.result.tool_calls - 1
+
+
+@pytest.mark.parametrize("further", [[], [ToolRequest("delete_file", {"file_id": "1"}, toolset="workspace")]])
+def test_a_task_is_unsolved_if_more_was_changed_than_it_asks_for(further: list[ToolRequest]) -> None:
+    suite = load_suite("workspace")
+    task = suite.task("user_task_6")
+    *turns, answer = task.script("workspace")
+    model = ScriptedModel([*turns, *(ModelResponse(tool_calls=[call]) for call in further), answer])
+
+    result = anyio.run(exec_agent, Agent(id="clerk", model=model, tools=suite.tools(task.environment)), "Go")
+
+    assert task.utility(result) is not bool(further)
 
 
 def test_tasks_do_not_share_an_environment(suites: list[AgentDojoSuite]) -> None:

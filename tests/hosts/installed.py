@@ -155,5 +155,5 @@ def alive(pid: int) -> bool:
     """Whether a process runs; one that nobody waited for does not."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):  # the second, if it ends between opening the file and reading it
         return False

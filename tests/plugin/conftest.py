@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib.metadata
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -17,6 +19,8 @@ import yaml
 import hookline.evals.mocking._mocks
 import hookline.evals.reports._session_report
 import hookline.runtime
+from tests.forked_python import fork_python
+from tests.plugin.imports import import_pytest
 
 LOADED = (anyio, filelock, jinja2, yaml, hookline)
 
@@ -63,8 +67,9 @@ async def ask(agent, hooks):
 class Project:
     """A folder with a user's tests, which are run by a pytest of their own."""
 
-    def __init__(self, pytester: pytest.Pytester) -> None:
+    def __init__(self, pytester: pytest.Pytester, request: pytest.FixtureRequest) -> None:
         self.pytester = pytester
+        self._request = request
         self.path = pytester.path
         pytester.makeini("[pytest]\n")
         self.write("shop.py", SHOP)
@@ -97,7 +102,10 @@ class Project:
         if only == "asyncio":
             options += ["-o", "asyncio_default_fixture_loop_scope=function"]
         if apart:
-            return self.pytester.runpytest_subprocess(*options, *arguments)
+            options += ["-W", "ignore:Module already imported:pytest.PytestAssertRewriteWarning"]  # it is a fork
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(sys, "executable", self._request.getfixturevalue("forking_python"))
+                return self.pytester.runpytest_subprocess(*options, *arguments)
         return self.pytester.runpytest_inprocess(*options, *arguments, no_reraise_ctrlc=True)
 
     def properties(self, *arguments: str) -> dict[str, dict[str, str]]:
@@ -112,8 +120,14 @@ class Project:
         }
 
 
+@pytest.fixture(scope="session")
+def forking_python() -> Iterator[str]:
+    with fork_python(import_pytest) as python:
+        yield python
+
+
 @pytest.fixture
-def project(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Project:
+def project(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Project:
     for variable in ("CI", "BUILD_NUMBER"):  # with these pytest repeats each failure whole in its summary
         monkeypatch.delenv(variable, raising=False)
-    return Project(pytester)
+    return Project(pytester, request)

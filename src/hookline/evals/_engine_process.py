@@ -1,8 +1,8 @@
 """A process of the contract of engines: it serves one agent, and kills itself at a place that it is told.
 
-`python -m hookline.evals._engine_process ENGINE URL FOLDER LEASE_SECONDS BUS`. In the folder, the file `ledger` gets a
-line for whatever happens, and a file `kill-<operation>` has the place at which the process kills itself. With a bus,
-the process also relays events, and hears those of all processes.
+`python -m hookline.evals._engine_process PROCESS ENGINE URL FOLDER LEASE_SECONDS BUS`. In the folder, the file `ledger`
+gets a line for whatever happens, which names PROCESS, and a file `kill-<operation>` has the place at which the process
+kills itself. With a bus, the process also relays events, and hears those of all processes.
 """
 
 from __future__ import annotations
@@ -36,15 +36,20 @@ OBSERVERS = "contract-observers"
 
 
 class Ledger:
-    """What happened in all processes of the contract, as lines of JSON in one file."""
+    """What happened in all processes of the contract, as lines of JSON in one file.
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    Args:
+        folder: The folder of the file.
+        process: The name of the process that writes.
+    """
+
+    def __init__(self, folder: Path, process: str) -> None:
+        self.folder, self.process = folder, process
         self.file = folder / "ledger"
 
     def write(self, kind: str, operation_id: str, what: str = "") -> None:
         """Add a line; a single write of a short line is atomic."""
-        line = json.dumps({"kind": kind, "op": operation_id, "what": what, "pid": os.getpid(), "time": time()})
+        line = json.dumps({"kind": kind, "op": operation_id, "what": what, "process": self.process, "time": time()})
         with self.file.open("a") as file:
             file.write(f"{line}\n")
 
@@ -204,9 +209,8 @@ def _as_context(made: Any) -> AbstractAsyncContextManager[Any]:
     return made if isinstance(made, AbstractAsyncContextManager) else nullcontext(made)
 
 
-async def serve_agent(engine_name: str, url: str, folder: Path, lease_seconds: float, bus_name: str) -> None:
+async def serve_agent(ledger: Ledger, engine_name: str, url: str, lease_seconds: float, bus_name: str) -> None:
     """Serve the agent until the process is killed."""
-    ledger = Ledger(folder)
     async with AsyncExitStack() as stack:
         store = await stack.enter_async_context(SqlStore(url, lease_seconds=lease_seconds))
         if bus_name:
@@ -219,4 +223,5 @@ async def serve_agent(engine_name: str, url: str, folder: Path, lease_seconds: f
 
 
 if __name__ == "__main__":
-    asyncio.run(serve_agent(sys.argv[1], sys.argv[2], Path(sys.argv[3]), float(sys.argv[4]), sys.argv[5]))
+    _, name, engine, address, notes, lease, bus_name = sys.argv
+    asyncio.run(serve_agent(Ledger(Path(notes), name), engine, address, float(lease), bus_name))

@@ -8,6 +8,7 @@ import sys
 from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from itertools import count
 from pathlib import Path
 from time import monotonic, time
 from typing import Any, Self, TypeVar
@@ -175,7 +176,7 @@ class EngineTrial:
     ) -> None:
         self._engine_name, self._bus_name = engine, bus
         self._url, self._lease_seconds, self._within = url, lease_seconds, within
-        self._ledger = Ledger(folder)
+        self._ledger = Ledger(folder, "trial")
         self._stack = AsyncExitStack()
         self._store: SqlStore
         self._engine: Engine
@@ -293,34 +294,35 @@ class _Processes:
 
     def __init__(self, arguments: Sequence[str], ledger: Ledger) -> None:
         self._arguments, self._ledger = arguments, ledger
-        self._running: list[asyncio.subprocess.Process] = []
+        self._running: dict[str, asyncio.subprocess.Process] = {}
+        self._names = map(str, count(1))
 
     async def fill(self) -> None:
         """Start processes until two serve."""
-        self._running = [each for each in self._running if each.returncode is None]
+        self._running = {name: each for name, each in self._running.items() if each.returncode is None}
         while len(self._running) < 2:
-            self._running.append(
-                await asyncio.create_subprocess_exec(
-                    sys.executable,
-                    "-m",
-                    "hookline.evals._engine_process",
-                    *self._arguments,
-                    env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-                )
+            name = next(self._names)
+            self._running[name] = await asyncio.create_subprocess_exec(
+                sys.executable,
+                "-m",
+                "hookline.evals._engine_process",
+                name,
+                *self._arguments,
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
             )
         ends = monotonic() + START_SECONDS
-        while {each.pid for each in self._running} - {line["pid"] for line in self._ledger.read("")}:
+        while set(self._running) - {line["process"] for line in self._ledger.read("")}:
             if monotonic() > ends:
                 raise ContractError(
                     "The processes that serve the agent.", f"they begin within {START_SECONDS:g} s", "no"
                 )
-            if any(each.returncode is not None for each in self._running):
+            if any(each.returncode is not None for each in self._running.values()):
                 raise ContractError("The processes that serve the agent.", "they run", "one has ended")
             await asyncio.sleep(TICK)
 
     async def stop(self) -> None:
         """Kill all processes."""
-        for each in self._running:
+        for each in self._running.values():
             if each.returncode is None:
                 each.kill()
             await each.wait()
@@ -381,6 +383,6 @@ def _takeover_seconds(lines: Sequence[dict[str, Any]]) -> float:
     for line in lines[lines.index(kill) + 1 :]:
         if line["kind"] == "decided":
             began = float(line["time"]) if kill["what"] == "in a pause" else began
-        elif line["kind"] in SIGNS_OF_A_RUN and line["pid"] != kill["pid"]:
+        elif line["kind"] in SIGNS_OF_A_RUN and line["process"] != kill["process"]:
             return float(line["time"]) - began
     return time() - began

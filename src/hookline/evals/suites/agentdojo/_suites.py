@@ -84,9 +84,10 @@ class AgentDojoTask:
             for call in message.tool_calls
             if isinstance(call.args, Mapping)
         ]
-        judged = self.source.utility_from_traces(result.output, self.before, self.environment, trace)
+        before = _share_unchanged(self.before, self.environment)
+        judged = self.source.utility_from_traces(result.output, before, self.environment, trace)
         if judged is None:
-            judged = self.source.utility(result.output, self.before, self.environment)
+            judged = self.source.utility(result.output, before, self.environment)
         return bool(judged)
 
 
@@ -290,6 +291,21 @@ class AgentDojoSuite:
         )
 
 
+def _share_unchanged(before: Any, after: Any) -> Any:
+    """Return what was before with the very objects of what is after wherever the two are equal.
+
+    The checks compare environments with DeepDiff, which does not look into one and the same object: two thirds of the
+    time that all tasks took were its comparison of what no tool had touched.
+    """
+    if before == after:
+        return after
+    if isinstance(before, dict) and isinstance(after, dict):
+        return {key: _share_unchanged(value, after[key]) if key in after else value for key, value in before.items()}
+    if isinstance(before, _agentdojo().BaseModel) and type(before) is type(after):
+        return before.model_copy(update=_share_unchanged(vars(before), vars(after)))
+    return before
+
+
 def _judge(task: AgentDojoTask, result: OperationResult) -> tuple[bool, list[CheckResult]]:
     """Judge a run as the suite does. A check that raises counts as failed."""
     try:
@@ -322,9 +338,11 @@ def _agentdojo() -> SimpleNamespace:
             from agentdojo.agent_pipeline.tool_execution import tool_result_to_str
             from agentdojo.functions_runtime import FunctionCall, FunctionsRuntime
             from agentdojo.task_suite.load_suites import get_suite
+            from pydantic import BaseModel
     except ModuleNotFoundError as error:
         raise MissingExtraError("agentdojo", "Running AgentDojo's suites") from error
     return SimpleNamespace(
+        BaseModel=BaseModel,
         get_suite=get_suite,
         FunctionCall=FunctionCall,
         FunctionsRuntime=FunctionsRuntime,
