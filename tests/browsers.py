@@ -46,7 +46,17 @@ NAMED, NEEDED = "HOOKLINE_CHROMIUM", "HOOKLINE_NEEDS_BROWSER"
 SHELL = "chromium-headless-shell"
 NAMES = (SHELL, "chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 NOT_RUN = "no Chromium can be started"
-FLAGS = ("--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage")
+FLAGS = (
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-dev-shm-usage",
+    "--in-process-gpu",
+    "--renderer-process-limit=1",
+    # Scripts are compiled in the thread that runs them, and garbage is collected less often: other tests want the cores.
+    "--js-flags=--single-threaded,--min-semi-space-size=16",
+)
+"""To start a process takes longer than most tests do in it, so all pages of a context share one, while one is open."""
 INSTALL_SECONDS, TRY_SECONDS = 300, 60
 PACKAGE = "@sparticuz/chromium"
 UNPACK = f"import('{PACKAGE}').then(async (found) => console.log(await found.default.executablePath()))"

@@ -93,8 +93,13 @@ def sign_in(context: BrowserContext, site: Site, secret: str | None) -> None:
 
 @pytest.fixture(scope="module")
 def window(browser: Browser, paged: Site) -> Iterator[BrowserContext]:
-    """A browser for one person after another: it keeps the scripts that it has loaded, and the page keeps nothing there."""
+    """A browser for one person after another: it keeps the scripts that it has loaded, and the page keeps nothing there.
+
+    Its first page is empty and stays open, which keeps the process that draws the pages of all tests: to start one takes
+    longer than most tests do there.
+    """
     context = open_window(browser, paged)
+    context.new_page()
     yield context
     context.close()
 
@@ -114,7 +119,7 @@ def page(window: BrowserContext, paged: Site, secret: str, complaints: list[str]
     page.on("pageerror", lambda error: complaints.append(str(error)))
     page.on("request", lambda asked: None if asked.url.startswith(paged.address) else complaints.append(asked.url))
     yield page
-    for each in window.pages:
+    for each in window.pages[1:]:
         each.close()
     window.clear_cookies()
     assert complaints == []
