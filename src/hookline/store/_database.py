@@ -417,10 +417,19 @@ class Database:
         if self._thread is None:
             async with self.writing() as connection:
                 return await work(connection)
+        effects: list[Callable[[], object]] = []
+
+        async def run(connection: AsyncConnection) -> T:
+            assert connection.sync_connection is not None
+            connection.sync_connection.info[EFFECTS] = effects
+            return await work(connection)
+
         with translate_errors(self.name):
             async with self._write_turn:
                 self._check_open()
-                return await self._thread.run(work)
+                result = await self._thread.run(run)
+                _run_effects(effects, None)
+                return result
 
     @asynccontextmanager
     async def reading(self) -> AsyncIterator[AsyncConnection]:
