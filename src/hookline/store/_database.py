@@ -612,11 +612,15 @@ class Database:
         return engine
 
     def _create_sqlite_engine(self, size: int, begin: str, pragmas: list[str]) -> AsyncEngine:
+        # Only here: it imports the driver, which a store in PostgreSQL does not need.
+        from hookline.store._sqlite_driver import connect_sqlite
+
         silence_driver_debug()
         engine = create_async_engine(
             self.address.url,
             # `isolation_level=None`: otherwise the driver begins transactions by itself.
             connect_args={
+                "async_creator_fn": connect_sqlite,
                 "isolation_level": None,
                 "timeout": self.retry_seconds,
                 "factory": SqliteConnection,
