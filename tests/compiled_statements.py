@@ -1,14 +1,16 @@
-"""SQL that SQLAlchemy compiles once per process: for each database anew, it takes a fifth of a test of a store."""
+"""What SQLAlchemy does once per process of the tests: for each database anew, it takes a third of a test of a store."""
 
 from __future__ import annotations
 
 from collections.abc import Hashable
 from typing import Any
 
-from sqlalchemy import ClauseElement, Dialect
+from sqlalchemy import ClauseElement, Connection, Dialect
+from sqlalchemy.dialects.postgresql.asyncpg import PGDialect_asyncpg
+from sqlalchemy.dialects.sqlite.pysqlite import SQLiteDialect_pysqlite
 from sqlalchemy.util import LRUCache
 
-__all__ = ["share_compiled_statements"]
+__all__ = ["share_compiled_statements", "share_server_settings"]
 
 STATEMENTS = 2000
 
@@ -27,3 +29,18 @@ def share_compiled_statements() -> None:
         return compile_statement(self, first, compiled_cache=cache, **more)
 
     ClauseElement._compile_w_cache = compile_once  # type: ignore[method-assign]
+
+
+def share_server_settings() -> None:
+    """Have the first engine of each kind alone ask the database about its version and its settings."""
+    found: dict[type[Dialect], dict[str, Any]] = {}
+    for kind in (PGDialect_asyncpg, SQLiteDialect_pysqlite):
+
+        def initialize_once(self: Dialect, connection: Connection, *, ask: Any = kind.initialize) -> None:
+            if type(self) not in found:
+                before = dict(vars(self))
+                ask(self, connection)
+                found[type(self)] = {name: vars(self)[name] for name in vars(self).keys() - before.keys()}
+            vars(self).update(found[type(self)])
+
+        kind.initialize = initialize_once  # type: ignore[method-assign]

@@ -23,7 +23,7 @@ import pytest
 
 from hookline.store import SqlStore
 from hookline.store._migrate import VERSION_TABLE
-from tests.compiled_statements import share_compiled_statements
+from tests.compiled_statements import share_compiled_statements, share_server_settings
 from tests.temporary import short_folder
 
 __all__ = [
@@ -41,6 +41,7 @@ __all__ = [
 ]
 
 share_compiled_statements()
+share_server_settings()
 
 DIALECTS = ("sqlite", "postgresql")
 TABLES = "with_tables"
