@@ -23,7 +23,7 @@ import pytest
 
 from hookline.store import SqlStore
 from hookline.store._migrate import VERSION_TABLE
-from tests.compiled_statements import share_compiled_statements
+from tests.shared_answers import share_compiled_statements, share_server_settings, share_types
 from tests.temporary import short_folder
 
 __all__ = [
@@ -41,6 +41,8 @@ __all__ = [
 ]
 
 share_compiled_statements()
+share_server_settings()
+share_types()
 
 DIALECTS = ("sqlite", "postgresql")
 TABLES = "with_tables"
@@ -58,6 +60,8 @@ FROM pg_class WHERE relnamespace = 'public'::regnamespace
 IS_LEFT = """
 SELECT count(*) = 1 FROM pg_stat_activity WHERE datname = current_database() AND backend_type = 'client backend'
 """
+EMPTIER = "emptier"
+"""The name of the connections that empty databases, for tests that count those of a store."""
 LOOKS = 50
 """How often a connection that is still there is waited for, 2 ms each; PostgreSQL closes them after its client."""
 
@@ -68,11 +72,13 @@ DECLARE
 BEGIN
     SET LOCAL session_replication_role = replica;
     FOR each IN
-        SELECT tablename FROM pg_tables WHERE schemaname = 'public' AND tablename <> '{VERSION_TABLE}'
+        SELECT relname FROM pg_class WHERE relnamespace = 'public'::regnamespace AND relkind = 'r'
+        AND relname <> '{VERSION_TABLE}' AND pg_relation_size(oid) > 0
     LOOP
         EXECUTE format('DELETE FROM %I', each);
     END LOOP;
-    PERFORM setval(format('%I', sequencename)::regclass, start_value, false) FROM pg_sequences;
+    PERFORM setval(format('%I', sequencename)::regclass, start_value, false) FROM pg_sequences
+    WHERE last_value IS NOT NULL;
 END
 $$
 """
@@ -98,9 +104,15 @@ shutil.rmtree(folder, ignore_errors=True)
 """Ends a server and removes its folder once the process of the tests is gone, even if that was killed."""
 
 
-def init_without_sync(initdb: Callable[..., str], args: list[str], **more: Any) -> str:
-    """Make the files of a server without waiting for the disk."""
-    return initdb([*args, "--no-sync"], **more)
+SETTINGS = ("fsync", "full_page_writes", "autovacuum", "jit")
+"""What is switched off: it survives the crash of a process without waiting for the disk, no test switches the machine
+off, and all tables are small."""
+
+
+def init_for_tests(initdb: Callable[..., str], args: list[str], **more: Any) -> str:
+    """Make the files of a server, without waiting for the disk."""
+    off = [argument for each in SETTINGS for argument in ("-c", f"{each}=off")]
+    return initdb([*args, "--no-sync", *off], **more)
 
 
 class Server:
@@ -115,7 +127,7 @@ class Server:
         from pgserver import _commands, postgres_server
 
         # Half of the time that it takes is that of the disk.
-        postgres_server.initdb = functools.partial(init_without_sync, _commands.initdb)
+        postgres_server.initdb = functools.partial(init_for_tests, _commands.initdb)
         # Not a folder of pytest's: the path of the socket in it must be short, and the server runs as another user.
         self._folder = Path(tempfile.mkdtemp(prefix="pg", dir=short_folder()))
         self._watcher = Popen([sys.executable, "-c", WATCHER, str(self._folder)], stdin=PIPE, start_new_session=True)
@@ -128,9 +140,7 @@ class Server:
         self._uses: dict[str, int] = {}
         # One for each copy: a new one would read the catalogs again, which takes six times as long as to empty it.
         self._emptying: dict[str, asyncpg.Connection] = {}
-        # It survives the crash of a process without waiting for the disk, and no test switches the machine off.
-        off = [f"ALTER SYSTEM SET {each} = off" for each in ("fsync", "full_page_writes")]
-        self.administer(*off, "SELECT pg_reload_conf()", f"CREATE DATABASE {TABLES}")
+        self.administer(f"CREATE DATABASE {TABLES}")
         make_tables(self.uri_of(TABLES))
         self._schema = self._thread.submit(self._loop.run, self._schema_of(TABLES)).result()
 
@@ -185,7 +195,8 @@ class Server:
     async def _empty(self, name: str) -> bool:
         try:
             if name not in self._emptying:
-                self._emptying[name] = await asyncpg.connect(self.uri_of(name))
+                settings = {"application_name": EMPTIER}
+                self._emptying[name] = await asyncpg.connect(self.uri_of(name), server_settings=settings)
             connection = self._emptying[name]
             for _ in range(LOOKS):
                 if await connection.fetchval(IS_LEFT):

@@ -8,9 +8,11 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
+from threading import get_ident
 
 import pytest
 from sqlalchemy import select
+from sqlalchemy.ext.asyncio import AsyncConnection
 
 import hookline
 from hookline import Agent, Approve, BeforeStep, Hook, ModelResponse, ScriptedModel, ToolRequest, exec_agent, tool
@@ -187,6 +189,22 @@ async def test_what_follows_a_commit_happens_after_it_or_not_at_all(database_url
         async with store.writing():
             pass
     assert done == ["committed"]
+
+
+async def test_what_follows_a_whole_transaction_happens_in_the_thread_of_the_loop(database_url: str) -> None:
+    threads: list[int] = []
+
+    async def work(connection: AsyncConnection) -> None:
+        after_commit(connection, lambda: threads.append(get_ident()))
+
+    async with SqlStore(database_url) as store:
+        await store._database.write(work)
+        assert threads == [get_ident()]
+
+        Faults(store, "refused").at(1)
+        with pytest.raises(StoreUnavailableError):
+            await store._database.write(work)
+    assert len(threads) == 1
 
 
 CHANGING = {"add", "append", "appendleft", "clear", "discard", "extend", "insert", "pop", "popleft", "remove", "update"}

@@ -16,13 +16,16 @@ import pytest
 
 from hookline.store import SqlStore
 from hookline.wakeups import PostgresWakeups
-from tests.databases import Server
+from tests.databases import EMPTIER, Server
 
 from .media import NET
 
 pytestmark = pytest.mark.anyio
 
-OTHERS = "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
+OTHERS = f"""
+SELECT pid FROM pg_stat_activity
+WHERE datname = current_database() AND pid <> pg_backend_pid() AND application_name <> '{EMPTIER}'
+"""
 LISTENING = f"SELECT count(*) FROM ({OTHERS} AND query ~ '^(LISTEN \"?hookline\"?$|BEGIN; SET LOCAL)') AS found"
 
 

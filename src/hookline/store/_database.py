@@ -356,6 +356,9 @@ class Database:
         durability: What commits survive; for SQLite only.
         retry_seconds: Seconds for which a locked SQLite file is waited for, and a lost PostgreSQL server retried.
         pool_size: Number of connections to PostgreSQL.
+
+    Attributes:
+        keeper: The connection that keeps a database in memory, which is new with it; `None` for any other database.
     """
 
     def __init__(self, address: Address, *, durability: Durability, retry_seconds: float, pool_size: int) -> None:
@@ -365,9 +368,9 @@ class Database:
         self.retry_seconds = retry_seconds
         self._write_turn = asyncio.Lock()
         self._closed = False
-        # A database in memory is lost with its last connection, and a cancelled connection is closed: `_keeper` stays.
+        # A database in memory is lost with its last connection, and a cancelled connection is closed: `keeper` stays.
         self._connecting: set[asyncio.Task[None]] = set()
-        self._keeper = sqlite3.connect(f"{address.url.database}?vfs=memdb", uri=True) if address.in_memory else None
+        self.keeper = sqlite3.connect(f"{address.url.database}?vfs=memdb", uri=True) if address.in_memory else None
         self._thread: TransactionThread | None = None
         if address.dialect == "postgresql":
             self._writer = self._create_postgresql_engine(pool_size)
@@ -417,10 +420,19 @@ class Database:
         if self._thread is None:
             async with self.writing() as connection:
                 return await work(connection)
+        effects: list[Callable[[], object]] = []
+
+        async def run(connection: AsyncConnection) -> T:
+            assert connection.sync_connection is not None
+            connection.sync_connection.info[EFFECTS] = effects
+            return await work(connection)
+
         with translate_errors(self.name):
             async with self._write_turn:
                 self._check_open()
-                return await self._thread.run(work)
+                result = await self._thread.run(run)
+                _run_effects(effects, None)
+                return result
 
     @asynccontextmanager
     async def reading(self) -> AsyncIterator[AsyncConnection]:
@@ -520,8 +532,8 @@ class Database:
         await self._reader.dispose()
         if self._thread is not None:
             await self._thread.aclose()
-        if self._keeper is not None:
-            self._keeper.close()
+        if self.keeper is not None:
+            self.keeper.close()
 
     @property
     def _max_wait(self) -> float:
@@ -603,11 +615,15 @@ class Database:
         return engine
 
     def _create_sqlite_engine(self, size: int, begin: str, pragmas: list[str]) -> AsyncEngine:
+        # Only here: it imports the driver, which a store in PostgreSQL does not need.
+        from hookline.store._sqlite_driver import connect_sqlite
+
         silence_driver_debug()
         engine = create_async_engine(
             self.address.url,
             # `isolation_level=None`: otherwise the driver begins transactions by itself.
             connect_args={
+                "async_creator_fn": connect_sqlite,
                 "isolation_level": None,
                 "timeout": self.retry_seconds,
                 "factory": SqliteConnection,

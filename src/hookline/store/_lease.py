@@ -80,19 +80,21 @@ class Lease:
         Raises:
             StoreUnavailableError: If the database cannot be reached.
         """
+        await self.database.write(self._renew)
+
+    async def _renew(self, connection: AsyncConnection) -> None:
         now = self.database.now_sql()
         mine = workers.c.worker_id == self.worker_id
-        async with self.database.writing() as connection:
-            renewed = await connection.execute(update(workers).where(mine).values(alive_until=now + self.seconds))
-            await self._release_abandoned(connection)
-            if renewed.rowcount:
-                return
-            if self.seconds < LONGEST_UNSEEN:  # otherwise workers see it in time to look when it ends
-                after_commit(connection, self._wake)
-            await connection.execute(
-                insert(workers).values(worker_id=self.worker_id, alive_until=now + self.seconds, started_at=now)
-            )
-            await connection.execute(delete(workers).where(workers.c.alive_until < now - REMEMBERED * self.seconds))
+        renewed = await connection.execute(update(workers).where(mine).values(alive_until=now + self.seconds))
+        await self._release_abandoned(connection)
+        if renewed.rowcount:
+            return
+        if self.seconds < LONGEST_UNSEEN:  # otherwise workers see it in time to look when it ends
+            after_commit(connection, self._wake)
+        await connection.execute(
+            insert(workers).values(worker_id=self.worker_id, alive_until=now + self.seconds, started_at=now)
+        )
+        await connection.execute(delete(workers).where(workers.c.alive_until < now - REMEMBERED * self.seconds))
 
     async def _release_abandoned(self, connection: AsyncConnection) -> None:
         for operation_id in sorted(self.abandoned):
@@ -120,13 +122,15 @@ class Lease:
     async def give_up(self) -> None:
         """End the lease now, so that other processes need not wait until it expires."""
         try:
-            async with self.database.writing() as connection:
-                await connection.execute(delete(workers).where(workers.c.worker_id == self.worker_id))
-                owned = (operations.c.status == "running") & (operations.c.owner == self.worker_id)
-                if (await connection.execute(select(operations.c.operation_id).where(owned).limit(1))).first():
-                    after_commit(connection, self._wake)
+            await self.database.write(self._give_up)
         except (StoreUnavailableError, SQLAlchemyError) as error:
             logger.warning("The lease of worker %s could not be ended; it expires by itself: %s", self.worker_id, error)
+
+    async def _give_up(self, connection: AsyncConnection) -> None:
+        await connection.execute(delete(workers).where(workers.c.worker_id == self.worker_id))
+        owned = (operations.c.status == "running") & (operations.c.owner == self.worker_id)
+        if (await connection.execute(select(operations.c.operation_id).where(owned).limit(1))).first():
+            after_commit(connection, self._wake)
 
 
 def is_orphaned_sql(database: Database) -> ColumnElement[bool]:

@@ -1,14 +1,17 @@
 """Migrate the tables of a database to the newest revision (alembic), once, however many processes start together.
 
-A new SQLite database gets the newest tables at once, a tenth of the time that all migrations take. Alembic is imported
+A new SQLite database gets the newest tables at once, a tenth of the time that all migrations take. One in memory gets a
+copy of the first one of its process, which takes a thirtieth of the time that its statements take. Alembic is imported
 only for tables that have to change: it takes a fifth of the time of importing a store.
 """
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Callable
 from functools import cache, partial
 from pathlib import Path
+from threading import Lock
 from typing import TYPE_CHECKING
 
 from sqlalchemy import (
@@ -65,6 +68,7 @@ FIND_TABLE = {
 SCRIPTS = Path(__file__).with_name("_migrations")
 LOCK = 0x686F6F6B6C696E65
 """Key of PostgreSQL's advisory lock that one process holds while it migrates and the others wait."""
+_template_lock = Lock()
 
 
 async def migrate(database: Database) -> None:
@@ -77,6 +81,9 @@ async def migrate(database: Database) -> None:
         StoreVersionError: If a newer version of hookline has migrated the database; nothing was changed.
         StoreUnavailableError: If the database cannot be reached.
     """
+    if database.keeper is not None:
+        copy_newest_tables(database.keeper)
+        return
     await _run_migrations(database, upgrade)
 
 
@@ -143,6 +150,22 @@ def compile_sqlite_tables() -> tuple[str, ...]:
     metadata.create_all(compiler, checkfirst=False)
     statements.append(str(CreateTable(versions, if_not_exists=True).compile(dialect=sqlite.dialect())))
     return tuple(statements)
+
+
+def copy_newest_tables(connection: sqlite3.Connection) -> None:
+    """Copy the newest tables, with nothing in them, into a database in memory."""
+    with _template_lock:
+        make_template().backup(connection)
+
+
+@cache
+def make_template() -> sqlite3.Connection:
+    """Make a database in memory that has the newest tables and nothing in them."""
+    template = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
+    for statement in compile_sqlite_tables():
+        template.execute(statement)
+    template.execute(f"INSERT INTO {VERSION_TABLE} VALUES (?)", (NEWEST,))
+    return template
 
 
 def downgrade(connection: Connection, store: str, revision: str) -> None:
