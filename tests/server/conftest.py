@@ -5,11 +5,25 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Iterator
 
 import pytest
+from jinja2 import FileSystemBytecodeCache
 
+from hookline.server.page._templates import page_environment
 from hookline.store import SqlStore
 from tests.databases import *  # noqa: F403
 from tests.databases import DIALECTS, new_postgresql
 from tests.server.site import Site
+
+
+@pytest.fixture(scope="session", autouse=True)
+def compiled_templates(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """All processes of a run share the compiled templates of the page, as to compile them takes half a second.
+
+    No other run has them: compiled templates also depend on the environment, which Jinja does not notice.
+    """
+    own = tmp_path_factory.getbasetemp()
+    folder = (own.parent if own.name.startswith("popen-") else own) / "templates"
+    folder.mkdir(exist_ok=True)
+    page_environment().bytecode_cache = FileSystemBytecodeCache(str(folder))
 
 
 @pytest.fixture
