@@ -27,9 +27,12 @@ def compiled_templates(tmp_path_factory: pytest.TempPathFactory) -> None:
 
 
 @pytest.fixture
-def site(database_url: str) -> Iterator[Site]:
-    """A server on an empty database."""
-    with Site(database_url) as site:
+def site(request: pytest.FixtureRequest, dialect: str, new_database_url: Callable[[str], str]) -> Iterator[Site]:
+    """A server on an empty database; on one of the whole module for tests that are marked with `on_lasting_site`."""
+    if getattr(request, "param", None) == "lasting":
+        yield request.getfixturevalue("lasting_site" if dialect == "sqlite" else "lasting_postgresql_site")
+        return
+    with Site(new_database_url(dialect)) as site:
         yield site
 
 
@@ -47,14 +50,18 @@ def lasting_site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
         yield site
 
 
-@pytest.fixture(scope="module", params=DIALECTS)
-def each_lasting_site(request: pytest.FixtureRequest) -> Iterator[Site]:
-    """The same, on each database in turn."""
-    if request.param == "sqlite":
-        yield request.getfixturevalue("lasting_site")
-        return
+@pytest.fixture(scope="module")
+def lasting_postgresql_site(request: pytest.FixtureRequest) -> Iterator[Site]:
+    """The same, on PostgreSQL."""
     with Site(new_postgresql(request)) as site:
         yield site
+
+
+@pytest.fixture(scope="module", params=DIALECTS)
+def each_lasting_site(request: pytest.FixtureRequest) -> Site:
+    """The same, on each database in turn."""
+    found: Site = request.getfixturevalue("lasting_site" if request.param == "sqlite" else "lasting_postgresql_site")
+    return found
 
 
 @pytest.fixture
