@@ -16,8 +16,8 @@ FRAMEWORKS := pydantic-ai,openai-agents,langchain,agent-framework,fastmcp
 # How many times as many examples as in `make test` Hypothesis tries in `make soak`.
 EXAMPLES ?= 20
 
-# Half as many again as there are processors, as tests wait for a third of their time.
-WORKERS := $(shell n=$$(getconf _NPROCESSORS_ONLN); n=$$((n + (n + 1) / 2)); echo $$((n < 8 ? n : 8)))
+# Twice as many as there are processors, as tests wait for a third to a half of their time.
+WORKERS := $(shell n=$$(($$(getconf _NPROCESSORS_ONLN) * 2)); echo $$((n < 8 ? n : 8)))
 
 # Where it is set, every process that the tests start would compile everything again.
 unexport PYTHONDONTWRITEBYTECODE

@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import Any, Self
 
 import httpx
+import pytest
 from sqlalchemy import insert, update
 
 from hookline import HookType
@@ -36,6 +37,8 @@ PLAIN = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 """For clients that never meet an encrypted connection: to read all certificates takes longer than most tests."""
 MASTER = MasterKeys(["bWFzdGVyIGtleSBvZiB0aGUgc2VydmVycyBvZiB0ZXM="])
 numbers = count(1)
+on_lasting_site = pytest.mark.parametrize("site", ["lasting"], indirect=True)
+"""For a test that minds nothing of what others have left there: to open a server takes longer than most tests."""
 
 
 class Site:

@@ -10,7 +10,7 @@ from sqlalchemy import delete, insert
 from hookline.registry import Registry
 from hookline.store import SqlStore, registry_members
 from tests.registry.test_revisions import commit_calls
-from tests.server.site import Site, execution, key, new_id
+from tests.server.site import Site, execution, key, new_id, on_lasting_site
 
 pytestmark = pytest.mark.anyio
 
@@ -281,6 +281,7 @@ async def test_what_hooks_of_a_process_did_is_found_in_the_log(site: Site, store
     assert [(each["agentId"], each["tool"], each["count"]) for each in pairs] == [("", "bank/pay", 1)]
 
 
+@on_lasting_site
 async def test_executions_are_listed_by_revision(site: Site, store: SqlStore) -> None:
     _, second = [await execution(site, "acme", revision=revision) for revision in (7001, 7002)]
     async with site.client(await key(store, "acme")) as acme, site.client(await key(store, "globex")) as globex:
@@ -292,6 +293,7 @@ async def test_executions_are_listed_by_revision(site: Site, store: SqlStore) ->
     assert others == []
 
 
+@on_lasting_site
 async def test_a_backtest_judges_the_calls_of_the_tenant_of_the_key(site: Site, store: SqlStore) -> None:
     acme, globex = new_id("acme"), new_id("globex")
     for tenant in (acme, globex):
@@ -328,6 +330,7 @@ async def test_a_backtest_judges_the_calls_of_the_tenant_of_the_key(site: Site, 
     problem(wrong, 422, "invalid")
 
 
+@on_lasting_site
 async def test_one_backtest_of_a_tenant_runs_at_a_time(site: Site, store: SqlStore) -> None:
     tenant = new_id("busy")
     async with site.client(await key(store, tenant)) as client, site.client() as admin:
@@ -341,6 +344,7 @@ async def test_one_backtest_of_a_tenant_runs_at_a_time(site: Site, store: SqlSto
     assert (other.status_code, after.status_code) == (200, 200)
 
 
+@on_lasting_site
 async def test_a_change_with_a_fence_is_made_when_a_process_takes_part(site: Site, store: SqlStore) -> None:
     async with site.client() as client:
         made = await client.post("/v1/hooks", json={**DENY, "name": new_id("name")})
@@ -360,6 +364,7 @@ async def test_a_change_with_a_fence_is_made_when_a_process_takes_part(site: Sit
             assert (await client.delete(f"{where}?fence=true")).status_code == 204
 
 
+@on_lasting_site
 async def test_a_new_hook_and_a_new_order_take_effect_with_a_fence(site: Site, store: SqlStore) -> None:
     tenant = new_id("tenant")
     async with site.client(await key(store, tenant)) as client, Registry(store, lease_seconds=30) as registry:
@@ -377,6 +382,7 @@ async def test_a_new_hook_and_a_new_order_take_effect_with_a_fence(site: Site, s
         assert [getattr(each, "id", "") for each in registry.hooks(tenant)[-2:]] == made[::-1]
 
 
+@on_lasting_site
 @pytest.mark.parametrize("how", ["create", "change", "toggle", "order", "revert", "delete"])
 async def test_a_change_that_a_process_has_not_confirmed_in_time_is_a_504_which_says_what_to_do(
     site: Site, store: SqlStore, how: str, monkeypatch: pytest.MonkeyPatch

@@ -9,7 +9,7 @@ from hookline.events import HookType
 from hookline.store import EventLog, SqlStore, Worker
 from hookline.store._deliveries import build_delivery_rows, insert_deliveries
 from hookline.webhooks import Envelope, HookData, Webhook
-from tests.server.site import Site, delivery, endpoint, key, new_id, operation
+from tests.server.site import Site, delivery, endpoint, key, new_id, on_lasting_site, operation
 from tests.server.test_hooks import problem
 
 pytestmark = pytest.mark.anyio
@@ -46,6 +46,7 @@ async def test_operations_are_listed_newest_first_by_status_and_part(site: Site,
     assert one.json() == those[0]
 
 
+@on_lasting_site
 async def test_operations_are_listed_by_tag(site: Site, store: SqlStore) -> None:
     tag = new_id("tag")
     tagged = [await operation(store, "acme", tags=["other", tag]) for _ in range(3)]
@@ -62,6 +63,7 @@ async def test_operations_are_listed_by_tag(site: Site, store: SqlStore) -> None
     assert none.json()["items"] == []
 
 
+@on_lasting_site
 async def test_events_are_read_in_order_from_a_number_on(site: Site, store: SqlStore) -> None:
     id = await operation(store)  # noqa: A001
 
@@ -74,6 +76,7 @@ async def test_events_are_read_in_order_from_a_number_on(site: Site, store: SqlS
     assert (rest.json()["items"][0]["event"]["stepIndex"], rest.json()["cursor"]) == (3, None)
 
 
+@on_lasting_site
 async def test_model_calls_are_listed_with_what_they_cost(site: Site, store: SqlStore) -> None:
     asked = ModelResponse(content="hi", usage=Usage(input_tokens=7, output_tokens=2, cost_usd=0.25))
     agent = Agent(id="a", model=ScriptedModel([asked], name="small"))
@@ -89,6 +92,7 @@ async def test_model_calls_are_listed_with_what_they_cost(site: Site, store: Sql
     assert shown["prompt"] == "hello"
 
 
+@on_lasting_site
 async def test_events_of_a_run_whose_state_is_kept_nowhere_can_be_read(site: Site, store: SqlStore) -> None:
     log = EventLog(store)
     result = await exec_agent(
@@ -124,6 +128,7 @@ async def test_a_person_lets_a_call_run(site: Site, store: SqlStore) -> None:
     assert (paid, left) == ([3], [])
 
 
+@on_lasting_site
 async def test_a_person_refuses_a_call_and_says_why(site: Site, store: SqlStore) -> None:
     paid: list[int] = []
     agent = banker(paid)
@@ -142,6 +147,7 @@ async def test_a_person_refuses_a_call_and_says_why(site: Site, store: SqlStore)
     assert "too much" in str(state.messages)
 
 
+@on_lasting_site
 async def test_of_two_people_one_decides(site: Site, store: SqlStore) -> None:
     id = await operation(store)  # noqa: A001
 
@@ -153,6 +159,7 @@ async def test_of_two_people_one_decides(site: Site, store: SqlStore) -> None:
     problem(next(answer for answer in answers if answer.status_code == 409), 409, "not_pending")
 
 
+@on_lasting_site
 async def test_who_decided_is_listed_with_the_operation(site: Site, store: SqlStore) -> None:
     id = await operation(store)  # noqa: A001
     token = await key(store)
@@ -177,6 +184,7 @@ async def test_who_decided_is_listed_with_the_operation(site: Site, store: SqlSt
     assert (made["decidedBy"], made["decidedByName"], made["eventNumber"]) == (who, "a test", None)
 
 
+@on_lasting_site
 async def test_a_decision_needs_a_call_that_waits(site: Site, store: SqlStore) -> None:
     done = await operation(store, status="done", pending=[])
     waiting = await operation(store)
@@ -209,6 +217,7 @@ async def test_deliveries_are_listed_by_what_became_of_them(site: Site, store: S
     assert (one["payload"], one["tries"], one["lastError"]) == ({"a": 1}, [], "http_error: 500")
 
 
+@on_lasting_site
 async def test_what_was_given_up_is_tried_again_at_once(site: Site, store: SqlStore) -> None:
     # No key signs here, so that each attempt fails: which is an attempt all the same.
     id = await delivery(store, "acme", "dead")  # noqa: A001

@@ -16,7 +16,7 @@ from hookline.calls import RequestCall
 from hookline.hooks import Hooks
 from hookline.server._feed import ChangedOperations
 from hookline.store import SqlStore
-from tests.server.site import Site, key, operation
+from tests.server.site import Site, key, on_lasting_site, operation
 from tests.server.test_hooks import problem
 from tests.server.test_page_guards import token_in
 from tests.store.records import entries, state
@@ -64,6 +64,7 @@ async def grown(store: SqlStore, id: str, *, status: str = "running", more: int 
     await store.commit(new, expected_version=found.version, entries=entries(id, found.events + 1, last))
 
 
+@on_lasting_site
 async def test_events_of_an_operation_come_until_it_ends(site: Site, store: SqlStore) -> None:
     id = await operation(store)  # noqa: A001
 
@@ -82,6 +83,7 @@ async def test_events_of_an_operation_come_until_it_ends(site: Site, store: SqlS
     assert (last[-1].event, last[-1].data["status"], over) == ("end", "done", [])
 
 
+@on_lasting_site
 async def test_who_comes_back_goes_on_where_they_were(site: Site, store: SqlStore) -> None:
     id = await operation(store, status="done", pending=[])  # noqa: A001
 
@@ -150,6 +152,7 @@ async def test_an_odd_error_of_one_look_does_not_end_the_stream(
     assert probing.result()[0].data["tenantId"] == "acme"
 
 
+@on_lasting_site
 async def test_a_stream_ends_within_a_second_of_its_key(site: Site, store: SqlStore) -> None:
     id = await operation(store)  # noqa: A001
     token = await key(store)

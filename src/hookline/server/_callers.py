@@ -6,12 +6,10 @@ from typing import Any, Literal, TypeAlias, get_args
 
 import msgspec
 from litestar import Request
-from litestar.connection import ASGIConnection
-from litestar.handlers import BaseRouteHandler
 
 from hookline.server._problems import ApiError
 
-__all__ = ["SCOPES", "Caller", "Req", "Scope", "caller_of", "check_scope", "not_found_error", "require_scope"]
+__all__ = ["SCOPES", "Caller", "Req", "Scope", "caller_of", "not_found_error", "require_scope"]
 
 Scope: TypeAlias = Literal[
     "hooks:read",
@@ -117,26 +115,18 @@ def not_found_error(detail: str = "There is no object with this id.") -> ApiErro
     return ApiError(404, "not_found", detail)
 
 
-async def check_scope(connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRouteHandler) -> None:
-    """Check, as a Litestar guard, that the key has the `scope` of the route.
+async def require_scope(request: Req) -> None:
+    """Check, as a `before_request` hook, that the key has the `scope` of the route.
 
-    It is async although it awaits nothing, since Litestar would call a plain function in a thread.
+    It is no guard, since Litestar copies the whole route for each call of a guard. It is async although it awaits
+    nothing, since Litestar would call a plain function in a thread.
 
     Raises:
         ApiError: 403, if it does not.
     """
-    scope = handler.opt.get("scope")
+    scope = request.route_handler.opt.get("scope")
     if scope is not None:
-        connection.scope["state"]["hookline_caller"].demand(scope)
-
-
-async def require_scope(request: Req) -> None:
-    """Check the scope as a `before_request` hook, since Litestar copies the whole route for each call of a guard.
-
-    Raises:
-        ApiError: 403, if the key does not have the `scope` of the route.
-    """
-    await check_scope(request, request.route_handler)
+        request.scope["state"]["hookline_caller"].demand(scope)
 
 
 def caller_of(request: Req) -> Caller:

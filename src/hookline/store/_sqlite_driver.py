@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, Self
 
@@ -29,15 +29,49 @@ def connect_sqlite(database: str, **options: Any) -> SqliteDriver:
 
 
 class SqliteDriver(aiosqlite.Connection):
-    """A connection of aiosqlite whose cursors change threads once for each statement, in place of four times."""
+    """A connection of aiosqlite whose cursors change threads once for each statement, in place of four times.
+
+    It takes no change of threads to begin a transaction that reads, nor to roll back what has no statement: SQLAlchemy
+    rolls back whenever it takes a connection back.
+    """
+
+    def __init__(self, connector: Callable[[], sqlite3.Connection], iter_chunk_size: int) -> None:
+        super().__init__(connector, iter_chunk_size)
+        self._begin: str | None = None
+        self._is_used = False
+        """Whether a statement was given to the thread since a commit or a rollback has ended."""
 
     def cursor(self) -> StatementCursor:  # type: ignore[override]
         """Return a cursor."""
         return StatementCursor(self)
 
     async def run(self, call: Callable[..., object], *arguments: object) -> None:
-        """Call a function in the thread of the connection."""
+        """Call a function in the thread of the connection, inside of the transaction."""
+        self._is_used = True
         await self._execute(call, *arguments)  # type: ignore[no-untyped-call]
+
+    def begin_later(self, statement: str) -> None:
+        """Execute a BEGIN that takes no lock together with the first statement after it."""
+        self._begin = statement
+
+    def begin_if_due(self) -> None:
+        """Execute the BEGIN that waits for a statement. Only the thread of the connection calls this."""
+        begin, self._begin = self._begin, None
+        if begin is not None:
+            self._conn.execute(begin)
+
+    async def commit(self) -> None:
+        """Commit the transaction, if it has a statement."""
+        await self._end(super().commit)
+
+    async def rollback(self) -> None:
+        """Roll the transaction back, if it has a statement."""
+        await self._end(super().rollback)
+
+    async def _end(self, end: Callable[[], Awaitable[None]]) -> None:
+        if self._is_used:
+            await end()  # if this is cancelled, SQLAlchemy rolls back
+        self._is_used, self._begin = False, None
 
 
 class StatementCursor:
@@ -105,6 +139,7 @@ class StatementCursor:
             self._unread = None
 
     def _start(self, how: str, statement: str, parameters: Any) -> None:
+        self._connection.begin_if_due()
         cursor = self._connection._conn.cursor()
         try:
             getattr(cursor, how)(statement, parameters)

@@ -25,8 +25,8 @@ T = TypeVar("T")
 class TransactionThread:
     """Runs each transaction from its beginning to its commit in the thread that has the connection.
 
-    The async driver changes threads three or four times for a statement, which takes several times as long as SQLite
-    takes for the statement.
+    The async driver changes threads for each statement, for BEGIN and for COMMIT, which takes several times as long as
+    SQLite takes for the statements.
 
     Args:
         engine: Makes the connection; only this thread uses it.

@@ -21,7 +21,7 @@ from litestar.types import Scope as AsgiScope
 
 from hookline.asgi import App
 from hookline.errors import StoreUnavailableError
-from hookline.server._callers import Req, caller_of, check_scope, not_found_error
+from hookline.server._callers import Req, caller_of, not_found_error, require_scope
 from hookline.server._parts import ServerParts
 from hookline.server._problems import ApiError, add_refusal_code, as_api_error, unexpected_error
 from hookline.server._rates import RateLimits
@@ -86,8 +86,8 @@ def create_page(parts: ServerParts, *, rates: RateLimits, session_key: bytes | N
         path=PREFIX,
         state=State({"context": context, "parts": parts}),
         middleware=[_AdmissionMiddleware],
-        guards=[check_scope],
-        after_request=_add_headers,
+        before_request=require_scope,
+        after_request=_finish_response,
         exception_handlers={Exception: _render_error},
         openapi_config=None,
         request_class=TextRequest,
@@ -167,7 +167,7 @@ async def answer_not_found(request: Req) -> None:
 
 
 class _AdmissionMiddleware:
-    """Refuses requests that `PageGate` has not admitted, before Litestar's guards check the scope of a view."""
+    """Refuses requests that `PageGate` has not admitted, before the scope of a view is checked."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -192,6 +192,11 @@ def _render_sign_in(
     answer = context.render_page(request, "sign_in.html", status=status, place=place, problem=problem, kept=typed)
     answer.cookies.append(context.cookie(request, session))
     return answer
+
+
+async def _finish_response(response: Response[Any]) -> Response[Any]:
+    """Add the headers of the page as a Litestar hook: async, since Litestar would call a plain function in a thread."""
+    return _add_headers(response)
 
 
 def _add_headers(response: Response[Any]) -> Response[Any]:
