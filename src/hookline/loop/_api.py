@@ -135,4 +135,4 @@ def wrap(
         allow_missing_hooks=allow_missing_hooks,
     )
     made = LoopRun if kind.is_async else SyncLoopRun
-    return made(client, kind, adapter, names, ask)
+    return made(client, adapter, names, ask)

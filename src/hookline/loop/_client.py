@@ -18,7 +18,7 @@ from hookline.loop._format import Format, encode_events, read_events
 from hookline.loop._messages import Messages
 from hookline.loop._responses import Responses
 
-__all__ = ["ClientKind", "Exchange", "check_client", "drop_resources", "format_named", "hook_client"]
+__all__ = ["Exchange", "check_client", "drop_resources", "format_named", "hook_client", "kind_of"]
 
 C = TypeVar("C")
 

@@ -9,7 +9,7 @@ from typing import Any, Generic, TypeVar
 from hookline.errors import HookUsageError
 from hookline.events import PendingTool
 from hookline.loop._binding import Decide, LoopBinding, Surroundings
-from hookline.loop._client import ClientKind, Exchange, drop_resources, format_named, hook_client
+from hookline.loop._client import Exchange, drop_resources, format_named, hook_client, kind_of
 from hookline.loop._names import ToolNames
 from hookline.runtime import AdapterRun
 
@@ -23,17 +23,14 @@ class RunBase(Generic[C]):
 
     Args:
         client: The client passed to `wrap`.
-        kind: Its kind.
         adapter: The run that calls the hooks.
         names: The tools of the run.
         decide: Asks a person about a tool call.
     """
 
-    def __init__(
-        self, client: C, kind: ClientKind, adapter: AdapterRun, names: ToolNames, decide: Decide | None
-    ) -> None:
-        self._given_client, self._kind = client, kind
-        self._adapter, self._names, self._decide = adapter, names, decide
+    def __init__(self, client: C, adapter: AdapterRun, names: ToolNames, decide: Decide | None) -> None:
+        self._given_client, self._adapter, self._names, self._decide = client, adapter, names, decide
+        self._kind = kind_of(client)
         self._bound: LoopBinding | None = None
         self._is_open = False
         self.operation_id = adapter.operation_id
