@@ -380,10 +380,10 @@ async def test_a_long_attempt_keeps_its_claim_beyond_the_lease() -> None:
     async with opened() as store, Receiver() as receiver:
         go = asyncio.Event()
         receiver.says(after(go, ok()))
-        async with outbox(store, lease_seconds=0.3) as first, outbox(store, lease_seconds=0.3):
+        async with outbox(store, lease_seconds=1.0) as first, outbox(store, lease_seconds=1.0):
             await first.publish([told("op", 1, receiver.url)])
             await receiver.received(1)
-            await asyncio.sleep(1.0)
+            await asyncio.sleep(2.0)
             go.set()
             await until(lambda: nothing_left(store))
 
