@@ -395,7 +395,7 @@ class LoopPortal(Portal):
 class LazySelector(selectors.DefaultSelector):
     """A selector that can leave out a question to the operating system.
 
-    That question takes half of a turn of an event loop in which there are callbacks to run.
+    That question takes a fifth to a half of a turn of an event loop in which there are callbacks to run.
 
     Attributes:
         skips: Whether the next question that would not wait is left out. The one after it is asked.
