@@ -137,7 +137,9 @@ class _ByPosition(msgspec.StructMeta):
     if not TYPE_CHECKING:
 
         def __call__(cls, *given, **fields):  # noqa: N805  (a metaclass)
-            name = given[0] if given else fields.get("tool_name", "")
+            if not given and fields.get("tool_name", "").__class__ is str:
+                return super().__call__(**fields)
+            name = given[0] if given else fields["tool_name"]
             if len(given) > 2 or not isinstance(name, str):
                 problem = f"got {len(given)} by position" if len(given) > 2 else f"the name is {name!r:.100}"
                 raise HookUsageError(f"A ToolRequest takes a tool's name and its arguments; {problem}. {SPELLING}")

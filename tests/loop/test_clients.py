@@ -94,6 +94,22 @@ async def test_guards_hold_on_the_clients_of_other_providers(client: Any, provid
     await settled(client.close())
 
 
+def test_guards_hold_on_resources_that_a_client_has_as_plain_attributes(provider: Provider) -> None:
+    asked: list[object] = []
+    provider.script(asked.append)
+    hooks = Hooks("hooks")
+    hooks.guard(ModelCall)(lambda call: Deny("no"))
+    with openai.OpenAI(base_url=provider.url, api_key="key", http_client=http_client(sync=True)) as client:
+        extended: Any = client
+        for own in (None, client.chat.completions):  # first without one: what is known of a class must not last
+            extended.own = own
+            with pytest.raises(RunStopped, match="no"), wrap(client, hooks=[hooks]) as run:
+                completions = getattr(run.client, "own") or run.client.chat.completions  # noqa: B009
+                completions.create(model="model", messages=[{"role": "user", "content": "go"}])
+        assert client.chat.completions._client is client
+    assert asked == []
+
+
 class Answer(BaseModel):
     n: int
 

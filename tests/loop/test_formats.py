@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -32,6 +33,10 @@ answers = st.builds(
 )
 
 
+def unpriced(tokens: Mapping[str, int], model: str) -> None:
+    return None
+
+
 def essence(answer: ModelResponse) -> Any:
     return answer.content, list(answer.tool_calls), answer.model, answer.response_id
 
@@ -44,8 +49,8 @@ def test_an_answer_of_a_hook_comes_through_whole_and_streamed(format_: Format, a
     streamed = format_.join_events(read_events(encode_events(format_.write_events(written, {}))))
 
     assert format_.wrote(written)
-    assert essence(format_.read_answer(json.loads(json.dumps(written)), NAMES)) == essence(answer)
-    assert essence(format_.read_answer(streamed, NAMES)) == essence(answer)
+    assert essence(format_.read_answer(json.loads(json.dumps(written)), NAMES, unpriced)) == essence(answer)
+    assert essence(format_.read_answer(streamed, NAMES, unpriced)) == essence(answer)
 
 
 @pytest.mark.parametrize("format_", FORMATS, ids=lambda each: each.name)
@@ -58,7 +63,7 @@ def test_a_hook_that_changes_the_text_leaves_the_calls_as_the_provider_wrote_the
     changed = format_.write_answer(replace(answer, content=content), own, "m", NAMES)
 
     assert format_.read_calls(changed) == format_.read_calls(own)
-    assert format_.read_answer(changed, NAMES).content == content
+    assert format_.read_answer(changed, NAMES, unpriced).content == content
 
 
 @pytest.mark.parametrize("format_", FORMATS, ids=lambda each: each.name)
@@ -70,7 +75,7 @@ def test_a_stream_that_breaks_off_gives_no_call_that_did_not_come_whole(
     data = encode_events(format_.write_events(format_.write_answer(answer, None, "m", NAMES), {}))
 
     came = format_.join_events(read_events(data[: int(len(data) * cut)]))
-    found = format_.read_answer(came, NAMES)
+    found = format_.read_answer(came, NAMES, unpriced)
     assert answer.content.startswith(found.content)
     assert list(found.tool_calls) == list(answer.tool_calls)[: len(found.tool_calls)]
 

@@ -8,6 +8,7 @@ import os
 import signal
 import threading
 import time
+from collections.abc import AsyncIterator
 from concurrent.futures import CancelledError
 
 import pytest
@@ -119,6 +120,64 @@ def test_many_threads_use_one_portal_at_once(threads: int) -> None:
     assert sorted(found) == list(range(threads))
 
 
+def test_what_runs_alone_may_wait_and_fail() -> None:
+    async def wait_for(seconds: float) -> str:
+        await asyncio.sleep(seconds)
+        return threading.current_thread().name
+
+    async def fail() -> None:
+        raise LookupError("no")
+
+    async def in_event_loop() -> str:
+        return portal.run_alone(wait_for, 0)
+
+    with open_portal() as portal:
+        assert portal.run_alone(wait_for, 0) == threading.current_thread().name
+        assert portal.run_alone(wait_for, 0.01) == threading.current_thread().name
+        with pytest.raises(LookupError):
+            portal.run_alone(fail)
+        assert portal.is_reusable
+        assert asyncio.run(in_event_loop()) == BACKGROUND
+
+
+def test_hooks_see_an_event_loop_that_runs() -> None:
+    async def look() -> tuple[bool, bool]:
+        loop = asyncio.get_running_loop()
+        first = loop.is_running()
+        await asyncio.sleep(0)
+        return first, loop.is_running()
+
+    with open_portal() as portal:
+        assert portal.run(look) == (True, True)
+        assert portal.run_alone(look) == (True, True)
+        assert not portal._loop.is_running()
+
+
+def test_an_async_generator_that_is_left_ends_with_the_event_loop() -> None:
+    ended: list[str] = []
+
+    async def count() -> AsyncIterator[int]:
+        try:
+            while True:
+                yield 1
+        finally:
+            await asyncio.sleep(0)
+            ended.append(threading.current_thread().name)
+
+    async def take_one() -> AsyncIterator[int]:
+        numbers = count()
+        await anext(numbers)
+        return numbers
+
+    portal = LoopPortal()
+    left = portal.run(take_one)
+    assert not portal.is_reusable
+    portal.close(cancel=True)
+
+    assert ended == [threading.current_thread().name]
+    del left
+
+
 def test_an_event_loop_is_used_again_only_if_nothing_is_left_in_it() -> None:
     async def leave_a_timer() -> None:
         asyncio.get_running_loop().call_later(3600, print)
@@ -167,6 +226,10 @@ def test_a_portal_that_was_closed_refuses_work() -> None:
         portal.run(thread_name)
     with pytest.raises(RuntimeError, match="has ended"):
         portal.start(thread_name)
+    with pytest.raises(RuntimeError, match="has ended"):
+        portal.run_alone(thread_name)
+    with pytest.raises(RuntimeError, match="has ended"):
+        portal.call(threading.get_ident)
 
 
 def test_an_exit_of_a_task_ends_what_waits_for_the_portal(caplog: pytest.LogCaptureFixture) -> None:

@@ -202,6 +202,11 @@ class LoopBinding:
             )
         self._surroundings.check_thread()
 
+    @property
+    def has_streams(self) -> bool:
+        """Whether the run has streams that were not read to their end."""
+        return bool(self._streams)
+
     async def end_streams(self, *, of: object = None) -> None:
         """Close the streams that were not read to their end.
 
@@ -270,7 +275,7 @@ class LoopBinding:
         return _with_own_list(exchange.format, exchange.body)
 
     def end_direct_call(self, answered: LastAnswer | None) -> None:
-        """End a call that `begin_direct_call` has begun.
+        """End a call that `begin_direct_call` has begun. No hook hears of it.
 
         Args:
             answered: The answer; `None` if the call has failed.
@@ -451,16 +456,15 @@ class LoopBinding:
 
     def _to_response(self, format_: Format, answer: Any) -> ModelResponse:
         """Convert an answer to the response that hooks see, with its cost."""
-        response = format_.read_answer(answer, self.names)
-        cost = cost_of(format_.read_usage(answer), response.model or self._model, self._provider)
-        if cost is None:
-            response = msgspec.structs.replace(response, cost_known=False)
-        elif cost:  # nobody has seen the response yet, and a copy takes half as long as to read the answer
-            force_setattr(response, "usage", msgspec.structs.replace(response.usage, cost_usd=cost))
-        if response.tool_calls:
+        response = format_.read_answer(answer, self.names, self._price)
+        if response.tool_calls:  # nobody has seen the response yet, and a copy takes half as long as to read the answer
             calls = assign_call_ids(response.tool_calls, self.run.step.index)
             force_setattr(response, "tool_calls", ReadOnlyList(calls))
         return response
+
+    def _price(self, tokens: Mapping[str, int], model: str) -> float | None:
+        """Return the cost of an answer in US dollars; `None` if it is not known."""
+        return cost_of(tokens, model or self._model, self._provider)
 
     # Streams.
 
@@ -512,10 +516,11 @@ class LoopBinding:
         return format_.write_result(told)
 
     def _find_answer(self, answer: Any) -> tuple[Format, Any]:
+        last = self.last
+        if last is not None and (answer is None or answer is last.answer):
+            return last.exchange.format, last.answer
         if answer is None:
-            if self.last is None:
-                raise HookUsageError("There are no tool calls yet: `run.client` has not been asked.")
-            return self.last.exchange.format, self.last.answer
+            raise HookUsageError("There are no tool calls yet: `run.client` has not been asked.")
         found = format_of_answer(answer)
         if found is None:
             raise HookUsageError(

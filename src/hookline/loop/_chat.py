@@ -8,8 +8,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 from hookline._readonly import writable
-from hookline.calls import Message, ModelResponse, ToolRequest, ToolSpec, Usage
-from hookline.loop._format import Format, Group, Told, arguments, fields, get, given, plain, text_of
+from hookline.calls import Message, ModelResponse, ToolRequest, ToolSpec
+from hookline.loop._format import Format, Group, Price, Told, arguments, fields, get, given, plain, text_of, to_usage
 from hookline.loop._names import ToolNames
 
 __all__ = ["ChatCompletions"]
@@ -72,25 +72,26 @@ class ChatCompletions(Format):
     def wrote(self, answer: object) -> bool:
         return get(answer, "choices") is not None
 
-    def read_answer(self, answer: Any, names: ToolNames) -> ModelResponse:
+    def read_answer(self, answer: Any, names: ToolNames, price: Price) -> ModelResponse:
         whole = fields(answer)
         choice = fields(next(iter(whole.get("choices") or ()), None))
-        message, usage = fields(choice.get("message")), fields(whole.get("usage"))
+        message, model = fields(choice.get("message")), whole.get("model") or ""
+        tokens = _read_tokens(whole.get("usage"))
+        cost = price(tokens, model)
         return ModelResponse(
             content=message.get("content") or message.get("refusal") or "",
             tool_calls=[self.read_call(call, names) for call in message.get("tool_calls") or ()],
             reasoning=_text(message.get("reasoning_content") or message.get("reasoning")),
-            usage=Usage(
-                input_tokens=usage.get("prompt_tokens") or 0, output_tokens=usage.get("completion_tokens") or 0
-            ),
+            usage=to_usage(tokens, cost),
             finish_reason=choice.get("finish_reason") or "",
-            model=whole.get("model") or "",
+            model=model,
             response_id=whole.get("id") or "",
+            cost_known=cost is not None,
         )
 
     def read_calls(self, answer: Any) -> list[Any]:
-        choice = next(iter(get(answer, "choices", ())), None)
-        return list(get(get(choice, "message"), "tool_calls", ()))
+        choice = fields(next(iter(get(answer, "choices", ())), None))
+        return list(fields(choice.get("message")).get("tool_calls") or ())
 
     def read_call(self, call: Any, names: ToolNames) -> ToolRequest:
         whole = fields(call)
@@ -99,16 +100,6 @@ class ChatCompletions(Format):
         toolset, name = names.identify(function.get("name") or "")
         args = {"input": function.get("input") or ""} if is_custom else arguments(function.get("arguments"))
         return ToolRequest(toolset=toolset, tool_name=name, args=args, tool_call_id=whole.get("id") or "")
-
-    def read_usage(self, answer: Any) -> dict[str, int]:
-        usage = fields(get(answer, "usage"))
-        details = usage.get("prompt_tokens_details")
-        found = {
-            "input_tokens": usage.get("prompt_tokens"),
-            "output_tokens": usage.get("completion_tokens"),
-            "cache_read_tokens": get(details, "cached_tokens") if details else None,
-        }
-        return {name: count for name, count in found.items() if count}
 
     def write_answer(
         self, answer: ModelResponse, own: Mapping[str, Any] | None, model: str, names: ToolNames
@@ -219,6 +210,18 @@ class ChatCompletions(Format):
 
     def write_result(self, told: Told) -> dict[str, Any]:
         return {"role": "tool", "tool_call_id": get(told.call, "id", ""), "content": told.content}
+
+
+def _read_tokens(usage: Any) -> dict[str, int]:
+    """Return the tokens of an answer, by the names that `genai_prices` uses."""
+    known, tokens = fields(usage), dict[str, int]()
+    if count := known.get("prompt_tokens"):
+        tokens["input_tokens"] = count
+    if count := known.get("completion_tokens"):
+        tokens["output_tokens"] = count
+    if (details := known.get("prompt_tokens_details")) and (count := get(details, "cached_tokens")):
+        tokens["cache_read_tokens"] = count
+    return tokens
 
 
 def _text(value: Any) -> str:

@@ -41,6 +41,10 @@ TOOL_RUNNER = "ToolRunner"
 
 _MARK = "_hookline_operation_id"
 
+MOST_SHAPES = 100
+_known_names: dict[tuple[object, ...], tuple[str, ...]] = {}
+"""Names of attributes that may be resources, by the names and classes of all attributes of a client."""
+
 
 class ClientKind(NamedTuple):
     """What the class of a client tells.
@@ -140,9 +144,8 @@ def check_call(path: str, given: Mapping[str, Any]) -> None:
             f"Hooks cannot see model calls at {path}, so that they would pass by your guards. Use chat completions, "
             "responses or messages, or make this call with the client that you gave to `wrap`."
         )
-    headers = (given.get("options") or {}).get("headers") or {}
-    body = given.get("body")
-    for name, value in headers.items():
+    headers, body = (given.get("options") or {}).get("headers"), given.get("body")
+    for name, value in headers.items() if headers else ():
         is_runner = name.lower() == "x-stainless-helper" and TOOL_RUNNER in str(value)
         if is_runner and isinstance(body, Mapping) and body.get("tools"):
             raise HookUsageError(
@@ -170,8 +173,8 @@ def hook_client(client: C, operation_id: str, call: Callable[[Exchange], Any]) -
     bare: Any = client
     kind: Any = type(client)
     twin: C = kind.__new__(kind)  # `copy.copy` does the same and takes three times as long
-    own, kept = vars(twin), kind_of(client).kept
-    own.update(vars(client))
+    own, theirs = vars(twin), vars(client)
+    own.update(theirs)
 
     def post(path: str, **given: Any) -> Any:
         format_ = format_of_path(path)
@@ -183,15 +186,27 @@ def hook_client(client: C, operation_id: str, call: Callable[[Exchange], Any]) -
     def derive(**options: Any) -> Any:
         return hook_client(bare.copy(**options), operation_id, call)
 
-    found = list(own.items())
     own.update({"post": post, "copy": derive, "with_options": derive, _MARK: operation_id})
-    for name, value in found:
+    drop_resources(twin)
+    for name in _resource_names(theirs):
         # A resource binds the methods of the client that it was made by. Some clients make theirs at once.
-        if getattr(value, "_client", None) is client:
-            own[name] = type(value)(twin)
-        elif name in kept:
-            del own[name]
+        if getattr(theirs[name], "_client", None) is client:
+            own[name] = type(theirs[name])(twin)
     return twin
+
+
+def _resource_names(own: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the names of a client's attributes that may be its resources.
+
+    They are kept, since to look at each of some thirty attributes takes as long as all else that `hook_client` does.
+    """
+    shape = (*own, *map(type, own.values()))
+    names = _known_names.get(shape)
+    if names is None:
+        if len(_known_names) >= MOST_SHAPES:
+            _known_names.clear()
+        names = _known_names[shape] = tuple(name for name, value in own.items() if hasattr(value, "_client"))
+    return names
 
 
 def drop_resources(client: object) -> None:

@@ -5,18 +5,19 @@ from __future__ import annotations
 import abc
 import functools
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, cast
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, TypeAlias, cast
 
 import msgspec
 
 from hookline._readonly import writable
-from hookline.calls import Message, ModelCall, ModelResponse, ToolRequest, ToolSpec
+from hookline.calls import Message, ModelCall, ModelResponse, ToolRequest, ToolSpec, Usage
 from hookline.loop._names import ToolNames
 
 __all__ = [
     "Format",
     "Group",
+    "Price",
     "RequestParts",
     "Told",
     "arguments",
@@ -27,7 +28,14 @@ __all__ = [
     "plain",
     "read_events",
     "text_of",
+    "to_usage",
 ]
+
+Price: TypeAlias = Callable[[Mapping[str, int], str], float | None]
+"""Returns the cost of an answer in US dollars; `None` if it is not known.
+
+It takes the tokens, by the names that `genai_prices` uses, and the name of the model that answered.
+"""
 
 
 class Told(msgspec.Struct, frozen=True, kw_only=True):
@@ -185,8 +193,14 @@ class Format(abc.ABC):
         """Return whether an object is an answer of this protocol."""
 
     @abc.abstractmethod
-    def read_answer(self, answer: Any, names: ToolNames) -> ModelResponse:
-        """Convert an answer to the response that hooks see, without its cost."""
+    def read_answer(self, answer: Any, names: ToolNames, price: Price) -> ModelResponse:
+        """Convert an answer to the response that hooks see.
+
+        Args:
+            answer: The answer, as an object of the client or as JSON.
+            names: The names of the tools.
+            price: Returns the cost of the answer.
+        """
 
     @abc.abstractmethod
     def read_calls(self, answer: Any) -> list[Any]:
@@ -195,10 +209,6 @@ class Format(abc.ABC):
     @abc.abstractmethod
     def read_call(self, call: Any, names: ToolNames) -> ToolRequest:
         """Convert a tool call to the one that hooks see."""
-
-    @abc.abstractmethod
-    def read_usage(self, answer: Any) -> dict[str, int]:
-        """Return the tokens of an answer, by the names that `genai_prices` uses."""
 
     @abc.abstractmethod
     def write_answer(
@@ -248,6 +258,13 @@ class Format(abc.ABC):
     def write_results(self, told: Sequence[Told]) -> list[Any]:
         """Return the entries with the results of tool calls."""
         return [self.write_result(each) for each in told]
+
+
+def to_usage(tokens: Mapping[str, int], cost: float | None) -> Usage:
+    """Return the usage that hooks see; a cost that is not known counts as 0."""
+    return Usage(
+        input_tokens=tokens.get("input_tokens", 0), output_tokens=tokens.get("output_tokens", 0), cost_usd=cost or 0.0
+    )
 
 
 def get(value: Any, name: str, default: Any = None) -> Any:

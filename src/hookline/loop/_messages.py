@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from hookline._readonly import writable
-from hookline.calls import Message, ModelResponse, ToolRequest, ToolSpec, Usage
-from hookline.loop._format import Format, Group, Told, arguments, get, given, plain, text_of
+from hookline.calls import Message, ModelResponse, ToolRequest, ToolSpec
+from hookline.loop._format import Format, Group, Price, Told, arguments, get, given, plain, text_of, to_usage
 from hookline.loop._names import ToolNames
 
 __all__ = ["Messages"]
@@ -88,17 +88,19 @@ class Messages(Format):
     def wrote(self, answer: object) -> bool:
         return get(answer, "type") == "message" and get(answer, "content") is not None
 
-    def read_answer(self, answer: Any, names: ToolNames) -> ModelResponse:
-        blocks = get(answer, "content", ())
-        usage = get(answer, "usage")
+    def read_answer(self, answer: Any, names: ToolNames, price: Price) -> ModelResponse:
+        blocks, model = get(answer, "content", ()), get(answer, "model", "")
+        tokens = _read_tokens(get(answer, "usage"))
+        cost = price(tokens, model)
         return ModelResponse(
             content="".join(get(block, "text", "") for block in blocks if get(block, "type") == "text"),
             tool_calls=[self.read_call(block, names) for block in self.read_calls(answer)],
             reasoning="".join(get(block, "thinking", "") for block in blocks if get(block, "type") == "thinking"),
-            usage=Usage(input_tokens=_input_tokens(usage), output_tokens=get(usage, "output_tokens", 0)),
+            usage=to_usage(tokens, cost),
             finish_reason=get(answer, "stop_reason", ""),
-            model=get(answer, "model", ""),
+            model=model,
             response_id=get(answer, "id", ""),
+            cost_known=cost is not None,
         )
 
     def read_calls(self, answer: Any) -> list[Any]:
@@ -108,16 +110,6 @@ class Messages(Format):
         toolset, name = names.identify(get(call, "name", ""))
         args = arguments(get(call, "input"))
         return ToolRequest(toolset=toolset, tool_name=name, args=args, tool_call_id=get(call, "id", ""))
-
-    def read_usage(self, answer: Any) -> dict[str, int]:
-        usage = get(answer, "usage")
-        found = {
-            "input_tokens": _input_tokens(usage),
-            "output_tokens": get(usage, "output_tokens", 0),
-            "cache_read_tokens": get(usage, "cache_read_input_tokens", 0),
-            "cache_write_tokens": get(usage, "cache_creation_input_tokens", 0),
-        }
-        return {name: count for name, count in found.items() if count}
 
     def write_answer(
         self, answer: ModelResponse, own: Mapping[str, Any] | None, model: str, names: ToolNames
@@ -227,6 +219,17 @@ class Messages(Format):
 
 def _system_group(system: Any) -> Group:
     return Group(theirs=system, ours=[Message(role="system", content=text_of(system))], place="system")
+
+
+def _read_tokens(usage: Any) -> dict[str, int]:
+    """Return the tokens of an answer, by the names that `genai_prices` uses."""
+    found = {
+        "input_tokens": _input_tokens(usage),
+        "output_tokens": get(usage, "output_tokens", 0),
+        "cache_read_tokens": get(usage, "cache_read_input_tokens", 0),
+        "cache_write_tokens": get(usage, "cache_creation_input_tokens", 0),
+    }
+    return {name: count for name, count in found.items() if count}
 
 
 def _input_tokens(usage: Any) -> int:

@@ -13,6 +13,9 @@ MOST_RATES = 256
 PROVIDERS = {"azure.ai.openai": "azure", "aws.bedrock": "aws", "gcp.vertex_ai": "google", "gcp.gemini": "google"}
 """The names of providers in `genai_prices`, where OpenTelemetry's are others."""
 
+FLAT = frozenset({"input_tokens", "output_tokens"})
+"""The tokens whose price is known without the table."""
+
 _rates: dict[tuple[str, str, int], tuple[float, float] | None] = {}
 """US dollars per input and output token, where they are flat; a look-up in the table takes a hundred times as long."""
 
@@ -27,7 +30,7 @@ def cost_of(usage: Mapping[str, int], model: str, provider: str) -> float | None
     """
     key = model, provider, int(time.time()) // 3600
     flat = _rates.get(key)
-    if flat is not None and usage.keys() <= {"input_tokens", "output_tokens"}:
+    if flat is not None and FLAT.issuperset(usage):
         return usage.get("input_tokens", 0) * flat[0] + usage.get("output_tokens", 0) * flat[1]
     if not usage or (flat is None and key in _rates):
         return None

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from hookline._readonly import writable
-from hookline.calls import Message, ModelResponse, ToolRequest, ToolSpec, Usage
-from hookline.loop._format import Format, Group, Told, arguments, get, given, plain, text_of
+from hookline.calls import Message, ModelResponse, ToolRequest, ToolSpec
+from hookline.loop._format import Format, Group, Price, Told, arguments, get, given, plain, text_of, to_usage
 from hookline.loop._names import ToolNames
 
 __all__ = ["Responses"]
@@ -88,17 +88,19 @@ class Responses(Format):
     def wrote(self, answer: object) -> bool:
         return get(answer, "object") == "response" and get(answer, "output") is not None
 
-    def read_answer(self, answer: Any, names: ToolNames) -> ModelResponse:
-        items = get(answer, "output", ())
-        usage = get(answer, "usage")
+    def read_answer(self, answer: Any, names: ToolNames, price: Price) -> ModelResponse:
+        items, model = get(answer, "output", ()), get(answer, "model", "")
+        tokens = _read_tokens(get(answer, "usage"))
+        cost = price(tokens, model)
         return ModelResponse(
             content=_output_text(items),
             tool_calls=[self.read_call(item, names) for item in self.read_calls(answer)],
             reasoning=_reasoning(items),
-            usage=Usage(input_tokens=get(usage, "input_tokens", 0), output_tokens=get(usage, "output_tokens", 0)),
+            usage=to_usage(tokens, cost),
             finish_reason=get(get(answer, "incomplete_details"), "reason") or get(answer, "status", ""),
-            model=get(answer, "model", ""),
+            model=model,
             response_id=get(answer, "id", ""),
+            cost_known=cost is not None,
         )
 
     def read_calls(self, answer: Any) -> list[Any]:
@@ -109,15 +111,6 @@ class Responses(Format):
         custom = get(call, "type") == "custom_tool_call"
         args = {"input": get(call, "input", "")} if custom else arguments(get(call, "arguments"))
         return ToolRequest(toolset=toolset, tool_name=name, args=args, tool_call_id=get(call, "call_id", ""))
-
-    def read_usage(self, answer: Any) -> dict[str, int]:
-        usage = get(answer, "usage")
-        found = {
-            "input_tokens": get(usage, "input_tokens", 0),
-            "output_tokens": get(usage, "output_tokens", 0),
-            "cache_read_tokens": get(get(usage, "input_tokens_details"), "cached_tokens", 0),
-        }
-        return {name: count for name, count in found.items() if count}
 
     def write_answer(
         self, answer: ModelResponse, own: Mapping[str, Any] | None, model: str, names: ToolNames
@@ -207,6 +200,16 @@ class Responses(Format):
         custom = get(told.call, "type") == "custom_tool_call"
         kind = "custom_tool_call_output" if custom else "function_call_output"
         return {"type": kind, "call_id": get(told.call, "call_id", ""), "output": told.content}
+
+
+def _read_tokens(usage: Any) -> dict[str, int]:
+    """Return the tokens of an answer, by the names that `genai_prices` uses."""
+    found = {
+        "input_tokens": get(usage, "input_tokens", 0),
+        "output_tokens": get(usage, "output_tokens", 0),
+        "cache_read_tokens": get(get(usage, "input_tokens_details"), "cached_tokens", 0),
+    }
+    return {name: count for name, count in found.items() if count}
 
 
 def _output_text(items: Iterable[Any]) -> str:

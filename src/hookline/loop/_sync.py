@@ -53,7 +53,7 @@ class SyncLoopRun(RunBase[C], Generic[C]):
             surroundings = SyncSurroundings(portal)
             binding = self._begin(surroundings)
             self._surroundings = surroundings
-            portal.run(self._adapter.open)
+            portal.run_alone(self._open_adapter)
             self._adapter.run.scope = surroundings  # type: ignore[assignment]  # the loop belongs to its own thread
             self._open_client(partial(surroundings.ask_model, binding))
         except BaseException:
@@ -69,18 +69,19 @@ class SyncLoopRun(RunBase[C], Generic[C]):
         portal, failed = self._surroundings.portal, True
         try:
             self._end()
-            portal.run(self._close, error)
+            try:
+                if self._binding.has_streams:
+                    portal.run(self._binding.end_streams)
+            finally:
+                portal.run_alone(self._adapter.close, error)
             failed = False
         finally:
             return_portal(portal, cancel=failed)
         if self._adapter.interrupted and error is None:
             raise RunStopped("The run was interrupted.")
 
-    async def _close(self, error: BaseException | None) -> None:
-        try:
-            await self._binding.end_streams()
-        finally:
-            await self._adapter.close(error)
+    async def _open_adapter(self) -> None:
+        await self._adapter.open()  # its result would keep the run alive, which knows the task that has opened it
 
     async def __aenter__(self) -> NoReturn:
         name = type(self._given_client).__name__
@@ -228,7 +229,7 @@ class SyncSurroundings:
             answer = result if http is None else exchange.decode_answer(http.read())
             answered = LastAnswer(exchange=exchange, body=body, answer=answer)
         finally:
-            self.portal.call(binding.end_direct_call, answered)
+            self.portal.call_outside(binding.end_direct_call, answered)
         return result
 
     def cancel(self) -> None:
