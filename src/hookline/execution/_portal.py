@@ -177,7 +177,7 @@ class LoopPortal(Portal):
             self._release()
 
     def run_alone(self, function: Callable[..., Coroutine[Any, Any, T]], *args: Any) -> T:
-        """As `run`, for an async function that gives this thread nothing to do; it takes half the time."""
+        """Run an async function that does not use `run_in_caller`; it takes half the time of `run`."""
         if not self._take_unused():
             return self.run(function, *args)
         task: asyncio.Task[T] | None = None
@@ -325,7 +325,7 @@ class LoopPortal(Portal):
             return self._take_if_free()
 
     def _take_unused(self) -> bool:
-        """As `_take`, but only where no thread runs the event loop, and the present one may."""
+        """Have the present thread run the event loop, if it may and no thread does; return whether it is to."""
         if self._process != _process:
             return False
         with self._lock:
