@@ -120,12 +120,14 @@ class EndpointSecrets:
             MasterKeyError: If this process has another key, or none although the database has secrets.
             StoreUnavailableError: If the database cannot be reached.
         """
-        async with self._store.reading() as connection:
-            current = await _read_current_key_id(connection)
+
+        async def set_first(connection: AsyncConnection) -> None:
+            await raise_revision(connection, COUNTER)
+            await self._sealing_key(connection)
+
+        current = await self._store.read(_read_current_key_id)
         if current is None and self.master is not None:
-            async with self._store.writing() as connection:
-                await raise_revision(connection, COUNTER)
-                await self._sealing_key(connection)
+            await self._store.write(set_first)
         elif current is not None:
             self._check_key_id(current)
 
@@ -135,8 +137,7 @@ class EndpointSecrets:
         Raises:
             StoreUnavailableError: If the database cannot be reached.
         """
-        async with self._store.reading() as connection:
-            return await _read_current_key_id(connection) is None
+        return await self._store.read(_read_current_key_id) is None
 
     async def ring_of(self, hook: HookData) -> tuple[KeyRing, str]:
         """Return the key ring that signs deliveries of a hook, and the name of the key in it.
