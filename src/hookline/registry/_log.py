@@ -635,16 +635,16 @@ class ExecutionLog:
         """
         if since is not None:
             first_key(since)
-        async with self._store.reading() as connection:
-            return await read_statistics(
-                connection,
-                tenant_id,
-                hook_id=hook_id,
-                point=point,
-                since=since,
-                by=by,
-                minutes_since=time() - self._retention_seconds,
-            )
+        query = partial(
+            read_statistics,
+            tenant_id=tenant_id,
+            hook_id=hook_id,
+            point=point,
+            since=since,
+            by=by,
+            minutes_since=time() - self._retention_seconds,
+        )
+        return await self._store.read(query)
 
     async def prune(self) -> int:
         """Delete rows that are too old or too many, in small steps. While the log is open, this happens every minute.

@@ -15,6 +15,7 @@ from typing import Any, Self, TypeAlias
 
 import anyio
 import msgspec
+from sqlalchemy.ext.asyncio import AsyncConnection
 
 from hookline.bus import Bus
 from hookline.calls import Call
@@ -590,10 +591,13 @@ class Registry:
         check_limit(limit)
         snapshot = self._snapshot
         in_files = {each for each in snapshot.tenants_with(id) if not snapshot.of_tenant(each)[id].is_stored}
-        async with self._require_store().reading() as connection:
+
+        async def read(connection: AsyncConnection) -> Page[DefinitionRevision]:
             known = {*(await find_revised_tenants(connection, id) if is_id(id) else ()), *in_files}
             owner = _choose_owner(id, sorted(known), tenant_id)
             return await read_revision_page(connection, owner, id, cursor=cursor, limit=limit)
+
+        return await self._require_store().read(read)
 
     async def deleted(
         self, tenant_id: str | None = None, *, cursor: str | None = None, limit: int = 50
