@@ -748,17 +748,22 @@ class Database:
 
         @event.listens_for(engine, "begin")
         def begin_transaction(connection: Any) -> None:
+            statements: list[str] = []
             max_wait = self._max_wait
             if connection.info.setdefault("patience", self.retry_seconds) != max_wait:
-                connection.exec_driver_sql(f"PRAGMA busy_timeout = {max_wait * 1000:.0f}").close()
+                statements.append(f"PRAGMA busy_timeout = {max_wait * 1000:.0f}")
                 connection.info["patience"] = max_wait
             if begin == "DEFERRED" and engine is not self._reading_engine:
                 connection.connection.driver_connection.begin_later("BEGIN DEFERRED")
+            else:
+                statements.append(f"BEGIN {begin}")
+            if not statements:
                 return
             # Past SQLAlchemy, as it does itself for COMMIT: it would take several times as long as SQLite does.
             cursor = connection.connection.cursor()
             try:
-                cursor.execute(f"BEGIN {begin}")
+                for statement in statements:
+                    cursor.execute(statement)
             except sqlite3.Error as error:
                 raise DBAPIError.instance(None, None, error, sqlite3.Error, dialect=connection.dialect) from error
             finally:
