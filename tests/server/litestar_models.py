@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from typing import Any
 
-from litestar import Litestar
+from litestar import Litestar, Router
+from litestar._asgi import ASGIRouter
 from litestar._kwargs import KwargsModel
 from litestar._signature import SignatureModel
 
@@ -19,7 +20,10 @@ ROUTING = (
 
 
 def share_routes() -> None:
-    """Have all servers of this process share their routes. They depend on the handlers and on what is around these."""
+    """Have all servers of this process share their routes. They depend on the handlers and on what is around these.
+
+    What a server has of its own are its parts, its workers, and the way from a request to a route.
+    """
     create = Litestar.__init__
     first: dict[Hashable, Litestar] = {}
 
@@ -30,10 +34,16 @@ def share_routes() -> None:
             create(self, route_handlers, **given)
             first[key] = self
             return
-        create(self, [], **given)
-        self.routes = first[key].routes
+        shared = first[key]
+        for name in (*Litestar.__slots__, *Router.__slots__):
+            if hasattr(shared, name):
+                setattr(self, name, getattr(shared, name))
+        self.state, self._lifespan_managers = given["state"], list(given.get("lifespan", ()))
+        self.event_emitter = type(shared.event_emitter)(listeners=[])
+        self.asgi_router = ASGIRouter(app=self)
         for name in ROUTING:
-            setattr(self.asgi_router, name, getattr(first[key].asgi_router, name))
+            setattr(self.asgi_router, name, getattr(shared.asgi_router, name))
+        self.asgi_handler = self._create_asgi_handler()
 
     Litestar.__init__ = share  # type: ignore[method-assign]
 

@@ -100,8 +100,8 @@ def test_two_hundred_live_lists_show_a_change_for_the_price_of_a_few(new_databas
             while shown.count("") < VIEWS:
                 await asyncio.sleep(0.02)
                 [task.result() for task in waiting if task.done()]
-            engine = store._database._reader.sync_engine
-            event.listen(engine, "before_cursor_execute", lambda *given: statements.append(given[2]))
+            for engine in store._database.engines:
+                event.listen(engine, "before_cursor_execute", lambda *given: statements.append(given[2]))
             its = await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(operation(store, "acme"), site.loop))
             while shown.count(its) < VIEWS:
                 await asyncio.sleep(0.02)

@@ -7,9 +7,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from sqlalchemy import select
 
 from hookline.runtime import OperationState
-from hookline.store import SqlStore
+from hookline.store import SqlStore, operations
 
 pytestmark = pytest.mark.anyio
 
@@ -32,6 +33,8 @@ async def keep(folder: Path) -> None:
             OperationState(operation_id=SECRET, agent_id="a", version=1), expected_version=None, entries=[]
         )
         await store.load(SECRET)
+        async with store.reading() as connection:
+            await connection.execute(select(operations).where(operations.c.operation_id == SECRET))
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])

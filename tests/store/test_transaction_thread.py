@@ -9,11 +9,13 @@ import threading
 from pathlib import Path
 
 import pytest
-from sqlalchemy import Connection, create_engine, text
+from sqlalchemy import Connection, column, create_engine, insert, select, table, text
+from sqlalchemy.exc import OperationalError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from hookline.errors import StoreUnavailableError
-from hookline.store import SqlStore
+from hookline.store import SqlStore, limit_waiting
+from hookline.store._database import READERS
 from hookline.store._transaction_thread import TransactionThread
 
 pytestmark = [pytest.mark.anyio, pytest.mark.parametrize("anyio_backend", ["asyncio"])]
@@ -94,15 +96,126 @@ async def make_another(store: SqlStore) -> None:
         await connection.exec_driver_sql("CREATE TABLE others (other INTEGER)")
 
 
-async def test_a_closed_database_writes_nothing(url: str) -> None:
+async def test_a_read_may_write_nothing(tmp_path: Path) -> None:
+    async with SqlStore(f"sqlite:///{tmp_path}/store.db") as store:
+        await make_table(store)
+
+        async def insert(connection: AsyncConnection) -> None:
+            await connection.exec_driver_sql(INSERT)
+
+        with pytest.raises(StoreUnavailableError, match="attempt to write a readonly database"):
+            await store.read(insert)
+        assert await count_notes(store) == 0
+
+
+async def test_a_read_that_fails_leaves_the_next_ones_as_they_were(url: str) -> None:
     async with SqlStore(url) as store:
         await make_table(store)
+        for _ in range(2 * READERS):
+            with pytest.raises(OperationalError, match="no such table"):
+                await store.read_rows(select(text("* FROM lost")))
+        await store.write_one(insert(table("notes", column("note"))).values(note=1))
+
+        assert await store.read_rows(select(text("note FROM notes"))) == [(1,)]
+
+
+async def test_as_many_reads_run_at_once_as_there_are_connections(tmp_path: Path) -> None:
+    async with SqlStore(f"sqlite:///{tmp_path}/store.db") as store:
+        await make_table(store)
+        all_read, began = threading.Barrier(READERS + 1), threading.Semaphore(0)
+
+        async def read(connection: AsyncConnection) -> int:
+            began.release()
+            all_read.wait(60)
+            return int((await connection.execute(text("SELECT count(*) FROM notes"))).scalar_one())
+
+        reading = [asyncio.create_task(store.read(read)) for _ in range(READERS)]
+        for _ in range(READERS):
+            assert await asyncio.to_thread(began.acquire, timeout=60)
+        late = asyncio.create_task(store.read_rows(select(text("note FROM notes"))))
+        await asyncio.sleep(0)
+        with limit_waiting(0.01), pytest.raises(StoreUnavailableError, match="too busy to start"):
+            await store.read_rows(select(text("note FROM notes")))
+        await store.write_one(
+            insert(table("notes", column("note"))).values(note=1)
+        )  # nobody waits for readers to write
+        assert not late.done()
+        await asyncio.to_thread(all_read.wait, 60)
+
+        assert await asyncio.gather(*reading) == [1] * READERS
+        assert await late == [(1,)]
+
+
+async def test_a_cancelled_reader_leaves_when_its_read_has_ended(tmp_path: Path) -> None:
+    async with SqlStore(f"sqlite:///{tmp_path}/store.db") as store:
+        await make_table(store)
+        began, may_end = asyncio.Event(), threading.Event()
+        loop = asyncio.get_running_loop()
+
+        async def read(connection: AsyncConnection) -> None:
+            await connection.execute(text("SELECT count(*) FROM notes"))
+            loop.call_soon_threadsafe(began.set)
+            assert may_end.wait(60)
+
+        reader = asyncio.create_task(store.read(read))
+        await began.wait()
+        reader.cancel()
+        await asyncio.sleep(0)
+        assert not reader.done()
+        may_end.set()
+        with pytest.raises(asyncio.CancelledError):
+            await reader
+        await store.write_one(insert(table("notes", column("note"))).values(note=1))
+
+        for _ in range(2 * READERS):  # none of them reads the old state
+            assert await store.read_rows(select(text("note FROM notes"))) == [(1,)]
+
+
+async def test_a_read_that_outlasts_its_store_leaves_no_thread(tmp_path: Path) -> None:
+    began, may_end = asyncio.Event(), threading.Event()
+    loop = asyncio.get_running_loop()
+
+    async def read(connection: AsyncConnection) -> None:
+        loop.call_soon_threadsafe(began.set)
+        assert may_end.wait(60)
+        await connection.execute(text("SELECT count(*) FROM notes"))
+
+    async with SqlStore(f"sqlite:///{tmp_path}/store.db") as store:
+        await make_table(store)
+        reading = asyncio.create_task(store.read(read))
+        await began.wait()
+    may_end.set()
+    await reading
+
+    join_threads()
+
+
+async def test_whoever_may_not_wait_for_long_is_told_that_another_transaction_writes(url: str) -> None:
+    async with SqlStore(url) as store:
+        await make_table(store)
+        async with store.writing():
+            with limit_waiting(0.01), pytest.raises(StoreUnavailableError, match="too busy to start"):
+                await store.write_one(insert(table("notes", column("note"))).values(note=1))
+
+        assert await count_notes(store) == 0
+
+
+async def test_a_closed_database_writes_and_reads_nothing(url: str) -> None:
+    async with SqlStore(url) as store:
+        await make_table(store)
+        assert await store.read_rows(select(text("note FROM notes"))) == []
 
     async def insert(connection: AsyncConnection) -> None:
         await connection.exec_driver_sql(INSERT)
 
-    with pytest.raises(StoreUnavailableError, match="it is closed"):
-        await store._database.write(insert)
+    for use in (store._database.write, store._database.read):
+        with pytest.raises(StoreUnavailableError, match="it is closed"):
+            await use(insert)
+    join_threads()
+
+
+def join_threads() -> None:
+    """Wait until the threads of all stores have ended."""
     for each in threading.enumerate():
         if each.name.startswith("hookline-sqlite"):
             each.join(60)

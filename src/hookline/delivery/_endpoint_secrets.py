@@ -120,12 +120,14 @@ class EndpointSecrets:
             MasterKeyError: If this process has another key, or none although the database has secrets.
             StoreUnavailableError: If the database cannot be reached.
         """
-        async with self._store.reading() as connection:
-            current = await _read_current_key_id(connection)
+
+        async def set_first(connection: AsyncConnection) -> None:
+            await raise_revision(connection, COUNTER)
+            await self._sealing_key(connection)
+
+        current = await self._store.read(_read_current_key_id)
         if current is None and self.master is not None:
-            async with self._store.writing() as connection:
-                await raise_revision(connection, COUNTER)
-                await self._sealing_key(connection)
+            await self._store.write(set_first)
         elif current is not None:
             self._check_key_id(current)
 
@@ -135,8 +137,7 @@ class EndpointSecrets:
         Raises:
             StoreUnavailableError: If the database cannot be reached.
         """
-        async with self._store.reading() as connection:
-            return await _read_current_key_id(connection) is None
+        return await self._store.read(_read_current_key_id) is None
 
     async def ring_of(self, hook: HookData) -> tuple[KeyRing, str]:
         """Return the key ring that signs deliveries of a hook, and the name of the key in it.
@@ -188,7 +189,8 @@ class EndpointSecrets:
             raise HookUsageError(f"`overlap_seconds` must be 0 to {LONGEST_OVERLAP:.0f}; got {overlap_seconds!r}.")
         column = endpoint_secrets.c
         here = (column.tenant_id == tenant_id) & (column.endpoint == endpoint)
-        async with self._store.writing() as connection:
+
+        async def replace_secret(connection: AsyncConnection) -> NewEndpointSecret:
             await raise_revision(connection, COUNTER)
             now = await read_clock(connection)
             end = now + overlap_seconds
@@ -205,7 +207,9 @@ class EndpointSecrets:
             detail = {"url": endpoint, "overlapSeconds": overlap_seconds}
             await write_audit(connection, tenant_id, actor, "endpoint.secret.rotate", made.id, now=now, detail=detail)
             after_commit(connection, self._expire_cache)
-        return made
+            return made
+
+        return await self._store.write(replace_secret)
 
     async def page(self, tenant_id: str | None, *, url: str | None = None) -> list[EndpointSecret]:
         """List the secrets that sign at present, newest first for each endpoint. The secrets themselves are not shown.
@@ -225,8 +229,7 @@ class EndpointSecrets:
             query = query.where(column.tenant_id == tenant_id)
         if url is not None:
             query = query.where(column.endpoint == normalize_endpoint(url))
-        async with self._store.reading() as connection:
-            return [_secret_from_row(row) for row in await connection.execute(query)]
+        return [_secret_from_row(row) for row in await self._store.read_rows(query)]
 
     async def revoke(self, id: str, tenant_id: str | None = None, *, actor: str = "") -> bool:  # noqa: A002
         """Revoke a secret: within one second, no process signs with it any more.
@@ -248,7 +251,8 @@ class EndpointSecrets:
         its = endpoint_secrets.c.id == id
         if tenant_id is not None:
             its = its & (endpoint_secrets.c.tenant_id == tenant_id)
-        async with self._store.writing() as connection:
+
+        async def delete_secret(connection: AsyncConnection) -> bool:
             await raise_revision(connection, COUNTER)
             row = (await connection.execute(select(endpoint_secrets).where(its))).first()
             if row is None:
@@ -258,7 +262,9 @@ class EndpointSecrets:
             detail = {"url": row.endpoint}
             await write_audit(connection, row.tenant_id, actor, "endpoint.secret.revoke", id, now=now, detail=detail)
             after_commit(connection, self._expire_cache)
-        return True
+            return True
+
+        return await self._store.write(delete_secret)
 
     async def rewrap(self, *, actor: str = "") -> int:
         """Encrypt all secrets again with the newest master key.
@@ -271,7 +277,8 @@ class EndpointSecrets:
             StoreUnavailableError: If the database cannot be reached.
         """
         master = self._require_master()
-        async with self._store.writing() as connection:
+
+        async def seal_again(connection: AsyncConnection) -> int:
             await raise_revision(connection, COUNTER)
             current = await _read_current_key_id(connection)
             if current is not None:
@@ -291,7 +298,9 @@ class EndpointSecrets:
             await write_audit(
                 connection, "", actor, "master_key.rotate", new, now=await read_clock(connection), detail=detail
             )
-        return len(rows)
+            return len(rows)
+
+        return await self._store.write(seal_again)
 
     async def _find_signing_secrets(self, place: tuple[str, str]) -> tuple[tuple[str, ...], bool]:
         """Return the secrets that sign for an endpoint now, and whether the environment's unnamed key signs too."""
@@ -318,9 +327,11 @@ class EndpointSecrets:
         if monotonic() - self._checked_at < FRESH_SECONDS:
             return
         began = monotonic()
-        async with self._store.reading() as connection:
-            revision = await read_revision(connection, COUNTER)
-            has_master = await _read_current_key_id(connection) is not None
+
+        async def read(connection: AsyncConnection) -> tuple[int, bool]:
+            return await read_revision(connection, COUNTER), await _read_current_key_id(connection) is not None
+
+        revision, has_master = await self._store.read(read)
         if revision != self._revision:
             self._cached.clear()
             self._rings.clear()
@@ -332,8 +343,7 @@ class EndpointSecrets:
             column.tenant_id == place[0], column.endpoint == place[1]
         )
         began = monotonic()
-        async with self._store.reading() as connection:
-            rows = (await connection.execute(query.order_by(column.created_at.desc(), column.id))).all()
+        rows = await self._store.read_rows(query.order_by(column.created_at.desc(), column.id))
         own: list[tuple[str, float]] = []
         environment_ends = -math.inf
         for row in rows:
@@ -363,7 +373,8 @@ class EndpointSecrets:
 
     async def _create_first(self, place: tuple[str, str]) -> None:
         """Create a secret for an endpoint that has none; of several processes, only one does."""
-        async with self._store.writing() as connection:
+
+        async def create_secret(connection: AsyncConnection) -> None:
             await raise_revision(connection, COUNTER)
             now = await read_clock(connection)
             column = endpoint_secrets.c
@@ -378,6 +389,8 @@ class EndpointSecrets:
                     connection, place[0], "hookline", "endpoint.secret.create", made.id, now=now, detail=detail
                 )
             after_commit(connection, self._expire_cache)
+
+        await self._store.write(create_secret)
 
     def _expire_cache(self) -> None:
         self._checked_at = -math.inf

@@ -9,6 +9,7 @@ import random
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from time import monotonic
 from types import TracebackType
 from typing import TypeGuard
@@ -16,6 +17,7 @@ from typing import TypeGuard
 import anyio
 import msgspec
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+from sqlalchemy.ext.asyncio import AsyncConnection
 
 from hookline.delivery._endpoint_secrets import EndpointSecrets
 from hookline.delivery._in_process import InProcess, LocalFunctions, is_local
@@ -374,24 +376,26 @@ class DeliveryWorker:
         """
         options, worker, served = self._options, self._store.worker_id, self._served()
         loop = asyncio.get_running_loop()
-        async with self._store.writing() as connection:
+        held, busy = set(self._batches), self._queues.saturated_endpoints()
+
+        async def settle_and_claim(
+            connection: AsyncConnection,
+        ) -> tuple[float, list[DeliveryRun], float | None, set[int]]:
             began = loop.time()
             now = await read_clock(connection)
             outcomes = [outcome for batch in ended for outcome in batch.outcomes]
-            changing = {batch.seq for batch in ended} | (self._batches.keys() if renew else set())
+            changing = {batch.seq for batch in ended} | (held if renew else set())
             await settle_deliveries(
                 connection, outcomes, now=now, worker=worker, breaker=options.breaker, others=changing
             )
             if uncertain_ends:
-                await release_uncertain_claims(
-                    connection, uncertain_ends, kept=self._batches.keys(), now=now, worker=worker
-                )
+                await release_uncertain_claims(connection, uncertain_ends, kept=held, now=now, worker=worker)
             untried = [batch.seq for batch in ended if not batch.outcomes]
             if untried:
                 await release_claims(connection, untried, now=now, worker=worker)
             lost: set[int] = set()
             if renew:
-                seqs = self._batches.keys() - {batch.seq for batch in ended}
+                seqs = held - {batch.seq for batch in ended}
                 kept = await extend_claims(
                     connection, seqs, now=now, worker=worker, lease_seconds=options.lease_seconds
                 )
@@ -400,7 +404,6 @@ class DeliveryWorker:
             runs: list[DeliveryRun] = []
             due = None
             if should_claim:
-                busy = self._queues.saturated_endpoints()
                 uncertain_ends.append(now + options.lease_seconds)
                 runs = await claim_deliveries(
                     connection,
@@ -415,6 +418,9 @@ class DeliveryWorker:
                 )
                 if not runs:
                     due = await read_next_due(connection, now=now, busy=busy, served=served)
+            return began, runs, due, lost
+
+        began, runs, due, lost = await self._store.write(settle_and_claim)
         if should_claim:
             self._next_due = None if due is None else began + due
         if renew:
@@ -620,8 +626,7 @@ class Outbox:
         """
         rows = build_delivery_rows(envelopes)
         try:
-            async with self.store.writing() as connection:
-                await insert_deliveries(connection, rows, now=self.store.now_sql())
+            await self.store.write(partial(insert_deliveries, rows=rows, now=self.store.now_sql()))
         except DBAPIError as error:
             raise HookUsageError(f"The database rejects these deliveries: {message_of(error.orig or error)}") from error
         self.store.wakeups.wake(DELIVERIES)

@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from datetime import UTC
 from email.utils import parsedate_to_datetime
-from functools import partial
+from functools import cache, partial
 from importlib.metadata import version
 from time import perf_counter
 from types import TracebackType
@@ -123,7 +123,7 @@ class Sender:
         self._guard = AddressGuard(allow_private, ports)
         self._max_response, self._connections = max_response, connections
         self._signed_answers, self._tls = signed_answers, tls
-        self._agent = f"hookline/{version('hookline')}"
+        self._agent = _user_agent()
         self._session: aiohttp.ClientSession | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
 
@@ -303,6 +303,12 @@ class Sender:
         except WebhookVerificationError as error:
             problem = f"the answer has no valid signature: {error.reason}"
             raise DeliveryError(envelope.hook.id, "invalid_response", problem) from None
+
+
+@cache
+def _user_agent() -> str:
+    """Return the name by which receivers know hookline. To read its version takes 2 ms."""
+    return f"hookline/{version('hookline')}"
 
 
 class _NameResolver(AbstractResolver):

@@ -148,11 +148,15 @@ class FenceMember:
             Whether the other processes still wait for this one.
         """
         values = {"renewals": registry_members.c.renewals + 1, "confirmed": confirmed}
-        async with self._store.writing() as connection:
+
+        async def extend(connection: AsyncConnection) -> bool:
             changed = update(registry_members).where(_mine == self.member_id).values(**values)
             is_member = bool((await connection.execute(changed)).rowcount)
             if is_member and confirmed > self._confirmed:
                 after_commit(connection, lambda: self._store.wakeups.wake(FENCES))
+            return is_member
+
+        is_member = await self._store.write(extend)
         if is_member:
             self._confirmed = confirmed
             self._fence.valid_until = began + self._lease_seconds

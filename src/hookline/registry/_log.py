@@ -19,6 +19,7 @@ from sqlalchemy import (
     Select,
     Table,
     delete,
+    exists,
     func,
     insert,
     literal,
@@ -88,28 +89,32 @@ async def prune_log(store: SqlStore, *, retention_seconds: float, max_rows: int)
         The number of deleted executions.
     """
     oldest = time() - retention_seconds
-    async with store.reading() as connection:
-        surplus = select(executions.c.id).order_by(executions.c.id.desc()).offset(max_rows).limit(1)
-        too_many = (await connection.execute(surplus)).scalar()
-    enough = 0 if too_many is None else too_many + 1
+    surplus = await store.read_rows(select(executions.c.id).order_by(executions.c.id.desc()).offset(max_rows).limit(1))
+    enough = surplus[0].id + 1 if surplus else 0
     day = max(day_of(oldest), day_of((enough >> SPARE_BITS) / 1e6))
     count = await drop_days(store, ("executions", "execution_hooks"), before=day)
     if store.dialect == "postgresql" and retention_seconds >= DAY:
         oldest_row = first_key(oldest // DAY * DAY)  # the rest of that day waits until the day is dropped
     else:
         oldest_row = first_key(oldest)
-    count += await _delete_old(store, executions, executions.c.id < max(oldest_row, enough))
-    for table, condition in expired_conditions(oldest):
-        await _delete_old(store, table, condition)
-    await _delete_old(store, policy_alerts, policy_alerts.c.created_at < min(oldest, time() - DAYS_OF_ALERTS * DAY))
+    old_alert = policy_alerts.c.created_at < min(oldest, time() - DAYS_OF_ALERTS * DAY)
+    old = [
+        (executions, executions.c.id < max(oldest_row, enough)),
+        *expired_conditions(oldest),
+        (policy_alerts, old_alert),
+    ]
+    [due] = await store.read_rows(select(*(exists().where(condition) for _, condition in old)))
+    for (table, condition), is_due in zip(old, due, strict=True):
+        if is_due:
+            deleted = await _delete_old(store, table, condition)
+            count += deleted if table is executions else 0
     return count
 
 
 async def _delete_old(store: SqlStore, table: Table, old: ColumnElement[bool]) -> int:
     count = 0
     while True:
-        async with store.writing() as connection:
-            done = await _delete_batch(connection, table, old)
+        done = await store.write(partial(_delete_batch, table=table, old=old))
         count += done
         if done < BATCH_SIZE:
             return count
@@ -401,7 +406,8 @@ class LogWriter:
         due = not self._queue or now >= self._sums_due
         sums = self._sums.changed_rows() if due else []
         grouped = self._sums.changed_group_rows() if due else []
-        async with self._store.writing() as connection:
+
+        async def write_batch(connection: AsyncConnection) -> None:
             new = bool(batch)
             if new and uncertain:
                 # An earlier try may have committed the batch, although its answer was lost.
@@ -414,6 +420,8 @@ class LogWriter:
                     await connection.execute(insert(execution_hooks), found_by)
             await write_statistics(connection, sums)
             await write_grouped_statistics(connection, grouped)
+
+        await self._store.write(write_batch)
         if sums:
             self._sums.mark_written()
             self._sums_due = now + SUMS_EVERY
@@ -579,8 +587,7 @@ class ExecutionLog:
             until=until,
             cursor=cursor,
         )
-        async with self._store.reading() as connection:
-            return await read_page(connection, which, limit)
+        return await self._store.read(partial(read_page, which=which, limit=limit))
 
     async def log(self, id: str, tenant_id: str | None) -> ExecutionRow | None:  # noqa: A002
         """Read one row of the log.
@@ -599,8 +606,7 @@ class ExecutionLog:
             key = parse_key(id)
         except HookUsageError:
             return None
-        async with self._store.reading() as connection:
-            return await read_row(connection, key, tenant_id)
+        return await self._store.read(partial(read_row, key=key, tenant_id=tenant_id))
 
     async def statistics(
         self,
@@ -629,16 +635,16 @@ class ExecutionLog:
         """
         if since is not None:
             first_key(since)
-        async with self._store.reading() as connection:
-            return await read_statistics(
-                connection,
-                tenant_id,
-                hook_id=hook_id,
-                point=point,
-                since=since,
-                by=by,
-                minutes_since=time() - self._retention_seconds,
-            )
+        query = partial(
+            read_statistics,
+            tenant_id=tenant_id,
+            hook_id=hook_id,
+            point=point,
+            since=since,
+            by=by,
+            minutes_since=time() - self._retention_seconds,
+        )
+        return await self._store.read(query)
 
     async def prune(self) -> int:
         """Delete rows that are too old or too many, in small steps. While the log is open, this happens every minute.

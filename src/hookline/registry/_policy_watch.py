@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 from sqlalchemy import Select, func, literal_column, select, update
+from sqlalchemy.ext.asyncio import AsyncConnection
 
 from hookline.errors import HookDefinitionError, HookUsageError, StoreUnavailableError, message_of
 from hookline.events import HookType, OnError
@@ -309,7 +310,8 @@ class PolicyWatch:
         the next one too, and raise a second alert for the same change.
         """
         rows = policy_alerts.c
-        async with self._store.writing() as connection:
+
+        async def write_once(connection: AsyncConnection) -> bool:
             its = (rows.tenant_id == alert.tenant_id) & (rows.id == alert.definition_id)
             last = select(func.max(rows.until)).where(its, rows.revision == alert.revision, rows.kind == "rate")
             known = (await connection.execute(last)).scalar()
@@ -317,31 +319,37 @@ class PolicyWatch:
                 return False
             return await write_alert(connection, alert, until=alert.until, now=await read_clock(connection))
 
+        return await self._store.write(write_once)
+
     async def _send_alerts(self, webhook: Webhook) -> None:
         """Hand alerts that were not sent yet over for delivery, each once."""
         rows = policy_alerts.c
         fresh = rows.created_at > self._store.now_sql() - UNSENT_SECONDS
-        async with self._store.reading() as connection:
-            waiting = await connection.execute(select(rows.id).where(rows.sent.is_(False), fresh).limit(1))
-            if waiting.first() is None:
-                return
-        async with self._store.writing() as connection:
+        if not await self._store.read_rows(select(rows.id).where(rows.sent.is_(False), fresh).limit(1)):
+            return
+
+        async def claim_alerts(connection: AsyncConnection) -> None:
             claim = update(policy_alerts).where(rows.sent.is_(False), fresh).values(sent=True)
             found = await connection.execute(claim.returning(rows.id, rows.revision, rows.until, rows.alert))
             envelopes = [build_envelope(row.alert, webhook, f"{row.id}:{row.revision}:{row.until}") for row in found]
             await insert_deliveries(connection, build_delivery_rows(envelopes), now=self._store.now_sql())
+
+        await self._store.write(claim_alerts)
         self._store.wakeups.wake(DELIVERIES)
 
     async def _read_counts(self, definitions: Sequence[HookDefinition], *, since: float) -> CountsByMinute:
         """Read the counts of hooks by minute, from the minute of a time on."""
         counts: CountsByMinute = defaultdict(lambda: defaultdict(dict))
         ids = sorted({each.id for each in definitions})
-        async with self._store.reading() as connection:
+
+        async def read(connection: AsyncConnection) -> CountsByMinute:
             for first in range(0, len(ids), MOST_IDS):
                 query = build_counts_query(ids[first : first + MOST_IDS], since)
                 for tenant_id, hook_id, revision, start, *numbers in await connection.execute(query):
                     counts[hook_id, revision][tenant_id][start] = HookCounts(*map(int, numbers))
-        return counts
+            return counts
+
+        return await self._store.read(read)
 
     def _sum_of(
         self, counts: CountsByMinute, definition: HookDefinition, *, since: int, until: float = math.inf

@@ -15,6 +15,7 @@ from typing import Any, Self, TypeAlias
 
 import anyio
 import msgspec
+from sqlalchemy.ext.asyncio import AsyncConnection
 
 from hookline.bus import Bus
 from hookline.calls import Call
@@ -590,10 +591,13 @@ class Registry:
         check_limit(limit)
         snapshot = self._snapshot
         in_files = {each for each in snapshot.tenants_with(id) if not snapshot.of_tenant(each)[id].is_stored}
-        async with self._require_store().reading() as connection:
+
+        async def read(connection: AsyncConnection) -> Page[DefinitionRevision]:
             known = {*(await find_revised_tenants(connection, id) if is_id(id) else ()), *in_files}
             owner = _choose_owner(id, sorted(known), tenant_id)
             return await read_revision_page(connection, owner, id, cursor=cursor, limit=limit)
+
+        return await self._require_store().read(read)
 
     async def deleted(
         self, tenant_id: str | None = None, *, cursor: str | None = None, limit: int = 50
@@ -610,8 +614,7 @@ class Registry:
             StoreUnavailableError: If the database cannot be reached.
         """
         check_limit(limit)
-        async with self._require_store().reading() as connection:
-            return await read_deleted(connection, tenant_id, cursor=cursor, limit=limit)
+        return await self._require_store().read(partial(read_deleted, tenant_id=tenant_id, cursor=cursor, limit=limit))
 
     async def revert(
         self,
@@ -984,8 +987,7 @@ class Registry:
         """Read by whom the operation of a sample was called, if that matters and the operation is stored."""
         if definition.scope is None or not operation_id or self._store is None:
             return None
-        async with self._store.reading() as connection:
-            found = (await read_lineages(connection, [operation_id])).get(operation_id)
+        found = (await self._store.read(partial(read_lineages, operation_ids=[operation_id]))).get(operation_id)
         return found if found is not None and found.agent_ids else None
 
     async def check_policies(self) -> None:
@@ -1035,8 +1037,8 @@ class Registry:
         check_limit(limit)
         if since is not None:
             first_key(since)
-        async with self._require_store().reading() as connection:
-            return await read_alerts(connection, tenant_id, hook_id=hook_id, since=since, cursor=cursor, limit=limit)
+        query = partial(read_alerts, tenant_id=tenant_id, hook_id=hook_id, since=since, cursor=cursor, limit=limit)
+        return await self._require_store().read(query)
 
     async def backtest(
         self,

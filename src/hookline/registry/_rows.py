@@ -86,7 +86,8 @@ async def read_changes(store: SqlStore, revision: int, known: KeysView[Key]) -> 
     Raises:
         StoreUnavailableError: If the database cannot be reached.
     """
-    async with store.reading() as connection:
+
+    async def read(connection: AsyncConnection) -> DefinitionChanges | None:
         # The revision first: a change between the two queries is then read twice, and never missed.
         newest = await read_revision(connection, COUNTER)
         if newest == revision:
@@ -102,8 +103,10 @@ async def read_changes(store: SqlStore, revision: int, known: KeysView[Key]) -> 
             keys = frozenset((row.tenant_id, row.id) for row in found)
         found = await connection.execute(select(definition_fences).where(definition_fences.c.revision > since))
         fenced = {(row.tenant_id, row.id): row.revision for row in found}
-    known_rows = {key: value for key, value in rows.items() if value is not None}
-    return DefinitionChanges(newest, known_rows, keys, fenced)
+        known_rows = {key: value for key, value in rows.items() if value is not None}
+        return DefinitionChanges(newest, known_rows, keys, fenced)
+
+    return await store.read(read)
 
 
 def decode_row(row: Row[Any]) -> HookDefinition | FileSwitch | None:

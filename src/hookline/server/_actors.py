@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from functools import partial
 
 from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -48,8 +49,8 @@ async def describe_actors(parts: ServerParts, caller: Caller, actors: Collection
     """
     names: dict[str, str] = {}
     if any(each.startswith("key:") for each in actors):
-        async with parts.store.reading() as connection:
-            names = await find_key_names(connection, actors, None if caller.sees_all else caller.tenant_id)
+        tenant_id = None if caller.sees_all else caller.tenant_id
+        names = await parts.store.read(partial(find_key_names, actors=actors, tenant_id=tenant_id))
     return {
         each: f"{'you, ' if each == caller.actor else ''}{describe_actor(each, names.get(each, ''))}"
         for each in set(actors)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Literal, TypeAlias
 
 import msgspec
-from sqlalchemy import ColumnElement, select
+from sqlalchemy import ColumnElement, Row, select
+from sqlalchemy.ext.asyncio import AsyncConnection
 
 from hookline.server._actors import find_key_names
 from hookline.store import Page, SqlStore, audit, write_audit
@@ -113,8 +114,11 @@ async def write_audit_alone(
     Raises:
         StoreUnavailableError: If the database cannot be reached.
     """
-    async with store.writing() as connection:
+
+    async def write(connection: AsyncConnection) -> None:
         await write_audit(connection, tenant_id, actor, action, target, now=store.now_sql(), detail=detail)
+
+    await store.write(write)
 
 
 async def read_audit(
@@ -186,9 +190,13 @@ async def _read_batch(
     query = select(audit).where(*wanted.conditions()).order_by(audit.c.seq.desc()).limit(size + 1)
     if cursor is not None:
         query = query.where(audit.c.seq < cursor)
-    async with store.reading() as connection:
+
+    async def read(connection: AsyncConnection) -> tuple[Sequence[Row[Any]], dict[str, str]]:
         rows = (await connection.execute(query)).all()
         names = await find_key_names(connection, {row.actor for row in rows}, names_of)
+        return rows, names
+
+    rows, names = await store.read(read)
     found = [
         AuditEntry(
             id=row.seq,

@@ -64,7 +64,8 @@ class ChangedOperations:
     async def poll(self) -> tuple[float, list[StoredOperation]]:
         """Return the present time of the database, and what has changed; nothing at the first poll."""
         is_first, is_long = self._position == 0.0, monotonic() - self._long_poll_at >= LONG_EVERY
-        async with self._store.reading() as connection:
+
+        async def look(connection: AsyncConnection) -> tuple[float, dict[str, SeenOperation], list[StoredOperation]]:
             now = await read_clock(connection)
             since = min(self._position or now, now) - (LONG_OVERLAP if is_long else OVERLAP)
             query = select(*_seen).where(operations.c.updated_at >= since)
@@ -73,6 +74,9 @@ class ChangedOperations:
             found = {row.operation_id: SeenOperation(*row[1:]) for row in await connection.execute(query)}
             new = [] if is_first else [each for each, seen in found.items() if self._known.get(each) != seen]
             changed = await _read_operations(connection, new)
+            return now, found, changed
+
+        now, found, changed = await self._store.read(look)
         if is_long:
             self._known, self._long_poll_at = found, monotonic()
         else:
@@ -180,13 +184,16 @@ class OperationFeed:
 
     async def _read_since(self, since: float, tenant_id: str | None) -> tuple[float, list[StoredOperation]]:
         """Read the operations that changed since a position, the newest changes if there are too many."""
-        async with self._store.reading() as connection:
+
+        async def read(connection: AsyncConnection) -> tuple[float, list[StoredOperation]]:
             now = await read_clock(connection)
             query = select(*_columns).where(operations.c.updated_at >= max(since, now - RESUMABLE) - OVERLAP)
             if tenant_id is not None:
                 query = query.where(operations.c.tenant_id == tenant_id)
             rows = await connection.execute(query.order_by(operations.c.updated_at.desc()).limit(MOST_WAITING))
             return now, [operation_from_row(row) for row in rows][::-1]
+
+        return await self._store.read(read)
 
 
 async def _read_operations(connection: AsyncConnection, ids: Sequence[str]) -> list[StoredOperation]:

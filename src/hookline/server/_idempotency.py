@@ -8,7 +8,8 @@ from hashlib import sha256
 from typing import Any
 
 import msgspec
-from sqlalchemy import Delete, Update, delete, select, update
+from sqlalchemy import Delete, Row, Update, delete, select, update
+from sqlalchemy.ext.asyncio import AsyncConnection
 
 from hookline.asgi import App, Message, Receive, Scope, Send
 from hookline.errors import StoreUnavailableError
@@ -76,7 +77,8 @@ class Idempotency:
         Raises:
             ApiError: If the key belongs to another request, or its response is not there yet.
         """
-        async with self._store.writing() as connection:
+
+        async def claim(connection: AsyncConnection) -> Row[Any] | None:
             now = await read_clock(connection)
             column = idempotency.c
             lost = (column.status_code == UNDER_WAY) & (column.created_at < now - BUSY_SECONDS)
@@ -85,7 +87,11 @@ class Idempotency:
             taken = insert_into(connection, idempotency).values(**row, status_code=UNDER_WAY, body=b"", created_at=now)
             if (await connection.execute(taken.on_conflict_do_nothing())).rowcount:
                 return None
-            found = (await connection.execute(select(idempotency).where(_same_row(place)))).one()
+            return (await connection.execute(select(idempotency).where(_same_row(place)))).one()
+
+        found = await self._store.write(claim)
+        if found is None:
+            return None
         if found.fingerprint != fingerprint:
             raise ApiError(422, "idempotency_key", "This Idempotency-Key was used for another request; use a new one.")
         if found.status_code == UNDER_WAY:
@@ -100,8 +106,7 @@ class Idempotency:
             encoded = msgspec.msgpack.encode(kept)
             changed = update(idempotency).where(_same_row(place)).values(status_code=kept.status, body=encoded)
         try:
-            async with self._store.writing() as connection:
-                await connection.execute(changed)
+            await self._store.write_one(changed)
         except StoreUnavailableError as error:
             logger.warning("The response to a request with an Idempotency-Key could not be stored: %s", error)
 

@@ -158,11 +158,14 @@ class KeyStore:
         Raises:
             StoreUnavailableError: If the database cannot be reached.
         """
-        async with self._store.writing() as connection:
+
+        async def insert_key(connection: AsyncConnection) -> NewApiKey:
             now = await read_clock(connection)
             asked = None if expires_in_seconds is None else now + expires_in_seconds
             expires_at = min((end for end in (asked, latest_end) if end is not None), default=None)
             return await _insert(connection, name, tenant_id, scopes, now=now, expires_at=expires_at, actor=actor)
+
+        return await self._store.write(insert_key)
 
     async def create_first(self) -> NewApiKey | None:
         """Create a key for an administrator if there is no valid one; of several processes, only one does.
@@ -170,7 +173,8 @@ class KeyStore:
         Raises:
             StoreUnavailableError: If the database cannot be reached.
         """
-        async with self._store.writing() as connection:
+
+        async def insert_first(connection: AsyncConnection) -> NewApiKey | None:
             await raise_revision(connection, "keys")  # one at a time, so that there are never two first keys
             now = await read_clock(connection)
             lasting = api_keys.c.expires_at.is_(None) | (api_keys.c.expires_at > now)
@@ -180,6 +184,8 @@ class KeyStore:
             if any("hooks:admin" in scopes.split() for scopes in (await connection.execute(query)).scalars()):
                 return None
             return await _insert(connection, "first administrator", "", SCOPES, now=now, actor="hookline serve")
+
+        return await self._store.write(insert_first)
 
     async def page(self, tenant_id: str | None, *, cursor: str | None, limit: int) -> Page[ApiKey]:
         """Read a page of keys, in the order of their ids.
@@ -197,8 +203,7 @@ class KeyStore:
             query = query.where(api_keys.c.tenant_id == tenant_id)
         if cursor is not None:
             query = query.where(api_keys.c.id > cursor)
-        async with self._store.reading() as connection:
-            found = [_key_from_row(row) for row in await connection.execute(query)]
+        found = [_key_from_row(row) for row in await self._store.read_rows(query)]
         return Page(items=found[:limit], cursor=found[limit - 1].id if len(found) > limit else None)
 
     async def newest(
@@ -227,8 +232,7 @@ class KeyStore:
         if text:
             inside = [each.icontains(text, autoescape=True) for each in (column.name, column.id)]
             query = query.where(or_(*inside))
-        async with self._store.reading() as connection:
-            return [_key_from_row(row) for row in await connection.execute(query)]
+        return [_key_from_row(row) for row in await self._store.read_rows(query)]
 
     async def get(self, id: str, tenant_id: str | None) -> ApiKey | None:  # noqa: A002
         """Return a key; `None` if there is none of this id.
@@ -240,9 +244,8 @@ class KeyStore:
         Raises:
             StoreUnavailableError: If the database cannot be reached.
         """
-        async with self._store.reading() as connection:
-            row = (await connection.execute(_select_key(id, tenant_id))).first()
-        return None if row is None else _key_from_row(row)
+        rows = await self._store.read_rows(_select_key(id, tenant_id))
+        return _key_from_row(rows[0]) if rows else None
 
     async def tenants(self) -> list[str]:
         """List the tenants that own keys, without the system, in alphabetical order.
@@ -251,8 +254,7 @@ class KeyStore:
             StoreUnavailableError: If the database cannot be reached.
         """
         query = select(api_keys.c.tenant_id).where(api_keys.c.tenant_id != "").distinct().limit(MOST_TENANTS)
-        async with self._store.reading() as connection:
-            return sorted((await connection.execute(query)).scalars())
+        return sorted(row.tenant_id for row in await self._store.read_rows(query))
 
     async def rotate(
         self,
@@ -284,7 +286,8 @@ class KeyStore:
         """
         if isinstance(overlap_seconds, bool) or not 0 <= overlap_seconds <= LONGEST_OVERLAP:
             raise HookUsageError(f"`overlap_seconds` must be 0 to {LONGEST_OVERLAP:.0f}; got {overlap_seconds!r:.200}.")
-        async with self._store.writing() as connection:
+
+        async def replace_key(connection: AsyncConnection) -> NewApiKey | None:
             row = (await connection.execute(_select_key(id, tenant_id).with_for_update())).first()
             if row is None:
                 return None
@@ -311,6 +314,9 @@ class KeyStore:
             )
             detail = {"name": row.name, "newKey": made.id, "overlapSeconds": overlap_seconds}
             await write_audit(connection, row.tenant_id, actor, "key.rotate", id, now=now, detail=detail)
+            return made
+
+        made = await self._store.write(replace_key)
         self._cached.pop(id, None)
         return made
 
@@ -328,7 +334,8 @@ class KeyStore:
         Raises:
             StoreUnavailableError: If the database cannot be reached.
         """
-        async with self._store.writing() as connection:
+
+        async def end_key(connection: AsyncConnection) -> bool:
             row = (await connection.execute(_select_key(id, tenant_id))).first()
             if row is None:
                 return False
@@ -337,8 +344,11 @@ class KeyStore:
             if (await connection.execute(update(api_keys).where(its).values(revoked_at=now))).rowcount:
                 detail = {"name": row.name}
                 await write_audit(connection, row.tenant_id, actor, "key.revoke", id, now=now, detail=detail)
+            return True
+
+        is_found = await self._store.write(end_key)
         self._cached.pop(id, None)
-        return True
+        return is_found
 
     async def _load(self, id: str) -> _CachedKey | None:  # noqa: A002
         """Read a key from the database; concurrent callers share one query."""
@@ -355,9 +365,8 @@ class KeyStore:
 
     async def _read_from_database(self, id: str) -> _CachedKey | None:  # noqa: A002
         began = monotonic()
-        async with self._store.reading() as connection:
-            query = select(api_keys, self._store.now_sql().label("now")).where(api_keys.c.id == id)
-            row = (await connection.execute(query)).first()
+        query = select(api_keys, self._store.now_sql().label("now")).where(api_keys.c.id == id)
+        row = next(iter(await self._store.read_rows(query)), None)
         if row is None or row.revoked_at is not None:
             self._cached.pop(id, None)
             return None
@@ -386,9 +395,8 @@ class KeyStore:
 
     async def _write_use(self, id: str) -> None:  # noqa: A002
         try:
-            async with self._store.writing() as connection:
-                used = update(api_keys).where(api_keys.c.id == id).values(last_used_at=self._store.now_sql())
-                await connection.execute(used)
+            used = update(api_keys).where(api_keys.c.id == id).values(last_used_at=self._store.now_sql())
+            await self._store.write_one(used)
         except StoreUnavailableError as error:
             self._used.pop(id, None)  # record the next use, instead of waiting for another minute
             logger.debug("The time of the last use of key %s could not be stored: %s", id, error)

@@ -13,12 +13,21 @@ from contextlib import ExitStack
 from time import monotonic
 
 from sqlalchemy import func, select
+from sqlalchemy.ext.asyncio import AsyncConnection
 
 from hookline.bus import BUCKETS, Bus, DurationHistogram, NatsBus, decision_figures
 from hookline.registry import ALERT_KINDS, ExecutionLog, Registry
 from hookline.server._callers import Req, caller_of
 from hookline.server._problems import ApiError
-from hookline.store import DeliveryLog, SqlStore, endpoints, operations, policy_alerts, read_relay_status
+from hookline.store import (
+    DeliveryLog,
+    RelayStatus,
+    SqlStore,
+    endpoints,
+    operations,
+    policy_alerts,
+    read_relay_status,
+)
 
 __all__ = ["CONTENT_TYPE", "MOST_STREAMS", "Metrics", "OpenStreams"]
 
@@ -165,7 +174,7 @@ class Metrics:
             yield _single_sample("counter", "hookline_log_dropped_total", self._log.dropped)
 
     async def _count_rows(self) -> list[tuple[str, str, list[Sample]]]:
-        async with self._store.reading() as connection:
+        async def count(connection: AsyncConnection) -> tuple[dict[str, int], int, dict[str, int], RelayStatus]:
             by_status = select(operations.c.status, func.count()).group_by(operations.c.status)
             runs: dict[str, int] = {row[0]: row[1] for row in await connection.execute(by_status)}
             disabled = select(func.count()).where(endpoints.c.disabled_at.is_not(None))
@@ -173,6 +182,9 @@ class Metrics:
             by_kind = select(policy_alerts.c.kind, func.count()).group_by(policy_alerts.c.kind)
             alerts = dict.fromkeys(ALERT_KINDS, 0) | {row[0]: row[1] for row in await connection.execute(by_kind)}
             relay = await read_relay_status(connection, now=self._store.now_sql())
+            return runs, endpoints_disabled, alerts, relay
+
+        runs, endpoints_disabled, alerts, relay = await self._store.read(count)
         sent = {str(status): count for status, count in (await DeliveryLog(self._store).counts()).items()}
         return [
             _status_samples("hookline_operations", runs),

@@ -5,8 +5,11 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Awaitable, Callable
+from functools import partial
 from time import monotonic
 from typing import Any, Literal, TypeAlias, TypeVar, get_args
+
+from sqlalchemy.ext.asyncio import AsyncConnection
 
 from hookline.store import (
     OperationFilter,
@@ -65,7 +68,8 @@ class OperationSummaries:
         async def summarize() -> OperationSummary:
             seconds, spans = RANGES[length]
             step = seconds / spans
-            async with self._store.reading() as connection:
+
+            async def read(connection: AsyncConnection) -> OperationSummary:
                 now = await read_clock(connection)
                 until = math.floor(now / step) * step + step
                 return await summarize_operations(
@@ -76,6 +80,8 @@ class OperationSummaries:
                     spans=spans,
                     now=now,
                 )
+
+            return await self._store.read(read)
 
         return await self.cached(("summary", tenant_id, agent_id, length), SUMMARY_SECONDS, summarize)
 
@@ -88,8 +94,8 @@ class OperationSummaries:
         """
 
         async def read() -> list[str]:
-            async with self._store.reading() as connection:
-                return await read_known_names(connection, column, tenant_id, most=MOST_NAMES)
+            query = partial(read_known_names, column=column, tenant_id=tenant_id, most=MOST_NAMES)
+            return await self._store.read(query)
 
         return await self.cached(("names", column, tenant_id), NAMES_SECONDS, read)
 

@@ -82,8 +82,7 @@ class StoreCheck:
             with limit_waiting(LOCK_SECONDS):
                 async with asyncio.timeout(CHECK_SECONDS):
                     await self._store.check()
-                    async with self._store.reading() as connection:
-                        self.bus_has_lost = bool(await read_losses(connection))
+                    self.bus_has_lost = bool(await self._store.read(read_losses))
                     return await self._store.missing_hooks()
         except (StoreUnavailableError, TimeoutError):
             return None

@@ -7,6 +7,7 @@ import logging
 from time import monotonic
 
 import msgspec
+from sqlalchemy.ext.asyncio import AsyncConnection
 
 from hookline.errors import StoreUnavailableError
 from hookline.store import SqlStore, write_audit
@@ -127,7 +128,7 @@ class Refusals:
             await self.flush(now=monotonic())
 
     async def _write(self, found: list[tuple[Attempt, str, int]]) -> None:
-        async with self._store.writing() as connection:
+        async def write_attempts(connection: AsyncConnection) -> None:
             for attempt, target, count in found:
                 detail = {
                     "address": attempt.address,
@@ -144,3 +145,5 @@ class Refusals:
                     now=self._store.now_sql(),
                     detail=detail,
                 )
+
+        await self._store.write(write_attempts)

@@ -161,7 +161,8 @@ async def store_decision(
     if not is_storable(operation_id):
         raise OperationNotFoundError(operation_id)
     check_text(operation_id, "`by`", by)
-    async with database.writing() as connection:
+
+    async def store(connection: AsyncConnection) -> OperationState:
         query = select(*head_columns).where(operations.c.operation_id == operation_id)
         if tenant_id is not None:
             query = query.where(operations.c.tenant_id == tenant_id)
@@ -197,6 +198,8 @@ async def store_decision(
             )
         )
         return state
+
+    return await database.write(store)
 
 
 def _explain_not_pending(
@@ -269,7 +272,8 @@ async def select_decisions(connection: AsyncConnection, state: OperationState) -
 
 async def delete_void_decisions(database: Database, operation_id: str) -> None:
     """Delete decisions that never took effect, except those about a pause that still lasts."""
-    async with database.writing() as connection:
+
+    async def delete_void(connection: AsyncConnection) -> None:
         query = select(*head_columns).where(operations.c.operation_id == operation_id)
         row = (await connection.execute(query.with_for_update())).first()  # SQLite locks the whole database instead
         void = delete(decisions).where(decisions.c.operation_id == operation_id, decisions.c.event_number.is_(None))
@@ -279,6 +283,8 @@ async def delete_void_decisions(database: Database, operation_id: str) -> None:
                 if state.status == "waiting_for_human":
                     void = void.where(decisions.c.pause != (state.waiting_since_unix_nano or 0))
         await connection.execute(void)
+
+    await database.write(delete_void)
 
 
 async def link_events(connection: AsyncConnection, rows: Iterable[dict[str, Any]]) -> None:

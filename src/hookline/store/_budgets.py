@@ -7,6 +7,7 @@ same, and a call that settles later finds it.
 
 from collections.abc import Mapping
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from sqlalchemy import ColumnElement, Row, and_, delete, exists, func, literal, or_, select, update
@@ -52,11 +53,9 @@ async def reserve(database: Database, request: BudgetRequest) -> Reservation:
     async def attempt() -> Reservation:
         with suppress(_RefusedError):
             if request.amounts:
-                async with database.writing() as connection:
-                    return await _take(connection, request)
-        async with database.reading() as connection:
-            figures = await _present_figures(connection, request)
-            return Reservation(granted=not request.amounts and not figures.closed, figures=figures)
+                return await database.write(partial(_take, request=request))
+        figures = await database.read(partial(_present_figures, request=request))
+        return Reservation(granted=not request.amounts and not figures.closed, figures=figures)
 
     # The id makes it safe to ask again when the answer to a commit was lost.
     return await database.retry(attempt)
@@ -151,12 +150,8 @@ async def settle(database: Database, reservation_id: str, used: Amounts | None) 
     Raises:
         StoreUnavailableError: If the database cannot be reached.
     """
-
-    async def attempt() -> Settlement | None:
-        async with database.writing() as connection:
-            return await _settle_once(connection, reservation_id, used)
-
-    return await database.retry(attempt)
+    settle_once = partial(_settle_once, reservation_id=reservation_id, used=used)
+    return await database.retry(partial(database.write, settle_once))
 
 
 async def _settle_once(connection: AsyncConnection, reservation_id: str, used: Amounts | None) -> Settlement | None:
@@ -246,16 +241,20 @@ async def prune_budgets(database: Database, older_than: float) -> int:
     is_stored = exists().where(operations.c.operation_id == windows.c.key)
     has_ended = or_(windows.c.window_end < before, and_(windows.c.per == "operation", ~is_stored))
     is_old = and_(has_ended, windows.c.updated_at < before)
+
+    async def delete_some(connection: AsyncConnection) -> int:
+        old = select(windows.c.id).where(is_old).limit(BATCH_SIZE)
+        ids = list((await connection.execute(old)).scalars())
+        if ids:
+            await connection.execute(delete(reservations).where(reservations.c.window_id.in_(ids)))
+            await connection.execute(delete(windows).where(windows.c.id.in_(ids), is_old))
+        return len(ids)
+
     count = 0
     while True:
-        async with database.writing() as connection:
-            old = select(windows.c.id).where(is_old).limit(BATCH_SIZE)
-            ids = list((await connection.execute(old)).scalars())
-            if ids:
-                await connection.execute(delete(reservations).where(reservations.c.window_id.in_(ids)))
-                await connection.execute(delete(windows).where(windows.c.id.in_(ids), is_old))
-        count += len(ids)
-        if len(ids) < BATCH_SIZE:
+        deleted = await database.write(delete_some)
+        count += deleted
+        if deleted < BATCH_SIZE:
             return count
 
 

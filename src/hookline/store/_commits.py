@@ -594,15 +594,11 @@ async def note_missing_hooks(database: Database, operation_id: str, hook_ids: Se
     """Record the hooks that an operation waits for, if its version is still this one; its next commit clears them."""
     its = (operations.c.operation_id == operation_id) & (operations.c.version == version)
     noted = msgspec.json.encode([replace_unstorable(hook_id) for hook_id in hook_ids]).decode()
-    async with database.writing() as connection:
-        await connection.execute(
-            update(operations).where(its).values(missing_hooks=noted, updated_at=database.now_sql())
-        )
+    await database.write_one(update(operations).where(its).values(missing_hooks=noted, updated_at=database.now_sql()))
 
 
 async def release_operation(database: Database, operation_id: str, worker_id: str) -> None:
     """Clear the owner of a running operation, if the owner is this process."""
     if not is_storable(operation_id):
         return
-    async with database.writing() as connection:
-        await connection.execute(build_release(operation_id, worker_id))
+    await database.write_one(build_release(operation_id, worker_id))

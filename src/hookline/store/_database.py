@@ -6,7 +6,7 @@ import math
 import os
 import socket
 import sqlite3
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Sequence
 from contextlib import (
     AbstractAsyncContextManager,
     AsyncExitStack,
@@ -16,7 +16,7 @@ from contextlib import (
     suppress,
 )
 from contextvars import ContextVar
-from functools import cache, partial
+from functools import cache, cached_property, partial
 from typing import Any, Literal, TypeAlias, TypeVar
 from uuid import uuid4
 from weakref import WeakSet
@@ -24,9 +24,14 @@ from weakref import WeakSet
 import msgspec
 from sqlalchemy import (
     ColumnElement,
+    Delete,
     Double,
     Engine,
+    Insert,
+    Row,
+    Select,
     Table,
+    Update,
     cast,
     create_engine,
     event,
@@ -39,7 +44,7 @@ from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, DisconnectionError, InterfaceError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
-from sqlalchemy.pool import AsyncAdaptedQueuePool, QueuePool
+from sqlalchemy.pool import AsyncAdaptedQueuePool, NullPool, Pool, QueuePool
 
 from hookline.errors import HookUsageError, StoreUnavailableError, message_of
 from hookline.store._tables import operations
@@ -263,7 +268,8 @@ T = TypeVar("T")
 Durability: TypeAlias = Literal["machine", "process"]
 
 READERS = 4
-"""Number of connections that read an SQLite file."""
+"""Number of connections that read an SQLite file: for `reading`, and for `read`."""
+READING_PRAGMAS = ["query_only = ON"]
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 1.0
 """Shortest and longest pause, in seconds, between two tries to reach a database."""
 
@@ -371,16 +377,34 @@ class Database:
         # A database in memory is lost with its last connection, and a cancelled connection is closed: `keeper` stays.
         self._connecting: set[asyncio.Task[None]] = set()
         self.keeper = sqlite3.connect(f"{address.url.database}?vfs=memdb", uri=True) if address.in_memory else None
+        self._pool_size = pool_size
         self._thread: TransactionThread | None = None
+        self._reading_engine: Engine | None = None
+        self._idle_readers: list[TransactionThread] = []
+        self._reading_turn = asyncio.Semaphore(READERS)
         if address.dialect == "postgresql":
-            self._writer = self._create_postgresql_engine(pool_size)
-            self._reader = self._writer.execution_options(postgresql_readonly=True)
             return
-        pragmas = writing_pragmas(address, durability)
-        self._writer = self._create_sqlite_engine(1, "IMMEDIATE", pragmas)
-        self._thread = TransactionThread(self._create_sync_engine("IMMEDIATE", pragmas), patience=retry_seconds)
-        self._reader = (
-            self._writer if address.in_memory else self._create_sqlite_engine(READERS, "DEFERRED", ["query_only = ON"])
+        silence_driver_debug()
+        self._pragmas = writing_pragmas(address, durability)
+        engine = self._create_sync_engine("IMMEDIATE", self._pragmas, poolclass=QueuePool, pool_size=1, max_overflow=0)
+        self._thread = TransactionThread(engine, patience=retry_seconds)
+        if not address.in_memory:
+            self._reading_engine = self._create_sync_engine("DEFERRED", READING_PRAGMAS, poolclass=NullPool)
+
+    @cached_property
+    def _writer(self) -> AsyncEngine:
+        """Connects for `writing`; made when it is first needed, as most transactions of SQLite run in threads."""
+        if self.dialect == "postgresql":
+            return self._create_postgresql_engine(self._pool_size)
+        return self._create_sqlite_engine(1, "IMMEDIATE", self._pragmas)
+
+    @cached_property
+    def _reader(self) -> AsyncEngine:
+        """Connects for `reading`."""
+        if self.dialect == "postgresql":
+            return self._writer.execution_options(postgresql_readonly=True)
+        return (
+            self._writer if self.address.in_memory else self._create_sqlite_engine(READERS, "DEFERRED", READING_PRAGMAS)
         )
 
     @asynccontextmanager
@@ -428,11 +452,44 @@ class Database:
             return await work(connection)
 
         with translate_errors(self.name):
-            async with self._write_turn:
+            async with AsyncExitStack() as stack:
+                await self._enter_with_limit(stack, self._write_turn)
                 self._check_open()
                 result = await self._thread.run(run)
                 _run_effects(effects, None)
                 return result
+
+    async def read(self, work: Callable[[AsyncConnection], Coroutine[Any, Any, T]]) -> T:
+        """Run a read-only transaction as a whole.
+
+        On SQLite it takes one change of threads in place of one for each statement and one for the end.
+
+        Args:
+            work: Takes the connection, and waits for nothing but its statements.
+
+        Raises:
+            StoreUnavailableError: If the database cannot be reached.
+        """
+        if self.address.in_memory:
+            return await self.write(work)
+        if self._reading_engine is None:
+            async with self.reading() as connection:
+                return await work(connection)
+        with translate_errors(self.name):
+            async with AsyncExitStack() as stack:
+                await self._enter_with_limit(stack, self._reading_turn)
+                self._check_open()
+                idle = self._idle_readers
+                thread = idle.pop() if idle else TransactionThread(self._reading_engine, patience=self.retry_seconds)
+                stack.push_async_callback(self._release_reader, thread)
+                return await thread.run(work)
+
+    async def _release_reader(self, thread: TransactionThread) -> None:
+        """Keep the thread of a read for the next one, unless the database was closed meanwhile."""
+        if self._closed:
+            await thread.aclose()
+        else:
+            self._idle_readers.append(thread)
 
     @asynccontextmanager
     async def reading(self) -> AsyncIterator[AsyncConnection]:
@@ -449,11 +506,37 @@ class Database:
             async with AsyncExitStack() as stack:
                 yield await self._begin(stack, self._reader)
 
+    async def read_rows(self, query: Select[*tuple[Any, ...]]) -> Sequence[Row[*tuple[Any, ...]]]:
+        """Run one query in a transaction of its own, and return its rows.
+
+        Raises:
+            StoreUnavailableError: If the database cannot be reached.
+        """
+
+        async def read(connection: AsyncConnection) -> Sequence[Row[*tuple[Any, ...]]]:
+            return (await connection.execute(query)).all()
+
+        return await self.read(read)
+
+    async def write_one(self, statement: Update | Delete | Insert) -> None:
+        """Run one statement that changes rows in a transaction of its own.
+
+        Raises:
+            StoreUnavailableError: If the database is locked, full, or cannot be reached.
+        """
+
+        async def write(connection: AsyncConnection) -> None:
+            await connection.execute(statement)
+
+        await self.write(write)
+
     @property
     def engines(self) -> list[Engine]:
         """All that open connections, for those who listen to SQLAlchemy's events."""
-        of_thread = [] if self._thread is None else [self._thread.engine]
-        return [*{each.sync_engine for each in (self._writer, self._reader)}, *of_thread]
+        of_threads = [] if self._thread is None else [self._thread.engine]
+        if self._reading_engine is not None:
+            of_threads.append(self._reading_engine)
+        return [*{each.sync_engine for each in (self._writer, self._reader)}, *of_threads]
 
     async def check(self) -> None:
         """Check that the database can be read and, on SQLite, written, without writing anything.
@@ -507,12 +590,7 @@ class Database:
 
     async def now(self) -> float:
         """Read the database's clock, in unix seconds."""
-
-        async def read_now() -> float:
-            async with self.reading() as connection:
-                return await read_clock(connection)
-
-        return await self.retry(read_now)
+        return await self.retry(partial(self.read, read_clock))
 
     def _check_open(self) -> None:
         """Refuse to connect to a database that was closed while the caller waited for its turn.
@@ -528,10 +606,11 @@ class Database:
         self._closed = True  # first, so that nobody begins to connect while the last ones do
         if self._connecting:
             await asyncio.wait(self._connecting)
-        await self._writer.dispose()
-        await self._reader.dispose()
-        if self._thread is not None:
-            await self._thread.aclose()
+        for engine in {id(each): each for name in ("_writer", "_reader") if (each := vars(self).get(name))}.values():
+            await engine.dispose()
+        for thread in (self._thread, *self._idle_readers):
+            if thread is not None:
+                await thread.aclose()
         if self.keeper is not None:
             self.keeper.close()
 
@@ -618,7 +697,6 @@ class Database:
         # Only here: it imports the driver, which a store in PostgreSQL does not need.
         from hookline.store._sqlite_driver import connect_sqlite
 
-        silence_driver_debug()
         engine = create_async_engine(
             self.address.url,
             # `isolation_level=None`: otherwise the driver begins transactions by itself.
@@ -642,14 +720,13 @@ class Database:
         self._configure_sqlite(engine.sync_engine, begin, pragmas)
         return engine
 
-    def _create_sync_engine(self, begin: str, pragmas: list[str]) -> Engine:
+    def _create_sync_engine(self, begin: str, pragmas: list[str], *, poolclass: type[Pool], **pool: Any) -> Engine:
         engine = create_engine(
             self.address.url.set(drivername="sqlite"),
             connect_args={"isolation_level": None, "timeout": self.retry_seconds},
             hide_parameters=True,
-            poolclass=QueuePool,
-            pool_size=1,
-            max_overflow=0,
+            poolclass=poolclass,
+            **pool,
         )
         self._configure_sqlite(engine, begin, pragmas)
         return engine
@@ -671,17 +748,22 @@ class Database:
 
         @event.listens_for(engine, "begin")
         def begin_transaction(connection: Any) -> None:
+            statements: list[str] = []
             max_wait = self._max_wait
             if connection.info.setdefault("patience", self.retry_seconds) != max_wait:
-                connection.exec_driver_sql(f"PRAGMA busy_timeout = {max_wait * 1000:.0f}").close()
+                statements.append(f"PRAGMA busy_timeout = {max_wait * 1000:.0f}")
                 connection.info["patience"] = max_wait
-            if begin == "DEFERRED":  # only an async engine reads
+            if begin == "DEFERRED" and engine is not self._reading_engine:
                 connection.connection.driver_connection.begin_later("BEGIN DEFERRED")
+            else:
+                statements.append(f"BEGIN {begin}")
+            if not statements:
                 return
             # Past SQLAlchemy, as it does itself for COMMIT: it would take several times as long as SQLite does.
             cursor = connection.connection.cursor()
             try:
-                cursor.execute(f"BEGIN {begin}")
+                for statement in statements:
+                    cursor.execute(statement)
             except sqlite3.Error as error:
                 raise DBAPIError.instance(None, None, error, sqlite3.Error, dialect=connection.dialect) from error
             finally:

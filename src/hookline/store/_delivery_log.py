@@ -1,6 +1,7 @@
 """`DeliveryLog`: list, retry, replay and delete the deliveries of a store, and enable or disable endpoints."""
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
@@ -176,8 +177,7 @@ class DeliveryLog:
         query = select(deliveries.c.seq, *_shown).where(*(which or DeliveryFilter()).conditions())
         if cursor is not None:
             query = query.where(deliveries.c.seq < _parse_cursor(cursor))
-        async with self._store.reading() as connection:
-            rows = (await connection.execute(query.order_by(deliveries.c.seq.desc()).limit(limit + 1))).all()
+        rows = await self._store.read_rows(query.order_by(deliveries.c.seq.desc()).limit(limit + 1))
         found = [StoredDelivery(**dict(zip(StoredDelivery.__struct_fields__, row[1:], strict=True))) for row in rows]
         return Page(items=found[:limit], cursor=str(rows[limit - 1].seq) if len(rows) > limit else None)
 
@@ -194,8 +194,7 @@ class DeliveryLog:
     async def attempts(self, id: str) -> list[StoredAttempt]:  # noqa: A002
         """List the attempts at a delivery, in order."""
         query = select(*_attempt).where(attempts.c.delivery_id == id).order_by(attempts.c.seq)
-        async with self._store.reading() as connection:
-            return [StoredAttempt(**row._mapping) for row in await connection.execute(query)]
+        return [StoredAttempt(**row._mapping) for row in await self._store.read_rows(query)]
 
     async def counts(
         self, tenant_id: str | None = None, *, statuses: Sequence[DeliveryStatus] | None = None
@@ -212,8 +211,7 @@ class DeliveryLog:
         if tenant_id is not None:
             query = query.where(deliveries.c.tenant_id == tenant_id)
         counts: dict[DeliveryStatus, int] = {"waiting": 0, "pending": 0, "delivered": 0, "dead": 0}
-        async with self._store.reading() as connection:
-            return counts | {row[0]: row[1] for row in await connection.execute(query)}
+        return counts | {row[0]: row[1] for row in await self._store.read_rows(query)}
 
     async def retry(self, ids: Sequence[str], *, tenant_id: str | None = None) -> int:
         """Retry deliveries now: those that wait for their next attempt, and those that were given up.
@@ -233,14 +231,17 @@ class DeliveryLog:
         for start in range(0, len(ids), BATCH_SIZE):
             these = deliveries.c.id.in_(list(ids[start : start + BATCH_SIZE]))
             which = these if tenant_id is None else these & (deliveries.c.tenant_id == tenant_id)
-            async with self._store.writing() as connection:
+
+            async def requeue(connection: AsyncConnection, which: ColumnElement[bool] = which) -> int:
                 now = await read_clock(connection)
                 free = (deliveries.c.status == "pending") & deliveries.c.claimed_by.is_(None)
                 soon = update(deliveries).where(deliveries.c.day == KEPT, which, free).values(next_attempt_at=now)
                 found = await connection.execute(soon.returning(deliveries.c.tenant_id, deliveries.c.endpoint))
                 places = [(row.tenant_id, row.endpoint) for row in found]
                 await reopen_endpoints(connection, places)
-                count += len(places) + await _requeue(connection, which & _dead, now=now)
+                return len(places) + await _requeue(connection, which & _dead, now=now)
+
+            count += await self._store.write(requeue)
             self._store.wakeups.wake(DELIVERIES)
         return count
 
@@ -325,8 +326,7 @@ class DeliveryLog:
                 deliveries.c.owner_id == owner_id,
             )
             query = query.where(theirs)
-        async with self._store.reading() as connection:
-            return [StoredEndpoint(**row._mapping) for row in await connection.execute(query)]
+        return [StoredEndpoint(**row._mapping) for row in await self._store.read_rows(query)]
 
     async def enable(self, tenant_id: str, url: str) -> bool:
         """Enable an endpoint again. Deliveries that were given up stay so until they are replayed.
@@ -334,8 +334,7 @@ class DeliveryLog:
         Returns:
             Whether the endpoint had failed, or was disabled.
         """
-        async with self._store.writing() as connection:
-            changed = await enable_endpoint(connection, tenant_id, url)
+        changed = await self._store.write(partial(enable_endpoint, tenant_id=tenant_id, url=url))
         self._store.wakeups.wake(DELIVERIES)
         return changed
 
@@ -353,8 +352,7 @@ class DeliveryLog:
         self._store.wakeups.wake(DELIVERIES)
 
     async def _read_first(self, query: Select[Any]) -> Any:
-        async with self._store.reading() as connection:
-            return (await connection.execute(query)).first()
+        return next(iter(await self._store.read_rows(query)), None)
 
 
 async def _requeue(connection: AsyncConnection, which: ColumnElement[bool], *, now: float) -> int:

@@ -159,14 +159,16 @@ class EventLog(Hooks):
         return self._batches[0]
 
     async def _write(self, batch: list[Row]) -> None:
+        async def write_batch(connection: AsyncConnection) -> None:
+            # An earlier try may have committed the batch, although its answer was lost.
+            if not await is_stored(connection, self._sent[:1]):
+                self._sent = await assign_numbers(connection, batch)
+                if self._sent:
+                    await insert_rows(connection, events, self._sent)
+
         for tries_left in reversed(range(TRIES)):
             try:
-                async with self._store.writing() as connection:
-                    # An earlier try may have committed the batch, although its answer was lost.
-                    if not await is_stored(connection, self._sent[:1]):
-                        self._sent = await assign_numbers(connection, batch)
-                        if self._sent:
-                            await insert_rows(connection, events, self._sent)
+                await self._store.write(write_batch)
                 for topic in {events_topic(row["operation_id"]) for row in self._sent}:
                     self._store.wakeups.wake(topic)
                 return

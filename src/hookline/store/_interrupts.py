@@ -53,7 +53,8 @@ async def request_interrupt(
     if not is_storable(operation_id):
         raise OperationNotFoundError(operation_id)
     check_text(operation_id, "`by`", by)
-    async with database.writing() as connection:
+
+    async def flag(connection: AsyncConnection) -> StoredOperation:
         locked = select(operations.c.tenant_id).where(operations.c.operation_id == operation_id).with_for_update()
         found = (await connection.execute(locked)).first()
         operation = await read_operation(connection, operation_id)
@@ -74,6 +75,8 @@ async def request_interrupt(
             operation = await read_operation(connection, operation_id)
             assert operation is not None
         return operation
+
+    return await database.write(flag)
 
 
 async def read_live_family(connection: AsyncConnection, operation: StoredOperation) -> list[str]:
@@ -171,8 +174,7 @@ class InterruptWatch:
                 await asyncio.sleep(LOOK_SECONDS)
 
     async def _look(self) -> None:
-        async with self._database.reading() as connection:
-            found = set((await connection.execute(self._query)).scalars())
+        found = {row.operation_id for row in await self._database.read_rows(self._query)}
         self._interrupted &= found
         for operation_id in found:
             self.interrupt(operation_id)

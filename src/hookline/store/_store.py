@@ -2,15 +2,15 @@
 
 import asyncio
 import math
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
 from functools import partial
 from secrets import token_hex
 from types import TracebackType
-from typing import Protocol, Self, TypeVar, get_args
+from typing import Any, Protocol, Self, TypeVar, get_args
 
 import anyio
-from sqlalchemy import ColumnElement
+from sqlalchemy import ColumnElement, Delete, Insert, Row, Select, Update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from hookline.budgets import Amounts, BudgetFigures, BudgetRequest, Reservation, Settlement
@@ -239,6 +239,45 @@ class SqlStore(DurableStore):
             StoreUnavailableError: If the database cannot be reached.
         """
         return self._open_database().reading()
+
+    async def write(self, work: Callable[[AsyncConnection], Coroutine[Any, Any, T]]) -> T:
+        """Run a transaction that may write as a whole, as a function: on SQLite, it costs a third of `writing`.
+
+        Args:
+            work: Takes the connection, and waits for nothing but its statements. Where the caller is cancelled, it goes
+                on to its end.
+
+        Raises:
+            StoreUnavailableError: If the database is locked, full, or cannot be reached.
+        """
+        return await self._open_database().write(work)
+
+    async def read(self, work: Callable[[AsyncConnection], Coroutine[Any, Any, T]]) -> T:
+        """Run a read-only transaction as a whole, as a function: on SQLite, it costs a third of `reading`.
+
+        Args:
+            work: Takes the connection, and waits for nothing but its statements.
+
+        Raises:
+            StoreUnavailableError: If the database cannot be reached.
+        """
+        return await self._open_database().read(work)
+
+    async def read_rows(self, query: Select[*tuple[Any, ...]]) -> Sequence[Row[*tuple[Any, ...]]]:
+        """Run one query in a transaction of its own, and return its rows.
+
+        Raises:
+            StoreUnavailableError: If the database cannot be reached.
+        """
+        return await self._open_database().read_rows(query)
+
+    async def write_one(self, statement: Update | Delete | Insert) -> None:
+        """Run one statement that changes rows in a transaction of its own.
+
+        Raises:
+            StoreUnavailableError: If the database is locked, full, or cannot be reached.
+        """
+        await self._open_database().write_one(statement)
 
     def now_sql(self) -> ColumnElement[float]:
         """Return the SQL expression for the database's present time, in unix seconds."""
@@ -850,14 +889,9 @@ class SqlStore(DurableStore):
             self.wakeups.wake(topic)
         return outcomes
 
-    async def _read(self, query: Callable[[AsyncConnection], Awaitable[T]]) -> T:
+    async def _read(self, query: Callable[[AsyncConnection], Coroutine[Any, Any, T]]) -> T:
         database = self._open_database()
-
-        async def run_query() -> T:
-            async with database.reading() as connection:
-                return await query(connection)
-
-        return await database.retry(run_query)
+        return await database.retry(partial(database.read, query))
 
     def check_open(self) -> None:
         """Raise unless the store is open in the running event loop.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import suppress
 from contextvars import copy_context
 from queue import SimpleQueue
@@ -13,7 +13,7 @@ from time import monotonic, sleep
 from typing import Any, Generic, TypeVar, cast
 from weakref import finalize
 
-from sqlalchemy import Connection, Dialect, Engine
+from sqlalchemy import Connection, CursorResult, Dialect, Engine, Row
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -183,8 +183,22 @@ class _SyncConnection:
     async def exec_driver_sql(self, statement: str, parameters: Any = None) -> Any:
         return self.sync_connection.exec_driver_sql(statement, parameters)
 
+    async def stream(self, statement: Any, parameters: Any = None) -> _SyncRows:
+        return _SyncRows(self.sync_connection.execute(statement, parameters))
+
     async def run_sync(self, function: Callable[..., T], *arguments: Any) -> T:
         return function(self.sync_connection, *arguments)
+
+
+class _SyncRows:
+    """Stands for an `AsyncResult`: its rows are read part by part."""
+
+    def __init__(self, result: CursorResult[Any]) -> None:
+        self._result = result
+
+    async def partitions(self, size: int) -> AsyncIterator[Sequence[Row[Any]]]:
+        for rows in self._result.partitions(size):
+            yield rows
 
 
 def _run_at_once(work: Coroutine[Any, Any, T]) -> T:

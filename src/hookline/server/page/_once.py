@@ -7,6 +7,7 @@ from hashlib import sha256
 from secrets import token_urlsafe
 
 from sqlalchemy import delete
+from sqlalchemy.ext.asyncio import AsyncConnection
 
 from hookline.server._callers import Caller
 from hookline.server._problems import ApiError
@@ -38,7 +39,8 @@ async def claim_form(store: SqlStore, caller: Caller, form_id: str) -> None:
     """
     if not FORM_ID.fullmatch(form_id):
         raise ApiError(422, "invalid", "The form is incomplete. Reload the page and fill it in again.")
-    async with store.writing() as connection:
+
+    async def claim(connection: AsyncConnection) -> None:
         now = await read_clock(connection)
         row = {"tenant_id": caller.tenant_id, "key": _name(caller, form_id), "fingerprint": _digest(form_id)}
         taken = insert_into(connection, idempotency).values(**row, status_code=SENT, body=b"", created_at=now)
@@ -49,6 +51,8 @@ async def claim_form(store: SqlStore, caller: Caller, form_id: str) -> None:
             )
             raise ApiError(409, "sent_twice", detail)
 
+    await store.write(claim)
+
 
 async def release_form(store: SqlStore, caller: Caller, form_id: str) -> None:
     """Allow a copy of a form to be sent again, since it was refused.
@@ -56,9 +60,8 @@ async def release_form(store: SqlStore, caller: Caller, form_id: str) -> None:
     Raises:
         StoreUnavailableError: If the database cannot be reached.
     """
-    async with store.writing() as connection:
-        its = (idempotency.c.tenant_id == caller.tenant_id) & (idempotency.c.key == _name(caller, form_id))
-        await connection.execute(delete(idempotency).where(its))
+    its = (idempotency.c.tenant_id == caller.tenant_id) & (idempotency.c.key == _name(caller, form_id))
+    await store.write_one(delete(idempotency).where(its))
 
 
 def _name(caller: Caller, form_id: str) -> str:

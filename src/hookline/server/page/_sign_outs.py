@@ -5,6 +5,7 @@ from __future__ import annotations
 from time import monotonic
 
 from sqlalchemy import delete, select
+from sqlalchemy.ext.asyncio import AsyncConnection
 
 from hookline.server.page._sessions import PageSession
 from hookline.server.page._shared_work import SharedWork
@@ -38,12 +39,15 @@ class SignOuts:
         Raises:
             StoreUnavailableError: If the database cannot be reached.
         """
-        async with self._store.writing() as connection:
+
+        async def end_session(connection: AsyncConnection) -> None:
             ended = insert_into(connection, ended_sessions).values(
                 id=session.nonce, until=session.ends + MARGIN_SECONDS
             )
             await connection.execute(ended.on_conflict_do_nothing())
             await connection.execute(delete(ended_sessions).where(ended_sessions.c.until < self._store.now_sql()))
+
+        await self._store.write(end_session)
         self._checked.pop(session.nonce, None)
 
     async def contains(self, session: PageSession) -> bool:
@@ -60,9 +64,8 @@ class SignOuts:
     async def _read_ended(self) -> set[str]:
         """Read which of the sessions that were asked for were ended, with one query for all live views."""
         began, asked, self._asked = monotonic(), self._asked, set()
-        async with self._store.reading() as connection:
-            query = select(ended_sessions.c.id).where(ended_sessions.c.id.in_(asked))
-            ended = set((await connection.execute(query)).scalars())
+        query = select(ended_sessions.c.id).where(ended_sessions.c.id.in_(asked))
+        ended = {row.id for row in await self._store.read_rows(query)}
         if len(self._checked) >= REMEMBERED:
             self._checked.clear()
         self._checked |= dict.fromkeys(asked - ended, began)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Iterable
+from functools import partial
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -378,13 +379,15 @@ async def find_decisions(parts: ServerParts, caller: Caller, id: str) -> list[Ma
         id: The id of the operation.
     """
     found = await parts.store.decisions_of(id)
-    async with parts.store.reading() as connection:
-        names = await find_key_names(
-            connection, {each.decided_by for each in found}, None if caller.sees_all else caller.tenant_id
-        )
+    names = await _name_deciders(parts, caller, {each.decided_by for each in found})
     return [
         MadeDecision(**msgspec.structs.asdict(each), decided_by_name=names.get(each.decided_by, "")) for each in found
     ]
+
+
+async def _name_deciders(parts: ServerParts, caller: Caller, deciders: set[str]) -> dict[str, str]:
+    tenant_id = None if caller.sees_all else caller.tenant_id
+    return await parts.store.read(partial(find_key_names, actors=deciders, tenant_id=tenant_id))
 
 
 async def find_all_decisions(
@@ -405,9 +408,7 @@ async def find_all_decisions(
     while True:
         # A search reads more at a time. Each decision ends a page, so that the next page continues after it.
         page = await parts.store.decisions(wanted.stored, cursor=cursor, limit=BATCH_SIZE if is_searched else limit)
-        async with parts.store.reading() as connection:
-            deciders = {each.decided_by for each in page.items}
-            names = await find_key_names(connection, deciders, None if caller.sees_all else caller.tenant_id)
+        names = await _name_deciders(parts, caller, {each.decided_by for each in page.items})
         for place, each in enumerate(page.items):
             made = DecidedCall(**msgspec.structs.asdict(each), decided_by_name=names.get(each.decided_by, ""))
             if wanted.matches(made):
@@ -466,10 +467,9 @@ async def _read_pending(parts: ServerParts, waiting: list[StoredOperation]) -> l
     ids = [each.operation_id for each in waiting]
     query = select(*head_columns).where(operations.c.operation_id.in_(ids), operations.c.status == "waiting_for_human")
     states: dict[str, OperationState] = {}
-    async with parts.store.reading() as connection:
-        for row in await connection.execute(query):
-            with contextlib.suppress(StateFormatError):  # a newer version of hookline has written it
-                states[row[0]] = decode_head(row)
+    for row in await parts.store.read_rows(query):
+        with contextlib.suppress(StateFormatError):  # a newer version of hookline has written it
+            states[row[0]] = decode_head(row)
     open_calls = await _find_undecided(parts, states)
     return [
         PendingApproval(
@@ -498,8 +498,7 @@ async def _find_undecided(parts: ServerParts, states: dict[str, OperationState])
     query = select(decisions.c.operation_id, decisions.c.pause, decisions.c.tool_call_id).where(
         decisions.c.operation_id.in_(list(states))
     )
-    async with parts.store.reading() as connection:
-        known = {tuple(row) for row in await connection.execute(query)}
+    known = {tuple(row) for row in await parts.store.read_rows(query)}
     return {
         id: [
             call.tool_call_id

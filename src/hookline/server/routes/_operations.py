@@ -262,12 +262,11 @@ async def check_events_visible(parts: ServerParts, caller: Caller, id: str) -> b
     if operation is not None:
         caller.check_visible(operation.tenant_id)
         return True
-    async with parts.store.reading() as connection:
-        query = select(events.c.tenant_id).where(events.c.operation_id == id, events.c.day == KEPT).limit(1)
-        tenant_id = (await connection.execute(query)).scalar()
-    if tenant_id is None:
+    query = select(events.c.tenant_id).where(events.c.operation_id == id, events.c.day == KEPT).limit(1)
+    found = await parts.store.read_rows(query)
+    if not found:
         raise not_found_error()
-    caller.check_visible(tenant_id)
+    caller.check_visible(found[0].tenant_id)
     return False
 
 
