@@ -17,6 +17,7 @@ from hookline.evals import SuiteRun, SuiteRunner, WorkerError, cases_of, load_ru
 from hookline.evals.faults import FailedResult, FaultSpec, RaiseError
 from hookline.evals.running import _workers
 from hookline.evals.suites import find_suites
+from tests.forks import forking_python
 from tests.signals import default_signals
 
 PYTHON = '''\
@@ -77,6 +78,12 @@ tasks:
 
 
 @pytest.fixture
+def forked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Processes are forks of one that has imported hookline."""
+    monkeypatch.setattr(sys, "executable", forking_python("hookline"))
+
+
+@pytest.fixture
 def targets(tmp_path: Path) -> list[str]:
     """A suite in Python and one in YAML."""
     module = f"shop_{uuid4().hex}"  # Python keeps modules by their names
@@ -118,6 +125,7 @@ def test_faults_and_cassettes_are_the_same_in_any_number_of_processes(
     assert files[0] == files[1] != []
 
 
+@pytest.mark.usefixtures("forked")
 def test_a_task_that_ends_or_holds_up_its_process_fails_alone(
     targets: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -136,6 +144,7 @@ def test_a_task_that_ends_or_holds_up_its_process_fails_alone(
     assert load_run(tmp_path / "run.jsonl").results == found.results
 
 
+@pytest.mark.usefixtures("forked")
 def test_a_suite_that_another_process_cannot_load_is_told(targets: list[str]) -> None:
     made = runner(targets[:1], ["tea-1"], workers=1)
     Path(targets[0]).write_text("1 / 0")
@@ -144,6 +153,7 @@ def test_a_suite_that_another_process_cannot_load_is_told(targets: list[str]) ->
         anyio.run(made.run)
 
 
+@pytest.mark.usefixtures("forked")
 def test_a_task_that_another_process_does_not_have_is_told(targets: list[str]) -> None:
     made = runner(targets[:1], ["tea-1"], workers=1)
     Path(targets[0]).write_text(PYTHON.replace('f"tea-{number}"', 'f"coffee-{number}"'))
@@ -167,6 +177,7 @@ def test_what_cannot_be_sent_to_another_process_is_refused(targets: list[str]) -
     assert local.content == "x"
 
 
+@pytest.mark.usefixtures("forked")
 @pytest.mark.parametrize("options", [[], ["--workers", "1"]])
 def test_a_run_that_is_killed_is_completed_to_the_same_results(
     targets: list[str], tmp_path: Path, options: list[str]
