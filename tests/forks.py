@@ -24,7 +24,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -32,7 +32,15 @@ from typing import Any, NoReturn
 
 from tests.temporary import short_folder
 
-__all__ = ["Fork", "end_servers", "fork_xdist_workers", "forking_python", "servers_folder", "share_servers"]
+__all__ = [
+    "Fork",
+    "end_servers",
+    "fork_python",
+    "fork_xdist_workers",
+    "forking_python",
+    "servers_folder",
+    "share_servers",
+]
 
 PREPARE = "tests.preloaded:import_{kind}"
 KINDS = ("engines", "hookline", "libraries", "models", "pytest")
@@ -97,14 +105,14 @@ class Fork:
     @property
     def returncode(self) -> int | None:
         """The exit code, negative for a signal; `None` while the process runs."""
-        if self._code is None and select.select([self._line], [], [], 0)[0]:
+        if self._code is None and self._has_ended(0):
             self._code = self._receive()
         return self._code
 
     def wait(self, timeout: float | None = None) -> int:
         """Wait until the process has ended, and return its exit code."""
         if self._code is None:
-            assert select.select([self._line], [], [], timeout)[0], "the process has not ended"
+            assert self._has_ended(timeout), "the process has not ended"
             self._code = self._receive()
         return self._code
 
@@ -116,6 +124,11 @@ class Fork:
     def close(self) -> None:
         """Kill the process if it still runs."""
         self._line.close()
+
+    def _has_ended(self, timeout: float | None) -> bool:
+        ended = select.poll()
+        ended.register(self._line, select.POLLIN)
+        return bool(ended.poll(None if timeout is None else timeout * 1000))
 
     def _receive(self) -> int:
         number = self._line.recv(4)
@@ -136,11 +149,22 @@ def forking_python(kind: str) -> str:
     return _write_launcher(f"python-{kind}", kind, executable=None)
 
 
+@contextlib.contextmanager
+def fork_python(kind: str) -> Iterator[None]:
+    """Let processes of `sys.executable` be forks until the block ends."""
+    before, sys.executable = sys.executable, forking_python(kind)
+    try:
+        yield
+    finally:
+        sys.executable = before
+
+
 def fork_xdist_workers(specs: Iterable[Any]) -> None:
     """Let the workers of xdist be forks of a process that has imported the libraries, which takes longer than all else."""
     launcher = _write_launcher("python-of-xdist", "libraries", executable=sys.executable)
     for spec in specs:
-        spec.python = shlex.quote(launcher)
+        if spec.popen:
+            spec.python = shlex.quote(launcher)
 
 
 def _write_launcher(name: str, kind: str, *, executable: str | None) -> str:
@@ -260,12 +284,11 @@ def _serve(kind: str, listener: socket.socket, alive: int) -> None:
 
 def _fork(line: socket.socket, others: list[socket.socket | int]) -> int | None:
     """Fork the process that is asked for, and return its id; `None` if the one that asked ended meanwhile."""
-    head, streams, _, _ = socket.recv_fds(line, 4, 3)
-    with line.makefile("rb") as file:
-        request = file.read(int.from_bytes(head, "big"))
     try:
-        run, arguments, environment, folder = marshal.loads(request)
-    except EOFError:
+        head, streams, _, _ = socket.recv_fds(line, 4, 3)
+        with line.makefile("rb") as file:
+            run, arguments, environment, folder = marshal.loads(file.read(int.from_bytes(head, "big")))
+    except (EOFError, OSError):
         line.close()
         return None
     pid = os.fork()

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import sys
+from collections.abc import Iterator
 
 import pytest
 
-from tests.forks import forking_python
+from tests.forks import fork_python
 
 
 @pytest.fixture
-def forked_workers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "executable", forking_python("models"))
+def forked_workers() -> Iterator[None]:
+    with fork_python("models"):
+        yield

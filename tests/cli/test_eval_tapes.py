@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from hookline.evals import load_run
 from hookline.evals.tapes import ModelTape
 from tests.adapters.provider import Exchange, Provider
 from tests.cli.test_eval_models import MINI, MODEL, UNPRICED, provider, results_of, run, serve_price, suite
-from tests.forks import forking_python
+from tests.forks import fork_python, forking_python
 
 __all__ = ["provider", "suite"]
 
@@ -36,10 +35,8 @@ def test_a_recorded_run_needs_neither_tools_nor_the_model(
     provider: Provider,
     recording: list[str],
     replaying: list[str],
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    with monkeypatch.context() as patch:  # the worker that replays is one that nobody has forked
-        patch.setattr(sys, "executable", forking_python("models"))
+    with fork_python("models"):  # the worker that replays is one that nobody has forked
         record(suite, *recording)
     asked, called = len(provider.exchanges), prices_asked()
 

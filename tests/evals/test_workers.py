@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from uuid import uuid4
@@ -17,7 +18,7 @@ from hookline.evals import SuiteRun, SuiteRunner, WorkerError, cases_of, load_ru
 from hookline.evals.faults import FailedResult, FaultSpec, RaiseError
 from hookline.evals.running import _workers
 from hookline.evals.suites import find_suites
-from tests.forks import forking_python
+from tests.forks import fork_python
 from tests.signals import default_signals
 
 PYTHON = '''\
@@ -78,9 +79,13 @@ tasks:
 
 
 @pytest.fixture
-def forked(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Processes are forks of one that has imported hookline."""
-    monkeypatch.setattr(sys, "executable", forking_python("hookline"))
+def forked() -> Iterator[None]:
+    """Processes are forks of one that has imported hookline.
+
+    If one is killed, its fork ends a moment later, and so do its pipes: not for tests in which a runner here does that.
+    """
+    with fork_python("hookline"):
+        yield
 
 
 @pytest.fixture
@@ -125,7 +130,6 @@ def test_faults_and_cassettes_are_the_same_in_any_number_of_processes(
     assert files[0] == files[1] != []
 
 
-@pytest.mark.usefixtures("forked")
 def test_a_task_that_ends_or_holds_up_its_process_fails_alone(
     targets: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -144,7 +148,6 @@ def test_a_task_that_ends_or_holds_up_its_process_fails_alone(
     assert load_run(tmp_path / "run.jsonl").results == found.results
 
 
-@pytest.mark.usefixtures("forked")
 def test_a_suite_that_another_process_cannot_load_is_told(targets: list[str]) -> None:
     made = runner(targets[:1], ["tea-1"], workers=1)
     Path(targets[0]).write_text("1 / 0")
@@ -153,7 +156,6 @@ def test_a_suite_that_another_process_cannot_load_is_told(targets: list[str]) ->
         anyio.run(made.run)
 
 
-@pytest.mark.usefixtures("forked")
 def test_a_task_that_another_process_does_not_have_is_told(targets: list[str]) -> None:
     made = runner(targets[:1], ["tea-1"], workers=1)
     Path(targets[0]).write_text(PYTHON.replace('f"tea-{number}"', 'f"coffee-{number}"'))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.metadata
-import sys
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -18,7 +17,7 @@ import yaml
 import hookline.evals.mocking._mocks
 import hookline.evals.reports._session_report
 import hookline.runtime
-from tests.forks import forking_python
+from tests.forks import fork_python
 
 LOADED = (anyio, filelock, jinja2, yaml, hookline)
 
@@ -100,8 +99,7 @@ class Project:
             options += ["-o", "asyncio_default_fixture_loop_scope=function"]
         if apart:
             options += ["-W", "ignore:Module already imported:pytest.PytestAssertRewriteWarning"]  # it is a fork
-            with pytest.MonkeyPatch.context() as patch:
-                patch.setattr(sys, "executable", forking_python("pytest"))
+            with fork_python("pytest"):
                 return self.pytester.runpytest_subprocess(*options, *arguments)
         return self.pytester.runpytest_inprocess(*options, *arguments, no_reraise_ctrlc=True)
 
