@@ -6,37 +6,22 @@ folder, signals and standard streams of its own, and ends as Python does, but fo
 
 from __future__ import annotations
 
-import atexit
-import faulthandler
 import fcntl
-import gc
-import io
 import os
 import signal
 import sys
 import tempfile
 import termios
-import threading
 import warnings
-from collections.abc import Callable, Mapping, Sequence
-from multiprocessing.connection import Connection
+from collections.abc import Mapping
 from pathlib import Path
 from subprocess import CompletedProcess
 from types import TracebackType
-from typing import NoReturn, Self
+from typing import Self
 
-from tests.programs import CONTEXT, IMPORTED
+from tests.forks import Fork
 
-__all__ = ["Command", "end_process", "enter_process", "run_command"]
-
-CONTEXT.set_forkserver_preload(
-    [
-        *IMPORTED,
-        *("jinja2", "opentelemetry.exporter.otlp.proto.http.trace_exporter", "rich", "uvicorn", "yaml"),
-        *("hookline.cli.chat", "hookline.cli.eval", "hookline.cli.operate", "hookline.cli.trace._span_tree"),
-        *("hookline.adapters.mcp", "hookline.evals.suites", "hookline.server"),
-    ]
-)
+__all__ = ["Command", "run_command"]
 
 
 class Command:
@@ -69,22 +54,18 @@ class Command:
         heard, spoken = os.pipe()
         self.stdin, self.stdout, self._said = open(write, "w"), open(heard), tempfile.TemporaryFile("w+")  # noqa: SIM115
         own = (read, spoken, self._said.fileno())
-        streams = [
-            Connection(os.dup(end if given is None else given))
-            for given, end in zip((stdin, stdout, stderr), own, strict=True)
-        ]
+        given = (stdin, stdout, stderr)
+        self._process = Fork(
+            "hookline",
+            _run_hookline,
+            *(arguments, terminal, hears_ctrl_c),
+            streams=tuple(end if each is None else each for each, end in zip(given, own, strict=True)),
+            environment=environment,
+            folder=cwd,
+        )
+        self.pid = self._process.pid
         os.close(read)
         os.close(spoken)
-        self._process = CONTEXT.Process(
-            target=_run_hookline,
-            args=(arguments, streams, terminal, hears_ctrl_c, cwd or Path.cwd(), dict(environment or os.environ)),
-            daemon=True,  # ended with pytest at the latest
-        )
-        self._process.start()
-        assert self._process.pid is not None
-        self.pid = self._process.pid
-        for stream in streams:
-            stream.close()
 
     def __enter__(self) -> Self:
         return self
@@ -95,13 +76,14 @@ class Command:
         if self.returncode is None:
             self.kill()
         self.wait()
+        self._process.close()
         for file in (self.stdin, self.stdout, self._said):
             file.close()
 
     @property
     def returncode(self) -> int | None:
         """The exit code, negative for a signal; `None` while the command runs."""
-        return self._process.exitcode
+        return self._process.returncode
 
     def send_signal(self, number: int) -> None:
         """Send the command a signal."""
@@ -113,9 +95,7 @@ class Command:
 
     def wait(self, timeout: float | None = None) -> int:
         """Wait until the command has ended, and return its exit code."""
-        self._process.join(timeout)
-        assert self._process.exitcode is not None, f"{self.args} has not ended"
-        return self._process.exitcode
+        return self._process.wait(timeout)
 
     def communicate(self, text: str = "", timeout: float | None = 100) -> tuple[str, str]:
         """Write to the standard input of the command, and wait for its end.
@@ -148,18 +128,8 @@ def run_command(
         return CompletedProcess(arguments, command.wait(), rest, said)
 
 
-def _run_hookline(
-    arguments: tuple[str, ...],
-    streams: list[Connection],
-    terminal: bool,
-    hears_ctrl_c: bool,
-    cwd: Path,
-    environment: dict[str, str],
-) -> None:
-    """Run the command line in this process, and end it."""
-    enter_process([stream.fileno() for stream in streams], environment, cwd)
-    for stream in streams:
-        stream.close()
+def _run_hookline(arguments: tuple[str, ...], terminal: bool, hears_ctrl_c: bool) -> None:
+    """Run the command line in this process."""
     if terminal:
         os.setsid()
         fcntl.ioctl(0, termios.TIOCSCTTY, 0)  # so that Ctrl-C is a signal
@@ -167,51 +137,6 @@ def _run_hookline(
     if not hears_ctrl_c:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
     sys.argv = ["hookline", *arguments]
-    end_process(_hookline)
-
-
-def _hookline() -> None:
     from hookline.cli import main
 
     main()
-
-
-def enter_process(streams: Sequence[int], environment: Mapping[str, str], folder: Path) -> None:
-    """Give this process, which was forked, what Python starts with.
-
-    Args:
-        streams: The file descriptors of its standard input, output and error.
-        environment: Its environment variables.
-        folder: The folder that it runs in.
-    """
-    gc.freeze()  # what is imported is no garbage to look for at the end
-    for number, stream in enumerate(streams):
-        os.dup2(stream, number)
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    os.chdir(folder)
-    os.environ.clear()
-    os.environ.update(environment)
-    unbuffered = bool(environment.get("PYTHONUNBUFFERED"))
-    encoding = environment.get("PYTHONIOENCODING")
-    sys.stdin = sys.__stdin__ = open(0, closefd=False)  # noqa: SIM115
-    output = open(1, "wb", buffering=0 if unbuffered else -1, closefd=False)  # noqa: SIM115
-    sys.stdout = sys.__stdout__ = io.TextIOWrapper(
-        output, encoding, line_buffering=output.isatty(), write_through=unbuffered
-    )
-    sys.stderr = sys.__stderr__ = open(2, "w", buffering=1, errors="backslashreplace", closefd=False)  # noqa: SIM115
-    faulthandler.register(signal.SIGUSR1)
-
-
-def end_process(run: Callable[[], object]) -> NoReturn:
-    """Run a program in this process, and end it as Python does."""
-    code: int | str | None = 0
-    try:
-        run()
-    except SystemExit as ended:
-        code = ended.code
-    threading._shutdown()  # type: ignore[attr-defined]
-    atexit._run_exitfuncs()
-    gc.collect()
-    sys.stdout.flush()
-    os._exit(code if isinstance(code, int) else int(code is not None))

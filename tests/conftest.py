@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import gc
 import os
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ import pytest
 import typer.testing
 
 from tests.browsers import browser, chromium, driver, pytest_collection_finish, pytest_terminal_summary
+from tests.forks import end_servers, fork_xdist_workers, servers_folder, share_servers
 from tests.temporary import keep_temporary_files_in_memory
 
 __all__ = ["browser", "chromium", "driver", "pytest_collection_finish", "pytest_terminal_summary"]
@@ -32,6 +33,26 @@ EXAMPLES = int(os.environ.get("HOOKLINE_EXAMPLES", "1"))
 
 
 TESTS = Path(__file__).parent
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_setupnodes(config: pytest.Config, specs: Sequence[Any]) -> None:
+    if config.args_source is pytest.Config.ArgsSource.TESTPATHS:  # some tests alone need fewer libraries
+        fork_xdist_workers(specs)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    node.workerinput["servers"] = str(servers_folder())
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if hasattr(config, "workerinput"):
+        share_servers(config.workerinput["servers"])
+
+
+def pytest_unconfigure() -> None:
+    end_servers()
 
 
 @pytest.hookimpl(wrapper=True)

@@ -1,36 +1,27 @@
 """Programs of tests as processes of their own, forked from one that has imported hookline already.
 
 A test may kill a program, stop it or let it race others, as it may do with any process. To start Python and to import a
-store takes more time than most of these programs run, so that one process per pytest process does it for all of them.
+store takes more time than most of these programs run, so that one process does it for all of them.
 """
 
 from __future__ import annotations
 
 import asyncio
-import multiprocessing
 import os
 import runpy
 import sys
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from multiprocessing.connection import Connection
-from multiprocessing.process import BaseProcess
 
-__all__ = ["CONTEXT", "IMPORTED", "Program", "run_program"]
+from tests.forks import Fork
 
-IMPORTED = [
-    *("aiosqlite", "asyncpg", "opentelemetry.sdk.trace"),
-    *("hookline.builtin", "hookline.delivery", "hookline.otel", "hookline.registry", "hookline.store"),
-]
-"""What is imported before the first program is forked."""
-CONTEXT = multiprocessing.get_context("forkserver")
-CONTEXT.set_forkserver_preload(IMPORTED)
+__all__ = ["Program", "run_program"]
 
 
 class Program:
     """A running program."""
 
-    def __init__(self, process: BaseProcess, stdin: Connection, stdout: asyncio.StreamReader) -> None:
+    def __init__(self, process: Fork, stdin: int, stdout: asyncio.StreamReader) -> None:
         self._process = process
         self._stdin = stdin
         self._stdout = stdout
@@ -38,13 +29,12 @@ class Program:
     @property
     def pid(self) -> int:
         """The id of the process."""
-        assert self._process.pid is not None
         return self._process.pid
 
     @property
     def returncode(self) -> int | None:
         """The exit code, negative for a signal; `None` while the program runs."""
-        return self._process.exitcode
+        return self._process.returncode
 
     async def read_line(self) -> str:
         """Read a line that the program writes, without its end; `""` once the program has ended."""
@@ -52,7 +42,7 @@ class Program:
 
     def write_line(self, line: object) -> None:
         """Write a line to the standard input of the program."""
-        os.write(self._stdin.fileno(), f"{line}\n".encode())
+        os.write(self._stdin, f"{line}\n".encode())
 
     def kill(self) -> None:
         """End the program with SIGKILL."""
@@ -62,22 +52,17 @@ class Program:
         """Wait until the program has ended, and return its exit code."""
         ended = asyncio.Event()
         loop = asyncio.get_running_loop()
-        loop.add_reader(self._process.sentinel, ended.set)
+        loop.add_reader(self._process, ended.set)
         try:
             await ended.wait()
         finally:
-            loop.remove_reader(self._process.sentinel)
-        self._process.join()
-        assert self._process.exitcode is not None
-        return self._process.exitcode
+            loop.remove_reader(self._process)
+        return self._process.wait()
 
     async def stop(self) -> None:
         """Kill the program if it still runs, and wait for its end."""
-        if self.returncode is None:
-            self.kill()
+        self.kill()
         await self.wait()
-        self._stdin.close()
-        await self._stdout.read()
 
 
 @asynccontextmanager
@@ -91,36 +76,30 @@ async def run_program(
         arguments: The arguments of its command line.
         environment: The environment variables; by default those of this process.
     """
-    stdin, writer = CONTEXT.Pipe(duplex=False)
-    reader, stdout = CONTEXT.Pipe(duplex=False)
+    stdin, writer = os.pipe()
+    reader, stdout = os.pipe()
     given = [str(each) for each in arguments]
-    process = CONTEXT.Process(
-        target=_run,
-        args=(module, given, dict(environment or os.environ), stdin, stdout),
-        daemon=True,  # ended with pytest at the latest, if the caller is cancelled while it starts
-    )
-    await asyncio.to_thread(process.start)  # the first one waits until all is imported
-    stdin.close()
-    stdout.close()
+
+    def start() -> Fork:
+        return Fork("hookline", _run, module, given, streams=(stdin, stdout, 2), environment=environment)
+
+    process = await asyncio.to_thread(start)  # the first one waits until all is imported
+    os.close(stdin)
+    os.close(stdout)
     stream = asyncio.StreamReader()
-    pipe = os.fdopen(os.dup(reader.fileno()), "rb")
-    reader.close()
+    pipe = os.fdopen(reader, "rb")
     await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(stream), pipe)
     program = Program(process, writer, stream)
     try:
         yield program
     finally:
         await program.stop()
+        process.close()
+        os.close(writer)
+        await stream.read()
 
 
-def _run(module: str, arguments: list[str], environment: dict[str, str], stdin: Connection, stdout: Connection) -> None:
-    """Run a module in this process, with the pipes as its standard input and output."""
-    os.dup2(stdin.fileno(), 0)
-    os.dup2(stdout.fileno(), 1)
-    stdin.close()
-    stdout.close()
-    sys.stdin, sys.stdout = open(0, closefd=False), open(1, "w", closefd=False)  # noqa: SIM115
-    os.environ.clear()
-    os.environ.update(environment)
+def _run(module: str, arguments: list[str]) -> None:
+    """Run a module in this process."""
     sys.argv[1:] = arguments
     runpy.run_module(module, run_name="__main__", alter_sys=True)

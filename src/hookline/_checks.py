@@ -9,7 +9,7 @@ import sys
 import types
 from collections.abc import Awaitable, Callable, Coroutine
 from functools import lru_cache
-from types import BuiltinMethodType, FunctionType, MethodDescriptorType
+from types import BuiltinMethodType, FunctionType, MethodDescriptorType, MethodType
 from typing import Annotated, Any, TypeGuard, Union, get_args, get_origin
 
 import msgspec
@@ -184,6 +184,11 @@ def is_plain_function(handler: object) -> TypeGuard[FunctionType]:
     return handler.__class__ is FunctionType and not handler.__dict__
 
 
+def _method_function(handler: object) -> object:
+    """Return the function of a method that is bound to an object, and any other handler as it is."""
+    return handler.__func__ if isinstance(handler, MethodType) else handler
+
+
 def _accepts(function: FunctionType, count: int) -> bool:
     """Return whether a plain function is surely no generator and takes so many positional arguments."""
     code = function.__code__
@@ -203,7 +208,9 @@ def check_signature(handler: object, arguments: str, where: str) -> None:
     """
     if not callable(handler):
         raise HookDefinitionError(where, f"`handler` must be callable; got {quote(handler)}")
-    if is_plain_function(handler) and _accepts(handler, 1 + arguments.count(" and ")):
+    function = _method_function(handler)
+    itself = function is not handler
+    if is_plain_function(function) and _accepts(function, itself + 1 + arguments.count(" and ")):
         return
     inner = _unwrap(handler)
     for body in (inner, type(inner).__call__):
@@ -265,7 +272,9 @@ def check_decides_nothing(handler: object, what: str, where: str) -> None:
 
 def _return_annotation(handler: object) -> object:
     """Return what a handler is annotated to return, resolved; `None` where that cannot be known."""
-    function: Any = handler if is_plain_function(handler) else _innermost_function(handler)
+    function: Any = _method_function(handler)
+    if not is_plain_function(function):
+        function = _innermost_function(handler)
     annotation = getattr(function, "__annotations__", {}).get("return")
     if not isinstance(annotation, str):
         return annotation

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from hookline.evals import load_run
 from hookline.evals.tapes import ModelTape
 from tests.adapters.provider import Exchange, Provider
 from tests.cli.test_eval_models import MINI, MODEL, UNPRICED, provider, results_of, run, serve_price, suite
+from tests.forks import fork_python, forking_python
 
 __all__ = ["provider", "suite"]
 
@@ -35,11 +35,8 @@ def test_a_recorded_run_needs_neither_tools_nor_the_model(
     provider: Provider,
     recording: list[str],
     replaying: list[str],
-    forking_python: str,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    with monkeypatch.context() as patch:  # the worker that replays is one that nobody has forked
-        patch.setattr(sys, "executable", forking_python)
+    with fork_python("models"):  # the worker that replays is one that nobody has forked
         record(suite, *recording)
     asked, called = len(provider.exchanges), prices_asked()
 
@@ -220,9 +217,7 @@ def test_a_tape_remembers_that_a_cost_is_unknown(suite: str, provider: Provider)
     assert limited.exit_code == 0, limited.output  # nobody is paid
 
 
-def test_a_killed_run_leaves_whole_tapes_and_asks_only_what_is_missing(
-    suite: str, provider: Provider, forking_python: str
-) -> None:
+def test_a_killed_run_leaves_whole_tapes_and_asks_only_what_is_missing(suite: str, provider: Provider) -> None:
     held = threading.Event()
 
     def hold_juice(exchange: Exchange) -> None:
@@ -234,7 +229,8 @@ def test_a_killed_run_leaves_whole_tapes_and_asks_only_what_is_missing(
 
     provider.script(hold_juice)
     args = [suite, "--model", MODEL, "--tape", "tapes", "--concurrency", "1"]
-    with subprocess.Popen([forking_python, "-c", "from hookline.cli import main; main()", "eval", *args]) as process:
+    command = [forking_python("models"), "-c", "from hookline.cli import main; main()", "eval", *args]
+    with subprocess.Popen(command) as process:
         assert held.wait(60)
         process.kill()
 

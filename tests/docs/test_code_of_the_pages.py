@@ -17,6 +17,8 @@ from collections.abc import Iterator
 import anyio
 import pytest
 
+from tests.forks import forking_python
+
 from . import scripted
 from .markdown import PAGES, ROOT, Block, blocks, title
 
@@ -99,7 +101,9 @@ class Page:
             assert result.exit_code == code, f"{line}: {result.stderr}"
             return result.stdout
         assert program == "python", line
-        done = subprocess.run([sys.executable, *arguments], capture_output=True, text=True, timeout=60, check=False)
+        done = subprocess.run(
+            [forking_python("hookline"), *arguments], capture_output=True, text=True, timeout=60, check=False
+        )
         assert done.returncode == code, f"{line}: {done.stderr}"
         return done.stdout
 

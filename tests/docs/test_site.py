@@ -24,7 +24,7 @@ from hookline.events import EVENTS
 from .markdown import PAGES, ROOT, anchors, links
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, Page
+    from playwright.sync_api import Browser, BrowserContext, Page
 
 DOCS = ROOT / "docs"
 PROJECT = tomllib.loads((ROOT / "zensical.toml").read_text())["project"]
@@ -240,10 +240,18 @@ def targets_of(href: str) -> Iterator[str]:
         yield from (link for section in sections if fragment in anchors(f"## {section}") for link in links(section))
 
 
-@pytest.mark.parametrize("name", ["index", "how-to/hooks-zoo", "reference/runtime", "reference/http-api"])
-def test_a_page_fits_a_narrow_screen_and_loads_all_it_needs(browser: Browser, site: pathlib.Path, name: str) -> None:
+@pytest.fixture(scope="module")
+def narrow_screen(browser: Browser) -> Iterator[BrowserContext]:
     context = browser.new_context(viewport={"width": 390, "height": 844})
-    opened = context.new_page()
+    yield context
+    context.close()
+
+
+@pytest.mark.parametrize("name", ["index", "how-to/hooks-zoo", "reference/runtime", "reference/http-api"])
+def test_a_page_fits_a_narrow_screen_and_loads_all_it_needs(
+    narrow_screen: BrowserContext, site: pathlib.Path, name: str
+) -> None:
+    opened = narrow_screen.new_page()
     failed: list[str] = []
     requested: list[str] = []
     opened.on("pageerror", lambda error: failed.append(str(error)))
@@ -255,4 +263,4 @@ def test_a_page_fits_a_narrow_screen_and_loads_all_it_needs(browser: Browser, si
     assert opened.evaluate("document.documentElement.scrollWidth") <= 390
     assert failed == []
     assert [url for url in requested if not url.startswith(("file:", "data:", "blob:"))] == []
-    context.close()
+    opened.close()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Collection
 from contextlib import AbstractAsyncContextManager
-from importlib import import_module
 from pathlib import Path
 
 import msgspec
@@ -18,12 +17,6 @@ from hookline.store import SqlStore, StoredOperation
 
 FAULT_FILE = "FAULT_FILE"
 """The environment variable that names a file with the present fault: processes are dear, and so serve several faults."""
-
-
-def import_engines() -> None:
-    """Import what processes of the contract need."""
-    for module in ("asyncpg", "dbos", "hookline.evals", "hookline.relay", "nats"):
-        import_module(module)
 
 
 def read_fault() -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from uuid import uuid4
@@ -17,6 +18,7 @@ from hookline.evals import SuiteRun, SuiteRunner, WorkerError, cases_of, load_ru
 from hookline.evals.faults import FailedResult, FaultSpec, RaiseError
 from hookline.evals.running import _workers
 from hookline.evals.suites import find_suites
+from tests.forks import fork_python
 from tests.signals import default_signals
 
 PYTHON = '''\
@@ -74,6 +76,16 @@ tasks:
     script: [{tool: price, args: {item: tea}}, {say: 3 EUR}]
     checks: [{output_contains: EUR}]
 """
+
+
+@pytest.fixture
+def forked() -> Iterator[None]:
+    """Processes are forks of one that has imported hookline.
+
+    If one is killed, its fork ends a moment later, and so do its pipes: not for tests in which a runner here does that.
+    """
+    with fork_python("hookline"):
+        yield
 
 
 @pytest.fixture
@@ -167,6 +179,7 @@ def test_what_cannot_be_sent_to_another_process_is_refused(targets: list[str]) -
     assert local.content == "x"
 
 
+@pytest.mark.usefixtures("forked")
 @pytest.mark.parametrize("options", [[], ["--workers", "1"]])
 def test_a_run_that_is_killed_is_completed_to_the_same_results(
     targets: list[str], tmp_path: Path, options: list[str]

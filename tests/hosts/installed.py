@@ -16,7 +16,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from hookline.hosts import HOSTS, Installation, Scope, ask_status, install_hook, make_installation, stop_resident
+from tests.forks import forking_python
 
+FORKING = Path(__file__).parent / "forking"
+"""The folder of what makes a resident process a fork."""
 FRAMES = Path(__file__).parent / "frames"
 POLICY = Path(__file__).with_name("policy.py").read_text()
 
@@ -98,14 +101,29 @@ def frames(host: str) -> list[tuple[str, dict[str, Any]]]:
 
 
 @contextmanager
-def installed(folder: Path, host: str = "claude", policy: str = POLICY, **options: Any) -> Iterator[Installed]:
-    """Install a policy for a coding agent; its resident process has ended afterwards."""
+def installed(
+    folder: Path, host: str = "claude", policy: str = POLICY, *, forked: bool = True, **options: Any
+) -> Iterator[Installed]:
+    """Install a policy for a coding agent; its resident process has ended afterwards.
+
+    Args:
+        folder: An empty folder, for the project and the settings of the user.
+        host: The coding agent.
+        policy: The code of the policy.
+        forked: Whether the resident process is a fork of one that has imported hookline, which takes longer than all
+            that most of them do.
+        options: Those of the installation.
+    """
     project = folder / f"a project of {host}"
     project.mkdir(parents=True, exist_ok=True)
     (project / "policy.py").write_text(policy)
-    before = {name: os.environ.get(name) for name in ("XDG_CONFIG_HOME", "XDG_RUNTIME_DIR")}
+    changed = ("XDG_CONFIG_HOME", "XDG_RUNTIME_DIR", "HOOKLINE_FORKING_PYTHON", "PYTHONPATH")
+    before = {name: os.environ.get(name) for name in changed}
     runtime = tempfile.mkdtemp(prefix="hl-")  # short, as the path of a socket must be
     os.environ["XDG_CONFIG_HOME"], os.environ["XDG_RUNTIME_DIR"] = str(folder / "config"), runtime
+    if forked:
+        os.environ["HOOKLINE_FORKING_PYTHON"] = forking_python("hookline")
+        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(FORKING), before["PYTHONPATH"])))
     given: dict[str, Any] = {"hooks": ["policy.py:hooks"], "environment": ["PYTHONPATH", "XDG_CONFIG_HOME"], **options}
     known = set(sys.modules)
     try:

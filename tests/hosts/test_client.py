@@ -31,6 +31,13 @@ def host(tmp_path: Path) -> Iterator[Installed]:
 
 
 @pytest.fixture
+def unforked(tmp_path: Path) -> Iterator[Installed]:
+    """A host whose resident process is Python as it starts."""
+    with installed(tmp_path, seconds=10.0, forked=False) as made:
+        yield made
+
+
+@pytest.fixture
 def hasty(tmp_path: Path) -> Iterator[Installed]:
     """A host whose hooks have little time."""
     with installed(tmp_path, seconds=1.5) as made:
@@ -53,24 +60,24 @@ def test_the_client_is_of_the_version_that_is_installed() -> None:
     assert importlib.metadata.version("hookline") == client.VERSION
 
 
-def test_the_resident_process_starts_with_the_first_question(host: Installed) -> None:
-    assert ask_status(host.installation) is None
+def test_the_resident_process_starts_with_the_first_question(unforked: Installed) -> None:
+    assert ask_status(unforked.installation) is None
 
-    answer = host.bash("deny this")
+    answer = unforked.bash("deny this")
 
     assert "not on my machine" in answer.out
-    assert alive(host.pid)
+    assert alive(unforked.pid)
 
 
-def test_a_policy_that_cannot_be_read_denies_and_says_why(host: Installed) -> None:
-    Path(host.installation.folder, "policy.py").write_text("hooks = 1 +\n")
+def test_a_policy_that_cannot_be_read_denies_and_says_why(unforked: Installed) -> None:
+    Path(unforked.installation.folder, "policy.py").write_text("hooks = 1 +\n")
 
-    answer = host.bash("echo hi")
+    answer = unforked.bash("echo hi")
 
     assert (answer.code, answer.out) == (2, "")
     assert "could not start" in answer.err
     assert "SyntaxError" in answer.err
-    assert host.ask("Stop", {}) == Ran(0, "", "")
+    assert unforked.ask("Stop", {}) == Ran(0, "", "")
 
 
 def test_a_changed_policy_holds_from_the_next_question_on(host: Installed) -> None:
@@ -194,14 +201,15 @@ def test_an_answer_that_breaks_off_denies_the_call(tmp_path: Path) -> None:
 
 
 def test_a_client_that_is_killed_denies_the_call(hasty: Installed) -> None:
-    os.kill(hasty.pid, signal.SIGSTOP)
+    pid = hasty.pid
+    os.kill(pid, signal.SIGSTOP)
     process = hasty.start(*hasty.shell("echo hi"))
     try:
         client_pid = wait_until(lambda: child_of(process.pid))
         os.kill(client_pid, signal.SIGKILL)
         answer = hasty.finish(process)
     finally:
-        os.kill(hasty_pid(hasty), signal.SIGCONT)
+        os.kill(pid, signal.SIGCONT)
 
     assert (answer.code, answer.out) == (2, "")
     assert "its command failed, so the call is denied" in answer.err
@@ -358,15 +366,15 @@ def test_200_questions_at_once_are_all_answered(host: Installed) -> None:
     assert all(each.startswith(b"+hookline 0 ") for each in answers)
 
 
-def test_the_environment_that_the_host_hands_over_is_neither_kept_nor_logged(host: Installed) -> None:
-    host.bash("crash now")
+def test_the_environment_that_the_host_hands_over_is_neither_kept_nor_logged(unforked: Installed) -> None:
+    unforked.bash("crash now")
 
-    environment = Path(f"/proc/{host.pid}/environ").read_bytes()
+    environment = Path(f"/proc/{unforked.pid}/environ").read_bytes()
 
     assert b"sk-very-secret" not in environment
     assert b"CLAUDECODE" not in environment
-    assert "sk-very-secret" not in host.log
-    assert "crash now" not in host.log
+    assert "sk-very-secret" not in unforked.log
+    assert "crash now" not in unforked.log
 
 
 def test_events_and_fields_of_newer_versions_pass_and_are_counted(host: Installed) -> None:
@@ -445,15 +453,3 @@ def wait_until(found):  # type: ignore[no-untyped-def]
 def child_of(pid: int) -> int | None:
     found = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
     return int(found[0]) if found else None
-
-
-def hasty_pid(host: Installed) -> int:
-    """Return the process that listens, which is frozen and cannot be asked."""
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            words = path.read_bytes().split(b"\0")
-        except OSError:
-            continue
-        if b"hookline.hosts" in words and str(host.installation.path).encode() in words:
-            return int(path.parent.name)
-    raise AssertionError("there is none")

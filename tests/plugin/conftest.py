@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import importlib.metadata
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -19,8 +17,7 @@ import yaml
 import hookline.evals.mocking._mocks
 import hookline.evals.reports._session_report
 import hookline.runtime
-from tests.forked_python import fork_python
-from tests.plugin.imports import import_pytest
+from tests.forks import fork_python
 
 LOADED = (anyio, filelock, jinja2, yaml, hookline)
 
@@ -67,9 +64,8 @@ async def ask(agent, hooks):
 class Project:
     """A folder with a user's tests, which are run by a pytest of their own."""
 
-    def __init__(self, pytester: pytest.Pytester, request: pytest.FixtureRequest) -> None:
+    def __init__(self, pytester: pytest.Pytester) -> None:
         self.pytester = pytester
-        self._request = request
         self.path = pytester.path
         pytester.makeini("[pytest]\n")
         self.write("shop.py", SHOP)
@@ -103,8 +99,7 @@ class Project:
             options += ["-o", "asyncio_default_fixture_loop_scope=function"]
         if apart:
             options += ["-W", "ignore:Module already imported:pytest.PytestAssertRewriteWarning"]  # it is a fork
-            with pytest.MonkeyPatch.context() as patch:
-                patch.setattr(sys, "executable", self._request.getfixturevalue("forking_python"))
+            with fork_python("pytest"):
                 return self.pytester.runpytest_subprocess(*options, *arguments)
         return self.pytester.runpytest_inprocess(*options, *arguments, no_reraise_ctrlc=True)
 
@@ -120,14 +115,8 @@ class Project:
         }
 
 
-@pytest.fixture(scope="session")
-def forking_python() -> Iterator[str]:
-    with fork_python(import_pytest) as python:
-        yield python
-
-
 @pytest.fixture
-def project(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Project:
+def project(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Project:
     for variable in ("CI", "BUILD_NUMBER"):  # with these pytest repeats each failure whole in its summary
         monkeypatch.delenv(variable, raising=False)
-    return Project(pytester, request)
+    return Project(pytester)
