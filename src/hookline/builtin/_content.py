@@ -65,7 +65,7 @@ def in_every_text(value: Any, change: Callable[[str], str]) -> Any:
 
 
 # Linear in the length of any text: what repeats without end starts where a word starts, and what follows it cannot
-# begin with what it repeats. Only single characters repeat possessively, which saves an eighth of the time for addresses
+# begin with what it repeats. Only single characters repeat possessively, which saves a tenth of the time of addresses
 # (`bench_ready`): CPython 3.11.0 to 3.11.4 gets it wrong for groups (gh-100061, gh-106052).
 PATTERNS = {
     "email": re.compile(r"(?<![\w.+-])[\w.+-]++@[\w-]++\.[\w-]++(?:\.[\w-]++)*"),

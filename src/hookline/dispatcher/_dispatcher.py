@@ -82,7 +82,9 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, eq=False):
             one look-up says what to run and that the event can be dispatched.
         at_once: The same without the observers with `heard="committed"`; `entries` itself if there are none.
         committed: By event class, what to run for these observers; also those of `BeforeToolCall`.
-        askable: What answers a `BeforeToolCall`; `None` if no observer hears of it.
+        askable: What answers a `BeforeToolCall`.
+        asked: The same as `dispatch_before_tool_call` needs it: `None` if no observer hears of a `BeforeToolCall`, and
+            empty if one hears of it after its commit, so that there is more to do.
         observed: Whether any observer hears of an event: by its class, by its wire name, and of any event by `None`.
         left_out: Ids of the interceptors that came along, which only a run can call.
     """
@@ -90,7 +92,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     entries: dict[type[Event], Entry | None]
     at_once: dict[type[Event], Entry | None]
     committed: dict[type[Event], Entry]
-    askable: tuple[Askable, ...] | None
+    askable: tuple[Askable, ...]
+    asked: tuple[Askable, ...] | None
     observed: dict[object, bool]
     left_out: tuple[str, ...] = ()
 
@@ -105,14 +108,24 @@ def compile_plan(
     prompt = [each for each in told if not each[1].committed]
     later = [each for each in every if each[1].committed]
     entries = _table_of(_compile_entries(lane, told))
+    committed = _compile_entries(lane, later)
+    askable = tuple(map(compile_askable, asked))
     return Plan(
         entries=entries,
         at_once=_table_of(_compile_entries(lane, prompt)) if later else entries,
-        committed=_compile_entries(lane, later),
-        askable=tuple(map(compile_askable, asked)) if len(told) < len(every) else None,
+        committed=committed,
+        askable=askable,
+        asked=_asked_at_dispatch(askable, committed),
         observed=_mark_observed(event for event, _ in every),
         left_out=left_out,
     )
+
+
+def _asked_at_dispatch(
+    askable: tuple[Askable, ...], committed: Mapping[type[Event], Entry]
+) -> tuple[Askable, ...] | None:
+    """Return `Plan.asked`."""
+    return () if BeforeToolCall in committed else askable or None
 
 
 def _mark_observed(events: Iterable[type[Event]]) -> dict[object, bool]:
@@ -141,12 +154,13 @@ def merge_plans(plans: Sequence[Plan]) -> Plan:
         return plans[0] if plans else NO_HOOKS
     entries = _table_of(_merge_tables([plan.entries for plan in plans]))
     committed = _merge_tables([plan.committed for plan in plans])
-    asking = [plan.askable for plan in plans if plan.askable is not None]
+    askable = tuple(each for plan in plans for each in plan.askable)
     return Plan(
         entries=entries,
         at_once=_table_of(_merge_tables([plan.at_once for plan in plans])) if committed else entries,
         committed=committed,
-        askable=tuple(askable for each in asking for askable in each) if asking else None,
+        askable=askable,
+        asked=_asked_at_dispatch(askable, committed),
         observed=_mark_observed(event for plan in plans for event in EVENTS.values() if plan.observed[event]),
         left_out=tuple(hook_id for plan in plans for hook_id in plan.left_out),
     )
@@ -309,19 +323,19 @@ class LiveHooks(msgspec.Struct, eq=False, gc=False):
         plan: The hooks.
         entries: Its entries once more: one hop less makes `dispatch` of a plain handler 3 % faster (`bench_dispatch`).
         observed: What it observes, once more.
-        askable: What answers a `BeforeToolCall`, once more.
+        asked: What `dispatch_before_tool_call` asks, once more.
     """
 
     # Not tracked by the garbage collector: a cycle through it ends when the operation or the dispatcher does.
     plan: Plan
     entries: dict[type[Event], Entry | None]
     observed: dict[object, bool]
-    askable: tuple[Askable, ...] | None
+    asked: tuple[Askable, ...] | None
 
 
 def make_live(plan: Plan) -> LiveHooks:
     """Return the hooks of a plan as one operation has them."""
-    return LiveHooks(plan, plan.entries, plan.observed, plan.askable)
+    return LiveHooks(plan, plan.entries, plan.observed, plan.asked)
 
 
 class Registration(msgspec.Struct, eq=False, gc=False):
@@ -469,7 +483,7 @@ class HookDispatcher:
             if batch and has_webhooks(batch):
                 batch = with_delivering_observers(batch, self.delivery)
             plan = compile_batch(batch) if batch else NO_HOOKS
-        live = LiveHooks(plan, plan.entries, plan.observed, plan.askable)
+        live = LiveHooks(plan, plan.entries, plan.observed, plan.asked)
         operations = self._registered
         present = operations.get(operation_id)
         if present is not None:
@@ -521,7 +535,7 @@ class HookDispatcher:
             event: Only observers of this event; `None` for any event.
         """
         try:
-            return self._registered[operation_id].observed[event]
+            return self._registered[operation_id].observed[event]  # type: ignore[no-any-return]
         except (KeyError, TypeError):  # mostly because the operation is not live
             return _observed_by_nobody(event)
 
@@ -571,12 +585,12 @@ class HookDispatcher:
         """
         if event.__class__ is not BeforeToolCall:
             raise HookUsageError(f"dispatch_before_tool_call takes a BeforeToolCall; got {type(event).__name__}.")
-        live: LiveHooks = self._registered.get(event.operation_id, _UNKNOWN)
-        if live.askable is None:
+        asked = self._registered.get(event.operation_id, _UNKNOWN).asked
+        if asked is None:
             return _no_answer()
-        if live.plan.committed and BeforeToolCall in live.plan.committed:
+        if not asked:
             return self._ask_and_tell(event)
-        return ask(live.askable, event, self._bounded, self.hook_timeout, self)
+        return ask(asked, event, self._bounded, self.hook_timeout, self)
 
     def _ask(self, plan: Plan, event: BeforeToolCall) -> Coroutine[Any, Any, ToolResult | None]:
         if not plan.askable:
@@ -672,7 +686,7 @@ SMALL_TABLE = 1024
 _NOTHING = DrainReport(delivered=0, dropped=0)
 _NO_ENTRIES: dict[type[Event], Entry | None] = {kind: None for kind in EVENTS.values() if kind is not BeforeToolCall}
 _NOT_OBSERVED: dict[object, bool] = dict.fromkeys([None, *EVENTS, *EVENTS.values()], False)
-NO_HOOKS = Plan(entries=_NO_ENTRIES, at_once=_NO_ENTRIES, committed={}, askable=None, observed=_NOT_OBSERVED)
+NO_HOOKS = Plan(entries=_NO_ENTRIES, at_once=_NO_ENTRIES, committed={}, askable=(), asked=None, observed=_NOT_OBSERVED)
 _UNKNOWN = make_live(NO_HOOKS)
 """What is found for an operation that is not live."""
 
