@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from typing import Any
@@ -165,15 +166,11 @@ async def test_a_database_that_answers_too_slowly_is_one_that_cannot_be_reached(
     async def hang(*_: object) -> None:
         await asyncio.sleep(60)
 
-    async with SqlStore("sqlite:///:memory:") as store:
-        if at == "opening":
-            monkeypatch.setattr("hookline.registry._registry.LONGEST_REFRESH", 0.05)
-            monkeypatch.setattr("hookline.registry._registry.read_changes", hang)
-            with pytest.raises(StoreUnavailableError, match="took"):
-                await Registry(store).__aenter__()
-            return
-        async with Registry(store) as registry:
-            monkeypatch.setattr("hookline.registry._registry.LONGEST_REFRESH", 0.05)
-            monkeypatch.setattr("hookline.registry._registry.read_changes", hang)
-            with pytest.raises(StoreUnavailableError, match="took"):
-                await registry.get("unknown")
+    async with SqlStore("sqlite:///:memory:") as store, contextlib.AsyncExitStack() as stack:
+        registry = Registry(store)
+        if at == "reading":
+            await stack.enter_async_context(registry)
+        monkeypatch.setattr("hookline.registry._registry.LONGEST_REFRESH", 0.05)
+        monkeypatch.setattr("hookline.registry._registry.read_changes", hang)
+        with pytest.raises(StoreUnavailableError, match="took"):
+            await (registry.__aenter__() if at == "opening" else registry.get("unknown"))
