@@ -585,7 +585,10 @@ class HookDispatcher:
         """
         if event.__class__ is not BeforeToolCall:
             raise HookUsageError(f"dispatch_before_tool_call takes a BeforeToolCall; got {type(event).__name__}.")
-        asked = self._registered.get(event.operation_id, _UNKNOWN).asked
+        try:  # not `get`: an operation that calls a tool is live, and this saves 8 ns of 160 (`bench_special`)
+            asked = self._registered[event.operation_id].asked
+        except KeyError:
+            return _no_answer()
         if asked is None:
             return _no_answer()
         if not asked:
