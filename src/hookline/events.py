@@ -630,6 +630,8 @@ _OPEN = {
     for kind in EVENTS.values()
 }
 _CALLS: dict[type[Event], str] = {AfterStep: "tools_calling", BeforeHumanIntervention: "pending_tools"}
+_IS_CHECKED = {kind: bool(_FLOATS[kind] or _OPEN[kind] or kind in _CALLS) for kind in EVENTS.values()}
+"""Whether an event has fields that may hold a number which JSON cannot represent. Most have none."""
 _encode: Callable[[object], bytes] = msgspec.json.Encoder().encode
 _decode: Callable[[bytes], Event] = msgspec.json.Decoder(Event).decode
 
@@ -641,18 +643,23 @@ def encode(event: Event) -> bytes:
         EventEncodeError: If `args` or `metadata` have a value that JSON cannot represent.
     """
     try:
-        for name in _FLOATS[type(event)]:
-            if not math.isfinite(getattr(event, name)):
-                raise ValueError(f"`{name}` is {getattr(event, name)}")
-        for name in _OPEN[type(event)]:
-            check_finite(name, getattr(event, name))
-        if calls := _CALLS.get(type(event)):
-            for index, call in enumerate(getattr(event, calls)):
-                check_finite(f"{calls}[{index}].args", getattr(call, "args", call))
+        if _IS_CHECKED[type(event)]:
+            _check_numbers(event)
         return _encode(event)
     except (KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
         name = getattr(event, "hook_type", type(event).__name__)
         raise EventEncodeError(name, str(error)) from error
+
+
+def _check_numbers(event: Event) -> None:
+    for name in _FLOATS[type(event)]:
+        if not math.isfinite(getattr(event, name)):
+            raise ValueError(f"`{name}` is {getattr(event, name)}")
+    for name in _OPEN[type(event)]:
+        check_finite(name, getattr(event, name))
+    if calls := _CALLS.get(type(event)):
+        for index, call in enumerate(getattr(event, calls)):
+            check_finite(f"{calls}[{index}].args", getattr(call, "args", call))
 
 
 def decode(data: bytes) -> Event:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
+from typing import Any
 
 import pytest
+from sqlalchemy import Engine, event
 
 from hookline.errors import StoreUnavailableError
 from hookline.registry import Registry
@@ -44,6 +47,48 @@ async def test_a_change_takes_effect_in_every_other_process_within_a_second(data
     # The bound that is promised; what passes in between is a wait of 0.3 s and one look at the database. A machine
     # that is busy may delay some of the four changes.
     assert min(took) < 1.0
+
+
+async def test_definitions_read_at_the_same_time_share_a_read_of_the_database(database_url: str) -> None:
+    statements: list[str] = []
+
+    def note(*given: Any) -> None:
+        statements.append(given[2])
+
+    async with SqlStore(database_url) as store, Registry(store) as registry:
+        stored = await registry.create(definition())
+        event.listen(Engine, "before_cursor_execute", note)
+        try:
+            found = await asyncio.gather(*(registry.get(stored.id) for _ in range(32)))
+        finally:
+            event.remove(Engine, "before_cursor_execute", note)
+
+    assert found == [stored] * 32
+    # The first read, which had begun before the others came, and the one that they share. The registry may have been
+    # woken by its own change meanwhile, and read too.
+    assert 1 <= len([each for each in statements if "FROM revisions" in each]) <= 4
+
+
+async def test_a_read_that_began_before_a_change_serves_nobody_who_comes_after_it(database_url: str) -> None:
+    async with (
+        SqlStore(database_url) as store,
+        Registry(store) as registry,
+        SqlStore(database_url) as other_store,
+        Registry(other_store) as other,
+    ):
+        stored = await registry.create(definition())
+        over = False
+
+        async def keep_reading() -> None:
+            while not over:
+                await registry.get(stored.id)
+
+        readers = [asyncio.create_task(keep_reading()) for _ in range(3)]
+        for nth in range(30):
+            changed = await other.update(stored.id, {"name": f"name {nth}"})
+            assert (await registry.get(stored.id)).name == changed.name
+        over = True
+        await asyncio.gather(*readers)
 
 
 async def test_two_processes_that_fill_a_quota_do_not_exceed_it(database_url: str) -> None:
@@ -121,14 +166,11 @@ async def test_a_database_that_answers_too_slowly_is_one_that_cannot_be_reached(
     async def hang(*_: object) -> None:
         await asyncio.sleep(60)
 
-    monkeypatch.setattr("hookline.registry._registry.LONGEST_REFRESH", 0.05)
-    async with SqlStore("sqlite:///:memory:") as store:
-        if at == "opening":
-            monkeypatch.setattr("hookline.registry._registry.read_changes", hang)
-            with pytest.raises(StoreUnavailableError, match="took"):
-                await Registry(store).__aenter__()
-            return
-        async with Registry(store) as registry:
-            monkeypatch.setattr("hookline.registry._registry.read_changes", hang)
-            with pytest.raises(StoreUnavailableError, match="took"):
-                await registry.get("unknown")
+    async with SqlStore("sqlite:///:memory:") as store, contextlib.AsyncExitStack() as stack:
+        registry = Registry(store)
+        if at == "reading":
+            await stack.enter_async_context(registry)
+        monkeypatch.setattr("hookline.registry._registry.LONGEST_REFRESH", 0.05)
+        monkeypatch.setattr("hookline.registry._registry.read_changes", hang)
+        with pytest.raises(StoreUnavailableError, match="took"):
+            await (registry.__aenter__() if at == "opening" else registry.get("unknown"))

@@ -65,9 +65,10 @@ def in_every_text(value: Any, change: Callable[[str], str]) -> Any:
 
 
 # Linear in the length of any text: what repeats without end starts where a word starts, and what follows it cannot
-# begin with what it repeats. Not possessive, which CPython 3.11.0 to 3.11.4 gets wrong (gh-100061, gh-106052).
+# begin with what it repeats. Only single characters repeat possessively, which saves a tenth of the time of addresses
+# (`bench_ready`): CPython 3.11.0 to 3.11.4 gets it wrong for groups (gh-100061, gh-106052).
 PATTERNS = {
-    "email": re.compile(r"(?<![\w.+-])[\w.+-]+@[\w-]+(?:\.[\w-]+)+"),
+    "email": re.compile(r"(?<![\w.+-])[\w.+-]++@[\w-]++\.[\w-]++(?:\.[\w-]++)*"),
     "card": re.compile(r"(?<!\d)\d(?:[ -]?\d){12,18}(?!\d)"),
     "key": re.compile(
         r"sk-[\w-]{16,}|gh[pousr]_\w{20,}|github_pat_\w{20,}|xox[abeoprs]-[\w-]{10,}|AKIA[0-9A-Z]{16}"

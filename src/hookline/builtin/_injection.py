@@ -36,9 +36,10 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     end: int
 
 
-# The whole gap, and the whole word. Not possessive, which CPython 3.11.0 to 3.11.4 gets wrong (gh-100061, gh-106052).
-_GAP = r"[\W_]+(?![\W_])"
-_WORDS = rf"(?:\w+(?!\w){_GAP}){{0,3}}?"
+# The whole gap, and the whole word. Possessive is right for single characters, but not for groups on CPython 3.11.0 to
+# 3.11.4 (gh-100061, gh-106052).
+_GAP = r"[\W_]++"
+_WORDS = rf"(?:\w++{_GAP}){{0,3}}?"
 _ORDERS = r"(?:instructions?|prompts?|rules|guidelines|directives?|directions|orders|commands)\b"
 
 _PHRASES = {

@@ -33,7 +33,7 @@ from hookline._deadlines import (
 from hookline._phase import PhaseTransition
 from hookline.calls import DECISIONS, Denial
 from hookline.errors import DeliveryError, HookUsageError, message_of
-from hookline.events import Event
+from hookline.events import TOOL_EVENTS, Event
 from hookline.hooks import Hook
 from hookline.signals import ChainRun, ExecutionStatus, HookDecision, HookExecution, announce, chain_ran, hook_executed
 
@@ -306,11 +306,11 @@ def record(
     status: ExecutionStatus = "mocked" if mocked else "ok"
     if denied:
         status = "denied"
-    elif isinstance(failure, HandlerTimeoutError):
+    elif failure is not None and isinstance(failure, HandlerTimeoutError):
         status = "timeout"
     elif failure is not None and not mocked:
         status = "error"
-    elif not observer.is_async and observer.timeout is not None and duration_ns > observer.timeout * 1e9:
+    elif observer.timeout is not None and not observer.is_async and duration_ns > observer.timeout * 1e9:
         status = "timeout"  # nobody could interrupt it; it is told apart from a quiet success
     _announce(observer, event, sender, status, duration_ns, describe_failure(failure) if failure is not None else None)
 
@@ -340,6 +340,14 @@ def _announce(
     decision: HookDecision = "",
     reason: str = "",
 ) -> None:
+    step_index: int | None
+    tool_call_id: str | None
+    if event.__class__ in TOOL_EVENTS:  # mostly, and an attribute takes a fifth of a `getattr`
+        about: Any = event
+        step_index, tool_call_id, tool = about.step_index, about.tool_call_id, f"{about.toolset}/{about.tool_name}"
+    else:
+        step_index, tool_call_id = getattr(event, "step_index", None), getattr(event, "tool_call_id", None)
+        tool = tool_of(event)
     execution = HookExecution(
         hook_id=observer.id,
         hook_type=str(event.hook_type),
@@ -348,11 +356,11 @@ def _announce(
         duration_ms=duration_ns / 1e6,
         error=error,
         time_unix_nano=time_ns() - duration_ns,
-        step_index=getattr(event, "step_index", None),
-        tool_call_id=getattr(event, "tool_call_id", None),
+        step_index=step_index,
+        tool_call_id=tool_call_id,
         tenant_id=getattr(event, "tenant_id", ""),
         agent_id=event.agent_id,
-        tool=tool_of(event),
+        tool=tool,
         decision=decision,
         reason=reason,
         revision=observer.revision,
@@ -482,8 +490,7 @@ def run_sync(observer: Observer, event: Event, sender: object) -> None:
     """Run a plain observer if the event is for it, report its failure, and record it."""
     if observer.matches is not None and not observer.matches(event):
         return
-    recorded = observer.recorded and bool(hook_executed.receivers)
-    started = perf_counter_ns() if recorded else 0
+    started = perf_counter_ns() if observer.recorded and hook_executed.receivers else 0
     failure: Exception | None = None
     try:
         if (outcome := observer.handler(event)) is not None:
@@ -491,7 +498,7 @@ def run_sync(observer: Observer, event: Event, sender: object) -> None:
     except Exception as error:
         failure = error
         report(observer, event, error)
-    if recorded:
+    if started:
         record(observer, event, sender, started, failure)
 
 

@@ -66,21 +66,16 @@ async def ask(
                 else:
                     _ask_sync(observer, event)
             else:
-                outcome = None
                 try:
                     if timeout == _NEVER:
                         outcome = await handler(event)
                     else:
-                        coroutine = _call_asked(handler, event)
+                        coroutine, outcome = _call_asked(handler, event), None
                         waits_for = next(coroutine, ENDED)
                         if waits_for is not ENDED:
                             await _finish_asked(coroutine, waits_for, timeout or hook_timeout)
-                except _Refused as refused:
-                    outcome = refused.outcome
-                except HandlerTimeoutError as error:
-                    report(observer, event, error, timeout or hook_timeout)
                 except BaseException as error:
-                    report(observer, event, own_failure(error))
+                    outcome = _report_asked(observer, event, error, timeout or hook_timeout)
                 if outcome is not None:
                     _take_outcome(observer, event, outcome)
             if state and "answer" in state and "answered_by" not in state:
@@ -89,6 +84,21 @@ async def ask(
         answer: ToolResult | None = (state.get("denial") or state.get("answer")) if state else None
         state["sealed"] = True
     return answer
+
+
+def _report_asked(observer: Observer, event: BeforeToolCall, error: BaseException, timeout: float) -> object:
+    """Report the failure of an async observer, inside of `except`.
+
+    Returns:
+        What the observer returned, if that is why it failed.
+    """
+    if isinstance(error, _Refused):
+        return error.outcome
+    if isinstance(error, HandlerTimeoutError):
+        report(observer, event, error, timeout)
+    else:
+        report(observer, event, own_failure(error))
+    return None
 
 
 def _take_outcome(observer: Observer, event: BeforeToolCall, outcome: object) -> None:

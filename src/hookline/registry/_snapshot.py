@@ -207,7 +207,7 @@ class Snapshot:
             if (
                 (point is None or definition.point == point)
                 and (enabled is None or definition.enabled is enabled)
-                and _has_words(definition, words)
+                and (not words or _has_words(definition, words))
             ):
                 if len(found) == limit:
                     return Page(items=found, cursor=encode_cursor(_position(found[-1])))
