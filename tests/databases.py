@@ -6,6 +6,7 @@ A `conftest.py` takes all of it; stores run on asyncio alone.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import shutil
 import sys
@@ -64,6 +65,9 @@ EMPTIER = "emptier"
 """The name of the connections that empty databases, for tests that count those of a store."""
 LOOKS = 50
 """How often a connection that is still there is waited for, 2 ms each; PostgreSQL closes them after its client."""
+
+LOST = (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)
+"""What asyncpg raises for a connection that has ended; the last one if it has read that, and nothing since."""
 
 EMPTY = f"""
 DO $$
@@ -207,14 +211,15 @@ class Server:
             if await connection.fetchval(SCHEMA) != self._schema:
                 return False
             await connection.execute(EMPTY)
-        except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError):  # a test has ended it, or the server
+        except LOST:  # a test has ended it, or the server
             return False
         return True
 
     async def _forget(self, name: str) -> None:
         connection = self._emptying.pop(name, None)
         if connection is not None:
-            await connection.close()
+            with contextlib.suppress(*LOST):
+                await connection.close()
 
     async def _disconnect(self) -> None:
         for name in list(self._emptying):
