@@ -94,7 +94,9 @@ def test_a_form_that_is_sent_twice_does_its_work_once(paged: Site, admin: httpx.
 
     assert first.status_code == case.status, first.text
     assert second.status_code in case.again, second.text
-    assert count_changes(paged) == changes
+    # The attempt that the first copy asked for may be over, and then the second one asks for another.
+    attempts_more = place == ("POST", "/deliveries/{id:str}/retry") and second.status_code == 303
+    assert count_changes(paged) == changes + attempts_more
 
 
 @pytest.mark.parametrize("place", SENT, ids=name_of)
