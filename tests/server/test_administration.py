@@ -8,12 +8,12 @@ import json
 from typing import Any
 
 import pytest
-from sqlalchemy import insert
+from sqlalchemy import insert, update
 
 from hookline.runtime import Approve, Reject
 from hookline.server import KeyStore
 from hookline.store import SqlStore
-from hookline.store._tables import audit
+from hookline.store._tables import api_keys, audit
 from tests.server.site import Site, key, operation
 from tests.server.test_hooks import problem
 
@@ -112,6 +112,10 @@ async def test_keys_are_found_by_state_and_words_and_settings_name_the_database(
         for name, seconds in (("Ann_100%", None), ("bob", None), ("carol", 1e-3))
     ]
     await keys.revoke(made[1].id, "acme")
+    async with store.writing() as connection:
+        for age, each in enumerate(reversed(made)):  # those of one millisecond have no order
+            older = update(api_keys).where(api_keys.c.id == each.id)
+            await connection.execute(older.values(created_at=api_keys.c.created_at - age))
 
     async def find(**wanted: Any) -> list[str]:
         return [each.name for each in await keys.newest("acme", limit=10, **wanted)]
