@@ -252,6 +252,29 @@ def test_an_exit_of_a_task_ends_what_waits_for_the_portal(caplog: pytest.LogCapt
     assert BACKGROUND not in names()
 
 
+def test_an_interrupt_of_another_task_gives_the_event_loop_back_before_it_is_taken_again() -> None:
+    taken: list[bool] = []
+
+    async def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    async def work() -> None:
+        other = asyncio.Task(interrupt())
+        try:
+            await asyncio.sleep(0)
+            await asyncio.sleep(60)
+        finally:
+            taken.append(portal.is_own_thread)
+            other.cancel()
+
+    portal = LoopPortal()
+    with pytest.raises(KeyboardInterrupt):
+        portal.run(work)
+    portal.close(cancel=True)
+
+    assert taken == [True]
+
+
 @pytest.mark.skipif(threading.current_thread() is not threading.main_thread(), reason="signals need the main thread")
 def test_ctrl_c_cancels_what_the_caller_waits_for() -> None:
     told: list[str] = []

@@ -177,7 +177,7 @@ class LoopPortal(Portal):
             self._release()
 
     def run_alone(self, function: Callable[..., Coroutine[Any, Any, T]], *args: Any) -> T:
-        """Run an async function that does not use `run_in_caller`; it takes half the time of `run`."""
+        """Run an async function that does not use `run_in_caller`; it takes two thirds of the time of `run`."""
         if not self._take_unused():
             return self.run(function, *args)
         task: asyncio.Task[T] | None = None
@@ -344,8 +344,8 @@ class LoopPortal(Portal):
         return True
 
     def _run_ready(self) -> None:
-        # A turn of `run_forever` does the same, and asks the operating system what has happened meanwhile. Most of what
-        # runs here waits for nothing, and that turn takes longer than all else of a run that does nothing.
+        # A turn of `run_forever` does the same in more than twice the time, as it also asks the operating system what
+        # has happened. Most of what runs here waits for nothing.
         loop: Any = self._loop
         ready = self._ready
         if ready is None:
@@ -639,7 +639,8 @@ class _Caller:
         try:
             while not self.has_ended:
                 try:
-                    job, drives = self._next_job(drives), False
+                    has_taken, drives = drives, False
+                    job = self._next_job(has_taken)
                     if job is not None:
                         job()
                 except BaseException as error:
@@ -659,9 +660,9 @@ class _Caller:
         result, self._result = self._result, None
         return result
 
-    def _next_job(self, drives: bool) -> Callable[[], object] | None:
+    def _next_job(self, has_taken: bool) -> Callable[[], object] | None:
         """Run the event loop until it has something for this thread, unless another one runs it; return a job of it."""
-        if drives or self._portal._take():
+        if has_taken or self._portal._take():
             try:
                 # Most of what runs here waits for nothing; and what follows one job comes before the next.
                 self._portal._run_ready()
