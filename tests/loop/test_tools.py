@@ -7,10 +7,25 @@ import threading
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import pytest
 
-from hookline import Deny, Hooks, ModelResponse, OnComplete, ToolCall, ToolRequest, tool
+from hookline import (
+    AfterStep,
+    AfterToolCall,
+    BeforeToolCall,
+    Deny,
+    Event,
+    Hooks,
+    ModelResponse,
+    OnComplete,
+    OnToolCallError,
+    ToolCall,
+    ToolRequest,
+    tool,
+)
 from hookline.errors import HookUsageError, RunStopped
+from hookline.runtime import interrupt
 from tests.adapters.provider import function, says
 
 from .conftest import Way
@@ -120,19 +135,51 @@ async def test_plain_tools_of_a_sync_loop_run_in_the_thread_of_the_caller(way: W
     database.close()
 
 
+def observers(*events: type[Event], is_async: bool) -> tuple[Hooks, list[Any]]:
+    """Return plain observers, and the events that they saw; beside them an async one if the run is to need a task."""
+    hooks, seen = Hooks("watch"), list[Any]()
+    for event in events:
+        hooks.on(event)(seen.append)
+    if is_async:
+
+        @hooks.on(AfterStep, id="async")
+        async def wait(event: AfterStep) -> None:
+            await anyio.lowlevel.checkpoint()
+
+    return hooks, seen
+
+
 @pytest.mark.anyio
-@pytest.mark.parametrize("sync", [True], ids=["sync"])
-async def test_ctrl_c_in_a_tool_ends_a_sync_run(way: Way) -> None:
-    ends: list[OnComplete] = []
-    watch = Hooks("watch")
-    watch.on(OnComplete)(ends.append)
+@pytest.mark.parametrize("sync", [True, "alone"], ids=["sync", "alone"])
+@pytest.mark.parametrize("is_async", [False, True], ids=["plain", "async"])
+async def test_ctrl_c_in_a_tool_ends_a_sync_run(way: Way, is_async: bool) -> None:
+    watch, seen = observers(OnToolCallError, OnComplete, is_async=is_async)
 
     def press() -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         await told(way, ToolRequest("press", tool_call_id="c1"), tools=[press], hooks=[watch])
-    assert [event.reason for event in ends] == ["interrupted"]
+    failed, ended = seen
+    assert (failed.error_type, ended.reason) == ("Interrupted", "interrupted")
+    assert "hookline-portal" not in {each.name for each in threading.enumerate()}
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("sync", ["alone"])
+@pytest.mark.parametrize("is_async", [False, True], ids=["plain", "async"])
+async def test_a_plain_tool_that_interrupts_its_run_ends_it(way: Way, is_async: bool) -> None:
+    watch, seen = observers(BeforeToolCall, AfterToolCall, OnComplete, is_async=is_async)
+    watch.after(ToolCall)(lambda call, result: None)
+
+    def stop() -> str:
+        assert interrupt(seen[0].operation_id)
+        return "stopped"
+
+    with pytest.raises(RunStopped, match="interrupted"):
+        await told(way, ToolRequest("stop", tool_call_id="c1"), tools=[stop], hooks=[watch])
+    _, after, ended = seen
+    assert (after.content, ended.reason) == ("stopped", "interrupted")
     assert "hookline-portal" not in {each.name for each in threading.enumerate()}
 
 

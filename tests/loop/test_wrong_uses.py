@@ -12,7 +12,7 @@ from typing import Any
 import anyio.to_thread
 import pytest
 
-from hookline import AgentCall, Hooks, ModelResponse, OnComplete
+from hookline import AgentCall, Hooks, ModelResponse, OnComplete, ToolRequest
 from hookline.errors import HookDefinitionError, HookUsageError, RunStopped, UnsupportedHookError
 from hookline.execution import return_portal
 from hookline.loop import wrap
@@ -217,6 +217,36 @@ def test_sync_runs_in_several_threads_do_not_meet(provider: Any, threads: int) -
     assert failures == []
     assert [event.llm_calls for number in range(threads) for event in seen[number]] == [1] * threads
     assert not [each for each in threading.enumerate() if each.name == "hookline-portal"]
+
+
+def test_a_thread_whose_run_is_left_meanwhile_is_told_so(provider: Any) -> None:
+    running, left = threading.Event(), threading.Event()
+    failures: list[BaseException] = []
+
+    def wait() -> str:
+        running.set()
+        assert left.wait(30)
+        return "late"
+
+    def call_tool() -> None:
+        try:
+            run.call_tools()
+        except BaseException as error:
+            failures.append(error)
+
+    provider.script(CHAT.says(ModelResponse(content="", tool_calls=[ToolRequest("wait", tool_call_id="c1")])))
+    client = CHAT.client(provider.url, sync=True)
+    with wrap(client, tools=[wait]) as run:
+        CHAT.method(run.client)(**CHAT.request("model", [{"role": "user", "content": "x"}], []))
+        other = threading.Thread(target=call_tool)
+        other.start()
+        assert running.wait(30)
+    left.set()
+    other.join(30)
+    client.close()
+
+    assert [type(error) for error in failures] == [HookUsageError]
+    assert "is not open" in str(failures[0])
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")

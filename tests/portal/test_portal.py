@@ -8,13 +8,16 @@ import os
 import signal
 import threading
 import time
+import weakref
 from collections.abc import AsyncIterator
-from concurrent.futures import CancelledError
+from concurrent.futures import CancelledError, ThreadPoolExecutor
+from contextvars import ContextVar
+from functools import partial
 
 import pytest
 import trio
 
-from hookline.execution import LoopPortal, calling_thread, open_portal, run_in_caller
+from hookline.execution import LoopPortal, TasklessCall, calling_thread, open_portal, run_in_caller
 
 BACKGROUND = "hookline-portal"
 
@@ -120,7 +123,7 @@ def test_many_threads_use_one_portal_at_once(threads: int) -> None:
     assert sorted(found) == list(range(threads))
 
 
-def test_what_runs_alone_may_wait_and_fail() -> None:
+def test_what_runs_at_once_may_wait_and_fail() -> None:
     async def wait_for(seconds: float) -> str:
         await asyncio.sleep(seconds)
         return threading.current_thread().name
@@ -129,13 +132,13 @@ def test_what_runs_alone_may_wait_and_fail() -> None:
         raise LookupError("no")
 
     async def in_event_loop() -> str:
-        return portal.run_alone(wait_for, 0)
+        return portal.run_at_once(wait_for, 0)
 
     with open_portal() as portal:
-        assert portal.run_alone(wait_for, 0) == threading.current_thread().name
-        assert portal.run_alone(wait_for, 0.01) == threading.current_thread().name
+        assert portal.run_at_once(wait_for, 0) == threading.current_thread().name
+        assert portal.run_at_once(wait_for, 0.01) == threading.current_thread().name
         with pytest.raises(LookupError):
-            portal.run_alone(fail)
+            portal.run_at_once(fail)
         assert portal.is_reusable
         assert asyncio.run(in_event_loop()) == BACKGROUND
 
@@ -149,8 +152,222 @@ def test_hooks_see_an_event_loop_that_runs() -> None:
 
     with open_portal() as portal:
         assert portal.run(look) == (True, True)
-        assert portal.run_alone(look) == (True, True)
+        assert portal.run_at_once(look) == (True, True)
         assert not portal._loop.is_running()
+
+
+def test_a_function_without_a_task_sees_a_task_and_its_own_thread() -> None:
+    def job() -> tuple[int, int]:
+        return threading.get_ident(), asyncio.run(asyncio.sleep(0, 7))
+
+    async def work() -> tuple[bool, int, tuple[int, int], bool]:
+        before = asyncio.current_task()
+        given = await run_in_caller(job)
+        return isinstance(before, asyncio.Task), calling_thread(), given, asyncio.current_task() is before
+
+    with open_portal() as portal:
+        here = threading.get_ident()
+        assert TasklessCall(portal).run(work) == (True, here, (here, 7), True)
+        assert portal._tasks.unused
+        assert portal.is_reusable
+
+
+def test_the_event_loop_is_free_while_the_thread_runs_a_function() -> None:
+    def job() -> tuple[str, bool]:
+        with ThreadPoolExecutor(1) as threads:
+            return threads.submit(portal.run, thread_name).result(30), portal.is_reusable
+
+    async def work() -> tuple[str, bool]:
+        return await run_in_caller(job)
+
+    with open_portal() as portal:
+        name, is_reusable = TasklessCall(portal).run(work)
+
+    assert name.startswith("ThreadPoolExecutor")
+    assert not is_reusable
+
+
+@pytest.mark.parametrize("waits", [False, True], ids=["plain", "waits"])
+def test_the_rest_runs_in_a_task_if_another_thread_runs_the_event_loop(waits: bool) -> None:
+    running, done = threading.Event(), threading.Event()
+    where: list[threading.Thread] = []
+
+    async def hold() -> None:
+        running.set()
+        while not done.is_set():
+            await asyncio.sleep(0)
+
+    def job(told: str) -> str:
+        if not holder.is_alive():
+            holder.start()
+            assert running.wait(30)
+        return variable.get() + told
+
+    async def work() -> list[str]:
+        token = variable.set("set ")
+        first = await run_in_caller(lambda: job("one"))
+        if waits:
+            await asyncio.sleep(0.001)
+        second = await run_in_caller(lambda: job("two"))
+        where.append(threading.current_thread())
+        variable.reset(token)
+        return [first, second, variable.get()]
+
+    variable = ContextVar("variable", default="unset")
+    with open_portal() as portal:
+        holder = threading.Thread(target=portal.run, args=(hold,))
+        try:
+            found = TasklessCall(portal).run(work)
+        finally:
+            done.set()
+            holder.join(30)
+
+    assert found == ["set one", "set two", "unset"]
+    assert where == [holder]
+
+
+def test_a_function_without_a_task_may_wait_after_all() -> None:
+    async def fail_late() -> None:
+        await asyncio.sleep(0.001)
+        raise LookupError("no")
+
+    with open_portal() as portal:
+        assert TasklessCall(portal).run(thread_name) == threading.current_thread().name
+        with pytest.raises(LookupError):
+            TasklessCall(portal).run(fail_late)
+
+
+@pytest.mark.parametrize("waits", [False, True], ids=["plain", "waits"])
+def test_a_cancelled_call_waits_for_nothing_more(waits: bool) -> None:
+    told: list[str] = []
+
+    async def work() -> None:
+        if waits:
+            await asyncio.sleep(0)
+        try:
+            await run_in_caller(lambda: (call.cancel(), told.append("ended")))
+            await run_in_caller(lambda: told.append("went on"))
+        finally:
+            told.append("cancelled")
+
+    with open_portal() as portal:
+        call = TasklessCall(portal)
+        with pytest.raises(asyncio.CancelledError):
+            call.run(work)
+
+    assert told == ["ended", "cancelled"]
+
+
+def test_another_thread_cancels_what_waits_after_all() -> None:
+    waiting = threading.Event()
+
+    async def work() -> None:
+        await asyncio.sleep(0)
+        waiting.set()
+        await asyncio.sleep(60)
+
+    def cancel() -> None:
+        assert waiting.wait(30)
+        call.cancel()
+
+    with open_portal() as portal:
+        call = TasklessCall(portal)
+        other = threading.Thread(target=cancel)
+        other.start()
+        with pytest.raises(asyncio.CancelledError):
+            call.run(work)
+        other.join(30)
+
+
+def test_code_cancels_its_task_once_and_takes_it_back() -> None:
+    async def work(*, takes_back: bool) -> list[str]:
+        task = asyncio.current_task()
+        assert task is not None
+        task.cancel()
+        found = [str(task.cancelling())]
+        if takes_back:
+            found.append(str(task.uncancel()))
+        for name in ("first", "second"):
+            try:
+                found.append(await run_in_caller(lambda name=name: name))  # type: ignore[misc]
+            except asyncio.CancelledError:
+                found.append("cancelled")
+        return found
+
+    with open_portal() as portal:
+        assert TasklessCall(portal).run(partial(work, takes_back=False)) == ["1", "cancelled", "second"]
+        assert TasklessCall(portal).run(partial(work, takes_back=True)) == ["1", "0", "first", "second"]
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
+@pytest.mark.parametrize("held", [False, True], ids=["free", "held"])
+def test_an_interrupt_of_a_function_cancels_what_waits_for_it(error: type[BaseException], held: bool) -> None:
+    running, done = threading.Event(), threading.Event()
+    told: list[str] = []
+
+    async def hold() -> None:
+        running.set()
+        while not done.is_set():
+            await asyncio.sleep(0)
+
+    def interrupt() -> None:
+        if held:
+            holder.start()
+            assert running.wait(30)
+        raise error
+
+    async def work() -> None:
+        try:
+            await run_in_caller(interrupt)
+        except BaseException as raised:
+            told.append(type(raised).__name__)
+            await run_in_caller(lambda: told.append("again"))
+
+    with open_portal() as portal:
+        holder = threading.Thread(target=portal.run, args=(hold,))
+        try:
+            with pytest.raises(error):
+                TasklessCall(portal).run(work)
+        finally:
+            done.set()
+            if held:
+                holder.join(30)
+        assert portal.run(thread_name)
+
+    assert told[0] == "CancelledError"
+
+
+def test_a_call_whose_event_loop_ends_meanwhile_is_cancelled() -> None:
+    told: list[str] = []
+
+    async def work() -> None:
+        try:
+            await run_in_caller(lambda: portal.close(cancel=True))
+        finally:
+            told.append("cancelled")
+
+    portal = LoopPortal()
+    with pytest.raises(asyncio.CancelledError):
+        TasklessCall(portal).run(work)
+
+    assert told == ["cancelled"]
+
+
+def test_nothing_of_a_call_without_a_task_waits_for_the_collector() -> None:
+    async def work() -> None:
+        await run_in_caller(bool)
+
+    with open_portal() as portal:
+        gc.collect()
+        gc.disable()
+        try:
+            call = TasklessCall(portal)
+            kept = weakref.ref(call)
+            call.run(work)
+            del call
+            assert kept() is None
+        finally:
+            gc.enable()
 
 
 def test_an_async_generator_that_is_left_ends_with_the_event_loop() -> None:
@@ -227,7 +444,7 @@ def test_a_portal_that_was_closed_refuses_work() -> None:
     with pytest.raises(RuntimeError, match="has ended"):
         portal.start(thread_name)
     with pytest.raises(RuntimeError, match="has ended"):
-        portal.run_alone(thread_name)
+        portal.run_at_once(thread_name)
     with pytest.raises(RuntimeError, match="has ended"):
         portal.call(threading.get_ident)
 

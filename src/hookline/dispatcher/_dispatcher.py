@@ -87,6 +87,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, eq=False):
             empty if one hears of it after its commit, so that there is more to do.
         observed: Whether any observer hears of an event: by its class, by its wire name, and of any event by `None`.
         left_out: Ids of the interceptors that came along, which only a run can call.
+        waits: Whether any observer is async.
     """
 
     entries: dict[type[Event], Entry | None]
@@ -96,6 +97,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     asked: tuple[Askable, ...] | None
     observed: dict[object, bool]
     left_out: tuple[str, ...] = ()
+    waits: bool = False
 
 
 def compile_plan(
@@ -118,6 +120,7 @@ def compile_plan(
         asked=_asked_at_dispatch(askable, committed),
         observed=_mark_observed(event for event, _ in every),
         left_out=left_out,
+        waits=any(observer.is_async for _, observer in every),
     )
 
 
@@ -163,6 +166,7 @@ def merge_plans(plans: Sequence[Plan]) -> Plan:
         asked=_asked_at_dispatch(askable, committed),
         observed=_mark_observed(event for plan in plans for event in EVENTS.values() if plan.observed[event]),
         left_out=tuple(hook_id for plan in plans for hook_id in plan.left_out),
+        waits=any(plan.waits for plan in plans),
     )
 
 
@@ -522,6 +526,10 @@ class HookDispatcher:
             return _NOTHING
         delivered, dropped = await host.drain(operation_id, drain_timeout)
         return DrainReport(delivered=delivered, dropped=dropped)
+
+    def _waits(self, operation_id: str) -> bool:
+        """Return whether to call the observers of an operation, or to unregister it, may take waiting."""
+        return self._host is not None or self._plan_of(operation_id).waits
 
     def lane_lengths(self) -> list[int]:
         """Return the number of waiting events in each lane that is not empty. It can be called from any thread."""

@@ -30,6 +30,7 @@ from hookline.execution._mock_dispatch import Askable, ask, compile_askable
 from hookline.execution._portal import (
     LoopPortal,
     Portal,
+    TasklessCall,
     calling_thread,
     open_portal,
     return_portal,
@@ -43,6 +44,7 @@ __all__ = [
     "LoopPortal",
     "Observer",
     "Portal",
+    "TasklessCall",
     "announce_chain",
     "announce_execution",
     "ask",

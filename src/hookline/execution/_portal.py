@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import inspect
 import os
 import queue
 import signal
 import sys
 import threading
+import types
+from asyncio.tasks import _enter_task, _leave_task
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterator
 from concurrent.futures import Future, wait
 from contextlib import AbstractAsyncContextManager, contextmanager, suppress
 from contextvars import ContextVar, copy_context
@@ -88,11 +91,7 @@ class Portal:
         Raises:
             HookUsageError: If this thread runs the event loop, or the process was forked from that of the event loop.
         """
-        if self._process != _process:
-            raise HookUsageError(
-                "This process was forked while a run was open, and what its hooks need is not in it. Open a run in "
-                "each process."
-            )
+        self.check_process()
         if self.is_own_thread:
             raise HookUsageError(
                 "A sync call here would block the event loop that the hooks need, for ever. Inside of a hook, or of an "
@@ -101,6 +100,25 @@ class Portal:
         caller = _Caller(self, self._loop, function, args)
         result: T = caller.serve(drives=self._begin(caller))
         return result
+
+    def check_process(self) -> None:
+        """Raise unless the event loop belongs to the present process.
+
+        Raises:
+            HookUsageError: If the process was forked from that of the event loop.
+        """
+        if self._process != _process:
+            raise HookUsageError(
+                "This process was forked while a run was open, and what its hooks need is not in it. Open a run in "
+                "each process."
+            )
+
+    def call_soon(self, function: Callable[[], object]) -> None:
+        """Call a plain function in the event loop: at once in its own thread, otherwise when it runs next."""
+        if self.is_own_thread:
+            function()
+        else:
+            self._loop.call_soon_threadsafe(function)
 
     def _begin(self, caller: _Caller) -> bool:
         """Start a caller's coroutine; return whether the present thread is to run the event loop."""
@@ -150,6 +168,10 @@ class LoopPortal(Portal):
         self._arriving = 0
         """Tasks that other threads have asked for, and that do not exist yet."""
         self._started: set[Future[Any]] = set()
+        self._taskless: set[TasklessCall] = set()
+        """What runs without a task now."""
+        self._substitute: _SubstituteTask | None = None
+        """What code that runs without a task sees as its task."""
         self._background: threading.Thread | None = None
         self._turns: queue.SimpleQueue[object | None] = queue.SimpleQueue()
 
@@ -176,20 +198,9 @@ class LoopPortal(Portal):
         finally:
             self._release()
 
-    def run_alone(self, function: Callable[..., Coroutine[Any, Any, T]], *args: Any) -> T:
-        """Run an async function that does not use `run_in_caller`; it takes two thirds of the time of `run`."""
-        if not self._take_unused():
-            return self.run(function, *args)
-        task: asyncio.Task[T] | None = None
-        try:
-            try:
-                task = asyncio.Task(function(*args), loop=self._loop)
-                self._run_ready()
-            finally:
-                self._release()
-            return task.result() if task.done() else self.run(_join, task)
-        finally:
-            del task  # or it, its exception and this frame would keep each other
+    def run_at_once(self, function: Callable[..., Coroutine[Any, Any, T]], *args: Any) -> T:
+        """Run an async function that waits for nothing."""
+        return TasklessCall(self).run(function, *args)
 
     def start(self, function: Callable[..., Awaitable[T]], *args: Any) -> Future[T]:
         with self._lock:
@@ -274,7 +285,7 @@ class LoopPortal(Portal):
         """Whether nothing of its use is left, so that another run may use its event loop."""
         if self._process != _process or self._loop.is_closed():
             return False
-        if self._background is not None or self._callers or not self._tasks.unused:
+        if self._background is not None or self._callers or self._taskless or not self._tasks.unused:
             return False
         if self._ready is None:
             return False  # the rest is known of asyncio's own event loops only
@@ -367,6 +378,12 @@ class LoopPortal(Portal):
             loop._thread_id = None
             asyncio._set_running_loop(None)
             sys.set_asyncgen_hooks(*hooks)
+
+    def _make_substitute(self) -> _SubstituteTask:
+        """Make the task that code without a task sees, in a thread that has taken the event loop."""
+        self._substitute = _SubstituteTask(_do_nothing(), loop=self._loop)
+        self._run_ready()
+        return self._substitute
 
     def _release(self) -> None:
         with self._lock:
@@ -549,10 +566,6 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_leave_inherited_portals)
 
 
-async def _join(task: asyncio.Task[T]) -> T:
-    return await task
-
-
 def _as_async(function: Callable[..., T]) -> Callable[..., Awaitable[T]]:
     async def run(*args: Any) -> T:
         return function(*args)
@@ -715,8 +728,8 @@ class _Caller:
         if self._task is not None and self._begun:
             self._task.cancel()
 
-    async def run(self, function: Callable[[], T]) -> T:
-        """Have this thread run a function, and wait for it."""
+    async def give(self, function: Callable[[], T]) -> T:
+        """Have the thread run a function, and wait for it."""
         context = copy_context()
         outcome: list[tuple[Any, BaseException | None]] = []
         waiting = self._loop.create_future()
@@ -732,8 +745,8 @@ class _Caller:
                 outcome.append((context.run(function), None))
             except (Exception, asyncio.CancelledError) as error:
                 outcome.append((None, error))  # a future cannot carry StopIteration
-            except BaseException:
-                outcome.append((None, asyncio.CancelledError()))
+            except BaseException as interrupt:
+                outcome.append((None, interrupt))
                 raise
             finally:
                 self._portal._deliver(self, wake)
@@ -759,13 +772,215 @@ class _Caller:
         if cancelled:
             raise asyncio.CancelledError
         value, error = outcome[0]
+        if error is not None and not isinstance(error, Exception | asyncio.CancelledError):
+            task.cancel()  # so that what it runs can tell this from a tool that raises a CancelledError
+            raise asyncio.CancelledError
         if error is not None:
             raise error
         return cast(T, value)
 
 
+class TasklessCall:
+    """An async function that the calling thread runs without a task, in an event loop that it has taken.
+
+    It is to wait for nothing but functions that `run_in_caller` gives to the thread; the event loop is free while one
+    of these runs. To start a task, and to wait for it, takes longer than the plain hooks of a tool call. If another
+    thread runs the event loop, or if the function waits for something else after all, the rest runs in a task.
+
+    Args:
+        portal: The event loop.
+
+    Attributes:
+        thread: The thread.
+        is_cancelled: Whether `cancel` was called.
+    """
+
+    def __init__(self, portal: LoopPortal) -> None:
+        self.thread = threading.get_ident()
+        self.is_cancelled = False
+        self._portal = portal
+        self._holds = False
+        """Whether the thread has taken the event loop."""
+        self._cancels = 0
+        """How many times the code has cancelled its own task."""
+        self._given: Callable[[], Any] = bool
+        self._task: asyncio.Task[Any] | None = None
+
+    def cancel(self) -> None:
+        """Have the function raise a cancellation where it waits, from any thread."""
+        self.is_cancelled = True
+        if self._task is not None:
+            self._portal._loop.call_soon_threadsafe(self._task.cancel)
+
+    def run(self, function: Callable[..., Coroutine[Any, Any, T]], *args: Any) -> T:
+        """Run an async function.
+
+        Raises:
+            HookUsageError: As `Portal.run`.
+            RuntimeError: If the event loop has ended.
+            CancelledError: If it ends while the function waits, or the function was cancelled.
+        """
+        portal = self._portal
+        portal._taskless.add(self)
+        self._context = copy_context()
+        self._context.run(_present_caller.set, self)
+        self._coroutine: Coroutine[Any, Any, Any] = function(*args)
+        try:
+            result: T = self._drive()
+        except BaseException:
+            if inspect.getcoroutinestate(self._coroutine) != inspect.CORO_CLOSED:  # it still waits: an interrupt
+                self._cancel_rest()
+            raise
+        finally:
+            portal._taskless.discard(self)
+            if self._holds:
+                portal._release()
+            del self._coroutine, self._context, self._given  # the context refers to this object
+        return result
+
+    def _drive(self) -> Any:
+        portal = self._portal
+        found: object = None
+        value: object = None
+        error: BaseException | None = None
+        cancels = 0
+        while self._holds or self._take():
+            try:
+                found = self._step(value, error)
+            except StopIteration as stop:
+                return stop.value
+            value = error = None
+            if self.is_cancelled or self._cancels > cancels:
+                error, cancels = asyncio.CancelledError(), self._cancels
+                continue
+            self._holds = False
+            portal._release()
+            if found is not self:
+                return portal.run(self._go_on, found)
+            try:
+                value = self._run_given()
+            except (Exception, asyncio.CancelledError) as raised:
+                error = raised
+        if found is self and portal._loop.is_closed():
+            raise asyncio.CancelledError
+        return portal.run(self._go_on, self, value, error)
+
+    def _take(self) -> bool:
+        self._holds = self._portal._take_unused()
+        return self._holds
+
+    def _step(self, value: object, error: BaseException | None) -> object:
+        """Run the function until it waits, and return for what.
+
+        Raises:
+            StopIteration: With its result, if it has ended.
+        """
+        portal = self._portal
+        if portal._ready is None or portal._ready:
+            portal._run_ready()
+        substitute, loop = portal._substitute or portal._make_substitute(), cast(Any, portal._loop)
+        if portal._ready is not None:
+            loop._thread_id = self.thread  # or it would say that it does not run
+        asyncio._set_running_loop(loop)
+        _enter_task(loop, substitute)
+        substitute.cancels = self._cancels
+        try:
+            if error is None:
+                return self._context.run(self._coroutine.send, value)
+            return self._context.run(self._coroutine.throw, error)
+        finally:
+            self._cancels, substitute.cancels = substitute.cancels, 0
+            _leave_task(loop, substitute)
+            asyncio._set_running_loop(None)
+            if portal._ready is not None:
+                loop._thread_id = None
+
+    @types.coroutine
+    def give(self, function: Callable[[], T]) -> Generator[TasklessCall, T, T]:
+        """Have the thread run a function, and wait for it."""
+        self._given = function
+        return (yield self)
+
+    def _run_given(self) -> Any:
+        return self._context.copy().run(self._given)
+
+    async def _go_on(self, found: object, value: object = None, error: BaseException | None = None) -> Any:
+        """Run the rest of the function in the present task.
+
+        Args:
+            found: What it waits for; this object if its outcome is there already.
+            value: The result of that.
+            error: What that raised.
+        """
+        has_outcome, self._task = found is self, asyncio.current_task()
+        if self.is_cancelled and error is None:
+            has_outcome, error = True, asyncio.CancelledError()
+        try:
+            while True:
+                if not has_outcome:
+                    value = error = None
+                    try:
+                        value = await (run_in_caller(self._run_given) if found is self else _pass_on(found))
+                    except BaseException as raised:
+                        error = raised
+                has_outcome = False
+                if error is None:
+                    found = self._context.run(self._coroutine.send, value)
+                else:
+                    found = self._context.run(self._coroutine.throw, error)
+        except StopIteration as stop:
+            return stop.value
+        finally:
+            self._task = None
+
+    def _cancel_rest(self) -> None:
+        """Have the function end as cancelled; what it raises is dropped."""
+        portal = self._portal
+        if inspect.getcoroutinestate(self._coroutine) == inspect.CORO_CREATED:
+            self._coroutine.close()
+            return
+        self._cancels += 1
+        with suppress(Exception, asyncio.CancelledError):
+            if not (self._holds or self._take() or portal._loop.is_closed()):
+                portal.run(self._go_on, self, None, asyncio.CancelledError())
+                return
+            for _ in range(MOST_EXITS):
+                self._step(None, asyncio.CancelledError())
+
+
+@types.coroutine
+def _pass_on(found: object) -> Generator[object, Any, Any]:
+    """Wait for what another coroutine has asked its event loop for."""
+    return (yield found)
+
+
+class _SubstituteTask(asyncio.Task[None]):
+    """What code that runs without a task sees as its task. It has ended; who cancels it cancels that code.
+
+    Attributes:
+        cancels: How many times it was cancelled, and not taken back.
+    """
+
+    cancels = 0
+
+    def cancelling(self) -> int:
+        return self.cancels
+
+    def cancel(self, msg: object = None) -> bool:
+        self.cancels += 1
+        return True
+
+    def uncancel(self) -> int:
+        self.cancels = max(self.cancels - 1, 0)
+        return self.cancels
+
+
+async def _do_nothing() -> None:
+    """End at once."""
+
+
 _main_thread = threading.main_thread().ident
-_present_caller: ContextVar[_Caller] = ContextVar("hookline_caller")
+_present_caller: ContextVar[_Caller | TasklessCall] = ContextVar("hookline_caller")
 
 
 async def run_in_caller(function: Callable[[], T]) -> T:
@@ -774,7 +989,7 @@ async def run_in_caller(function: Callable[[], T]) -> T:
     Args:
         function: A plain function.
     """
-    return await _present_caller.get().run(function)
+    return await _present_caller.get().give(function)
 
 
 def calling_thread() -> int:

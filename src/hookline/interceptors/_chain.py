@@ -233,6 +233,15 @@ class Chain:
         """
         return bool(self._compile(call, tenant_id).part_hooks)
 
+    def _waits(self, call: type[Call], tenant_id: str = "") -> bool:
+        """Return whether a hook of calls of that class may wait: it is async, or it runs beside the call.
+
+        Args:
+            call: The class of the calls.
+            tenant_id: The tenant of the calls.
+        """
+        return self._compile(call, tenant_id).waits
+
     def order(self, call: type[Call], *, tenant_id: str = "") -> list[str]:
         """Return the ids of the hooks of a class of calls, outermost first, guards last.
 
@@ -324,7 +333,7 @@ class Chain:
         try:
             if compiled.background:
                 await self._traverse_with_background(compiled, traversal)
-            elif on_asyncio:  # as `drive_through` does, but a frame less, and each call of a run comes here
+            elif compiled.waits and on_asyncio:  # as `drive_through`, but a frame less: each call of a run comes here
                 coroutine = enter_chain(compiled.enter, traversal)
                 for waits_for in coroutine:  # once at most, since `drive` drives it to its end
                     await drive(clock, coroutine, waits_for)

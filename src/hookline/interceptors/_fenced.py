@@ -326,6 +326,10 @@ class FencedChain(Chain):
     def __contains__(self, call: type[Call]) -> bool:
         return call in self._renew()
 
+    def _waits(self, call: type[Call], tenant_id: str = "") -> bool:
+        """Return that a hook may wait, since a change may bring such a hook at any time."""
+        return True
+
     def judges_result(self, call: type[Call], tenant_id: str = "") -> bool:
         """Return whether text of calls of that class is held until a hook has judged the result."""
         return self._renew().judges_result(call, tenant_id)

@@ -220,9 +220,20 @@ class CompiledChain:
         takes_context: Whether the hooks can add context for the model to the calls.
         part_hooks: The hooks that judge text in parts, from the inside to the outside; empty if any other hook can
             change or withhold a result.
+        waits: Whether any of them may wait: it is async, or it runs beside the call.
     """
 
-    __slots__ = ("background", "background_after", "enter", "hooks", "idle", "marks", "part_hooks", "takes_context")
+    __slots__ = (
+        "background",
+        "background_after",
+        "enter",
+        "hooks",
+        "idle",
+        "marks",
+        "part_hooks",
+        "takes_context",
+        "waits",
+    )
 
     def __init__(self, ordered: Sequence[Placed], *, hook_timeout: float) -> None:
         places, innermost_around = place_marks([hook for hook, _ in ordered])
@@ -236,6 +247,7 @@ class CompiledChain:
         enforced = [hook for hook in waited if hook.alone is None]
         background = [hook for hook, (given, _) in pairs if not given.wait]
         self.background = bool(background) or len(enforced) < len(waited)
+        self.waits = self.background or any(hook.is_async for hook in self.hooks)
         self.takes_context = bool(enforced) and enforced[0].call in (ToolCall, AgentCall)
         self.background_after = tuple(hook for hook in reversed(background) if hook.kind == "after")
         holding = [hook for hook, (given, _) in pairs if given.hold_text and hook in enforced]

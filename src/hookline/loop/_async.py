@@ -80,7 +80,7 @@ class LoopRun(RunBase[C], Generic[C]):
             RunPaused: If a person must decide and there is no `ask`.
             HookUsageError: If a call has already run, or `answer` is not an answer of the client.
         """
-        return await self._binding.call_tools(answer)
+        return await self._binding.call_tools(self._binding.read_calls(answer))
 
     async def call_tool(self, call: Any) -> Any:
         """Run one tool call of the last answer.
@@ -96,7 +96,7 @@ class LoopRun(RunBase[C], Generic[C]):
             RunPaused: If a person must decide and there is no `ask`.
             HookUsageError: If the call has already run.
         """
-        return await self._binding.call_tool(call)
+        return await self._binding.call_tool(self._binding.read_call(call))
 
     async def resume(self, decisions: Sequence[Approve | Reject]) -> list[Any]:
         """Continue a run that waits for a person, with the decisions about its calls.

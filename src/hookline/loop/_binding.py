@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, NoReturn, Protocol, TypeAlias
+from typing import Any, NamedTuple, NoReturn, Protocol, TypeAlias
 
 import msgspec
 from msgspec.structs import force_setattr
@@ -119,6 +119,20 @@ class LastAnswer(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     exchange: Exchange
     body: Mapping[str, Any]
     answer: Any
+
+
+class ToolCalls(NamedTuple):
+    """The tool calls of an answer.
+
+    Attributes:
+        format: The protocol of the answer.
+        given: The calls as the client has them.
+        requests: The calls.
+    """
+
+    format: Format
+    given: list[Any]
+    requests: list[ToolRequest]
 
 
 class StoredConversation(msgspec.Struct, frozen=True, kw_only=True):
@@ -500,20 +514,45 @@ class LoopBinding:
 
     # Tools.
 
-    async def call_tools(self, answer: Any = None) -> list[Any]:
-        """Run the tool calls of an answer, and return the results in the client's own form."""
+    def read_calls(self, answer: Any) -> ToolCalls:
+        """Return the tool calls of an answer.
+
+        Args:
+            answer: The answer; `None` for the last one.
+        """
         self.check()
         format_, answer = self._find_answer(answer)
         given = format_.read_calls(answer)
-        told = await self._call_each(format_, given)
-        return format_.write_results(told)
+        return ToolCalls(format_, given, [format_.read_call(call, self.names) for call in given])
 
-    async def call_tool(self, call: Any) -> Any:
-        """Run one tool call, and return its result in the client's own form."""
+    def read_call(self, call: Any) -> ToolCalls:
+        """Return one tool call of the last answer."""
         self.check()
         format_ = self.last.exchange.format if self.last is not None else self.native
-        (told,) = await self._call_each(format_, [call])
-        return format_.write_result(told)
+        return ToolCalls(format_, [call], [format_.read_call(call, self.names)])
+
+    def calls_at_once(self, calls: ToolCalls, is_plain: Callable[[Tool], bool]) -> bool:
+        """Return whether nothing in tool calls waits, but for the tool if that is a plain function.
+
+        Args:
+            calls: The calls.
+            is_plain: Returns whether a tool is a plain function.
+        """
+        if len(calls.requests) != 1 or self._decide is not None:
+            return False
+        tool = self._tool_of(calls.requests[0])
+        if tool is not None and not (tool.needs_approval.__class__ is bool and is_plain(tool)):
+            return False
+        return self.run._calls_tools_at_once
+
+    async def call_tools(self, calls: ToolCalls) -> list[Any]:
+        """Run tool calls, and return the results in the client's own form."""
+        return calls.format.write_results(await self._call_each(calls))
+
+    async def call_tool(self, calls: ToolCalls) -> Any:
+        """Run one tool call, and return its result in the client's own form."""
+        (told,) = await self._call_each(calls)
+        return calls.format.write_result(told)
 
     def _find_answer(self, answer: Any) -> tuple[Format, Any]:
         last = self.last
@@ -529,10 +568,10 @@ class LoopBinding:
             )
         return found, answer
 
-    async def _call_each(self, format_: Format, given: Sequence[Any]) -> list[Told]:
+    async def _call_each(self, calls: ToolCalls) -> list[Told]:
         """Run calls concurrently, and ask a person about those that need approval."""
         step = self.run.step.index
-        requests = assign_call_ids([format_.read_call(call, self.names) for call in given], step)
+        requests = assign_call_ids(calls.requests, step)
         for request in requests:
             if (step, request.tool_call_id) in self._ran:
                 raise HookUsageError(
@@ -547,7 +586,7 @@ class LoopBinding:
                 self._pause(asked)
             found |= await self._ask_in_place(self._decide, asked)
         told: list[Told] = []
-        for call, request in zip(given, requests, strict=True):
+        for call, request in zip(calls.given, requests, strict=True):
             result = found[request.tool_call_id].result
             told.append(Told(call=call, content=result.content, success=result.success))
         return told
@@ -576,8 +615,11 @@ class LoopBinding:
                 raise _stopped_error(done.stop)
         return found
 
+    def _tool_of(self, request: ToolRequest) -> Tool | None:
+        return self.names.tools.get(self.names.name(request.toolset, request.tool_name))
+
     def _prepare(self, request: ToolRequest, *, approved: bool) -> Callable[[], Awaitable[ToolDone]]:
-        tool = self.names.tools.get(self.names.name(request.toolset, request.tool_name))
+        tool = self._tool_of(request)
 
         async def work(args: Mapping[str, Any]) -> ToolResult:
             if tool is None:

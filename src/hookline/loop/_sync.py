@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from functools import partial
 from types import TracebackType
-from typing import Any, Generic, NoReturn, TypeVar
+from typing import Any, Generic, NamedTuple, NoReturn, TypeVar
 
 import anyio
 
 from hookline._deadlines import new_scope
 from hookline.errors import HookUsageError, RunStopped
 from hookline.events import PendingTool
-from hookline.execution import LoopPortal, calling_thread, is_async_handler, return_portal, run_in_caller, take_portal
-from hookline.loop._binding import Decide, LastAnswer, LoopBinding
+from hookline.execution import (
+    LoopPortal,
+    TasklessCall,
+    calling_thread,
+    is_async_handler,
+    return_portal,
+    run_in_caller,
+    take_portal,
+)
+from hookline.loop._binding import Decide, LastAnswer, LoopBinding, ToolCalls
 from hookline.loop._client import Exchange
 from hookline.loop._judged_streams import JudgedStream, Take, judge_sync
 from hookline.loop._names import make_tool
@@ -53,7 +62,8 @@ class SyncLoopRun(RunBase[C], Generic[C]):
             surroundings = SyncSurroundings(portal)
             binding = self._begin(surroundings)
             self._surroundings = surroundings
-            portal.run_alone(self._open_adapter)
+            open_run = portal.run_at_once if self._adapter._opens_at_once else portal.run
+            open_run(self._open_adapter)
             self._adapter.run.scope = surroundings  # type: ignore[assignment]  # the loop belongs to its own thread
             self._open_client(partial(surroundings.ask_model, binding))
         except BaseException:
@@ -73,7 +83,8 @@ class SyncLoopRun(RunBase[C], Generic[C]):
                 if self._binding.has_streams:
                     portal.run(self._binding.end_streams)
             finally:
-                portal.run_alone(self._adapter.close, error)
+                at_once = error is None and self._adapter._closes_at_once
+                (portal.run_at_once if at_once else portal.run)(self._adapter.close, error)
             failed = False
         finally:
             return_portal(portal, cancel=failed)
@@ -93,6 +104,17 @@ class SyncLoopRun(RunBase[C], Generic[C]):
     def _run(self, function: Callable[..., Awaitable[T]], *args: Any) -> T:
         return self._surroundings.run(self._binding, function, *args)
 
+    def _call(
+        self, read: Callable[[Any], ToolCalls], given: Any, function: Callable[[ToolCalls], Coroutine[Any, Any, T]]
+    ) -> T:
+        """Run the tool calls that a function reads from what the user has given."""
+        surroundings, binding = self._surroundings, self._binding
+        surroundings.portal.check_process()
+        calls = read(given)
+        if binding.calls_at_once(calls, surroundings.is_plain):
+            return surroundings.run_without_task(binding, function, calls)
+        return surroundings.run(binding, function, calls)
+
     def call_tools(self, answer: Any = None) -> list[Any]:
         """Run the tool calls of an answer: plain functions in sequence, async tools concurrently.
 
@@ -109,7 +131,7 @@ class SyncLoopRun(RunBase[C], Generic[C]):
             RunPaused: If a person must decide and there is no `ask`.
             HookUsageError: If a call has already run, or `answer` is not an answer of the client.
         """
-        return self._run(self._binding.call_tools, answer)
+        return self._call(self._binding.read_calls, answer, self._binding.call_tools)
 
     def call_tool(self, call: Any) -> Any:
         """Run one tool call of the last answer.
@@ -125,7 +147,7 @@ class SyncLoopRun(RunBase[C], Generic[C]):
             RunPaused: If a person must decide and there is no `ask`.
             HookUsageError: If the call has already run.
         """
-        return self._run(self._binding.call_tool, call)
+        return self._call(self._binding.read_call, call, self._binding.call_tool)
 
     def resume(self, decisions: Sequence[Approve | Reject]) -> list[Any]:
         """Continue a run that waits for a person, with the decisions about its calls.
@@ -196,8 +218,8 @@ class SyncSurroundings:
     def __init__(self, portal: LoopPortal) -> None:
         self.portal = portal
         self.cancel_called = False
-        self._scopes: set[anyio.CancelScope] = set()
-        self._runners: dict[int, Callable[[Mapping[str, Any]], Coroutine[Any, Any, object]]] = {}
+        self._scopes: set[anyio.CancelScope | TasklessCall] = set()
+        self._runners: dict[int, ToolRunner] = {}
 
     def run(self, binding: LoopBinding, function: Callable[..., Awaitable[T]], *args: Any) -> T:
         """Run an async function of a run for the present thread."""
@@ -213,6 +235,22 @@ class SyncSurroundings:
                 return await function(*args)
             finally:
                 self._scopes.discard(scope)
+        raise RunStopped("The run was interrupted.")
+
+    def run_without_task(self, binding: LoopBinding, function: Callable[..., Coroutine[Any, Any, T]], *args: Any) -> T:
+        """Run an async function of a run for the present thread; it waits for nothing but functions of that thread."""
+        if not binding.run.is_open:
+            binding.check()
+        call = TasklessCall(self.portal)
+        self._scopes.add(call)
+        try:
+            return call.run(function, *args)
+        except asyncio.CancelledError:
+            if not call.is_cancelled:
+                binding.check()  # raises if another thread has left the block meanwhile
+                raise
+        finally:
+            self._scopes.discard(call)
         raise RunStopped("The run was interrupted.")
 
     def ask_model(self, binding: LoopBinding, exchange: Exchange) -> Any:
@@ -236,7 +274,10 @@ class SyncSurroundings:
         """Cancel the hooks. A request or a tool that is running in a thread runs to its end."""
         self.cancel_called = True
         for scope in list(self._scopes):
-            scope.cancel()
+            if isinstance(scope, TasklessCall):
+                scope.cancel()
+            else:  # a tool that interrupts its run is not called in the event loop
+                self.portal.call_soon(scope.cancel)
 
     def check_thread(self) -> None:
         """Do nothing, because any thread may use a sync run."""
@@ -255,10 +296,17 @@ class SyncSurroundings:
         return await run_in_caller(lambda: exchange.make_result(answer))
 
     async def run_tool(self, tool_: Tool, args: Mapping[str, Any]) -> object:
-        run = self._runners.get(id(tool_))
-        if run is None:
-            run = self._runners[id(tool_)] = _make_runner(tool_)
-        return await run(args)
+        return await self._runner_of(tool_).run(args)
+
+    def is_plain(self, tool_: Tool) -> bool:
+        """Return whether a tool is a plain function, which runs in the caller's thread."""
+        return self._runner_of(tool_).is_plain
+
+    def _runner_of(self, tool_: Tool) -> ToolRunner:
+        runner = self._runners.get(id(tool_))
+        if runner is None:
+            runner = self._runners[id(tool_)] = make_runner(tool_)
+        return runner
 
     async def decide(self, decide: Decide, pending: PendingTool) -> Approve | Reject:
         decision: Any
@@ -288,21 +336,33 @@ class SyncSurroundings:
         await run_in_caller(http.close)
 
 
-def _make_runner(tool_: Tool) -> Callable[[Mapping[str, Any]], Coroutine[Any, Any, object]]:
-    """Return a function that runs a tool: a plain function in the caller's thread, any other in the event loop."""
+class ToolRunner(NamedTuple):
+    """How a sync loop runs a tool.
+
+    Attributes:
+        run: Runs it with its arguments.
+        is_plain: Whether it is a plain function, which runs in the caller's thread, and not in the event loop.
+    """
+
+    run: Callable[[Mapping[str, Any]], Coroutine[Any, Any, object]]
+    is_plain: bool
+
+
+def make_runner(tool_: Tool) -> ToolRunner:
+    """Return how to run a tool."""
     function = tool_.function
     if function is None or is_async_handler(function) or tool_.run.__module__ != tool.__module__:
 
         async def run(args: Mapping[str, Any]) -> object:
             return await tool_.run(args)
 
-        return run
+        return ToolRunner(run, is_plain=False)
     plain = make_tool(function, tool_.name, in_thread=False)
 
     async def run_plain(args: Mapping[str, Any]) -> object:
         return await run_in_caller(lambda: _finish(plain.run(args)))
 
-    return run_plain
+    return ToolRunner(run_plain, is_plain=True)
 
 
 def _finish(work: Any) -> object:

@@ -65,6 +65,7 @@ from hookline.runtime._run import Run, after_step, before_step, live
 from hookline.runtime._seams import RunControl, instrument, run_through_chain, tell_context, tell_failed_step
 from hookline.runtime._state import (
     Approve,
+    InMemoryStore,
     ModelCallRecord,
     OperationState,
     OperationStore,
@@ -320,6 +321,24 @@ class AdapterRun:
     def is_open(self) -> bool:
         """Whether the run has begun and not ended; its background tasks may still be running after the end."""
         return self._life is not None and live.get(self.operation_id) is self.run
+
+    @property
+    def _opens_at_once(self) -> bool:
+        """Whether `open` waits for nothing."""
+        return self._fresh and self._store.__class__ is InMemoryStore
+
+    @property
+    def _closes_at_once(self) -> bool:
+        """Whether `close` waits for nothing, unless the run failed."""
+        return self._store.__class__ is InMemoryStore and not self.run.dispatcher._waits(self.operation_id)
+
+    @property
+    def _calls_tools_at_once(self) -> bool:
+        """Whether `call_tool` waits for nothing but the tool, as all hooks are plain functions."""
+        run = self.run
+        if run.journal.durable or run.dispatcher._waits(run.operation_id):
+            return False
+        return run.chain is None or not run.chain._waits(ToolCall, run.tenant_id)
 
     @property
     def inherited(self) -> list[AnyHook]:
