@@ -239,6 +239,44 @@ async def test_requests_in_a_row_are_answered_in_their_order_and_the_bad_one_las
     assert answers == [200] * 4
 
 
+def test_head_and_body_of_an_answer_are_sent_together(bounded: Site) -> None:
+    to = urlsplit(bounded.address)
+    with socket.create_connection((to.hostname, to.port or 80), timeout=PATIENCE) as client:
+        for _ in range(3):
+            client.sendall(head(bounded))
+            answer = client.recv(65_536)
+            lines, _, body = answer.partition(b"\r\n\r\n")
+            assert f"content-length: {len(body)}".encode() in lines.lower().split(b"\r\n")
+            assert json.loads(body)
+
+
+async def test_an_answer_without_a_body_is_sent_before_the_next_one(bounded: Site) -> None:
+    async with wire(bounded) as client:
+        await client.send(head(bounded, "HEAD") + head(bounded) + head(bounded, "GET", "/health", "connection: close"))
+        sent = await client.rest()
+
+    answers = sent.split(b"HTTP/1.1 ")[1:]
+    assert len(answers) == 3
+    assert answers[0].endswith(b"\r\n\r\n")
+    assert answers[1].startswith(b"200")
+    assert b"connection: close" in answers[2]
+    assert all(json.loads(answer.partition(b"\r\n\r\n")[2]) for answer in answers[1:])
+
+
+async def test_a_client_that_waits_for_100_continue_is_told_to_go_on(bounded: Site) -> None:
+    body = json.dumps({**DENY, "name": "told to go on"}).encode()
+    async with wire(bounded) as client:
+        lines = f"content-length: {len(body)}", "content-type: application/json", "expect: 100-continue"
+        await client.send(head(bounded, "POST", "/v1/hooks", *lines))
+        async with asyncio.timeout(PATIENCE):
+            assert await client.reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
+        await client.send(body)
+        status, _, made = await client.answer()
+
+    assert status == 201
+    assert json.loads(made)["name"] == "told to go on"
+
+
 async def test_a_large_body_and_what_follows_it_are_read(bounded: Site) -> None:
     body = json.dumps({**DENY, "name": "large", "config": {"reason": "a" * 200_000}}).encode()
     async with wire(bounded) as client:

@@ -182,6 +182,8 @@ class BoundedProtocol(HttpToolsProtocol):
         while self._unanswered and self._unanswered[0].response_complete:
             self._unanswered.popleft()
         self._unanswered.append(self.cycle)
+        if self.scope["method"] != "HEAD":  # its answer is a head alone
+            self.cycle.transport = _JoinedWrites(self.transport, self.loop)  # type: ignore[assignment]
         self._in_head, self._head_since, self._in_body = False, None, True
 
     def on_body(self, body: bytes) -> None:
@@ -283,6 +285,49 @@ class BoundedProtocol(HttpToolsProtocol):
             return
         self.transport.write_eof()
         self._shared.lingering.add(self)
+
+
+class _JoinedWrites:
+    """The transport of one answer, which sends its head together with the first part of its body.
+
+    uvicorn writes them one after the other, and each write is a call of the operating system. A head whose body does
+    not follow at once, as that of a stream, is sent in the next turn of the event loop.
+
+    Args:
+        transport: The transport of the connection.
+        loop: The event loop.
+    """
+
+    __slots__ = ("_head", "_loop", "_transport", "_wrote")
+
+    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
+        self._transport, self._loop = transport, loop
+        self._head: bytes | None = None
+        self._wrote = False
+
+    def write(self, data: bytes) -> None:
+        """Send bytes, or keep them for a moment if they are the first ones."""
+        if not self._wrote:
+            self._wrote, self._head = True, data
+            self._loop.call_soon(self._flush)
+        elif self._head is not None:
+            head, self._head = self._head, None
+            self._transport.write(head + data)
+        else:
+            self._transport.write(data)
+
+    def _flush(self) -> None:
+        if self._head is not None:
+            head, self._head = self._head, None
+            self._transport.write(head)
+
+    def close(self) -> None:
+        """Send what was kept, and close the connection."""
+        self._flush()
+        self._transport.close()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
 
 
 def _encode_answer(error: ApiError) -> bytes:
