@@ -14,10 +14,11 @@ from concurrent.futures import CancelledError, ThreadPoolExecutor
 from contextvars import ContextVar
 from functools import partial
 
+import anyio
 import pytest
 import trio
 
-from hookline.execution import LoopPortal, TasklessCall, calling_thread, open_portal, run_in_caller
+from hookline.execution import EndedPortalError, LoopPortal, TasklessCall, calling_thread, open_portal, run_in_caller
 
 BACKGROUND = "hookline-portal"
 
@@ -447,6 +448,65 @@ def test_a_portal_that_was_closed_refuses_work() -> None:
         portal.run_at_once(thread_name)
     with pytest.raises(RuntimeError, match="has ended"):
         portal.call(threading.get_ident)
+
+
+def test_a_caller_that_comes_while_the_portal_closes_does_not_wait_for_ever() -> None:
+    running, done = threading.Event(), threading.Event()
+    found: list[BaseException | str] = []
+
+    async def hold() -> None:
+        running.set()
+        done.wait(30)
+
+    def call() -> None:
+        try:
+            found.append(portal.run(thread_name))
+        except (EndedPortalError, asyncio.CancelledError) as error:
+            found.append(error)
+
+    def wait_for_callers(number: int) -> None:
+        while len(portal._callers) < number:
+            time.sleep(0)
+
+    portal = LoopPortal()
+    threads = [
+        threading.Thread(target=work, daemon=True)
+        for work in (lambda: portal.run(hold), lambda: portal.close(cancel=True), call)
+    ]
+    for number, each in enumerate(threads, 1):
+        each.start()
+        wait_for_callers(number)
+    assert running.wait(30)
+    done.set()
+    for each in threads:
+        each.join(30)
+
+    assert not [each for each in threads if each.is_alive()]
+    assert [isinstance(each, BaseException) for each in found] == [True]
+
+
+def test_a_scope_that_is_cancelled_while_a_function_runs_takes_its_cancellation_back() -> None:
+    cancelled = threading.Event()
+
+    async def work() -> bool:
+        loop = asyncio.get_running_loop()
+
+        def cancel() -> None:
+            scope.cancel()
+            loop.call_soon(cancelled.set)
+
+        other = asyncio.create_task(asyncio.sleep(60))  # so that the event loop runs beside the function
+        with anyio.CancelScope() as scope:
+            loop.call_soon(cancel)
+            await run_in_caller(lambda: cancelled.wait(30))
+        other.cancel()
+        return scope.cancelled_caught
+
+    async def main() -> bool:
+        with open_portal() as portal:
+            return portal.run(work)
+
+    assert asyncio.run(main())
 
 
 def test_an_exit_of_a_task_ends_what_waits_for_the_portal(caplog: pytest.LogCaptureFixture) -> None:

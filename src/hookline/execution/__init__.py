@@ -28,6 +28,7 @@ from hookline.execution._handlers import (
 )
 from hookline.execution._mock_dispatch import Askable, ask, compile_askable
 from hookline.execution._portal import (
+    EndedPortalError,
     LoopPortal,
     Portal,
     TasklessCall,
@@ -41,6 +42,7 @@ from hookline.execution._portal import (
 
 __all__ = [
     "Askable",
+    "EndedPortalError",
     "LoopPortal",
     "Observer",
     "Portal",

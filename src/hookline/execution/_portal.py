@@ -23,6 +23,7 @@ from typing import Any, TypeVar, cast
 from hookline.errors import HookUsageError
 
 __all__ = [
+    "EndedPortalError",
     "LoopPortal",
     "Portal",
     "calling_thread",
@@ -36,7 +37,6 @@ __all__ = [
 T = TypeVar("T")
 
 THREAD_NAME = "hookline-portal"
-ENDED = "The event loop of this portal has ended."
 MOST_EXITS = 100
 """Exceptions that end an event loop, after which its remaining tasks are left as they are."""
 
@@ -46,6 +46,13 @@ MOST_IDLE = 4
 
 _process = os.getpid()
 """The present process; to ask the operating system at each call takes as long as to run a callback."""
+
+
+class EndedPortalError(RuntimeError):
+    """The event loop of a portal has ended, or is about to."""
+
+    def __init__(self) -> None:
+        super().__init__("The event loop of this portal has ended.")
 
 
 class Portal:
@@ -159,6 +166,8 @@ class LoopPortal(Portal):
         self._runner = None
         self._ready: deque[asyncio.Handle] | None = getattr(self._loop, "_ready", None)
         """The callbacks that the event loop is to run next; `None` for one that is not asyncio's own."""
+        self._is_ending = False
+        """Whether it takes no further callers and tasks."""
         self._in_turn = False
         """Whether `_run_ready` runs it, which ends by itself."""
         self._tasks = TrackedTasks(self._stop_if_idle)
@@ -204,8 +213,8 @@ class LoopPortal(Portal):
 
     def start(self, function: Callable[..., Awaitable[T]], *args: Any) -> Future[T]:
         with self._lock:
-            if self._loop.is_closed():
-                raise RuntimeError(ENDED)
+            if self._is_ending:
+                raise EndedPortalError
             self._arriving += 1
             if self._runner is None:
                 self._hand_over()
@@ -273,12 +282,21 @@ class LoopPortal(Portal):
                 try:
                     self.run(self._shut_down)
                 except (RuntimeError, asyncio.CancelledError):
-                    if not self._loop.is_closed():  # by its own thread
+                    if not self._is_ending:  # or its own thread has closed it
                         raise
+            self._abandon_callers()
             if self._background is not None:
                 self._turns.put(None)
                 self._background.join()
             self._loop.close()
+
+    def _abandon_callers(self) -> None:
+        """Have the threads raise whose functions were cancelled before they began, which no function notices."""
+        with self._lock:
+            for each in self._callers:
+                each.abandon()
+            if self._background is not None and not self._loop.is_closed():
+                self._loop.call_soon_threadsafe(self._stop_if_idle)
 
     @property
     def is_reusable(self) -> bool:
@@ -294,6 +312,8 @@ class LoopPortal(Portal):
 
     async def _shut_down(self) -> None:
         """Cancel every task, and end what belongs to the event loop."""
+        with self._lock:
+            self._is_ending = True
         left = asyncio.all_tasks() - {asyncio.current_task()}
         for each in left:
             each.cancel()
@@ -306,8 +326,8 @@ class LoopPortal(Portal):
 
     def _begin(self, caller: _Caller) -> bool:
         with self._lock:
-            if self._loop.is_closed():
-                raise RuntimeError(ENDED)
+            if self._is_ending:
+                raise EndedPortalError
             self._callers.add(caller)
             if not self._take_if_free():
                 return super()._begin(caller)
@@ -340,7 +360,7 @@ class LoopPortal(Portal):
         if self._process != _process:
             return False
         with self._lock:
-            if self._runner is not None or self._loop.is_closed() or _runs_event_loop():
+            if self._runner is not None or self._is_ending or _runs_event_loop():
                 return False
             self._runner = threading.get_ident()
             return True
@@ -443,6 +463,7 @@ class LoopPortal(Portal):
             except BaseException:  # of another task, such as that of a task group in which the first one was
                 continue
         with self._lock:
+            self._is_ending = True
             self._loop.close()
             self._runner = None
             for each in self._callers:
@@ -757,20 +778,23 @@ class _Caller:
         others.add(task)
         self.open_jobs += 1
         self._tell(job)
-        cancelled = False
+        cancellation: asyncio.CancelledError | None = None
         try:
             while True:
                 try:
                     await waiting
-                except asyncio.CancelledError:  # nobody can stop the function
-                    cancelled = True
+                except asyncio.CancelledError as raised:  # nobody can stop the function
+                    cancellation = raised
                 if outcome:
                     break
                 waiting = self._loop.create_future()
         finally:
             others.discard(task)
-        if cancelled:
-            raise asyncio.CancelledError
+        if cancellation is not None:
+            try:
+                raise cancellation  # this one, as it says which scope it comes from
+            finally:
+                del cancellation
         value, error = outcome[0]
         if error is not None and not isinstance(error, Exception | asyncio.CancelledError):
             task.cancel()  # so that what it runs can tell this from a tool that raises a CancelledError
@@ -817,7 +841,7 @@ class TasklessCall:
 
         Raises:
             HookUsageError: As `Portal.run`.
-            RuntimeError: If the event loop has ended.
+            EndedPortalError: If the event loop has ended.
             CancelledError: If it ends while the function waits, or the function was cancelled.
         """
         portal = self._portal
@@ -861,7 +885,7 @@ class TasklessCall:
                 value = self._run_given()
             except (Exception, asyncio.CancelledError) as raised:
                 error = raised
-        if found is self and portal._loop.is_closed():
+        if found is self and portal._is_ending:
             raise asyncio.CancelledError
         return portal.run(self._go_on, self, value, error)
 
@@ -941,11 +965,14 @@ class TasklessCall:
             return
         self._cancels += 1
         with suppress(Exception, asyncio.CancelledError):
-            if not (self._holds or self._take() or portal._loop.is_closed()):
+            if not (self._holds or self._take() or portal._is_ending):
                 portal.run(self._go_on, self, None, asyncio.CancelledError())
                 return
             for _ in range(MOST_EXITS):
-                self._step(None, asyncio.CancelledError())
+                if self._holds:
+                    self._step(None, asyncio.CancelledError())
+                else:
+                    self._context.run(self._coroutine.throw, asyncio.CancelledError())
 
 
 @types.coroutine

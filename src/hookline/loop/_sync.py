@@ -15,6 +15,7 @@ from hookline._deadlines import new_scope
 from hookline.errors import HookUsageError, RunStopped
 from hookline.events import PendingTool
 from hookline.execution import (
+    EndedPortalError,
     LoopPortal,
     TasklessCall,
     calling_thread,
@@ -225,8 +226,17 @@ class SyncSurroundings:
         """Run an async function of a run for the present thread."""
         if not binding.run.is_open:
             binding.check()
-        result: T = self.portal.run(self._run, function, args)
+        try:
+            result: T = self.portal.run(self._run, function, args)
+        except (EndedPortalError, asyncio.CancelledError):
+            self._check_left(binding)
+            raise
         return result
+
+    def _check_left(self, binding: LoopBinding) -> None:
+        """Raise the error that helps if another thread has left the block of the run meanwhile."""
+        if not binding.run.is_open:
+            binding.check()
 
     async def _run(self, function: Callable[..., Awaitable[T]], args: tuple[Any, ...]) -> T:
         with new_scope(on_asyncio=True) as scope:
@@ -245,9 +255,9 @@ class SyncSurroundings:
         self._scopes.add(call)
         try:
             return call.run(function, *args)
-        except asyncio.CancelledError:
+        except (EndedPortalError, asyncio.CancelledError):
             if not call.is_cancelled:
-                binding.check()  # raises if another thread has left the block meanwhile
+                self._check_left(binding)
                 raise
         finally:
             self._scopes.discard(call)
@@ -257,17 +267,21 @@ class SyncSurroundings:
         """Make a model call for the present thread."""
         if not binding.run.is_open:
             binding.check()
-        body = self.portal.call(binding.begin_direct_call, exchange)
-        if body is None:
-            return self.run(binding, binding.ask_model, exchange)
-        answered: LastAnswer | None = None
         try:
-            result = exchange.send(body)
-            http = exchange.http_response(result)
-            answer = result if http is None else exchange.decode_answer(http.read())
-            answered = LastAnswer(exchange=exchange, body=body, answer=answer)
-        finally:
-            self.portal.call_outside(binding.end_direct_call, answered)
+            body = self.portal.call(binding.begin_direct_call, exchange)
+            if body is None:
+                return self.run(binding, binding.ask_model, exchange)
+            answered: LastAnswer | None = None
+            try:
+                result = exchange.send(body)
+                http = exchange.http_response(result)
+                answer = result if http is None else exchange.decode_answer(http.read())
+                answered = LastAnswer(exchange=exchange, body=body, answer=answer)
+            finally:
+                self.portal.call_outside(binding.end_direct_call, answered)
+        except (EndedPortalError, asyncio.CancelledError):
+            self._check_left(binding)
+            raise
         return result
 
     def cancel(self) -> None:
