@@ -195,7 +195,7 @@ def _check_start(path: str, environ: Mapping[str, str]) -> None:
             except OSError as error:
                 raise WayError(str(error)) from None
         try:
-            _wait_for_start(process, said)
+            _wait_for_start(path, process, said)
         finally:
             # Debian's program is a script that waits for the browser, so its whole group is ended.
             with suppress(ProcessLookupError):
@@ -203,7 +203,7 @@ def _check_start(path: str, environ: Mapping[str, str]) -> None:
             process.wait()
 
 
-def _wait_for_start(process: subprocess.Popen[bytes], said: Path) -> None:
+def _wait_for_start(path: str, process: subprocess.Popen[bytes], said: Path) -> None:
     """Wait until a Chromium says where it is driven."""
     for _ in range(TRY_SECONDS * 20):
         if re.search(r"DevTools listening on ws://\S+", said.read_text(errors="replace")):
@@ -214,7 +214,7 @@ def _wait_for_start(process: subprocess.Popen[bytes], said: Path) -> None:
             continue
         break
     last = said.read_text(errors="replace").strip().splitlines()[-1:] or ["nothing"]
-    raise WayError(f"{process.args[0]} does not start, and said: {last[0][:300]}")  # type: ignore[index]
+    raise WayError(f"{path} does not start, and said: {last[0][:300]}")
 
 
 def _run(
