@@ -21,7 +21,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -39,7 +39,6 @@ __all__ = [
     "find_once",
     "pytest_collection_finish",
     "pytest_terminal_summary",
-    "running_chromium",
 ]
 
 NAMED, NEEDED = "HOOKLINE_CHROMIUM", "HOOKLINE_NEEDS_BROWSER"
@@ -57,6 +56,8 @@ FLAGS = (
     "--js-flags=--single-threaded,--min-semi-space-size=16",
 )
 """To start a process takes longer than most tests do in it, so all pages of a context share one, while one is open."""
+SHOWN = ("--hide-scrollbars",)
+"""What the driver would hide, though people see it: a scrollbar takes its part of the width."""
 INSTALL_SECONDS, TRY_SECONDS = 300, 60
 PACKAGE = "@sparticuz/chromium"
 UNPACK = f"import('{PACKAGE}').then(async (found) => console.log(await found.default.executablePath()))"
@@ -178,9 +179,42 @@ def _with_npm(environ: Mapping[str, str], folder: Path) -> str:
 
 def _check_start(path: str, environ: Mapping[str, str]) -> None:
     """Start a Chromium once: one that is there may lack a library, or be a script that asks for something else."""
-    temporary = tempfile.TemporaryDirectory(prefix="chromium", ignore_cleanup_errors=True)
-    with temporary as place, running_chromium(path, Path(place), environ):
-        return
+    with tempfile.TemporaryDirectory(prefix="chromium", ignore_cleanup_errors=True) as place:
+        said = Path(place, "said")
+        flags = [*FLAGS, "--remote-debugging-port=0", f"--user-data-dir={place}/profile", "about:blank"]
+        with said.open("wb") as stderr:
+            try:
+                process = subprocess.Popen(
+                    [path, *flags],
+                    env=dict(environ),
+                    stdin=subprocess.DEVNULL,
+                    stdout=stderr,
+                    stderr=stderr,
+                    start_new_session=True,
+                )
+            except OSError as error:
+                raise WayError(str(error)) from None
+        try:
+            _wait_for_start(path, process, said)
+        finally:
+            # Debian's program is a script that waits for the browser, so its whole group is ended.
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+
+def _wait_for_start(path: str, process: subprocess.Popen[bytes], said: Path) -> None:
+    """Wait until a Chromium says where it is driven."""
+    for _ in range(TRY_SECONDS * 20):
+        if re.search(r"DevTools listening on ws://\S+", said.read_text(errors="replace")):
+            return
+        try:
+            process.wait(0.05)
+        except subprocess.TimeoutExpired:
+            continue
+        break
+    last = said.read_text(errors="replace").strip().splitlines()[-1:] or ["nothing"]
+    raise WayError(f"{path} does not start, and said: {last[0][:300]}")
 
 
 def _run(
@@ -232,66 +266,24 @@ def pytest_terminal_summary(terminalreporter: Any) -> Generator[None]:
 
 
 @pytest.fixture(scope="session")
-def chromium(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Start the Chromium of this worker; gives the address at which it is driven."""
+def chromium(request: pytest.FixtureRequest) -> str:
+    """Return the path of a Chromium; skips the test if there is none."""
     found = request.config.stash[FOUND]
     if not found.path:
         told = f"{NOT_RUN} ({found.problem}); name one in {NAMED}"
         if os.environ.get(NEEDED) == "1" or os.environ.get(NAMED):
             pytest.fail(told, pytrace=False)
         pytest.skip(told)
-    with running_chromium(found.path, tmp_path_factory.mktemp("chromium"), os.environ) as address:
-        yield address
-
-
-@contextmanager
-def running_chromium(path: str, folder: Path, environ: Mapping[str, str]) -> Iterator[str]:
-    """Run a Chromium until the block ends; gives the address at which it is driven.
-
-    Raises:
-        WayError: If it does not start.
-    """
-    said = folder / "said"
-    flags = [*FLAGS, "--remote-debugging-port=0", f"--user-data-dir={folder / 'profile'}", "about:blank"]
-    with said.open("wb") as stderr:
-        try:
-            process = subprocess.Popen(
-                [path, *flags],
-                env=dict(environ),
-                stdin=subprocess.DEVNULL,
-                stdout=stderr,
-                stderr=stderr,
-                start_new_session=True,
-            )
-        except OSError as error:
-            raise WayError(str(error)) from None
-    try:
-        yield _address(process, said)
-    finally:
-        # Debian's program is a script that waits for the browser, so its whole group is ended.
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-
-
-def _address(process: subprocess.Popen[bytes], said: Path) -> str:
-    """Wait until a Chromium says where it is driven."""
-    for _ in range(TRY_SECONDS * 20):
-        found = re.search(r"DevTools listening on (ws://\S+)", said.read_text(errors="replace"))
-        if found is not None:
-            return found[1]
-        try:
-            process.wait(0.05)
-        except subprocess.TimeoutExpired:
-            continue
-        break
-    last = said.read_text(errors="replace").strip().splitlines()[-1:] or ["nothing"]
-    raise WayError(f"{process.args[0]} does not start, and said: {last[0][:300]}")  # type: ignore[index]
+    return found.path
 
 
 @pytest.fixture(scope="session")
 def driver(chromium: str) -> Iterator[Driver]:
-    """Start the driver of this worker, which takes a second, and connect it to the Chromium."""
+    """Start the driver of this worker, which takes a second, and have it start a Chromium.
+
+    The driver talks with a Chromium that it has started through a pipe; with others through a WebSocket, for which both
+    compress whatever they say.
+    """
     # Imported here: the environments of the adapters' tests load this module, and have no Playwright.
     from playwright.sync_api import expect, sync_playwright
 
@@ -299,7 +291,7 @@ def driver(chromium: str) -> Iterator[Driver]:
     before = sys.get_asyncgen_hooks()
     playwright = sync_playwright().start()
     loop = asyncio.get_running_loop()
-    driven = playwright.chromium.connect_over_cdp(chromium)
+    driven = playwright.chromium.launch(executable_path=chromium, args=FLAGS, ignore_default_args=SHOWN)
     asyncio._set_running_loop(None)
     own = sys.get_asyncgen_hooks()
     sys.set_asyncgen_hooks(*before)
