@@ -372,15 +372,14 @@ def test_of_processes_that_make_the_file_of_the_key_at_once_all_have_the_same(tm
 
 
 async def test_what_was_queued_before_the_migration_is_signed_for_its_old_receiver_and_its_new_one(
-    new_empty_url: Callable[[str], str], dialect: str
+    database_url: str,
 ) -> None:
-    url = new_empty_url(dialect)
     async with Receiver() as receiver:
         queued = [envelope("acme", receiver.url, "msg_old"), envelope("", receiver.url_of("/system"), "msg_system")]
-        async with SqlStore(url) as store, store.writing() as connection:
+        async with SqlStore(database_url) as store, store.writing() as connection:
             await insert_deliveries(connection, build_delivery_rows(queued), now=store.now_sql())
             await connection.run_sync(downgraded)
-        async with SqlStore(url) as store:
+        async with SqlStore(database_url) as store:
             keys = KeyRing({"": [ENVIRONMENT]})
             [legacy] = await secrets_of(store).page(None)
             assert (legacy.tenant_id, legacy.url, legacy.source) == ("acme", receiver.url, "environment")

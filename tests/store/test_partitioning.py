@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -83,17 +82,12 @@ async def read_all(url: str) -> dict[str, list[dict[str, Any]]]:
     return found
 
 
-@pytest.fixture
-def url(new_empty_url: Callable[[str], str], dialect: str) -> str:
-    return new_empty_url(dialect)
+async def test_all_rows_stay_and_runs_and_deliveries_go_on(database_url: str) -> None:
+    await make_old(database_url)
+    before = await read_all(database_url)
 
-
-async def test_all_rows_stay_and_runs_and_deliveries_go_on(url: str) -> None:
-    await make_old(url)
-    before = await read_all(url)
-
-    async with SqlStore(url) as store:
-        assert await read_all(url) == before
+    async with SqlStore(database_url) as store:
+        assert await read_all(database_url) == before
         async with store.writing() as connection:
             assert await connection.run_sync(differences) == []
         assert [entry.number for entry in await store.events_of("lives")] == [1, 2, 3, 4, 5, 6]
@@ -110,53 +104,50 @@ async def test_all_rows_stay_and_runs_and_deliveries_go_on(url: str) -> None:
         assert [each.nth for each in await log.attempts("msg_2")] == [1, 1]
         assert await store.prune(-60) == 1
         assert await log.prune(-60, dead_too=True) == 4
-        assert (await read_all(url))["attempts"] == []
+        assert (await read_all(database_url))["attempts"] == []
 
 
-async def test_rows_from_before_are_pruned(url: str) -> None:
-    await make_old(url)
+async def test_rows_from_before_are_pruned(database_url: str) -> None:
+    await make_old(database_url)
 
-    async with SqlStore(url) as store:
+    async with SqlStore(database_url) as store:
         assert await DeliveryLog(store).prune(7 * DAY) == 1
         assert await DeliveryLog(store).prune(7 * DAY, dead_too=True) == 1
         async with store.writing() as connection:
             await connection.execute(text("UPDATE operations SET updated_at = updated_at - 864000"))
         assert await store.prune(7 * DAY) == 1
 
-    assert [row["operation_id"] for row in (await read_all(url))["operations"]] == ["lives"]
+    assert [row["operation_id"] for row in (await read_all(database_url))["operations"]] == ["lives"]
 
 
-async def test_what_was_stored_with_partitions_is_all_there_without_them(url: str) -> None:
-    await make_old(url)
-    async with SqlStore(url) as store:
+async def test_what_was_stored_with_partitions_is_all_there_without_them(database_url: str) -> None:
+    await make_old(database_url)
+    async with SqlStore(database_url) as store:
         fields = {"hooks": [HookData(id="told", type=HookType.BEFORE_STEP, webhook=Webhook(url=A))]}
         await store.commit(state("new", events=3, **fields), expected_version=None, entries=entries("new", 1, 3))
         table = Table(store)
         table.now = await store.now()
         await settled(table, "delivered", "dead")
-    before = await read_all(url)
+    before = await read_all(database_url)
 
-    await downgrade_store(url, BEFORE)
-    opened = database(url)
+    await downgrade_store(database_url, BEFORE)
+    opened = database(database_url)
     async with opened.reading() as connection:
         versions = (await connection.execute(text(f"SELECT version_num FROM {VERSION_TABLE}"))).scalars().all()
     await opened.aclose()
 
     assert versions == [BEFORE]
-    assert await read_all(url) == before
-    async with SqlStore(url) as store:
-        assert await read_all(url) == before
+    assert await read_all(database_url) == before
+    async with SqlStore(database_url) as store:
+        assert await read_all(database_url) == before
         await grow(store, "new", commits=1, each=1)
         assert len(await store.events_of("new")) == 4
 
 
 @pytest.mark.parametrize("table", ["events", "attempts", "execution_hooks"])
-async def test_a_migration_that_is_cut_off_leaves_everything_and_runs_again(
-    new_empty_url: Callable[[str], str], table: str
-) -> None:
-    url = new_empty_url("postgresql")
-    await make_old(url)
-    before = await read_all(url)
+async def test_a_migration_that_is_cut_off_leaves_everything_and_runs_again(postgresql_url: str, table: str) -> None:
+    await make_old(postgresql_url)
+    before = await read_all(postgresql_url)
 
     def cut_off(connection: Connection, cursor: object, statement: str, *_: object) -> None:
         if statement.startswith(f"CREATE TABLE {table}_default"):
@@ -166,13 +157,13 @@ async def test_a_migration_that_is_cut_off_leaves_everything_and_runs_again(
         event.listen(connection, "before_cursor_execute", cut_off)
         command.upgrade(migration_config(connection), "head")
 
-    opened = database(url)
+    opened = database(postgresql_url)
     with pytest.raises(KeyboardInterrupt):
         async with opened.writing() as connection:
             await connection.run_sync(upgrade)
     await opened.aclose()
-    assert await read_all(url) == before
+    assert await read_all(postgresql_url) == before
 
-    async with SqlStore(url) as store, store.writing() as connection:
+    async with SqlStore(postgresql_url) as store, store.writing() as connection:
         assert await connection.run_sync(differences) == []
-    assert await read_all(url) == before
+    assert await read_all(postgresql_url) == before

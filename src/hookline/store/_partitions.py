@@ -17,7 +17,7 @@ import logging
 import re
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from datetime import UTC, date, datetime, timedelta
+from datetime import date, timedelta
 from time import time
 from typing import Any, Protocol
 
@@ -94,7 +94,7 @@ def _parse_name(table: str, name: str) -> tuple[int, bool] | None:
     match = re.fullmatch(rf"{table}_(before_)?(\d{{8}})", name)
     if match is None:
         return None
-    day = (datetime.strptime(match[2], "%Y%m%d").replace(tzinfo=UTC).date() - EPOCH).days
+    day = (date.fromisoformat(match[2]) - EPOCH).days
     return (day - 1, True) if match[1] else (day, False)
 
 
