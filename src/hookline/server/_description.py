@@ -61,6 +61,7 @@ class StructSchemas(OpenAPISchemaPlugin):
 
     def __init__(self) -> None:
         self.schemas: dict[str, Any] = {}
+        self._references: dict[Any, dict[str, Any]] = {}
 
     def is_plugin_supported_field(self, field_definition: FieldDefinition) -> bool:
         """Return whether a field is a msgspec struct."""
@@ -68,9 +69,11 @@ class StructSchemas(OpenAPISchemaPlugin):
 
     def to_openapi_schema(self, field_definition: FieldDefinition, schema_creator: Any) -> Schema:
         """Describe a struct, and return a reference to its schema."""
-        (found,), schemas = msgspec.json.schema_components([field_definition.annotation], ref_template=REFERENCE)
-        self.schemas |= schemas
-        return SchemaReference(found)
+        struct = field_definition.annotation
+        if struct not in self._references:  # many answers are the same struct
+            (self._references[struct],), schemas = msgspec.json.schema_components([struct], ref_template=REFERENCE)
+            self.schemas |= schemas
+        return SchemaReference(self._references[struct])
 
     def describe(self, documented: Mapping[str, type[msgspec.Struct]]) -> dict[str, Any]:
         """Return all schemas by name, with descriptions of fields taken from the docstrings of structs.
