@@ -21,11 +21,13 @@ WITHOUT = [("agent_framework", "agent_framework"), ("mcp", "mcp"), ("mcp", "pyda
 IMPORTING = """
 import gc, importlib, json, os, sys
 import anyio, hookline, msgspec  # no module of hookline: an adapter may be the first that is imported
+import httpx2, mcp, openai, pydantic.v1  # no framework: several of them load these
 
 gc.disable()
 for adapter, missing in json.loads(sys.argv[1]):
     if not os.fork():
-        sys.modules.update({missing: None} if missing else {})
+        inner = [name for name in sys.modules if name.startswith(f"{missing}.")]
+        sys.modules.update(dict.fromkeys([missing, *inner]) if missing else {})
         try:
             importlib.import_module(f"hookline.adapters.{adapter}")
             error = ""
