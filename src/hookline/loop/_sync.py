@@ -249,8 +249,6 @@ class SyncSurroundings:
 
     def run_without_task(self, binding: LoopBinding, function: Callable[..., Coroutine[Any, Any, T]], *args: Any) -> T:
         """Run an async function of a run for the present thread; it waits for nothing but functions of that thread."""
-        if not binding.run.is_open:
-            binding.check()
         call = TasklessCall(self.portal)
         self._scopes.add(call)
         try:
@@ -265,8 +263,6 @@ class SyncSurroundings:
 
     def ask_model(self, binding: LoopBinding, exchange: Exchange) -> Any:
         """Make a model call for the present thread."""
-        if not binding.run.is_open:
-            binding.check()
         try:
             body = self.portal.call(binding.begin_direct_call, exchange)
             if body is None:
