@@ -1011,7 +1011,9 @@ _present_caller: ContextVar[_Caller | TasklessCall] = ContextVar("hookline_calle
 
 
 async def run_in_caller(function: Callable[[], T]) -> T:
-    """Run a function in the thread that waits in `Portal.run` for the present coroutine, with its context variables.
+    """Run a function in the thread that waits for the present coroutine, with the context variables of the coroutine.
+
+    The thread waits in `Portal.run` or `TasklessCall.run`.
 
     Args:
         function: A plain function.
@@ -1020,5 +1022,5 @@ async def run_in_caller(function: Callable[[], T]) -> T:
 
 
 def calling_thread() -> int:
-    """Return the id of the thread that waits in `Portal.run` for the present coroutine."""
+    """Return the id of the thread that waits for the present coroutine; see `run_in_caller`."""
     return _present_caller.get().thread
