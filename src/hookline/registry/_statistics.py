@@ -6,7 +6,9 @@ twice changes nothing. A reader adds up the rows of all processes.
 
 import math
 import secrets
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from operator import add
 from time import time
 from typing import Any, Literal, NamedTuple, TypeAlias
 
@@ -359,14 +361,26 @@ async def read_statistics(
     query = select(grouping, *(its[name] for name in (*COUNTS, "durations"))).where(
         *(its[name] == value for name, value in given.items() if value is not None)
     )
-    totals: dict[str | int, HookTotals] = {}
+    sums: dict[str | int, tuple[list[int], defaultdict[int, int]]] = {}
     for part in select_spans(query, since, by, minutes_since):
         found = await connection.stream(part)
         async for rows in found.partitions(BATCH_SIZE):
             for key, *counts, durations in rows:
-                total = totals.setdefault(key, HookTotals(durations={}))
-                total.add(HookTotals(**dict(zip(COUNTS, counts, strict=True)), durations=_durations(durations)))
-    named = [(split_pair(str(key)) if len(fields) > 1 else (key,), total) for key, total in totals.items()]
+                known = sums.get(key)
+                if known is None:
+                    sums[key] = counts, defaultdict(int, _durations(durations))
+                    continue
+                known[0][:] = map(add, known[0], counts)
+                steps = known[1]
+                for step, count in _durations(durations).items():
+                    steps[step] += count
+    named = [
+        (
+            split_pair(str(key)) if len(fields) > 1 else (key,),
+            HookTotals(**dict(zip(COUNTS, counts, strict=True)), durations=steps),  # type: ignore[arg-type]
+        )
+        for key, (counts, steps) in sums.items()
+    ]
     if by in TIME_SPANS:
         named.sort(key=lambda each: each[0])
     else:
