@@ -833,8 +833,9 @@ class TasklessCall:
     def cancel(self) -> None:
         """Have the function raise a cancellation where it waits, from any thread."""
         self.is_cancelled = True
-        if self._task is not None:
-            self._portal._loop.call_soon_threadsafe(self._task.cancel)
+        task = self._task
+        if task is not None:
+            self._portal._loop.call_soon_threadsafe(task.cancel)
 
     def run(self, function: Callable[..., Coroutine[Any, Any, T]], *args: Any) -> T:
         """Run an async function.
