@@ -641,8 +641,9 @@ class _Caller:
         return not self.has_ended and not self.open_jobs
 
     def start(self) -> None:
-        """Start to run the function, in the event loop."""
-        self._task = asyncio.Task(self._work(), loop=self._loop)
+        """Start to run the function, in the event loop, unless the event loop has ended meanwhile."""
+        if not self.has_ended:
+            self._task = asyncio.Task(self._work(), loop=self._loop)
 
     async def _work(self) -> None:
         self._begun = True
