@@ -845,6 +845,27 @@ async def test_a_hook_that_blocked_too_long_cannot_start_the_hooks_inside() -> N
     assert outcome.denied.hook_id == "slow"
 
 
+@for_each("inside", [None, before(lambda call: None), around(through, id="inner")], ids=["tool", "before", "around"])
+async def test_a_hook_that_calls_call_next_too_late_is_told_so(inside: Any) -> None:
+    told: list[HookTimeoutError] = []
+
+    async def slow(call: Any, call_next: Any) -> Any:
+        keep_busy(0.02)
+        try:
+            return await call_next(call)
+        except HookTimeoutError as error:
+            told.append(error)
+            raise
+
+    tool = Tool()
+    hooks = [around(slow, id="slow", timeout=0.01, priority=1), *([] if inside is None else [inside])]
+    outcome = await run(hooks, terminal=tool)
+
+    assert [(each.hook_id, each.point, each.timeout) for each in told] == [("slow", "ToolCall", 0.01)]
+    assert statuses(outcome) == [("slow", "timeout")]
+    assert tool.calls == []
+
+
 @pytest.mark.parametrize("options", [{}, {"budget": 5.0}], ids=["no budget", "budget"])
 async def test_a_hook_is_not_blamed_because_one_inside_of_it_was_stopped(options: Any) -> None:
     async def outer(call: ToolCall, call_next: Any) -> Any:

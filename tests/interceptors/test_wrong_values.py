@@ -26,6 +26,7 @@ from hookline.calls import (
     RequestResult,
     Respond,
     StepResult,
+    SubAgentCall,
     ToolCall,
     ToolRequest,
     ToolResult,
@@ -305,6 +306,48 @@ async def test_a_changed_call_with_arguments_that_are_no_mapping_is_the_hooks_fa
 
     assert outcome.denied is not None
     assert tool.calls == []
+
+
+WRONG_CALL_FIELDS: list[tuple[type, str, Any]] = [
+    (AgentCall, "instructions", 3),
+    (AgentCall, "input", ["hi"]),
+    (AgentCall, "input", [Message(role="nobody", content="hi")]),  # type: ignore[arg-type]
+    (AgentCall, "input", [Message(role="user", content=None)]),  # type: ignore[arg-type]
+    (AgentCall, "tools", ["search"]),
+    (ModelCall, "model", None),
+    (ModelCall, "messages", [{"role": "user", "content": "hi"}]),
+    (ModelCall, "messages", [Message(role="boss", content="hi")]),  # type: ignore[arg-type]
+    (ModelCall, "tools", [ToolSpec(name=3, description="", schema={})]),  # type: ignore[arg-type]
+    (ToolCall, "tool_name", 3),
+    (ToolCall, "toolset", None),
+    (SubAgentCall, "callee_id", 3),
+    (SubAgentCall, "instruction", ["help"]),
+    (CompactCall, "messages", ["hi"]),
+    (RequestCall, "method", None),
+    (RequestCall, "path", b"/"),
+    (MemoryCall, "key", 1),
+]
+
+
+@for_each("kind", ["before", "around"])
+@for_each(("of", "field", "value"), WRONG_CALL_FIELDS, ids=lambda value: getattr(value, "__name__", repr(value)))
+async def test_a_changed_call_with_a_field_of_another_type_is_the_hooks_failure(
+    of: type, field: str, value: Any, kind: str
+) -> None:
+    call, result = next(pair for pair in CALLS if type(pair[0]) is of)
+    tool = Tool(result)
+
+    def spoil(led: Any, *call_next: Any) -> Any:
+        changed = replace(led, **{field: value})
+        return call_next[0](changed) if kind == "around" else changed
+
+    outcome = await run([hook(kind, spoil, call=of)], call, tool)
+
+    assert outcome.denied is not None
+    assert "changed " in outcome.denied.reason
+    assert ("messages" if field == "input" else field) in outcome.denied.reason
+    assert tool.calls == []
+    assert statuses(outcome) == [(kind, "error")]
 
 
 @for_each("metadata", [None, 3, ["x"], "text"])
