@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from time import perf_counter
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 from hookline.calls import Deny
 from hookline.errors import HookDefinitionError, HookDenied, HookExecutionError, HookTimeoutError
 from hookline.interceptors import Chain
+from hookline.signals import HookExecution, hook_executed
 from tests.tables import for_each
 
 from .calls import Tool, after, around, before, guard, hook, keep_busy, run, statuses
@@ -225,6 +227,25 @@ def test_a_budget_that_makes_no_sense_is_refused(budget: Any) -> None:
 def test_a_hook_timeout_that_makes_no_sense_is_refused(timeout: Any) -> None:
     with pytest.raises(HookDefinitionError, match="hook_timeout"):
         Chain([], hook_timeout=timeout)
+
+
+async def test_the_time_of_who_listens_to_a_failure_is_not_on_the_budget() -> None:
+    def slow(sender: object, execution: HookExecution) -> None:
+        if execution.hook_id == "broken":
+            time.sleep(0.3)
+
+    async def broken(call: Any, call_next: Any) -> Any:
+        raise ValueError("broken")
+
+    hooks = [around(broken, id="broken", on_error="open"), guard(lambda call: None, id="guard")]
+    hook_executed.connect(slow)
+    try:
+        outcome = await run(hooks, budget=0.25)
+    finally:
+        hook_executed.disconnect(slow)
+
+    assert outcome.denied is None
+    assert statuses(outcome) == [("broken", "error"), ("guard", "ok")]
 
 
 async def test_the_time_after_call_next_counts_once_where_a_filter_skips_the_hook_inside() -> None:

@@ -374,6 +374,24 @@ async def test_metadata_that_cannot_be_read_is_a_wrong_value() -> None:
     assert "cannot be used: ValueError: torn" in outcome.denied.reason
 
 
+@pytest.mark.parametrize("kind", ["before", "around", "after"])
+async def test_what_cannot_be_compared_with_what_was_there_is_a_change(kind: str) -> None:
+    tool = Tool()
+
+    async def odd(call: Any, *rest: Any) -> Any:
+        if kind == "after":
+            return replace(rest[0], metadata={"odd": Junk()})
+        changed = with_args(call, q=Junk())
+        return await rest[0](changed) if rest else changed
+
+    outcome = await run([hook(kind, odd)], terminal=tool)
+
+    assert outcome.denied is None
+    assert [(each.status, each.decision) for each in outcome.executions] == [("ok", "changed")]
+    if kind != "after":
+        assert type(tool.calls[0].args["q"]) is Junk
+
+
 # --- metadata
 
 

@@ -551,8 +551,8 @@ async def test_an_approval_does_not_silence_a_before_that_was_not_heard_when_the
     assert heard.count("refuses") == 1
 
 
-@for_each("ids", [("a", "b", "c"), ("c", "b", "a"), ("same", "same", "same")], ids=" ".join)
-async def test_each_before_is_heard_once_over_the_pause_and_none_rewrites_after_it(ids: tuple[str, str, str]) -> None:
+@for_each("ids", ["abcd", "dcba", "aaaa", "abbc", "cbba"])
+async def test_each_before_is_heard_once_over_the_pause_and_none_rewrites_after_it(ids: str) -> None:
     heard: list[int] = []
 
     def rewrites(to: int, *, asks: bool = False) -> Any:
@@ -566,13 +566,14 @@ async def test_each_before_is_heard_once_over_the_pause_and_none_rewrites_after_
         before(ToolCall, rewrites(1), priority=100, id=ids[0]),
         before(ToolCall, rewrites(2, asks=True), priority=200, id=ids[1]),
         before(ToolCall, rewrites(3), priority=300, id=ids[2]),
+        before(ToolCall, rewrites(4), priority=400, id=ids[3]),
     )
     result = await office.start()
     assert result.pending[0].args == {"amount": 1}
 
     await office.resume(Approve("p1"))
 
-    assert heard == [1, 2, 3]
+    assert heard == [1, 2, 3, 4]
     assert office.paid == [1]
 
 
