@@ -50,10 +50,10 @@ async def test_the_budget_bounds_the_sum_of_all_hooks() -> None:
 
 
 async def test_hooks_that_are_each_quick_enough_may_be_too_slow_together() -> None:
-    outcome = await run([before(sleeping(0.1), timeout=1, id=f"{n}") for n in range(10)], budget=0.35)
+    outcome = await run([before(sleeping(0.05), timeout=60, id=f"{n}") for n in range(30)], budget=0.8)
 
     assert outcome.denied is not None
-    assert len(outcome.executions) <= 4
+    assert len(outcome.executions) <= 17
     assert [status for _, status in statuses(outcome)][:1] == ["ok"]
     with pytest.raises(HookDenied) as caught:
         outcome.unwrap()
