@@ -10,6 +10,7 @@ from typing import Any
 import anyio
 import pytest
 
+from hookline._readonly import NotStored
 from hookline.calls import (
     AgentCall,
     AgentResult,
@@ -18,6 +19,7 @@ from hookline.calls import (
     Deny,
     Message,
     ModelCall,
+    ModelResponse,
     Respond,
     ToolCall,
     ToolResult,
@@ -185,6 +187,22 @@ async def test_a_continue_is_only_recorded() -> None:
     verdict = await judge(going_on, call=call, outcome=AgentResult(output="done"))
 
     assert statuses(verdict) == [("after", "ok", "continued")]
+
+
+async def test_fields_that_are_not_stored_are_no_wrong_fields_of_what_a_hook_changes() -> None:
+    reads: list[str] = []
+    missing: Any = NotStored("the field", reads)
+    call = replace(ModelCall(messages=[]), tools=missing, settings=missing, model=missing)
+    result = replace(ModelResponse(content="x"), reasoning=missing, usage=missing, finish_reason=missing)
+    hooks = [
+        before(lambda call: replace(call, messages=[Message(role="user", content="hi")]), call=ModelCall),
+        after(lambda call, result: replace(result, content="y"), call=ModelCall),
+    ]
+
+    verdict = await judge(*hooks, call=call, outcome=result)
+
+    assert statuses(verdict) == [("before", "ok", "changed"), ("after", "ok", "changed")]
+    assert reads == []
 
 
 @for_each("on_error", ["open", "closed"])

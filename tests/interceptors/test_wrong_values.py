@@ -202,9 +202,12 @@ async def test_a_result_with_a_field_of_another_type_is_the_hooks_failure(
         return replace(await given(led) if kind == "around" else given, **{field: value})
 
     outcome = await run([hook(kind, spoil, call=type(call))], call=call, terminal=Tool(answer=result))
+    opened = await run([hook(kind, spoil, call=type(call), on_error="open")], call=call, terminal=Tool(answer=result))
 
     assert outcome.denied is not None
     assert f"gave a {of.__name__} whose `{field}` " in outcome.denied.reason
+    assert opened.result is result
+    assert statuses(outcome) == statuses(opened) == [(kind, "error")]
 
 
 @pytest.mark.parametrize("kind", ["after", "around"])
@@ -390,6 +393,20 @@ async def test_what_cannot_be_compared_with_what_was_there_is_a_change(kind: str
     assert [(each.status, each.decision) for each in outcome.executions] == [("ok", "changed")]
     if kind != "after":
         assert type(tool.calls[0].args["q"]) is Junk
+
+
+@pytest.mark.parametrize("kind", ["before", "around", "after"])
+async def test_what_a_hook_gives_back_as_it_was_is_no_change_even_if_it_cannot_be_compared(kind: str) -> None:
+    async def giving_back(call: Any, *rest: Any) -> Any:
+        if kind == "around":
+            return await rest[0](call)
+        return rest[0] if rest else call
+
+    tool = Tool(ToolResult(content="x", metadata={"odd": Junk()}))
+    outcome = await run([hook(kind, giving_back)], tool_call(args={"odd": Junk()}), tool)
+
+    assert [(each.status, each.decision) for each in outcome.executions] == [("ok", "")]
+    assert outcome.result is tool.answer
 
 
 # --- metadata

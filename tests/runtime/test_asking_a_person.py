@@ -577,6 +577,26 @@ async def test_each_before_is_heard_once_over_the_pause_and_none_rewrites_after_
     assert office.paid == [1]
 
 
+async def test_an_around_that_is_heard_after_the_approval_cannot_change_what_was_approved() -> None:
+    heard: list[str] = []
+
+    async def rewrites(made: ToolCall, call_next: Any) -> Any:
+        heard.append("in")
+        result = await call_next(replace(made, args={"amount": 1}))
+        heard.append("out")
+        return result
+
+    office = Office(before(ToolCall, asking, priority=100), around(ToolCall, rewrites, priority=200))
+    result = await office.start()
+    assert result.pending[0].args == {"amount": 9}
+    assert heard == []
+
+    await office.resume(Approve("p1"))
+
+    assert office.paid == [9]
+    assert heard == ["in", "out"]
+
+
 @pytest.mark.parametrize("fails", [False, True])
 async def test_a_before_that_is_heard_after_the_approval_has_one_record(*, fails: bool) -> None:
     def judges(made: ToolCall) -> None:
