@@ -204,6 +204,9 @@ async def test_fields_that_are_not_stored_are_no_wrong_fields_of_what_a_hook_cha
     assert statuses(verdict) == [("before", "ok", "changed"), ("after", "ok", "changed")]
     assert reads == []
 
+    wrong = after(lambda call, result: replace(result, finish_reason=3), call=ModelCall)
+    assert statuses(await judge(wrong, call=call, outcome=result)) == [("after", "error", "denied")]
+
 
 @for_each("on_error", ["open", "closed"])
 @for_each("kind", KINDS)
