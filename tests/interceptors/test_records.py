@@ -123,6 +123,35 @@ async def test_a_wrong_value_after_a_denial_is_recorded_as_an_error() -> None:
     outcome = await run([around(confused, id="confused"), guard(lambda call: Deny("no"), id="judge")])
 
     assert statuses(outcome) == [("confused", "error"), ("judge", "denied")]
+    assert outcome.executions[0].error == "returned 42 after a denial"
+
+
+AFTER_A_DENIAL: list[tuple[Any, str]] = [
+    (None, "ok"),
+    (ToolResult(content="mine"), "ok"),
+    (Respond("mine"), "ok"),
+    (Deny("mine"), "denied"),
+    (Ask("mine?"), "denied"),
+]
+
+
+@for_each(("value", "status"), AFTER_A_DENIAL, ids=lambda value: str(value)[:20])
+async def test_a_value_that_a_hook_may_return_has_no_effect_after_a_denial_and_is_no_error(
+    value: Any, status: str
+) -> None:
+    async def overruling(call: Any, call_next: Any) -> Any:
+        with pytest.raises(HookDenied):
+            await call_next(call)
+        return value
+
+    tool = Tool()
+    outcome = await run([around(overruling, id="outer"), guard(lambda call: Deny("no"), id="judge")], terminal=tool)
+
+    assert statuses(outcome) == [("outer", status), ("judge", "denied")]
+    assert outcome.executions[0].error is None
+    assert outcome.denied is not None
+    assert (outcome.denied.hook_id, outcome.denied.reason, outcome.asked, outcome.result) == ("judge", "no", None, None)
+    assert tool.calls == []
 
 
 @for_each("value", [None, Deny("no"), ValueError("x")], ids=["ok", "denied", "error"])
