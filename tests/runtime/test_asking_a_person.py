@@ -563,10 +563,10 @@ async def test_each_before_is_heard_once_over_the_pause_and_none_rewrites_after_
         return handler
 
     office = Office(
-        before(ToolCall, rewrites(1), priority=100, id=ids[0]),
-        before(ToolCall, rewrites(2, asks=True), priority=200, id=ids[1]),
-        before(ToolCall, rewrites(3), priority=300, id=ids[2]),
-        before(ToolCall, rewrites(4), priority=400, id=ids[3]),
+        before(ToolCall, rewrites(1), priority=100, id=f"hook {ids[0]}"),
+        before(ToolCall, rewrites(2, asks=True), priority=200, id=f"hook {ids[1]}"),
+        before(ToolCall, rewrites(3), priority=300, id=f"hook {ids[2]}"),
+        before(ToolCall, rewrites(4), priority=400, id=f"hook {ids[3]}"),
     )
     result = await office.start()
     assert result.pending[0].args == {"amount": 1}
