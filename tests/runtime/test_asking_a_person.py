@@ -577,6 +577,24 @@ async def test_each_before_is_heard_once_over_the_pause_and_none_rewrites_after_
     assert office.paid == [1]
 
 
+async def test_if_the_hook_that_asked_is_missing_on_resume_every_before_is_heard() -> None:
+    heard: list[str] = []
+
+    def refuses(made: ToolCall) -> Deny:
+        heard.append("refuses")
+        return Deny("destructive")
+
+    judge = before(ToolCall, refuses, priority=200, id="judge")
+    office = Office(before(ToolCall, asking, priority=100, id="asks"), judge)
+    await office.start()
+    assert heard == []
+
+    result = await office.resume(Approve("p1"), hooks=[judge], allow_missing_hooks=True)
+
+    assert (heard, office.paid) == (["refuses"], [])
+    assert told(result.messages)["p1"] == "destructive"
+
+
 async def test_an_around_that_is_heard_after_the_approval_cannot_change_what_was_approved() -> None:
     heard: list[str] = []
 
