@@ -272,6 +272,36 @@ async def test_a_hook_cannot_say_that_a_call_is_somebody_elses(name: str, value:
         assert isinstance(outcome.refusal.__cause__.__cause__, HookReturnError)
 
 
+WHOSE: list[tuple[str, Any, Any]] = [
+    ("agent_id", "clerk", "boss"),
+    ("user_id", "ann", "bob"),
+    ("tags", ("old",), ("new",)),
+    ("tool_call_id", "t1", "t2"),
+    ("call_index", 1, 2),
+    ("call_index", 2, 1),
+    ("call_index", 1, True),
+    ("step_index", 3, 2),
+    ("step_index", 0, None),
+]
+
+
+@for_each("kind", ["before", "around"])
+@for_each(("name", "old", "new"), WHOSE, ids=str)
+async def test_nor_which_call_of_a_run_it_is_nor_who_runs_it(kind: str, name: str, old: Any, new: Any) -> None:
+    tool = Tool()
+
+    def forge(call: Any, *call_next: Any) -> Any:
+        changed = replace(call, **{name: new})
+        return call_next[0](changed) if call_next else changed
+
+    outcome = await run([hook(kind, forge)], tool_call(**{name: old}), tool)
+
+    assert outcome.denied is not None
+    assert f"changed `{name}` from {old!r} to {new!r}" in outcome.denied.reason
+    assert tool.calls == []
+    assert getattr(outcome.call, name) == old
+
+
 @pytest.mark.parametrize("name", ["operation_id", "tenant_id"])
 async def test_call_next_refuses_a_call_that_is_somebody_elses(name: str) -> None:
     tool = Tool()
