@@ -106,12 +106,12 @@ async def test_a_guard_is_not_skipped_because_the_budget_is_used_up() -> None:
 
 
 async def test_plain_handlers_use_up_the_budget_too() -> None:
-    outcome = await run([before(lambda call: keep_busy(0.1), id=f"{n}") for n in range(9)], budget=0.25)
+    outcome = await run([before(lambda call: time.sleep(0.2), id=f"{n}") for n in range(9)], budget=0.7)
 
     assert outcome.denied is not None
     assert statuses(outcome)[0] == ("0", "ok")
     assert statuses(outcome)[-1][1] == "timeout"
-    assert len(outcome.executions) <= 3
+    assert len(outcome.executions) <= 4
 
 
 async def test_an_around_that_blocks_after_it_has_waited_is_on_the_budget() -> None:
