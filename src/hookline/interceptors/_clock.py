@@ -20,6 +20,7 @@ import anyio.lowlevel
 import msgspec
 
 __all__ = [
+    "FIRST",
     "INF",
     "NEVER",
     "NOBODYS",
@@ -39,10 +40,12 @@ NO_HOOK = -1
 ON = 0
 """The mark that is no time, but the index of the hook on the clock: storing an item of a list takes a quarter of the
 time that storing an attribute of a struct takes (5 ns, 20 ns), and each hook stores it three times."""
-NEVER = -1
-"""The last mark, of what never happens: the `call_next` of a hook that has none. It stays 0.0."""
-NOBODYS = -2
-"""The last but one, which nobody reads: it is set where an `around` ends that stands in the `call_next` of no other."""
+NEVER = 1
+"""The mark of what never happens: the `call_next` of a hook that has none. It stays 0.0."""
+NOBODYS = 2
+"""The mark that nobody reads: it is set where an `around` ends that stands in the `call_next` of no other."""
+FIRST = 3
+"""The first mark of the first hook."""
 NOT_EXPIRED = -2
 """Says that the alarm has stopped no hook; not `NO_HOOK`, which may be on the clock."""
 
