@@ -45,6 +45,9 @@ CALLS: list[tuple[Call, Any]] = [
 ]
 """One call of each class, and a result for it."""
 
+SECOND = 1_000_000_000
+"""In nanoseconds, by which a busy machine may be late."""
+
 replace = msgspec.structs.replace
 
 

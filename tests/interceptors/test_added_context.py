@@ -72,9 +72,12 @@ async def test_an_around_replaces_on_its_way_out_what_it_added_on_its_way_in() -
 
 
 async def test_two_hooks_with_the_same_id_do_not_replace_each_others_texts() -> None:
-    outcome = await run([before(adds("one"), id="same"), before(adds("two"), id="same")])
+    added = ("one", "two", "three")
 
-    assert texts(outcome) == [("same", "one"), ("same", "two")]
+    outcome = await run([before(adds(text), id=f"same {len(added)}") for text in added])
+
+    assert texts(outcome) == [("same 3", text) for text in added]
+    assert [each.nth for each in outcome.context] == [0, 1, 2]
 
 
 async def test_copies_of_a_call_share_its_context() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+import anyio
 import pytest
 from msgspec.structs import replace
 
@@ -14,11 +15,15 @@ from hookline.calls import (
     Call,
     CompactResult,
     Deny,
+    MemoryCall,
     MemoryResult,
     Message,
+    ModelCall,
     ModelResponse,
+    RequestCall,
     RequestResult,
     Respond,
+    StepCall,
     StepResult,
     ToolCall,
     ToolResult,
@@ -26,7 +31,7 @@ from hookline.calls import (
 from hookline.errors import HookDenied, HookReturnError
 from tests.tables import for_each
 
-from .calls import CALLS, Tool, after, around, before, guard, hook, run, statuses, tool_call, with_args
+from .calls import CALLS, Tool, after, around, before, guard, hook, run, statuses, tool_call, turns, until, with_args
 
 pytestmark = pytest.mark.anyio
 
@@ -147,6 +152,59 @@ async def test_a_tool_call_cannot_be_answered_with_anything_else(kind: str, name
     assert statuses(outcome) == [(kind, "error")]
     assert (outcome.denied is None) == (on_error == "open")
     assert len(tool.calls) == (on_error == "open")
+
+
+UNFIT: list[tuple[type, Any, str]] = [
+    (ModelCall, 42, "must be a ModelResponse, a str, a mapping of its fields, or an Exception instance; got int"),
+    (AgentCall, ["x"], "must be a AgentResult, a str, a mapping of its fields, or an Exception instance; got list"),
+    (StepCall, "text", "must be a StepResult, a mapping of its fields, or an Exception instance; got str"),
+    (MemoryCall, ToolResult(content="x"), "must be a MemoryResult, a mapping of its fields"),
+    (RequestCall, ValueError, "must be a RequestResult, a mapping of its fields"),
+    (RequestCall, {"status": "fine"}, "These are not fields of a RequestResult"),
+    (ModelCall, ModelResponse(content=None), "gave a ModelResponse whose `content` is None"),  # type: ignore[arg-type]
+    (MemoryCall, MemoryResult(stored="yes"), "gave a MemoryResult whose `stored` is 'yes'"),  # type: ignore[arg-type]
+]
+
+
+@ANSWERING
+@for_each(("of", "answer", "problem"), UNFIT, ids=lambda value: getattr(value, "__name__", str(value)[:30]))
+async def test_an_answer_that_does_not_fit_the_call_says_what_would(
+    kind: str, of: type, answer: Any, problem: str
+) -> None:
+    call, result = next(pair for pair in CALLS if type(pair[0]) is of)
+    tool = Tool(result)
+    closed = await run([hook(kind, saying(Respond(answer)), call=of)], call, tool)
+    assert tool.calls == []
+    opened = await run([hook(kind, saying(Respond(answer)), call=of, on_error="open")], call, tool)
+
+    assert closed.denied is not None
+    assert problem in closed.denied.reason
+    assert opened.result is result
+    assert statuses(closed) == statuses(opened) == [(kind, "error")]
+
+
+@for_each("same", [False, True])
+async def test_an_around_may_give_its_result_before_call_next_has_ended(*, same: bool) -> None:
+    tool = Tool()
+    given = tool.answer if same else ToolResult(content="other")
+
+    async def terminal(call: Any) -> Any:
+        result = await tool(call)
+        await turns(5)
+        return result
+
+    async with anyio.create_task_group() as group:
+
+        async def early(call: Any, call_next: Any) -> Any:
+            group.start_soon(call_next, call)
+            await until(lambda: tool.calls)
+            return given
+
+        outcome = await run([around(early)], terminal=terminal)
+
+    assert outcome.result is given
+    assert len(tool.calls) == 1
+    assert [(each.status, each.decision) for each in outcome.executions] == [("ok", "" if same else "changed")]
 
 
 # --- who sees an answer

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import contextvars
 import logging
+import time
 from time import perf_counter
 from typing import Any
 
@@ -17,6 +19,7 @@ from tests.tables import for_each
 
 from .calls import (
     CALLS,
+    SECOND,
     Tool,
     after,
     around,
@@ -416,6 +419,45 @@ async def test_a_background_hook_is_recorded_with_its_own_duration() -> None:
     (bg,) = [each for each in outcome.executions if each.hook_id == "bg"]
     assert 15 < bg.duration_ms <= outcome.duration_ms
     assert bg in records
+
+
+@KINDS
+@for_each("listening", [False, True])
+@for_each("is_async", [False, True])
+async def test_the_record_of_a_background_hook_says_when_it_began_and_how_long_it_ran(
+    kind: str, *, is_async: bool, listening: bool
+) -> None:
+    ran: list[float] = []
+    began_by: list[int] = []
+
+    def work(*args: Any) -> None:
+        began = perf_counter()
+        began_by.append(time.time_ns())
+        keep_busy(0.01)
+        ran.append(perf_counter() - began)
+
+    async def later(*args: Any) -> None:
+        work()
+
+    began, wall = perf_counter(), time.time_ns()
+    with recorded() if listening else contextlib.nullcontext():
+        outcome = await run([hook(kind, later if is_async else work, wait=False)])
+
+    (execution,) = outcome.executions
+    assert ran[0] * 1e3 <= execution.duration_ms <= (perf_counter() - began) * 1e3
+    assert wall - SECOND <= execution.time_unix_nano <= began_by[0] + SECOND
+
+
+async def test_the_record_of_a_slow_background_hook_has_the_time_of_its_begin_and_not_of_its_end() -> None:
+    ended: list[int] = []
+
+    async def slow(call: Any) -> None:
+        await anyio.sleep(0.1)
+        ended.append(time.time_ns())
+
+    outcome = await run([before(slow, wait=False)])
+
+    assert outcome.executions[0].time_unix_nano < ended[0]
 
 
 async def test_a_background_hook_that_edits_in_place_reaches_nobody() -> None:

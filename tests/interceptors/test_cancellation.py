@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
+import time
+from time import perf_counter
 from typing import Any
 
 import anyio
@@ -15,7 +17,7 @@ from hookline.calls import ToolResult
 from hookline.interceptors import Chain
 from tests.tables import for_each
 
-from .calls import Tool, after, around, before, guard, hook, recorded, tool_call, turns, until
+from .calls import SECOND, Tool, after, around, before, guard, hook, keep_busy, recorded, tool_call, turns, until
 
 pytestmark = pytest.mark.anyio
 
@@ -108,6 +110,29 @@ async def test_a_cancellation_reaches_background_hooks(kind: str) -> None:
 
     assert log == ["cancelled"]
     assert [(each.hook_id, each.status) for each in records] == [("hung", "dropped")]
+
+
+@pytest.mark.parametrize("kind", ["before", "after"])
+async def test_the_record_of_a_background_hook_that_was_cancelled_says_when_and_how_long_it_ran(kind: str) -> None:
+    entered: list[str] = []
+    took: list[float] = []
+
+    async def hung(*args: Any) -> None:
+        began = perf_counter()
+        entered.append("in")
+        keep_busy(0.01)
+        try:
+            await anyio.sleep_forever()
+        finally:
+            took.append(perf_counter() - began)
+
+    began, wall = perf_counter(), time.time_ns()
+    with recorded() as records:
+        assert await cancelled_inside(Chain([hook(kind, hung, wait=False)]), entered, Tool())
+
+    assert [each.status for each in records] == ["dropped"]
+    assert took[0] * 1e3 <= records[0].duration_ms <= (perf_counter() - began) * 1e3
+    assert wall - SECOND <= records[0].time_unix_nano <= time.time_ns() + SECOND
 
 
 async def test_background_hooks_do_not_start_after_a_cancellation() -> None:

@@ -1,14 +1,17 @@
 """One record per call that was led through interceptors, for whoever listens."""
 
 import asyncio
+import time
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from hookline import Agent, Chain, Deny, Hooks, ModelResponse, ScriptedModel, ToolCall, ToolResult, exec_agent
-from hookline.calls import AgentCall
+from hookline.calls import AgentCall, Ask
 from hookline.signals import ChainRun, HookExecution, chain_ran, hook_executed
+
+from .calls import SECOND, keep_busy
 
 pytestmark = pytest.mark.anyio
 
@@ -41,6 +44,36 @@ async def test_a_record_names_the_hooks_in_order_and_who_denied(ran: list[ChainR
         ("stop", "denied", "t"),
     ]
     assert (record.denied_by, record.reason) == ("stop", "no")
+
+
+async def test_a_record_of_a_call_about_which_a_person_is_asked_names_nobody_who_denied(ran: list[ChainRun]) -> None:
+    hooks = Hooks("h")
+    hooks.guard(ToolCall, id="asks")(lambda call: Ask("may it?"))
+
+    await Chain([hooks]).run(ToolCall(tool_name="x"), terminal)
+
+    [record] = ran
+    assert [(each.hook_id, each.status, each.decision) for each in record.executions] == [("asks", "denied", "asked")]
+    assert (record.denied_by, record.reason) == (None, None)
+
+
+async def test_a_record_says_when_the_first_hook_began_and_how_long_all_of_it_took(ran: list[ChainRun]) -> None:
+    took: list[float] = []
+    hooks = Hooks("h")
+    hooks.before(ToolCall)(lambda call: None)
+
+    async def busy(call: Any) -> ToolResult:
+        began = time.perf_counter()
+        keep_busy(0.02)
+        took.append(time.perf_counter() - began)
+        return ToolResult(content="ran")
+
+    began, wall = time.perf_counter(), time.time_ns()
+    await Chain([hooks]).run(ToolCall(tool_name="x"), busy)
+
+    [record] = ran
+    assert took[0] * 1e3 <= record.duration_ms <= (time.perf_counter() - began) * 1e3
+    assert wall - SECOND <= record.time_unix_nano <= time.time_ns() + SECOND
 
 
 async def test_a_terminal_that_raises_leaves_a_record_too(ran: list[ChainRun]) -> None:

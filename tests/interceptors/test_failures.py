@@ -339,6 +339,27 @@ async def test_a_hook_may_catch_what_the_terminal_raised_and_answer() -> None:
     assert statuses(outcome) == [("fallback", "ok"), ("after", "ok")]
 
 
+@for_each("is_async", [False, True], ids=["sync", "async"])
+async def test_an_after_that_raises_what_the_terminal_raised_although_a_hook_has_answered_has_failed(
+    *, is_async: bool
+) -> None:
+    broken = ValueError("tool")
+
+    async def mending(call: Any, call_next: Any) -> ToolResult:
+        with pytest.raises(ValueError, match="tool"):
+            await call_next(call)
+        return ToolResult(content="mended")
+
+    hooks = [after(raising(broken, is_async=is_async), id="outer", priority=1), around(mending, id="mending")]
+    closed = await run(hooks, terminal=Tool(error=broken))
+    opened = await run([replace(hooks[0], on_error="open"), hooks[1]], terminal=Tool(error=broken))
+
+    assert closed.denied is not None
+    assert closed.denied.hook_id == "outer"
+    assert statuses(closed) == statuses(opened) == [("mending", "ok"), ("outer", "error")]
+    assert opened.result == ToolResult(content="mended")
+
+
 async def test_catching_what_the_terminal_raised_and_returning_none_changes_nothing() -> None:
     broken = ValueError("tool")
 

@@ -6,13 +6,14 @@ import math
 from typing import Any
 
 import anyio
+import msgspec
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from hookline import Agent, Hooks, ScriptedModel, ToolRequest, exec_agent, tool
-from hookline.calls import Deny, ToolCall, ToolResult
-from hookline.hooks import AnyHook, copy_bundle
+from hookline.calls import Deny, ModelCall, ModelResponse, ToolCall, ToolResult
+from hookline.hooks import AnyHook, TextParts, copy_bundle
 from hookline.interceptors import Fence, FencedHooks
 
 pytestmark = pytest.mark.anyio
@@ -80,6 +81,29 @@ async def test_the_result_of_a_running_call_is_judged_by_the_new_hooks_in_their_
             definitions.change(stored("a", 2, point="after", says="a2"), b1, fenced={"a": 2}, revision=2)
 
     assert await run(definitions, during) == ["paid b1 a1", "paid b1 a2", "paid b1 a2"]
+
+
+@pytest.mark.parametrize("parts", [None, TextParts(max_chars=1)], ids=["whole", "one in parts"])
+async def test_the_answer_that_a_model_is_writing_is_judged_by_the_new_hooks_alone(parts: TextParts | None) -> None:
+    def judging(id: str, revision: int, parts: TextParts | None = None) -> Hooks:  # noqa: A002
+        bundle = Hooks(id)
+        bundle.from_definition = True
+
+        @bundle.after(ModelCall, id=id, parts=parts)
+        def add(call: ModelCall, response: ModelResponse) -> ModelResponse:
+            return msgspec.structs.replace(response, content=f"{response.content} {id}{revision}")
+
+        return copy_bundle(bundle, revision=revision, scope=None)
+
+    definitions = Definitions(judging("a", 1), judging("b", 1, parts))
+
+    def write(call: ModelCall) -> str:
+        definitions.change(judging("a", 2), judging("b", 1, parts), fenced={"a": 2}, revision=2)
+        return "written"
+
+    result = await exec_agent(Agent(id="writer", model=ScriptedModel(write)), "go", hooks=definitions.given())
+
+    assert result.output == "written b1 a2"
 
 
 async def test_a_fence_is_drained_while_the_calls_themselves_run() -> None:

@@ -12,11 +12,12 @@ import pytest
 
 from hookline.calls import Ask, Deny, Respond, ToolResult
 from hookline.errors import HookDenied
-from hookline.interceptors import Chain
+from hookline.interceptors import Chain, Outcome
 from hookline.signals import HookExecution, hook_executed
 from tests.tables import for_each
 
 from .calls import (
+    SECOND,
     Tool,
     after,
     around,
@@ -122,6 +123,35 @@ async def test_a_wrong_value_after_a_denial_is_recorded_as_an_error() -> None:
     outcome = await run([around(confused, id="confused"), guard(lambda call: Deny("no"), id="judge")])
 
     assert statuses(outcome) == [("confused", "error"), ("judge", "denied")]
+    assert outcome.executions[0].error == "returned 42 after a denial"
+
+
+AFTER_A_DENIAL: list[tuple[Any, str]] = [
+    (None, "ok"),
+    (ToolResult(content="mine"), "ok"),
+    (Respond("mine"), "ok"),
+    (Deny("mine"), "denied"),
+    (Ask("mine?"), "denied"),
+]
+
+
+@for_each(("value", "status"), AFTER_A_DENIAL, ids=lambda value: str(value)[:20])
+async def test_a_value_that_a_hook_may_return_has_no_effect_after_a_denial_and_is_no_error(
+    value: Any, status: str
+) -> None:
+    async def overruling(call: Any, call_next: Any) -> Any:
+        with pytest.raises(HookDenied):
+            await call_next(call)
+        return value
+
+    tool = Tool()
+    outcome = await run([around(overruling, id="outer"), guard(lambda call: Deny("no"), id="judge")], terminal=tool)
+
+    assert statuses(outcome) == [("outer", status), ("judge", "denied")]
+    assert outcome.executions[0].error is None
+    assert outcome.denied is not None
+    assert (outcome.denied.hook_id, outcome.denied.reason, outcome.asked, outcome.result) == ("judge", "no", None, None)
+    assert tool.calls == []
 
 
 @for_each("value", [None, Deny("no"), ValueError("x")], ids=["ok", "denied", "error"])
@@ -163,10 +193,51 @@ async def test_a_record_says_when_its_hook_began(listening: bool) -> None:
     assert first.time_unix_nano <= second.time_unix_nano
 
 
-async def test_the_duration_of_an_outcome_includes_the_call_itself() -> None:
-    outcome = await run([], terminal=Tool(seconds=0.02))
+@pytest.mark.parametrize("listening", [False, True])
+async def test_no_record_says_that_its_hook_began_before_the_call_or_after_it_ran(listening: bool) -> None:
+    began_by: list[int] = []
+    slack = SECOND if listening else round(time.get_clock_info("time").resolution * SECOND)
 
-    assert outcome.duration_ms > 15
+    async def look(call: Any, call_next: Any) -> Any:
+        began_by.append(time.time_ns())
+        return await call_next(call)
+
+    wall = time.time_ns()
+    with recorded() if listening else contextlib.nullcontext():
+        outcome = await run([around(look, priority=n) for n in range(3)])
+
+    assert len(outcome.executions) == 3
+    for execution, by in zip(outcome.executions, began_by, strict=True):
+        assert wall - SECOND <= execution.time_unix_nano <= by + slack
+
+
+@for_each("hooks", [[], [around(through)], [before(lambda call: None)]], ids=["none", "around", "before"])
+async def test_the_duration_of_an_outcome_is_that_of_hooks_and_call_in_milliseconds(hooks: list[Any]) -> None:
+    took: list[float] = []
+
+    async def terminal(call: Any) -> ToolResult:
+        began = time.perf_counter()
+        keep_busy(0.05)
+        took.append(time.perf_counter() - began)
+        return ToolResult(content="x")
+
+    chain, call = Chain(hooks), tool_call()
+    began = time.perf_counter()
+    outcome = await chain.run(call, terminal)
+    whole = time.perf_counter() - began
+
+    assert took[0] * 1e3 <= outcome.duration_ms <= whole * 1e3
+
+
+def test_an_outcome_that_somebody_makes_says_nothing_but_the_call_and_the_result() -> None:
+    call, result = tool_call(), ToolResult(content="x")
+
+    outcome = Outcome(call=call, result=result)
+
+    assert outcome.unwrap() is result
+    assert (outcome.denied, outcome.asked, outcome.stop, outcome.refusal) == (None, None, False, None)
+    assert (outcome.continues, outcome.guides, outcome.context, outcome.executions) == ([], [], [], [])
+    assert outcome.duration_ms == 0
 
 
 async def test_records_are_sent_with_the_chain_as_sender() -> None:

@@ -143,6 +143,22 @@ async def test_a_continue_and_a_guide_in_the_shadow_have_no_effect() -> None:
     assert decision_of(answered) == ("continued", "try again")
 
 
+async def test_shadow_hooks_of_one_bundle_judge_in_their_order_in_and_out_again() -> None:
+    log: list[str] = []
+    hooks = Hooks("shadow", shadow=True)
+    for n in (2, 1, 3):
+        hooks.before(ToolCall, priority=n)(lambda call, n=n: log.append(f"before {n}"))
+        hooks.guard(ToolCall, priority=n)(lambda call, n=n: log.append(f"guard {n}"))
+        hooks.after(ToolCall, priority=n + 3)(lambda call, result, n=n: log.append(f"after {n}"))
+
+    await run([hooks])
+
+    assert log == [
+        *("before 1", "before 2", "before 3", "guard 1", "guard 2", "guard 3"),
+        *("after 3", "after 2", "after 1"),
+    ]
+
+
 async def test_a_shadow_hook_sees_the_call_as_it_stands_at_its_place() -> None:
     seen: list[Any] = []
 

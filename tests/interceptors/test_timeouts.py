@@ -12,10 +12,12 @@ from typing import Any
 import anyio
 import anyio.lowlevel
 import pytest
+import trio
+import trio.testing
 
 from hookline.calls import Deny, ToolCall, ToolResult
 from hookline.errors import HookDenied, HookExecutionError, HookTimeoutError, HookUsageError
-from hookline.interceptors import Chain
+from hookline.interceptors import Chain, PastChain
 from tests.tables import for_each
 
 from .calls import (
@@ -98,6 +100,25 @@ async def test_the_default_timeout_is_the_chains(kind: str) -> None:
     outcome = await run([hook(kind, hang)], hook_timeout=0.01)
 
     assert statuses(outcome) == [(kind, "timeout")]
+
+
+def test_a_hook_has_30_seconds_where_nobody_says_otherwise() -> None:
+    limits: list[float] = []
+
+    async def judge() -> None:
+        outcome = await Chain([before(hang)]).run(tool_call(), Tool())
+        assert outcome.refusal is not None
+        assert outcome.refusal.__cause__ is not None
+        cause = outcome.refusal.__cause__.__cause__
+        assert isinstance(cause, HookTimeoutError)
+        limits.append(cause.timeout)
+        verdict = await PastChain([before(hang)]).judge(tool_call(), ToolResult(content="x"))
+        assert verdict is not None
+        assert "30 s" in str(verdict.executions[0].error)
+
+    trio.run(judge, clock=trio.testing.MockClock(autojump_threshold=0))
+
+    assert limits == [30.0]
 
 
 @for_each("timeout", [math.inf, 60, 1e300])
@@ -843,6 +864,27 @@ async def test_a_hook_that_blocked_too_long_cannot_start_the_hooks_inside() -> N
     assert ran == []
     assert outcome.denied is not None
     assert outcome.denied.hook_id == "slow"
+
+
+@for_each("inside", [None, before(lambda call: None), around(through, id="inner")], ids=["tool", "before", "around"])
+async def test_a_hook_that_calls_call_next_too_late_is_told_so(inside: Any) -> None:
+    told: list[HookTimeoutError] = []
+
+    async def slow(call: Any, call_next: Any) -> Any:
+        keep_busy(0.02)
+        try:
+            return await call_next(call)
+        except HookTimeoutError as error:
+            told.append(error)
+            raise
+
+    tool = Tool()
+    hooks = [around(slow, id="slow", timeout=0.01, priority=1), *([] if inside is None else [inside])]
+    outcome = await run(hooks, terminal=tool)
+
+    assert [(each.hook_id, each.point, each.timeout) for each in told] == [("slow", "ToolCall", 0.01)]
+    assert statuses(outcome) == [("slow", "timeout")]
+    assert tool.calls == []
 
 
 @pytest.mark.parametrize("options", [{}, {"budget": 5.0}], ids=["no budget", "budget"])

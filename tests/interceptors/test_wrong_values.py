@@ -26,6 +26,7 @@ from hookline.calls import (
     RequestResult,
     Respond,
     StepResult,
+    SubAgentCall,
     ToolCall,
     ToolRequest,
     ToolResult,
@@ -201,9 +202,12 @@ async def test_a_result_with_a_field_of_another_type_is_the_hooks_failure(
         return replace(await given(led) if kind == "around" else given, **{field: value})
 
     outcome = await run([hook(kind, spoil, call=type(call))], call=call, terminal=Tool(answer=result))
+    opened = await run([hook(kind, spoil, call=type(call), on_error="open")], call=call, terminal=Tool(answer=result))
 
     assert outcome.denied is not None
     assert f"gave a {of.__name__} whose `{field}` " in outcome.denied.reason
+    assert opened.result is result
+    assert statuses(outcome) == statuses(opened) == [(kind, "error")]
 
 
 @pytest.mark.parametrize("kind", ["after", "around"])
@@ -268,6 +272,36 @@ async def test_a_hook_cannot_say_that_a_call_is_somebody_elses(name: str, value:
         assert isinstance(outcome.refusal.__cause__.__cause__, HookReturnError)
 
 
+WHOSE: list[tuple[str, Any, Any]] = [
+    ("agent_id", "clerk", "boss"),
+    ("user_id", "ann", "bob"),
+    ("tags", ("old",), ("new",)),
+    ("tool_call_id", "t1", "t2"),
+    ("call_index", 1, 2),
+    ("call_index", 2, 1),
+    ("call_index", 1, True),
+    ("step_index", 3, 2),
+    ("step_index", 0, None),
+]
+
+
+@for_each("kind", ["before", "around"])
+@for_each(("name", "old", "new"), WHOSE, ids=str)
+async def test_nor_which_call_of_a_run_it_is_nor_who_runs_it(kind: str, name: str, old: Any, new: Any) -> None:
+    tool = Tool()
+
+    def forge(call: Any, *call_next: Any) -> Any:
+        changed = replace(call, **{name: new})
+        return call_next[0](changed) if call_next else changed
+
+    outcome = await run([hook(kind, forge)], tool_call(**{name: old}), tool)
+
+    assert outcome.denied is not None
+    assert f"changed `{name}` from {old!r} to {new!r}" in outcome.denied.reason
+    assert tool.calls == []
+    assert getattr(outcome.call, name) == old
+
+
 @pytest.mark.parametrize("name", ["operation_id", "tenant_id"])
 async def test_call_next_refuses_a_call_that_is_somebody_elses(name: str) -> None:
     tool = Tool()
@@ -307,6 +341,48 @@ async def test_a_changed_call_with_arguments_that_are_no_mapping_is_the_hooks_fa
     assert tool.calls == []
 
 
+WRONG_CALL_FIELDS: list[tuple[type, str, Any]] = [
+    (AgentCall, "instructions", 3),
+    (AgentCall, "input", ["hi"]),
+    (AgentCall, "input", [Message(role="nobody", content="hi")]),  # type: ignore[arg-type]
+    (AgentCall, "input", [Message(role="user", content=None)]),  # type: ignore[arg-type]
+    (AgentCall, "tools", ["search"]),
+    (ModelCall, "model", None),
+    (ModelCall, "messages", [{"role": "user", "content": "hi"}]),
+    (ModelCall, "messages", [Message(role="boss", content="hi")]),  # type: ignore[arg-type]
+    (ModelCall, "tools", [ToolSpec(name=3, description="", schema={})]),  # type: ignore[arg-type]
+    (ToolCall, "tool_name", 3),
+    (ToolCall, "toolset", None),
+    (SubAgentCall, "callee_id", 3),
+    (SubAgentCall, "instruction", ["help"]),
+    (CompactCall, "messages", ["hi"]),
+    (RequestCall, "method", None),
+    (RequestCall, "path", b"/"),
+    (MemoryCall, "key", 1),
+]
+
+
+@for_each("kind", ["before", "around"])
+@for_each(("of", "field", "value"), WRONG_CALL_FIELDS, ids=lambda value: getattr(value, "__name__", repr(value)))
+async def test_a_changed_call_with_a_field_of_another_type_is_the_hooks_failure(
+    of: type, field: str, value: Any, kind: str
+) -> None:
+    call, result = next(pair for pair in CALLS if type(pair[0]) is of)
+    tool = Tool(result)
+
+    def spoil(led: Any, *call_next: Any) -> Any:
+        changed = replace(led, **{field: value})
+        return call_next[0](changed) if kind == "around" else changed
+
+    outcome = await run([hook(kind, spoil, call=of)], call, tool)
+
+    assert outcome.denied is not None
+    assert "changed " in outcome.denied.reason
+    assert ("messages" if field == "input" else field) in outcome.denied.reason
+    assert tool.calls == []
+    assert statuses(outcome) == [(kind, "error")]
+
+
 @for_each("metadata", [None, 3, ["x"], "text"])
 async def test_metadata_that_is_no_mapping_is_a_wrong_value(metadata: Any) -> None:
     outcome = await run([before(lambda call: replace(call, metadata=metadata))])
@@ -329,6 +405,38 @@ async def test_metadata_that_cannot_be_read_is_a_wrong_value() -> None:
 
     assert outcome.denied is not None
     assert "cannot be used: ValueError: torn" in outcome.denied.reason
+
+
+@pytest.mark.parametrize("kind", ["before", "around", "after"])
+async def test_what_cannot_be_compared_with_what_was_there_is_a_change(kind: str) -> None:
+    tool = Tool()
+
+    async def odd(call: Any, *rest: Any) -> Any:
+        if kind == "after":
+            return replace(rest[0], metadata={"odd": Junk()})
+        changed = with_args(call, q=Junk())
+        return await rest[0](changed) if rest else changed
+
+    outcome = await run([hook(kind, odd)], terminal=tool)
+
+    assert outcome.denied is None
+    assert [(each.status, each.decision) for each in outcome.executions] == [("ok", "changed")]
+    if kind != "after":
+        assert type(tool.calls[0].args["q"]) is Junk
+
+
+@pytest.mark.parametrize("kind", ["before", "around", "after"])
+async def test_what_a_hook_gives_back_as_it_was_is_no_change_even_if_it_cannot_be_compared(kind: str) -> None:
+    async def giving_back(call: Any, *rest: Any) -> Any:
+        if kind == "around":
+            return await rest[0](call)
+        return rest[0] if rest else call
+
+    tool = Tool(ToolResult(content="x", metadata={"odd": Junk()}))
+    outcome = await run([hook(kind, giving_back)], tool_call(args={"odd": Junk()}), tool)
+
+    assert [(each.status, each.decision) for each in outcome.executions] == [("ok", "")]
+    assert outcome.result is tool.answer
 
 
 # --- metadata

@@ -551,8 +551,8 @@ async def test_an_approval_does_not_silence_a_before_that_was_not_heard_when_the
     assert heard.count("refuses") == 1
 
 
-@for_each("ids", [("a", "b", "c"), ("c", "b", "a"), ("same", "same", "same")], ids=" ".join)
-async def test_each_before_is_heard_once_over_the_pause_and_none_rewrites_after_it(ids: tuple[str, str, str]) -> None:
+@for_each("ids", ["abcd", "dcba", "aaaa", "abbc", "cbba"])
+async def test_each_before_is_heard_once_over_the_pause_and_none_rewrites_after_it(ids: str) -> None:
     heard: list[int] = []
 
     def rewrites(to: int, *, asks: bool = False) -> Any:
@@ -563,17 +563,56 @@ async def test_each_before_is_heard_once_over_the_pause_and_none_rewrites_after_
         return handler
 
     office = Office(
-        before(ToolCall, rewrites(1), priority=100, id=ids[0]),
-        before(ToolCall, rewrites(2, asks=True), priority=200, id=ids[1]),
-        before(ToolCall, rewrites(3), priority=300, id=ids[2]),
+        before(ToolCall, rewrites(1), priority=100, id=f"hook {ids[0]}"),
+        before(ToolCall, rewrites(2, asks=True), priority=200, id=f"hook {ids[1]}"),
+        before(ToolCall, rewrites(3), priority=300, id=f"hook {ids[2]}"),
+        before(ToolCall, rewrites(4), priority=400, id=f"hook {ids[3]}"),
     )
     result = await office.start()
     assert result.pending[0].args == {"amount": 1}
 
     await office.resume(Approve("p1"))
 
-    assert heard == [1, 2, 3]
+    assert heard == [1, 2, 3, 4]
     assert office.paid == [1]
+
+
+async def test_if_the_hook_that_asked_is_missing_on_resume_every_before_is_heard() -> None:
+    heard: list[str] = []
+
+    def refuses(made: ToolCall) -> Deny:
+        heard.append("refuses")
+        return Deny("destructive")
+
+    judge = before(ToolCall, refuses, priority=200, id="judge")
+    office = Office(before(ToolCall, asking, priority=100, id="asks"), judge)
+    await office.start()
+    assert heard == []
+
+    result = await office.resume(Approve("p1"), hooks=[judge], allow_missing_hooks=True)
+
+    assert (heard, office.paid) == (["refuses"], [])
+    assert told(result.messages)["p1"] == "destructive"
+
+
+async def test_an_around_that_is_heard_after_the_approval_cannot_change_what_was_approved() -> None:
+    heard: list[str] = []
+
+    async def rewrites(made: ToolCall, call_next: Any) -> Any:
+        heard.append("in")
+        result = await call_next(replace(made, args={"amount": 1}))
+        heard.append("out")
+        return result
+
+    office = Office(before(ToolCall, asking, priority=100), around(ToolCall, rewrites, priority=200))
+    result = await office.start()
+    assert result.pending[0].args == {"amount": 9}
+    assert heard == []
+
+    await office.resume(Approve("p1"))
+
+    assert office.paid == [9]
+    assert heard == ["in", "out"]
 
 
 @pytest.mark.parametrize("fails", [False, True])

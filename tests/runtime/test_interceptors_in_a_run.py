@@ -313,6 +313,24 @@ async def test_an_answered_tool_call_fires_its_pair_of_events_as_mocked_and_says
     assert len(recorder.of(BeforeToolCall)) == 1
 
 
+@for_each("reached", [False, True])
+async def test_a_tool_call_was_answered_by_the_hook_that_kept_the_tool_from_running(*, reached: bool) -> None:
+    paid: list[Any] = []
+
+    async def replacing(made: ToolCall, call_next: Any) -> Respond:
+        await call_next(made)
+        return Respond("another")
+
+    inner = around(ToolCall, lambda c, call_next: call_next(c) if reached else Respond("cached"), id="inner")
+    outer = around(ToolCall, replacing, id="outer", priority=0)
+    result, recorder = await play(paying(paid, calls(pay()), says()), inner, outer)
+
+    assert told(result.messages) == {"p1": "another"}
+    (ended,) = recorder.of(AfterToolCall)
+    assert (ended.mocked, ended.answered_by) == ((False, None) if reached else (True, "inner"))
+    assert bool(paid) is reached
+
+
 async def test_an_exception_given_as_the_answer_of_a_tool_counts_as_raised_by_it() -> None:
     hook = before(ToolCall, lambda c: Respond(OSError("down")), id="fault")
 

@@ -533,6 +533,8 @@ async def run_background_hook(traversal: Traversal, hook: CompiledInterceptor, a
         traversal.keep(hook, await judge_in_shadow(hook, *args))
         return
     started = perf_counter()
+    marks = traversal.clock.marks
+    marks[hook.start] = marks[hook.end] = started  # for its record: none of its time is on the clock
     background_of.set(args[0].metadata)
     try:
         error = await run_timed(hook.handler, args, refuse_return, is_async=hook.is_async, timeout=hook.timeout)

@@ -23,7 +23,7 @@ from hookline.execution import (
     refuse_awaitable,
 )
 from hookline.hooks import ControlInterceptor, Interceptor, Kind
-from hookline.interceptors._clock import INF, NO_HOOK, ON, Clock, drive_elsewhere
+from hookline.interceptors._clock import FIRST, INF, NEVER, NO_HOOK, NOBODYS, ON, Clock, drive_elsewhere
 from hookline.interceptors._failures import after_error, fail, late_call_next_error, ran_too_long, timeout_error
 from hookline.interceptors._return_values import (
     apply_after,
@@ -214,7 +214,7 @@ class CompiledChain:
         hooks: In the same order.
         enter: Leads a call from the outermost hook to the terminal and back.
         idle: The outcomes that a traversal begins with: one for the terminal, one for each `call_next`.
-        marks: What a clock begins with: the hook on it, four marks per hook, and one more, which nobody reads.
+        marks: What a clock begins with: the hook on it, `NEVER`, `NOBODYS`, and four marks per hook.
         background: Whether any of them is not waited for, shadow hooks among them.
         background_after: The `after` hooks that are not waited for.
         takes_context: Whether the hooks can add context for the model to the calls.
@@ -241,7 +241,7 @@ class CompiledChain:
             compile_interceptor(index, *ordered[index], places[index], hook_timeout=hook_timeout)
             for index in range(len(ordered))
         )
-        self.marks = [NO_HOOK, *[0.0] * (4 * len(ordered) + 1)]
+        self.marks = [NO_HOOK, 0.0, 0.0, *[0.0, 0.0, 0.0, 0.0] * len(ordered)]
         pairs = list(zip(self.hooks, ordered, strict=True))
         waited = [hook for hook, (given, _) in pairs if given.wait]
         enforced = [hook for hook in waited if hook.alone is None]
@@ -322,12 +322,12 @@ def place_marks(ordered: Sequence[Interceptor]) -> tuple[list[_Places], int]:
     following = dict(itertools.pairwise(layers))
     places, outer = [], NO_HOOK
     for index, hook in enumerate(ordered):
-        start = 4 * index + 1
-        inside = leave = NO_HOOK
+        start = FIRST + 4 * index
+        inside = leave = NEVER
         around = hook.kind == "around" and not hook.shadow
         if around:
             inner = following.get(index)
-            inside = 4 * inner + 1 if inner is not None and ordered[inner].kind == "around" else start + 2
+            inside = FIRST + 4 * inner if inner is not None and ordered[inner].kind == "around" else start + 2
             leave = start + 3
         places.append(_Places(outer, start, start + 1, inside, leave))
         if around:
@@ -582,7 +582,7 @@ def enter_around(around: Around, outer: CompiledInterceptor | None, slot: int) -
     hook, inner_slot, call_next = around
     handler, matches, index, limit = hook.handler, hook.matches, hook.index, hook.timeout
     start, end, on_return = hook.start, hook.end, hook.outer
-    outer_limit, outer_start, leave, outer_index = INF, start, -1, NO_HOOK  # the last mark is nobody's
+    outer_limit, outer_start, leave, outer_index = INF, start, NOBODYS, NO_HOOK
     if outer is not None:
         outer_limit, outer_start, leave, outer_index = outer.timeout, outer.start, outer.leave, outer.index
 

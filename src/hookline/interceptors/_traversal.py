@@ -66,8 +66,8 @@ class CompiledInterceptor(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         outer: Index of the `around` that it is inside of; `NO_HOOK` for none.
         start: Where the clock marks its begin.
         end: Where it marks its end.
-        inside: Where it marks the begin of its `call_next`; `NO_HOOK` for a hook that has none.
-        leave: Where it marks the end of that.
+        inside: Where it marks the begin of its `call_next`; `NEVER` for a hook that has none.
+        leave: Where it marks the end of that; `NEVER` too.
         alone: For a shadow hook, the compiled chain of this hook alone, by which it judges a call without any effect.
         parts: How it judges text in parts; `None` for no parts.
         part_chain: For such a hook, the compiled chain of this hook alone, by which it judges a part.
@@ -449,7 +449,7 @@ def executions_of(traversal: Traversal) -> list[HookExecution]:
         execution = noted.get(hook.index) if noted else None
         if execution is None:  # as `execution_of` makes it of a hook that did nothing special, at half the price
             start, end = marks[hook.start], marks[hook.end]
-            inside = marks[hook.inside] if hook.inside >= 0 else 0.0
+            inside = marks[hook.inside]
             if end:
                 own = end - start - (marks[hook.leave] - inside if inside else 0.0)
             else:  # an `around` outside of it has gone on without it, in another task
