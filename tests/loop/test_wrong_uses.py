@@ -12,7 +12,7 @@ from typing import Any
 import anyio.to_thread
 import pytest
 
-from hookline import AgentCall, Hooks, ModelResponse, OnComplete, ToolRequest
+from hookline import AgentCall, HookDispatcher, Hooks, ModelResponse, OnComplete, ToolRequest
 from hookline.errors import HookDefinitionError, HookUsageError, RunStopped, UnsupportedHookError
 from hookline.execution import return_portal
 from hookline.loop import wrap
@@ -247,6 +247,20 @@ def test_a_thread_whose_run_is_left_meanwhile_is_told_so(provider: Any) -> None:
 
     assert [type(error) for error in failures] == [HookUsageError]
     assert "is not open" in str(failures[0])
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("sync", [True], ids=["sync"])
+async def test_a_sync_run_whose_dispatcher_is_left_before_it_is_forgotten(way: Way) -> None:
+    async with way.opened() as client:
+        dispatcher = HookDispatcher()
+        async with dispatcher:
+            run: Any = wrap(client, dispatcher=dispatcher, operation_id="alone")
+            run.__enter__()
+        with pytest.raises(HookUsageError, match="has been left"):
+            run.__exit__(None, None, None)
+
+    assert not interrupt("alone")
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")

@@ -529,7 +529,8 @@ class HookDispatcher:
 
     def _waits(self, operation_id: str) -> bool:
         """Return whether to call the observers of an operation, or to unregister it, may take waiting."""
-        return self._host is not None or self._plan_of(operation_id).waits
+        live = self._operations.get(operation_id)
+        return self._host is not None or live is None or live.plan.waits
 
     def lane_lengths(self) -> list[int]:
         """Return the number of waiting events in each lane that is not empty. It can be called from any thread."""
