@@ -39,7 +39,9 @@ def price(item: str) -> str:
 async def wait(name: str) -> str:
     """Wait until a file is there."""
     import anyio
-    (HERE / f"{name}.waits").write_text(str(os.getpid()))
+    whole = HERE / f"{name}.written"
+    whole.write_text(str(os.getpid()))
+    whole.rename(HERE / f"{name}.waits")  # whoever sees the file sees the number in it
     while not (HERE / name).exists():
         await anyio.sleep(0.01)
     return "it is there"
