@@ -20,6 +20,7 @@ from contextvars import ContextVar, copy_context
 from types import FrameType
 from typing import Any, TypeVar, cast
 
+from hookline._deadlines import runs_on_trio
 from hookline.errors import HookUsageError
 
 __all__ = [
@@ -357,10 +358,10 @@ class LoopPortal(Portal):
 
     def _take_unused(self) -> bool:
         """Have the present thread run the event loop, if it may and no thread does; return whether it is to."""
-        if self._process != _process:
+        if self._process != _process or asyncio._get_running_loop() is not None or runs_on_trio():
             return False
         with self._lock:
-            if self._runner is not None or self._is_ending or _runs_event_loop():
+            if self._runner is not None or self._is_ending:
                 return False
             self._runner = threading.get_ident()
             return True
@@ -368,7 +369,7 @@ class LoopPortal(Portal):
     def _take_if_free(self) -> bool:
         if self._runner is not None:
             return self._runner == threading.get_ident()
-        if _runs_event_loop():
+        if asyncio._get_running_loop() is not None or runs_on_trio():  # a thread cannot run two
             self._hand_over()
             return False
         self._runner = threading.get_ident()
@@ -592,13 +593,6 @@ def _as_async(function: Callable[..., T]) -> Callable[..., Awaitable[T]]:
         return function(*args)
 
     return run
-
-
-def _runs_event_loop() -> bool:
-    """Return whether the present thread runs an event loop, and so cannot run another one."""
-    if asyncio._get_running_loop() is not None:
-        return True
-    return "trio" in sys.modules and bool(sys.modules["trio"].lowlevel.in_trio_run())
 
 
 class _Caller:

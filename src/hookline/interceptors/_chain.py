@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import sys
 import types
 from collections import deque
 from collections.abc import Awaitable, Generator, Iterable, Sequence
@@ -15,7 +14,7 @@ import anyio.abc
 import msgspec
 
 from hookline._checks import check_timeout, quote
-from hookline._deadlines import HandlerTimeoutError, runs_on_asyncio
+from hookline._deadlines import HandlerTimeoutError, runs_on_trio
 from hookline.calls import (
     CALLS,
     AddedContext,
@@ -304,8 +303,8 @@ class Chain:
         Raises:
             BaseException: The exception of the terminal, unchanged.
         """
-        on_asyncio = "trio" not in sys.modules or runs_on_asyncio()  # one frame less, mostly
-        kind = Clock if on_asyncio else ScopedClock
+        on_trio = runs_on_trio()
+        kind = ScopedClock if on_trio else Clock
         clock = kind(compiled.hooks, compiled.marks.copy(), self._budget, self._limited, self._limited)
         outcomes = compiled.idle.copy()
         if policy is None:
@@ -333,7 +332,7 @@ class Chain:
         try:
             if compiled.background:
                 await self._traverse_with_background(compiled, traversal)
-            elif compiled.waits and on_asyncio:  # as `drive_through`, but a frame less: each call of a run comes here
+            elif compiled.waits and not on_trio:  # as `drive_through`, but a frame less: each call of a run comes here
                 coroutine = enter_chain(compiled.enter, traversal)
                 for waits_for in coroutine:  # once at most, since `drive` drives it to its end
                     await drive(clock, coroutine, waits_for)
@@ -415,7 +414,7 @@ class PastChain:
         for each in sort_by_priority((hook, lane) for hook in hooks):
             placed.setdefault(each[0].call, []).append(each)
         self._compiled = {call: CompiledChain(each, hook_timeout=hook_timeout) for call, each in placed.items()}
-        self._clock = Clock if runs_on_asyncio() else ScopedClock
+        self._clock = ScopedClock if runs_on_trio() else Clock
 
     async def judge(self, call: Call, outcome: object) -> PastVerdict | None:
         """Run a stored call through the hooks.

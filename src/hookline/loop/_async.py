@@ -153,17 +153,14 @@ class LoopRun(RunBase[C], Generic[C]):
 
 
 class AsyncSurroundings:
-    """The operations of an async loop; all run in the caller's task."""
+    """The operations of an async loop; all run in the caller's task.
+
+    Attributes:
+        thread: The thread whose event loop the run belongs to.
+    """
 
     def __init__(self) -> None:
-        self._thread = threading.get_ident()
-
-    def check_thread(self) -> None:
-        if threading.get_ident() != self._thread:
-            raise HookUsageError(
-                "This run was opened in the event loop of another thread, and cannot be used in this one. Open a run "
-                "in each thread, with `async with wrap(...)`."
-            )
+        self.thread = threading.get_ident()
 
     def reader(self) -> object:
         return anyio.get_current_task().id

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple, NoReturn, Protocol, TypeAlias
@@ -40,7 +41,6 @@ from hookline.runtime import (
     Reject,
     Tool,
     ToolDone,
-    as_result,
     assign_call_ids,
     check_decisions,
     run_overlapping,
@@ -64,11 +64,14 @@ DETAILS_KEY = "hookline.loop"
 
 
 class Surroundings(Protocol):
-    """The operations that differ between an async and a sync loop."""
+    """The operations that differ between an async and a sync loop.
 
-    def check_thread(self) -> None:
-        """Raise if the run may not be used in this thread."""
-        ...
+    Attributes:
+        thread: The only thread that may use the run; `None` if any may.
+    """
+
+    @property
+    def thread(self) -> int | None: ...
 
     def reader(self) -> object:
         """Return the task or thread that makes a call."""
@@ -175,6 +178,7 @@ class LoopBinding:
         self.last: LastAnswer | None = None
         self.paused: RunPaused | None = None
         self._surroundings, self._provider, self._decide = surroundings, provider, decide
+        self._thread = surroundings.thread
         self._model = ""
         self._asking = 0
         self._step_begun = False
@@ -214,7 +218,11 @@ class LoopBinding:
                 f"Run {self.run.operation_id!r} waits for a person to decide about {names}. Before it goes on, call "
                 "`messages = run.messages` and `messages += run.resume([Approve(...)])`."
             )
-        self._surroundings.check_thread()
+        if self._thread is not None and self._thread != threading.get_ident():
+            raise HookUsageError(
+                "This run was opened in the event loop of another thread, and cannot be used in this one. Open a run "
+                "in each thread, with `async with wrap(...)`."
+            )
 
     @property
     def has_streams(self) -> bool:
@@ -601,15 +609,12 @@ class LoopBinding:
             RunStopped: If a hook ends the run.
         """
         found: dict[str, ToolDone] = {}
+        calls = {request.tool_call_id: self._prepare(request, approved=approved) for request, approved in requests}
 
-        async def make(name: str, call: Callable[[], Awaitable[ToolDone]]) -> None:
-            found[name] = await call()
+        async def make(name: str) -> None:
+            found[name] = await calls[name]()
 
-        calls = [
-            partial(make, request.tool_call_id, self._prepare(request, approved=approved))
-            for request, approved in requests
-        ]
-        await run_overlapping(self.run.run, calls)
+        await run_overlapping(self.run.run, [partial(make, name) for name in calls])
         for done in found.values():
             if done.stop is not None:
                 raise _stopped_error(done.stop)
@@ -621,11 +626,11 @@ class LoopBinding:
     def _prepare(self, request: ToolRequest, *, approved: bool) -> Callable[[], Awaitable[ToolDone]]:
         tool = self._tool_of(request)
 
-        async def work(args: Mapping[str, Any]) -> ToolResult:
+        async def work(args: Mapping[str, Any]) -> Any:
             if tool is None:
                 known = [f"{each.toolset}/{each.name}" for each in self.names.tools.values()]
                 raise UnknownToolError(f"{request.toolset}/{request.tool_name}", known)
-            return as_result(tool.name, await self._surroundings.run_tool(tool, args))
+            return await self._surroundings.run_tool(tool, args)
 
         approval = tool.needs_approval if tool is not None else False
         return self.run.prepare_tool_call(request, work, approved=approved, needs_approval=approval)

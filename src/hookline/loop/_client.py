@@ -41,6 +41,7 @@ TOOL_RUNNER = "ToolRunner"
 
 _MARK = "_hookline_operation_id"
 
+MOST_PATHS = 100
 MOST_SHAPES = 100
 _known_names: dict[tuple[object, ...], tuple[str, ...]] = {}
 """Names of attributes that may be resources, by the names and classes of all attributes of a client."""
@@ -70,7 +71,8 @@ def check_client(client: object) -> ClientKind:
     Raises:
         HookUsageError: If an object is not such a client, or if it already has hooks.
     """
-    kind = None if isinstance(client, type) else _find_kind(client)
+    given: Any = type(client)
+    kind = None if isinstance(client, type) else _kind_of_class(given)
     if kind is None:
         raise HookUsageError(
             f"`wrap` takes a client of the packages openai or anthropic, such as AsyncOpenAI() or Anthropic(); got "
@@ -87,14 +89,10 @@ def check_client(client: object) -> ClientKind:
 
 def kind_of(client: object) -> ClientKind:
     """Return the kind of a client that `check_client` accepts."""
-    kind = _find_kind(client)
-    assert kind is not None
-    return kind
-
-
-def _find_kind(client: object) -> ClientKind | None:
     kind: Any = type(client)
-    return _kind_of_class(kind)
+    found = _kind_of_class(kind)
+    assert found is not None
+    return found
 
 
 @functools.cache
@@ -124,6 +122,7 @@ def format_named(name: str) -> Format | None:
     return _BY_NAME.get(name)
 
 
+@functools.lru_cache(maxsize=MOST_PATHS)
 def format_of_path(path: str) -> Format | None:
     """Return the protocol of the model calls at a URL path; `None` for other calls."""
     path = path.partition("?")[0]

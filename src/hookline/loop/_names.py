@@ -14,13 +14,13 @@ from hookline._checks import quote
 from hookline.errors import HookUsageError
 from hookline.runtime import Tool, tool
 
-__all__ = ["AnyTools", "ToolNames", "collect_tools", "make_tool"]
+__all__ = ["AnyTools", "ToolNames", "collect_tools"]
 
 AnyTools = Iterable[Callable[..., Any]] | Mapping[str, Callable[..., Any]]
 """Tools as `wrap` takes them: functions and `Tool`s, or by the names that the model calls them."""
 
-_tools: WeakKeyDictionary[Callable[..., Any], dict[tuple[str | None, bool], Tool]] = WeakKeyDictionary()
-"""Tools by their function."""
+_tools: WeakKeyDictionary[Callable[..., Any], dict[str | None, Tool]] = WeakKeyDictionary()
+"""Tools by their function, and by the name that was given for them."""
 
 _INVALID = re.compile(r"[^a-zA-Z0-9_-]")
 
@@ -91,25 +91,19 @@ def _make_tool(name: str | None, entry: Any) -> Tool:
             f"A tool is a function or a `Tool`; got {quote(entry)}. Give the JSON Schemas of your tools to the client, "
             "as before, and the functions to `tools=`; or use `run.tools`, which are the schemas of the functions."
         )
-    return make_tool(entry, name)
+    return _tool_of(entry, name)
 
 
-def make_tool(function: Callable[..., Any], name: str | None, *, in_thread: bool = True) -> Tool:
-    """Return the tool for a function; cached, because describing a function takes long.
+def _tool_of(function: Callable[..., Any], name: str | None) -> Tool:
+    """Return the tool for a function; kept, because describing a function takes long.
 
     Args:
         function: The function.
         name: The name for the model; the function's name unless given.
-        in_thread: Whether a plain function runs in a worker thread.
     """
     if not inspect.isfunction(function):  # a bound method is another object each time, and would be gone at once
-        return _describe(function, name, in_thread)
+        return tool(function, name=name)
     kept = _tools.setdefault(function, {})
-    if (name, in_thread) not in kept:
-        kept[name, in_thread] = _describe(function, name, in_thread)
-    return kept[name, in_thread]
-
-
-def _describe(function: Callable[..., Any], name: str | None, in_thread: bool) -> Tool:
-    made: Tool = tool(function, name=name, in_thread=in_thread)
-    return made
+    if name not in kept:
+        kept[name] = tool(function, name=name)
+    return kept[name]

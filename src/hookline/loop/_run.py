@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping
-from typing import Any, Generic, TypeVar
+from functools import cached_property
+from typing import Any, Generic, NoReturn, TypeVar
 
 from hookline.errors import HookUsageError
 from hookline.events import PendingTool
@@ -31,40 +32,47 @@ class RunBase(Generic[C]):
     def __init__(self, client: C, adapter: AdapterRun, names: ToolNames, decide: Decide | None) -> None:
         self._given_client, self._adapter, self._names, self._decide = client, adapter, names, decide
         self._kind = kind_of(client)
-        self._bound: LoopBinding | None = None
-        self._is_open = False
+        self._is_open = self._has_begun = False
         self.operation_id = adapter.operation_id
 
-    @property
+    # Set when the run begins. Properties would be one call more wherever they are read.
+    @cached_property
     def _binding(self) -> LoopBinding:
-        if self._bound is None:
-            raise HookUsageError(
-                f"Run {self.operation_id!r} has not begun: use it inside of `async with wrap(client, ...) as run:`, "
-                "or `with` for a sync client."
-            )
-        return self._bound
+        self._raise_not_begun()
+
+    @cached_property
+    def client(self) -> C:
+        """A copy of your client whose model calls go through the hooks."""
+        self._raise_not_begun()
+
+    def _raise_not_begun(self) -> NoReturn:
+        raise HookUsageError(
+            f"Run {self.operation_id!r} has not begun: use it inside of `async with wrap(client, ...) as run:`, "
+            "or `with` for a sync client."
+        )
 
     def _begin(self, surroundings: Surroundings) -> LoopBinding:
-        if self._bound is not None:
+        if self._has_begun:
             raise HookUsageError(
                 f"Run {self.operation_id!r} was opened already; each run has one block. Call `wrap` again for the "
                 "next run."
             )
         kind = self._kind
-        self._bound = LoopBinding(
+        self._has_begun = True
+        self._binding = LoopBinding(
             self._adapter, self._names, surroundings, self._decide, native=kind.native, provider=kind.provider
         )
-        return self._bound
+        return self._binding
 
     def _open_client(self, ask: Callable[[Exchange], Any]) -> None:
         """Create the client of the run, with no reference to this object, so that `__del__` notices a forgotten run."""
-        self._client = hook_client(self._given_client, self.operation_id, ask)
+        self.client = hook_client(self._given_client, self.operation_id, ask)
         self._is_open = True
 
     def _end(self) -> None:
         if self._is_open:
             self._is_open = False
-            drop_resources(self._client)  # so that the client dies with the run, without the collector
+            drop_resources(self.client)  # so that the client dies with the run, without the collector
 
     def __del__(self) -> None:
         if getattr(self, "_is_open", False):
@@ -75,12 +83,6 @@ class RunBase(Generic[C]):
                 source=self,
                 stacklevel=2,
             )
-
-    @property
-    def client(self) -> C:
-        """A copy of your client whose model calls go through the hooks."""
-        self._binding  # noqa: B018  (raises before the run has begun)
-        return self._client
 
     @property
     def tools(self) -> list[dict[str, Any]]:

@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from functools import partial
 from types import TracebackType
-from typing import Any, Generic, NamedTuple, NoReturn, TypeVar
+from typing import Any, Generic, NoReturn, TypeVar
 
 import anyio
 
@@ -27,10 +27,9 @@ from hookline.execution import (
 from hookline.loop._binding import Decide, LastAnswer, LoopBinding, ToolCalls
 from hookline.loop._client import Exchange
 from hookline.loop._judged_streams import JudgedStream, Take, judge_sync
-from hookline.loop._names import make_tool
 from hookline.loop._run import RunBase
 from hookline.loop._streams import End, OpenStream, watch_sync
-from hookline.runtime import AgentDone, Approve, Reject, Tool, tool
+from hookline.runtime import AgentDone, Approve, PlainFunction, Reject, Tool
 
 __all__ = ["SyncLoopRun"]
 
@@ -214,13 +213,15 @@ class SyncSurroundings:
     Attributes:
         portal: The event loop of the hooks.
         cancel_called: Whether the run was interrupted.
+        thread: `None`, because any thread may use a sync run.
     """
+
+    thread = None
 
     def __init__(self, portal: LoopPortal) -> None:
         self.portal = portal
         self.cancel_called = False
         self._scopes: set[anyio.CancelScope | TasklessCall] = set()
-        self._runners: dict[int, ToolRunner] = {}
 
     def run(self, binding: LoopBinding, function: Callable[..., Awaitable[T]], *args: Any) -> T:
         """Run an async function of a run for the present thread."""
@@ -289,9 +290,6 @@ class SyncSurroundings:
             else:  # a tool that interrupts its run is not called in the event loop
                 self.portal.call_soon(scope.cancel)
 
-    def check_thread(self) -> None:
-        """Do nothing, because any thread may use a sync run."""
-
     def reader(self) -> object:
         return calling_thread()
 
@@ -305,18 +303,15 @@ class SyncSurroundings:
     async def make_result(self, exchange: Exchange, answer: Mapping[str, Any]) -> Any:
         return await run_in_caller(lambda: exchange.make_result(answer))
 
-    async def run_tool(self, tool_: Tool, args: Mapping[str, Any]) -> object:
-        return await self._runner_of(tool_).run(args)
+    async def run_tool(self, tool: Tool, args: Mapping[str, Any]) -> object:
+        run = tool.run
+        if isinstance(run, PlainFunction) and not run.is_async:
+            return await run_in_caller(partial(run.call, args))
+        return await run(args)
 
-    def is_plain(self, tool_: Tool) -> bool:
+    def is_plain(self, tool: Tool) -> bool:
         """Return whether a tool is a plain function, which runs in the caller's thread."""
-        return self._runner_of(tool_).is_plain
-
-    def _runner_of(self, tool_: Tool) -> ToolRunner:
-        runner = self._runners.get(id(tool_))
-        if runner is None:
-            runner = self._runners[id(tool_)] = make_runner(tool_)
-        return runner
+        return isinstance(tool.run, PlainFunction) and not tool.run.is_async
 
     async def decide(self, decide: Decide, pending: PendingTool) -> Approve | Reject:
         decision: Any
@@ -344,42 +339,3 @@ class SyncSurroundings:
 
     async def close(self, http: Any) -> None:
         await run_in_caller(http.close)
-
-
-class ToolRunner(NamedTuple):
-    """How a sync loop runs a tool.
-
-    Attributes:
-        run: Runs it with its arguments.
-        is_plain: Whether it is a plain function, which runs in the caller's thread, and not in the event loop.
-    """
-
-    run: Callable[[Mapping[str, Any]], Coroutine[Any, Any, object]]
-    is_plain: bool
-
-
-def make_runner(tool_: Tool) -> ToolRunner:
-    """Return how to run a tool."""
-    function = tool_.function
-    if function is None or is_async_handler(function) or tool_.run.__module__ != tool.__module__:
-
-        async def run(args: Mapping[str, Any]) -> object:
-            return await tool_.run(args)
-
-        return ToolRunner(run, is_plain=False)
-    plain = make_tool(function, tool_.name, in_thread=False)
-
-    async def run_plain(args: Mapping[str, Any]) -> object:
-        return await run_in_caller(lambda: _finish(plain.run(args)))
-
-    return ToolRunner(run_plain, is_plain=True)
-
-
-def _finish(work: Any) -> object:
-    """Run a coroutine that never waits, without an event loop."""
-    try:
-        work.send(None)
-    except StopIteration as stop:
-        return stop.value
-    work.close()
-    raise HookUsageError("This tool is a plain function that returned an awaitable. Make it an `async def`.")

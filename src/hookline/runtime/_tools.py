@@ -17,9 +17,10 @@ from hookline._checks import quote
 from hookline._readonly import writable
 from hookline.calls import ToolCall, ToolResult, ToolSpec, check_result
 from hookline.errors import AgentDefinitionError, HookUsageError, ToolArgumentsError, ToolResultError
+from hookline.execution import is_async_handler
 from hookline.runtime._docstrings import parse_docstring
 
-__all__ = ["Tool", "ToolSource", "as_result", "is_source", "open_sources", "tool"]
+__all__ = ["PlainFunction", "Tool", "ToolSource", "as_result", "is_source", "open_sources", "tool"]
 
 logger = logging.getLogger("hookline")
 
@@ -253,17 +254,49 @@ def _runner(
         async def run(args: Mapping[str, Any]) -> object:
             return await fn(**bind(args))
 
-    elif in_thread:
+        return run
+    return PlainFunction(fn, bind, in_thread=in_thread)
 
-        async def run(args: Mapping[str, Any]) -> object:
-            return await _await_if_needed(await _in_thread(functools.partial(fn, **bind(args))))
 
-    else:
+class PlainFunction:
+    """The `run` of a tool that was made from a plain function.
 
-        async def run(args: Mapping[str, Any]) -> object:
-            return await _await_if_needed(fn(**bind(args)))
+    Args:
+        function: The function.
+        bind: Checks the model's arguments, and returns those of the function.
+        in_thread: Whether the function runs in a worker thread.
 
-    return run
+    Attributes:
+        is_async: Whether the function says that it returns an awaitable, as a decorated async function does.
+    """
+
+    __slots__ = ("_bind", "_function", "_in_thread", "is_async")
+
+    def __init__(
+        self, function: Callable[..., Any], bind: Callable[[Mapping[str, Any]], dict[str, Any]], *, in_thread: bool
+    ) -> None:
+        self._function, self._bind, self._in_thread = function, bind, in_thread
+        self.is_async = is_async_handler(function)
+
+    async def __call__(self, args: Mapping[str, Any]) -> object:
+        """Call the function, in a worker thread unless it is a quick one."""
+        bound = self._bind(args)
+        if self._in_thread:
+            return await _await_if_needed(await _in_thread(functools.partial(self._function, **bound)))
+        return await _await_if_needed(self._function(**bound))
+
+    def call(self, args: Mapping[str, Any]) -> object:
+        """Call the function in the present thread.
+
+        Raises:
+            HookUsageError: If it returns an awaitable.
+        """
+        value = self._function(**self._bind(args))
+        if not inspect.isawaitable(value):
+            return value
+        if inspect.iscoroutine(value):
+            value.close()  # or Python would warn that nobody has awaited it
+        raise HookUsageError("This tool is a plain function that returned an awaitable. Make it an `async def`.")
 
 
 async def _await_if_needed(value: object) -> object:
