@@ -52,7 +52,8 @@ from hookline.runtime._state import tool_message as tool_message
 from hookline.runtime._steps import assign_call_ids as assign_call_ids
 from hookline.runtime._sub_agents import describe_result as describe_result
 from hookline.runtime._tool_calls import run_overlapping as run_overlapping
-from hookline.runtime._tools import PlainFunction, Tool, ToolSource, as_result, tool
+from hookline.runtime._tools import PlainFunction as PlainFunction
+from hookline.runtime._tools import Tool, ToolSource, as_result, tool
 
 __all__ = [
     "KINDS",
@@ -80,7 +81,6 @@ __all__ = [
     "OperationResult",
     "OperationState",
     "OperationStore",
-    "PlainFunction",
     "Reject",
     "RemoteHearer",
     "ScriptedModel",
