@@ -135,6 +135,21 @@ async def test_plain_tools_of_a_sync_loop_run_in_the_thread_of_the_caller(way: W
     database.close()
 
 
+@pytest.mark.anyio
+@pytest.mark.parametrize("sync", [True, "alone"], ids=["sync", "alone"])
+@pytest.mark.filterwarnings("error")
+async def test_a_plain_tool_of_a_sync_loop_that_returns_an_awaitable_is_told_to_the_model(way: Way) -> None:
+    async def late() -> str:
+        return "late"
+
+    def soon() -> Any:
+        return late()
+
+    assert await told(way, ToolRequest("soon", tool_call_id="c1"), tools=[soon]) == [
+        "HookUsageError: This tool is a plain function that returned an awaitable. Make it an `async def`."
+    ]
+
+
 def observers(*events: type[Event], is_async: bool) -> tuple[Hooks, list[Any]]:
     """Return plain observers, and the events that they saw; beside them an async one if the run is to need a task."""
     hooks, seen = Hooks("watch"), list[Any]()
