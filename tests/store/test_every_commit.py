@@ -124,7 +124,7 @@ async def test_whichever_commit_fails_nothing_is_stuck_lost_or_doubled(
                 for nth, name in zip(commits, names, strict=True):
                     # One alone, and an outage that outlasts the first tries to mend it, in turn.
                     faults.at(nth, 1 if nth % 2 else 4)
-                    async with asyncio.timeout(30):
+                    async with asyncio.timeout(300):
                         await scene(store, name)
                         await outbox.idle()
                     hits += faults.hits > 0
