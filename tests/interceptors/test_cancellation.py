@@ -242,7 +242,7 @@ async def test_a_hook_that_swallows_a_plain_asyncio_cancel_does_not_keep_the_cal
     task.cancel()
 
     with pytest.raises(asyncio.CancelledError):
-        await asyncio.wait_for(task, 2)
+        await asyncio.wait_for(task, 20)
 
 
 @ASYNCIO
@@ -293,7 +293,7 @@ async def test_a_cancel_and_a_timeout_at_once_are_a_cancel() -> None:
     await until(lambda: "dying" in entered)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
-        await asyncio.wait_for(task, 2)
+        await asyncio.wait_for(task, 20)
 
     assert tool.calls == []
 
