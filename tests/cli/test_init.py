@@ -47,6 +47,15 @@ def test_the_project_runs_and_its_tests_pass(tmp_path: Path) -> None:
     assert (tested.returncode, "1 passed" in tested.stdout) == (0, True), tested.stdout
 
 
+def test_a_project_in_the_current_folder_is_said_to_be_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    made = run("init")
+
+    assert "suite.schema.json in this folder.\n" in made.stdout
+    assert "  cd " not in made.stdout
+
+
 def test_the_suite_of_the_project_passes_and_fits_its_schema(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run("init", str(tmp_path))
     monkeypatch.delitem(sys.modules, "agent", raising=False)

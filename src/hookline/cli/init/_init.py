@@ -34,7 +34,7 @@ def init(
     with report_errors():
         write_project(folder)
     shown = make_copyable(str(folder))
-    typer.echo(f"Created {', '.join(PROJECT)} in {shown}.")
+    typer.echo(f"Created {', '.join(PROJECT)} in {'this folder' if folder == Path() else shown}.")
     typer.echo("\nRun the agent, then its tests:")
     if folder != Path():
         typer.echo(f"  cd {shown}")
