@@ -205,7 +205,7 @@ class Hook(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TextParts(msgspec.Struct, frozen=True, kw_only=True):
-    """How an `after` hook of `ModelCall` judges an answer while the model writes it.
+    """The way in which an `after` hook of `ModelCall` judges an answer while the model writes it.
 
     The hook is called with a `PartialResponse` for each part, and at the end with the whole answer. After each call,
     readers get the text that it let pass, but for the tail that is held.
