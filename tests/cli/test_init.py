@@ -52,8 +52,17 @@ def test_a_project_in_the_current_folder_is_said_to_be_there(tmp_path: Path, mon
 
     made = run("init")
 
-    assert "suite.schema.json in this folder.\n" in made.stdout
-    assert "  cd " not in made.stdout
+    assert made.stdout.endswith(
+        "in this folder.\n\nRun the agent, then its tests:\n  python agent.py\n  python -m pytest -q\n"
+    )
+
+
+def test_without_pytest_the_command_that_installs_it_is_shown(tmp_path: Path) -> None:
+    program = "import sys; sys.modules['pytest'] = None; from hookline.cli import main; main()"
+
+    made = start(tmp_path, "-c", program, "init")
+
+    assert "  python agent.py\n  python -m pip install pytest\n  python -m pytest -q\n" in made.stdout
 
 
 def test_the_suite_of_the_project_passes_and_fits_its_schema(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
