@@ -205,7 +205,7 @@ class Hook(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TextParts(msgspec.Struct, frozen=True, kw_only=True):
-    """How an `after` hook of `ModelCall` judges an answer while the model writes it.
+    """The way in which an `after` hook of `ModelCall` judges an answer while the model writes it.
 
     The hook is called with a `PartialResponse` for each part, and at the end with the whole answer. After each call,
     readers get the text that it let pass, but for the tail that is held.
@@ -298,6 +298,18 @@ def _wrong_call(given: object, kind: str) -> str:
         if name in events:
             return f"{quote(given)} is an event, not a call; you mean hooks.{kind}({call})"
     return f"{quote(given)} is not one of the eight calls: {', '.join(EVENTS_OF_CALLS)}"
+
+
+def _refuse_bare(given: object, decorator: str, example: str) -> None:
+    """Refuse `@hooks.on` without an event: it would take the function for the event, and register nothing.
+
+    Raises:
+        HookDefinitionError: If a function was given.
+    """
+    if callable(given) and not isinstance(given, type):
+        raise HookDefinitionError(
+            f"@hooks.{decorator}", f"name what the hook is for, such as @hooks.{decorator}({example}); got a function"
+        )
 
 
 def _class_name(given: object) -> str:
@@ -611,6 +623,7 @@ class Hooks:
         Raises:
             HookDefinitionError: If an argument or the function is invalid.
         """
+        _refuse_bare(event, "on", "AfterToolCall")
 
         def register(handler: Callable[[E], Nothing]) -> Callable[[E], Nothing]:
             name = id if id is not None else self._default_id(handler)
@@ -826,6 +839,7 @@ class Hooks:
         hold_text: bool = True,
     ) -> Callable[[Any], Any]:
         """Return the decorator that adds an interceptor of a kind to the bundle."""
+        _refuse_bare(call, kind, "ToolCall")
 
         def register(handler: Any) -> Any:
             hook = Interceptor(

@@ -130,6 +130,17 @@ def test_a_master_key_that_is_not_the_store_s_is_to_fix(url: str, tmp_path: Path
     assert not (tmp_path / "hookline.key").exists()
 
 
+def test_a_broken_master_key_is_to_fix_before_anything_is_signed(url: str, tmp_path: Path) -> None:
+    assert diagnose(url)[1]["master key"].state == "ok"
+    (tmp_path / "hookline.key").write_text("no key")
+
+    code, checks = diagnose(url)
+
+    assert (code, checks["master key"].state) == (1, "fix")
+    assert "delete the file" in checks["master key"].fix
+    assert (tmp_path / "hookline.key").read_text() == "no key"
+
+
 @pytest.mark.parametrize(("revision", "told"), [("9999", "update hookline here"), ("0001", "migrates it")])
 def test_tables_of_another_version_are_to_fix_and_stay_as_they_are(
     url: str, tmp_path: Path, revision: str, told: str
@@ -162,6 +173,7 @@ def test_a_database_that_nobody_answers_for_is_to_fix(monkeypatch: pytest.Monkey
     code, checks = diagnose("postgresql://me:geheim@127.0.0.1:9/x")
 
     assert (code, checks["store"].state) == (1, "fix")
+    assert "Start the database" in checks["store"].fix
     assert "geheim" not in str(checks)
 
 

@@ -436,7 +436,7 @@ ROWS: dict[str, list[tuple[int, str]]] = {
         (MISUSED, "kept 1 --store sqlite:///missing.db"),
     ],
     "hooks order": [
-        (FAILED, "ToolCall.guard kept"),
+        (FAILED, "ToolCall.guard unknown"),  # not `kept` alone: another case may have removed all the others
         (MISUSED, "ToolCall.nothing kept"),
         (MISUSED, "ToolCall.guard"),
         (MISUSED, "ToolCall.guard kept --store sqlite:///missing.db"),

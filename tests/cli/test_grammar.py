@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +15,7 @@ import typer
 from hookline.cli._app import app
 from tests.cli.operated import database, run
 from tests.cli.terminals import Terminal
+from tests.docs.markdown import ROOT, rows
 
 DEFINITION = '[[hooks]]\nname = "A"\npoint = "ToolCall.guard"\nhandler = "deny"\n'
 
@@ -97,7 +99,7 @@ def assert_readable(shown: str) -> None:
     assert max(len(line) for line in [usage, *rest]) <= 80
     assert not [line for line in rest if "…" in line or line.endswith("...")]
     assert not [noise for noise in ("<bool>", "<str>", "range>", "x>=", "<=x", "[required]") if noise in shown]
-    assert "{" not in usage
+    assert not [noise for noise in ("{", "......", "[[") if noise in usage]
 
 
 @pytest.mark.parametrize("path", HELPS, ids=" ".join)
@@ -106,6 +108,23 @@ def test_help_fits_eighty_columns_and_cuts_nothing(path: tuple[str, ...]) -> Non
 
     assert shown.exit_code == 0
     assert_readable(shown.stdout)
+
+
+def test_help_shows_the_words_that_an_option_may_have() -> None:
+    assert "  --format csv|jsonl " in run("audit", "export", "--help", width=80).stdout
+
+
+def test_every_command_is_in_the_reference_with_its_verbs() -> None:
+    page = (ROOT / "docs" / "reference" / "command-line.md").read_text()
+    shown = [row for heading in ("Commands on a store", "Other commands") for row in rows(page, heading)]
+
+    for noun, *verbs in filter(None, HELPS):
+        text = " ".join(
+            cell for row in shown if f"{row[0].strip('`')} ".startswith(f"hookline {noun} ") for cell in row
+        )
+        assert text, f"hookline {noun}"
+        missing = [verb for verb in verbs if not re.search(rf"[` ]{verb}[` ]", text)]
+        assert missing == [], f"hookline {noun}"
 
 
 @pytest.mark.parametrize("line", ["--help", "serve --help"])

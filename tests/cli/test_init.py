@@ -47,6 +47,24 @@ def test_the_project_runs_and_its_tests_pass(tmp_path: Path) -> None:
     assert (tested.returncode, "1 passed" in tested.stdout) == (0, True), tested.stdout
 
 
+def test_a_project_in_the_current_folder_is_said_to_be_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    made = run("init")
+
+    assert made.stdout.endswith(
+        "in this folder.\n\nRun the agent, then its tests:\n  python agent.py\n  python -m pytest -q\n"
+    )
+
+
+def test_without_pytest_the_command_that_installs_it_is_shown(tmp_path: Path) -> None:
+    program = "import sys; sys.modules['pytest'] = None; from hookline.cli import main; main()"
+
+    made = start(tmp_path, "-c", program, "init")
+
+    assert "  python agent.py\n  python -m pip install pytest\n  python -m pytest -q\n" in made.stdout
+
+
 def test_the_suite_of_the_project_passes_and_fits_its_schema(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run("init", str(tmp_path))
     monkeypatch.delitem(sys.modules, "agent", raising=False)

@@ -83,7 +83,7 @@ def test_of_several_calls_each_is_named_until_one_is_left(url: str) -> None:
 @pytest.mark.parametrize(
     ("args", "told"),
     [
-        (["gone"], "Operation 'gone' is not in the store"),
+        (["gone"], "`hookline operations` lists those that are; name another store by --store"),
         (["over"], "Operation 'over' does not wait for a person; its status is 'done'."),
         (["op", "t9"], "the call 't9' is not pending. Calls that wait for a decision: 't0'."),
         (["op", "--tenant", "other"], "Operation 'op' is not in the store"),

@@ -134,6 +134,28 @@ def call_fastmcp(server: Any) -> None:
     asyncio.run(call())
 
 
+def anthropic() -> Any:
+    import httpx2
+    from anthropic import Anthropic
+
+    def play(request: httpx2.Request) -> httpx2.Response:
+        asked = sum(message["role"] == "assistant" for message in json.loads(request.content)["messages"])
+        use = {"type": "tool_use", "id": f"c{asked}", "name": "get_weather", "input": {"city": CITIES[asked % 2]}}
+        calls = asked < len(CITIES)
+        answer = {
+            "id": "msg",
+            "type": "message",
+            "role": "assistant",
+            "model": "scripted",
+            "content": [use if calls else {"type": "text", "text": ANSWER}],
+            "stop_reason": "tool_use" if calls else "end_turn",
+            "usage": {"input_tokens": 1, "output_tokens": 1},
+        }
+        return httpx2.Response(200, json=answer)
+
+    return Anthropic(api_key="key", http_client=httpx2.Client(transport=httpx2.MockTransport(play)))
+
+
 def claude_code() -> Any:
     from hookline import ModelResponse, ToolRequest
     from hookline.evals.adapter_contract import Scene

@@ -226,6 +226,14 @@ def test_totals_and_the_verdict_stand_on_top(page: Page) -> None:
     assert text.index("Passed: 97 of 97") < text.index("Tasks passed 97 of 97") < text.index("Started")
 
 
+def test_the_date_the_versions_and_the_command_follow_the_verdict(page: Page, real: SuiteRun) -> None:
+    opening = words_of(page).partition("Tasks passed")[0]
+
+    assert str(real.provenance.started_at) in opening
+    assert f"hookline {version('hookline')}, Python {platform.python_version()}, " in opening
+    assert "hookline.evals.record()" in opening
+
+
 def test_the_start_the_versions_the_model_and_the_call_that_made_the_run_stand_at_the_end(
     page: Page, real: SuiteRun
 ) -> None:

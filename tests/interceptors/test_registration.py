@@ -317,6 +317,18 @@ def test_only_the_eight_calls_can_be_intercepted(kind: str, call: Any) -> None:
         getattr(bundle, kind)(call)(lambda *args: None)
 
 
+@for_each("name", ["on", *KINDS])
+def test_a_decorator_without_what_it_is_for_is_refused(name: str) -> None:
+    bundle = Hooks()
+
+    with pytest.raises(
+        HookDefinitionError, match=rf"@hooks\.{name}: name what the hook is for, such as @hooks\.{name}\("
+    ):
+        getattr(bundle, name)(lambda event: None)
+
+    assert (bundle.observers, bundle.interceptors) == ((), ())
+
+
 @pytest.mark.parametrize(
     ("given", "meant"),
     [

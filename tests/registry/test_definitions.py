@@ -107,6 +107,29 @@ def test_a_wrong_field_is_refused_with_its_path(change: dict[str, Any], code: st
     assert str(pickle.loads(pickle.dumps(refused.value))) == str(refused.value)
 
 
+@pytest.mark.parametrize(
+    ("point", "meant"),
+    [
+        ("BeforeToolCall.guard", "you mean 'ToolCall.guard'"),
+        ("afterCallAgent.after", "you mean 'SubAgentCall.after'"),
+        ("toolCall.guard", "you mean 'ToolCall.guard'"),
+        (
+            "ToolCall",
+            "use 'ToolCall.guard'; to observe it, use 'beforeToolCall' or 'afterToolCall' or 'onToolCallError'",
+        ),
+        ("RequestCall", "to decide about the call, use 'RequestCall.guard'"),
+        ("AfterToolCall", "you mean 'afterToolCall'"),
+        ("ToolCall.gaurd", "you mean 'ToolCall.guard'"),
+        ("nowhere", "a call and a kind such as 'ToolCall.guard'"),
+    ],
+)
+def test_a_point_that_does_not_exist_is_refused_with_the_one_that_is_meant(point: str, meant: str) -> None:
+    with pytest.raises(DefinitionError, match="is not a point; ") as refused:
+        read_definition(VALID | {"point": point})
+
+    assert meant in str(refused.value)
+
+
 @for_each("wrong", [None, 3, "text", [], [("name", "n")], object()])
 def test_what_is_no_mapping_is_no_definition(wrong: object) -> None:
     with pytest.raises(DefinitionError):

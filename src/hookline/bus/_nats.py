@@ -186,7 +186,7 @@ class NatsBus(LocalWakeups, Bus):
 
     @property
     def reconnects(self) -> int:
-        """How often the server was connected again after it was away."""
+        """Number of times that the server was connected again after it was away."""
         return max(0, self._connections - 1)
 
     @property

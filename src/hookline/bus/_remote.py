@@ -215,8 +215,8 @@ def remote(
     """Return hooks that another process runs: one that serves the name on the bus.
 
     With `observes=True`, the observers of that process hear every event of the run, in order, after the commit that
-    stores it; a `hookline.relay.Relay` tells them. The run needs an `SqlStore`, and no bus. Whoever resumes or retries
-    it need not give the hooks again.
+    stores it; a `hookline.relay.Relay` delivers them. The run needs an `SqlStore`, and no bus. A process that resumes
+    or retries it need not pass the hooks again.
 
     Otherwise, the process decides about calls. The hook stands at `before` of each class of calls, and like a control
     webhook it also judges calls that a person has approved. The revision that judged a call is in

@@ -68,7 +68,7 @@ COMMANDS = (
         "host",
         "hookline.cli.operate:host_app",
         topic=RUN,
-        summary="Be the hook of coding agents such as Claude Code.",
+        summary="Run your hooks in coding agents such as Claude Code.",
     ),
     DeferredCommand(
         "serve",
@@ -128,7 +128,7 @@ COMMANDS = (
         "relay",
         "hookline.cli.operate:relay_app",
         topic=OPERATE,
-        summary="Tell stored events to remote observers.",
+        summary="Deliver stored events to remote observers.",
     ),
     DeferredCommand(
         "keys",

@@ -168,11 +168,17 @@ def write_parameters(command: Any, ctx: Any, formatter: Any) -> None:
     for parameter in command.get_params(ctx):
         record = parameter.get_help_record(ctx)
         if record is not None:
-            rows[parameter.param_type_name].append((record[0].partition(" <")[0], strip_notes(record[1])))
+            rows[parameter.param_type_name].append((strip_type(record[0]), strip_notes(record[1])))
     for heading, found in zip(("Arguments", "Options"), rows.values(), strict=True):
         if found:
             with formatter.section(heading):
                 formatter.write_dl(found)
+
+
+def strip_type(text: str) -> str:
+    """Return the name of a parameter without its type, but with the words that it may have: `--format csv|jsonl`."""
+    name, _, kind = text.partition(" <")
+    return f"{name} {kind.removesuffix('>')}" if "|" in kind else name
 
 
 def strip_notes(text: str) -> str:

@@ -189,6 +189,22 @@ class NothingDoneError(HooklineError):
         return f"Not tried again: {'; '.join(self.reasons)}."
 
 
+@define_error(
+    "Operation {operation_id!r} is not in the store {store}. `hookline operations` lists those that are; name another "
+    "store by --store or HOOKLINE_STORE."
+)
+class UnknownOperationError(HooklineError):
+    """A command names an operation that the store does not have.
+
+    Attributes:
+        operation_id: The id as it was given.
+        store: The address of the store, without a password.
+    """
+
+    operation_id: str
+    store: str
+
+
 @define_error("There is no API key {id!r}; `hookline keys list` shows the ids.")
 class UnknownKeyError(HooklineError, LookupError):
     """There is no such API key, or it is another tenant's.

@@ -63,7 +63,7 @@ ATTEMPTS = 16
 
 
 class QueueOptions(TypedDict, total=False):
-    """What DBOS limits in a queue; the arguments of `DBOS.register_queue`.
+    """The limits of a queue of DBOS; the arguments of `DBOS.register_queue`.
 
     Attributes:
         worker_concurrency: Operations that run at a time in one process; by default the `concurrency` of the `Worker`.

@@ -245,7 +245,7 @@ class Matcher(ABC):
     @property
     @abstractmethod
     def specificity(self) -> Specificity:
-        """How narrow the matcher is. Of several matching rules, the one with the largest value wins."""
+        """Narrowness of the matcher. Of several matching rules, the one with the largest value wins."""
 
     def matches(self, call: SeenCall) -> bool:
         """Whether a call matches."""
@@ -749,7 +749,7 @@ Comparator = Callable[[Any, Any], object]
 
 
 class ArgumentRule(msgspec.Struct, frozen=True, kw_only=True):
-    """How the arguments of a call are compared with the expected ones.
+    """The rule that compares the arguments of a call with the expected ones.
 
     Attributes:
         mode: `"exact"`: they are equal. `"ignore"`: always. `"subset"`: every field of the call is expected.

@@ -95,7 +95,7 @@ RANKS: Sequence[HookDecision] = ("", "continued", "changed", "mocked", "asked", 
 
 
 class BacktestGroup(msgspec.Struct, kw_only=True, rename="camel"):
-    """What a definition would have decided about the calls of a tool for a tenant.
+    """The decisions that a definition would have made about the calls of one tool for one tenant.
 
     Attributes:
         tenant_id: The tenant.
@@ -174,7 +174,7 @@ class BacktestExample(msgspec.Struct, kw_only=True, rename="camel"):
 
 
 class BacktestAgreement(msgspec.Struct, kw_only=True, rename="camel"):
-    """How the decisions of a definition compare with those of people. A call that is denied or mocked is stopped.
+    """Agreement of the decisions of a definition with those of people. A call that is denied or mocked is stopped.
 
     Attributes:
         compared: Calls that were judged and that people have decided about.
@@ -193,7 +193,7 @@ class BacktestAgreement(msgspec.Struct, kw_only=True, rename="camel"):
 
 
 class Backtest(msgspec.Struct, kw_only=True, rename="camel"):
-    """What a definition would have decided about stored calls.
+    """The decisions that a definition would have made about stored calls.
 
     Attributes:
         hook_id: The id of the definition; `""` if it is not stored.

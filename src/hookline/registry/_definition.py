@@ -3,6 +3,7 @@
 import math
 import re
 from collections.abc import Container, Mapping, Sequence
+from difflib import get_close_matches
 from typing import Annotated, Any, Literal, NamedTuple
 from urllib.parse import urlsplit
 
@@ -15,7 +16,7 @@ from hookline.calls import CALLS, Call, RequestCall, ToolCall
 from hookline.dialects import DialectName, HostEventName
 from hookline.errors import HookDefinitionError
 from hookline.events import EVENTS, TOOL_EVENTS, BeforeToolCall
-from hookline.hooks import EventClass, HookScope, Kind, OnError
+from hookline.hooks import EVENTS_OF_CALLS, EventClass, HookScope, Kind, OnError
 from hookline.registry._errors import DefinitionError
 from hookline.webhooks import LONGEST_MATCHER, Webhook, check_webhook, find_dialect_problem, to_camel
 
@@ -365,6 +366,23 @@ def read_definition(given: object) -> HookDefinition:
     return definition
 
 
+def _meant_point(given: str) -> str:
+    """Return which point is meant, for an event in place of a call, a call in place of an event, or a typo."""
+    head, _, kind = given.partition(".")
+    name = f"{head[:1].upper()}{head[1:]}"
+    call = next((call for call, events in EVENTS_OF_CALLS.items() if name in events), name)
+    near = get_close_matches(given, POINTS, 1, 0.8)
+    if name in EVENTS_OF_CALLS and not kind:
+        events = [f"'{event[0].lower()}{event[1:]}'" for event in EVENTS_OF_CALLS[name]]
+        observe = f"; to observe it, use {' or '.join(events)}" if events else ""
+        return f"to decide about the call, use '{name}.guard'{observe}"
+    if f"{call}.{kind}" in POINTS:
+        return f"you mean '{call}.{kind}'"
+    if near:
+        return f"you mean {near[0]!r}"
+    return "use an event such as 'afterStep', or a call and a kind such as 'ToolCall.guard'"
+
+
 def check_definition(definition: HookDefinition) -> HookDefinition:
     """Check that the fields of a definition go together, and return it.
 
@@ -376,8 +394,7 @@ def check_definition(definition: HookDefinition) -> HookDefinition:
         raise DefinitionError(
             "invalid",
             "$.point",
-            f"{definition.point!r:.100} is not a point; use an event such as 'afterStep', or a call and a kind such as "
-            "'ToolCall.guard'",
+            f"{definition.point!r:.100} is not a point; {_meant_point(definition.point)}",
         )
     given = [name for name in ("handler", "webhook", "script", "remote") if getattr(definition, name) is not None]
     if len(given) != 1:

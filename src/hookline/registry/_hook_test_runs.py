@@ -36,7 +36,7 @@ ROLLED_OUT: Mapping[str, Any] = {"mode": "enforce", "percent": 100.0, "environme
 
 
 class JudgedCall(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """What hooks decided about a call of a test, or what became of an event.
+    """The decision of hooks about a call of a test, or the outcome of an event.
 
     Attributes:
         verdict: Their verdict: `"allowed"`, `"denied"`, `"asked"`, `"mocked"`, `"rewritten"`, `"continued"`,

@@ -35,7 +35,7 @@ class PlannedChange(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class DefinitionPlan(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """What storing a list of definitions of a tenant would change.
+    """The changes that storing a list of definitions of a tenant would make.
 
     Attributes:
         tenant_id: The tenant; `""` is the system.

@@ -78,7 +78,7 @@ class QueuedCommit(NamedTuple):
 
 
 class RelayStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """What the relay of a store is doing.
+    """The state of the relay of a store.
 
     Attributes:
         owner: The process that relays; `None` if none does.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from importlib.resources import files
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
 
@@ -34,11 +35,14 @@ def init(
     with report_errors():
         write_project(folder)
     shown = make_copyable(str(folder))
-    typer.echo(f"Created {', '.join(PROJECT)} in {shown}.")
+    typer.echo(f"Created {', '.join(PROJECT)} in {'this folder' if folder == Path() else shown}.")
     typer.echo("\nRun the agent, then its tests:")
     if folder != Path():
         typer.echo(f"  cd {shown}")
-    typer.echo("  python agent.py\n  python -m pytest -q")
+    typer.echo("  python agent.py")
+    if find_spec("pytest") is None:
+        typer.echo("  python -m pip install pytest")
+    typer.echo("  python -m pytest -q")
 
 
 def _read_template(name: str) -> str:

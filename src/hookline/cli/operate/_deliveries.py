@@ -83,7 +83,7 @@ def list_deliveries(
 
 @deliveries_app.command("retry")
 def retry(
-    ids: Annotated[list[str], typer.Argument(metavar="ID...", help="The deliveries.")],
+    ids: Annotated[list[str], typer.Argument(metavar="ID", help="The deliveries.")],
     store: StoreUrl = DEFAULT_STORE,
     tenant: Tenant = None,
     as_json: AsJson = False,

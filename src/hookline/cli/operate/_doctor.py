@@ -143,7 +143,7 @@ async def _check_store(url: str, master_key_file: Path | None) -> list[Check]:
         fix = "Name the store of your agents by --store or HOOKLINE_STORE; `hookline serve` creates a new one."
         return [Check(subject="store", state="fix", found=f"there is no store {name}", fix=fix)]
     except HooklineError as error:
-        return [_failure("store", error)]
+        return [_store_failure(error)]
     return [check async for check in _check_found_store(url, name, found, master_key_file)]
 
 
@@ -170,7 +170,7 @@ async def _check_found_store(
             yield await _check_keys(store)
             yield await _check_master_key(store, url, master_key_file)
     except HooklineError as error:
-        yield _failure("store", error)
+        yield _store_failure(error)
 
 
 def _check_clock(ahead: float) -> Check:
@@ -221,8 +221,8 @@ async def _check_master_key(store: SqlStore, url: str, file: Path | None) -> Che
     try:
         master = None if file is not None else MasterKeys.from_environment()
         if await EndpointSecrets(store, None, environment=KeyRing()).is_fresh():
-            found = "none is needed yet: nothing has been signed"
-            return Check(subject="master key", state="ok", found=found)
+            beside = default_key_file(url) if master is None and url.startswith("sqlite") else None
+            return _check_unused_key(file or beside)
         if master is None:
             place = file or default_key_file(url)
             assert place is not None  # a store in memory was refused
@@ -234,9 +234,23 @@ async def _check_master_key(store: SqlStore, url: str, file: Path | None) -> Che
     return Check(subject="master key", state="ok", found="it is the one of the store")
 
 
-def _failure(subject: str, error: HooklineError) -> Check:
+def _check_unused_key(file: Path | None) -> Check:
+    """Check a master key with which nothing has been signed: none is needed yet, but a broken one stops the server."""
+    from hookline.delivery import MasterKeyError, MasterKeys
+
+    if file is not None and file.exists():
+        try:
+            MasterKeys.from_file(file)
+        except MasterKeyError as error:
+            fix = "Nothing has been signed with it: delete the file, and `hookline serve` creates a new key."
+            return Check(subject="master key", state="fix", found=str(error).partition(";")[0], fix=fix)
+    return Check(subject="master key", state="ok", found="none is needed yet: nothing has been signed")
+
+
+def _store_failure(error: HooklineError) -> Check:
     found, _, fix = str(error).partition(". ")
-    return Check(subject=subject, state="fix", found=found.rstrip("."), fix=fix)
+    fix = fix or "Start the database, or name another store by --store or HOOKLINE_STORE."
+    return Check(subject="store", state="fix", found=found.rstrip("."), fix=fix)
 
 
 def _print_checks(checks: list[Check]) -> None:

@@ -81,9 +81,7 @@ class CheckedFile(NamedTuple):
 
 @hooks_app.command("check")
 def check_hooks(
-    paths: Annotated[
-        list[Path], typer.Argument(metavar="PATH...", help="Files of hook definitions, or folders of them.")
-    ],
+    paths: Annotated[list[Path], typer.Argument(metavar="PATH", help="Files of hook definitions, or folders of them.")],
     modules: Modules = None,
     scripts: Scripts = None,
     junit: Annotated[Path | None, typer.Option(metavar="FILE", help="Write JUnit XML.")] = None,

@@ -141,12 +141,16 @@ def show_hook(
 @hooks_app.command("import")
 def import_hooks(
     files: Annotated[
-        list[Path], typer.Argument(metavar="FILE...", help="Settings of a coding agent: .claude/settings.json.")
+        list[Path], typer.Argument(metavar="FILE", help="Settings of a coding agent: .claude/settings.json.")
     ],
     store: StoreUrl = DEFAULT_STORE,
     tenant: Annotated[str, typer.Option(metavar="ID", help="The tenant that owns them; the system by default.")] = "",
     host: Annotated[
-        HostName | None, typer.Option(help="The coding agent; found by the file's folder and events by default.")
+        HostName | None,
+        typer.Option(
+            metavar="HOST",
+            help="The coding agent: claude, codex, gemini or copilot. By default, the file's folder and events tell.",
+        ),
     ] = None,
     project: Annotated[
         Path | None,
@@ -430,7 +434,7 @@ def _set_mode(
 @hooks_app.command("order")
 def order_hooks(
     point: Annotated[str, typer.Argument(metavar="POINT", help="The point: ToolCall.guard.")],
-    ids: Annotated[list[str], typer.Argument(metavar="ID...", help="All definitions of the owner at that point.")],
+    ids: Annotated[list[str], typer.Argument(metavar="ID", help="All definitions of the owner at that point.")],
     store: StoreUrl = DEFAULT_STORE,
     tenant: Annotated[str, typer.Option(metavar="ID", help="The owner; the system by default.")] = "",
     fence: Fence = False,
@@ -494,7 +498,7 @@ def show_history(
 
 @hooks_app.command("alerts")
 def list_alerts(
-    id: Annotated[str | None, typer.Argument(metavar="[ID]", help="Only alerts of this definition.")] = None,  # noqa: A002
+    id: Annotated[str | None, typer.Argument(metavar="ID", help="Only alerts of this definition.")] = None,  # noqa: A002
     store: StoreUrl = DEFAULT_STORE,
     tenant: Tenant = None,
     since: Since = None,
@@ -521,7 +525,7 @@ def revert_hook(
     revision: Annotated[
         int | None,
         typer.Argument(
-            min=0, metavar="[REVISION]", help="One that `hookline hooks history` shows; by default, the one before."
+            min=0, metavar="REVISION", help="One that `hookline hooks history` shows; by default, the one before."
         ),
     ] = None,
     store: StoreUrl = DEFAULT_STORE,

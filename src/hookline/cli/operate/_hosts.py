@@ -30,7 +30,7 @@ __all__ = ["host_app"]
 
 NAMES = ("claude", "codex", "gemini", "cursor", "copilot")
 
-host_app = CommandApp(name="host", help="Be the hook of coding agents such as Claude Code.")
+host_app = CommandApp(name="host", help="Run your hooks in coding agents such as Claude Code.")
 
 HostName = Annotated[str, typer.Argument(metavar="HOST", help=f"The coding agent: {', '.join(NAMES)}.")]
 User = Annotated[
@@ -83,7 +83,7 @@ def install(
     yes: Annotated[bool, typer.Option("--yes", help="Trust the hook in Codex without asking.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Name hookline as the hook of a coding agent.
+    """Install hookline as the hook of a coding agent.
 
     Its tool calls, prompts and sub-agents then run through your hooks. A hook that fails or hangs denies the call.
     Installing again replaces what was installed. Entries of others, and comments, stay.
@@ -146,7 +146,7 @@ def _trust(made: Installation, program: str, *, asked: bool, quiet: bool) -> Non
 
 @host_app.command("uninstall")
 def uninstall(host: HostName, user: User = False, project: Project = Path()) -> None:
-    """Take the hook out of the settings again.
+    """Remove the hook from the settings of a coding agent.
 
     Its resident process ends. Entries of others, and comments, stay.
     """

@@ -42,7 +42,24 @@ __all__ = ["keys_app"]
 LONGEST_NAME = 200
 
 keys_app = CommandApp(name="keys", cls=ListGroup, help="Manage API keys, and the master key of secrets.")
-keys_app.command("rotate-master")(rotate_master_key)
+
+
+@keys_app.command("list")
+def list_keys(
+    store: StoreUrl = DEFAULT_STORE, tenant: Tenant = None, limit: Limit = 50, as_json: AsJson = False
+) -> None:
+    """List API keys, including expired and revoked ones.
+
+    The keys themselves are never shown.
+    """
+
+    async def look(store: SqlStore) -> Any:
+        from hookline.server import KeyStore
+
+        return await read_pages(partial(KeyStore(store).page, tenant), limit)
+
+    found, more = operate(store, look)
+    print_list(found, _columns(), as_json=as_json, nothing="There are no keys.", more=more)
 
 
 @keys_app.command("create")
@@ -134,24 +151,6 @@ def rotate_key(
     _print_new_key(operate(store, rotate), as_json=as_json)
 
 
-@keys_app.command("list")
-def list_keys(
-    store: StoreUrl = DEFAULT_STORE, tenant: Tenant = None, limit: Limit = 50, as_json: AsJson = False
-) -> None:
-    """List API keys, including expired and revoked ones.
-
-    The keys themselves are never shown.
-    """
-
-    async def look(store: SqlStore) -> Any:
-        from hookline.server import KeyStore
-
-        return await read_pages(partial(KeyStore(store).page, tenant), limit)
-
-    found, more = operate(store, look)
-    print_list(found, _columns(), as_json=as_json, nothing="There are no keys.", more=more)
-
-
 @keys_app.command("revoke")
 def revoke_key(
     id: Annotated[str, typer.Argument(metavar="ID", help="The key, as `hookline keys list` shows it.")],  # noqa: A002
@@ -169,6 +168,9 @@ def revoke_key(
 
     operate(store, revoke)
     print_result({"id": id, "revoked": True}, f"Revoked {make_copyable(id)}.", as_json=as_json)
+
+
+keys_app.command("rotate-master")(rotate_master_key)
 
 
 def _parse_expiry(text: str | None) -> float | None:

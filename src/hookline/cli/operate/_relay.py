@@ -1,4 +1,4 @@
-"""`hookline relay`: tell stored events to remote observers, and say how far the relay of a store is."""
+"""`hookline relay`: deliver stored events to remote observers, and say how far the relay of a store is."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 __all__ = ["relay_app"]
 
-relay_app = CommandApp(name="relay", help="Tell stored events to remote observers.")
+relay_app = CommandApp(name="relay", help="Deliver stored events to remote observers.")
 
 Hearer = Annotated[str | None, typer.Option("--name", metavar="NAME", help="Only of the observers of this name.")]
 
@@ -58,7 +58,7 @@ def run_relay(
         typer.Option(min=0.1, metavar="SECONDS", help="Seconds after which another process follows a killed one."),
     ] = 15.0,
 ) -> None:
-    """Tell stored events to remote observers until Ctrl-C.
+    """Deliver stored events to remote observers until Ctrl-C.
 
     `hookline serve` and `hookline worker` do so too if they have a bus. One process of a store does it at a time; the
     next one follows when it ends.
@@ -85,7 +85,7 @@ async def _relay(url: str, bus: NatsBus, lease: float) -> None:
 
 @relay_app.command("status")
 def show_status(store: StoreUrl = DEFAULT_STORE, as_json: AsJson = False) -> None:
-    """Show what waits, why, and what each name has not heard yet."""
+    """Show what waits, and how far each observer is behind."""
 
     async def look(store: SqlStore) -> RelayStatus:
         from hookline.relay import relay_status
@@ -127,7 +127,7 @@ def retry(
     name: Hearer = None,
     as_json: AsJson = False,
 ) -> None:
-    """Tell the events of dead letters again to their observers."""
+    """Deliver the events of dead letters to their observers again."""
     if not ids and name is None:
         raise typer.BadParameter("Name dead letters, or all of one name with --name.", param_hint="'ID'")
 
@@ -141,7 +141,7 @@ def retry(
         return count
 
     count = operate(store, tell)
-    print_result({"told": count}, f"{count} dead letters are told again.", as_json=as_json)
+    print_result({"told": count}, f"{count} dead letters are delivered again.", as_json=as_json)
 
 
 @relay_app.command("replay")
@@ -156,7 +156,7 @@ def replay_stored(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Tell stored events again to the observers of one name."""
+    """Deliver stored events to the observers of one name again."""
     begin = parse_option("--since", since, parse_time)
     if operation is None and begin is None:
         raise typer.BadParameter("Say what to tell again: --operation ID or --since TIME.", param_hint="'NAME'")
@@ -171,7 +171,7 @@ def replay_stored(
         return count
 
     count = operate(store, tell)
-    print_result({"told": count}, f"{count} events are told again to {make_copyable(name)}.", as_json=as_json)
+    print_result({"told": count}, f"{count} events are delivered to {make_copyable(name)} again.", as_json=as_json)
 
 
 def _fields(status: RelayStatus) -> list[tuple[str, object]]:

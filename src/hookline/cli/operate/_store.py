@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 
 from hookline.cli._terminal import report_errors
-from hookline.cli.errors import NotAStoreError, StoreMissingError
+from hookline.cli.errors import NotAStoreError, StoreMissingError, UnknownOperationError
 from hookline.cli.operate._bus import bus_from_environment
+from hookline.errors import OperationNotFoundError
 
 if TYPE_CHECKING:
     from hookline.store import Page, SqlStore
@@ -206,7 +207,11 @@ async def _work_on(url: str, work: Callable[[SqlStore], Awaitable[T]], *, create
             except BusUnavailableError as error:  # what is in the database counts; others see it a little later
                 typer.echo(f"{error} Other processes notice what this command changes some seconds later.", err=True)
                 bus = None
-        return await work(await stack.enter_async_context(SqlStore(url, retry_seconds=RETRY_SECONDS, wakeups=bus)))
+        store = await stack.enter_async_context(SqlStore(url, retry_seconds=RETRY_SECONDS, wakeups=bus))
+        try:
+            return await work(store)
+        except OperationNotFoundError as error:
+            raise UnknownOperationError(error.operation_id, store.name) from None
 
 
 async def read_pages(page: Callable[..., Awaitable[Page[T]]], limit: int) -> tuple[Sequence[T], bool]:

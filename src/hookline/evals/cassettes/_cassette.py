@@ -215,7 +215,7 @@ class Cassette:
 
     @property
     def matching(self) -> Matching:
-        """How recordings are found: by tool and arguments, or per tool in order."""
+        """The way in which recordings are found: by tool and arguments, or per tool in order."""
         return self._recordings.matching
 
     @property

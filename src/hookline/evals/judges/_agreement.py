@@ -71,7 +71,7 @@ def krippendorff_alpha(units: Iterable[Sequence[float | None]]) -> float | None:
 
 
 class ConfusionMatrix(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """How often two raters said yes and no; the judge comes first, the person second.
+    """Counts of how often two raters said yes and no; the judge comes first, the person second.
 
     Attributes:
         both_pass: Both passed the task.
@@ -145,7 +145,7 @@ class ConfusionMatrix(msgspec.Struct, frozen=True, kw_only=True, rename="camel")
 
 
 class JudgeAgreement(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """How far the models of a judge agree over the tasks of a run.
+    """Agreement of the models of a judge over the tasks of a run.
 
     Attributes:
         check: The name of the check.

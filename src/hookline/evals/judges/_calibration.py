@@ -21,7 +21,7 @@ Item = tuple[str, int, str]
 
 
 class ThresholdFit(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """How a judge with some threshold compares with people.
+    """Agreement of a judge with people, at one threshold.
 
     Attributes:
         threshold: The score from which a task passes.
@@ -33,7 +33,7 @@ class ThresholdFit(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class Calibration(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """How a judge compares with the labels of people.
+    """Agreement of a judge with the labels of people.
 
     Attributes:
         check: The name of the judge.

@@ -38,7 +38,7 @@ It is a fifth of what the test of all tasks has, so that both together stay with
 
 
 class DiffThresholds(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """How much worse a later run may be than an earlier one.
+    """Limits on how much worse a later run may be than an earlier one.
 
     A limit without `mean` in its name applies to every task. A value that equals the limit is allowed; `None` means no
     limit.
@@ -79,7 +79,7 @@ class DiffThresholds(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
     @property
     def allowed_drop(self) -> float | None:
-        """How far the score of a single task may fall; `None` for any fall."""
+        """Largest fall of the score of a single task; `None` for any fall."""
         if self.max_score_drop is None and self.max_mean_score_drop is None:
             return 0.0
         return self.max_score_drop
