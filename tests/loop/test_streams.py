@@ -11,7 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from hookline import AfterStep, Deny, Guide, Hooks, ModelCall, ModelResponse, OnComplete, Respond
-from hookline.errors import RunStopped
+from hookline.errors import HookUsageError, RunStopped
 from tests.adapters.provider import Exchange
 from tests.otel.capture import Sink
 from tests.tables import for_each
@@ -247,6 +247,27 @@ async def test_a_connection_that_breaks_raises_what_the_client_raises(way: Way, 
     assert not isinstance(raised.value, RunStopped)
     assert [event.reason for event in seen if isinstance(event, OnComplete)] == ["error"]
     assert seen[-1].llm_calls == 1
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("first", [False, True], ids=["at first", "later"])
+async def test_the_tools_of_a_stream_that_was_not_read_are_not_known(way: Way, first: bool) -> None:
+    async def add(a: int, b: int) -> int:
+        return a + b
+
+    asks = ModelResponse(content="let me see", tool_calls=[LoopStage.request("add", {"a": 1, "b": 2}, "c1")])
+    way.provider.script(way.dialect.says(asks), way.dialect.says(asks))
+
+    async with way.wrapped([], [add]) as run:
+        if first:
+            await way.ask(run)
+            await settled(run.call_tools())
+        stream = await way.ask(run, stream=True)
+        with pytest.raises(HookUsageError, match="the stream of the answer was not read to its end"):
+            await settled(run.call_tools())
+        async for _ in read(stream):
+            pass
+        assert way.dialect.results(await settled(run.call_tools())) == ["3"]
 
 
 @pytest.mark.anyio

@@ -78,7 +78,8 @@ class LoopRun(RunBase[C], Generic[C]):
         Raises:
             RunStopped: If a hook or a person ended the run.
             RunPaused: If a person must decide and there is no `ask`.
-            HookUsageError: If a call has already run, or `answer` is not an answer of the client.
+            HookUsageError: If a call has already run, `answer` is not an answer of the client, or the last answer is a
+                stream that was not read to its end.
         """
         return await self._binding.call_tools(self._binding.read_calls(answer))
 

@@ -181,6 +181,8 @@ class LoopBinding:
         self._thread = surroundings.thread
         self._model = ""
         self._asking = 0
+        self._answered = False
+        """Whether the last answer is one of the open step."""
         self._step_begun = False
         self._resumed = False
         self._stored: StoredConversation | None = None
@@ -266,6 +268,7 @@ class LoopBinding:
         """Begin a model call, and a step unless the call belongs to one that is under way."""
         if not self._asking and not self._streams:
             self._begin_step()
+            self._answered = False
         self._asking += 1
         self._name_model(exchange)
 
@@ -308,7 +311,7 @@ class LoopBinding:
         self._asking -= 1
         if answered is not None:
             self.check()
-            self.last = answered
+            self.last, self._answered = answered, True
             self.run.asked_model(self._to_response(answered.exchange.format, answered.answer))
 
     async def _ask_directly(self, exchange: Exchange, body: Mapping[str, Any]) -> Any:
@@ -474,7 +477,7 @@ class LoopBinding:
         return await self._surroundings.make_result(exchange, answer)
 
     def _note(self, exchange: Exchange, body: Mapping[str, Any], answer: Any) -> None:
-        self.last = LastAnswer(exchange=exchange, body=body, answer=answer)
+        self.last, self._answered = LastAnswer(exchange=exchange, body=body, answer=answer), True
 
     def _to_response(self, format_: Format, answer: Any) -> ModelResponse:
         """Convert an answer to the response that hooks see, with its cost."""
@@ -564,10 +567,11 @@ class LoopBinding:
 
     def _find_answer(self, answer: Any) -> tuple[Format, Any]:
         last = self.last
-        if last is not None and (answer is None or answer is last.answer):
+        if last is not None and (self._answered if answer is None else answer is last.answer):
             return last.exchange.format, last.answer
         if answer is None:
-            raise HookUsageError("There are no tool calls yet: `run.client` has not been asked.")
+            why = "the stream of the answer was not read to its end" if self._streams else "the model has not answered"
+            raise HookUsageError(f"There are no tool calls yet: {why}.")
         found = format_of_answer(answer)
         if found is None:
             raise HookUsageError(

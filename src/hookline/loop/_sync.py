@@ -129,7 +129,8 @@ class SyncLoopRun(RunBase[C], Generic[C]):
         Raises:
             RunStopped: If a hook or a person ended the run.
             RunPaused: If a person must decide and there is no `ask`.
-            HookUsageError: If a call has already run, or `answer` is not an answer of the client.
+            HookUsageError: If a call has already run, `answer` is not an answer of the client, or the last answer is a
+                stream that was not read to its end.
         """
         return self._call(self._binding.read_calls, answer, self._binding.call_tools)
 
