@@ -226,7 +226,7 @@ async def test_sums_are_forgotten_too_those_of_minutes_first(store: SqlStore) ->
 
 
 async def test_two_processes_that_forget_at_once_do_not_disturb_each_other(store: SqlStore) -> None:
-    async with ExecutionLog(store, retention_hours=1, max_queued=10**6) as log:
+    async with ExecutionLog(store, retention_hours=1e6, max_queued=10**6) as log:
         tell(*(ran(time_unix_nano=time.time_ns() - 10**13 - nth * 10**6) for nth in range(3000)))
         tell(ran(time_unix_nano=time.time_ns()))
         await log.flush()
