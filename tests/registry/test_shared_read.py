@@ -111,3 +111,21 @@ async def test_a_read_that_was_cancelled_before_it_began_is_begun_again_for_the_
     await asyncio.gather(waiting, last)
 
     assert source.begun == 2
+
+
+async def test_a_read_whose_callers_were_cancelled_ends_with_its_owner() -> None:
+    source = Source()
+    shared = SharedRead(source.read)
+    before = asyncio.all_tasks()
+    callers = [asyncio.create_task(shared.share())]
+    await settle()
+    callers.append(asyncio.create_task(shared.share()))
+    await settle()
+    for each in callers:
+        each.cancel()
+    await settle()
+    assert asyncio.all_tasks() != before
+
+    await shared.aclose(patience=0)
+
+    assert asyncio.all_tasks() == before

@@ -276,6 +276,7 @@ class Registry:
         try:
             await (self._read_changes() if self._member is None else self._member.join())
         except BaseException:
+            await self._changes_read.aclose(patience=CLOSING)
             await self._open.aclose()
             raise
         if self._member is not None:
@@ -303,6 +304,7 @@ class Registry:
             await asyncio.wait([self._task], timeout=CLOSING)  # a query that is cancelled costs its connection
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
+            await self._changes_read.aclose(patience=CLOSING)
 
     @property
     def problems(self) -> tuple[str, ...]:

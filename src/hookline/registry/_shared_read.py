@@ -39,6 +39,19 @@ class SharedRead:
             self._next = asyncio.create_task(self._run())
         await waiter
 
+    async def aclose(self, *, patience: float) -> None:
+        """End the reads whose callers were cancelled.
+
+        Args:
+            patience: Seconds that they have before they are cancelled.
+        """
+        left = [each for each in (self._present, self._next) if each is not None and not each.done()]
+        if left:
+            await asyncio.wait(left, timeout=patience)
+            for each in left:
+                each.cancel()
+            await asyncio.gather(*left, return_exceptions=True)
+
     async def _run(self) -> None:
         async with self._turn:
             waiting, self._waiting = self._waiting, []
