@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import math
 import os
+from functools import lru_cache
 from time import monotonic
 from typing import Any, Literal
 from urllib.parse import urlsplit
@@ -432,6 +433,7 @@ class EndpointSecrets:
         return f"EndpointSecrets({self._store!r})"
 
 
+@lru_cache(1000)
 def normalize_endpoint(url: str) -> str:
     """Normalize the address of an endpoint: lower-case scheme and host, no default port, no fragment."""
     try:

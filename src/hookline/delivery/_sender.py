@@ -137,9 +137,10 @@ class Sender:
             DeliveryError: If the receiver did not accept it.
         """
         started = perf_counter()
+        receiver = _receiver_origin(envelope.hook)
         # No agent waits for this delivery, so the receiver's timeout starts after the signing secret is read.
         headers = await self._build_headers(envelope, {})
-        async with self._post(envelope, envelope.hook.webhook.timeout, headers) as response:
+        async with self._post(envelope, receiver, envelope.hook.webhook.timeout, headers) as response:
             duration_ms = (perf_counter() - started) * 1e3
             await self._drain(response)
             return Sent(status_code=response.status, duration_ms=duration_ms)
@@ -158,8 +159,9 @@ class Sender:
         hook_id = envelope.hook.id
         deadline = {"hookline-deadline": str(int((time.time() + timeout) * 1e3))}
         began = perf_counter()
+        receiver = _receiver_origin(envelope.hook)
         headers = await self._build_headers(envelope, deadline, timeout)
-        async with self._post(envelope, timeout, headers, spent=perf_counter() - began) as response:
+        async with self._post(envelope, receiver, timeout, headers, spent=perf_counter() - began) as response:
             if response.headers.get("content-encoding", "identity").lower() != "identity":
                 raise DeliveryError(
                     hook_id, "invalid_response", "the answer is compressed, although no compression was requested"
@@ -192,7 +194,7 @@ class Sender:
 
     @asynccontextmanager
     async def _post(
-        self, envelope: Envelope, timeout: float, headers: CIMultiDict[str], *, spent: float = 0.0
+        self, envelope: Envelope, receiver: str, timeout: float, headers: CIMultiDict[str], *, spent: float = 0.0
     ) -> AsyncIterator[aiohttp.ClientResponse]:
         """Post a delivery, and yield the response if its status is 2xx.
 
@@ -200,7 +202,6 @@ class Sender:
             DeliveryError: If the status is another one, or no response comes.
         """
         hook = envelope.hook
-        receiver = _receiver_origin(hook)
         session = await self._open_session()
         try:
             async with session.post(
@@ -223,7 +224,6 @@ class Sender:
         self, envelope: Envelope, more: dict[str, str], timeout: float | None = None
     ) -> CIMultiDict[str]:
         hook = envelope.hook
-        _receiver_origin(hook)  # refuse an unusable URL before a secret is read for it
         headers = CIMultiDict({"user-agent": self._agent})
         for name, template in hook.webhook.headers.items():
             headers[name] = _fill_header(hook, name, template)
@@ -247,6 +247,8 @@ class Sender:
         if self.secrets is None:
             return self.keys, hook.webhook.key
         try:
+            if timeout is None:
+                return await self.secrets.ring_of(hook)
             async with asyncio.timeout(timeout):
                 return await self.secrets.ring_of(hook)
         except TimeoutError as error:

@@ -101,6 +101,9 @@ class _PrivateKey(_PublicKey):
         return signature
 
 
+_SIGNING = (_SharedKey, _PrivateKey)
+
+
 class KeyRing:
     """Named keys. Each is a list of secrets that all sign, so that receivers can rotate in their own time.
 
@@ -168,7 +171,7 @@ class KeyRing:
 
     def signs(self, name: str = "") -> bool:
         """Return whether the key of that name has a secret that can sign."""
-        return any(isinstance(key, _SharedKey | _PrivateKey) for key in self._keys.get(name, ()))
+        return any(isinstance(key, _SIGNING) for key in self._keys.get(name, ()))
 
     def signatures(self, text: bytes, name: str = "") -> str:
         """Sign a text with every secret of a key, and return the value of `webhook-signature`.
@@ -176,7 +179,7 @@ class KeyRing:
         Raises:
             WebhookKeyError: If the key has no secret that can sign.
         """
-        signing = [key for key in self._keys.get(name, ()) if isinstance(key, _SharedKey | _PrivateKey)]
+        signing = [key for key in self._keys.get(name, ()) if isinstance(key, _SIGNING)]
         if not signing:
             raise WebhookKeyError(
                 f"Key {name!r}",

@@ -58,6 +58,7 @@ from hookline.registry._policy_watch import AlertSettings, PolicyWatch
 from hookline.registry._revisions import DefinitionRevision, find_revised_tenants, read_deleted, read_revision_page
 from hookline.registry._rows import ChangeTransaction, DefinitionRows, open_change, read_changes
 from hookline.registry._scripts import Scripts
+from hookline.registry._shared_read import SharedRead
 from hookline.registry._snapshot import Snapshot
 from hookline.store import DEFINITIONS, OperationLineage, Page, SqlStore, check_limit, read_lineages
 
@@ -251,10 +252,7 @@ class Registry:
             self._member = FenceMember(store, self._fence, float(lease_seconds), self._read_changes, report)
         self._fence_timeout = float(fence_timeout)
         self._refresh_seconds = float(refresh_seconds)
-        self._refreshing = asyncio.Lock()
-        self._reads_begun = 0
-        self._last_read = 0
-        """The number of the last read that has succeeded."""
+        self._changes_read = SharedRead(self._read_changes_once)
         self._woken = asyncio.Event()
         self._open = AsyncExitStack()
         self._closing = False
@@ -278,6 +276,7 @@ class Registry:
         try:
             await (self._read_changes() if self._member is None else self._member.join())
         except BaseException:
+            await self._changes_read.aclose(patience=CLOSING)
             await self._open.aclose()
             raise
         if self._member is not None:
@@ -305,6 +304,7 @@ class Registry:
             await asyncio.wait([self._task], timeout=CLOSING)  # a query that is cancelled costs its connection
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
+            await self._changes_read.aclose(patience=CLOSING)
 
     @property
     def problems(self) -> tuple[str, ...]:
@@ -1140,28 +1140,27 @@ class Registry:
             self._set_problem("files", f"the previous definitions of all files stay active: {message_of(error)}")
 
     async def _read_changes(self) -> None:
-        """Read what has changed in the database. Callers that wait for one another share a read that begins after them.
+        """Read what has changed in the database, in a read that begins after this call.
 
-        So 32 clients that read definitions at the same time cost one or two reads, not 32 (`bench_server`).
+        Raises:
+            StoreUnavailableError: If the database cannot be reached.
         """
-        if self._store is None:
-            return
-        begun = self._reads_begun
+        if self._store is not None:
+            await self._changes_read.share()
+
+    async def _read_changes_once(self) -> None:
+        store = self._require_store()
         try:
-            async with self._refreshing, asyncio.timeout(LONGEST_REFRESH):
-                if self._last_read > begun:
-                    return
-                self._reads_begun = number = self._reads_begun + 1
-                changes = await read_changes(self._store, self._snapshot.revision, self._snapshot.stored_keys)
-                if changes is not None:
-                    self._snapshot.apply_changes(changes)
-                    self._fence.advance(changes.revision, changes.fenced)
-                    if changes.fenced and self._member is not None:
-                        self._member.note_change()
-                self._last_read = number
+            async with asyncio.timeout(LONGEST_REFRESH):
+                changes = await read_changes(store, self._snapshot.revision, self._snapshot.stored_keys)
         except TimeoutError as error:
             problem = f"reading the definitions took longer than {LONGEST_REFRESH:g} s"
-            raise StoreUnavailableError(repr(self._store), problem) from error
+            raise StoreUnavailableError(repr(store), problem) from error
+        if changes is not None:
+            self._snapshot.apply_changes(changes)
+            self._fence.advance(changes.revision, changes.fenced)
+            if changes.fenced and self._member is not None:
+                self._member.note_change()
 
     async def _follow_changes(self) -> None:
         """Look for changes in the database when woken, and for changes of the files again and again."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import OrderedDict
 from collections.abc import Sequence
+from operator import is_
 
 import msgspec
 
@@ -66,7 +67,7 @@ class RequestHooks:
         hooks = [*self._parts.hooks, *self._stored_hooks(tenant_id, without_own=without_own)]
         place = tenant_id, without_own
         known = self._apps.get(place)
-        if known is not None and len(known[0]) == len(hooks) and all(map(_is_same, known[0], hooks)):
+        if known is not None and len(known[0]) == len(hooks) and all(map(is_, known[0], hooks)):
             return known[1]
         wanted = [hook for hook in hooks if _is_for_requests(hook)]
         app: App = HookMiddleware(self._serve, wanted, tenant=_tenant) if wanted else self._app
@@ -137,10 +138,6 @@ def _parse_denial(message: Message) -> ApiError | None:
     except msgspec.MsgspecError:
         return None
     return ApiError(found.status, DENIALS[found.status], found.detail, hook=found.hook)
-
-
-def _is_same(one: object, other: object) -> bool:
-    return one is other
 
 
 def _is_for_requests(hook: AnyHook) -> bool:

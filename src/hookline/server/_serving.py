@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import ipaddress
 import logging
 import signal
@@ -360,6 +361,8 @@ async def _serve(make: Callable[[], Server], say: Callable[[str], None]) -> None
         if server.first_key is not None:
             say(f"API key of the first administrator, shown only once: {server.first_key.key}")
         say(f"hookline listens on {server.address}")
+        # Nothing that was imported is garbage. To look through it took 12 of 280 µs of a request (`bench_server`).
+        gc.freeze()
         waiting = [asyncio.create_task(stop.wait()), asyncio.create_task(server.ended())]
         try:
             await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)

@@ -310,12 +310,17 @@ def after_commit(connection: AsyncConnection, effect: Callable[[], object]) -> N
 
 async def read_clock(connection: AsyncConnection) -> float:
     """Read the database's clock in a transaction, in unix seconds."""
-    return float((await connection.execute(select(express_now(connection.dialect.name)))).scalar_one())
+    return float((await connection.execute(_select_now(connection.dialect.name))).scalar_one())
 
 
 def insert_into(connection: AsyncConnection, table: Table) -> postgresql.Insert | sqlite.Insert:
     """Return the INSERT of a connection's dialect, which can say what to do about a row that is there already."""
     return postgresql.insert(table) if connection.dialect.name == "postgresql" else sqlite.insert(table)
+
+
+@cache
+def _select_now(dialect: str) -> Select[float]:
+    return select(express_now(dialect))
 
 
 @cache

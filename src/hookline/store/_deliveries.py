@@ -9,6 +9,7 @@ a delivery whose worker has died falls due again by itself.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from functools import cache
 from time import monotonic
 from typing import Any, Literal, TypeAlias
 from urllib.parse import urlsplit
@@ -29,8 +30,9 @@ from sqlalchemy import (
     update,
 )
 from sqlalchemy.ext.asyncio import AsyncConnection
+from sqlalchemy.sql.dml import ReturningUpdate
 
-from hookline.store._database import insert_into
+from hookline.store._database import express_now, insert_into
 from hookline.store._delivery_claims import UNCLAIMED, ClaimedDelivery, lock_deliveries
 from hookline.store._partitions import GIVEN_UP, KEPT, day_of, move_rows
 from hookline.store._row_statements import insert_rows
@@ -150,9 +152,9 @@ async def _delete_repeated(connection: AsyncConnection, ids: Sequence[str]) -> N
             await connection.execute(delete(deliveries).where(deliveries.c.day == KEPT, deliveries.c.id.in_(found)))
 
 
-def _in_queue(connection: AsyncConnection) -> ColumnElement[bool]:
+def _in_queue(dialect: str) -> ColumnElement[bool]:
     """Return the condition that names the partition of the unsettled deliveries; on SQLite, it costs an index."""
-    return deliveries.c.day == KEPT if connection.dialect.name == "postgresql" else true()
+    return deliveries.c.day == KEPT if dialect == "postgresql" else true()
 
 
 async def promote_waiting(
@@ -187,7 +189,7 @@ async def promote_waiting(
                 found = await connection.execute(
                     select(deliveries.c.stream)
                     .distinct()
-                    .where(_in_queue(connection), deliveries.c.stream.in_(left), _unsettled)
+                    .where(_in_queue(connection.dialect.name), deliveries.c.stream.in_(left), _unsettled)
                 )
                 left = sorted(found.scalars())
 
@@ -195,28 +197,33 @@ async def promote_waiting(
 async def _promote(connection: AsyncConnection, streams: Sequence[str], now: float | ColumnElement[float]) -> set[str]:
     if not streams:
         return set()
+    at_given_time = not isinstance(now, ColumnElement)
+    values = {"streams": streams, "now": now} if at_given_time else {"streams": streams}
+    promoting = _build_promotion(connection.dialect.name, at_given_time=at_given_time)
+    return set((await connection.execute(promoting, values)).scalars())
+
+
+@cache
+def _build_promotion(dialect: str, *, at_given_time: bool) -> ReturningUpdate[str]:
+    """Build the statement for `_promote` once: SQLAlchemy takes longer to build it than SQLite to run it."""
+    in_queue = _in_queue(dialect)
     first = (
         select(func.min(deliveries.c.seq))
-        .where(_in_queue(connection), deliveries.c.stream.in_(streams), _unsettled)
+        .where(in_queue, deliveries.c.stream.in_(bindparam("streams", expanding=True)), _unsettled)
         .group_by(deliveries.c.stream)
     )
-    waiting = _in_queue(connection) & deliveries.c.seq.in_(first) & (deliveries.c.status == "waiting")
-    changed = update(deliveries).where(waiting).values(status="pending", next_attempt_at=now)
-    return set((await connection.execute(changed.returning(deliveries.c.stream))).scalars())
+    waiting = in_queue & deliveries.c.seq.in_(first) & (deliveries.c.status == "waiting")
+    now = bindparam("now") if at_given_time else express_now(dialect)
+    promoting = update(deliveries).where(waiting).values(status="pending", next_attempt_at=now)
+    return promoting.returning(deliveries.c.stream)
 
 
-_delivered = (
-    update(deliveries)
-    .where(deliveries.c.seq == bindparam("its_seq"), deliveries.c.day <= GIVEN_UP, deliveries.c.status != "delivered")
-    .values(
-        status="delivered",
-        attempts=deliveries.c.attempts + 1,
-        last_status_code=bindparam("code"),
-        last_error=None,
-        settled_at=bindparam("now"),
-        **UNCLAIMED,
-    )
-)
+# Plain SQL: SQLAlchemy takes longer to make the parameters of a row than SQLite to update it.
+_DELIVERED = f"""
+    UPDATE deliveries SET status = 'delivered', attempts = attempts + 1, last_status_code = ?, last_error = NULL,
+        settled_at = ?, {", ".join(f"{column} = NULL" for column in UNCLAIMED)}
+    WHERE seq = ? AND day <= {GIVEN_UP} AND status <> 'delivered'
+"""
 _not_delivered = (
     update(deliveries)
     # The number of attempts tells whether another worker has attempted it after this worker's claim had run out.
@@ -277,8 +284,7 @@ async def settle_deliveries(
     if delivered and partitioned:
         await _move(connection, _build_delivered(delivered, now), day_of(now))
     elif delivered:
-        rows = [{"its_seq": seq, "code": code, "now": now} for seq, code in delivered.items()]
-        await connection.execute(_delivered, rows)
+        await connection.exec_driver_sql(_DELIVERED, [(code, now, seq) for seq, code in delivered.items()])
     failed = [_failure_values(outcome, now) for outcome in outcomes if outcome.status != "delivered"]
     if failed:
         await connection.execute(_not_delivered, failed)
@@ -292,7 +298,7 @@ async def settle_deliveries(
 
 
 def _build_delivered(codes: Mapping[int, int | None], now: float) -> Insert:
-    """Build the statement for `_delivered` on PostgreSQL, which moves the rows to the present day.
+    """Build the statement for PostgreSQL that `_DELIVERED` is for SQLite; it moves the rows to the present day.
 
     Args:
         codes: The status codes of the answers, by the keys of the deliveries.
@@ -390,6 +396,17 @@ class Breaker(msgspec.Struct, frozen=True, kw_only=True):
         return min(self.pause * 2.0 ** min(failures - self.failures, 60), self.longest_pause)
 
 
+_lock_endpoints = (
+    select(endpoints)
+    .where(
+        endpoints.c.tenant_id.in_(bindparam("tenants", expanding=True)),
+        endpoints.c.url.in_(bindparam("urls", expanding=True)),
+    )
+    .order_by(endpoints.c.tenant_id, endpoints.c.url)
+    .with_for_update()  # SQLite, where one transaction writes at a time, gets none of this
+)
+
+
 async def update_endpoints(
     connection: AsyncConnection, outcomes: Sequence[DeliveryOutcome], *, now: float, breaker: Breaker
 ) -> None:
@@ -411,13 +428,11 @@ async def update_endpoints(
     if failing:
         new = [{"tenant_id": tenant, "url": url, "failures": 0} for tenant, url in failing]
         await connection.execute(insert_into(connection, endpoints).on_conflict_do_nothing(), new)
-    known = select(endpoints).where(
-        endpoints.c.tenant_id.in_(sorted({tenant for tenant, _ in by_endpoint})),
-        endpoints.c.url.in_(sorted({url for _, url in by_endpoint})),
-    )
-    if connection.dialect.name == "postgresql":
-        known = known.order_by(endpoints.c.tenant_id, endpoints.c.url).with_for_update()
-    for row in (await connection.execute(known)).all():
+    names = {
+        "tenants": sorted({tenant for tenant, _ in by_endpoint}),
+        "urls": sorted({url for _, url in by_endpoint}),
+    }
+    for row in (await connection.execute(_lock_endpoints, names)).all():
         their = by_endpoint.get((row.tenant_id, row.url))
         if their is not None:
             await _update_endpoint(connection, row, their, now, breaker)
