@@ -6,6 +6,7 @@ import json
 import os
 import re
 import signal
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from time import sleep
@@ -607,6 +608,7 @@ def commands(group: Any, *path: str) -> Iterator[str]:
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with something for every command; its store is the default one."""
     found = tmp_path_factory.mktemp("exit codes ü")
+    sys.modules.pop("taped_tools", None)  # of the folder before, if a worker comes back to this module
     texts = {
         "exit_agents.py": AGENTS,
         "good.yaml": SUITE.replace("CHECK", "checks: [{output_contains: hello}]"),
