@@ -1,4 +1,4 @@
-"""Judge the past: run a definition over stored calls, and say what it would have decided.
+"""Backtests: run a definition over stored calls, and say what it would have decided.
 
 Nothing has an effect: no tool runs, nothing is written, announced or logged, and nobody is asked.
 """

@@ -197,7 +197,7 @@ async def match_new_hook(request: Req, data: JSONBody[NewHook]) -> CallMatches:
     return await find_visible_matches(request, build_definition(data, owner))
 
 
-@route("POST", "/v1/hooks/backtest", scope="hooks:manage", summary="Judge the past with a new hook", errors=[404, 429])
+@route("POST", "/v1/hooks/backtest", scope="hooks:manage", summary="Test a new hook on past calls", errors=[404, 429])
 async def backtest_new_hook(request: Req, data: JSONBody[NewBacktest]) -> Backtest:
     """Run a hook that is not stored over stored calls, as for a stored one."""
     caller = caller_of(request)
@@ -300,7 +300,7 @@ async def try_hook(
     return await run_trial(request, await read_changeable(registry, caller, id, tenant_id), data)
 
 
-@route("POST", "/v1/hooks/{id:str}/backtest", scope="hooks:manage", summary="Judge the past", errors=[404, 409, 429])
+@route("POST", "/v1/hooks/{id:str}/backtest", scope="hooks:manage", summary="Test a hook on past calls", errors=[404, 409, 429])
 async def backtest_hook(
     request: Req,
     id: Id,  # noqa: A002

@@ -112,7 +112,7 @@ async def read_shadow_view(parts: ServerParts, caller: Caller, definition: HookD
 
 
 def _groups_of(found: Sequence[tuple[str | None, Statistic]]) -> list[ShadowGroup]:
-    """Return the groups in which a hook judged in the shadow, those with most decisions first."""
+    """Return the groups in which a hook judged in shadow mode, those with most decisions first."""
     groups = [ShadowGroup(name=name, counts=counts) for name, counts in found if name and counts.shadow]
     return sorted(groups, key=lambda each: (-_decisions_of(each.counts), -each.counts.shadow, each.name))[:GROUPS]
 
