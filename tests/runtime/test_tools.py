@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import enum
 import functools
@@ -743,3 +744,21 @@ async def test_a_result_with_an_error_type_counts_as_raised() -> None:
     (error,) = recorder.of(OnToolCallError)
     assert (error.error, error.error_type, error.mocked) == ("too slow", "Timeout", False)
     assert recorder.of(AfterStep)[0].tools_result[0].success is False
+
+
+@pytest.mark.parametrize("in_thread", [False, True])
+def test_a_deep_copy_of_a_tool_runs_the_same_function(in_thread: bool) -> None:
+    class Shop:
+        def __init__(self) -> None:
+            self.sold: list[str] = []
+
+        def sell(self, item: str) -> str:
+            self.sold.append(item)
+            return item
+
+    shop = Shop()
+
+    copied = copy.deepcopy(tool(shop.sell, in_thread=in_thread))
+
+    assert anyio.run(copied.run, {"item": "tea"}) == "tea"
+    assert shop.sold == ["tea"]

@@ -278,6 +278,10 @@ class PlainFunction:
         self._function, self._bind, self._in_thread = function, bind, in_thread
         self.is_async = is_async_handler(function)
 
+    def __deepcopy__(self, memo: object) -> PlainFunction:
+        """Return itself, as a copy of a function is the function."""
+        return self
+
     async def __call__(self, args: Mapping[str, Any]) -> object:
         """Call the function, in a worker thread unless it is a quick one."""
         bound = self._bind(args)

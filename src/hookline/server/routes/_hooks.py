@@ -300,7 +300,13 @@ async def try_hook(
     return await run_trial(request, await read_changeable(registry, caller, id, tenant_id), data)
 
 
-@route("POST", "/v1/hooks/{id:str}/backtest", scope="hooks:manage", summary="Test a hook on past calls", errors=[404, 409, 429])
+@route(
+    "POST",
+    "/v1/hooks/{id:str}/backtest",
+    scope="hooks:manage",
+    summary="Test a hook on past calls",
+    errors=[404, 409, 429],
+)
 async def backtest_hook(
     request: Req,
     id: Id,  # noqa: A002
