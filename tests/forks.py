@@ -119,7 +119,8 @@ class Fork:
     def kill(self) -> None:
         """End the process with SIGKILL, if it has not ended by itself."""
         if self.returncode is None:
-            os.kill(self.pid, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):  # it has ended, and its server is about to say so
+                os.kill(self.pid, signal.SIGKILL)
 
     def close(self) -> None:
         """Kill the process if it still runs."""

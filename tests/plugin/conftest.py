@@ -25,6 +25,9 @@ PLUGINS = {each.name for each in importlib.metadata.entry_points(group="pytest11
 
 INSTALLED = "hookline" in PLUGINS
 
+IMPORTED = "ignore:Module already imported:pytest.PytestAssertRewriteWarning"
+"""The pytest that is tested runs in this process, or in a fork, where hookline is there already."""
+
 SHOP = '''
 from hookline import Agent, ModelResponse, ScriptedModel, ToolRequest, exec_agent, tool
 
@@ -87,6 +90,7 @@ class Project:
         Where nothing else is about finding them, it is given them.
         """
         options = ["-W", "error", "--strict-markers", "--strict-config", "-p", "no:cacheprovider"]
+        arguments = (*arguments, "-W", IMPORTED)
         if not apart and only == "anyio" and "no:hookline" not in arguments:
             options += ["-p", only, "-p", "hookline" if INSTALLED else "hookline.pytest_plugin"]
             with pytest.MonkeyPatch.context() as patch:
@@ -98,7 +102,6 @@ class Project:
         if only == "asyncio":
             options += ["-o", "asyncio_default_fixture_loop_scope=function"]
         if apart:
-            options += ["-W", "ignore:Module already imported:pytest.PytestAssertRewriteWarning"]  # it is a fork
             with fork_python("pytest"):
                 return self.pytester.runpytest_subprocess(*options, *arguments)
         return self.pytester.runpytest_inprocess(*options, *arguments, no_reraise_ctrlc=True)
