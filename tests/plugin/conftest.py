@@ -89,8 +89,9 @@ class Project:
         To find them, pytest reads the lists of the files of all packages with plugins, which takes half of the time.
         Where nothing else is about finding them, it is given them.
         """
-        options = ["-W", "error", "--strict-markers", "--strict-config", "-p", "no:cacheprovider"]
-        arguments = (*arguments, "-W", IMPORTED)
+        options = ["-W", "error", "-W", IMPORTED, "--strict-markers", "--strict-config", "-p", "no:cacheprovider"]
+        if "-W" in arguments:  # the last one wins
+            arguments = (*arguments, "-W", IMPORTED)
         if not apart and only == "anyio" and "no:hookline" not in arguments:
             options += ["-p", only, "-p", "hookline" if INSTALLED else "hookline.pytest_plugin"]
             with pytest.MonkeyPatch.context() as patch:
